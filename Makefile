@@ -1,0 +1,67 @@
+# premix: `make` builds bin/premix, `make demo` shows it, `make test` checks it.
+
+SHELL   := /bin/bash
+GO      ?= $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go),go)
+VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+
+# staticcheck and govulncheck are run at fixed versions, built by this
+# toolchain: an analyser built by an older Go cannot read newer code.
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+TEST_TIMEOUT ?= 15m
+SOAK_TIMEOUT ?= 2h
+
+export GO STATICCHECK GOVULNCHECK
+export PATH := $(dir $(GO)):$(PATH)
+
+.PHONY: build
+build: go
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
+
+.PHONY: go
+go:
+	@scripts/setup.sh go
+
+# Everything for the demo, the tests and the benchmarks.
+.PHONY: setup
+setup:
+	@scripts/setup.sh go criu demo test bench
+
+.PHONY: demo
+demo: setup-demo build
+	@scripts/demo.sh
+
+.PHONY: test
+test: setup-test build lint
+	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+
+# The same tests with the fault runs made long.
+.PHONY: soak
+soak: setup-test build
+	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
+
+.PHONY: lint
+lint: go
+	@scripts/lint.sh
+
+.PHONY: fmt
+fmt: go
+	$(GO) fmt ./...
+
+# BENCH_ARGS are passed on: see `make bench-hotstart BENCH_ARGS=-help`.
+.PHONY: bench-hotstart
+bench-hotstart: setup-bench build
+	$(GO) run ./bench/hotstart -premix bin/premix $(BENCH_ARGS)
+
+.PHONY: setup-demo setup-test setup-bench
+setup-demo: go
+	@scripts/setup.sh criu demo
+setup-test: go
+	@scripts/setup.sh criu demo test
+setup-bench: go
+	@scripts/setup.sh criu demo test bench
+
+.PHONY: clean
+clean:
+	rm -rf bin demo-out bench-work

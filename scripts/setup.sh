@@ -1,0 +1,137 @@
+#!/bin/bash
+# Installs what premix's build, demo, tests and benchmarks need.
+#
+#   scripts/setup.sh go              a Go toolchain that is new enough (checked, never installed)
+#   scripts/setup.sh demo test bench the Debian packages of each
+#   scripts/setup.sh criu            a CRIU that works on this kernel
+#
+# Several may be named. As root missing packages are installed with apt-get;
+# otherwise one list of them and the command that installs them are printed,
+# and the exit status is 1 where the demo, the tests or the benchmarks cannot
+# do without them. CRIU is never required: without it premix starts tasks
+# `fork` and `cold`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Each set as package:file, where the file shows that the package is there
+# however it came. A set lists its own needs only.
+demo_packages="bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim"
+test_packages="rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit"
+bench_packages="rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h"
+
+say() { printf '%s\n' "setup: $*" >&2; }
+
+# have FILE: an absolute path, or a program on PATH or in an sbin directory.
+have() {
+	case $1 in
+	/*) [ -e "$1" ] ;;
+	*) PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1" >/dev/null ;;
+	esac
+}
+
+# install PACKAGE...: quietly; fails with apt-get's own words.
+install() {
+	export DEBIAN_FRONTEND=noninteractive
+	say "installing $*"
+	local log
+	log=$(apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" 2>&1) && return 0
+	# The lists may be missing or stale. A list of somebody else that cannot be
+	# fetched is no reason to stop: the second attempt shows whether it matters.
+	apt-get -q update >/dev/null 2>&1 || true
+	log=$(apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" 2>&1) && return 0
+	printf '%s\n' "$log" | tail -n 15 >&2
+	return 1
+}
+
+# missing PACKAGE:FILE...: prints the packages whose file is not there.
+missing() {
+	local entry
+	for entry; do
+		have "${entry#*:}" || printf '%s\n' "${entry%%:*}"
+	done | sort -u
+}
+
+# need PACKAGE:FILE...: installs or lists what is missing.
+need() {
+	local list
+	mapfile -t list < <(missing "$@")
+	[ ${#list[@]} = 0 ] && return 0
+	if ! command -v apt-get >/dev/null; then
+		say "error: missing: ${list[*]}"
+		say "hint: this system has no apt-get; install the programs of the same names"
+		return 1
+	fi
+	if [ "$(id -u)" != 0 ]; then
+		say "error: missing: ${list[*]}"
+		say "hint: sudo apt-get install -y --no-install-recommends ${list[*]}"
+		return 1
+	fi
+	install "${list[@]}"
+}
+
+# Go: the version that go.mod asks for, or a later one. A toolchain that may
+# download another (GOTOOLCHAIN=auto) answers for itself.
+check_go() {
+	local want have
+	want=$(awk '$1 == "go" { print $2; exit }' go.mod)
+	local go=${GO:-go}
+	if ! command -v "$go" >/dev/null; then
+		say "error: no Go toolchain: premix is built with Go $want or later"
+		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
+		return 1
+	fi
+	if ! have=$("$go" env GOVERSION 2>/dev/null); then
+		have=$("$go" version | awk '{ print $3 }')
+	fi
+	have=${have#go}
+	if [ "$(printf '%s\n' "$want" "${have%%[-+ ]*}" | sort -V | head -n 1)" != "$want" ]; then
+		say "error: Go $have is too old: premix is built with Go $want or later"
+		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
+		return 1
+	fi
+	# The modules come over HTTPS.
+	if [ ! -e /etc/ssl/certs/ca-certificates.crt ] && [ ! -e /etc/pki/tls/certs/ca-bundle.crt ] && [ ! -e /etc/ssl/cert.pem ]; then
+		need ca-certificates:/etc/ssl/certs/ca-certificates.crt
+	fi
+}
+
+# CRIU: what is installed, the distribution's, or a build of a newer one, in
+# this order; the first that works here.
+setup_criu() {
+	scripts/build-criu.sh --check >/dev/null 2>&1 && return 0
+	if [ "$(id -u)" != 0 ]; then
+		say "no CRIU that works on this kernel: hot and copy starts are not available (fork and cold are)"
+		say "hint: sudo scripts/setup.sh criu"
+		return 0
+	fi
+	if ! have criu && scripts/build-criu.sh --distribution-suffices; then
+		install criu && scripts/build-criu.sh --check >/dev/null 2>&1 && return 0
+	fi
+	if ! scripts/build-criu.sh; then
+		say "CRIU could not be built: hot and copy starts are not available (fork and cold are)"
+	fi
+	return 0
+}
+
+[ $# -gt 0 ] || set -- go criu demo test bench
+packages=()
+status=0
+for set in "$@"; do
+	case $set in
+	go) check_go || exit 1 ;;
+	criu) ;;
+	demo) packages+=($demo_packages) ;;
+	test) packages+=($test_packages) ;;
+	bench) packages+=($bench_packages) ;;
+	*)
+		say "error: unknown set $set"
+		say "hint: go, criu, demo, test, bench"
+		exit 2
+		;;
+	esac
+done
+[ ${#packages[@]} = 0 ] || need "${packages[@]}" || status=1
+for set in "$@"; do
+	[ "$set" != criu ] || setup_criu
+done
+exit "$status"

@@ -1,0 +1,262 @@
+package recipe
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"premix/hotstart"
+)
+
+// PipeStdoutName is the file, in a task's directory, that takes the standard
+// output of a recipe's pipe. The tool's own standard output is
+// hotstart.StdoutName, which is a FIFO then.
+const PipeStdoutName = ".stdout.pipe"
+
+// Recipe is a checked recipe.
+type Recipe struct {
+	Name    string
+	Path    string            // absolute path of the recipe's file
+	Command []string          // words; placeholders stand in them, unexpanded
+	Data    map[string]string // name to absolute path; symbolic links are left as they are
+	Inputs  []Input           // in the order of the file
+	Ready   hotstart.Ready
+	Pipe    string            // shell text, placeholders unexpanded; empty: none
+	Threads int               // at least 1
+	Memory  int64             // bytes; 0: no limit
+	Timeout time.Duration     // of one try; 0: none
+	Retries int               // further tries after a failed one
+	Env     map[string]string // in addition to the base environment, placeholders unexpanded
+	Varies  []hotstart.Vary
+	Probe   map[string]string // input name to absolute path; nil: none
+
+	outputs []pattern
+}
+
+// Input is one file that the tool reads for each sample.
+type Input struct {
+	Name       string // as in ${NAME} and in the sample sheet's header
+	File       string // fixed name
+	Decompress bool   // the tool is given the plain text, whether the sample's file is gzip or not
+}
+
+// Output is one thing that a task leaves behind for one sample.
+type Output struct {
+	Name string
+	Dir  bool
+	From string // path in the task's directory, slash-separated, no trailing slash
+	To   string // path in the run directory, slash-separated, no trailing slash
+}
+
+// pattern is an output as the recipe has it.
+type pattern struct {
+	name string
+	dir  bool
+	from string // fixed name; empty: the pipe writes the expanded pattern itself
+	to   string // holds ${sample}; no trailing slash
+	line int
+}
+
+// Sample is one row of a sample sheet.
+type Sample struct {
+	Name   string
+	Inputs map[string]string // input name to absolute path
+	Line   int               // in the sheet, from 1
+}
+
+// Outputs says where a task over s leaves its outputs and where they belong,
+// sorted by name.
+func (r *Recipe) Outputs(s Sample) []Output {
+	outputs := make([]Output, 0, len(r.outputs))
+	for _, p := range r.outputs {
+		to := sampleIn(p.to, s.Name)
+		from := p.from
+		if from == "" {
+			from = to
+		}
+		outputs = append(outputs, Output{Name: p.name, Dir: p.dir, From: from, To: to})
+	}
+	return outputs
+}
+
+// PipeDirs are the directories, relative to the task's directory, that the pipe
+// expects: it writes outputs in them under the sample's own name. Parents come
+// before what is in them.
+func (r *Recipe) PipeDirs(s Sample) []string {
+	dirs := make(map[string]bool)
+	for _, p := range r.outputs {
+		if p.from != "" {
+			continue
+		}
+		to := sampleIn(p.to, s.Name)
+		if !p.dir {
+			to = path.Dir(to)
+		}
+		for ; to != "."; to = path.Dir(to) {
+			dirs[to] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(dirs))
+}
+
+// Files turns a map by input name into one by fixed name, as hotstart wants it.
+func (r *Recipe) Files(inputs map[string]string) map[string]string {
+	files := make(map[string]string, len(r.Inputs))
+	for _, in := range r.Inputs {
+		if p, ok := inputs[in.Name]; ok {
+			files[in.File] = p
+		}
+	}
+	return files
+}
+
+// Spec is what a start of this recipe freezes. threads and memory (bytes) stand
+// for the placeholders of the same names; 0 takes the recipe's own. The
+// environment is PATH, HOME and USER as premix has them, LANG=C.UTF-8, TMPDIR=.
+// and the recipe's, which wins.
+//
+// Spec.Recipe does not depend on the pipe's text, memory, timeout or retries
+// (except where ${memory} stands in the command). Whether there is a pipe at all
+// is in Spec.Stream, which it does not cover.
+func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
+	values := r.values(threads, memory)
+	spec := hotstart.Spec{
+		Name:   r.Name,
+		Ready:  r.Ready,
+		Stream: r.Pipe != "",
+		Varies: slices.Clone(r.Varies),
+		Env:    r.environment(values),
+		Dirs:   r.dirs(),
+	}
+	for _, w := range r.Command {
+		spec.Argv = append(spec.Argv, expand(w, values))
+	}
+	for _, in := range r.Inputs {
+		spec.Inputs = append(spec.Inputs, in.File)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Data)) {
+		spec.Data = append(spec.Data, r.Data[name])
+	}
+	spec.Recipe = r.digest(spec)
+	return spec
+}
+
+// PipeCommand is the shell text of the pipe for s, or "" where the recipe has
+// none. threads and memory (bytes) are those of the task; 0 takes the recipe's.
+func (r *Recipe) PipeCommand(s Sample, threads int, memory int64) string {
+	values := r.values(threads, memory)
+	values["sample"] = s.Name
+	return expandShell(r.Pipe, values)
+}
+
+// values are the placeholders' values, all but ${sample}.
+func (r *Recipe) values(threads int, memory int64) map[string]string {
+	if threads <= 0 {
+		threads = r.Threads
+	}
+	if memory <= 0 {
+		memory = r.Memory
+	}
+	values := map[string]string{
+		"threads": strconv.Itoa(threads),
+		"memory":  strconv.FormatInt(memory, 10),
+	}
+	for name, p := range r.Data {
+		values["data."+name] = p
+	}
+	for _, in := range r.Inputs {
+		values[in.Name] = in.File
+	}
+	for _, out := range r.outputs {
+		values[out.name] = out.from
+	}
+	return values
+}
+
+func (r *Recipe) environment(values map[string]string) []string {
+	env := map[string]string{"LANG": "C.UTF-8", "TMPDIR": "."}
+	for _, name := range []string{"PATH", "HOME", "USER"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env[name] = v
+		}
+	}
+	for name, v := range r.Env {
+		env[name] = expand(v, values)
+	}
+	list := make([]string, 0, len(env))
+	for name, v := range env {
+		list = append(list, name+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// dirs are the directories that must be there before the tool starts: outputs
+// that are directories, and what fixed names of inputs lie in.
+func (r *Recipe) dirs() []string {
+	dirs := make(map[string]bool)
+	for _, out := range r.outputs {
+		if out.dir && out.from != "" {
+			dirs[out.from] = true
+		}
+	}
+	for _, in := range r.Inputs {
+		if d := path.Dir(in.File); d != "." {
+			dirs[d] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(dirs))
+}
+
+// digest names what a start freezes or a proof rests on: BLAKE3, in hexadecimal,
+// of the JSON text of the frozen struct below.
+func (r *Recipe) digest(spec hotstart.Spec) string {
+	type vary struct{ File, Lines string }
+	frozen := struct {
+		Format int
+		Argv   []string
+		Env    []string
+		Inputs []Input
+		Dirs   []string
+		Ready  string
+		Line   string
+		Data   []string
+		Varies []vary
+	}{
+		Format: 1,
+		Argv:   spec.Argv,
+		Env:    spec.Env,
+		Inputs: r.Inputs,
+		Dirs:   spec.Dirs,
+		Ready:  string(spec.Ready.Kind),
+		Data:   spec.Data,
+	}
+	if spec.Ready.Line != nil {
+		frozen.Line = spec.Ready.Line.String()
+	}
+	for _, v := range spec.Varies {
+		w := vary{File: v.File}
+		if v.Lines != nil {
+			w.Lines = v.Lines.String()
+		}
+		frozen.Varies = append(frozen.Varies, w)
+	}
+	h := blake3.New()
+	// Strings, numbers and slices of them have no value that JSON cannot hold,
+	// and a hash takes any number of bytes: there is no error to see here.
+	_ = json.NewEncoder(h).Encode(frozen)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// sampleIn puts a sample's name into a pattern.
+func sampleIn(pattern, sample string) string {
+	return strings.ReplaceAll(pattern, "${sample}", sample)
+}

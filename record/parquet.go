@@ -1,0 +1,52 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+)
+
+// rowGroup is how many records are held in memory while a Parquet file is
+// written.
+const rowGroup = 32 << 10
+
+// ToParquet writes records as the Parquet file at path, zstd compressed. The
+// file appears whole or not at all, in place of one that was there before.
+// Memory does not grow with the number of records.
+func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
+	tmp := path + ".tmp"
+	f, err := os.Create(tmp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write %s: %w", path, err), f.Close(), os.Remove(tmp))
+		}
+	}()
+	w := parquet.NewGenericWriter[T](f, parquet.Compression(&zstd.Codec{}), parquet.MaxRowsPerRowGroup(rowGroup))
+	row := make([]T, 1)
+	for r, err := range records {
+		if err != nil {
+			return err
+		}
+		row[0] = *r
+		if _, err := w.Write(row); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

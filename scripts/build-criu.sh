@@ -103,7 +103,9 @@ fi
 # both formats of its configuration.
 mirrors() {
 	local codename uri origin release entry keyring
+	# shellcheck source=/dev/null
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	# shellcheck disable=SC2016 # the fields are apt's
 	apt-get indextargets --format '$(REPO_URI)|$(ORIGIN)|$(RELEASE)|$(SOURCESENTRY)' \
 		'Created-By: Packages' 'Component: main' |
 		while IFS='|' read -r uri origin release entry; do
@@ -153,13 +155,18 @@ done < <(mirrors)
 
 cd "$work/source"
 tarball=$(echo criu_*.orig.tar.*)
-[ -f "$tarball" ] && [ -f "$(echo criu_*.dsc)" ] || die "the source of criu is incomplete"
+dsc=$(echo criu_*.dsc)
+if [ ! -f "$tarball" ] || [ ! -f "$dsc" ]; then
+	die "the source of criu is incomplete"
+fi
 # The .dsc was checked by apt against the signed index.
 awk -v name="$tarball" '
 	/^Checksums-Sha256:/ { on = 1; next }
 	/^[^ ]/              { on = 0 }
-	on && $3 == name     { print $1 "  " $3 }' criu_*.dsc >sum
-[ "$(wc -l <sum)" = 1 ] && sha256sum --quiet -c sum || die "$tarball is not what its .dsc says: refused"
+	on && $3 == name     { print $1 "  " $3 }' "$dsc" >sum
+if [ "$(wc -l <sum)" != 1 ] || ! sha256sum --quiet -c sum; then
+	die "$tarball is not what its .dsc says: refused"
+fi
 
 mkdir tree
 tar -xf "$tarball" -C tree --strip-components=1

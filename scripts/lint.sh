@@ -20,11 +20,12 @@ fi
 # analyser NAME MODULE@VERSION: builds it into bin/tools unless that version is
 # there already.
 analyser() {
-	local stamp="bin/tools/$1-${2##*@}-$("$GO" env GOVERSION)"
+	local stamp
+	stamp="bin/tools/$1-${2##*@}-$("$GO" env GOVERSION)"
 	[ -x "bin/tools/$1" ] && [ -e "$stamp" ] && return 0
 	mkdir -p bin/tools
 	local log
-	if log=$(GOBIN="$PWD/bin/tools" GOFLAGS= "$GO" install "$2" 2>&1); then
+	if log=$(GOBIN="$PWD/bin/tools" GOFLAGS="" "$GO" install "$2" 2>&1); then
 		rm -f "bin/tools/$1"-v* && touch "$stamp"
 	else
 		printf '%s\n' "lint: $1 left out, it could not be fetched:" "${log##*$'\n'}"

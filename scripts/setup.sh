@@ -15,9 +15,9 @@ cd "$(dirname "$0")/.."
 
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
-demo_packages="bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim"
-test_packages="rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit"
-bench_packages="rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h"
+demo_packages=(bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
+test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit)
+bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h)
 
 say() { printf '%s\n' "setup: $*" >&2; }
 
@@ -34,7 +34,7 @@ install() {
 	export DEBIAN_FRONTEND=noninteractive
 	say "installing $*"
 	local log
-	log=$(apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" 2>&1) && return 0
+	apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" >/dev/null 2>&1 && return 0
 	# The lists may be missing or stale. A list of somebody else that cannot be
 	# fetched is no reason to stop: the second attempt shows whether it matters.
 	apt-get -q update >/dev/null 2>&1 || true
@@ -72,7 +72,7 @@ need() {
 # Go: the version that go.mod asks for, or a later one. A toolchain that may
 # download another (GOTOOLCHAIN=auto) answers for itself.
 check_go() {
-	local want have
+	local want version
 	want=$(awk '$1 == "go" { print $2; exit }' go.mod)
 	local go=${GO:-go}
 	if ! command -v "$go" >/dev/null; then
@@ -80,12 +80,12 @@ check_go() {
 		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
 		return 1
 	fi
-	if ! have=$("$go" env GOVERSION 2>/dev/null); then
-		have=$("$go" version | awk '{ print $3 }')
+	if ! version=$("$go" env GOVERSION 2>/dev/null); then
+		version=$("$go" version | awk '{ print $3 }')
 	fi
-	have=${have#go}
-	if [ "$(printf '%s\n' "$want" "${have%%[-+ ]*}" | sort -V | head -n 1)" != "$want" ]; then
-		say "error: Go $have is too old: premix is built with Go $want or later"
+	version=${version#go}
+	if [ "$(printf '%s\n' "$want" "${version%%[-+ ]*}" | sort -V | head -n 1)" != "$want" ]; then
+		say "error: Go $version is too old: premix is built with Go $want or later"
 		say "hint: install it from https://go.dev/dl and put its bin directory on PATH"
 		return 1
 	fi
@@ -120,9 +120,9 @@ for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
 	criu) ;;
-	demo) packages+=($demo_packages) ;;
-	test) packages+=($test_packages) ;;
-	bench) packages+=($bench_packages) ;;
+	demo) packages+=("${demo_packages[@]}") ;;
+	test) packages+=("${test_packages[@]}") ;;
+	bench) packages+=("${bench_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
 		say "hint: go, criu, demo, test, bench"

@@ -1,0 +1,262 @@
+package arrows
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "premix"
+
+// room is one line of the table.
+type room struct {
+	imports []string // rooms that it may import
+	modules []string // modules other than the standard library that it may import
+}
+
+// The layers, from the command line down. Tests of a room are held to the same
+// rooms, and may use testModules besides.
+var rooms = map[string]room{
+	"cmd/premix": {
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report"},
+		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
+	},
+	"bench/hotstart": {
+		imports: []string{"recipe", "hotstart"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"report": {
+		imports: []string{"engine", "record"},
+	},
+	"engine/local": {
+		imports: []string{"engine", "recipe", "hotstart", "record"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"engine": {
+		imports: []string{"recipe", "hotstart", "record"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"recipe": {
+		imports: []string{"hotstart"},
+		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
+	},
+	"hotstart": {
+		imports: []string{"hotstart/tracer", "hotstart/criu"},
+		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
+	},
+	"hotstart/criu": {
+		modules: []string{"golang.org/x/sys", "github.com/checkpoint-restore/go-criu", "google.golang.org/protobuf"},
+	},
+	"hotstart/tracer": {
+		modules: []string{"golang.org/x/sys"},
+	},
+	"record": {
+		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
+	},
+	"internal/arrows": {},
+}
+
+var testModules = []string{
+	"github.com/rogpeppe/go-internal",
+	"github.com/santhosh-tekuri/jsonschema",
+	"gopkg.in/yaml.v3",
+}
+
+// listed is what `go list -json` tells of a package, as far as it is used here.
+type listed struct {
+	ImportPath   string
+	Dir          string
+	GoFiles      []string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func TestArrowsPointDownward(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		allowed, ok := rooms[name]
+		if !ok {
+			t.Errorf("room %s is not in the table of internal/arrows", name)
+			continue
+		}
+		for _, path := range p.Imports {
+			if err := allowed.permits(path, nil); err != nil {
+				t.Errorf("%s imports %s: %v", name, path, err)
+			}
+		}
+		for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
+			if path == p.ImportPath {
+				continue
+			}
+			if err := allowed.permits(path, testModules); err != nil {
+				t.Errorf("a test of %s imports %s: %v", name, path, err)
+			}
+		}
+	}
+}
+
+// permits returns nil where the room may import path.
+func (r room) permits(path string, more []string) error {
+	if name, ok := strings.CutPrefix(path, module+"/"); ok {
+		if !slices.Contains(r.imports, name) {
+			return errors.New("this arrow is not in the table")
+		}
+		return nil
+	}
+	first, _, _ := strings.Cut(path, "/")
+	if !strings.Contains(first, ".") {
+		return nil // the standard library
+	}
+	within := func(m string) bool { return path == m || strings.HasPrefix(path, m+"/") }
+	if !slices.ContainsFunc(r.modules, within) && !slices.ContainsFunc(more, within) {
+		return errors.New("this module is not in the table")
+	}
+	return nil
+}
+
+// The table itself must have no way back up.
+func TestTableHasNoCycle(t *testing.T) {
+	const (
+		entered = 1
+		left    = 2
+	)
+	state := map[string]int{}
+	var visit func(name string, path []string)
+	visit = func(name string, path []string) {
+		path = append(path, name)
+		switch state[name] {
+		case entered:
+			t.Errorf("cycle: %s", strings.Join(path, " -> "))
+			return
+		case left:
+			return
+		}
+		state[name] = entered
+		r, ok := rooms[name]
+		if !ok {
+			t.Errorf("%s: no such room", strings.Join(path, " -> "))
+		}
+		for _, next := range r.imports {
+			visit(next, path)
+		}
+		state[name] = left
+	}
+	for name := range rooms {
+		visit(name, nil)
+	}
+}
+
+func TestPermits(t *testing.T) {
+	r := room{imports: []string{"record"}, modules: []string{"example.org/m"}}
+	for _, c := range []struct {
+		path string
+		ok   bool
+	}{
+		{"os/exec", true},
+		{module + "/record", true},
+		{module + "/engine", false},
+		{module + "/record/deeper", false},
+		{"example.org/m", true},
+		{"example.org/m/v2", true},
+		{"example.org/more", false},
+	} {
+		if err := r.permits(c.path, nil); (err == nil) != c.ok {
+			t.Errorf("permits(%s) = %v, want permitted: %v", c.path, err, c.ok)
+		}
+	}
+}
+
+func TestEveryRoomSaysWhatItIsFor(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		if len(p.GoFiles) == 0 {
+			continue // only tests
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, "doc.go"), nil, parser.ParseComments)
+		if err != nil {
+			t.Errorf("room %s: %v", name, err)
+			continue
+		}
+		if file.Doc == nil {
+			t.Errorf("room %s: doc.go has no package comment", name)
+		}
+		if len(file.Decls) > 0 {
+			t.Errorf("room %s: doc.go has code", name)
+		}
+	}
+}
+
+func TestNothingRunsInInit(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, base := range p.GoFiles {
+			path := filepath.Join(p.Dir, base)
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			for _, d := range file.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+					t.Errorf("%s: init function", fset.Position(f.Pos()))
+				}
+			}
+		}
+	}
+}
+
+// packages lists the module's packages.
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"/...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	list, err := decode(out)
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	if len(list) == 0 {
+		t.Fatal("go list found no package")
+	}
+	// The go command caches a test's success by what the test itself read, and
+	// knows nothing of what go list saw: reading the directories here makes a
+	// new file or a new room a reason to run again.
+	for _, p := range list {
+		for _, dir := range []string{p.Dir, filepath.Dir(p.Dir)} {
+			if _, err := os.ReadDir(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return list
+}
+
+func decode(out []byte) ([]listed, error) {
+	var list []listed
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("entry %d: %w", len(list), err)
+		}
+		list = append(list, p)
+	}
+}

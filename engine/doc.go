@@ -1,0 +1,36 @@
+// Package engine holds what every engine needs: the plan of a run, its journals,
+// the rule by which a killed run is resumed, and the way in which outputs get to
+// their place. What runs the tasks is in the packages below it, such as
+// engine/local.
+//
+// Words:
+//
+//   - run: all the tasks of one recipe over one sample sheet, in one run
+//     directory.
+//   - task: one command over one sample. Its number is its row in the sample
+//     sheet, from 1.
+//   - try: one execution of a task. Tries are counted over all invocations.
+//   - plan: what the run consists of. Written once, before the first task.
+//   - journal: the records of the tries of one invocation of premix, in the
+//     order in which they ended.
+//   - done: a task is done if the last record of a try of it is a success and
+//     all of its outputs are there.
+//   - resume: to run the tasks that are not done.
+//   - work directory: where one try runs. It is removed when the try has ended.
+//
+// A run directory:
+//
+//	DIR/...                      outputs, renamed into place, never partial
+//	DIR/report.html              written by package report
+//	DIR/.premix/lock             held (flock) by the premix that runs the tasks
+//	DIR/.premix/plan.jsonl       [Header], then one [Task] a line
+//	DIR/.premix/journal-N.jsonl  record.Header, then one record.Task a line
+//	DIR/.premix/stderr.log       the standard error of all tries, one after another
+//	DIR/.premix/tasks/N.TRY/     work directory
+//	DIR/.premix/tasks.parquet    all records, written when an invocation ends
+//
+// The state of a run is its plan and its journals, and nothing else: there is no
+// status file and no file a task. Outputs are durable before they are renamed,
+// and renamed before their record is; so whatever moment premix is killed at, a
+// task is either done, with whole outputs, or it is run again.
+package engine

@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart"
+	"premix/recipe"
+	"premix/record"
+)
+
+// Check says whether the outputs of a try in the work directory are whole: each
+// is there and of the right type, and a standard output is not empty, since every
+// format with a header (SAM, BAM, VCF) has at least that. The error is an
+// *OutputError.
+func Check(work string, outputs []recipe.Output) error {
+	for _, o := range outputs {
+		fail := func(reason, way string) error { return &OutputError{Name: o.Name, Reason: reason, Way: way} }
+		info, err := os.Lstat(filepath.Join(work, filepath.FromSlash(o.From)))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fail(fmt.Sprintf("the tool succeeded but left no %s", o.From), "compare the command with the recipe's outputs: one of them names another file")
+		case err != nil:
+			return fmt.Errorf("output %s: %w", o.Name, err)
+		case o.Dir && !info.IsDir():
+			return fail(fmt.Sprintf("%s is not a directory", o.From), "a file is declared without a slash at the end")
+		case !o.Dir && info.IsDir():
+			return fail(fmt.Sprintf("%s is a directory", o.From), "a directory is declared with a slash at the end")
+		case !o.Dir && !info.Mode().IsRegular():
+			return fail(fmt.Sprintf("%s is not a regular file (%s)", o.From, info.Mode().Type()), "let the tool write the file itself")
+		case info.Mode().IsRegular() && info.Size() == 0 && (o.From == hotstart.StdoutName || o.From == recipe.PipeStdoutName):
+			return fail("the tool succeeded but wrote nothing to its standard output", "look at its standard error; where nothing is right, let the tool write a file instead")
+		}
+	}
+	return nil
+}
+
+// Publish makes the outputs of a try durable and renames them from the work
+// directory into the run directory, in place of earlier ones. What was in their
+// place is in the work directory afterwards, or gone. Both directories are on
+// one file system.
+func Publish(work, dir string, outputs []recipe.Output) error {
+	dirs := make(map[string]bool)
+	for _, o := range outputs {
+		from := filepath.Join(work, filepath.FromSlash(o.From))
+		to := filepath.Join(dir, filepath.FromSlash(o.To))
+		if err := syncTree(from); err != nil {
+			return fmt.Errorf("output %s: %w", o.Name, err)
+		}
+		if err := makeParent(dir, to, dirs); err != nil {
+			return fmt.Errorf("output %s: %w", o.Name, err)
+		}
+		if err := replace(from, to); err != nil {
+			return fmt.Errorf("output %s: %w", o.Name, err)
+		}
+	}
+	for d := range dirs {
+		if err := record.SyncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeParent makes the directory that path lies in and adds to dirs every
+// directory whose entries are going to change.
+func makeParent(root, path string, dirs map[string]bool) error {
+	parent := filepath.Dir(path)
+	if dirs[parent] {
+		return nil
+	}
+	dirs[parent] = true
+	if parent == root {
+		return nil
+	}
+	if _, err := os.Lstat(parent); err == nil {
+		return nil
+	}
+	if err := makeParent(root, parent, dirs); err != nil {
+		return err
+	}
+	if err := os.Mkdir(parent, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// replace renames from to to, whatever is there.
+func replace(from, to string) error {
+	old, err := os.Lstat(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.Rename(from, to)
+	}
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if !old.IsDir() && !info.IsDir() {
+		return os.Rename(from, to)
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return &os.LinkError{Op: "exchange", Old: from, New: to, Err: err}
+	}
+	// The file system cannot exchange: for a moment there is nothing. The task
+	// has no record yet, so a premix killed now runs it again.
+	if err := os.Rename(to, from+".old"); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// syncTree makes a file, or a directory and all that is in it, durable.
+func syncTree(root string) error {
+	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !e.Type().IsRegular() && !e.IsDir() {
+			return nil
+		}
+		// A tool may leave a file that its owner cannot open: it is as durable
+		// as the file system makes it.
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}

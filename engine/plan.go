@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"premix/recipe"
+	"premix/record"
+)
+
+// Plan is what a run consists of.
+type Plan struct {
+	Header Header
+	Tasks  []Task // Tasks[i].Task is i+1
+}
+
+// Header is the first line of plan.jsonl.
+type Header struct {
+	record.Header        // Table is "plan"
+	Recipe        string `json:"recipe"`      // name
+	RecipeFile    string `json:"recipe_file"` // absolute
+	SheetFile     string `json:"sheet_file"`  // absolute
+	Start         string `json:"wished"`      // wished kind of start of the first invocation
+	Threads       int    `json:"threads"`     // of one task
+	Memory        int64  `json:"memory"`      // of one task, bytes; 0: no limit
+	Tasks         int    `json:"tasks"`
+	Frozen        Frozen `json:"frozen"`
+}
+
+// Frozen is what all tasks share and what their outputs depend on. A run whose
+// Frozen changed is another run.
+type Frozen struct {
+	Tool   string            `json:"tool"` // absolute path of the program; as in Argv where it was not found
+	Argv   []string          `json:"argv"`
+	Env    map[string]string `json:"env"` // the recipe's part of the environment
+	Inputs []recipe.Input    `json:"inputs"`
+	Data   map[string]string `json:"data"`
+}
+
+// Task is one command over one sample: a line of plan.jsonl.
+type Task struct {
+	Task    int               `json:"task"`
+	Sample  string            `json:"sample"`
+	Inputs  map[string]string `json:"inputs"` // input name to absolute path
+	Pipe    string            `json:"pipe,omitempty"`
+	Dirs    []string          `json:"dirs,omitempty"` // what the pipe expects in the work directory
+	Outputs []recipe.Output   `json:"outputs"`
+}
+
+// Paths are the task's outputs, relative to the run directory.
+func (t *Task) Paths() []string {
+	paths := make([]string, len(t.Outputs))
+	for i, o := range t.Outputs {
+		paths[i] = o.To
+	}
+	return paths
+}
+
+// NewPlan makes the plan of a recipe over the samples of a sheet. threads and
+// memory (bytes) are those of one task; 0 takes the recipe's.
+func NewPlan(r *recipe.Recipe, sheet string, samples []recipe.Sample, threads int, memory int64) (*Plan, error) {
+	sheet, err := filepath.Abs(sheet)
+	if err != nil {
+		return nil, err
+	}
+	if threads == 0 {
+		threads = r.Threads
+	}
+	if memory == 0 {
+		memory = r.Memory
+	}
+	spec := r.Spec(threads, memory)
+	p := &Plan{Header: Header{
+		Header:     NewHeader("plan"),
+		Recipe:     r.Name,
+		RecipeFile: r.Path,
+		SheetFile:  sheet,
+		Threads:    threads,
+		Memory:     memory,
+		Tasks:      len(samples),
+		Frozen: Frozen{
+			Tool:   tool(spec.Argv[0], spec.Env),
+			Argv:   spec.Argv,
+			Env:    r.Env,
+			Inputs: r.Inputs,
+			Data:   r.Data,
+		},
+	}}
+	for i, s := range samples {
+		p.Tasks = append(p.Tasks, Task{
+			Task:    i + 1,
+			Sample:  s.Name,
+			Inputs:  s.Inputs,
+			Pipe:    r.PipeCommand(s, threads, memory),
+			Dirs:    r.PipeDirs(s),
+			Outputs: r.Outputs(s),
+		})
+	}
+	return p, nil
+}
+
+// tool is the absolute path of the program that name stands for.
+func tool(name string, env []string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for _, kv := range env {
+		list, ok := strings.CutPrefix(kv, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(list) {
+			if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && filepath.IsAbs(path) {
+				return path
+			}
+		}
+	}
+	return name
+}
+
+// changed says in what a plan differs from the one on the disk, as a sentence
+// that follows "the run was begun with"; "" if in nothing that matters.
+func (p *Plan) changed(old *Plan) string {
+	a, b := &old.Header.Frozen, &p.Header.Frozen
+	switch {
+	case old.Header.Recipe != p.Header.Recipe:
+		return fmt.Sprintf("recipe %s, this one is %s", old.Header.Recipe, p.Header.Recipe)
+	case !slices.Equal(a.Argv, b.Argv):
+		return fmt.Sprintf("command `%s`, it is now `%s`", strings.Join(a.Argv, " "), strings.Join(b.Argv, " "))
+	case a.Tool != b.Tool:
+		return fmt.Sprintf("tool %s, it is now %s", a.Tool, b.Tool)
+	case !maps.Equal(a.Env, b.Env):
+		return fmt.Sprintf("environment %v, it is now %v", a.Env, b.Env)
+	case !maps.Equal(a.Data, b.Data):
+		return fmt.Sprintf("data %v, it is now %v", a.Data, b.Data)
+	case !slices.Equal(a.Inputs, b.Inputs):
+		return "other inputs in its recipe"
+	case len(old.Tasks) != len(p.Tasks):
+		return fmt.Sprintf("%d samples, the sheet now has %d", len(old.Tasks), len(p.Tasks))
+	}
+	for i := range p.Tasks {
+		s, t := &old.Tasks[i], &p.Tasks[i]
+		switch {
+		case s.Sample != t.Sample:
+			return fmt.Sprintf("sample %s as number %d, it is now %s", s.Sample, s.Task, t.Sample)
+		case !maps.Equal(s.Inputs, t.Inputs):
+			return fmt.Sprintf("inputs %v of sample %s, they are now %v", s.Inputs, s.Sample, t.Inputs)
+		case s.Pipe != t.Pipe:
+			return fmt.Sprintf("pipe `%s`, it is now `%s`", s.Pipe, t.Pipe)
+		case !reflect.DeepEqual(s.Outputs, t.Outputs):
+			return "other outputs in its recipe"
+		}
+	}
+	return ""
+}
+
+// write puts the plan into the directory, whole or not at all.
+func (p *Plan) write(path string) (err error) {
+	tmp := path + ".tmp"
+	f, err := os.Create(tmp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(tmp))
+		}
+	}()
+	w := bufio.NewWriter(f)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	err = enc.Encode(p.Header)
+	for i := range p.Tasks {
+		err = errors.Join(err, enc.Encode(&p.Tasks[i]))
+		if err != nil {
+			break
+		}
+	}
+	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return record.SyncDir(filepath.Dir(path))
+}
+
+// ReadPlan reads the plan of the run in dir. The error is fs.ErrNotExist if there
+// is none, a *record.FormatError if a newer premix wrote it, and a *DirError if
+// it is damaged.
+func ReadPlan(dir string) (*Plan, error) {
+	path := filepath.Join(dir, stateDir, planFile)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	p := &Plan{}
+	torn, err := record.Lines(f, func(line []byte) (bool, error) {
+		if p.Header.Format == 0 {
+			if json.Unmarshal(line, &p.Header) != nil || p.Header.Format == 0 {
+				return false, io.EOF
+			}
+			if p.Header.Format > record.Format {
+				return false, &record.FormatError{Path: path, Format: p.Header.Format}
+			}
+			return true, nil
+		}
+		var t Task
+		if json.Unmarshal(line, &t) != nil {
+			return false, nil
+		}
+		p.Tasks = append(p.Tasks, t)
+		return true, nil
+	})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err != nil || torn > 0 || len(p.Tasks) != p.Header.Tasks {
+		return nil, &DirError{Dir: dir, Reason: "has a damaged plan (" + path + ")", Way: "give another directory with --out, or remove this one"}
+	}
+	return p, nil
+}

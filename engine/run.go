@@ -1,0 +1,355 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/record"
+)
+
+// Names in a run directory.
+const (
+	stateDir    = ".premix"
+	lockFile    = "lock"
+	planFile    = "plan.jsonl"
+	stderrFile  = "stderr.log"
+	tasksDir    = "tasks"
+	parquetFile = "tasks.parquet"
+)
+
+// Run is an open run directory. Its methods are safe for concurrent use.
+type Run struct {
+	Dir  string // absolute
+	Plan *Plan
+
+	state   []state // by task number - 1
+	lock    *os.File
+	journal *record.Writer // nil until the first commit
+
+	mu         sync.Mutex // guards the rest
+	stderr     *os.File
+	stderrSize int64
+}
+
+// state is what the journals tell of one task.
+type state struct {
+	tries int
+	ok    bool
+}
+
+// Version is the version of premix as the Go toolchain recorded it.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+// NewHeader is the header of a table that this process begins.
+func NewHeader(table string) record.Header {
+	// A host without a name is still a host.
+	host, _ := os.Hostname()
+	return record.Header{Table: table, Format: record.Format, Premix: Version(), Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
+}
+
+// Open makes the run directory for a plan, or continues the run that is in it if
+// resume is true. A directory that is in use, not empty or holds another run
+// gives a *DirError.
+func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	ours := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == stateDir })
+	if len(entries) > 0 && !ours {
+		return nil, &DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, stateDir), 0o777); err != nil {
+		return nil, err
+	}
+	r := &Run{Dir: dir, Plan: plan}
+	if err := r.take(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			r.lock.Close()
+		}
+	}()
+	old, err := ReadPlan(dir)
+	switch {
+	case err == nil && !resume:
+		return nil, &DirError{Dir: dir, Reason: "already holds a run", Way: "add --resume to run what is not done, or give another directory with --out"}
+	case err == nil:
+		if what := plan.changed(old); what != "" {
+			return nil, &DirError{Dir: dir, Reason: "cannot be resumed: the run was begun with " + what, Way: "put it back as it was, or begin a new run in another directory"}
+		}
+		r.Plan = old
+	case errors.Is(err, fs.ErrNotExist):
+		// No run, or one that was killed before it had a plan.
+		if len(entries) > 1 {
+			return nil, &DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
+		}
+		if err := plan.write(filepath.Join(dir, stateDir, planFile)); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, err
+	}
+	r.state = make([]state, len(r.Plan.Tasks))
+	for rec, err := range Records(dir) {
+		if err != nil {
+			return nil, err
+		}
+		if rec.Task < 1 || rec.Task > len(r.state) {
+			continue
+		}
+		s := &r.state[rec.Task-1]
+		s.tries = max(s.tries, rec.Try)
+		s.ok = rec.OK()
+	}
+	// What a killed premix left behind.
+	if err := os.RemoveAll(r.path(tasksDir)); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(r.path(tasksDir), 0o777); err != nil {
+		return nil, err
+	}
+	r.stderr, err = os.OpenFile(r.path(stderrFile), os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	r.stderrSize, err = r.stderr.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, errors.Join(err, r.stderr.Close())
+	}
+	return r, nil
+}
+
+// take locks the run directory and writes down who did.
+func (r *Run) take() error {
+	f, err := os.OpenFile(r.path(lockFile), os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		who := make([]byte, 128)
+		n, _ := f.ReadAt(who, 0)
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		return &DirError{Dir: r.Dir, Reason: "is in use by another premix (" + strings.TrimSpace(string(who[:n])) + ")", Way: "wait until it has ended, or give another directory with --out"}
+	}
+	r.lock = f
+	h := NewHeader("")
+	// Only for the message above; a full disk must not keep a run from resuming.
+	if f.Truncate(0) == nil {
+		_, _ = fmt.Fprintf(f, "process %d on %s\n", h.PID, h.Host)
+	}
+	return nil
+}
+
+func (r *Run) path(name ...string) string {
+	return filepath.Join(append([]string{r.Dir, stateDir}, name...)...)
+}
+
+// Pending are the tasks that are not done, in the order of the plan.
+func (r *Run) Pending() []*Task {
+	var list []*Task
+	for i := range r.Plan.Tasks {
+		t := &r.Plan.Tasks[i]
+		if !r.state[i].ok || !r.present(t) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func (r *Run) present(t *Task) bool {
+	for _, o := range t.Outputs {
+		info, err := os.Lstat(filepath.Join(r.Dir, filepath.FromSlash(o.To)))
+		if err != nil || info.IsDir() != o.Dir {
+			return false
+		}
+	}
+	return true
+}
+
+// Tries is how many tries the journals tell of a task.
+func (r *Run) Tries(task int) int { return r.state[task-1].tries }
+
+// WorkDir is where a try of a task runs. It is not made.
+func (r *Run) WorkDir(task, try int) string {
+	return r.path(tasksDir, fmt.Sprintf("%d.%d", task, try))
+}
+
+// Scratch makes and returns a directory on the run directory's file system. It is
+// removed at the latest when the run is resumed.
+func (r *Run) Scratch(name string) (string, error) {
+	dir := r.path(tasksDir, name)
+	return dir, os.MkdirAll(dir, 0o777)
+}
+
+// AppendStderr appends a file to stderr.log and says where it is there.
+func (r *Run) AppendStderr(path string) (offset, length int64, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.stderrEnd(), 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// What a failed copy left is written over by the next.
+	if _, err := r.stderr.Seek(r.stderrSize, io.SeekStart); err != nil {
+		return 0, 0, err
+	}
+	length, err = io.Copy(r.stderr, f)
+	if err != nil {
+		return r.stderrSize, 0, errors.Join(err, r.stderr.Truncate(r.stderrSize))
+	}
+	offset = r.stderrSize
+	r.stderrSize += length
+	return offset, length, nil
+}
+
+func (r *Run) stderrEnd() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stderrSize
+}
+
+// Commit makes a record durable.
+func (r *Run) Commit(rec *record.Task) error {
+	r.mu.Lock()
+	if r.journal == nil {
+		w, err := r.newJournal()
+		if err != nil {
+			r.mu.Unlock()
+			return err
+		}
+		r.journal = w
+	}
+	w := r.journal
+	r.mu.Unlock()
+	return w.Commit(rec)
+}
+
+func (r *Run) newJournal() (*record.Writer, error) {
+	for n := 1; ; n++ {
+		w, err := record.Create(r.path(fmt.Sprintf("journal-%04d.jsonl", n)), NewHeader("task"))
+		if !errors.Is(err, fs.ErrExist) {
+			return w, err
+		}
+	}
+}
+
+// Close writes the table of all records as Parquet and unlocks the directory.
+func (r *Run) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	if r.journal != nil {
+		errs = append(errs, r.journal.Close())
+	}
+	errs = append(errs,
+		r.stderr.Close(),
+		os.RemoveAll(r.path(tasksDir)),
+		record.ToParquet(r.path(parquetFile), Records(r.Dir)),
+		r.lock.Close())
+	return errors.Join(errs...)
+}
+
+// Records are all records of the run in dir, in the order in which the tries
+// ended, an invocation after the other. Memory does not grow with their number.
+func Records(dir string) iter.Seq2[*record.Task, error] {
+	return func(yield func(*record.Task, error) bool) {
+		entries, err := os.ReadDir(filepath.Join(dir, stateDir))
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		// A name is zero-padded to 4 digits: sorted by length, then by name.
+		var names []string
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), "journal-") && strings.HasSuffix(e.Name(), ".jsonl") {
+				names = append(names, e.Name())
+			}
+		}
+		slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
+		for _, name := range names {
+			_, _, err := record.Read(filepath.Join(dir, stateDir, name), func(rec *record.Task) error {
+				if !yield(rec, nil) {
+					return errStop
+				}
+				return nil
+			})
+			if errors.Is(err, errStop) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// errStop ends a reading whose reader has seen enough.
+var errStop = errors.New("stop")
+
+// tailBytes is how much of the end of a try's standard error is looked at.
+const tailBytes = 16 << 10
+
+// Stderr is the last lines, at most n, of the standard error of a try.
+func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
+	if rec.StderrLength == 0 {
+		return nil, nil
+	}
+	f, err := os.Open(filepath.Join(dir, stateDir, stderrFile))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size := min(rec.StderrLength, tailBytes)
+	text := make([]byte, size)
+	got, err := f.ReadAt(text, rec.StderrOffset+rec.StderrLength-size)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	text = bytes.TrimRight(text[:got], "\r\n")
+	if len(text) == 0 {
+		return nil, nil
+	}
+	// A progress line that a tool rewrites in place counts as its last state.
+	lines := strings.Split(strings.ToValidUTF8(string(text), "?"), "\n")
+	lines = lines[max(0, len(lines)-n):]
+	for i, l := range lines {
+		l = strings.TrimRight(l, "\r")
+		lines[i] = l[strings.LastIndexByte(l, '\r')+1:]
+	}
+	return lines, nil
+}

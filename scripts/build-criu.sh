@@ -182,7 +182,7 @@ built=tree/criu/criu
 "$built" --version >/dev/null || die "the CRIU that was built does not run"
 if [ "$(id -u)" = 0 ] && ! "$built" check >"$work/log" 2>&1; then
 	grep Error "$work/log" >&2 || true
-	die "CRIU $version does not work on kernel $(uname -r)" "the kernel needs CONFIG_CHECKPOINT_RESTORE"
+	die "CRIU $version was built, but its own check fails here, as above" "in a container or chroot try the host; the kernel needs CONFIG_CHECKPOINT_RESTORE"
 fi
 
 # Whoever runs criu now goes on with the old file.

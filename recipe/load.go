@@ -1,9 +1,723 @@
 package recipe
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
-// Load reads and checks the recipe at path.
-func Load(path string) (*Recipe, error) { return nil, errors.New("not built") }
+	"gopkg.in/yaml.v3"
 
-// Sheet reads and checks a sample sheet.
-func (r *Recipe) Sheet(path string) ([]Sample, error) { return nil, errors.New("not built") }
+	"premix/hotstart"
+)
+
+// maxRecipe is the size above which a file is taken for something else, bytes.
+const maxRecipe = 1 << 20
+
+// keys of a recipe, in the order in which people write them.
+var keys = []string{"name", "command", "data", "inputs", "outputs", "ready", "pipe",
+	"threads", "memory", "timeout", "retries", "env", "varies", "probe"}
+
+// reserved names mean something by themselves, or would be taken to.
+var reserved = []string{"sample", "threads", "memory", "data", "stdout", "stderr", "stdin"}
+
+// Forms of names; the schema has the same.
+var (
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	wordForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// Load reads and checks the recipe at path. What its writer can mend is
+// returned as Problems, all of it; what lies in path is named with the words of
+// path.
+func Load(path string) (*Recipe, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("recipe %s: %w", path, err)
+	}
+	text, problem := readFile(path, maxRecipe, "a recipe")
+	if problem != nil {
+		return nil, Problems{*problem}
+	}
+	return parse(path, abs, text)
+}
+
+// readFile reads a file whose writer is told what is wrong with it.
+func readFile(path string, limit int64, what string) ([]byte, *Problem) {
+	f, err := os.Open(path)
+	if err != nil {
+		message, hint := fileTrouble(path, err)
+		return nil, &Problem{File: path, Message: message, Hint: hint}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	err = errors.Join(err, f.Close())
+	switch {
+	case err != nil:
+		return nil, &Problem{File: path, Message: cause(err), Hint: fmt.Sprintf("give %s: a plain file", what)}
+	case int64(len(text)) > limit:
+		return nil, &Problem{File: path, Message: fmt.Sprintf("is larger than %d MiB", limit>>20), Hint: fmt.Sprintf("is this %s?", what)}
+	}
+	return text, nil
+}
+
+// fileTrouble says why the file at path can't be used, and the way out.
+func fileTrouble(path string, err error) (message, hint string) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		dir, base := filepath.Split(filepath.Clean(path))
+		if dir == "" {
+			dir = "."
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return "there is no such file", fmt.Sprintf("there is no directory %s either", filepath.Clean(dir))
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if k := near(base, names); k != "" {
+			hint = fmt.Sprintf("did you mean %s?", filepath.Join(dir, k))
+		}
+		return "there is no such file", hint
+	case errors.Is(err, fs.ErrPermission):
+		return "you may not read it", "chmod or chown it, or run premix as a user who may"
+	default:
+		return cause(err), ""
+	}
+}
+
+// cause is err without the operation and the path.
+func cause(err error) string {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
+
+// parser turns one YAML file into a Recipe.
+type parser struct {
+	collector
+	r      *Recipe
+	dir    string   // absolute, of the recipe
+	lines  []string // of the file
+	starts []int    // lines of the top-level keys
+
+	dataLines  map[string]int
+	inputLines map[string]int
+	used       map[string]bool // placeholders that stand in command, env or pipe
+	usedBy     map[string]bool // those of command alone
+	memoryAt   int             // line of ${memory}; 0: nowhere
+	command    *yaml.Node
+	pipe       *yaml.Node
+}
+
+// pair is one KEY: VALUE of a mapping.
+type pair struct {
+	key   string
+	line  int
+	value *yaml.Node
+}
+
+// parse checks the text of a recipe. file is how problems name it.
+func parse(file, abs string, text []byte) (*Recipe, error) {
+	p := &parser{
+		collector:  collector{file: file},
+		r:          &Recipe{Path: abs, Threads: 1, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
+		dir:        filepath.Dir(abs),
+		lines:      strings.Split(string(text), "\n"),
+		dataLines:  make(map[string]int),
+		inputLines: make(map[string]int),
+		used:       make(map[string]bool),
+		usedBy:     make(map[string]bool),
+	}
+	root := p.document(text)
+	if root == nil {
+		return nil, p.err()
+	}
+	p.top(root)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	return p.r, nil
+}
+
+// document is the mapping at the top of the file, or nil.
+func (p *parser) document(text []byte) *yaml.Node {
+	var doc yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	err := dec.Decode(&doc)
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
+		p.add(0, "a recipe has at least name, command, inputs and outputs", "the recipe is empty")
+		return nil
+	case err != nil:
+		p.syntax(err)
+		return nil
+	}
+	root := follow(doc.Content[0])
+	if root.Kind != yaml.MappingNode {
+		p.add(root.Line, "a recipe is lines of KEY: VALUE; it begins with name: and command:", "this is no recipe")
+		return nil
+	}
+	var second yaml.Node
+	if err := dec.Decode(&second); err == nil {
+		p.add(second.Line, "give each recipe a file of its own", "a second document begins")
+	} else if !errors.Is(err, io.EOF) {
+		p.syntax(err)
+	}
+	return root
+}
+
+// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
+var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+
+func (p *parser) syntax(err error) {
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	line, message := 0, first
+	if m := syntaxPlace.FindStringSubmatch(first); m != nil {
+		message = m[2]
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			line = n
+		}
+	}
+	hint := ""
+	// The library counts from the line before in some cases: look at both.
+	for n := max(line, 1); n <= min(line+1, len(p.lines)); n++ {
+		text := p.lines[n-1]
+		switch indent := text[:len(text)-len(strings.TrimLeft(text, " \t"))]; {
+		case strings.Contains(indent, "\t"):
+			line, hint = n, "indent with spaces: YAML takes no tabs"
+		case hint == "" && strings.Contains(text, "${") && strings.ContainsAny(text, "{[\"'"):
+			hint = `inside { } and [ ] a value with ${...} must be quoted: {stdout: "${sample}.sam"}`
+		}
+	}
+	p.add(line, hint, "this is no YAML: %s", message)
+}
+
+// follow is the node that an alias stands for.
+func follow(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode && n.Alias != nil {
+		n = n.Alias
+	}
+	return n
+}
+
+// pairs are the entries of a mapping, each key once; what names it in messages.
+func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
+	if n.Kind != yaml.MappingNode {
+		p.add(n.Line, hint, "%s must be a mapping of KEY: VALUE", what)
+		return nil
+	}
+	var list []pair
+	first := make(map[string]int)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], follow(n.Content[i+1])
+		if k.Kind != yaml.ScalarNode {
+			p.add(k.Line, "", "a key in %s must be a plain word", what)
+			continue
+		}
+		if line, ok := first[k.Value]; ok {
+			p.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, line)
+			continue
+		}
+		first[k.Value] = k.Line
+		list = append(list, pair{k.Value, k.Line, v})
+	}
+	return list
+}
+
+// text is the value of a scalar that must be a string.
+func (p *parser) text(n *yaml.Node, what string) (string, bool) {
+	if n.Kind != yaml.ScalarNode {
+		p.add(n.Line, "", "%s must be a text", what)
+		return "", false
+	}
+	if n.Tag == "!!null" || n.Value == "" {
+		p.add(n.Line, "give it a value, or leave the key out", "%s is empty", what)
+		return "", false
+	}
+	if n.Tag != "!!str" {
+		p.add(n.Line, fmt.Sprintf("quote it: %q", n.Value), "%s must be a text, and YAML takes %s for something else", what, n.Value)
+		return "", false
+	}
+	if strings.ContainsRune(n.Value, 0) {
+		p.add(n.Line, "", "%s holds a NUL", what)
+		return "", false
+	}
+	return n.Value, true
+}
+
+// find is the line, from n's on, where token stands.
+func (p *parser) find(n *yaml.Node, token string) int {
+	end := len(p.lines)
+	for _, s := range p.starts {
+		if s > n.Line {
+			end = min(end, s-1)
+		}
+	}
+	for line := n.Line; line <= end; line++ {
+		if strings.Contains(p.lines[line-1], token) {
+			return line
+		}
+	}
+	return n.Line
+}
+
+// at is the line of the byte at offset in n's value.
+func (p *parser) at(n *yaml.Node, offset int) int {
+	if n.Style&yaml.LiteralStyle != 0 {
+		return n.Line + 1 + strings.Count(n.Value[:offset], "\n")
+	}
+	token := n.Value[offset:]
+	return p.find(n, token[:span(token, func(b byte) bool { return b > ' ' })])
+}
+
+func (p *parser) top(root *yaml.Node) {
+	values := make(map[string]*yaml.Node)
+	for _, kv := range p.pairs(root, "the recipe", "") {
+		p.starts = append(p.starts, kv.line)
+		if !slices.Contains(keys, kv.key) {
+			p.add(kv.line, meant(kv.key, keys, "%s"), "unknown key %s", kv.key)
+			continue
+		}
+		values[kv.key] = kv.value
+	}
+	for _, k := range []struct{ key, hint string }{
+		{"name", "name: " + p.suggestName(filepath.Base(p.r.Path))},
+		{"command", "command: the tool and its arguments"},
+		{"inputs", "inputs: [r1, r2], the columns of the sample sheet"},
+		{"outputs", `outputs: {stdout: "${sample}.out"}`},
+	} {
+		if values[k.key] == nil {
+			p.add(root.Line, k.hint, "%s is missing", k.key)
+		}
+	}
+	// Names are declared before the texts in which they may stand.
+	for _, step := range []struct {
+		key  string
+		read func(*yaml.Node)
+	}{
+		{"name", p.name}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
+		{"ready", p.ready}, {"threads", p.threads}, {"memory", p.memory}, {"timeout", p.timeout},
+		{"retries", p.retries}, {"command", p.words}, {"env", p.env}, {"pipe", p.shell},
+		{"varies", p.varies}, {"probe", p.probe},
+	} {
+		if n := values[step.key]; n != nil {
+			step.read(n)
+		}
+	}
+	p.cross(values)
+}
+
+func (p *parser) suggestName(base string) string {
+	base = strings.TrimSuffix(base, filepath.Ext(base))
+	s := keep(strings.ToLower(base), func(b byte) bool { return b == '.' || b == '-' || isNameByte(b) }, '-')
+	if !nameForm.MatchString(s) {
+		return "my-tool"
+	}
+	return s
+}
+
+func (p *parser) name(n *yaml.Node) {
+	s, ok := p.text(n, "name")
+	if !ok {
+		return
+	}
+	if !nameForm.MatchString(s) {
+		p.add(n.Line, "name: "+p.suggestName(s+"."), "name %q must be small letters, digits and . _ -, and begin with a letter or a digit", s)
+		return
+	}
+	p.r.Name = s
+}
+
+// declare checks the name of an input, an output or a data path.
+func (p *parser) declare(name string, line int, what string) bool {
+	switch {
+	case slices.Contains(reserved, name) && !(what == "output" && name == "stdout"):
+		p.add(line, "take another name", "%s can't be the name of an %s: it has a meaning of its own", name, what)
+		return false
+	case !wordForm.MatchString(name):
+		hint := "begin with a letter"
+		if s := keep(name, isNameByte, '_'); wordForm.MatchString(s) {
+			hint = fmt.Sprintf("write %s", s)
+		}
+		p.add(line, hint, "%q can't be the name of an %s: letters, digits, _ and - only, a letter first", name, what)
+		return false
+	}
+	return true
+}
+
+func (p *parser) data(n *yaml.Node) {
+	p.r.Data = make(map[string]string)
+	for _, kv := range p.pairs(n, "data", "data: {ref: ./ref}") {
+		ok := p.declare(kv.key, kv.line, "entry of data")
+		// Known even where its path is wrong: one mistake, one problem.
+		p.dataLines[kv.key] = kv.line
+		s, isText := p.text(kv.value, "data."+kv.key)
+		if !isText || !ok || p.frozen(kv.value, s, "data") {
+			continue
+		}
+		if abs := p.existing(kv.value, s, "data."+kv.key, false); abs != "" {
+			p.r.Data[kv.key] = abs
+		}
+	}
+}
+
+// frozen reports placeholders in a text that can hold none.
+func (p *parser) frozen(n *yaml.Node, s, where string) bool {
+	found := false
+	for _, seg := range segments(s, false) {
+		if !seg.holds {
+			continue
+		}
+		found = true
+		if seg.name == "sample" {
+			p.sampleFrozen(n, where)
+			continue
+		}
+		p.add(p.find(n, seg.text), "write it out", "no placeholder stands in %s, but %s does", where, seg.text)
+	}
+	return found
+}
+
+func (p *parser) sampleFrozen(n *yaml.Node, where string) {
+	hint := "use pipe, which is started afresh for each sample"
+	if where == "command" {
+		hint = `use pipe, which is started afresh for each sample; for a file that the tool writes, declare it (outputs: {bam: "${sample}.bam"}) and write ${bam}`
+	}
+	p.add(p.find(n, "${sample}"), hint, "${sample} can't stand in %s: what a hot start freezes can't depend on the sample", where)
+}
+
+// existing is the absolute path of s, which lies where the recipe says, or "".
+func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
+	if strings.HasPrefix(s, "~") {
+		p.add(n.Line, "write the path out", "%s: ~ is not replaced by the home directory", what)
+		return ""
+	}
+	abs := s
+	if !filepath.IsAbs(s) {
+		abs = filepath.Join(p.dir, s)
+	}
+	f, err := os.Open(abs)
+	if err != nil {
+		message, hint := fileTrouble(abs, err)
+		if prefix := prefixHint(n.Value, abs, what); errors.Is(err, fs.ErrNotExist) && prefix != "" {
+			hint = prefix
+		} else if hint == "" {
+			hint = fmt.Sprintf("paths are relative to the recipe: this is %s", abs)
+		}
+		p.add(n.Line, hint, "%s: %s: %s", what, s, message)
+		return ""
+	}
+	info, err := f.Stat()
+	if err = errors.Join(err, f.Close()); err != nil {
+		p.add(n.Line, "", "%s: %s: %s", what, s, cause(err))
+		return ""
+	}
+	if plain && !info.Mode().IsRegular() {
+		p.add(n.Line, "name a file", "%s: %s is no plain file", what, s)
+		return ""
+	}
+	return abs
+}
+
+// prefixHint is for a path that is no file, but begins the names of some: an
+// index that its tool names by prefix.
+func prefixHint(written, abs, what string) string {
+	dir, base := filepath.Split(abs)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		if rest, ok := strings.CutPrefix(e.Name(), base); ok && strings.HasPrefix(rest, ".") {
+			name := strings.TrimPrefix(what, "data.")
+			return fmt.Sprintf("it begins the name of %s: name the directory (%s: %s) and write ${data.%s}/%s in command",
+				e.Name(), name, filepath.Dir(written), name, base)
+		}
+	}
+	return ""
+}
+
+func (p *parser) inputs(n *yaml.Node) {
+	const example = "inputs: [r1, r2], or inputs: {r1: {file: r1.fq.gz}}"
+	seen := func(name string, line int) bool {
+		if first, ok := p.inputLines[name]; ok {
+			p.add(line, "keep one of them", "%s stands twice in inputs, first in line %d", name, first)
+			return false
+		}
+		p.inputLines[name] = line
+		return p.declare(name, line, "input")
+	}
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			item = follow(item)
+			if item.Kind == yaml.MappingNode {
+				p.add(item.Line, example, "a list of inputs holds names only")
+				continue
+			}
+			if s, ok := p.text(item, "the name of an input"); ok && seen(s, item.Line) {
+				p.r.Inputs = append(p.r.Inputs, Input{Name: s, File: s})
+			}
+		}
+	case yaml.MappingNode:
+		for _, kv := range p.pairs(n, "inputs", "") {
+			if !seen(kv.key, kv.line) {
+				continue
+			}
+			in := Input{Name: kv.key, File: kv.key}
+			if kv.value.Tag != "!!null" {
+				p.input(&in, kv)
+			}
+			p.r.Inputs = append(p.r.Inputs, in)
+		}
+	default:
+		p.add(n.Line, example, "inputs must be a list of names or a mapping")
+		return
+	}
+	if len(n.Content) == 0 {
+		p.add(n.Line, example, "inputs is empty: a task has at least one file of its own")
+	}
+}
+
+func (p *parser) input(in *Input, kv pair) {
+	for _, opt := range p.pairs(kv.value, "input "+kv.key, fmt.Sprintf("%s: {file: %s.fq.gz}", kv.key, kv.key)) {
+		switch opt.key {
+		case "file":
+			if s, ok := p.text(opt.value, kv.key+".file"); ok && !p.frozen(opt.value, s, "inputs") &&
+				p.relative(opt.value.Line, s, "the fixed name of input "+kv.key) {
+				in.File = s
+			}
+		case "decompress":
+			if opt.value.Tag != "!!bool" {
+				p.add(opt.value.Line, "true or false", "decompress must be true or false")
+				continue
+			}
+			in.Decompress = strings.EqualFold(opt.value.Value, "true")
+		default:
+			p.add(opt.line, meant(opt.key, []string{"file", "decompress"}, "%s"), "unknown key %s in input %s", opt.key, kv.key)
+		}
+	}
+	if in.Decompress && compressedName(in.File) {
+		p.add(kv.line, fmt.Sprintf("take the ending away, or decompress: %s", in.File),
+			"input %s is decompressed, but its fixed name %s says that it is not", kv.key, in.File)
+	}
+}
+
+func (p *parser) ready(n *yaml.Node) {
+	const all = "ready: open, ready: read, or ready: {line: REGEX}"
+	if n.Kind == yaml.ScalarNode {
+		switch n.Value {
+		case string(hotstart.ReadyOpen), string(hotstart.ReadyRead):
+			p.r.Ready.Kind = hotstart.ReadyKind(n.Value)
+		case string(hotstart.ReadyLine):
+			p.add(n.Line, "ready: {line: REGEX}", "ready: line needs the line that the tool prints")
+		default:
+			hint := all
+			if k := near(n.Value, []string{"open", "read"}); k != "" {
+				hint = fmt.Sprintf("did you mean %s?", k)
+			}
+			p.add(n.Line, hint, "ready can't be %q", n.Value)
+		}
+		return
+	}
+	for _, kv := range p.pairs(n, "ready", all) {
+		if kv.key != "line" {
+			p.add(kv.line, all, "unknown key %s in ready", kv.key)
+			continue
+		}
+		if re := p.regex(kv.value, "ready.line"); re != nil {
+			p.r.Ready = hotstart.Ready{Kind: hotstart.ReadyLine, Line: re}
+		}
+	}
+	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		p.add(n.Line, all, "ready is empty")
+	}
+}
+
+func (p *parser) regex(n *yaml.Node, what string) *regexp.Regexp {
+	s, ok := p.text(n, what)
+	if !ok {
+		return nil
+	}
+	re, err := regexp.Compile(s)
+	if err != nil {
+		p.add(n.Line, "the syntax is RE2's: no look-around, no back references; double a backslash inside double quotes", "%s: %s", what, err)
+		return nil
+	}
+	return re
+}
+
+// whole is a whole number of at least least.
+func (p *parser) whole(n *yaml.Node, what string, least int) (int, bool) {
+	v, err := strconv.Atoi(n.Value)
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil || v < least {
+		hint := ""
+		if n.Tag == "!!str" && err == nil {
+			hint = "take the quotes away"
+		}
+		p.add(n.Line, hint, "%s must be a whole number, at least %d", what, least)
+		return 0, false
+	}
+	return v, true
+}
+
+func (p *parser) threads(n *yaml.Node) {
+	if v, ok := p.whole(n, "threads", 1); ok {
+		p.r.Threads = v
+	}
+}
+
+func (p *parser) retries(n *yaml.Node) {
+	if v, ok := p.whole(n, "retries", 0); ok {
+		p.r.Retries = v
+	}
+}
+
+func (p *parser) memory(n *yaml.Node) {
+	v, err := ParseMemory(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		hint := "a number and K, M, G or T: memory: 4G (4 GiB)"
+		if m := regexp.MustCompile(`^([0-9.]+) ?([KMGTkmgt]?)[Bb]?$`).FindStringSubmatch(n.Value); m != nil && m[1] != "0" {
+			unit := strings.ToUpper(m[2])
+			if unit == "" {
+				unit = "G"
+			}
+			hint = fmt.Sprintf("did you mean %s%s?", m[1], unit)
+		}
+		p.add(n.Line, hint, "memory can't be %q", n.Value)
+		// A value is meant: ${memory} is not to be called undefined as well.
+		v = 1
+	}
+	p.r.Memory = v
+}
+
+func (p *parser) timeout(n *yaml.Node) {
+	v, err := ParseDuration(n.Value)
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" || err != nil {
+		hint := "a number and s, m, h or d: timeout: 2h"
+		if _, err := strconv.Atoi(n.Value); err == nil {
+			hint = fmt.Sprintf("did you mean %ss?", n.Value)
+		}
+		p.add(n.Line, hint, "timeout can't be %q", n.Value)
+		return
+	}
+	p.r.Timeout = v
+}
+
+func (p *parser) varies(n *yaml.Node) {
+	const example = `varies: [{file: "star/Log.out", lines: "^DATE"}]`
+	if n.Kind != yaml.SequenceNode {
+		p.add(n.Line, example, "varies must be a list")
+		return
+	}
+	fixed := make(map[string]string)
+	for _, out := range p.r.outputs {
+		fixed[out.name] = out.from
+	}
+	for _, item := range n.Content {
+		item = follow(item)
+		before := len(p.list)
+		var v hotstart.Vary
+		for _, kv := range p.pairs(item, "an entry of varies", example) {
+			switch kv.key {
+			case "file":
+				if s, ok := p.text(kv.value, "varies.file"); ok {
+					v.File = p.variesFile(kv.value, s, fixed)
+				}
+			case "lines":
+				v.Lines = p.regex(kv.value, "varies.lines")
+			default:
+				p.add(kv.line, meant(kv.key, []string{"file", "lines"}, "%s"), "unknown key %s in varies", kv.key)
+			}
+		}
+		switch {
+		case len(p.list) > before:
+		case v.File == "":
+			p.add(item.Line, example, "file is missing in an entry of varies")
+		default:
+			p.r.Varies = append(p.r.Varies, v)
+		}
+	}
+}
+
+func (p *parser) variesFile(n *yaml.Node, s string, fixed map[string]string) string {
+	for _, seg := range segments(s, false) {
+		switch _, ok := fixed[seg.name]; {
+		case !seg.holds:
+		case seg.name == "sample":
+			p.add(n.Line, "write the fixed name, which is the same for every sample: that of the output, as in ${NAME}/Log.out",
+				"${sample} can't stand in varies")
+			return ""
+		case !ok || seg.name == "stdout":
+			p.add(n.Line, "the placeholder of an output, or stdout without dollar and braces", "unknown placeholder %s in varies", seg.text)
+			return ""
+		}
+	}
+	s = expand(s, fixed)
+	if s == hotstart.StdoutName {
+		p.add(n.Line, "file: stdout", "the standard output is called stdout here")
+		return ""
+	}
+	if _, err := filepath.Match(s, ""); err != nil {
+		p.add(n.Line, "* ? and [a-z] are patterns here; put a backslash before one that is meant as it is", "varies.file: %s", err)
+		return ""
+	}
+	if filepath.IsAbs(s) || s != filepath.Clean(s) || s == ".." || strings.HasPrefix(s, "../") {
+		p.add(n.Line, "a path in the task's directory, such as star/Log.out", "varies.file can't be %s", s)
+		return ""
+	}
+	return s
+}
+
+func (p *parser) probe(n *yaml.Node) {
+	names := p.inputNames()
+	probe := make(map[string]string)
+	named := make(map[string]bool)
+	for _, kv := range p.pairs(n, "probe", "probe: {r1: probe_1.fq}") {
+		i := slices.Index(names, kv.key)
+		if i < 0 {
+			p.add(kv.line, meant(kv.key, names, "%s"), "probe names %s, which is no input", kv.key)
+			continue
+		}
+		named[kv.key] = true
+		s, ok := p.text(kv.value, "probe."+kv.key)
+		if !ok || p.frozen(kv.value, s, "probe") {
+			continue
+		}
+		abs := p.existing(kv.value, s, "probe."+kv.key, true)
+		if abs == "" {
+			continue
+		}
+		if message, hint := p.r.Inputs[i].refuses(abs, s); message != "" {
+			p.add(kv.value.Line, hint, "probe.%s: %s", kv.key, message)
+			continue
+		}
+		probe[kv.key] = abs
+	}
+	for _, name := range names {
+		if n.Kind == yaml.MappingNode && !named[name] {
+			p.add(n.Line, "a probe is one whole sample", "probe has no %s", name)
+		}
+	}
+	p.r.Probe = probe
+}
+
+func (p *parser) inputNames() []string {
+	var names []string
+	for _, in := range p.r.Inputs {
+		names = append(names, in.Name)
+	}
+	return names
+}

@@ -61,8 +61,11 @@ type pattern struct {
 	name string
 	dir  bool
 	from string // fixed name; empty: the pipe writes the expanded pattern itself
-	to   string // holds ${sample}; no trailing slash
+	to   string // holds ${sample}; no trailing slash; empty only until it is checked
 	line int
+	// declared says that the recipe gives the fixed name itself, and so vouches
+	// that the tool makes it.
+	declared bool
 }
 
 // Sample is one row of a sample sheet.

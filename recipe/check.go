@@ -1,0 +1,489 @@
+package recipe
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"premix/hotstart"
+)
+
+// inRun is the name, in a run directory, that belongs to premix.
+const inRun = ".premix"
+
+// pathChars are what fixed names and patterns are made of: none of them means
+// anything to a shell, so they can stand anywhere in a pipe.
+const pathChars = nameChars + "/,:=@%+"
+
+// relative checks a path within a task's or a run's directory.
+func (p *parser) relative(line int, s, what string) bool {
+	switch {
+	case path.IsAbs(s):
+		p.add(line, "write it relative", "%s can't be the absolute path %s", what, s)
+	case s == ".." || strings.HasPrefix(s, "../") || strings.Contains(s, "/../") || strings.HasSuffix(s, "/.."):
+		p.add(line, "leave out ..", "%s leads out of its directory: %s", what, s)
+	case strings.Trim(s, pathChars) != "":
+		bad := strings.Trim(s, pathChars)
+		p.add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), s)
+	case s != path.Clean(s) || s == ".":
+		hint := ""
+		if c := path.Clean(s); c != "." {
+			hint = "write " + c
+		}
+		p.add(line, hint, "%s is written in a roundabout way: %s", what, s)
+	default:
+		return true
+	}
+	return false
+}
+
+func firstRune(s string) string {
+	for _, r := range s {
+		return string(r)
+	}
+	return ""
+}
+
+func (p *parser) outputs(n *yaml.Node) {
+	list := p.pairs(n, "outputs", `outputs: {stdout: "${sample}.sam"}`)
+	if n.Kind == yaml.MappingNode && len(list) == 0 {
+		p.add(n.Line, `outputs: {stdout: "${sample}.sam"}`, "outputs is empty: a task would leave nothing behind")
+	}
+	for _, kv := range list {
+		if !p.declare(kv.key, kv.line, "output") {
+			continue
+		}
+		out := pattern{name: kv.key, line: kv.line}
+		to := kv.value
+		if to.Kind == yaml.MappingNode {
+			to = p.output(&out, kv)
+		}
+		if to == nil {
+			continue
+		}
+		if s, ok := p.text(to, "output "+kv.key); ok {
+			p.pattern(&out, to, s)
+		}
+		// Kept even where it is wrong, so that ${NAME} is not unknown as well.
+		p.r.outputs = append(p.r.outputs, out)
+	}
+	slices.SortStableFunc(p.r.outputs, func(a, b pattern) int { return strings.Compare(a.name, b.name) })
+}
+
+// output reads the long form, and gives the node of the pattern.
+func (p *parser) output(out *pattern, kv pair) *yaml.Node {
+	var to *yaml.Node
+	example := fmt.Sprintf(`%s: {file: Log.out, to: "${sample}.log"}`, kv.key)
+	for _, opt := range p.pairs(kv.value, "output "+kv.key, example) {
+		switch opt.key {
+		case "file":
+			if out.name == "stdout" {
+				p.add(opt.line, "leave it out", "stdout has no fixed name")
+				continue
+			}
+			if s, ok := p.text(opt.value, kv.key+".file"); ok && !p.frozen(opt.value, s, "the fixed name of an output") &&
+				p.relative(opt.value.Line, s, "the fixed name of output "+kv.key) {
+				out.from = s
+			}
+		case "to":
+			to = opt.value
+		default:
+			p.add(opt.line, meant(opt.key, []string{"file", "to"}, "%s"), "unknown key %s in output %s", opt.key, kv.key)
+		}
+	}
+	if to == nil {
+		p.add(kv.line, example, "output %s has no to", kv.key)
+	}
+	return to
+}
+
+// pattern checks where an output goes.
+func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
+	var clean strings.Builder
+	samples, other := 0, false
+	for _, seg := range segments(s, false) {
+		switch {
+		case !seg.holds:
+			clean.WriteString(seg.text)
+		case seg.name == "sample":
+			samples++
+			clean.WriteString("${sample}")
+		default:
+			other = true
+			p.add(n.Line, "of placeholders only ${sample} stands in the path of an output", "output %s: unknown placeholder %s", out.name, seg.text)
+		}
+	}
+	if other {
+		return
+	}
+	to, dir := strings.CutSuffix(clean.String(), "/")
+	what := "output " + out.name
+	if dir && out.name == "stdout" {
+		p.add(n.Line, "stdout: "+to, "stdout can't be a directory")
+		return
+	}
+	// A sample's name is letters and digits at least: S stands for all of them.
+	if !p.relative(n.Line, strings.ReplaceAll(to, "${sample}", "S"), what) {
+		return
+	}
+	if first, _, _ := strings.Cut(to, "/"); first == inRun {
+		p.add(n.Line, "take another directory", "%s lies in %s, which belongs to premix", what, inRun)
+		return
+	}
+	if samples == 0 {
+		d, base := path.Split(to)
+		ext := path.Ext(base)
+		hint := fmt.Sprintf("%s%s-${sample}%s", d, strings.TrimSuffix(base, ext), ext)
+		if dir {
+			hint = fmt.Sprintf("%s/${sample}/", to)
+		}
+		p.add(n.Line, fmt.Sprintf("%s: %q", out.name, hint), "%s has no ${sample}: all samples would share %s", what, s)
+		return
+	}
+	out.to, out.dir = to, dir
+	if out.from == "" {
+		out.from = strings.ReplaceAll(path.Base(to), "${sample}", out.name)
+	} else {
+		out.declared = true
+	}
+}
+
+// words reads the command.
+func (p *parser) words(n *yaml.Node) {
+	p.command = n
+	switch n.Kind {
+	case yaml.ScalarNode:
+		s, ok := p.text(n, "command")
+		if !ok {
+			return
+		}
+		words, found := splitWords(s)
+		for _, m := range found {
+			p.add(p.at(n, m.offset), m.hint, "%s", m.message)
+		}
+		p.r.Command = words
+		if len(words) == 0 && len(found) == 0 {
+			p.add(n.Line, "the tool and its arguments", "command is empty")
+		}
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			item = follow(item)
+			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+				p.add(item.Line, "quote it", "a word of command must be a text or a number")
+				continue
+			}
+			p.r.Command = append(p.r.Command, item.Value)
+		}
+		if len(n.Content) == 0 {
+			p.add(n.Line, "the tool and its arguments", "command is empty")
+		}
+	default:
+		p.add(n.Line, "command: bwa mem ${data.ref}/genome.fa ${r1}", "command must be a text or a list of words")
+		return
+	}
+	allowed := append(p.frozenNames(), p.inputNames()...)
+	for _, out := range p.r.outputs {
+		if out.name != "stdout" {
+			allowed = append(allowed, out.name)
+		}
+	}
+	for _, w := range p.r.Command {
+		p.placeholders(n, w, "command", allowed)
+	}
+	p.tool(n)
+}
+
+// frozenNames are the placeholders whose values are the recipe's alone.
+func (p *parser) frozenNames() []string {
+	names := []string{"threads", "memory"}
+	for _, name := range slices.Sorted(maps.Keys(p.dataLines)) {
+		names = append(names, "data."+name)
+	}
+	return names
+}
+
+// placeholders checks those in a text, and notes that they are used.
+func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
+	for _, seg := range segments(s, where == "pipe") {
+		if !seg.holds {
+			continue
+		}
+		line := p.find(n, seg.text)
+		_, isInput := p.inputLines[seg.name]
+		_, isData := p.dataLines[seg.name]
+		switch {
+		case seg.open:
+			p.add(line, "write ${NAME}, or $${ where a dollar sign and a brace are meant", "a placeholder is never closed: %s", seg.text)
+		case slices.Contains(allowed, seg.name):
+			p.used[seg.name] = true
+			if where == "command" {
+				p.usedBy[seg.name] = true
+			}
+			if seg.name == "memory" && p.memoryAt == 0 {
+				p.memoryAt = line
+			}
+		case seg.name == "sample":
+			p.sampleFrozen(n, where)
+		case seg.name == "stdout":
+			p.add(line, "leave it out: premix collects what the tool prints", "${stdout} is no file that %s could name", where)
+		case isInput:
+			p.used[seg.name] = true
+			hint := "inputs are there for command only"
+			if where == "pipe" {
+				hint = "a pipe reads what the tool prints, on its standard input"
+			}
+			p.add(line, hint, "input ${%s} can't stand in %s", seg.name, where)
+		case isData:
+			p.used["data."+seg.name] = true
+			p.add(line, fmt.Sprintf("did you mean ${data.%s}?", seg.name), "unknown placeholder %s in %s", seg.text, where)
+		default:
+			hint := meant(seg.name, allowed, "${%s}")
+			if k := near(seg.name, allowed); k != "" {
+				// Meant, if misspelt: it is not to be called unused as well.
+				p.used[k], p.usedBy[k] = true, true
+			} else if where == "pipe" {
+				hint = fmt.Sprintf("for a variable of the shell write $%s; %s", seg.text, hint)
+			}
+			p.add(line, hint, "unknown placeholder %s in %s", seg.text, where)
+		}
+	}
+}
+
+// assignment is a word that a shell would take for a variable of the tool.
+var assignment = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
+
+// tool checks the first word of the command, and words that name files which no
+// fingerprint would cover.
+func (p *parser) tool(n *yaml.Node) {
+	if len(p.r.Command) == 0 {
+		return
+	}
+	first := p.r.Command[0]
+	switch m := assignment.FindStringSubmatch(first); {
+	case m != nil:
+		p.add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)
+	case strings.HasPrefix(first, "${"):
+		if !strings.HasPrefix(first, "${data.") {
+			p.add(p.find(n, first), "name the tool", "the command begins with %s, which is no tool", first)
+		}
+	case strings.Contains(first, "/") && !filepath.IsAbs(first):
+		abs := filepath.Join(p.dir, first)
+		if _, err := os.Stat(abs); err != nil {
+			message, hint := fileTrouble(abs, err)
+			p.add(p.find(n, first), hint, "the tool %s (relative to the recipe): %s", first, message)
+			return
+		}
+		p.r.Command[0] = strings.ReplaceAll(abs, "$", "$$")
+	}
+	fixed := make(map[string]bool)
+	for _, in := range p.r.Inputs {
+		fixed[in.File] = true
+	}
+	for _, out := range p.r.outputs {
+		fixed[out.from] = true
+	}
+	for _, w := range p.r.Command[1:] {
+		if !strings.Contains(w, "/") || strings.Contains(w, "${") || fixed[w] {
+			continue
+		}
+		real := w
+		if !filepath.IsAbs(w) {
+			real = filepath.Join(p.dir, w)
+		}
+		info, err := os.Stat(real)
+		if err != nil || filepath.IsAbs(w) && !info.Mode().IsRegular() {
+			continue
+		}
+		hint := fmt.Sprintf("data: {ref: %s}, and ${data.ref} here", w)
+		if filepath.IsAbs(w) {
+			p.add(p.find(n, w), hint, "%s is read by the tool, but is not in data: a change of it would not be seen", w)
+		} else {
+			p.add(p.find(n, w), hint, "%s is looked for in the task's directory, where it is not", w)
+		}
+	}
+}
+
+func (p *parser) env(n *yaml.Node) {
+	p.r.Env = make(map[string]string)
+	allowed := p.frozenNames()
+	for _, kv := range p.pairs(n, "env", "env: {NAME: VALUE}") {
+		if !envForm.MatchString(kv.key) {
+			p.add(kv.line, "letters, digits and _, a letter first", "%q can't be the name of an environment variable", kv.key)
+			continue
+		}
+		if kv.value.Kind != yaml.ScalarNode || kv.value.Tag == "!!null" || strings.ContainsRune(kv.value.Value, 0) {
+			p.add(kv.value.Line, fmt.Sprintf(`%s: "VALUE"`, kv.key), "env %s must be a text or a number", kv.key)
+			continue
+		}
+		p.placeholders(kv.value, kv.value.Value, "env", allowed)
+		p.r.Env[kv.key] = kv.value.Value
+	}
+}
+
+// shell reads the pipe.
+func (p *parser) shell(n *yaml.Node) {
+	p.pipe = n
+	s, ok := p.text(n, "pipe")
+	if !ok {
+		return
+	}
+	if strings.TrimSpace(s) == "" {
+		p.add(n.Line, "give it a command, or leave the key out", "pipe is empty")
+		return
+	}
+	p.r.Pipe = s
+	allowed := append(p.frozenNames(), "sample")
+	for _, out := range p.r.outputs {
+		if out.name != "stdout" {
+			allowed = append(allowed, out.name)
+		}
+	}
+	p.placeholders(n, s, "pipe", allowed)
+	// Only a shell's own parser could tell how to quote within these.
+	nested := strings.Contains(s, "$(") || strings.Contains(s, "`") || strings.Contains(s, "<<")
+	for _, seg := range segments(s, true) {
+		name, ok := strings.CutPrefix(seg.name, "data.")
+		if d := p.r.Data[name]; ok && seg.holds && d != "" && nested && !shellSafe(d) {
+			p.add(p.find(n, seg.text), "rename the directory, or do without $( ), ` ` and << in the pipe",
+				"the path of %s holds characters that a shell would read: %s", seg.text, d)
+		}
+	}
+}
+
+// cross checks what depends on more than one key.
+func (p *parser) cross(values map[string]*yaml.Node) {
+	lines := make(map[string]int)
+	for _, set := range []struct {
+		what  string
+		lines map[string]int
+	}{{"input", p.inputLines}, {"entry of data", p.dataLines}} {
+		for _, name := range slices.Sorted(maps.Keys(set.lines)) {
+			p.once(lines, name, set.what, set.lines[name])
+		}
+	}
+	for _, out := range p.r.outputs {
+		p.once(lines, out.name, "output", out.line)
+	}
+	if p.memoryAt > 0 && p.r.Memory == 0 {
+		p.add(p.memoryAt, "add memory: 4G", "${memory} stands here, but the recipe gives no memory")
+	}
+	// Without a readable command nothing can be said about what it uses.
+	if p.command == nil || len(p.r.Command) == 0 {
+		return
+	}
+	for _, in := range p.r.Inputs {
+		if !p.usedBy[in.Name] && !p.used[in.Name] && !p.standsIn(in) {
+			p.add(p.inputLines[in.Name], fmt.Sprintf("write ${%s} where the tool takes the file, or remove it", in.Name),
+				"input %s is never used in command", in.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.dataLines)) {
+		if !p.used["data."+name] {
+			p.add(p.dataLines[name], fmt.Sprintf("write ${data.%s} in command, or remove it", name), "data.%s is never used", name)
+		}
+	}
+	p.made(values["pipe"] != nil)
+	p.apart()
+}
+
+func (p *parser) once(lines map[string]int, name, what string, line int) {
+	if first, ok := lines[name]; ok {
+		p.add(max(line, first), "rename one of them", "the name %s stands for two things, in lines %d and %d", name, min(line, first), max(line, first))
+		return
+	}
+	lines[name] = line
+}
+
+// standsIn tells whether a fixed name that the recipe gives, or a directory it
+// lies in, is a word of the command.
+func (p *parser) standsIn(in Input) bool {
+	if in.File == in.Name {
+		return false
+	}
+	for d := in.File; d != "."; d = path.Dir(d) {
+		for _, w := range p.r.Command {
+			if w == d || strings.HasSuffix(w, "="+d) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// made settles under which name each output is left in a task's directory.
+func (p *parser) made(hasPipe bool) {
+	for i := range p.r.outputs {
+		out := &p.r.outputs[i]
+		switch {
+		case out.name == "stdout":
+			out.from = hotstart.StdoutName
+			if hasPipe {
+				out.from = PipeStdoutName
+			}
+		case p.used[out.name] || out.declared || out.to == "":
+		case hasPipe:
+			out.from = ""
+		default:
+			p.add(out.line, fmt.Sprintf("write ${%s} in command where the tool takes its path, or say how the tool calls it: %s: {file: NAME, to: ...}", out.name, out.name),
+				"output %s can never be made: nothing in command names it", out.name)
+		}
+	}
+}
+
+// apart reports outputs that would be written over each other, and fixed names
+// that two things would share.
+func (p *parser) apart() {
+	for i, a := range p.r.outputs {
+		for _, b := range p.r.outputs[i+1:] {
+			if a.to == "" || b.to == "" {
+				continue
+			}
+			early, late := a, b
+			if early.line > late.line {
+				early, late = late, early
+			}
+			switch {
+			case a.to == b.to:
+				p.add(late.line, "give one of them another path", "outputs %s and %s share the path %s", early.name, late.name, a.to)
+			case within(a.to, b.to) || within(b.to, a.to):
+				p.add(late.line, "give one of them a path of its own", "outputs %s and %s lie in one another: %s and %s",
+					early.name, late.name, early.to, late.to)
+			}
+		}
+	}
+	taken := map[string]string{
+		hotstart.StdoutName: "the standard output",
+		hotstart.StderrName: "the standard error",
+		PipeStdoutName:      "the pipe's standard output",
+	}
+	claim := func(file, what string, line int) {
+		for _, other := range slices.Sorted(maps.Keys(taken)) {
+			if other == file || within(file, other) || within(other, file) {
+				p.add(line, "give one of them another fixed name: {file: NAME}", "%s and %s would share %s in the task's directory", taken[other], what, file)
+				return
+			}
+		}
+		taken[file] = what
+	}
+	// Inputs of one directory are not within each other, and so may share it.
+	for _, in := range p.r.Inputs {
+		claim(in.File, "input "+in.Name, p.inputLines[in.Name])
+	}
+	for _, out := range p.r.outputs {
+		if out.name != "stdout" && out.from != "" && out.to != "" {
+			claim(out.from, "output "+out.name, out.line)
+		}
+	}
+}
+
+// within tells whether the path inner lies in the directory outer.
+func within(inner, outer string) bool {
+	return strings.HasPrefix(inner, outer+"/")
+}

@@ -1,0 +1,130 @@
+package criu
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Error is a failure of the program criu. Log holds the lines that it marked
+// as errors.
+type Error struct {
+	Op  string // "dump" or "restore"
+	Log []string
+	Err error
+}
+
+func (e *Error) Error() string {
+	if len(e.Log) == 0 {
+		return fmt.Sprintf("criu %s: %v", e.Op, e.Err)
+	}
+	return fmt.Sprintf("criu %s: %s", e.Op, strings.Join(e.Log, "; "))
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// ErrNotFound is returned by Find.
+var ErrNotFound = errors.New("criu is not installed")
+
+// Find returns the path of the program: $PREMIX_CRIU, else the first on PATH or
+// in the directories for system programs, which an ordinary PATH leaves out.
+func Find() (string, error) {
+	if p := os.Getenv("PREMIX_CRIU"); p != "" {
+		return p, nil
+	}
+	if p, err := exec.LookPath("criu"); err == nil {
+		return p, nil
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		p := filepath.Join(dir, "criu")
+		if st, err := os.Stat(p); err == nil && st.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", ErrNotFound
+}
+
+// Check asks CRIU whether the kernel has what it needs (`criu check`).
+func Check(ctx context.Context, path string) error {
+	out, err := exec.CommandContext(ctx, path, "check").CombinedOutput()
+	if err != nil {
+		return &Error{Op: "check", Log: errorLines(strings.NewReader(string(out))), Err: err}
+	}
+	return nil
+}
+
+// Dump writes the images of the process tree under pid to dir, an existing
+// directory, and ends the processes.
+func Dump(path string, pid int, dir string) error {
+	cmd := exec.Command(path, "dump", "--tree", strconv.Itoa(pid), "--images-dir", dir,
+		"--log-file", "dump.log", "-v2", "--file-locks", "--network-lock", "skip",
+		"--manage-cgroups=ignore", "--ghost-limit", "1G")
+	return runLogged("dump", cmd, filepath.Join(dir, "dump.log"))
+}
+
+// Restore brings back the tree in images as a child of the calling process,
+// whose id it returns. work takes the log. With stopped, no instruction of the
+// program is executed until it gets SIGCONT.
+func Restore(path, images, work string, stopped bool) (pid int, err error) {
+	pidFile := filepath.Join(work, "restore.pid")
+	args := []string{"restore", "--images-dir", images, "--work-dir", work,
+		"--log-file", "restore.log", "-v1", "--restore-detached", "--restore-sibling",
+		"--file-locks", "--network-lock", "skip", "--manage-cgroups=ignore", "--pidfile", pidFile}
+	if stopped {
+		args = append(args, "--leave-stopped")
+	}
+	if err := runLogged("restore", exec.Command(path, args...), filepath.Join(work, "restore.log")); err != nil {
+		return 0, err
+	}
+	b, err := os.ReadFile(pidFile)
+	if err != nil {
+		return 0, fmt.Errorf("criu restore: %w", err)
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, fmt.Errorf("criu restore: pid file: %w", err)
+	}
+	return pid, nil
+}
+
+// runLogged runs criu so that it dies with the calling thread, and turns a failure
+// into an Error with what the log says.
+func runLogged(op string, cmd *exec.Cmd, logFile string) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	e := &Error{Op: op, Err: err}
+	if f, ferr := os.Open(logFile); ferr == nil {
+		defer f.Close()
+		e.Log = errorLines(f)
+	}
+	return e
+}
+
+// errorLines keeps what CRIU's log marks with "Error", without its prefix of
+// time and process, at most eight lines.
+func errorLines(r io.Reader) []string {
+	var lines []string
+	for s := bufio.NewScanner(r); s.Scan() && len(lines) < 8; {
+		_, text, ok := strings.Cut(s.Text(), "Error ")
+		if !ok {
+			continue
+		}
+		// The source position in brackets is of no use to the user.
+		if _, after, ok := strings.Cut(text, "): "); ok {
+			text = after
+		}
+		lines = append(lines, strings.TrimSpace(text))
+	}
+	return lines
+}

@@ -1,0 +1,205 @@
+package hotstart
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// prefixName is the file among a snapshot's images that holds what the tool
+// had written to a streamed stdout.
+const prefixName = "stdout.prefix"
+
+// copyDir copies what the template's directory holds into a task's, which has
+// its inputs and its streams already made.
+func copyDir(from, to string, inputs []string) error {
+	skip := map[string]bool{".": true}
+	for _, name := range inputs {
+		skip[name] = true
+	}
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if skip[rel] {
+			return nil
+		}
+		dst := filepath.Join(to, rel)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		switch mode := info.Mode(); {
+		case mode.IsDir():
+			if err := os.Mkdir(dst, mode.Perm()); err != nil && !os.IsExist(err) {
+				return err
+			}
+			return nil
+		case mode&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(target, dst)
+		case mode&fs.ModeNamedPipe != 0:
+			if err := unix.Mkfifo(dst, uint32(mode.Perm())); err != nil && err != unix.EEXIST {
+				return &os.PathError{Op: "mkfifo", Path: dst, Err: err}
+			}
+			return nil
+		case mode.IsRegular():
+			return copyFile(path, dst, mode.Perm())
+		}
+		return fmt.Errorf("%s: the tool made a file of an unsupported type (%v)", path, info.Mode().Type())
+	})
+}
+
+func copyFile(from, to string, perm fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// writePrefix puts b into a FIFO that has a reader, all at once: the pipe is
+// made large enough first.
+func writePrefix(path string, b []byte) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if len(b) > 64<<10 {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, maxPrefix); err != nil {
+			return fmt.Errorf("enlarge pipe %s: %w", path, err)
+		}
+	}
+	if n, err := unix.Write(fd, b); err != nil || n != len(b) {
+		return fmt.Errorf("write %d bytes to pipe %s: wrote %d: %w", len(b), path, n, err)
+	}
+	return nil
+}
+
+// mapEntry is one line of /proc/PID/maps.
+type mapEntry struct {
+	start, end    uint64
+	write, shared bool
+	exec          bool
+	path          string
+}
+
+func readMaps(pid int) ([]mapEntry, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+	if err != nil {
+		return nil, err
+	}
+	var all []mapEntry
+	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		f := strings.SplitN(line, " ", 6)
+		if len(f) < 5 {
+			continue
+		}
+		var m mapEntry
+		if _, err := fmt.Sscanf(f[0], "%x-%x", &m.start, &m.end); err != nil {
+			return nil, fmt.Errorf("maps of process %d: %w", pid, err)
+		}
+		m.write, m.exec, m.shared = f[1][1] == 'w', f[1][2] == 'x', f[1][3] == 's'
+		if len(f) == 6 {
+			m.path = strings.TrimSpace(f[5])
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// mappedFiles lists the binary and the libraries of a process, and says why its
+// memory must not become a file mapping, if it must not.
+func mappedFiles(pid int) (files []string, unsafe string, err error) {
+	maps, err := readMaps(pid)
+	if err != nil {
+		return nil, "", err
+	}
+	seen := map[string]bool{}
+	for _, m := range maps {
+		if !m.exec || !strings.HasPrefix(m.path, "/") || seen[m.path] {
+			continue
+		}
+		seen[m.path] = true
+		files = append(files, m.path)
+		if allocator := returnsZeros(m.path); allocator != "" && unsafe == "" {
+			unsafe = fmt.Sprintf("%s gives memory back by madvise(2) and trusts to find zeros there (%s)", allocator, m.path)
+		}
+	}
+	return files, unsafe, nil
+}
+
+// returnsZeros names the allocator or runtime in a binary or library whose
+// heap would read a snapshot's bytes where it expects zeros, after it gave the
+// memory back by MADV_DONTNEED.
+func returnsZeros(path string) string {
+	base := filepath.Base(path)
+	for lib, name := range map[string]string{
+		"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libmimalloc": "mimalloc",
+		"libtbbmalloc": "TBB's allocator", "libjvm": "the Java virtual machine",
+		"libsnmalloc": "snmalloc", "libscudo": "scudo", "libnode": "Node.js", "libhoard": "hoard",
+	} {
+		if strings.HasPrefix(base, lib) {
+			return name
+		}
+	}
+	if _, err := buildinfo.ReadFile(path); err == nil {
+		return "the Go runtime"
+	}
+	for symbol, name := range map[string]string{
+		"jemalloc": "jemalloc", "tcmalloc": "tcmalloc", "mi_heap_": "mimalloc", "rpmalloc": "rpmalloc",
+	} {
+		if contains(path, symbol) {
+			return name
+		}
+	}
+	return ""
+}
+
+// contains tells whether a file holds the text anywhere.
+func contains(path, text string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	keep := 0 // bytes of the last block that may begin a match
+	for {
+		n, err := f.Read(buf[keep:])
+		if bytes.Contains(buf[:keep+n], []byte(text)) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		end := keep + n
+		keep = min(end, len(text)-1)
+		copy(buf, buf[end-keep:end])
+	}
+}

@@ -1,0 +1,91 @@
+package hotstart
+
+import (
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// Kind is how a task's process began.
+type Kind string
+
+// The kinds of start, in the order in which Auto prefers them.
+const (
+	Fork Kind = "fork" // forked from a resident template
+	Hot  Kind = "hot"  // snapshot restored by mapping its page file
+	Copy Kind = "copy" // snapshot restored by CRIU as it is: memory is read back
+	Cold Kind = "cold" // executed afresh
+	// Auto is a wish, never a result: the first of the above that is possible
+	// on this machine and proved to give the same outputs.
+	Auto Kind = "auto"
+)
+
+// ReadyKind says what marks the end of a tool's initialisation.
+type ReadyKind string
+
+// The events that end an initialisation.
+const (
+	ReadyOpen ReadyKind = "open" // the first open of an input (default)
+	ReadyRead ReadyKind = "read" // the first read from an input
+	ReadyLine ReadyKind = "line" // the first line of output that matches
+)
+
+// Ready is the point at which a tool is frozen.
+type Ready struct {
+	Kind ReadyKind
+	Line *regexp.Regexp // only for ReadyLine; matched against each line of stdout and stderr
+}
+
+// Vary names lines of an output that differ from one execution of a tool to
+// the next whatever its input, such as a date. A proof ignores them.
+type Vary struct {
+	File  string         // path.Match pattern, relative to the task's directory; "stdout" is the standard output
+	Lines *regexp.Regexp // lines that match are left out of the comparison; nil leaves out the whole file
+}
+
+// Spec is everything that a start freezes. All tasks of a run share one.
+type Spec struct {
+	Name   string
+	Argv   []string // the tool and its arguments; input and output paths are relative to the task's directory
+	Env    []string // complete environment, KEY=VALUE
+	Inputs []string // file names, relative to the task's directory, at which the tool finds its inputs
+	Plain  []string // those of Inputs that are handed to the tool decompressed
+	Dirs   []string // directories to make in the task's directory before the tool starts
+	Ready  Ready
+	Stream bool     // stdout is read by another program: it is a FIFO, not a file
+	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
+	Recipe string   // digest of what the recipe freezes; part of the fingerprint
+	Varies []Vary
+}
+
+// Task is one start of a Spec over one sample.
+type Task struct {
+	// Dir is an existing empty directory, absolute, private to this try. The
+	// tool's working directory; StdoutName and StderrName are made in it.
+	Dir string
+	// Inputs maps each of Spec.Inputs to the absolute path of the real file.
+	Inputs map[string]string
+	// Cgroups are directories, one a hierarchy, whose cgroup.procs the task
+	// joins before the tool's first instruction. Empty: none.
+	Cgroups []string
+}
+
+// Names within a task's directory.
+const (
+	StdoutName = ".stdout" // regular file, or a FIFO where Spec.Stream
+	StderrName = ".stderr" // regular file
+)
+
+// Exit is how a task's process ended.
+type Exit struct {
+	Code       int            // exit status; -1 where Signal is set
+	Signal     syscall.Signal // 0 unless killed by a signal
+	User       time.Duration
+	System     time.Duration
+	MaxRSS     int64 // bytes
+	ReadBytes  int64 // storage reads, bytes, as the kernel accounts them (proc(5), io)
+	WriteBytes int64 // storage writes, bytes
+}
+
+// OK tells whether the tool succeeded.
+func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }

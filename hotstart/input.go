@@ -1,0 +1,124 @@
+package hotstart
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+// probeRecords is how many records of a FASTQ file make up a probe: enough for
+// every stage of a tool to be run through, few enough to cost nothing beside
+// the loading of an index.
+const probeRecords = 1000
+
+// isGzip looks at a file's first bytes (RFC 1952) and leaves its offset at 0.
+func isGzip(f *os.File) (bool, error) {
+	var magic [2]byte
+	n, err := f.ReadAt(magic[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return n == 2 && magic == [2]byte{0x1f, 0x8b}, nil
+}
+
+// decompress writes the plain text of a gzip file, of one member or several
+// (bgzip, concatenated), to a new file.
+func decompress(f *os.File, path string) error {
+	z, err := gzip.NewReader(bufio.NewReaderSize(f, 1<<20))
+	if err != nil {
+		return &inputError{fmt.Errorf("%s: %w", f.Name(), err)}
+	}
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	w := bufio.NewWriterSize(out, 1<<20)
+	if _, err := io.Copy(w, z); err != nil {
+		return fmt.Errorf("decompress %s: %w", f.Name(), err)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// cutProbe makes of each of a sample's inputs a small one in dir: the first
+// records of a FASTQ file, gzipped if the original is; any other file as it is.
+func cutProbe(inputs map[string]string, dir string) (map[string]string, error) {
+	probe := map[string]string{}
+	for name, path := range inputs {
+		out := filepath.Join(dir, filepath.Base(name))
+		cut, err := cutFASTQ(path, out)
+		if err != nil {
+			return nil, &inputError{fmt.Errorf("probe from %s: %w", path, err)}
+		}
+		if !cut {
+			out = path
+		}
+		probe[name] = out
+	}
+	return probe, nil
+}
+
+func cutFASTQ(path, to string) (bool, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer in.Close()
+	compressed, err := isGzip(in)
+	if err != nil {
+		return false, err
+	}
+	var text io.Reader = in
+	if compressed {
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return false, err
+		}
+		text = z
+	}
+	r := bufio.NewReaderSize(text, 1<<20)
+	if first, err := r.Peek(1); err != nil || first[0] != '@' {
+		return false, nil
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer out.Close()
+	var w io.Writer = out
+	var z *gzip.Writer
+	if compressed {
+		z = gzip.NewWriter(out)
+		w = z
+	}
+	for n := 0; n < 4*probeRecords; n++ {
+		line, err := r.ReadBytes('\n')
+		if n == 2 && !bytes.HasPrefix(line, []byte("+")) {
+			return false, nil // records of several lines, or not FASTQ at all
+		}
+		if _, werr := w.Write(line); werr != nil {
+			return false, werr
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if z != nil {
+		if err := z.Close(); err != nil {
+			return false, err
+		}
+	}
+	return true, out.Close()
+}

@@ -1,0 +1,527 @@
+package hotstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart/criu"
+)
+
+// Prepare makes ready, and proves, what the wished kind of start needs. probe
+// is one sample, as Task.Inputs; of a FASTQ file only the head is used. With a
+// nil probe nothing is proved yet, and a later Prepare with one will do it.
+// scratch is a directory on the run's file system; what is left there after
+// Close may be deleted.
+//
+// A kind that was asked for and cannot be had is an error of type
+// *Unavailable. With Auto there is no such error: Decision tells.
+func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch string) error {
+	scratch, err := filepath.EvalSymlinks(scratch)
+	if err != nil {
+		return err
+	}
+	s.scratch = scratch
+	var samples map[string]string
+	if probe != nil {
+		dir := filepath.Join(scratch, "probe")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if samples, err = cutProbe(probe, dir); err != nil {
+			return err
+		}
+	}
+	pr := &preparation{Starter: s, ctx: ctx, probe: samples}
+	defer pr.end()
+	switch s.opt.Start {
+	case Cold:
+		s.decide(Cold, "as asked")
+		return nil
+	case Fork:
+		return pr.explicit(Fork, pr.tryFork)
+	case Hot:
+		return pr.explicit(Hot, func() error { return pr.tryRestore(Hot) })
+	case Copy:
+		return pr.explicit(Copy, func() error { return pr.tryRestore(Copy) })
+	case Auto:
+		return pr.auto()
+	}
+	return fmt.Errorf("unknown kind of start %q", s.opt.Start)
+}
+
+// preparation is one call of Prepare.
+type preparation struct {
+	*Starter
+	ctx   context.Context
+	probe map[string]string
+
+	looked   bool
+	held     *stageHandle // a template at hand, not yet given to the Starter
+	viaHot   bool         // held was itself restored hot
+	coldDir  string       // what the probe gave cold
+	searched *Snapshot
+	begun    time.Time
+}
+
+func (p *preparation) end() {
+	if p.held != nil {
+		p.held.close()
+		p.held = nil
+	}
+}
+
+func (p *preparation) explicit(kind Kind, try func() error) error {
+	err := try()
+	if err == nil {
+		p.decide(kind, "as asked%s", p.provedNote(kind))
+		return nil
+	}
+	var unavailable *Unavailable
+	if errors.As(err, &unavailable) || p.ctx.Err() != nil {
+		return err
+	}
+	var input *inputError
+	if errors.As(err, &input) {
+		return err
+	}
+	return &Unavailable{Kind: kind, Reason: err.Error()}
+}
+
+// auto tries the kinds in their order and settles on the first that will do.
+func (p *preparation) auto() error {
+	if snap, err := p.find(); err != nil {
+		p.opt.Log("snapshots cannot be used: %v", err)
+	} else if p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
+		p.decide(Cold, "there is one task, and no snapshot yet: preparing one would not pay")
+		return nil
+	}
+	var reasons []string
+	for _, try := range []struct {
+		kind Kind
+		run  func() error
+	}{
+		{Fork, p.tryFork},
+		{Hot, func() error { return p.tryRestore(Hot) }},
+		{Copy, func() error { return p.tryRestore(Copy) }},
+	} {
+		err := try.run()
+		if err == nil {
+			p.decide(try.kind, "%s", strings.TrimPrefix(strings.Join(append(reasons, p.how(try.kind)), "; "), "; "))
+			return nil
+		}
+		var input *inputError
+		if errors.As(err, &input) {
+			return err
+		}
+		if p.ctx.Err() != nil {
+			return p.ctx.Err()
+		}
+		var u *Unavailable
+		why := err.Error()
+		if errors.As(err, &u) {
+			why = u.Reason
+		}
+		reasons = append(reasons, fmt.Sprintf("no %s: %s", try.kind, why))
+	}
+	p.decide(Cold, "%s", strings.Join(reasons, "; "))
+	return nil
+}
+
+// how describes a kind that will be used.
+func (p *preparation) how(kind Kind) string {
+	switch {
+	case kind == Fork && p.viaHot:
+		return "forked from a template that was restored hot" + p.provedNote(kind)
+	case kind == Fork:
+		return "forked from a template that was loaded cold" + p.provedNote(kind)
+	}
+	return "restored from a snapshot" + p.provedNote(kind)
+}
+
+func (p *preparation) provedNote(kind Kind) string {
+	if p.searched != nil {
+		if proof, ok := p.searched.Proofs[kind]; ok && proof.Equal {
+			return ", proved equal to a cold start"
+		}
+	}
+	return ", not proved yet"
+}
+
+// find looks once for a valid snapshot.
+func (p *preparation) find() (*Snapshot, error) {
+	if p.looked {
+		return p.searched, nil
+	}
+	p.looked = true
+	snap, err := findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log)
+	if err != nil {
+		return nil, err
+	}
+	p.use(snap)
+	return snap, nil
+}
+
+func (p *preparation) use(snap *Snapshot) {
+	p.searched = snap
+	p.mu.Lock()
+	p.snapshot = snap
+	p.mu.Unlock()
+}
+
+// tryFork gets a template that can be forked, and proves forks of it.
+func (p *preparation) tryFork() error {
+	snap, err := p.find()
+	if err != nil {
+		return err
+	}
+	if snap != nil {
+		if proof, ok := snap.Proofs[Fork]; ok && !proof.Equal {
+			return &Unavailable{Kind: Fork, Reason: proof.Reason}
+		}
+	}
+	if err := p.getTemplate(); err != nil {
+		return err
+	}
+	if why := p.held.held.NoFork; why != "" {
+		return &Unavailable{Kind: Fork, Reason: why}
+	}
+	if snap == nil {
+		// Without images it still remembers the proof.
+		if snap, err = newSnapshot(p.opt.Store, p.spec, p.host.namespaces); err != nil {
+			return err
+		}
+		if snap.Fingerprint, err = newFingerprint(p.spec, p.held.held.Files); err != nil {
+			snap.Remove()
+			return err
+		}
+		snap.Seconds = p.held.held.Loaded.Seconds()
+		if err := snap.save(); err != nil {
+			snap.Remove()
+			return err
+		}
+		p.use(snap)
+	}
+	p.mu.Lock()
+	p.template = p.held
+	p.mu.Unlock()
+	if err := p.prove(Fork); err != nil {
+		p.mu.Lock()
+		p.template = nil
+		p.mu.Unlock()
+		return err
+	}
+	p.held = nil // the Starter's now
+	return nil
+}
+
+// getTemplate brings a template to its input: by a hot restore where a snapshot
+// has one, else by executing the tool.
+func (p *preparation) getTemplate() error {
+	if p.held != nil {
+		return nil
+	}
+	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
+		err := p.openTemplate(roleTemplate)
+		if err == nil {
+			p.viaHot = true
+			return nil
+		}
+		p.opt.Log("the template cannot be restored hot, loading it: %v", err)
+	}
+	return p.openTemplate(roleLoad)
+}
+
+func (p *preparation) openTemplate(r role) error {
+	dir, err := os.MkdirTemp(p.scratch, "template-")
+	if err != nil {
+		return err
+	}
+	t := Task{Dir: dir, Inputs: p.probe}
+	if err := p.layOutTemplate(t); err != nil {
+		return err
+	}
+	t.Inputs = nil
+	cfg := p.config(t)
+	cfg.Role = r
+	p.begun = time.Now()
+	if r == roleTemplate {
+		if err := p.searched.outfit(Hot, &cfg, t); err != nil {
+			return err
+		}
+		defer os.RemoveAll(cfg.Log)
+	}
+	st, err := openStage(cfg)
+	if err != nil {
+		return err
+	}
+	if err := st.await(p.ctx, evHeld); err != nil {
+		st.close()
+		return err
+	}
+	p.held = st
+	return nil
+}
+
+// placeholderBytes is how much of a probe's input a template finds at its
+// input's path, should it look at the size before it opens.
+const placeholderBytes = 64 << 10
+
+// layOutTemplate makes a template's directory: its inputs are regular files
+// that nobody is going to read.
+func (p *preparation) layOutTemplate(t Task) error {
+	if err := p.makeStreams(t.Dir); err != nil {
+		return err
+	}
+	for _, name := range p.spec.Inputs {
+		out, err := os.OpenFile(filepath.Join(t.Dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		if real := t.Inputs[name]; real != "" {
+			in, err := os.Open(real)
+			if err != nil {
+				out.Close()
+				return &inputError{err}
+			}
+			_, err = io.CopyN(out, in, placeholderBytes)
+			in.Close()
+			if err != nil && !errors.Is(err, io.EOF) {
+				out.Close()
+				return err
+			}
+		}
+		if err := out.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryRestore gets a snapshot with images of this kind, and proves them.
+func (p *preparation) tryRestore(kind Kind) error {
+	if p.host.criu == "" {
+		return &Unavailable{Kind: kind, Reason: p.host.noCriu, Hint: p.host.hint}
+	}
+	snap, err := p.find()
+	if err != nil {
+		return err
+	}
+	if snap != nil && !snap.has(kind) {
+		if kind == Hot && snap.Unsafe != "" {
+			return &Unavailable{Kind: Hot, Reason: snap.Unsafe, Hint: "use --start copy, or auto"}
+		}
+		if proof, ok := snap.Proofs[kind]; ok && !proof.Equal {
+			return &Unavailable{Kind: kind, Reason: proof.Reason}
+		}
+		// It was made for another kind of start.
+		snap.unlock()
+		p.use(nil)
+		snap = nil
+	}
+	if snap == nil {
+		if snap, err = p.takeSnapshot(kind); err != nil {
+			return err
+		}
+		p.use(snap)
+		if !snap.has(kind) {
+			return &Unavailable{Kind: kind, Reason: snap.Unsafe, Hint: "use --start copy, or auto"}
+		}
+	}
+	if err := p.prove(kind); err != nil {
+		return err
+	}
+	if kind == Hot && p.opt.Start != Copy && snap.has(Copy) && snap.Proofs[Hot].Equal {
+		// Proved: CRIU's own images, as large again, are of no more use.
+		if err := os.RemoveAll(filepath.Join(snap.Dir, string(Copy))); err != nil {
+			return err
+		}
+		if err := snap.seal(); err != nil {
+			return err
+		}
+		return snap.save()
+	}
+	return nil
+}
+
+// takeSnapshot dumps a template that was executed afresh, and converts it
+// unless only a copy start is wanted or safe.
+func (p *preparation) takeSnapshot(kind Kind) (*Snapshot, error) {
+	if p.held != nil && p.viaHot {
+		p.end()
+	}
+	if p.held == nil {
+		p.viaHot = false
+		if err := p.openTemplate(roleLoad); err != nil {
+			return nil, err
+		}
+	}
+	begun := p.begun
+	info := p.held.held
+	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.fillSnapshot(snap, kind, info); err != nil {
+		snap.Remove()
+		if errors.Is(err, unix.ENOSPC) {
+			err = fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
+		}
+		return nil, err
+	}
+	snap.Seconds = time.Since(begun).Seconds()
+	if err := snap.save(); err != nil {
+		snap.Remove()
+		return nil, err
+	}
+	return snap, nil
+}
+
+func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo) error {
+	copyImages, hotImages := filepath.Join(snap.Dir, string(Copy)), filepath.Join(snap.Dir, string(Hot))
+	if err := os.Mkdir(copyImages, 0o700); err != nil {
+		return err
+	}
+	templateDir := p.held.dir
+	if _, err := p.held.ask(p.ctx, request{Op: opDump, Dir: copyImages}); err != nil {
+		return err
+	}
+	p.end()
+	if err := copyDir(templateDir, filepath.Join(snap.Dir, workName), p.spec.Inputs); err != nil {
+		return err
+	}
+	if err := criu.Settle(copyImages, FixedDir); err != nil {
+		return err
+	}
+	snap.Unsafe = info.Unsafe
+	if kind == Hot && info.Unsafe == "" {
+		if err := os.Mkdir(hotImages, 0o700); err != nil {
+			return err
+		}
+		var mem unix.Sysinfo_t
+		if err := unix.Sysinfo(&mem); err != nil {
+			return err
+		}
+		done, err := criu.Convert(copyImages, hotImages, criu.Options{
+			PageFile: filepath.Join(snap.Dir, pageName), Memory: int64(mem.Totalram) * int64(mem.Unit)})
+		if err != nil {
+			return err
+		}
+		snap.Slots = done.Slots
+		if p.spec.Stream {
+			if err := os.Link(filepath.Join(copyImages, prefixName), filepath.Join(hotImages, prefixName)); err != nil {
+				return err
+			}
+		}
+	}
+	var err error
+	if snap.Fingerprint, err = newFingerprint(p.spec, info.Files); err != nil {
+		return err
+	}
+	return snap.seal()
+}
+
+// prove compares the probe's outputs by this kind of start with those of a
+// cold one, unless that has been done or there is no probe.
+func (p *preparation) prove(kind Kind) error {
+	snap := p.searched
+	if proof, ok := snap.Proofs[kind]; ok {
+		if !proof.Equal {
+			return &Unavailable{Kind: kind, Reason: proof.Reason}
+		}
+		return nil
+	}
+	if p.probe == nil {
+		return nil
+	}
+	if p.coldDir == "" {
+		dir, exit, err := p.runProbe(Cold)
+		if err != nil {
+			return err
+		}
+		if !exit.OK() {
+			return &inputError{fmt.Errorf("the tool fails on the first sample even when started cold (exit status %d): %s", exit.Code, lastWords(dir))}
+		}
+		p.coldDir = dir
+	}
+	proof := ProofState{When: time.Now().UTC()}
+	dir, exit, err := p.runProbe(kind)
+	switch {
+	case err != nil && p.ctx.Err() != nil:
+		return p.ctx.Err()
+	case err != nil:
+		return &Unavailable{Kind: kind, Reason: err.Error()} // may be passing: not recorded
+	case !exit.OK():
+		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (exit status %d, signal %d): %s", exit.Code, exit.Signal, lastWords(dir))
+	default:
+		if proof.Reason, err = compareDirs(p.coldDir, dir, p.spec); err != nil {
+			return err
+		}
+		if proof.Reason != "" {
+			proof.Reason = "outputs differ from those of a cold start: " + proof.Reason
+		}
+	}
+	proof.Equal = proof.Reason == ""
+	snap.Proofs[kind] = proof
+	if err := snap.save(); err != nil {
+		return err
+	}
+	if !proof.Equal {
+		return &Unavailable{Kind: kind, Reason: proof.Reason}
+	}
+	return nil
+}
+
+// runProbe runs the probe to its end and returns its directory.
+func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
+	// A directory of its own, since that of tasks covers its neighbours.
+	parent, err := os.MkdirTemp(p.scratch, "prove-"+string(kind)+"-")
+	if err != nil {
+		return "", Exit{}, err
+	}
+	dir := filepath.Join(parent, "task")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", Exit{}, err
+	}
+	proc, err := p.start(p.ctx, kind, Task{Dir: dir, Inputs: p.probe})
+	if err != nil {
+		return dir, Exit{}, err
+	}
+	stop := context.AfterFunc(p.ctx, func() { proc.Signal(unix.SIGKILL) })
+	defer stop()
+	copied := make(chan error, 1)
+	go func() { copied <- saveStream(proc.Stdout, filepath.Join(parent, StdoutName)) }()
+	exit, err := proc.Wait()
+	if cerr := <-copied; err == nil {
+		err = cerr
+	}
+	if err == nil && proc.Stdout != nil {
+		// Where the comparison looks for it; the FIFO has served.
+		err = os.Rename(filepath.Join(parent, StdoutName), filepath.Join(dir, StdoutName))
+	}
+	return dir, exit, err
+}
+
+// saveStream writes a streamed stdout to a file; nil is no stream.
+func saveStream(from *os.File, path string) error {
+	if from == nil {
+		return nil
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.Close()
+}

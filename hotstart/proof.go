@@ -1,0 +1,153 @@
+package hotstart
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// compareDirs says what differs between what two starts of one sample left in
+// their directories, or "" if nothing does. Stderr is left out: tools tell the
+// time there.
+func compareDirs(a, b string, spec Spec) (string, error) {
+	left, err := outputsIn(a, spec)
+	if err != nil {
+		return "", err
+	}
+	right, err := outputsIn(b, spec)
+	if err != nil {
+		return "", err
+	}
+	names := map[string]bool{}
+	for n := range left {
+		names[n] = true
+	}
+	for n := range right {
+		names[n] = true
+	}
+	sorted := make([]string, 0, len(names))
+	for n := range names {
+		sorted = append(sorted, n)
+	}
+	sort.Strings(sorted)
+	for _, name := range sorted {
+		shown := name
+		if name == StdoutName {
+			shown = "stdout"
+		}
+		if !left[name] || !right[name] {
+			return fmt.Sprintf("only one of the two wrote %s", shown), nil
+		}
+		ignore, skip := spec.variations(shown)
+		if skip {
+			continue
+		}
+		line, err := compareFiles(filepath.Join(a, name), filepath.Join(b, name), ignore)
+		if err != nil {
+			return "", err
+		}
+		if line > 0 {
+			return fmt.Sprintf("%s differs in line %d", shown, line), nil
+		}
+	}
+	return "", nil
+}
+
+// outputsIn lists the regular files that a start left, inputs and stderr aside.
+func outputsIn(dir string, spec Spec) (map[string]bool, error) {
+	skip := map[string]bool{StderrName: true}
+	for _, name := range spec.Inputs {
+		skip[name] = true
+	}
+	files := map[string]bool{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		if d.Type().IsRegular() && !skip[rel] {
+			files[rel] = true
+		}
+		return nil
+	})
+	return files, err
+}
+
+// variations returns which lines of an output do not count, or that none do.
+func (spec Spec) variations(name string) (ignore []Vary, skip bool) {
+	for _, v := range spec.Varies {
+		if ok, _ := path.Match(v.File, name); !ok {
+			continue
+		}
+		if v.Lines == nil {
+			return nil, true
+		}
+		ignore = append(ignore, v)
+	}
+	return ignore, false
+}
+
+// compareFiles returns the first line in which two files differ, from 1 on, or
+// 0. Lines that match one of ignore count as equal, each to each.
+func compareFiles(a, b string, ignore []Vary) (int, error) {
+	fa, err := os.Open(a)
+	if err != nil {
+		return 0, err
+	}
+	defer fa.Close()
+	fb, err := os.Open(b)
+	if err != nil {
+		return 0, err
+	}
+	defer fb.Close()
+	ra, rb := bufio.NewReaderSize(fa, 1<<20), bufio.NewReaderSize(fb, 1<<20)
+	for n := 1; ; n++ {
+		la, ea := ra.ReadBytes('\n')
+		lb, eb := rb.ReadBytes('\n')
+		if ea != nil && !errors.Is(ea, io.EOF) {
+			return 0, ea
+		}
+		if eb != nil && !errors.Is(eb, io.EOF) {
+			return 0, eb
+		}
+		if !bytes.Equal(la, lb) && !(varies(la, ignore) && varies(lb, ignore)) {
+			return n, nil
+		}
+		if ea != nil || eb != nil {
+			if (ea == nil) != (eb == nil) {
+				return n, nil
+			}
+			return 0, nil
+		}
+	}
+}
+
+func varies(line []byte, ignore []Vary) bool {
+	text := bytes.TrimRight(line, "\r\n")
+	for _, v := range ignore {
+		if v.Lines.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastWords is the end of a task's stderr, for messages.
+func lastWords(dir string) string {
+	line := lastLine(filepath.Join(dir, StderrName))
+	if len(line) > 200 {
+		line = line[:200] + "..."
+	}
+	return strings.TrimSpace(line)
+}

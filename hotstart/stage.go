@@ -1,0 +1,449 @@
+package hotstart
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart/criu"
+	"premix/hotstart/tracer"
+)
+
+// firstPid is about where the process ids of tools begin in their own
+// namespace: beyond those of the stage and of CRIU, which otherwise would take
+// the ids that a restored process needs back.
+const firstPid = 1000
+
+// stage is the state of a stage process. Everything runs on its main
+// goroutine, which is locked to its thread: ptrace and PDEATHSIG are bound to
+// the thread that used them.
+type stage struct {
+	link     *link
+	cfg      stageConfig
+	tasks    map[int]int // process id -> id of the task
+	template *tracer.Proc
+	held     []*tracer.Proc // the template and its other processes
+	chld     chan os.Signal
+	prefix   []byte // what the template wrote to stdout, where it is a stream
+	stdout   int    // descriptor that drains the template's streamed stdout; -1 if there is none
+}
+
+// StageMain is main for a stage and returns its exit status.
+func StageMain() int {
+	runtime.LockOSThread()
+	s := &stage{
+		link:   newLink(os.NewFile(stageSocket, "stage")),
+		tasks:  map[int]int{},
+		chld:   make(chan os.Signal, 1),
+		stdout: -1,
+	}
+	syscall.CloseOnExec(stageSocket)
+	if err := s.link.receive(&s.cfg); err != nil {
+		return 2
+	}
+	signal.Notify(s.chld, unix.SIGCHLD)
+	// Ctrl-C in a terminal reaches the whole foreground group; premix decides.
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
+	if err := s.run(); err != nil {
+		s.link.send(event{Kind: evFailed, Error: err.Error()})
+		s.killAll()
+		return 1
+	}
+	return 0
+}
+
+func (s *stage) run() error {
+	if s.cfg.Namespaces {
+		if err := s.enterNamespaces(); err != nil {
+			return err
+		}
+	}
+	requests := make(chan request)
+	go func() {
+		defer close(requests)
+		for {
+			var r request
+			if s.link.receive(&r) != nil {
+				return // premix has gone
+			}
+			requests <- r
+		}
+	}()
+	var err error
+	switch s.cfg.Role {
+	case roleCold:
+		err = s.cold()
+	case roleRestore:
+		err = s.restore()
+	case roleLoad:
+		err = s.load(requests)
+	case roleTemplate:
+		err = s.restoreTemplate()
+	default:
+		err = fmt.Errorf("unknown role %q", s.cfg.Role)
+	}
+	if err != nil {
+		return err
+	}
+	single := s.cfg.Role == roleCold || s.cfg.Role == roleRestore
+	for {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				s.killAll()
+				return nil
+			}
+			s.serve(r)
+		case <-s.chld:
+		}
+		s.reap()
+		if single && len(s.tasks) == 0 {
+			return nil
+		}
+	}
+}
+
+func (s *stage) serve(r request) {
+	var err error
+	switch r.Op {
+	case opFork:
+		err = s.fork(r)
+	case opDump:
+		err = s.dump(r.Dir)
+		if err == nil {
+			s.link.send(event{Kind: evDumped, ID: r.ID})
+		}
+	case opSignal:
+		for pid, id := range s.tasks {
+			if id == r.ID {
+				signalTask(pid, r.Signal)
+			}
+		}
+		return
+	default:
+		err = fmt.Errorf("unknown request %q", r.Op)
+	}
+	if err != nil {
+		s.link.send(event{Kind: evFailed, ID: r.ID, Error: err.Error()})
+	}
+}
+
+// signalTask signals the whole session that a task is: every tool is made a
+// session and group leader before its first instruction.
+func signalTask(pid int, sig syscall.Signal) {
+	if unix.Kill(-pid, sig) != nil {
+		unix.Kill(pid, sig)
+	}
+}
+
+func (s *stage) killAll() {
+	for pid := range s.tasks {
+		signalTask(pid, unix.SIGKILL)
+	}
+	for _, p := range s.held {
+		p.Kill()
+	}
+}
+
+// workDir is the task's directory as the tool sees it.
+func (s *stage) workDir() string {
+	if s.cfg.Namespaces {
+		return FixedDir
+	}
+	return s.cfg.Task.Dir
+}
+
+// enterNamespaces arranges the mounts of a stage that was cloned into its own
+// PID and mount namespaces.
+func (s *stage) enterNamespaces() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := unix.Mount(s.cfg.Task.Dir, FixedDir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s at %s: %w", s.cfg.Task.Dir, FixedDir, err)
+	}
+	for _, name := range s.cfg.Inputs {
+		if real := s.cfg.Task.Inputs[name]; real != "" {
+			if err := unix.Mount(real, filepath.Join(FixedDir, name), "", unix.MS_BIND, ""); err != nil {
+				return &os.PathError{Op: "bind input", Path: real, Err: err}
+			}
+		}
+	}
+	if s.cfg.Hide != "" {
+		if err := unix.Mount("none", s.cfg.Hide, "tmpfs", unix.MS_RDONLY, hideOptions); err != nil {
+			return fmt.Errorf("cover %s: %w", s.cfg.Hide, err)
+		}
+	}
+	if err := os.Chdir(FixedDir); err != nil {
+		return err
+	}
+	return os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0)
+}
+
+const hideOptions = "size=4k,mode=0555"
+
+// exec starts the tool in its directory, in the task's cgroups.
+func (s *stage) exec() (int, error) {
+	path, err := lookPath(s.cfg.Argv[0], s.cfg.Env)
+	if err != nil {
+		return 0, err
+	}
+	dir := s.workDir()
+	stdin, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer stdin.Close()
+	stdout, err := os.OpenFile(filepath.Join(dir, StdoutName), os.O_WRONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer stdout.Close()
+	stderr, err := os.OpenFile(filepath.Join(dir, StderrName), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer stderr.Close()
+	leave, err := joinCgroups(s.cfg.Task.Cgroups)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	p, err := os.StartProcess(path, s.cfg.Argv, &os.ProcAttr{
+		Dir: dir, Env: s.cfg.Env, Files: []*os.File{stdin, stdout, stderr},
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		return 0, err
+	}
+	return p.Pid, nil
+}
+
+func (s *stage) cold() error {
+	pid, err := s.exec()
+	if err != nil {
+		return err
+	}
+	s.tasks[pid] = 0
+	return s.link.send(event{Kind: evStarted, Pid: pid})
+}
+
+func (s *stage) restore() error {
+	leave, err := joinCgroups(s.cfg.Task.Cgroups)
+	if err != nil {
+		return err
+	}
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, s.cfg.Log, false)
+	leave()
+	if err != nil {
+		return err
+	}
+	s.tasks[pid] = 0
+	return s.link.send(event{Kind: evStarted, Pid: pid})
+}
+
+func (s *stage) restoreTemplate() error {
+	begin := time.Now()
+	if s.cfg.Stream {
+		var err error
+		if s.prefix, err = os.ReadFile(filepath.Join(s.cfg.Images, prefixName)); err != nil {
+			return err
+		}
+	}
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, s.cfg.Log, true)
+	if err != nil {
+		return err
+	}
+	if err := s.hold([]int{pid}); err != nil {
+		return err
+	}
+	return s.sendHeld(pid, begin)
+}
+
+// reap collects every child that has ended and reports those that were tasks.
+func (s *stage) reap() {
+	for {
+		pid, ok := ended()
+		if !ok {
+			return
+		}
+		id, isTask := s.tasks[pid]
+		var exit Exit
+		if isTask {
+			exit.ReadBytes, exit.WriteBytes = storageIO(pid)
+		}
+		var st unix.WaitStatus
+		var ru unix.Rusage
+		if _, err := unix.Wait4(pid, &st, unix.WALL|unix.WNOHANG, &ru); err != nil {
+			return
+		}
+		if !st.Exited() && !st.Signaled() || !isTask {
+			continue
+		}
+		exit.Code = st.ExitStatus() // -1 if it was killed
+		if st.Signaled() {
+			exit.Code, exit.Signal = -1, st.Signal()
+		}
+		exit.User = time.Duration(ru.Utime.Nano())
+		exit.System = time.Duration(ru.Stime.Nano())
+		exit.MaxRSS = ru.Maxrss * 1024 // getrusage(2): kilobytes
+		delete(s.tasks, pid)
+		// What the tool left in the background must not outlive the task.
+		unix.Kill(-pid, unix.SIGKILL)
+		s.link.send(event{Kind: evExited, ID: id, Pid: pid, Exit: exit})
+	}
+}
+
+// ended returns a child that waits to be reaped, without reaping it.
+func ended() (pid int, ok bool) {
+	// The fields of siginfo_t that waitid(2) fills, as the kernel lays them out
+	// on 64-bit machines; x/sys leaves them opaque.
+	var info struct {
+		signo, errno, code, _ int32
+		pid                   int32
+		_                     [108]byte
+	}
+	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)),
+		unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	return int(info.pid), err == nil && info.pid != 0
+}
+
+// storageIO reads the task's bytes from and to storage (proc_pid_io(5)). It
+// has to be done while the process can still be seen.
+func storageIO(pid int) (read, written int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, 0
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		key, value, _ := strings.Cut(line, ": ")
+		n, _ := strconv.ParseInt(value, 10, 64)
+		switch key {
+		case "read_bytes":
+			read = n
+		case "write_bytes":
+			written = n
+		}
+	}
+	return read, written
+}
+
+// joinCgroups moves the stage into the task's cgroups, so that what it starts
+// next begins there, and returns what brings it back.
+func joinCgroups(dirs []string) (leave func(), err error) {
+	if len(dirs) == 0 {
+		return func() {}, nil
+	}
+	home, err := ownCgroups(dirs)
+	if err != nil {
+		return nil, err
+	}
+	leave = func() {
+		for _, dir := range home {
+			moveTo(dir, 0)
+		}
+	}
+	for _, dir := range dirs {
+		if err := moveTo(dir, 0); err != nil {
+			leave()
+			return nil, err
+		}
+	}
+	return leave, nil
+}
+
+// moveTo puts a process, or the caller if pid is 0, into a cgroup.
+func moveTo(dir string, pid int) error {
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		return fmt.Errorf("join cgroup: %w", err)
+	}
+	return nil
+}
+
+// ownCgroups finds the caller's present cgroup in the hierarchy of each of
+// dirs: the mount point that dir lies under, and the path in /proc/self/cgroup
+// of the same hierarchy.
+func ownCgroups(dirs []string) ([]string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]string{} // controllers of a hierarchy -> path
+	for _, line := range strings.Split(strings.TrimSpace(string(own)), "\n") {
+		if f := strings.SplitN(line, ":", 3); len(f) == 3 {
+			for _, controller := range strings.Split(f[1], ",") {
+				paths[controller] = f[2]
+			}
+		}
+	}
+	var home []string
+	for _, dir := range dirs {
+		found := false
+		for _, line := range strings.Split(string(mounts), "\n") {
+			f := strings.Fields(line)
+			sep := -1
+			for i, w := range f {
+				if w == "-" {
+					sep = i
+				}
+			}
+			if sep < 0 || len(f) < sep+4 || !strings.HasPrefix(dir+"/", f[4]+"/") {
+				continue
+			}
+			switch f[sep+1] {
+			case "cgroup2":
+				home, found = append(home, filepath.Join(f[4], paths[""])), true
+			case "cgroup":
+				for _, controller := range strings.Split(f[sep+3], ",") {
+					if path, ok := paths[controller]; ok && !found {
+						home, found = append(home, filepath.Join(f[4], path)), true
+					}
+				}
+			}
+			if found {
+				break
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("%s is not in a mounted cgroup hierarchy", dir)
+		}
+	}
+	return home, nil
+}
+
+// lookPath finds a program by the PATH that the tool itself is going to have.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return filepath.Abs(name)
+	}
+	for _, kv := range env {
+		path, ok := strings.CutPrefix(kv, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(path) {
+			p := filepath.Join(dir, name)
+			if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+				return p, nil
+			}
+		}
+	}
+	return "", &os.PathError{Op: "find program", Path: name, Err: errors.New("not on PATH")}
+}

@@ -70,7 +70,8 @@ fi
 
 command -v apt-get >/dev/null ||
 	die "only Debian and its relatives are supported here" "install CRIU $minimum or later from https://criu.org"
-[ -w "$PREFIX" ] || mkdir -p "$PREFIX" 2>/dev/null || die "$PREFIX cannot be written" "run as root, or set PREFIX"
+mkdir -p "$PREFIX/sbin" 2>/dev/null || true
+[ -w "$PREFIX/sbin" ] || die "$PREFIX/sbin cannot be written" "run as root, or set PREFIX"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/build-criu.XXXXXXXX")
 trap 'rm -rf "$work"' EXIT

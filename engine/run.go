@@ -98,6 +98,11 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	}()
 	old, err := ReadPlan(dir)
 	switch {
+	case err == nil && !resume && r.untouched(len(entries)):
+		// A run that never got to its first task: nothing to lose.
+		if err := plan.write(r.path(planFile)); err != nil {
+			return nil, err
+		}
 	case err == nil && !resume:
 		return nil, &DirError{Dir: dir, Reason: "already holds a run", Way: "add --resume to run what is not done, or give another directory with --out"}
 	case err == nil:
@@ -110,7 +115,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		if len(entries) > 1 {
 			return nil, &DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
 		}
-		if err := plan.write(filepath.Join(dir, stateDir, planFile)); err != nil {
+		if err := plan.write(r.path(planFile)); err != nil {
 			return nil, err
 		}
 	default:
@@ -144,6 +149,13 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		return nil, errors.Join(err, r.stderr.Close())
 	}
 	return r, nil
+}
+
+// untouched tells whether the run, in a directory of so many entries, has neither
+// outputs nor a journal.
+func (r *Run) untouched(entries int) bool {
+	names, err := journals(r.Dir)
+	return err == nil && entries == 1 && len(names) == 0
 }
 
 // take locks the run directory and writes down who did.
@@ -211,35 +223,37 @@ func (r *Run) Scratch(name string) (string, error) {
 	return dir, os.MkdirAll(dir, 0o777)
 }
 
-// AppendStderr appends a file to stderr.log and says where it is there.
-func (r *Run) AppendStderr(path string) (offset, length int64, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r.stderrEnd(), 0, nil
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	defer f.Close()
+// AppendStderr appends files, one after another, to stderr.log and says where
+// they are there. A file that does not exist is empty.
+func (r *Run) AppendStderr(paths ...string) (offset, length int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// What a failed copy left is written over by the next.
-	if _, err := r.stderr.Seek(r.stderrSize, io.SeekStart); err != nil {
-		return 0, 0, err
-	}
-	length, err = io.Copy(r.stderr, f)
-	if err != nil {
-		return r.stderrSize, 0, errors.Join(err, r.stderr.Truncate(r.stderrSize))
-	}
 	offset = r.stderrSize
+	if _, err := r.stderr.Seek(offset, io.SeekStart); err != nil {
+		return offset, 0, err
+	}
+	for _, path := range paths {
+		n, err := r.appendStderr(path)
+		if err != nil {
+			return offset, 0, errors.Join(err, r.stderr.Truncate(offset))
+		}
+		length += n
+	}
 	r.stderrSize += length
 	return offset, length, nil
 }
 
-func (r *Run) stderrEnd() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stderrSize
+// appendStderr copies one file to where stderr.log stands. The caller holds mu.
+func (r *Run) appendStderr(path string) (int64, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return io.Copy(r.stderr, f)
 }
 
 // Commit makes a record durable.
@@ -283,25 +297,34 @@ func (r *Run) Close() error {
 	return errors.Join(errs...)
 }
 
+// journals are the paths of the journals in dir, oldest first.
+func journals(dir string) ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(escape(dir), stateDir, "journal-*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	// A number has at least 4 digits: sorted by length, then by name.
+	slices.Sort(paths)
+	slices.SortStableFunc(paths, func(a, b string) int { return len(a) - len(b) })
+	return paths, nil
+}
+
+// escape makes a path mean itself in a glob pattern.
+func escape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
 // Records are all records of the run in dir, in the order in which the tries
 // ended, an invocation after the other. Memory does not grow with their number.
 func Records(dir string) iter.Seq2[*record.Task, error] {
 	return func(yield func(*record.Task, error) bool) {
-		entries, err := os.ReadDir(filepath.Join(dir, stateDir))
+		paths, err := journals(dir)
 		if err != nil {
 			yield(nil, err)
 			return
 		}
-		// A name is zero-padded to 4 digits: sorted by length, then by name.
-		var names []string
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), "journal-") && strings.HasSuffix(e.Name(), ".jsonl") {
-				names = append(names, e.Name())
-			}
-		}
-		slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
-		for _, name := range names {
-			_, _, err := record.Read(filepath.Join(dir, stateDir, name), func(rec *record.Task) error {
+		for _, path := range paths {
+			_, _, err := record.Read(path, func(rec *record.Task) error {
 				if !yield(rec, nil) {
 					return errStop
 				}

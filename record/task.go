@@ -31,10 +31,9 @@ type Task struct {
 	Started time.Time `json:"started" parquet:"started,timestamp(nanosecond)"` // when its start was begun
 	Ended   time.Time `json:"ended" parquet:"ended,timestamp(nanosecond)"`     // when the tool and its pipe had ended
 
-	Wait       float64 `json:"wait" parquet:"wait"`             // from queued to started
-	Decompress float64 `json:"decompress" parquet:"decompress"` // the part of wait spent on decompressing inputs
-	Latency    float64 `json:"latency" parquet:"latency"`       // from started until the tool ran with its own input
-	Seconds    float64 `json:"seconds" parquet:"seconds"`       // wall clock time from started to ended
+	Wait    float64 `json:"wait" parquet:"wait"`       // from queued to started
+	Latency float64 `json:"latency" parquet:"latency"` // from started until the tool ran with its own input
+	Seconds float64 `json:"seconds" parquet:"seconds"` // wall clock time from started to ended
 
 	User       float64 `json:"user" parquet:"user"`               // CPU time in user mode, tool and pipe
 	System     float64 `json:"system" parquet:"system"`           // CPU time in the kernel, tool and pipe

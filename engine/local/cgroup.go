@@ -1,0 +1,499 @@
+package local
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The controllers that limit a task. Version 1 has a hierarchy for each, or for
+// some together; version 2 has one for all (cgroups(7)).
+var controllers = []string{"memory", "cpu", "pids"}
+
+// maxPids is how many processes and threads one task may have: enough for any
+// tool, too few for a fork bomb to take the machine down.
+const maxPids = 4096
+
+// cpuPeriod is the period of CPU quotas, in microseconds: the kernel's default.
+const cpuPeriod = 100_000
+
+// removeWait is how long the processes of a cgroup are given to be gone after
+// SIGKILL.
+const removeWait = 5 * time.Second
+
+// hierarchy is a mounted cgroup hierarchy, seen from this process.
+type hierarchy struct {
+	mount       string   // mount point
+	own         string   // directory of the cgroup that this process is in
+	v2          bool     // the unified hierarchy
+	controllers []string // those of ours that it has
+}
+
+// hierarchies finds what this process can see, from the text of
+// /proc/self/mountinfo and /proc/self/cgroup. A hierarchy without any of our
+// controllers is left out.
+func hierarchies(mountinfo, cgroup string) []hierarchy {
+	var list []hierarchy
+	taken := make(map[string]bool)
+	add := func(h hierarchy, has []string) {
+		for _, c := range controllers {
+			if slices.Contains(has, c) && !taken[c] {
+				taken[c] = true
+				h.controllers = append(h.controllers, c)
+			}
+		}
+		if len(h.controllers) > 0 {
+			list = append(list, h)
+		}
+	}
+	mounts := cgroupMounts(mountinfo)
+	for line := range strings.Lines(cgroup) {
+		// hierarchy-ID:controller-list:cgroup-path
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 || f[1] == "" {
+			continue
+		}
+		has := strings.Split(f[1], ",")
+		for _, m := range mounts {
+			if !m.v2 && slices.Contains(m.options, has[0]) {
+				add(hierarchy{mount: m.point, own: m.dir(f[2])}, has)
+				break
+			}
+		}
+	}
+	for line := range strings.Lines(cgroup) {
+		path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
+		if !ok {
+			continue
+		}
+		for _, m := range mounts {
+			if m.v2 {
+				h := hierarchy{mount: m.point, own: m.dir(path), v2: true}
+				add(h, strings.Fields(readString(filepath.Join(h.own, "cgroup.controllers"))))
+				break
+			}
+		}
+	}
+	return list
+}
+
+// cgroupMount is a mounted cgroup file system (proc_pid_mountinfo(5)).
+type cgroupMount struct {
+	root    string // the cgroup that the mount point shows
+	point   string
+	v2      bool
+	options []string // of the file system: the controllers, in version 1
+}
+
+// dir is where the cgroup at path is seen.
+func (m *cgroupMount) dir(path string) string {
+	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.root, "/")+"/"); ok {
+		return filepath.Join(m.point, rel)
+	}
+	return filepath.Join(m.point, path)
+}
+
+func cgroupMounts(mountinfo string) []cgroupMount {
+	var list []cgroupMount
+	for line := range strings.Lines(mountinfo) {
+		// ID parent major:minor root point options [fields...] - type source options
+		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 || g[0] != "cgroup" && g[0] != "cgroup2" {
+			continue
+		}
+		list = append(list, cgroupMount{root: f[3], point: f[4], v2: g[0] == "cgroup2", options: strings.Split(g[2], ",")})
+	}
+	return list
+}
+
+// thisHierarchies are the hierarchies that this process is in.
+func thisHierarchies() []hierarchy {
+	return hierarchies(readString("/proc/self/mountinfo")+"\n", readString("/proc/self/cgroup")+"\n")
+}
+
+// limits are what a task's cgroup holds it to.
+type limits struct {
+	memory  int64 // bytes; 0: none
+	threads int   // share of the CPUs, relative to other tasks
+}
+
+// cgroups makes a cgroup for each task. The run as a whole is held to its cores
+// by a quota on the parent, and a task to its threads by a share: a tool that
+// starts more threads than it was given takes nothing from other tasks, and no
+// core stays idle while a task could use it.
+type cgroups struct {
+	parents []parent
+	limits  limits
+}
+
+// parent is premix's own cgroup in a hierarchy, in which the tasks' cgroups are.
+type parent struct {
+	hierarchy
+	dir     string
+	moved   string   // version 2: the leaf this process moved to, "" if it did not
+	enabled []string // version 2: controllers enabled for the children of own
+}
+
+// parentName is the name of the parents of this process. It holds what is needed
+// to tell whether its process is alive, whatever process has its number now:
+// premix-PID.STARTTIME.PIDNAMESPACE
+func parentName(pid int) string {
+	return fmt.Sprintf("premix-%d.%s.%s", pid, startTime(pid), pidNamespace())
+}
+
+// startTime is when a process started, in clock ticks since boot; "" if there is
+// no such process (proc_pid_stat(5), field 22).
+func startTime(pid int) string {
+	stat := readString(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name, field 2, is in parentheses and may hold anything.
+	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(f) < 20 || f[0] == "Z" {
+		return ""
+	}
+	return f[19]
+}
+
+func pidNamespace() string {
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "0"
+	}
+	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
+}
+
+// newCgroups makes the parents. What cannot be had is told in reasons, for
+// people; with no parent at all it returns nil.
+func newCgroups(list []hierarchy, cores int, l limits) (c *cgroups, reasons []string) {
+	c = &cgroups{limits: l}
+	for _, h := range list {
+		cleanStale(h.own)
+		p, err := newParent(h, cores)
+		if err != nil {
+			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(h.controllers, "+"), err))
+			continue
+		}
+		c.parents = append(c.parents, p)
+	}
+	if len(list) == 0 {
+		reasons = append(reasons, "no cgroup hierarchy is mounted")
+	}
+	if len(c.parents) == 0 {
+		return nil, reasons
+	}
+	return c, reasons
+}
+
+func newParent(h hierarchy, cores int) (p parent, err error) {
+	p = parent{hierarchy: h, dir: filepath.Join(h.own, parentName(os.Getpid()))}
+	if err := os.Mkdir(p.dir, 0o755); err != nil {
+		return p, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if h.v2 {
+		if err := p.delegate(); err != nil {
+			return p, err
+		}
+	}
+	if p.has("cpu") {
+		if err := p.setQuota(cores); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+func (p *parent) has(controller string) bool { return slices.Contains(p.controllers, controller) }
+
+// setQuota holds all tasks together to a number of cores.
+func (p *parent) setQuota(cores int) error {
+	if p.v2 {
+		return write(p.dir, "cpu.max", fmt.Sprintf("%d %d", cores*cpuPeriod, cpuPeriod))
+	}
+	err := write(p.dir, "cpu.cfs_quota_us", strconv.Itoa(cores*cpuPeriod))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil // a kernel without CFS bandwidth control: shares alone then
+	}
+	return err
+}
+
+// delegate makes the controllers available to the tasks' cgroups. In version 2
+// a cgroup with processes in it cannot have children with controllers; if this
+// process is the only one in its cgroup, as in a delegated systemd scope, it
+// moves into a leaf beside the tasks.
+func (p *parent) delegate() error {
+	present := strings.Fields(readString(filepath.Join(p.own, "cgroup.subtree_control")))
+	for _, c := range p.controllers {
+		if slices.Contains(present, c) {
+			continue
+		}
+		err := write(p.own, "cgroup.subtree_control", "+"+c)
+		if errors.Is(err, unix.EBUSY) && p.moved == "" {
+			if err := p.moveAside(); err != nil {
+				return err
+			}
+			err = write(p.own, "cgroup.subtree_control", "+"+c)
+		}
+		if err != nil {
+			return err
+		}
+		p.enabled = append(p.enabled, c)
+	}
+	for _, c := range p.controllers {
+		if err := write(p.dir, "cgroup.subtree_control", "+"+c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *parent) moveAside() error {
+	self := strconv.Itoa(os.Getpid())
+	for _, pid := range strings.Fields(readString(filepath.Join(p.own, "cgroup.procs"))) {
+		if pid != self {
+			return fmt.Errorf("%s holds other processes than premix: %w", p.own, unix.EBUSY)
+		}
+	}
+	leaf := filepath.Join(p.dir, "premix")
+	if err := os.Mkdir(leaf, 0o755); err != nil {
+		return err
+	}
+	if err := write(leaf, "cgroup.procs", self); err != nil {
+		return errors.Join(err, os.Remove(leaf))
+	}
+	p.moved = leaf
+	return nil
+}
+
+// close removes the parent and puts back what was changed for it.
+func (p *parent) close() error {
+	var errs []error
+	if p.moved != "" {
+		for _, c := range p.controllers {
+			// It fails where the controller was not enabled yet.
+			_ = write(p.dir, "cgroup.subtree_control", "-"+c)
+		}
+		for _, c := range p.enabled {
+			errs = append(errs, write(p.own, "cgroup.subtree_control", "-"+c))
+		}
+		errs = append(errs, write(p.own, "cgroup.procs", strconv.Itoa(os.Getpid())), os.Remove(p.moved))
+	}
+	return errors.Join(append(errs, removeGroups(p.dir))...)
+}
+
+// close removes the parents. Tasks that still run are killed.
+func (c *cgroups) close() error {
+	if c == nil {
+		return nil
+	}
+	var errs []error
+	for i := range c.parents {
+		errs = append(errs, c.parents[i].close())
+	}
+	return errors.Join(errs...)
+}
+
+// group is the cgroup of one try.
+type group struct {
+	dirs   []string // one a hierarchy
+	memory string   // the directory that has the memory controller, "" if none
+	v2     bool     // memory is in version 2
+}
+
+// add makes the cgroup of a try.
+func (c *cgroups) add(name string) (g *group, err error) {
+	if c == nil {
+		return &group{}, nil
+	}
+	g = &group{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.remove())
+		}
+	}()
+	for i := range c.parents {
+		p := &c.parents[i]
+		dir := filepath.Join(p.dir, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return g, err
+		}
+		g.dirs = append(g.dirs, dir)
+		if p.has("memory") {
+			g.memory, g.v2 = dir, p.v2
+		}
+		if err := p.limit(dir, c.limits); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
+}
+
+func (p *parent) limit(dir string, l limits) error {
+	if p.has("pids") {
+		if err := write(dir, "pids.max", strconv.Itoa(maxPids)); err != nil {
+			return err
+		}
+	}
+	if p.has("cpu") {
+		// The scales are 1024 and 100 for one thread (cgroups v1 and v2).
+		var err error
+		if p.v2 {
+			err = write(dir, "cpu.weight", strconv.Itoa(min(100*l.threads, 10000)))
+		} else {
+			err = write(dir, "cpu.shares", strconv.Itoa(1024*l.threads))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !p.has("memory") || l.memory == 0 {
+		return nil
+	}
+	bytes := strconv.FormatInt(l.memory, 10)
+	// A task that swaps is as good as lost and takes the others with it, so the
+	// limit covers swap. A kernel without swap accounting lacks those files.
+	if p.v2 {
+		return errors.Join(
+			write(dir, "memory.max", bytes),
+			optional(write(dir, "memory.swap.max", "0")),
+			optional(write(dir, "memory.oom.group", "1")))
+	}
+	return errors.Join(
+		write(dir, "memory.limit_in_bytes", bytes),
+		optional(write(dir, "memory.memsw.limit_in_bytes", bytes)))
+}
+
+func optional(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
+// oomKills is how many processes of the try the kernel killed at the limit.
+//
+// The peak that the memory controller tells is not used for records: it counts
+// page cache, which the kernel gives back when it has to, and in a hot or forked
+// start it counts shared pages for whichever task touched them first.
+func (g *group) oomKills() int {
+	if g.memory == "" {
+		return 0
+	}
+	name := "memory.oom_control"
+	if g.v2 {
+		name = "memory.events"
+	}
+	for line := range strings.Lines(readString(filepath.Join(g.memory, name))) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
+			return int(number(f[1]))
+		}
+	}
+	return 0
+}
+
+// remove kills what is left of the try and removes its cgroup.
+func (g *group) remove() error {
+	var errs []error
+	for _, dir := range g.dirs {
+		errs = append(errs, removeGroup(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// removeGroups removes a cgroup and those below it.
+func removeGroups(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, removeGroups(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(append(errs, err, removeGroup(dir))...)
+}
+
+// removeGroup kills the processes of a cgroup and removes it.
+func removeGroup(dir string) error {
+	// Most tries have left nothing by now.
+	pause, deadline := time.Millisecond, time.Now().Add(removeWait)
+	for {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}
+		}
+		killGroup(dir)
+		time.Sleep(pause)
+		pause = min(2*pause, 100*time.Millisecond)
+	}
+}
+
+// killGroup sends SIGKILL to the processes in a cgroup. One that is forking may
+// escape it: the caller repeats it until the cgroup is empty.
+func killGroup(dir string) {
+	if write(dir, "cgroup.kill", "1") == nil {
+		return // version 2, Linux 5.14
+	}
+	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		// 0 stands for a process of another PID namespace, and for kill(2) it
+		// would be this process' group.
+		if pid, err := strconv.Atoi(s.Text()); err == nil && pid > 0 && pid != os.Getpid() {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may be gone already
+		}
+	}
+}
+
+// cleanStale removes the parents that premix processes left in a cgroup when they
+// were killed. What cannot be removed stays for the next one.
+func cleanStale(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), "premix-")
+		f := strings.Split(rest, ".")
+		if !ok || len(f) != 3 || f[2] != pidNamespace() {
+			continue
+		}
+		pid, err := strconv.Atoi(f[0])
+		if err != nil || pid == os.Getpid() || startTime(pid) == f[1] {
+			continue
+		}
+		_ = removeGroups(filepath.Join(dir, e.Name()))
+	}
+}
+
+// write writes a control file of a cgroup. The kernel refuses to make one that
+// does not exist with fs.ErrPermission.
+func write(dir, name, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

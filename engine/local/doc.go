@@ -1,0 +1,25 @@
+// Package local is the engine that runs tasks on this machine.
+//
+// Words:
+//
+//   - slot: one of the places in which a task runs. There are as many as the
+//     cores and the memory given allow, and no task waits for anything but a
+//     slot.
+//   - budget: the cores and the memory that a run may take. Memory is only
+//     counted for a recipe that declares it.
+//   - grace: the time between SIGTERM and SIGKILL.
+//   - cause: why a try failed; see record.Task.
+//
+// How a try goes: a work directory and a cgroup are made, the tool is started
+// through hotstart, and its pipe, if the recipe has one, is started on its
+// standard output. When both have ended, the slot is free again. Then outputs are
+// checked, made durable and renamed into the run directory, standard error is
+// appended to stderr.log, the record is committed, and the work directory
+// removed. That second half overlaps with the next task in the slot, and tasks
+// that end at about the same time share an fsync.
+//
+// A run stops starting tasks, and lets those that run end, if the first failure
+// is to stop it (Options.FailFast), or if the disk of the run directory is full,
+// since no further task could succeed. If it is interrupted, it ends the running
+// tasks too: SIGTERM, grace, SIGKILL.
+package local

@@ -1,0 +1,55 @@
+package local
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// FailedError tells that some tasks of a run failed, or were not run.
+type FailedError struct {
+	Failed int
+	NotRun int
+	Tasks  int
+	Way    string
+}
+
+func (e *FailedError) Error() string {
+	switch {
+	case e.NotRun == 0:
+		return fmt.Sprintf("%d of %d tasks failed", e.Failed, e.Tasks)
+	case e.Failed == 0:
+		return fmt.Sprintf("%d of %d tasks were not run", e.NotRun, e.Tasks)
+	}
+	return fmt.Sprintf("%d of %d tasks failed, %d were not run", e.Failed, e.Tasks, e.NotRun)
+}
+
+// Hint names the way out.
+func (e *FailedError) Hint() string { return e.Way }
+
+// Interrupted is the cause with which a caller cancels the context of Run, and
+// the error that Run then returns.
+type Interrupted struct {
+	Signal syscall.Signal
+	Dir    string // run directory; set by Run
+}
+
+func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
+
+// Hint names the way out.
+func (e *Interrupted) Hint() string {
+	if e.Dir == "" {
+		return ""
+	}
+	return "run the same command with --resume to go on"
+}
+
+// BudgetError tells that a task does not fit into the machine or the budget.
+type BudgetError struct {
+	Reason string
+	Way    string
+}
+
+func (e *BudgetError) Error() string { return e.Reason }
+
+// Hint names the way out.
+func (e *BudgetError) Hint() string { return e.Way }

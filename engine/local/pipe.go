@@ -1,0 +1,135 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/recipe"
+)
+
+// The outer shell joins the task's cgroups, which are its arguments after the
+// text, and waits for the inner one. As PID 1 of its namespace it takes all
+// processes of the pipe with it when it ends; the inner shell has a number above
+// 1 because signals to PID 1 do nothing by default (pid_namespaces(7)).
+const (
+	bashWrapper = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; bash -o pipefail -c "$text"; exit $?`
+	shWrapper   = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; sh -c "$text"; exit $?`
+)
+
+// pipe is the shell that a recipe's pipe runs in.
+type pipe struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it has ended
+	code  int           // exit status; -1 if killed
+	sig   syscall.Signal
+}
+
+// startPipe starts a pipe on the tool's standard output. Its own standard output
+// and standard error are files in the work directory. It is its own process
+// group, ends with premix, and, where premix may make PID namespaces, has its own.
+func startPipe(text, work string, env, cgroups []string, stdin *os.File) (*pipe, error) {
+	// The reading end of a FIFO was opened without waiting; programs wait.
+	if err := unix.SetNonblock(int(stdin.Fd()), false); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	stdout, err := os.Create(filepath.Join(work, recipe.PipeStdoutName))
+	if err != nil {
+		return nil, err
+	}
+	defer stdout.Close()
+	stderr, err := os.Create(filepath.Join(work, pipeStderrName))
+	if err != nil {
+		return nil, err
+	}
+	defer stderr.Close()
+	shell, wrapper := "bash", bashWrapper
+	if _, err := exec.LookPath(shell); errors.Is(err, exec.ErrNotFound) {
+		shell, wrapper = "sh", shWrapper
+	}
+	cmd := exec.Command(shell, append([]string{"-c", wrapper, "premix", text}, cgroups...)...)
+	cmd.Dir, cmd.Env = work, env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
+	}
+	err = spawn(cmd)
+	if errors.Is(err, unix.EPERM) && cmd.SysProcAttr.Cloneflags != 0 {
+		// Root without CAP_SYS_ADMIN, as in most containers.
+		again := exec.Command(shell, cmd.Args[1:]...)
+		again.Dir, again.Env = cmd.Dir, cmd.Env
+		again.Stdin, again.Stdout, again.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
+		again.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+		cmd = again
+		err = spawn(cmd)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start the pipe: %w", err)
+	}
+	p := &pipe{cmd: cmd, ended: make(chan struct{})}
+	go p.wait()
+	return p, nil
+}
+
+// shellSignal is what a shell adds to a signal's number for a status.
+const shellSignal = 128
+
+func (p *pipe) wait() {
+	defer close(p.ended)
+	// How it ended is in ProcessState.
+	_ = p.cmd.Wait()
+	// The rest of its group, where it has no namespace of its own.
+	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+	st, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok:
+		p.code = -1
+	case st.Signaled():
+		p.code, p.sig = -1, st.Signal()
+	case st.ExitStatus() > shellSignal && unix.SignalName(syscall.Signal(st.ExitStatus()-shellSignal)) != "":
+		p.code, p.sig = -1, syscall.Signal(st.ExitStatus()-shellSignal)
+	default:
+		p.code = st.ExitStatus()
+	}
+}
+
+// ok tells whether a pipe that has ended succeeded.
+func (p *pipe) ok() bool { return p.code == 0 && p.sig == 0 }
+
+func (p *pipe) status() (code int, sig syscall.Signal) { return p.code, p.sig }
+
+// signal sends a signal to all processes of the pipe. They may be gone already.
+func (p *pipe) signal(sig syscall.Signal) {
+	select {
+	case <-p.ended: // the number may be another's by now
+	default:
+		_ = unix.Kill(-p.cmd.Process.Pid, sig)
+	}
+}
+
+// usage is what the processes of a pipe took.
+type usage struct {
+	user, system  time.Duration
+	maxRSS        int64 // bytes, of the largest process
+	read, written int64 // bytes from and to storage
+}
+
+// blockSize is the unit of ru_inblock and ru_oublock (getrusage(2)), in bytes.
+const blockSize = 512
+
+// usage tells what the pipe took; it has ended.
+func (p *pipe) usage() usage {
+	u := usage{user: p.cmd.ProcessState.UserTime(), system: p.cmd.ProcessState.SystemTime()}
+	if ru, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		u.maxRSS = ru.Maxrss * 1024
+		u.read, u.written = ru.Inblock*blockSize, ru.Oublock*blockSize
+	}
+	return u
+}

@@ -1,0 +1,136 @@
+package local
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How often the progress line is written: on a terminal it is rewritten, else
+// there is one line after another.
+const (
+	terminalInterval = 200 * time.Millisecond
+	plainInterval    = 10 * time.Second
+)
+
+// progress writes notices and a progress line. It is safe for concurrent use.
+type progress struct {
+	terminal bool
+
+	mu    sync.Mutex // guards what follows
+	w     io.Writer  // nil: nothing is written
+	drawn bool       // the progress line is on the terminal
+}
+
+func newProgress(w io.Writer, terminal bool) *progress {
+	return &progress{w: w, terminal: terminal}
+}
+
+func (p *progress) interval() time.Duration {
+	if p.terminal {
+		return terminalInterval
+	}
+	return plainInterval
+}
+
+// notice writes one line for people.
+func (p *progress) notice(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w == nil {
+		return
+	}
+	p.erase()
+	// A terminal that went away is no reason to end a run.
+	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
+}
+
+// draw writes the state of a schedule.
+func (p *progress) draw(s *schedule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w == nil {
+		return
+	}
+	line := s.line(time.Now())
+	if p.terminal {
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[2K%s", line)
+		p.drawn = true
+		return
+	}
+	_, _ = fmt.Fprintln(p.w, line)
+}
+
+// clear removes the progress line.
+func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.erase()
+}
+
+// erase removes the progress line. The caller holds mu.
+func (p *progress) erase() {
+	if p.drawn {
+		_, _ = io.WriteString(p.w, "\r\x1b[2K")
+		p.drawn = false
+	}
+}
+
+// line is the progress line.
+func (s *schedule) line(now time.Time) string {
+	var b strings.Builder
+	over := s.succeeded + s.failed
+	fmt.Fprintf(&b, "%d/%d done, %d running", s.before+s.succeeded, s.before+s.total, s.running)
+	if s.failed > 0 {
+		fmt.Fprintf(&b, ", %d failed", s.failed)
+	}
+	for i, kind := range slices.Sorted(maps.Keys(s.kinds)) {
+		sep := ", "
+		if i == 0 {
+			sep = " · "
+		}
+		fmt.Fprintf(&b, "%s%s %d", sep, kind, len(s.kinds[kind].seconds))
+	}
+	if elapsed := now.Sub(s.begun); over > 0 && elapsed > 0 {
+		left := time.Duration(float64(elapsed) / float64(over) * float64(s.total-over))
+		fmt.Fprintf(&b, " · %s · %s left", rateText(float64(over)/elapsed.Seconds()), durationText(left))
+	}
+	return b.String()
+}
+
+// rateText is a rate per second, minute or hour, whichever reads best.
+func rateText(perSecond float64) string {
+	switch {
+	case perSecond >= 1:
+		return fmt.Sprintf("%.1f/s", perSecond)
+	case perSecond >= 1.0/60:
+		return fmt.Sprintf("%.1f/min", perSecond*60)
+	}
+	return fmt.Sprintf("%.1f/h", perSecond*3600)
+}
+
+// durationText is a duration as h:mm:ss or m:ss.
+func durationText(d time.Duration) string {
+	s := int(d.Round(time.Second).Seconds())
+	if s >= 3600 {
+		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
+	}
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}
+
+// bytesText is a size in binary units.
+func bytesText(n int64) string {
+	const units = "KMGT"
+	v, unit := float64(n), ""
+	for i := 0; v >= 1024 && i < len(units); i++ {
+		v, unit = v/1024, units[i:i+1]
+	}
+	if v == float64(int64(v)) || unit == "" {
+		return fmt.Sprintf("%d%s", int64(v), unit)
+	}
+	return fmt.Sprintf("%.1f%s", v, unit)
+}

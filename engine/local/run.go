@@ -1,0 +1,253 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"premix/engine"
+	"premix/hotstart"
+	"premix/recipe"
+)
+
+// Grace is the usual time between SIGTERM and SIGKILL.
+const Grace = 10 * time.Second
+
+// Options say what to run, where and how.
+type Options struct {
+	Recipe string // file
+	Sheet  string // file
+	Out    string // run directory
+	Store  string // of snapshots; empty: hotstart.DefaultStore
+
+	Start    hotstart.Kind // wished kind of start
+	Jobs     int           // slots; 0: cores divided by threads
+	Threads  int           // of one task; 0: the recipe's
+	Memory   int64         // budget in bytes; 0: what the machine has
+	Resume   bool
+	Retries  int           // of a task; negative: the recipe's
+	Timeout  time.Duration // of a try; 0: the recipe's
+	FailFast bool
+	Grace    time.Duration // 0: Grace
+
+	// Kill is closed to end the running tasks at once, after the context was
+	// cancelled to end them gracefully. nil: never.
+	Kill <-chan struct{}
+
+	Messages io.Writer // notices and progress, for people; nil: none
+	Terminal bool      // Messages is a terminal: one progress line, rewritten
+}
+
+// Run runs the tasks of a recipe over a sample sheet and returns when all have
+// ended. If ctx is cancelled with an *Interrupted as cause, running tasks are
+// ended and that error is returned; other errors are recipe.Problems,
+// *hotstart.Unavailable, *engine.DirError, *BudgetError, and *FailedError if not
+// every task succeeded. The summary is nil if no task could be run at all.
+func Run(ctx context.Context, o Options) (_ *Summary, err error) {
+	if o.Grace == 0 {
+		o.Grace = Grace
+	}
+	rec, err := recipe.Load(o.Recipe)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := rec.Sheet(o.Sheet)
+	if err != nil {
+		return nil, err
+	}
+	threads := o.Threads
+	if threads == 0 && o.Resume {
+		// A run goes on as it was begun. Where there is none, Open begins one.
+		if old, err := engine.ReadPlan(o.Out); err == nil {
+			threads = old.Header.Threads
+		}
+	}
+	plan, err := engine.NewPlan(rec, o.Sheet, samples, threads, 0)
+	if err != nil {
+		return nil, err
+	}
+	plan.Header.Start = string(o.Start)
+	seen := thisHierarchies()
+	slots, err := countSlots(o, plan, seen)
+	if err != nil {
+		return nil, err
+	}
+	run, err := engine.Open(o.Out, plan, o.Resume)
+	if err != nil {
+		return nil, err
+	}
+	p := newProgress(o.Messages, o.Terminal)
+	defer func() {
+		p.clear()
+		if cerr := run.Close(); cerr != nil {
+			p.notice("note: closing the run: %v", cerr)
+		}
+	}()
+	s := newSchedule(run, rec, o, p)
+	if s.total > 0 {
+		if err := s.prepare(ctx, rec, samples); err != nil {
+			return nil, interrupted(ctx, run, err)
+		}
+		defer func() { err = errors.Join(err, s.starter.Close()) }()
+		var reasons []string
+		s.groups, reasons = newCgroups(seen, budgetCores(o, cores(seen)), limits{memory: plan.Header.Memory, threads: plan.Header.Threads})
+		for _, r := range reasons {
+			p.notice("note: tasks run without this limit: %s", r)
+		}
+		s.work(ctx, slots)
+		if err := s.groups.close(); err != nil {
+			p.notice("note: a cgroup is left: %v", err)
+		}
+	}
+	p.clear()
+	sum := s.summary()
+	switch {
+	case ctx.Err() != nil:
+		return sum, interrupted(ctx, run, ctx.Err())
+	case s.broken != nil:
+		return sum, s.broken
+	case sum.Failed+sum.NotRun > 0:
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command with --resume: tasks that are done are not run again"}
+	}
+	return sum, nil
+}
+
+// interrupted is err, or what ctx was cancelled with.
+func interrupted(ctx context.Context, run *engine.Run, err error) error {
+	var i *Interrupted
+	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
+		return &Interrupted{Signal: i.Signal, Dir: run.Dir}
+	}
+	return err
+}
+
+// budgetCores is how many cores all tasks together may use: those there are, or
+// more where the user wishes for more.
+func budgetCores(o Options, have int) int {
+	return max(have, o.Jobs*max(o.Threads, 1))
+}
+
+// countSlots is how many tasks run at a time.
+func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
+	have, err := memory(seen)
+	if err != nil {
+		return 0, err
+	}
+	budget, told := have, "this machine has"
+	if o.Memory > 0 {
+		budget, told = o.Memory, "--memory allows"
+	}
+	slots := o.Jobs
+	if slots == 0 {
+		slots = max(1, cores(seen)/plan.Header.Threads)
+	}
+	need := plan.Header.Memory
+	if need == 0 {
+		return slots, nil
+	}
+	if need > budget {
+		return 0, &BudgetError{
+			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, bytesText(need), told, bytesText(budget)),
+			Way:    "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
+		}
+	}
+	return min(slots, int(budget/need)), nil
+}
+
+// prepare makes the starter and what the wished kind of start needs.
+func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample) error {
+	starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
+		Store: s.o.Store,
+		Start: s.o.Start,
+		Tasks: s.total,
+		Log:   func(format string, args ...any) { s.progress.notice("note: "+format, args...) },
+	})
+	if err != nil {
+		return err
+	}
+	scratch, err := s.run.Scratch("prepare")
+	if err != nil {
+		return errors.Join(err, starter.Close())
+	}
+	defer os.RemoveAll(scratch)
+	if err := starter.Prepare(ctx, probe(rec, samples), scratch); err != nil {
+		return errors.Join(err, starter.Close())
+	}
+	s.starter = starter
+	kind, reason := starter.Decision()
+	s.progress.notice("tasks start %s: %s", kind, reason)
+	return nil
+}
+
+// probe is what a start is proved with: the recipe's probe, or else the first
+// sample; by fixed input name.
+func probe(rec *recipe.Recipe, samples []recipe.Sample) map[string]string {
+	if rec.Probe != nil {
+		return rec.Files(rec.Probe)
+	}
+	if len(samples) > 0 {
+		return rec.Files(samples[0].Inputs)
+	}
+	return nil
+}
+
+// PrepareOptions say what to prepare.
+type PrepareOptions struct {
+	Recipe   string // file
+	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
+	Store    string // of snapshots; empty: hotstart.DefaultStore
+	Start    hotstart.Kind
+	Threads  int       // 0: the recipe's
+	Messages io.Writer // notices, for people; nil: none
+}
+
+// Prepared tells how tasks of a recipe are going to start.
+type Prepared struct {
+	Recipe  string        `json:"recipe"`
+	Start   hotstart.Kind `json:"start"`
+	Reason  string        `json:"reason"`
+	Seconds float64       `json:"seconds"` // that preparing took
+}
+
+// Prepare makes and proves what hot starts of a recipe need, without a run.
+func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
+	rec, err := recipe.Load(o.Recipe)
+	if err != nil {
+		return nil, err
+	}
+	var samples []recipe.Sample
+	if o.Sheet != "" {
+		if samples, err = rec.Sheet(o.Sheet); err != nil {
+			return nil, err
+		}
+		rec.Probe = nil
+	}
+	begun := time.Now()
+	p := newProgress(o.Messages, false)
+	starter, err := hotstart.New(rec.Spec(o.Threads, 0), hotstart.Options{
+		Store: o.Store,
+		Start: o.Start,
+		Log:   func(format string, args ...any) { p.notice("note: "+format, args...) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, starter.Close()) }()
+	scratch, err := os.MkdirTemp("", "premix-prepare-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	if err := starter.Prepare(ctx, probe(rec, samples), scratch); err != nil {
+		var i *Interrupted
+		if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
+			return nil, i
+		}
+		return nil, err
+	}
+	kind, reason := starter.Decision()
+	return &Prepared{Recipe: rec.Name, Start: kind, Reason: reason, Seconds: time.Since(begun).Seconds()}, nil
+}

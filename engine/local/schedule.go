@@ -1,0 +1,204 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"premix/engine"
+	"premix/hotstart"
+	"premix/recipe"
+	"premix/record"
+)
+
+// maxFinishing is how many tries may be between their tool's end and their
+// record. More would only grow the work directories of a slow disk.
+const maxFinishing = 64
+
+// maxFailures is how many failures a summary tells in full.
+const maxFailures = 10
+
+// schedule is the state of one invocation. Everything but the tries themselves
+// happens in the goroutine that calls work.
+type schedule struct {
+	run      *engine.Run
+	o        Options
+	timeout  time.Duration
+	retries  int
+	starter  *hotstart.Starter
+	groups   *cgroups
+	files    func(map[string]string) map[string]string // input names to fixed names
+	env      []string                                  // of tool and pipe
+	progress *progress
+
+	total     int // tasks to run in this invocation
+	before    int // tasks that were done before
+	queue     []job
+	begun     time.Time
+	succeeded int
+	failed    int
+	running   int
+	kinds     map[string]*kindTally
+	failures  []Failure
+	broken    error // why nothing more can be run
+	stopped   bool  // no more tasks are started
+}
+
+// job is a task that waits for a slot.
+type job struct {
+	task   *engine.Task
+	try    int
+	last   int // number of the last try that it may have
+	queued time.Time
+}
+
+// kindTally gathers what the summary tells of a kind of start.
+type kindTally struct {
+	seconds, latencies []float32
+}
+
+// outcome is what becomes of a try.
+type outcome struct {
+	job job
+	rec *record.Task
+	err error // the record could not be committed
+}
+
+func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress) *schedule {
+	s := &schedule{
+		run: run, o: o, progress: p, files: rec.Files,
+		env:     rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env,
+		timeout: rec.Timeout, retries: rec.Retries,
+		kinds: make(map[string]*kindTally),
+		begun: time.Now(),
+	}
+	if o.Timeout > 0 {
+		s.timeout = o.Timeout
+	}
+	if o.Retries >= 0 {
+		s.retries = o.Retries
+	}
+	for _, t := range run.Pending() {
+		tries := run.Tries(t.Task)
+		s.queue = append(s.queue, job{task: t, try: tries + 1, last: tries + 1 + s.retries})
+	}
+	s.total = len(s.queue)
+	s.before = len(run.Plan.Tasks) - s.total
+	return s
+}
+
+// work runs the queue in the given number of slots.
+func (s *schedule) work(ctx context.Context, slots int) {
+	s.begun = time.Now()
+	for i := range s.queue {
+		s.queue[i].queued = s.begun
+	}
+	free := make([]int, 0, slots)
+	for i := range slots {
+		free = append(free, slots-1-i)
+	}
+	var (
+		ended     = make(chan int)     // a slot whose tool has ended
+		done      = make(chan outcome) // a try that is over
+		finishing = 0
+	)
+	tick := time.NewTicker(s.progress.interval())
+	defer tick.Stop()
+	interrupt := ctx.Done()
+	for {
+		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < maxFinishing {
+			j, slot := s.queue[0], free[len(free)-1]
+			s.queue, free = s.queue[1:], free[:len(free)-1]
+			s.running++
+			go func() { done <- s.try(ctx, j, slot, func() { ended <- slot }) }()
+		}
+		if s.running+finishing == 0 && (s.stopped || len(s.queue) == 0) {
+			return
+		}
+		select {
+		case slot := <-ended:
+			free = append(free, slot)
+			s.running--
+			finishing++
+		case out := <-done:
+			finishing--
+			s.settle(out)
+		case <-interrupt:
+			interrupt, s.stopped = nil, true
+			s.progress.notice("ending %d running tasks (again to kill them)", s.running)
+		case <-tick.C:
+			s.progress.draw(s)
+		}
+	}
+}
+
+// settle counts a try that is over, or puts its task back into the queue.
+func (s *schedule) settle(out outcome) {
+	rec := out.rec
+	if out.err != nil {
+		// Without a journal nothing that is run can be known to be done.
+		s.stopped = true
+		if s.broken == nil {
+			s.broken = &journalError{err: out.err}
+		}
+		if rec.OK() {
+			rec.Cause, rec.Error = record.CauseInternal, fmt.Sprintf("the record could not be written: %v", out.err)
+		}
+	}
+	if rec.OK() {
+		s.succeeded++
+		k := s.kinds[rec.Start]
+		if k == nil {
+			k = &kindTally{}
+			s.kinds[rec.Start] = k
+		}
+		k.seconds = append(k.seconds, float32(rec.Seconds))
+		k.latencies = append(k.latencies, float32(rec.Latency))
+		return
+	}
+	if !s.stopped && out.job.try < out.job.last && again(rec.Cause) {
+		s.progress.notice("sample %s, try %d: %s; trying again", rec.Sample, rec.Try, rec.Error)
+		out.job.try++
+		out.job.queued = time.Now()
+		s.queue = append(s.queue, out.job)
+		return
+	}
+	if rec.Cause == record.CauseInterrupted {
+		return
+	}
+	s.failed++
+	if len(s.failures) < maxFailures {
+		// Its absence from the log is no reason to hide the failure itself.
+		tail, _ := engine.Stderr(s.run.Dir, rec, stderrLines)
+		s.failures = append(s.failures, Failure{
+			Task: rec.Task, Sample: rec.Sample, Try: rec.Try,
+			Error: rec.Error, Hint: rec.Hint, Stderr: tail,
+		})
+	}
+	switch {
+	case s.stopped:
+	case rec.Cause == record.CauseDisk:
+		s.stopped = true
+		s.progress.notice("the disk of %s is full: no more tasks are started", s.run.Dir)
+	case s.o.FailFast:
+		s.stopped = true
+		s.progress.notice("sample %s failed: no more tasks are started", rec.Sample)
+	}
+}
+
+// again tells whether another try may do better.
+func again(cause string) bool {
+	return !slices.Contains([]string{record.CauseInterrupted, record.CauseDisk, record.CauseInput}, cause)
+}
+
+// journalError tells that records cannot be written.
+type journalError struct{ err error }
+
+func (e *journalError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
+func (e *journalError) Unwrap() error { return e.err }
+
+// Hint names the way out.
+func (e *journalError) Hint() string {
+	return "make room or mend the disk, then run the same command with --resume"
+}

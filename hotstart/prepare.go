@@ -394,7 +394,11 @@ func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo)
 		return err
 	}
 	p.end()
-	if err := copyDir(templateDir, filepath.Join(snap.Dir, workName), p.spec.Inputs); err != nil {
+	workDir := filepath.Join(snap.Dir, workName)
+	if err := os.Mkdir(workDir, 0o700); err != nil {
+		return err
+	}
+	if err := copyDir(templateDir, workDir, p.spec.Inputs); err != nil {
 		return err
 	}
 	if err := criu.Settle(copyImages, FixedDir); err != nil {

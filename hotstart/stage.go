@@ -47,7 +47,11 @@ func StageMain() int {
 		chld:   make(chan os.Signal, 1),
 		stdout: -1,
 	}
-	syscall.CloseOnExec(stageSocket)
+	// Whatever premix itself was started with (a job control pipe of make, a
+	// terminal) is none of the tool's business, and could not be restored.
+	if err := unix.CloseRange(stageSocket, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return 2
+	}
 	if err := s.link.receive(&s.cfg); err != nil {
 		return 2
 	}
@@ -187,10 +191,7 @@ func (s *stage) enterNamespaces() error {
 			return fmt.Errorf("cover %s: %w", s.cfg.Hide, err)
 		}
 	}
-	if err := os.Chdir(FixedDir); err != nil {
-		return err
-	}
-	return os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0)
+	return os.Chdir(FixedDir)
 }
 
 const hideOptions = "size=4k,mode=0555"
@@ -222,6 +223,11 @@ func (s *stage) exec() (int, error) {
 		return 0, err
 	}
 	defer leave()
+	if s.cfg.Namespaces {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0); err != nil {
+			return 0, fmt.Errorf("choose the tool's process id: %w", err)
+		}
+	}
 	p, err := os.StartProcess(path, s.cfg.Argv, &os.ProcAttr{
 		Dir: dir, Env: s.cfg.Env, Files: []*os.File{stdin, stdout, stderr},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},

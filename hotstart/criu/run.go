@@ -117,7 +117,7 @@ func errorLines(r io.Reader) []string {
 	var lines []string
 	for s := bufio.NewScanner(r); s.Scan() && len(lines) < 8; {
 		_, text, ok := strings.Cut(s.Text(), "Error ")
-		if !ok {
+		if !ok || strings.Contains(text, "RLIMIT_NOFILE") { // asked for, not needed
 			continue
 		}
 		// The source position in brackets is of no use to the user.

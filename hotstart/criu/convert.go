@@ -63,9 +63,6 @@ type Options struct {
 	// Memory is the size of the machine's memory in bytes: what a VMA may grow
 	// by at most, and so the least hole behind each slot.
 	Memory int64
-	// WorkDir is the directory whose files differ from restore to restore: CRIU
-	// must not insist on their sizes.
-	WorkDir string
 }
 
 // Slot is one VMA's part of the page file.
@@ -82,8 +79,8 @@ type Converted struct {
 }
 
 // Settle makes the images of a process that was dumped while it was stopped
-// restore as running, and strips the sizes of files in workDir, which CRIU
-// compares at restore. Both kinds of restore need it.
+// restore as running, and strips the sizes and modes of files in workDir,
+// which CRIU compares at restore. Both kinds of restore need it.
 func Settle(dir, workDir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "core-*.img"))
 	if err != nil {
@@ -113,16 +110,16 @@ func Settle(dir, workDir string) error {
 	if err != nil {
 		return err
 	}
-	prefix := strings.TrimSuffix(workDir, "/") + "/"
+	workDir = strings.TrimSuffix(workDir, "/")
 	for i := range files.entries {
 		var e fdinfo.FileEntry
 		if err := files.decode(i, &e); err != nil {
 			return err
 		}
-		if e.Reg == nil || !strings.HasPrefix(e.Reg.GetName(), prefix) {
+		if e.Reg == nil || !strings.HasPrefix(e.Reg.GetName()+"/", workDir+"/") {
 			continue
 		}
-		e.Reg.Size, e.Reg.BuildId, e.Reg.Checksum = nil, nil, nil
+		e.Reg.Size, e.Reg.Mode, e.Reg.BuildId, e.Reg.Checksum = nil, nil, nil, nil
 		if err := files.set(i, &e); err != nil {
 			return err
 		}

@@ -66,6 +66,7 @@ type preparation struct {
 	looked   bool
 	held     *stageHandle // a template at hand, not yet given to the Starter
 	viaHot   bool         // held was itself restored hot
+	behind   *program     // the tool proper behind a wrapper; nil: the command itself
 	coldDir  string       // what the probe gave cold
 	searched *Snapshot
 	begun    time.Time
@@ -161,7 +162,11 @@ func (p *preparation) find() (*Snapshot, error) {
 		return p.searched, nil
 	}
 	p.looked = true
-	snap, err := findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log)
+	want := Hot
+	if p.opt.Start == Copy {
+		want = Copy
+	}
+	snap, err := findSnapshot(p.opt.Store, p.spec, p.host.namespaces, want, p.opt.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -190,8 +195,22 @@ func (p *preparation) tryFork() error {
 	if err := p.getTemplate(); err != nil {
 		return err
 	}
+	if behind := p.held.held.Behind; behind != nil {
+		// The proof compares with a start through the wrapper.
+		p.end()
+		p.behind = behind
+		if err := p.openTemplate(roleLoad); err != nil {
+			return err
+		}
+	}
 	if why := p.held.held.NoFork; why != "" {
 		return &Unavailable{Kind: Fork, Reason: why}
+	}
+	if snap != nil && p.behind != nil && snap.Behind == nil {
+		snap.Behind = p.behind
+		if err := snap.save(); err != nil {
+			return err
+		}
 	}
 	if snap == nil {
 		// Without images it still remembers the proof.
@@ -202,7 +221,7 @@ func (p *preparation) tryFork() error {
 			snap.Remove()
 			return err
 		}
-		snap.Seconds = p.held.held.Loaded.Seconds()
+		snap.Seconds, snap.Behind = p.held.held.Loaded.Seconds(), p.behind
 		if err := snap.save(); err != nil {
 			snap.Remove()
 			return err
@@ -228,6 +247,10 @@ func (p *preparation) getTemplate() error {
 	if p.held != nil {
 		return nil
 	}
+	if p.searched != nil && p.searched.Behind != nil {
+		p.behind = p.searched.Behind
+		return p.openTemplate(roleLoad)
+	}
 	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
 		err := p.openTemplate(roleTemplate)
 		if err == nil {
@@ -251,6 +274,9 @@ func (p *preparation) openTemplate(r role) error {
 	t.Inputs = nil
 	cfg := p.config(t)
 	cfg.Role = r
+	if b := p.behind; r == roleLoad && b != nil {
+		cfg.Exe, cfg.Argv, cfg.Env = b.Exe, b.Argv, b.Env
+	}
 	p.begun = time.Now()
 	if r == roleTemplate {
 		if err := p.searched.outfit(Hot, &cfg, t); err != nil {
@@ -354,11 +380,11 @@ func (p *preparation) tryRestore(kind Kind) error {
 // takeSnapshot dumps a template that was executed afresh, and converts it
 // unless only a copy start is wanted or safe.
 func (p *preparation) takeSnapshot(kind Kind) (*Snapshot, error) {
-	if p.held != nil && p.viaHot {
+	if p.held != nil && (p.viaHot || p.behind != nil) {
 		p.end()
 	}
 	if p.held == nil {
-		p.viaHot = false
+		p.viaHot, p.behind = false, nil
 		if err := p.openTemplate(roleLoad); err != nil {
 			return nil, err
 		}

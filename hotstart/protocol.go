@@ -40,7 +40,8 @@ const (
 
 type stageConfig struct {
 	Role       role
-	Namespaces bool // own PID and mount namespaces: work in FixedDir
+	Namespaces bool   // own PID and mount namespaces: work in FixedDir
+	Exe        string // program to execute; empty: find Argv[0] by PATH
 	Argv       []string
 	Env        []string
 	Inputs     []string
@@ -106,6 +107,15 @@ type templateInfo struct {
 	Files   []string      // binary and libraries that it has mapped
 	Loaded  time.Duration // from its start until it was held
 	Written int64         // bytes on stdout so far
+	Behind  *program      // the tool proper, where a wrapper only waits for it
+}
+
+// program is what a wrapper (a shell script that chooses a build for the CPU,
+// say) has executed in the end.
+type program struct {
+	Exe  string   `json:"exe"`
+	Argv []string `json:"argv"`
+	Env  []string `json:"env"`
 }
 
 // link is one end of the socket.

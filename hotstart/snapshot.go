@@ -49,12 +49,12 @@ type Snapshot struct {
 	Argv        []string            `json:"argv"`
 	Created     time.Time           `json:"created"`
 	Seconds     float64             `json:"seconds"` // that preparing it took, initialisation of the tool included
-	Threads     int                 `json:"-"`
 	Fingerprint Fingerprint         `json:"fingerprint"`
 	Stamps      []Stamp             `json:"stamps"` // images; for the page file Digest covers its slots
 	Slots       []criu.Slot         `json:"slots"`
 	Unsafe      string              `json:"unsafe,omitempty"` // why its memory is not mapped
 	Proofs      map[Kind]ProofState `json:"proofs"`
+	Behind      *program            `json:"behind,omitempty"` // what to execute for a template that can be forked
 
 	Dir  string   `json:"-"`
 	lock *os.File // held shared; nil when only listed
@@ -401,13 +401,14 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 	return err
 }
 
-// find returns the newest snapshot of spec whose fingerprint holds, locked; nil
-// if there is none. What does not hold any more is told to log and removed.
-func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...any)) (*Snapshot, error) {
+// findSnapshot returns the newest snapshot of spec whose fingerprint holds,
+// locked, one with images for want before others; nil if there is none. What does not hold any more is told to log and removed.
+func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(string, ...any)) (*Snapshot, error) {
 	all, err := List(store)
 	if err != nil {
 		return nil, err
 	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].has(want) && !all[j].has(want) })
 	k := key(spec, namespaces)
 	for _, s := range all {
 		if s.Key != k {

@@ -198,9 +198,11 @@ const hideOptions = "size=4k,mode=0555"
 
 // exec starts the tool in its directory, in the task's cgroups.
 func (s *stage) exec() (int, error) {
-	path, err := lookPath(s.cfg.Argv[0], s.cfg.Env)
-	if err != nil {
-		return 0, err
+	path, err := s.cfg.Exe, error(nil)
+	if path == "" {
+		if path, err = lookPath(s.cfg.Argv[0], s.cfg.Env); err != nil {
+			return 0, err
+		}
 	}
 	dir := s.workDir()
 	stdin, err := os.Open(os.DevNull)
@@ -273,7 +275,11 @@ func (s *stage) restoreTemplate() error {
 	if err != nil {
 		return err
 	}
-	if err := s.hold([]int{pid}); err != nil {
+	pids, err := tree(pid)
+	if err != nil {
+		return err
+	}
+	if err := s.hold(pids); err != nil {
 		return err
 	}
 	return s.sendHeld(pid, begin)

@@ -365,6 +365,9 @@ func (s *stage) exchangeFIFOs() error {
 func (s *stage) sendHeld(pid int, begin time.Time) error {
 	info := templateInfo{Loaded: time.Since(begin), Written: int64(len(s.prefix))}
 	info.NoFork = s.whyNoFork()
+	if len(s.held) > 1 {
+		info.Behind = s.behindWrapper()
+	}
 	files, unsafe, err := mappedFiles(pid)
 	if err != nil {
 		return err
@@ -373,10 +376,52 @@ func (s *stage) sendHeld(pid int, begin time.Time) error {
 	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info})
 }
 
+// behindWrapper looks for the tool proper: the last of a chain of processes all
+// others of which do nothing but wait for their one child.
+func (s *stage) behindWrapper() *program {
+	for i, p := range s.held[:len(s.held)-1] {
+		nr, _, ok := p.Call(p.Threads[0])
+		if !ok || len(p.Threads) > 1 || nr != unix.SYS_WAIT4 && nr != unix.SYS_WAITID || !isChild(s.held[i+1].Pid, p.Pid) {
+			return nil
+		}
+	}
+	dir := fmt.Sprintf("/proc/%d/", s.held[len(s.held)-1].Pid)
+	exe, err := os.Readlink(dir + "exe")
+	if err != nil {
+		return nil
+	}
+	if cwd, err := os.Readlink(dir + "cwd"); err != nil || cwd != s.workDir() {
+		return nil
+	}
+	argv, err := readStrings(dir + "cmdline")
+	if err != nil || len(argv) == 0 {
+		return nil
+	}
+	env, err := readStrings(dir + "environ")
+	if err != nil {
+		return nil
+	}
+	return &program{Exe: exe, Argv: argv, Env: env}
+}
+
+func isChild(pid, parent int) bool {
+	pids, err := tree(parent)
+	return err == nil && len(pids) > 1 && pids[1] == pid
+}
+
+// readStrings reads a list of strings that each end with a zero byte.
+func readStrings(path string) ([]string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
+}
+
 // whyNoFork says what of the template a fork could not reproduce exactly.
 func (s *stage) whyNoFork() string {
 	if len(s.held) > 1 {
-		return fmt.Sprintf("%d child processes run at its input", len(s.held)-1)
+		return fmt.Sprintf("it consists of %d processes at its input", len(s.held))
 	}
 	if n := len(s.template.Threads); n > 1 {
 		return fmt.Sprintf("%d threads run at its input, and fork copies only one", n)

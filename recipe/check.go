@@ -22,22 +22,23 @@ const inRun = ".premix"
 // anything to a shell, so they can stand anywhere in a pipe.
 const pathChars = nameChars + "/,:=@%+"
 
-// relative checks a path within a task's or a run's directory.
-func (p *parser) relative(line int, s, what string) bool {
+// relative checks a path within a task's or a run's directory. written is the
+// path as its writer has it.
+func (p *parser) relative(line int, s, written, what string) bool {
 	switch {
 	case path.IsAbs(s):
-		p.add(line, "write it relative", "%s can't be the absolute path %s", what, s)
+		p.add(line, "write it relative", "%s can't be the absolute path %s", what, written)
 	case s == ".." || strings.HasPrefix(s, "../") || strings.Contains(s, "/../") || strings.HasSuffix(s, "/.."):
-		p.add(line, "leave out ..", "%s leads out of its directory: %s", what, s)
+		p.add(line, "leave out ..", "%s leads out of its directory: %s", what, written)
 	case strings.Trim(s, pathChars) != "":
 		bad := strings.Trim(s, pathChars)
-		p.add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), s)
+		p.add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), written)
 	case s != path.Clean(s) || s == ".":
 		hint := ""
-		if c := path.Clean(s); c != "." {
+		if c := path.Clean(written); c != "." {
 			hint = "write " + c
 		}
-		p.add(line, hint, "%s is written in a roundabout way: %s", what, s)
+		p.add(line, hint, "%s is written in a roundabout way: %s", what, written)
 	default:
 		return true
 	}
@@ -89,7 +90,7 @@ func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 				continue
 			}
 			if s, ok := p.text(opt.value, kv.key+".file"); ok && !p.frozen(opt.value, s, "the fixed name of an output") &&
-				p.relative(opt.value.Line, s, "the fixed name of output "+kv.key) {
+				p.relative(opt.value.Line, s, s, "the fixed name of output "+kv.key) {
 				out.from = s
 			}
 		case "to":
@@ -130,7 +131,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 		return
 	}
 	// A sample's name is letters and digits at least: S stands for all of them.
-	if !p.relative(n.Line, strings.ReplaceAll(to, "${sample}", "S"), what) {
+	if !p.relative(n.Line, strings.ReplaceAll(to, "${sample}", "S"), s, what) {
 		return
 	}
 	if first, _, _ := strings.Cut(to, "/"); first == inRun {
@@ -276,7 +277,7 @@ func (p *parser) tool(n *yaml.Node) {
 	case strings.Contains(first, "/") && !filepath.IsAbs(first):
 		abs := filepath.Join(p.dir, first)
 		if _, err := os.Stat(abs); err != nil {
-			message, hint := fileTrouble(abs, err)
+			message, hint := fileTrouble(abs, first, err)
 			p.add(p.find(n, first), hint, "the tool %s (relative to the recipe): %s", first, message)
 			return
 		}

@@ -54,7 +54,7 @@ func Load(path string) (*Recipe, error) {
 func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	f, err := os.Open(path)
 	if err != nil {
-		message, hint := fileTrouble(path, err)
+		message, hint := fileTrouble(path, path, err)
 		return nil, &Problem{File: path, Message: message, Hint: hint}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
@@ -68,8 +68,9 @@ func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	return text, nil
 }
 
-// fileTrouble says why the file at path can't be used, and the way out.
-func fileTrouble(path string, err error) (message, hint string) {
+// fileTrouble says why the file at path can't be used, and the way out. written
+// is the path as its writer has it.
+func fileTrouble(path, written string, err error) (message, hint string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		dir, base := filepath.Split(filepath.Clean(path))
@@ -85,7 +86,7 @@ func fileTrouble(path string, err error) (message, hint string) {
 			names = append(names, e.Name())
 		}
 		if k := near(base, names); k != "" {
-			hint = fmt.Sprintf("did you mean %s?", filepath.Join(dir, k))
+			hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(written), k))
 		}
 		return "there is no such file", hint
 	case errors.Is(err, fs.ErrPermission):
@@ -410,7 +411,7 @@ func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
 	}
 	f, err := os.Open(abs)
 	if err != nil {
-		message, hint := fileTrouble(abs, err)
+		message, hint := fileTrouble(abs, s, err)
 		if prefix := prefixHint(n.Value, abs, what); errors.Is(err, fs.ErrNotExist) && prefix != "" {
 			hint = prefix
 		} else if hint == "" {
@@ -496,7 +497,7 @@ func (p *parser) input(in *Input, kv pair) {
 		switch opt.key {
 		case "file":
 			if s, ok := p.text(opt.value, kv.key+".file"); ok && !p.frozen(opt.value, s, "inputs") &&
-				p.relative(opt.value.Line, s, "the fixed name of input "+kv.key) {
+				p.relative(opt.value.Line, s, s, "the fixed name of input "+kv.key) {
 				in.File = s
 			}
 		case "decompress":
@@ -510,8 +511,8 @@ func (p *parser) input(in *Input, kv pair) {
 		}
 	}
 	if in.Decompress && compressedName(in.File) {
-		p.add(kv.line, fmt.Sprintf("take the ending away, or decompress: %s", in.File),
-			"input %s is decompressed, but its fixed name %s says that it is not", kv.key, in.File)
+		p.add(kv.line, fmt.Sprintf("file: %s", plainName(in.File)),
+			"input %s is given to the tool as plain text, but its fixed name %s says gzip", kv.key, in.File)
 	}
 }
 
@@ -685,10 +686,14 @@ func (p *parser) probe(n *yaml.Node) {
 	names := p.inputNames()
 	probe := make(map[string]string)
 	named := make(map[string]bool)
-	for _, kv := range p.pairs(n, "probe", "probe: {r1: probe_1.fq}") {
+	list := p.pairs(n, "probe", "probe: {r1: probe_1.fq}")
+	free := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(list, func(kv pair) bool { return kv.key == name })
+	})
+	for _, kv := range list {
 		i := slices.Index(names, kv.key)
 		if i < 0 {
-			p.add(kv.line, meant(kv.key, names, "%s"), "probe names %s, which is no input", kv.key)
+			p.add(kv.line, meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
 			continue
 		}
 		named[kv.key] = true

@@ -163,6 +163,11 @@ func (r *Recipe) columns(c *collector, header row, text []byte) map[string]int {
 			}
 		}
 	}
+	body := bytes.TrimPrefix(text, []byte("\ufeff"))
+	if !slices.Contains(header.cells, "sample") && bytes.HasPrefix(body, []byte("#sample")) {
+		c.add(1, "take the # away: it makes a comment of the line", "the header is a comment")
+		return nil
+	}
 	known := []string{"sample"}
 	for _, in := range r.Inputs {
 		known = append(known, in.Name)
@@ -203,11 +208,7 @@ func (r *Recipe) columns(c *collector, header row, text []byte) map[string]int {
 		if guessed[name] {
 			continue
 		}
-		hint := "the header is " + r.header()
-		if name == "sample" && bytes.HasPrefix(bytes.TrimPrefix(text, []byte("\ufeff")), []byte("#sample")) {
-			hint = "take the # away before sample: it makes a comment of the line"
-		}
-		c.add(header.line, hint, "column %s is missing", name)
+		c.add(header.line, "the header is "+r.header(), "column %s is missing", name)
 	}
 	return columns
 }
@@ -268,7 +269,7 @@ func (in Input) checkFile(dir, cell string) (message, hint string) {
 	case err != nil && strings.HasPrefix(cell, "~"):
 		return "~ is not replaced by the home directory", "write the path out"
 	case err != nil:
-		message, hint = fileTrouble(abs, err)
+		message, hint = fileTrouble(abs, cell, err)
 		if hint == "" && !filepath.IsAbs(cell) {
 			hint = fmt.Sprintf("paths are relative to the sheet: this is %s", abs)
 		}
@@ -286,7 +287,7 @@ func (in Input) checkFile(dir, cell string) (message, hint string) {
 func (in Input) refuses(abs, written string) (message, hint string) {
 	f, err := os.Open(abs)
 	if err != nil {
-		return fileTrouble(abs, err)
+		return fileTrouble(abs, written, err)
 	}
 	magic := make([]byte, 2)
 	n, err := io.ReadFull(f, magic)

@@ -67,8 +67,9 @@ func (t *Task) Paths() []string {
 }
 
 // NewPlan makes the plan of a recipe over the samples of a sheet. threads and
-// memory (bytes) are those of one task; 0 takes the recipe's.
-func NewPlan(r *recipe.Recipe, sheet string, samples []recipe.Sample, threads int, memory int64) (*Plan, error) {
+// memory (bytes) are those of one task; 0 takes the recipe's. version is that of
+// this premix.
+func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sample, threads int, memory int64) (*Plan, error) {
 	sheet, err := filepath.Abs(sheet)
 	if err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func NewPlan(r *recipe.Recipe, sheet string, samples []recipe.Sample, threads in
 	}
 	spec := r.Spec(threads, memory)
 	p := &Plan{Header: Header{
-		Header:     NewHeader("plan"),
+		Header:     newHeader("plan", version),
 		Recipe:     r.Name,
 		RecipeFile: r.Path,
 		SheetFile:  sheet,

@@ -9,7 +9,6 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +34,7 @@ type Run struct {
 	Dir  string // absolute
 	Plan *Plan
 
+	version string  // of this premix
 	state   []state // by task number - 1
 	lock    *os.File
 	journal *record.Writer // nil until the first commit
@@ -50,19 +50,11 @@ type state struct {
 	ok    bool
 }
 
-// Version is the version of premix as the Go toolchain recorded it.
-func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
-// NewHeader is the header of a table that this process begins.
-func NewHeader(table string) record.Header {
+// newHeader is the header of a table that this process begins.
+func newHeader(table, version string) record.Header {
 	// A host without a name is still a host.
 	host, _ := os.Hostname()
-	return record.Header{Table: table, Format: record.Format, Premix: Version(), Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
+	return record.Header{Table: table, Format: record.Format, Premix: version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
 }
 
 // Open makes the run directory for a plan, or continues the run that is in it if
@@ -87,7 +79,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, stateDir), 0o777); err != nil {
 		return nil, err
 	}
-	r := &Run{Dir: dir, Plan: plan}
+	r := &Run{Dir: dir, Plan: plan, version: plan.Header.Premix}
 	if err := r.take(); err != nil {
 		return nil, err
 	}
@@ -174,7 +166,7 @@ func (r *Run) take() error {
 		return &DirError{Dir: r.Dir, Reason: "is in use by another premix (" + strings.TrimSpace(string(who[:n])) + ")", Way: "wait until it has ended, or give another directory with --out"}
 	}
 	r.lock = f
-	h := NewHeader("")
+	h := newHeader("", "")
 	// Only for the message above; a full disk must not keep a run from resuming.
 	if f.Truncate(0) == nil {
 		_, _ = fmt.Fprintf(f, "process %d on %s\n", h.PID, h.Host)
@@ -274,7 +266,7 @@ func (r *Run) Commit(rec *record.Task) error {
 
 func (r *Run) newJournal() (*record.Writer, error) {
 	for n := 1; ; n++ {
-		w, err := record.Create(r.path(fmt.Sprintf("journal-%04d.jsonl", n)), NewHeader("task"))
+		w, err := record.Create(r.path(fmt.Sprintf("journal-%04d.jsonl", n)), newHeader("task", r.version))
 		if !errors.Is(err, fs.ErrExist) {
 			return w, err
 		}

@@ -43,6 +43,18 @@ func (e *Interrupted) Hint() string {
 	return "run the same command with --resume to go on"
 }
 
+// StoppedError tells that a run was stopped because records could not be written:
+// without a journal nothing that is run can be known to be done.
+type StoppedError struct{ err error }
+
+func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
+func (e *StoppedError) Unwrap() error { return e.err }
+
+// Hint names the way out.
+func (e *StoppedError) Hint() string {
+	return "make room or mend the disk, then run the same command with --resume"
+}
+
 // BudgetError tells that a task does not fit into the machine or the budget.
 type BudgetError struct {
 	Reason string

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"premix/engine"
@@ -18,10 +20,11 @@ const Grace = 10 * time.Second
 
 // Options say what to run, where and how.
 type Options struct {
-	Recipe string // file
-	Sheet  string // file
-	Out    string // run directory
-	Store  string // of snapshots; empty: hotstart.DefaultStore
+	Version string // of premix
+	Recipe  string // file
+	Sheet   string // file
+	Out     string // run directory
+	Store   string // of snapshots; empty: hotstart.DefaultStore
 
 	Start    hotstart.Kind // wished kind of start
 	Jobs     int           // slots; 0: cores divided by threads
@@ -65,7 +68,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 			threads = old.Header.Threads
 		}
 	}
-	plan, err := engine.NewPlan(rec, o.Sheet, samples, threads, 0)
+	plan, err := engine.NewPlan(o.Version, rec, o.Sheet, samples, threads, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -157,41 +160,70 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
 	return min(slots, int(budget/need)), nil
 }
 
-// prepare makes the starter and what the wished kind of start needs.
+// maxProbes is how many samples are tried as a probe before a run goes on
+// without a proof.
+const maxProbes = 3
+
+// prepare makes the starter and what the wished kind of start needs. A sample
+// that cannot serve as probe, such as one with a damaged file, is not the end of
+// the run: another does, and without any tasks start cold.
 func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample) error {
-	starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
-		Store: s.o.Store,
-		Start: s.o.Start,
-		Tasks: s.total,
-		Log:   func(format string, args ...any) { s.progress.notice("note: "+format, args...) },
-	})
+	scratch, err := s.run.Scratch("prepare")
 	if err != nil {
 		return err
 	}
-	scratch, err := s.run.Scratch("prepare")
-	if err != nil {
-		return errors.Join(err, starter.Close())
-	}
 	defer os.RemoveAll(scratch)
-	if err := starter.Prepare(ctx, probe(rec, samples), scratch); err != nil {
-		return errors.Join(err, starter.Close())
+	probes := probes(rec, samples)
+	for i, probe := range probes {
+		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
+			Store: s.o.Store,
+			Start: s.o.Start,
+			Tasks: s.total,
+			Log:   func(format string, args ...any) { s.progress.notice("note: "+format, args...) },
+		})
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(scratch, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return errors.Join(err, starter.Close())
+		}
+		err = starter.Prepare(ctx, probe, dir)
+		var unavailable *hotstart.Unavailable
+		switch {
+		case err == nil:
+		case errors.As(err, &unavailable), ctx.Err() != nil, rec.Probe != nil:
+			return errors.Join(err, starter.Close())
+		case i+1 < len(probes):
+			s.progress.notice("note: another sample is taken to prove the start with: %v", err)
+			if err := starter.Close(); err != nil {
+				return err
+			}
+			continue
+		case s.o.Start != hotstart.Auto:
+			return errors.Join(err, starter.Close())
+		default:
+			s.progress.notice("note: no start but a cold one can be proved: %v", err)
+		}
+		s.starter = starter
+		kind, reason := starter.Decision()
+		s.progress.notice("tasks start %s: %s", kind, reason)
+		return nil
 	}
-	s.starter = starter
-	kind, reason := starter.Decision()
-	s.progress.notice("tasks start %s: %s", kind, reason)
 	return nil
 }
 
-// probe is what a start is proved with: the recipe's probe, or else the first
-// sample; by fixed input name.
-func probe(rec *recipe.Recipe, samples []recipe.Sample) map[string]string {
+// probes are what a start may be proved with, by fixed input name: the recipe's
+// probe, or else the first samples.
+func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 	if rec.Probe != nil {
-		return rec.Files(rec.Probe)
+		return []map[string]string{rec.Files(rec.Probe)}
 	}
-	if len(samples) > 0 {
-		return rec.Files(samples[0].Inputs)
+	var list []map[string]string
+	for _, sample := range samples[:min(len(samples), maxProbes)] {
+		list = append(list, rec.Files(sample.Inputs))
 	}
-	return nil
+	return list
 }
 
 // PrepareOptions say what to prepare.
@@ -241,7 +273,11 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	if err := starter.Prepare(ctx, probe(rec, samples), scratch); err != nil {
+	var probe map[string]string
+	if p := probes(rec, samples); len(p) > 0 {
+		probe = p[0]
+	}
+	if err := starter.Prepare(ctx, probe, scratch); err != nil {
 		var i *Interrupted
 		if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
 			return nil, i

@@ -137,10 +137,9 @@ func (s *schedule) work(ctx context.Context, slots int) {
 func (s *schedule) settle(out outcome) {
 	rec := out.rec
 	if out.err != nil {
-		// Without a journal nothing that is run can be known to be done.
 		s.stopped = true
 		if s.broken == nil {
-			s.broken = &journalError{err: out.err}
+			s.broken = &StoppedError{err: out.err}
 		}
 		if rec.OK() {
 			rec.Cause, rec.Error = record.CauseInternal, fmt.Sprintf("the record could not be written: %v", out.err)
@@ -190,15 +189,4 @@ func (s *schedule) settle(out outcome) {
 // again tells whether another try may do better.
 func again(cause string) bool {
 	return !slices.Contains([]string{record.CauseInterrupted, record.CauseDisk, record.CauseInput}, cause)
-}
-
-// journalError tells that records cannot be written.
-type journalError struct{ err error }
-
-func (e *journalError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
-func (e *journalError) Unwrap() error { return e.err }
-
-// Hint names the way out.
-func (e *journalError) Hint() string {
-	return "make room or mend the disk, then run the same command with --resume"
 }

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"os"
+
+	"premix/hotstart"
+)
+
+// version is set by the linker.
+var version = "(devel)"
+
+func main() {
+	// A stage is this binary, executed again to stand between premix and a tool.
+	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
+		os.Exit(hotstart.StageMain())
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}

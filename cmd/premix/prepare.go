@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/local"
+	"premix/hotstart"
+)
+
+func (a *app) prepareCommand() *cobra.Command {
+	var (
+		o       local.PrepareOptions
+		start   = startFlag(hotstart.Auto)
+		threads countFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "prepare RECIPE",
+		Short: "Make and prove what hot starts of a recipe need",
+		Long: `Make and prove what hot starts of a recipe need. It is optional: run does it where
+it is needed. The proof takes the recipe's probe, or the first sample of the sheet
+given with --probe; without either it is left to the first run.`,
+		Args: arguments("RECIPE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, _ := interruptible()
+			o.Recipe, o.Start, o.Threads = args[0], hotstart.Kind(start), int(threads)
+			if !a.json {
+				o.Messages = a.stderr
+			}
+			p, err := local.Prepare(ctx, o)
+			if p == nil {
+				return err
+			}
+			if a.json {
+				return errors.Join(err, a.printJSON(p))
+			}
+			_, perr := fmt.Fprintf(a.stdout, "%s: tasks start %s: %s (prepared in %.1f s)\n", p.Recipe, p.Start, p.Reason, p.Seconds)
+			return errors.Join(err, perr)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Sheet, "probe", "", "sample sheet whose first sample is the probe")
+	f.Var(&start, "start", "kind of start to prepare: auto, fork, hot, copy or cold")
+	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
+	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	return cmd
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/report"
+)
+
+func (a *app) reportCommand() *cobra.Command {
+	var html string
+	cmd := &cobra.Command{
+		Use:   "report DIR",
+		Short: "Sum up a run and write its page",
+		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
+timeline of its tasks, to DIR/report.html if not told otherwise.`,
+		Args: arguments("DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := report.Read(args[0])
+			if err != nil {
+				return err
+			}
+			page, err := r.WriteHTML(html)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return r.WriteJSON(a.stdout)
+			}
+			if err := r.WriteText(a.stdout); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "\npage: %s\n", page)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&html, "html", "", "file of the page (default: DIR/report.html)")
+	return cmd
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine"
+	"premix/engine/local"
+	"premix/hotstart"
+	"premix/recipe"
+	"premix/record"
+)
+
+// Exit codes; see docs/exit-codes.md.
+const (
+	exitOK          = 0
+	exitFailed      = 1   // some task failed, or a snapshot is damaged
+	exitUsage       = 2   // command line, recipe or sample sheet
+	exitUnavailable = 3   // the wished start is not possible here
+	exitDirectory   = 4   // the run directory is locked or cannot be resumed
+	exitInternal    = 10  // anything else
+	exitSignal      = 128 // plus the number of the signal that interrupted premix
+)
+
+// usageError is a mistake in the command line.
+type usageError struct {
+	err error
+	way string
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) Hint() string  { return e.way }
+
+// app is what all verbs share.
+type app struct {
+	stdout, stderr io.Writer
+	json           bool
+}
+
+// run executes one command line and returns premix' exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err != nil {
+		a.tell(err)
+	}
+	return exitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "premix",
+		Short: "Just add the sample: start a tool hot over many samples",
+		Long: `premix runs one tool over many samples. The tool, its reference data and its own
+memory are prepared once; each sample then starts from there.
+
+  premix run bwa.yaml samples.csv --out out
+  premix report out`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{fmt.Errorf("there is no command %q", args[0]), "premix --help lists them"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
+	})
+	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.doctorCommand(), a.versionCommand())
+	return root
+}
+
+// arguments wants exactly those that names lists.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return &usageError{fmt.Errorf("%s is missing", names[len(args)]), "usage: " + cmd.UseLine()}
+		case len(args) > len(names):
+			return &usageError{fmt.Errorf("%q is one argument too many", args[len(names)]), "usage: " + cmd.UseLine()}
+		}
+		return nil
+	}
+}
+
+// hinted is an error that knows the way out.
+type hinted interface {
+	error
+	Hint() string
+}
+
+// message is an error as --json prints it, one a line.
+type message struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	File  string `json:"file,omitempty"`
+	Line  int    `json:"line,omitempty"`
+	Exit  int    `json:"exit"`
+}
+
+// messages are what an error says to people.
+func messages(err error) []message {
+	code := exitCode(err)
+	var problems recipe.Problems
+	if errors.As(err, &problems) {
+		var list []message
+		for _, p := range problems {
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
+		}
+		return list
+	}
+	m := message{Error: err.Error(), Exit: code}
+	var h hinted
+	var unavailable *hotstart.Unavailable
+	var damaged *hotstart.Damaged
+	switch {
+	case errors.As(err, &h):
+		m.Hint = h.Hint()
+	case errors.As(err, &unavailable):
+		m.Hint = unavailable.Hint
+	case errors.As(err, &damaged):
+		m.Hint = "remove it with premix snapshot rm " + damaged.ID + ": the next run prepares a new one"
+	}
+	return []message{m}
+}
+
+// tell prints an error.
+func (a *app) tell(err error) {
+	for _, m := range messages(err) {
+		if a.json {
+			// Strings and numbers always have a JSON form; a closed stderr has no reader.
+			_ = json.NewEncoder(a.stderr).Encode(m)
+			continue
+		}
+		place := ""
+		switch {
+		case m.Line > 0:
+			place = fmt.Sprintf(" (%s:%d)", m.File, m.Line)
+		case m.File != "":
+			place = fmt.Sprintf(" (%s)", m.File)
+		}
+		fmt.Fprintf(a.stderr, "error: %s%s\n", m.Error, place)
+		if m.Hint != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", m.Hint)
+		}
+	}
+}
+
+// exitCode is the documented code of an error.
+func exitCode(err error) int {
+	var (
+		usage       *usageError
+		problems    recipe.Problems
+		budget      *local.BudgetError
+		failed      *local.FailedError
+		stopped     *local.StoppedError
+		interrupted *local.Interrupted
+		unavailable *hotstart.Unavailable
+		dir         *engine.DirError
+		format      *record.FormatError
+		damaged     *hotstart.Damaged
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &interrupted):
+		return exitSignal + int(interrupted.Signal)
+	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget):
+		return exitUsage
+	case errors.As(err, &unavailable):
+		return exitUnavailable
+	case errors.As(err, &dir), errors.As(err, &format):
+		return exitDirectory
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &damaged):
+		return exitFailed
+	}
+	return exitInternal
+}
+
+// interruptible is a context that the first SIGINT, SIGTERM or SIGHUP cancels
+// with a *local.Interrupted, and a channel that the second one closes.
+func interruptible() (ctx context.Context, kill <-chan struct{}) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	second := make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		first := <-signals
+		// Notify delivers the signals of package syscall on this system.
+		number, _ := first.(syscall.Signal)
+		cancel(&local.Interrupted{Signal: number})
+		<-signals
+		close(second)
+	}()
+	return ctx, second
+}
+
+// printJSON prints a result.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"premix/engine/local"
+	"premix/hotstart"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var (
+		o       = local.Options{Version: version}
+		start   = startFlag(hotstart.Auto)
+		jobs    countFlag
+		threads countFlag
+		memory  memoryFlag
+		timeout durationFlag
+		quiet   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "run RECIPE SAMPLES.csv --out DIR",
+		Short: "Run a recipe over a sample sheet",
+		Long: `Run a recipe over each sample of a sample sheet. Outputs appear in DIR whole or
+not at all. Exits with 0 only if all tasks succeeded; what is not done is run by
+the same command with --resume.`,
+		Args: arguments("RECIPE", "SAMPLES.csv"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Out == "" {
+				return &usageError{errors.New("--out is missing"), "say where the outputs go: --out DIR"}
+			}
+			if cmd.Flags().Changed("retries") && o.Retries < 0 {
+				return &usageError{errors.New("--retries is less than 0"), "0 means one try a task"}
+			}
+			ctx, kill := interruptible()
+			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
+			o.Start, o.Jobs, o.Threads = hotstart.Kind(start), int(jobs), int(threads)
+			o.Memory, o.Timeout = int64(memory), time.Duration(timeout)
+			if !quiet && !a.json {
+				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
+			}
+			sum, err := local.Run(ctx, o)
+			if sum == nil {
+				return err
+			}
+			if a.json {
+				return errors.Join(err, a.printJSON(sum))
+			}
+			if quiet && err == nil {
+				return nil
+			}
+			return errors.Join(err, sum.Write(a.stdout))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Out, "out", "", "run directory: outputs, records, state")
+	f.Var(&start, "start", "how tools start: auto, fork, hot, copy or cold")
+	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
+	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
+	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
+	f.BoolVar(&o.Resume, "resume", false, "go on with the run in DIR: run what is not done")
+	f.IntVar(&o.Retries, "retries", -1, "further tries of a task that failed (default: the recipe's)")
+	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")
+	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
+	f.BoolVar(&quiet, "quiet", false, "print errors only")
+	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	f.Lookup("retries").DefValue = ""
+	return cmd
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

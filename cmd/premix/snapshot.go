@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/hotstart"
+)
+
+func (a *app) snapshotCommand() *cobra.Command {
+	var store string
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "List, inspect, verify and remove snapshots",
+		Args:  arguments("ls, inspect, verify or rm"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "snapshot "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.PersistentFlags().StringVar(&store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	cmd.AddCommand(a.snapshotLs(&store), a.snapshotInspect(&store), a.snapshotVerify(&store), a.snapshotRm(&store))
+	return cmd
+}
+
+// openStore is the store that was wished for, or the usual one.
+func openStore(store string) (string, error) {
+	if store != "" {
+		return store, nil
+	}
+	return hotstart.DefaultStore()
+}
+
+// find looks one snapshot up.
+func find(store, id string) (*hotstart.Snapshot, error) {
+	dir, err := openStore(store)
+	if err != nil {
+		return nil, err
+	}
+	s, err := hotstart.Find(dir, id)
+	if err != nil {
+		return nil, &usageError{err, "premix snapshot ls lists them"}
+	}
+	return s, nil
+}
+
+// snapshotRow is a snapshot as ls prints it.
+type snapshotRow struct {
+	ID      string          `json:"id"`
+	Name    string          `json:"name"`
+	Starts  []hotstart.Kind `json:"starts"`
+	Bytes   int64           `json:"bytes"`
+	Created time.Time       `json:"created"`
+	Seconds float64         `json:"seconds"`
+	Dir     string          `json:"dir"`
+}
+
+func (a *app) snapshotLs(store *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List snapshots, newest first",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			dir, err := openStore(*store)
+			if err != nil {
+				return err
+			}
+			list, err := hotstart.List(dir)
+			if err != nil {
+				return err
+			}
+			rows := []snapshotRow{}
+			for _, s := range list {
+				rows = append(rows, snapshotRow{s.ID, s.Name, s.Kinds(), s.Bytes(), s.Created, s.Seconds, s.Dir})
+			}
+			if a.json {
+				return a.printJSON(rows)
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "ID\tNAME\tSTARTS\tMIB\tPREPARED IN\tCREATED")
+			for _, r := range rows {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, kindsText(r.Starts), r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func kindsText(kinds []hotstart.Kind) string {
+	if len(kinds) == 0 {
+		return "-"
+	}
+	var words []string
+	for _, k := range kinds {
+		words = append(words, string(k))
+	}
+	return strings.Join(words, ",")
+}
+
+func (a *app) snapshotInspect(store *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect ID",
+		Short: "Print all that is known of a snapshot, as JSON",
+		Args:  arguments("ID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := find(*store, args[0])
+			if err != nil {
+				return err
+			}
+			return a.printJSON(s)
+		},
+	}
+}
+
+func (a *app) snapshotVerify(store *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify ID",
+		Short: "Read a snapshot whole and compare it with its digests",
+		Long:  "Read every file of a snapshot and compare it with its digest. Exits with 1 if it is damaged.",
+		Args:  arguments("ID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := find(*store, args[0])
+			if err != nil {
+				return err
+			}
+			if err := s.Verify(); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"id": s.ID, "ok": true})
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s is as it was made\n", s.ID)
+			return err
+		},
+	}
+}
+
+func (a *app) snapshotRm(store *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm ID",
+		Short: "Remove a snapshot that no run uses",
+		Args:  arguments("ID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := find(*store, args[0])
+			if err != nil {
+				return err
+			}
+			err = s.Remove()
+			if errors.Is(err, hotstart.ErrInUse) {
+				return &usageError{err, "wait until the run has ended"}
+			}
+			return err
+		},
+	}
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"premix/record"
+)
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return a.printJSON(map[string]any{
+					"version": version, "go": runtime.Version(),
+					"system": runtime.GOOS, "machine": runtime.GOARCH, "format": record.Format,
+				})
+			}
+			_, err := fmt.Fprintf(a.stdout, "premix %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}

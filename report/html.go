@@ -1,0 +1,5 @@
+package report
+
+import "os"
+
+func (r *Report) WriteHTML(path string) (string, error) { return path, os.ErrInvalid }

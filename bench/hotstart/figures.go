@@ -1,0 +1,436 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// benchmark is one execution of this program.
+type benchmark struct {
+	*results
+	lab   *lab
+	reps  int
+	rates []int64 // storage, bytes per second
+}
+
+// A part measures some of the figures of all cases.
+type part struct {
+	name string
+	run  func(b *benchmark, ctx context.Context, cases []*benchCase) error
+}
+
+var parts = []part{
+	{"start", (*benchmark).start},
+	{"memory", (*benchmark).memory},
+	{"rate", (*benchmark).rate},
+	{"storage", (*benchmark).storage},
+}
+
+// repetitions of what takes long are fewer.
+func (b *benchmark) repetitions(c *benchCase) int {
+	if c.synth >= 3072 {
+		return min(b.reps, 3)
+	}
+	return b.reps
+}
+
+// start measures opened, whole, and what preparing costs.
+func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
+	head := []string{"case", "cold", "copy", "hot", "fork", "fork of hot", "hot to copy", "hot to cold"}
+	openedRows, wholeRows := [][]string{head}, [][]string{head}
+	paidRows := [][]string{{"case", "kind", "prepared in", "on disk", "paid after"}}
+	for _, c := range cases {
+		got, prepared, err := b.startOf(ctx, c)
+		if err != nil {
+			return err
+		}
+		row, err := b.compare(c, "opened", got, opened)
+		if err != nil {
+			return err
+		}
+		openedRows = append(openedRows, row)
+		if row, err = b.compare(c, "whole", got, whole); err != nil {
+			return err
+		}
+		wholeRows = append(wholeRows, row)
+		rows, err := b.paid(c, got, prepared)
+		if err != nil {
+			return err
+		}
+		paidRows = append(paidRows, rows...)
+	}
+	b.table("Time until the input is opened", openedRows)
+	b.table("Whole time of a task over a short sample", wholeRows)
+	b.table("What preparing costs, and the number of samples after which it has paid", paidRows)
+	return nil
+}
+
+func (b *benchmark) startOf(ctx context.Context, c *benchCase) (map[variant][]measured, map[variant]preparation, error) {
+	x := b.lab.open(c)
+	defer x.close()
+	// A template of its own holds the tool's memory once more: it is not there
+	// while the others are measured.
+	can, err := x.prepareAll(ctx, cold, plain, hot)
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.starters[hot] != nil {
+		more, err := x.prepareAll(ctx, forkHot)
+		if err != nil {
+			return nil, nil, err
+		}
+		can = append(can, more...)
+	}
+	got, err := x.alternate(ctx, can, startSample, b.repetitions(c))
+	if err != nil {
+		return nil, nil, err
+	}
+	x.drop(forkHot)
+	if can, err = x.prepareAll(ctx, fork); err != nil {
+		return nil, nil, err
+	}
+	more, err := x.alternate(ctx, can, startSample, b.repetitions(c))
+	if err != nil {
+		return nil, nil, err
+	}
+	if more[fork] != nil {
+		got[fork] = more[fork]
+	}
+	return got, x.prepared, nil
+}
+
+// compare records one figure of every variant, against cold and, for hot,
+// against CRIU's plain restore too.
+func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measured, value func([]measured) float64) ([]string, error) {
+	row := []string{c.name}
+	for _, v := range []variant{cold, plain, hot, fork, forkHot} {
+		if got[v] == nil {
+			row = append(row, "-")
+			continue
+		}
+		mine := value(got[v])
+		row = append(row, seconds(mine))
+		f := figure{Name: c.name + "/" + what + "/" + string(v), Value: mine, Unit: "s"}
+		if v != cold {
+			f.Peer, f.Ratio = string(cold), lower(mine, value(got[cold]))
+		}
+		if err := b.add(f); err != nil {
+			return nil, err
+		}
+	}
+	for _, peer := range []variant{plain, cold} {
+		if got[hot] == nil || got[peer] == nil {
+			row = append(row, "-")
+			continue
+		}
+		ratio := lower(value(got[hot]), value(got[peer]))
+		row = append(row, times(ratio))
+		if peer == plain {
+			err := b.add(figure{Name: c.name + "/" + what + "/hot", Value: value(got[hot]), Unit: "s", Peer: string(plain), Ratio: ratio})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return row, nil
+}
+
+// paid records what preparing cost, and after how many samples that is made up
+// for by what each of them saves.
+func (b *benchmark) paid(c *benchCase, got map[variant][]measured, prepared map[variant]preparation) ([][]string, error) {
+	var rows [][]string
+	for _, v := range []variant{plain, hot, fork} {
+		p, ok := prepared[v]
+		if !ok || got[v] == nil {
+			continue
+		}
+		name := c.name + "/prepare/" + string(v)
+		if err := b.add(figure{Name: name, Value: p.took.Seconds(), Unit: "s"}); err != nil {
+			return nil, err
+		}
+		if err := b.add(figure{Name: name, Value: float64(p.bytes), Unit: "B"}); err != nil {
+			return nil, err
+		}
+		text := "never"
+		if saved := whole(got[cold]) - whole(got[v]); saved > 0 {
+			after := p.took.Seconds() / saved
+			text = fmt.Sprintf("%.0f samples", max(1, after+0.5))
+			if err := b.add(figure{Name: name, Value: after, Unit: "samples"}); err != nil {
+				return nil, err
+			}
+		}
+		rows = append(rows, []string{c.name, string(v), seconds(p.took.Seconds()), size(float64(p.bytes)), text})
+	}
+	return rows, nil
+}
+
+// tasksTogether is how many tasks share a machine in the figures of memory.
+const tasksTogether = 4
+
+// memory measures the PSS of one task and of several at once.
+func (b *benchmark) memory(ctx context.Context, cases []*benchCase) error {
+	rows := [][]string{{"case", "kind", "one", "four together", "four to one", "stages of four"}}
+	for _, c := range cases {
+		more, err := b.memoryOf(ctx, c)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, more...)
+	}
+	b.table("Memory (PSS) of one task, and of four together", rows)
+	return nil
+}
+
+func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, error) {
+	sample := shortSample
+	if c.synth > 0 {
+		sample = pagesSample
+	}
+	x := b.lab.open(c)
+	defer x.close()
+	var rows [][]string
+	peer := map[int]float64{}
+	for _, v := range []variant{cold, plain, hot, fork, forkHot} {
+		if v == forkHot && x.prepared[hot].bytes == 0 {
+			continue
+		}
+		can, err := x.prepareAll(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		if len(can) == 0 {
+			continue
+		}
+		one, err := x.together(ctx, v, sample, 1)
+		if err != nil {
+			return nil, err
+		}
+		row := []string{c.name, string(v), size(float64(one.tools))}
+		if err := b.pss(c, v, 1, one, peer); err != nil {
+			return nil, err
+		}
+		free, err := available()
+		if err != nil {
+			return nil, err
+		}
+		if (v == cold || v == plain) && tasksTogether*one.tools > free*9/10 {
+			row = append(row, "does not fit", "-", "-")
+		} else {
+			four, err := x.together(ctx, v, sample, tasksTogether)
+			if err != nil {
+				return nil, err
+			}
+			if err := b.pss(c, v, tasksTogether, four, peer); err != nil {
+				return nil, err
+			}
+			ratio := quotient(float64(four.tools), float64(one.tools))
+			row = append(row, size(float64(four.tools)), times(ratio), size(float64(four.stages)))
+			if err := b.add(figure{Name: c.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"}); err != nil {
+				return nil, err
+			}
+		}
+		rows = append(rows, row)
+		x.drop(v)
+	}
+	return rows, nil
+}
+
+func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]float64) error {
+	f := figure{Name: fmt.Sprintf("%s/pss-%d/%s", c.name, n, v), Value: float64(m.tools), Unit: "B"}
+	if v == cold {
+		peer[n] = f.Value
+	} else if peer[n] > 0 {
+		f.Peer, f.Ratio = string(cold), lower(f.Value, peer[n])
+	}
+	return b.add(f)
+}
+
+// rate measures how fast a tool works behind its start: with large entries for
+// the pages of its index it should be faster than cold.
+func (b *benchmark) rate(ctx context.Context, cases []*benchCase) error {
+	synthRows := [][]string{{"case", "kind", "first reads/s", "later reads/s", "to cold", "mapped by 2 MiB", "of PSS"}}
+	toolRows := [][]string{{"case", "kind", "records/s", "to cold"}}
+	for _, c := range cases {
+		if c.synth > 0 {
+			rows, err := b.synthRate(ctx, c)
+			if err != nil {
+				return err
+			}
+			synthRows = append(synthRows, rows...)
+			continue
+		}
+		rows, err := b.toolRate(ctx, c)
+		if err != nil {
+			return err
+		}
+		toolRows = append(toolRows, rows...)
+	}
+	b.table("Random reads of the memory that was prepared", synthRows)
+	b.table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in time", toolRows)
+	return nil
+}
+
+func (b *benchmark) synthRate(ctx context.Context, c *benchCase) ([][]string, error) {
+	x := b.lab.open(c)
+	defer x.close()
+	can, err := x.prepareAll(ctx, cold, hot)
+	if err != nil {
+		return nil, err
+	}
+	got, err := x.alternate(ctx, can, rateSample, min(3, b.reps))
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	var peer float64
+	for _, v := range can {
+		first := medianOf(got[v], func(m measured) float64 { return readRates(m.stderr)[0] })
+		later := medianOf(got[v], func(m measured) float64 { return median(readRates(m.stderr)[1:]) })
+		if v == cold {
+			peer = later
+		}
+		m, err := x.together(ctx, v, rateSample, 1)
+		if err != nil {
+			return nil, err
+		}
+		huge := float64(m.filePmd + m.anonHuge)
+		f := figure{Name: c.name + "/reads/" + string(v), Value: later, Unit: "1/s"}
+		if v != cold {
+			f.Peer, f.Ratio = string(cold), higher(later, peer)
+		}
+		if err := b.add(f); err != nil {
+			return nil, err
+		}
+		if err := b.add(figure{Name: c.name + "/mapped-by-2MiB/" + string(v), Value: huge, Unit: "B"}); err != nil {
+			return nil, err
+		}
+		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.3g", first), fmt.Sprintf("%.3g", later),
+			times(higher(later, peer)), size(huge), fmt.Sprintf("%.0f %%", 100*quotient(huge, float64(m.tools)))})
+	}
+	return rows, nil
+}
+
+func (b *benchmark) toolRate(ctx context.Context, c *benchCase) ([][]string, error) {
+	x := b.lab.open(c)
+	defer x.close()
+	can, err := x.prepareAll(ctx, cold, hot)
+	if err != nil {
+		return nil, err
+	}
+	reps := min(3, b.reps)
+	long, err := x.alternate(ctx, can, longSample, reps)
+	if err != nil {
+		return nil, err
+	}
+	short, err := x.alternate(ctx, can, shortSample, reps)
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	var peer float64
+	for _, v := range can {
+		records := float64(c.reads[longSample] - c.reads[shortSample])
+		rate := records / (whole(long[v]) - whole(short[v]))
+		if v == cold {
+			peer = rate
+		}
+		f := figure{Name: c.name + "/mapping/" + string(v), Value: rate, Unit: "1/s"}
+		if v != cold {
+			f.Peer, f.Ratio = string(cold), higher(rate, peer)
+		}
+		if err := b.add(f); err != nil {
+			return nil, err
+		}
+		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.4g", rate), times(higher(rate, peer))})
+	}
+	return rows, nil
+}
+
+// storage measures whole tasks with an empty page cache and slow storage.
+func (b *benchmark) storage(ctx context.Context, cases []*benchCase) error {
+	rows := [][]string{{"case", "storage", "cold", "copy", "hot", "hot to cold"}}
+	for _, c := range cases {
+		if c.synth > 0 {
+			continue // nothing of it comes from storage
+		}
+		more, err := b.storageOf(ctx, c)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, more...)
+	}
+	b.table("Whole time of a task over a short sample, page cache empty", rows)
+	return nil
+}
+
+func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, error) {
+	x := b.lab.open(c)
+	defer x.close()
+	can, err := x.prepareAll(ctx, cold, plain, hot)
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, rate := range b.rates {
+		got, err := b.slowly(ctx, x, can, rate)
+		if err != nil {
+			return nil, err
+		}
+		label, where := "as it is", "storage-full"
+		if rate > 0 {
+			label = fmt.Sprintf("%d MB/s", rate/1e6)
+			where = "storage-" + strings.ReplaceAll(label, " ", "")
+		}
+		row := []string{c.name, label}
+		for _, v := range []variant{cold, plain, hot} {
+			if got[v] == nil {
+				row = append(row, "-")
+				continue
+			}
+			f := figure{Name: c.name + "/" + where + "/" + string(v), Value: whole(got[v]), Unit: "s"}
+			if v != cold {
+				f.Peer, f.Ratio = string(cold), lower(f.Value, whole(got[cold]))
+			}
+			if err := b.add(f); err != nil {
+				return nil, err
+			}
+			row = append(row, seconds(f.Value))
+		}
+		if got[hot] != nil {
+			row = append(row, times(lower(whole(got[hot]), whole(got[cold]))))
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// slowly alternates variants with an empty page cache before each task, on
+// storage that gives rate bytes per second; 0 leaves it as it is.
+func (b *benchmark) slowly(ctx context.Context, x *bench, variants []variant, rate int64) (got map[variant][]measured, err error) {
+	if rate > 0 {
+		undo, err := throttle(b.lab.dir, rate)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if uerr := undo(); err == nil {
+				err = uerr
+			}
+		}()
+	}
+	got = map[variant][]measured{}
+	for range min(3, b.reps) {
+		for _, v := range variants {
+			if err := dropCaches(); err != nil {
+				return nil, err
+			}
+			m, err := x.task(ctx, v, startSample)
+			if err != nil {
+				return nil, err
+			}
+			got[v] = append(got[v], m)
+		}
+	}
+	return got, nil
+}

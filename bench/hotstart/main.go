@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart"
+)
+
+func main() {
+	// The starters of this program start it again, as their stages.
+	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
+		os.Exit(hotstart.StageMain())
+	}
+	if err := benchMain(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	work, tools, references, parts, sizes, rates string
+
+	reps   int
+	counts readCounts
+}
+
+func benchMain() error {
+	var o options
+	flag.StringVar(&o.work, "work", "bench-work", "`directory` for data, snapshots and results")
+	flag.StringVar(&o.tools, "tools", strings.Join(toolOrder, ","), "tools to measure; empty: none")
+	flag.StringVar(&o.references, "references", "yeast,large", "references to measure them with")
+	flag.StringVar(&o.sizes, "synth", "256,1024,3072,8192", "sizes of the synthetic process, `MiB`; empty: none")
+	flag.StringVar(&o.parts, "parts", "start,memory,rate,storage", "what to measure")
+	flag.StringVar(&o.rates, "storage", "30,110", "speeds of storage, `MB/s`; 0: as it is")
+	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
+	flag.IntVar(&o.counts.start, "start-reads", 2000, "records of the sample that shows the start")
+	flag.IntVar(&o.counts.short, "short-reads", 20000, "records of the shorter of the samples that show the mapping rate")
+	flag.IntVar(&o.counts.long, "long-reads", 100000, "records of the longer one")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return o.run(ctx)
+}
+
+func (o *options) run(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("this benchmark restores snapshots and throttles storage: run it as root")
+	}
+	selected, err := pick(o.parts)
+	if err != nil {
+		return err
+	}
+	rates, err := numbers(o.rates)
+	if err != nil {
+		return err
+	}
+	for i := range rates {
+		rates[i] *= 1e6
+	}
+	work, err := filepath.Abs(o.work)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	if work, err = filepath.EvalSymlinks(work); err != nil {
+		return err
+	}
+	for _, name := range []string{"store", "scratch", "tasks"} { // of an earlier time
+		if err := os.RemoveAll(filepath.Join(work, name)); err != nil {
+			return err
+		}
+	}
+	begin := time.Now()
+	log := func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
+	}
+	cases, err := o.cases(work, log)
+	if err != nil {
+		return err
+	}
+	r, err := openResults(filepath.Join(work, "results.jsonl"), os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	r.machine(work)
+	b := &benchmark{results: r, lab: &lab{dir: work, log: log}, reps: o.reps, rates: rates}
+	for _, p := range selected {
+		log("measuring: %s", p.name)
+		if err := p.run(b, ctx, cases); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cases prepares the data of all cases that were asked for.
+func (o *options) cases(work string, log func(string, ...any)) ([]*benchCase, error) {
+	testdata := os.Getenv("PREMIX_TESTDATA")
+	if testdata == "" {
+		log("PREMIX_TESTDATA is not set: references and reads are generated")
+	}
+	m := &caseMaker{data: &data{dir: filepath.Join(work, "data"), testdata: testdata, log: log}, counts: o.counts}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return nil, err
+	}
+	var cases []*benchCase
+	wished := strings.Split(o.references, ",")
+	for _, ref := range m.references() {
+		if !slices.Contains(wished, ref.name) || o.tools == "" {
+			continue
+		}
+		fasta, err := ref.fasta()
+		if err != nil {
+			return nil, err
+		}
+		for _, tool := range strings.Split(o.tools, ",") {
+			make, ok := m.tools()[tool]
+			if !ok {
+				return nil, fmt.Errorf("there is no tool %q; there are %s", tool, strings.Join(toolOrder, ", "))
+			}
+			c, err := make(ref, fasta)
+			if err != nil {
+				return nil, err
+			}
+			cases = append(cases, c)
+		}
+	}
+	sizes, err := numbers(o.sizes)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range sizes {
+		c, err := m.synthetic(int(n))
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, c)
+	}
+	return cases, nil
+}
+
+func pick(names string) ([]part, error) {
+	var selected []part
+	for _, name := range strings.Split(names, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no part %q", name)
+		}
+		selected = append(selected, parts[i])
+	}
+	return selected, nil
+}
+
+func numbers(list string) ([]int64, error) {
+	var all []int64
+	for _, s := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// machine prints what figures depend on.
+func (r *results) machine(work string) {
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	thp, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	model := "unknown"
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	var mem unix.Sysinfo_t
+	var fs unix.Statfs_t
+	memory, kind := 0.0, "unknown"
+	if unix.Sysinfo(&mem) == nil {
+		memory = float64(mem.Totalram) * float64(mem.Unit)
+	}
+	if unix.Statfs(work, &fs) == nil {
+		kind = map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.TMPFS_MAGIC: "tmpfs",
+			unix.BTRFS_SUPER_MAGIC: "btrfs"}[fs.Type]
+	}
+	fmt.Fprintf(r.human, "%d x %s, %s of memory, Linux %s, work directory on %s, transparent huge pages %s\n",
+		runtime.NumCPU(), model, size(memory), strings.TrimSpace(string(kernel)), kind, strings.TrimSpace(string(thp)))
+}

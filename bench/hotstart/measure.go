@@ -1,0 +1,479 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart"
+)
+
+// variant is a kind of start as it is compared here.
+type variant string
+
+const (
+	cold    variant = "cold"
+	plain   variant = "copy" // CRIU's plain restore
+	hot     variant = "hot"
+	fork    variant = "fork"        // of a template that was loaded cold
+	forkHot variant = "fork-of-hot" // of a template that was restored hot
+)
+
+func (v variant) kind() hotstart.Kind {
+	if v == forkHot {
+		return hotstart.Fork
+	}
+	return hotstart.Kind(v)
+}
+
+// store keeps variants out of each other's snapshots, apart from forkHot, whose
+// template is restored from that of hot.
+func (v variant) store() string {
+	if v == forkHot {
+		return string(hot)
+	}
+	return string(v)
+}
+
+// lab is where tasks are run.
+type lab struct {
+	dir string // work directory, absolute
+	log func(format string, args ...any)
+
+	mu   sync.Mutex // guards next
+	next int
+}
+
+func (l *lab) fresh(parent string) (string, error) {
+	l.mu.Lock()
+	l.next++
+	n := l.next
+	l.mu.Unlock()
+	dir := filepath.Join(l.dir, parent, strconv.Itoa(n))
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// bench is a case with its starters.
+type bench struct {
+	*lab
+	*benchCase
+	starters map[variant]*hotstart.Starter
+	prepared map[variant]preparation
+	digests  map[string][sha256.Size]byte // of a sample's stdout
+}
+
+// preparation is what a variant cost before its first task.
+type preparation struct {
+	took  time.Duration
+	bytes int64 // of the snapshot
+}
+
+func (l *lab) open(c *benchCase) *bench {
+	return &bench{lab: l, benchCase: c, starters: map[variant]*hotstart.Starter{},
+		prepared: map[variant]preparation{}, digests: map[string][sha256.Size]byte{}}
+}
+
+func (b *bench) close() {
+	for v := range b.starters {
+		b.drop(v)
+	}
+	os.RemoveAll(b.store(""))
+}
+
+// drop closes the starter of v, and with it a template.
+func (b *bench) drop(v variant) {
+	if s := b.starters[v]; s != nil {
+		s.Close()
+		delete(b.starters, v)
+	}
+}
+
+func (b *bench) store(v variant) string {
+	return filepath.Join(b.dir, "store", b.name, v.store())
+}
+
+// prepare makes v ready. An *hotstart.Unavailable says that the tool cannot be
+// started so, which is a result too.
+func (b *bench) prepare(ctx context.Context, v variant) error {
+	if b.starters[v] != nil {
+		return nil
+	}
+	s, err := hotstart.New(b.spec, hotstart.Options{Store: b.store(v), Start: v.kind(), Tasks: 100, Log: b.log})
+	if err != nil {
+		return err
+	}
+	scratch, err := b.fresh("scratch")
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := s.Prepare(ctx, b.samples[startSample], scratch); err != nil {
+		s.Close()
+		return err
+	}
+	took := time.Since(begin)
+	b.starters[v] = s
+	if _, again := b.prepared[v]; !again {
+		snaps, err := hotstart.List(b.store(v))
+		if err != nil {
+			return err
+		}
+		p := preparation{took: took}
+		for _, snap := range snaps {
+			p.bytes += snap.Bytes()
+		}
+		b.prepared[v] = p
+	}
+	return nil
+}
+
+// prepareAll prepares variants and returns those that can be had.
+func (b *bench) prepareAll(ctx context.Context, variants ...variant) ([]variant, error) {
+	var can []variant
+	for _, v := range variants {
+		err := b.prepare(ctx, v)
+		var u *hotstart.Unavailable
+		switch {
+		case errors.As(err, &u):
+			b.log("%s: no %s: %s", b.name, v, u.Reason)
+		case err != nil:
+			return nil, fmt.Errorf("prepare %s %s: %w", b.name, v, err)
+		default:
+			can = append(can, v)
+		}
+	}
+	return can, nil
+}
+
+// measured is one task.
+type measured struct {
+	opened time.Duration
+	whole  time.Duration
+	exit   hotstart.Exit
+	stderr string
+}
+
+// task runs one task over a sample and holds its stdout against that of every
+// other task over it.
+func (b *bench) task(ctx context.Context, v variant, sample string) (measured, error) {
+	dir, err := b.fresh("tasks")
+	if err != nil {
+		return measured{}, err
+	}
+	defer os.RemoveAll(dir)
+	fail := func(err error) (measured, error) {
+		return measured{}, fmt.Errorf("%s %s, sample %s: %w", b.name, v, sample, err)
+	}
+	begin := time.Now()
+	p, err := b.starters[v].Start(ctx, hotstart.Task{Dir: dir, Inputs: b.samples[sample]})
+	if err != nil {
+		return fail(err)
+	}
+	exit, err := p.Wait()
+	m := measured{whole: time.Since(begin), opened: p.Latency, exit: exit}
+	if err != nil {
+		return fail(err)
+	}
+	stderr, err := os.ReadFile(filepath.Join(dir, hotstart.StderrName))
+	if err != nil {
+		return fail(err)
+	}
+	m.stderr = string(stderr)
+	if !exit.OK() {
+		return fail(fmt.Errorf("exit status %d, signal %d: %s", exit.Code, exit.Signal, m.stderr))
+	}
+	if p.Kind != v.kind() {
+		return fail(fmt.Errorf("started %s: %s", p.Kind, p.Reason))
+	}
+	return m, b.sameOutput(sample, filepath.Join(dir, hotstart.StdoutName))
+}
+
+func (b *bench) sameOutput(sample, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	sum := [sha256.Size]byte(h.Sum(nil))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if old, ok := b.digests[sample]; ok && old != sum && b.fixedStdout() {
+		return fmt.Errorf("%s: stdout of sample %s differs between starts", b.name, sample)
+	}
+	b.digests[sample] = sum
+	return nil
+}
+
+// fixedStdout tells whether the case's output is its stdout; others tell the
+// time there.
+func (b *bench) fixedStdout() bool { return len(b.spec.Dirs) == 0 }
+
+// alternate runs each variant over the sample in turn, repetitions times after
+// one that does not count.
+func (b *bench) alternate(ctx context.Context, variants []variant, sample string, repetitions int) (map[variant][]measured, error) {
+	all := map[variant][]measured{}
+	for i := range repetitions + 1 {
+		for _, v := range variants {
+			m, err := b.task(ctx, v, sample)
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 {
+				all[v] = append(all[v], m)
+			}
+		}
+	}
+	return all, nil
+}
+
+func opened(all []measured) float64 {
+	return medianOf(all, func(m measured) float64 { return m.opened.Seconds() })
+}
+
+func whole(all []measured) float64 {
+	return medianOf(all, func(m measured) float64 { return m.whole.Seconds() })
+}
+
+func medianOf(all []measured, of func(measured) float64) float64 {
+	var values []float64
+	for _, m := range all {
+		values = append(values, of(m))
+	}
+	return median(values)
+}
+
+// memory is what the processes of this benchmark hold, bytes.
+type memory struct {
+	tools    int64 // PSS of tools, a template counted in
+	stages   int64 // PSS of stages
+	tasks    int   // tools seen
+	filePmd  int64 // of tools: file pages mapped by 2 MiB entries
+	anonHuge int64 // of tools: anonymous pages mapped by 2 MiB entries
+}
+
+// together starts n tasks at once and returns the moment at which their tools
+// held most.
+func (b *bench) together(ctx context.Context, v variant, sample string, n int) (memory, error) {
+	ended := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := b.task(ctx, v, sample)
+			ended <- err
+		}()
+	}
+	var peak memory
+	var errs []error
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for left := n; left > 0; {
+		select {
+		case err := <-ended:
+			left--
+			errs = append(errs, err)
+		case <-tick.C:
+			now, err := residents()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if now.tools > peak.tools {
+				peak = now
+			}
+		}
+	}
+	return peak, errors.Join(errs...)
+}
+
+// residents adds up the descendants of this process (proc_pid_smaps(5)).
+func residents() (memory, error) {
+	var m memory
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return m, err
+	}
+	pids, err := descendants(os.Getpid())
+	if err != nil {
+		return m, err
+	}
+	for _, pid := range pids {
+		dir := "/proc/" + strconv.Itoa(pid)
+		exe, err := os.Readlink(dir + "/exe")
+		if err != nil {
+			continue // it has ended
+		}
+		text, err := os.ReadFile(dir + "/smaps_rollup")
+		if err != nil {
+			continue
+		}
+		f := rollup(string(text))
+		switch {
+		case exe == self:
+			m.stages += f["Pss"]
+		case filepath.Base(exe) == "criu":
+		default:
+			m.tasks++
+			m.tools += f["Pss"]
+			m.filePmd += f["FilePmdMapped"] + f["ShmemPmdMapped"]
+			m.anonHuge += f["AnonHugePages"]
+		}
+	}
+	return m, nil
+}
+
+var rollupLine = regexp.MustCompile(`(?m)^(\w+): +(\d+) kB$`)
+
+func rollup(text string) map[string]int64 {
+	f := map[string]int64{}
+	for _, m := range rollupLine.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseInt(m[2], 10, 64)
+		if err == nil {
+			f[m[1]] = n << 10
+		}
+	}
+	return f
+}
+
+// descendants lists the processes below pid.
+func descendants(pid int) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	for _, e := range entries {
+		p, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// proc_pid_stat(5): the name may hold parentheses and blanks.
+		rest := string(text[strings.LastIndexByte(string(text), ')')+1:])
+		if f := strings.Fields(rest); len(f) > 1 {
+			if parent, err := strconv.Atoi(f[1]); err == nil {
+				children[parent] = append(children[parent], p)
+			}
+		}
+	}
+	var all []int
+	for queue := children[pid]; len(queue) > 0; queue = queue[1:] {
+		all = append(all, queue[0])
+		queue = append(queue, children[queue[0]]...)
+	}
+	return all, nil
+}
+
+// available is the memory that can be had without swapping, bytes.
+func available() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	return rollup(string(text))["MemAvailable"], nil
+}
+
+// readTimes are the seconds of the lines "read N" in synth's stderr.
+var readLine = regexp.MustCompile(`(?m)^read (\d+): ([0-9.]+) s$`)
+
+// readRates are reads per second, one a line.
+func readRates(stderr string) []float64 {
+	var rates []float64
+	for _, m := range readLine.FindAllStringSubmatch(stderr, -1) {
+		n, err1 := strconv.ParseFloat(m[1], 64)
+		s, err2 := strconv.ParseFloat(m[2], 64)
+		if err1 == nil && err2 == nil && s > 0 {
+			rates = append(rates, n/s)
+		}
+	}
+	return rates
+}
+
+// throttle limits what this process and those it starts read from the device
+// under dir, in bytes per second, until undo is called. It needs root and the
+// blkio controller of cgroup v1.
+func throttle(dir string, rate int64) (undo func() error, err error) {
+	const root = "/sys/fs/cgroup/blkio"
+	device, err := disk(dir)
+	if err != nil {
+		return nil, err
+	}
+	group := filepath.Join(root, "premix-bench")
+	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("no blkio cgroup: %w", err)
+	}
+	self := []byte(strconv.Itoa(os.Getpid()))
+	before, err := controllerGroup("blkio")
+	if err != nil {
+		return nil, err
+	}
+	undo = func() error {
+		if err := os.WriteFile(filepath.Join(root, before, "cgroup.procs"), self, 0); err != nil {
+			return err
+		}
+		return os.Remove(group)
+	}
+	limit := fmt.Sprintf("%s %d", device, rate)
+	if err := os.WriteFile(filepath.Join(group, "blkio.throttle.read_bps_device"), []byte(limit), 0); err != nil {
+		return nil, errors.Join(err, os.Remove(group))
+	}
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), self, 0); err != nil {
+		return nil, errors.Join(err, os.Remove(group))
+	}
+	return undo, nil
+}
+
+// controllerGroup is the group of a cgroup v1 controller that this process is
+// in, relative to the controller's root (cgroups(7), /proc/PID/cgroup).
+func controllerGroup(controller string) (string, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && f[1] == controller {
+			return f[2], nil
+		}
+	}
+	return "", fmt.Errorf("no cgroup v1 controller %s", controller)
+}
+
+// disk is the device number, MAJOR:MINOR, of the whole disk that holds dir.
+func disk(dir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	number := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	sys := "/sys/dev/block/" + number
+	if _, err := os.Stat(sys + "/partition"); err == nil {
+		sys += "/.."
+	}
+	text, err := os.ReadFile(sys + "/dev")
+	if err != nil {
+		return "", fmt.Errorf("%s is not on a disk of its own: %w", dir, err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// dropCaches empties the page cache. It needs root.
+func dropCaches() error {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
+}

@@ -28,6 +28,9 @@ const maxFailures = 20
 type Report struct {
 	Run   Run    `json:"run"`
 	Tasks []Task `json:"tasks"` // those with a record, in the order of the plan
+
+	earlier []record.Task // tries before the last of their task
+	spans   []span        // of all tries
 }
 
 // Run sums up all tasks. Times are seconds, sizes bytes.
@@ -107,7 +110,6 @@ func Read(dir string) (*Report, error) {
 		Tasks: []Task{},
 	}
 	last := make([]Task, len(plan.Tasks))
-	var spans []span
 	for rec, err := range engine.Records(dir) {
 		if err != nil {
 			return nil, err
@@ -116,9 +118,12 @@ func Read(dir string) (*Report, error) {
 			continue
 		}
 		t := &last[rec.Task-1]
+		if t.Tries > 0 {
+			r.earlier = append(r.earlier, t.Task)
+		}
 		*t = Task{Task: *rec, Tries: t.Tries + 1}
 		r.count(rec)
-		spans = append(spans, span{rec.Started, rec.Ended})
+		r.spans = append(r.spans, span{rec.Started, rec.Ended})
 	}
 	for _, t := range last {
 		switch {
@@ -135,7 +140,7 @@ func Read(dir string) (*Report, error) {
 			r.Tasks = append(r.Tasks, t)
 		}
 	}
-	for _, s := range union(spans) {
+	for _, s := range union(r.spans) {
 		r.Run.Active += s.end.Sub(s.begin).Seconds()
 	}
 	r.starts()

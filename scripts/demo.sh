@@ -101,7 +101,7 @@ run() {
 	local out=$1-$2 status=0 begun ended equal
 	rm -rf "$out"
 	begun=$(milliseconds)
-	"$premix" run "$1.yaml" samples.csv --out "$out" --start "$2" -j 1 2>"$out.log" || status=$?
+	"$premix" run "$1.yaml" samples.csv --out "$out" --start "$2" -j 1 >"$out.log" 2>&1 || status=$?
 	ended=$(milliseconds)
 	if [ "$status" = 3 ]; then
 		printf '%-10s %-6s not possible here: %s\n' "$1" "$2" "$(sed -n 's/^error: //p' "$out.log" | head -n 1)"

@@ -179,7 +179,7 @@ func (m *caseMaker) synthetic(megabytes int) (*benchCase, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &benchCase{name: fmt.Sprintf("synth-%dM", megabytes), synth: megabytes, large: megabytes >= 1024}
+	c := &benchCase{name: fmt.Sprintf("synth-%dm", megabytes), synth: megabytes, large: megabytes >= 1024}
 	keys := map[string]string{
 		startSample: "read 1000\n",
 		pagesSample: "pages\nhold 2000\n",

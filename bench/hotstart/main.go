@@ -43,7 +43,7 @@ func benchMain() error {
 	flag.StringVar(&o.tools, "tools", strings.Join(toolOrder, ","), "tools to measure; empty: none")
 	flag.StringVar(&o.references, "references", "yeast,large", "references to measure them with")
 	flag.StringVar(&o.sizes, "synth", "256,1024,3072,8192", "sizes of the synthetic process, `MiB`; empty: none")
-	flag.StringVar(&o.parts, "parts", "start,memory,rate,storage", "what to measure")
+	flag.StringVar(&o.parts, "parts", "start,memory,rate,storage", "what to measure; empty: only prepare the data")
 	flag.StringVar(&o.rates, "storage", "30,110", "speeds of storage, `MB/s`; 0: as it is")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
 	flag.IntVar(&o.counts.start, "start-reads", 2000, "records of the sample that shows the start")
@@ -157,7 +157,7 @@ func (o *options) cases(work string, log func(string, ...any)) ([]*benchCase, er
 
 func pick(names string) ([]part, error) {
 	var selected []part
-	for _, name := range strings.Split(names, ",") {
+	for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
 		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no part %q", name)

@@ -167,36 +167,60 @@ type measured struct {
 // task runs one task over a sample and holds its stdout against that of every
 // other task over it.
 func (b *bench) task(ctx context.Context, v variant, sample string) (measured, error) {
-	dir, err := b.fresh("tasks")
+	t, err := b.begin(ctx, v, sample)
 	if err != nil {
 		return measured{}, err
 	}
-	defer os.RemoveAll(dir)
-	fail := func(err error) (measured, error) {
-		return measured{}, fmt.Errorf("%s %s, sample %s: %w", b.name, v, sample, err)
-	}
-	begin := time.Now()
-	p, err := b.starters[v].Start(ctx, hotstart.Task{Dir: dir, Inputs: b.samples[sample]})
+	return t.end()
+}
+
+// running is a task that was started.
+type running struct {
+	*bench
+	v      variant
+	sample string
+	dir    string
+	began  time.Time
+	p      *hotstart.Process
+}
+
+func (b *bench) begin(ctx context.Context, v variant, sample string) (*running, error) {
+	dir, err := b.fresh("tasks")
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	exit, err := p.Wait()
-	m := measured{whole: time.Since(begin), opened: p.Latency, exit: exit}
-	if err != nil {
-		return fail(err)
+	t := &running{bench: b, v: v, sample: sample, dir: dir, began: time.Now()}
+	if t.p, err = b.starters[v].Start(ctx, hotstart.Task{Dir: dir, Inputs: b.samples[sample]}); err != nil {
+		os.RemoveAll(dir)
+		return nil, t.failed(err)
 	}
-	stderr, err := os.ReadFile(filepath.Join(dir, hotstart.StderrName))
+	return t, nil
+}
+
+func (t *running) failed(err error) error {
+	return fmt.Errorf("%s %s, sample %s: %w", t.name, t.v, t.sample, err)
+}
+
+// end waits for the end of the task and removes what it left.
+func (t *running) end() (measured, error) {
+	defer os.RemoveAll(t.dir)
+	exit, err := t.p.Wait()
+	m := measured{whole: time.Since(t.began), opened: t.p.Latency, exit: exit}
 	if err != nil {
-		return fail(err)
+		return m, t.failed(err)
+	}
+	stderr, err := os.ReadFile(filepath.Join(t.dir, hotstart.StderrName))
+	if err != nil {
+		return m, t.failed(err)
 	}
 	m.stderr = string(stderr)
 	if !exit.OK() {
-		return fail(fmt.Errorf("exit status %d, signal %d: %s", exit.Code, exit.Signal, m.stderr))
+		return m, t.failed(fmt.Errorf("exit status %d, signal %d: %s", exit.Code, exit.Signal, m.stderr))
 	}
-	if p.Kind != v.kind() {
-		return fail(fmt.Errorf("started %s: %s", p.Kind, p.Reason))
+	if t.p.Kind != t.v.kind() {
+		return m, t.failed(fmt.Errorf("started %s: %s", t.p.Kind, t.p.Reason))
 	}
-	return m, b.sameOutput(sample, filepath.Join(dir, hotstart.StdoutName))
+	return m, t.sameOutput(t.sample, filepath.Join(t.dir, hotstart.StdoutName))
 }
 
 func (b *bench) sameOutput(sample, path string) error {
@@ -266,39 +290,68 @@ type memory struct {
 	anonHuge int64 // of tools: anonymous pages mapped by 2 MiB entries
 }
 
-// together starts n tasks at once and returns the moment at which their tools
-// held most.
+// together runs n tasks at once and returns the moment, among those in which
+// all of them ran, at which their tools held most.
 func (b *bench) together(ctx context.Context, v variant, sample string, n int) (memory, error) {
-	ended := make(chan error, n)
+	type outcome struct {
+		t   *running
+		err error
+	}
+	begun := make(chan outcome, n)
 	for range n {
 		go func() {
-			_, err := b.task(ctx, v, sample)
+			t, err := b.begin(ctx, v, sample)
+			begun <- outcome{t, err}
+		}()
+	}
+	ended := make(chan error, n)
+	left := 0
+	var errs []error
+	for range n {
+		o := <-begun
+		if o.err != nil {
+			errs = append(errs, o.err)
+			continue
+		}
+		left++
+		go func() {
+			_, err := o.t.end()
 			ended <- err
 		}()
 	}
+	whole := left == n
 	var peak memory
-	var errs []error
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for left := n; left > 0; {
+	for left > 0 {
 		select {
 		case err := <-ended:
 			left--
+			whole = false
 			errs = append(errs, err)
 		case <-tick.C:
-			now, err := residents()
-			if err != nil {
-				errs = append(errs, err)
+			if !whole {
+				continue
 			}
-			if now.tools > peak.tools {
+			now, err := residents()
+			errs = append(errs, err)
+			if now.tasks >= n && now.tools > peak.tools {
 				peak = now
 			}
 		}
 	}
-	return peak, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return memory{}, err
+	}
+	if peak.tools == 0 {
+		return memory{}, fmt.Errorf("%s %s: sample %s is too short to look at %d tasks together", b.name, v, sample, n)
+	}
+	return peak, nil
 }
 
-// residents adds up the descendants of this process (proc_pid_smaps(5)).
+// residents adds up the descendants of this process (proc_pid_smaps(5)). Tools
+// are stopped for the moment: shares that change between two looks would add up
+// to what was never there.
 func residents() (memory, error) {
 	var m memory
 	self, err := os.Readlink("/proc/self/exe")
@@ -309,29 +362,66 @@ func residents() (memory, error) {
 	if err != nil {
 		return m, err
 	}
+	var tools, stages []int
 	for _, pid := range pids {
-		dir := "/proc/" + strconv.Itoa(pid)
-		exe, err := os.Readlink(dir + "/exe")
-		if err != nil {
-			continue // it has ended
-		}
-		text, err := os.ReadFile(dir + "/smaps_rollup")
-		if err != nil {
-			continue
-		}
-		f := rollup(string(text))
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		switch {
+		case err != nil: // it has ended
 		case exe == self:
-			m.stages += f["Pss"]
-		case filepath.Base(exe) == "criu":
-		default:
-			m.tasks++
-			m.tools += f["Pss"]
-			m.filePmd += f["FilePmdMapped"] + f["ShmemPmdMapped"]
-			m.anonHuge += f["AnonHugePages"]
+			stages = append(stages, pid)
+		case filepath.Base(exe) != "criu":
+			tools = append(tools, pid)
 		}
 	}
+	for _, pid := range tools {
+		state := processState(pid)
+		if state != "R" && state != "S" && state != "D" {
+			continue // a template is held already
+		}
+		if unix.Kill(pid, unix.SIGSTOP) == nil {
+			defer unix.Kill(pid, unix.SIGCONT)
+		}
+	}
+	time.Sleep(2 * time.Millisecond)
+	for _, pid := range tools {
+		f, ok := rollupOf(pid)
+		if !ok {
+			continue
+		}
+		m.tasks++
+		m.tools += f["Pss"]
+		m.filePmd += f["FilePmdMapped"] + f["ShmemPmdMapped"]
+		m.anonHuge += f["AnonHugePages"]
+	}
+	for _, pid := range stages {
+		f, _ := rollupOf(pid)
+		m.stages += f["Pss"]
+	}
 	return m, nil
+}
+
+// processState is the letter of proc_pid_stat(5), or "" if the process ended.
+func processState(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// The name may hold parentheses and blanks.
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(f) == 0 {
+		return ""
+	}
+	return f[0]
+}
+
+func rollupOf(pid int) (map[string]int64, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return nil, false
+	}
+	f := rollup(string(text))
+	_, ok := f["Pss"]
+	return f, ok
 }
 
 var rollupLine = regexp.MustCompile(`(?m)^(\w+): +(\d+) kB$`)

@@ -90,6 +90,8 @@
     const laneTop = (s) => s * (height + gap);
 
     const step = (about) => {
+      if (about > 20)
+        for (const by of [30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400]) if (by >= about) return by;
       const power = Math.pow(10, Math.floor(Math.log10(about)));
       for (const m of [1, 2, 5, 10]) if (m * power >= about) return m * power;
       return 10 * power;
@@ -158,15 +160,10 @@
             pen.lineWidth = 2;
             pen.strokeRect(a + 1, top + 1, Math.max(wide - 2, 1), height - 2);
           }
-          if (wide > 60 && height >= 14) {
-            pen.save();
-            pen.beginPath();
-            pen.rect(a, top, wide - 3, height);
-            pen.clip();
+          if (wide > 30 && height >= 14 && pen.measureText(data.sample[i]).width < wide - 10) {
             pen.fillStyle = colour.panel;
             pen.textAlign = "left";
             pen.fillText(data.sample[i], a + 5, top + height / 2 + 1);
-            pen.restore();
           }
         }
       }

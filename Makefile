@@ -7,7 +7,7 @@ VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknow
 # staticcheck and govulncheck are run at fixed versions, built by this
 # toolchain: an analyser built by an older Go cannot read newer code.
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
-GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
 TEST_TIMEOUT ?= 15m
 SOAK_TIMEOUT ?= 2h

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -293,20 +292,4 @@ func unzip(w io.Writer, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
-}
-
-// fileSize is the size of a file, or of all files in a directory.
-func fileSize(path string) (int64, error) {
-	var total int64
-	err := filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err == nil && info.Mode().IsRegular() {
-			total += info.Size()
-		}
-		return err
-	})
-	return total, err
 }

@@ -24,8 +24,10 @@ die() {
 
 mkdir -p demo-out/ref demo-out/reads
 cd demo-out
-# Snapshots go with the rest of the demonstration.
+# Snapshots go with the rest of the demonstration, and are made afresh each
+# time, so that a run shows what they cost.
 export PREMIX_HOME=$PWD/home
+rm -rf home
 
 # The genome. Minimal images of Debian leave /usr/share/doc out when a package
 # is installed, so it is taken from the package itself where it is not there.
@@ -142,6 +144,9 @@ for recipe in bwa minimap2; do
 	done
 done
 say
+say "to its input: from the start of a task until its tool opens the sample (median)"
+say "whole run: all tasks; with preparing and proving, once a run, where not cold"
+say
 say "reports: demo-out/bwa-auto/report.html, demo-out/minimap2-auto/report.html"
-say "outputs: demo-out/*-*/s*.sam"
+say "outputs: demo-out/bwa-auto/s1.sam and so on"
 [ "$failed" = 0 ] || die "a run failed, or an output differs from its cold one"

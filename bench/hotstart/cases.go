@@ -140,7 +140,7 @@ func (m *caseMaker) star(ref reference, fasta string) (*benchCase, error) {
 	return m.aligner("star", ref, fasta, index, true, `command: STAR --runThreadN ${threads} --genomeDir ${data.index} --readFilesIn ${r1} --outFileNamePrefix ${out}/
 outputs: {out: "${sample}/"}
 ready:   read
-varies:  [{file: out/Log.out}, {file: out/Log.progress.out}, {file: out/Log.final.out}]
+varies:  [{file: stdout}, {file: out/Log.out}, {file: out/Log.progress.out}, {file: out/Log.final.out}]
 `)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -183,7 +184,7 @@ func (b *benchmark) memory(ctx context.Context, cases []*benchCase) error {
 }
 
 func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, error) {
-	sample := shortSample
+	sample := longSample
 	if c.synth > 0 {
 		sample = pagesSample
 	}
@@ -202,38 +203,49 @@ func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, err
 		if len(can) == 0 {
 			continue
 		}
-		one, err := x.together(ctx, v, sample, 1)
+		row, err := b.memoryRow(ctx, x, v, sample, peer)
 		if err != nil {
 			return nil, err
-		}
-		row := []string{c.name, string(v), size(float64(one.tools))}
-		if err := b.pss(c, v, 1, one, peer); err != nil {
-			return nil, err
-		}
-		free, err := available()
-		if err != nil {
-			return nil, err
-		}
-		if (v == cold || v == plain) && tasksTogether*one.tools > free*9/10 {
-			row = append(row, "does not fit", "-", "-")
-		} else {
-			four, err := x.together(ctx, v, sample, tasksTogether)
-			if err != nil {
-				return nil, err
-			}
-			if err := b.pss(c, v, tasksTogether, four, peer); err != nil {
-				return nil, err
-			}
-			ratio := quotient(float64(four.tools), float64(one.tools))
-			row = append(row, size(float64(four.tools)), times(ratio), size(float64(four.stages)))
-			if err := b.add(figure{Name: c.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"}); err != nil {
-				return nil, err
-			}
 		}
 		rows = append(rows, row)
 		x.drop(v)
 	}
 	return rows, nil
+}
+
+func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample string, peer map[int]float64) ([]string, error) {
+	row := []string{x.name, string(v)}
+	one, err := x.together(ctx, v, sample, 1)
+	if errors.Is(err, errTooShort) {
+		return append(row, "too short", "-", "-", "-"), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.pss(x.benchCase, v, 1, one, peer); err != nil {
+		return nil, err
+	}
+	row = append(row, size(float64(one.tools)))
+	free, err := available()
+	if err != nil {
+		return nil, err
+	}
+	if (v == cold || v == plain) && tasksTogether*one.tools > free*9/10 {
+		return append(row, "does not fit", "-", "-"), nil
+	}
+	four, err := x.together(ctx, v, sample, tasksTogether)
+	if errors.Is(err, errTooShort) {
+		return append(row, "too short", "-", "-"), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.pss(x.benchCase, v, tasksTogether, four, peer); err != nil {
+		return nil, err
+	}
+	ratio := quotient(float64(four.tools), float64(one.tools))
+	err = b.add(figure{Name: x.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"})
+	return append(row, size(float64(four.tools)), times(ratio), size(float64(four.stages))), err
 }
 
 func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]float64) error {

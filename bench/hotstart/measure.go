@@ -290,6 +290,9 @@ type memory struct {
 	anonHuge int64 // of tools: anonymous pages mapped by 2 MiB entries
 }
 
+// errTooShort says that tasks ended before all of them could be looked at.
+var errTooShort = errors.New("the sample is too short to look at all tasks together")
+
 // together runs n tasks at once and returns the moment, among those in which
 // all of them ran, at which their tools held most.
 func (b *bench) together(ctx context.Context, v variant, sample string, n int) (memory, error) {
@@ -344,7 +347,7 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 		return memory{}, err
 	}
 	if peak.tools == 0 {
-		return memory{}, fmt.Errorf("%s %s: sample %s is too short to look at %d tasks together", b.name, v, sample, n)
+		return memory{}, errTooShort
 	}
 	return peak, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -210,7 +209,7 @@ func ReadPlan(dir string) (*Plan, error) {
 	torn, err := record.Lines(f, func(line []byte) (bool, error) {
 		if p.Header.Format == 0 {
 			if json.Unmarshal(line, &p.Header) != nil || p.Header.Format == 0 {
-				return false, io.EOF
+				return false, errHeader
 			}
 			if p.Header.Format > record.Format {
 				return false, &record.FormatError{Path: path, Format: p.Header.Format}
@@ -224,7 +223,7 @@ func ReadPlan(dir string) (*Plan, error) {
 		p.Tasks = append(p.Tasks, t)
 		return true, nil
 	})
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, errHeader) {
 		return nil, err
 	}
 	if err != nil || torn > 0 || len(p.Tasks) != p.Header.Tasks {
@@ -232,3 +231,6 @@ func ReadPlan(dir string) (*Plan, error) {
 	}
 	return p, nil
 }
+
+// errHeader ends the reading of a plan whose header is damaged.
+var errHeader = errors.New("damaged header")

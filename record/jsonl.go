@@ -154,7 +154,7 @@ func Read[T any](path string, f func(*T) error) (h Header, torn int, err error) 
 		if first {
 			first = false
 			if json.Unmarshal(line, &h) != nil || h.Format < 1 {
-				return false, io.EOF
+				return false, errHeader
 			}
 			if h.Format > Format {
 				return false, &FormatError{Path: path, Format: h.Format}
@@ -167,11 +167,14 @@ func Read[T any](path string, f func(*T) error) (h Header, torn int, err error) 
 		}
 		return true, f(v)
 	})
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, errHeader) {
 		return Header{}, torn + 1, nil
 	}
 	return h, torn, err
 }
+
+// errHeader ends the reading of a table whose header is torn.
+var errHeader = errors.New("torn header")
 
 // ReadAll returns all records of the table at path.
 func ReadAll[T any](path string) (Header, []T, error) {

@@ -24,10 +24,15 @@ type progress struct {
 	mu    sync.Mutex // guards what follows
 	w     io.Writer  // nil: nothing is written
 	drawn bool       // the progress line is on the terminal
+	notes map[string]int
 }
 
+// maxNotes is how many notes of one kind are told: the same may be true for each
+// of ten thousand tasks.
+const maxNotes = 3
+
 func newProgress(w io.Writer, terminal bool) *progress {
-	return &progress{w: w, terminal: terminal}
+	return &progress{w: w, terminal: terminal, notes: make(map[string]int)}
 }
 
 func (p *progress) interval() time.Duration {
@@ -47,6 +52,21 @@ func (p *progress) notice(format string, args ...any) {
 	p.erase()
 	// A terminal that went away is no reason to end a run.
 	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
+}
+
+// note writes one line about something that does not keep the run from going on.
+// Of one kind, that is of one format, only the first are told.
+func (p *progress) note(format string, args ...any) {
+	p.mu.Lock()
+	p.notes[format]++
+	n := p.notes[format]
+	p.mu.Unlock()
+	switch {
+	case n < maxNotes:
+		p.notice("note: "+format, args...)
+	case n == maxNotes:
+		p.notice("note: "+format+" (more like this are not told)", args...)
+	}
 }
 
 // draw writes the state of a schedule.

@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	defer func() {
 		p.clear()
 		if cerr := run.Close(); cerr != nil {
-			p.notice("note: closing the run: %v", cerr)
+			p.note("closing the run: %v", cerr)
 		}
 	}()
 	s := newSchedule(run, rec, o, p)
@@ -98,11 +98,11 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		var reasons []string
 		s.groups, reasons = newCgroups(seen, budgetCores(o, cores(seen)), limits{memory: plan.Header.Memory, threads: plan.Header.Threads})
 		for _, r := range reasons {
-			p.notice("note: tasks run without this limit: %s", r)
+			p.note("tasks run without this limit: %s", r)
 		}
 		s.work(ctx, slots)
 		if err := s.groups.close(); err != nil {
-			p.notice("note: a cgroup is left: %v", err)
+			p.note("a cgroup is left: %v", err)
 		}
 	}
 	p.clear()
@@ -172,14 +172,13 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
 	probes := probes(rec, samples)
 	for i, probe := range probes {
 		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
 			Store: s.o.Store,
 			Start: s.o.Start,
 			Tasks: s.total,
-			Log:   func(format string, args ...any) { s.progress.notice("note: "+format, args...) },
+			Log:   s.progress.note,
 		})
 		if err != nil {
 			return err
@@ -195,7 +194,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 		case errors.As(err, &unavailable), ctx.Err() != nil, rec.Probe != nil:
 			return errors.Join(err, starter.Close())
 		case i+1 < len(probes):
-			s.progress.notice("note: another sample is taken to prove the start with: %v", err)
+			s.progress.note("another sample is taken to prove the start with: %v", err)
 			if err := starter.Close(); err != nil {
 				return err
 			}
@@ -203,7 +202,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 		case s.o.Start != hotstart.Auto:
 			return errors.Join(err, starter.Close())
 		default:
-			s.progress.notice("note: no start but a cold one can be proved: %v", err)
+			s.progress.note("no start but a cold one can be proved: %v", err)
 		}
 		s.starter = starter
 		kind, reason := starter.Decision()
@@ -262,7 +261,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	starter, err := hotstart.New(rec.Spec(o.Threads, 0), hotstart.Options{
 		Store: o.Store,
 		Start: o.Start,
-		Log:   func(format string, args ...any) { p.notice("note: "+format, args...) },
+		Log:   p.note,
 	})
 	if err != nil {
 		return nil, err

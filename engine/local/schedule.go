@@ -55,7 +55,7 @@ type job struct {
 
 // kindTally gathers what the summary tells of a kind of start.
 type kindTally struct {
-	seconds, latencies []float32
+	seconds, latencies []float64
 }
 
 // outcome is what becomes of a try.
@@ -152,8 +152,8 @@ func (s *schedule) settle(out outcome) {
 			k = &kindTally{}
 			s.kinds[rec.Start] = k
 		}
-		k.seconds = append(k.seconds, float32(rec.Seconds))
-		k.latencies = append(k.latencies, float32(rec.Latency))
+		k.seconds = append(k.seconds, rec.Seconds)
+		k.latencies = append(k.latencies, rec.Latency)
 		return
 	}
 	if !s.stopped && out.job.try < out.job.last && again(rec.Cause) {

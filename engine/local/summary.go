@@ -61,10 +61,10 @@ func (s *schedule) summary() *Summary {
 }
 
 // median sorts v, which is not empty.
-func median(v []float32) float64 {
+func median(v []float64) float64 {
 	slices.Sort(v)
 	n := len(v)
-	return (float64(v[(n-1)/2]) + float64(v[n/2])) / 2
+	return (v[(n-1)/2] + v[n/2]) / 2
 }
 
 // Write writes the summary for people.

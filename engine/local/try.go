@@ -68,7 +68,7 @@ func (s *schedule) try(ctx context.Context, j job, slot int, ended func()) outco
 		removeErr = os.RemoveAll(work)
 	}
 	if removeErr != nil {
-		s.progress.notice("note: a work directory is left: %v", removeErr)
+		s.progress.note("a work directory is left: %v", removeErr)
 	}
 	return out
 }
@@ -114,7 +114,7 @@ func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.
 		err = s.startFailure(ctx, j.task, err)
 	}
 	if rerr := group.remove(); rerr != nil {
-		s.progress.notice("note: %v", rerr)
+		s.progress.note("a cgroup is left: %v", rerr)
 	}
 	return err
 }

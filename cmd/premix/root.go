@@ -172,6 +172,7 @@ func exitCode(err error) int {
 		budget      *local.BudgetError
 		failed      *local.FailedError
 		stopped     *local.StoppedError
+		probe       *local.ProbeError
 		interrupted *local.Interrupted
 		unavailable *hotstart.Unavailable
 		dir         *engine.DirError
@@ -189,7 +190,7 @@ func exitCode(err error) int {
 		return exitUnavailable
 	case errors.As(err, &dir), errors.As(err, &format):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &damaged):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged):
 		return exitFailed
 	}
 	return exitInternal

@@ -43,6 +43,18 @@ func (e *Interrupted) Hint() string {
 	return "run the same command with --resume to go on"
 }
 
+// ProbeError tells that the wished kind of start cannot be proved, because the
+// tool does not succeed with the probe.
+type ProbeError struct{ err error }
+
+func (e *ProbeError) Error() string { return e.err.Error() }
+func (e *ProbeError) Unwrap() error { return e.err }
+
+// Hint names the way out.
+func (e *ProbeError) Hint() string {
+	return "see with --start cold what the tool says, or name a sample that works as `probe` in the recipe"
+}
+
 // StoppedError tells that a run was stopped because records could not be written:
 // without a journal nothing that is run can be known to be done.
 type StoppedError struct{ err error }

@@ -47,8 +47,9 @@ type Options struct {
 // Run runs the tasks of a recipe over a sample sheet and returns when all have
 // ended. If ctx is cancelled with an *Interrupted as cause, running tasks are
 // ended and that error is returned; other errors are recipe.Problems,
-// *hotstart.Unavailable, *engine.DirError, *BudgetError, and *FailedError if not
-// every task succeeded. The summary is nil if no task could be run at all.
+// *hotstart.Unavailable, *ProbeError, *engine.DirError, *BudgetError,
+// *StoppedError, and *FailedError if not every task succeeded. The summary is nil
+// if no task could be run at all.
 func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if o.Grace == 0 {
 		o.Grace = Grace
@@ -191,7 +192,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 		var unavailable *hotstart.Unavailable
 		switch {
 		case err == nil:
-		case errors.As(err, &unavailable), ctx.Err() != nil, rec.Probe != nil:
+		case errors.As(err, &unavailable), ctx.Err() != nil:
 			return errors.Join(err, starter.Close())
 		case i+1 < len(probes):
 			s.progress.note("another sample is taken to prove the start with: %v", err)
@@ -200,7 +201,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 			}
 			continue
 		case s.o.Start != hotstart.Auto:
-			return errors.Join(err, starter.Close())
+			return errors.Join(&ProbeError{err}, starter.Close())
 		default:
 			s.progress.note("no start but a cold one can be proved: %v", err)
 		}
@@ -281,7 +282,11 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 		if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
 			return nil, i
 		}
-		return nil, err
+		var unavailable *hotstart.Unavailable
+		if errors.As(err, &unavailable) {
+			return nil, err
+		}
+		return nil, &ProbeError{err}
 	}
 	kind, reason := starter.Decision()
 	return &Prepared{Recipe: rec.Name, Start: kind, Reason: reason, Seconds: time.Since(begun).Seconds()}, nil

@@ -1,0 +1,373 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine"
+	"premix/hotstart"
+	"premix/record"
+)
+
+// sandbox is a recipe whose tool is a shell script, and a sheet, in a directory.
+type sandbox struct {
+	dir string
+	o   Options
+}
+
+// newSandbox makes a recipe with the script as its tool, the given further lines,
+// and samples a, b, c... whose input holds their name.
+func newSandbox(t *testing.T, script, more string, samples int) *sandbox {
+	t.Helper()
+	b := &sandbox{dir: t.TempDir()}
+	b.write(t, "tool.sh", script)
+	b.write(t, "r.yaml", "name: tool\ncommand: sh ${data.tool} ${r1}\ndata: {tool: tool.sh}\ninputs: [r1]\n"+more)
+	sheet := "sample,r1\n"
+	for i := range samples {
+		name := string(rune('a' + i))
+		b.write(t, name+".in", name+"\n")
+		sheet += name + "," + name + ".in\n"
+	}
+	b.write(t, "s.csv", sheet)
+	b.o = Options{
+		Recipe: b.path("r.yaml"), Sheet: b.path("s.csv"), Out: b.path("out"), Store: b.path("store"),
+		Start: hotstart.Cold, Retries: -1, Jobs: 2, Grace: 200 * time.Millisecond,
+	}
+	return b
+}
+
+func (b *sandbox) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *sandbox) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(b.path(name), []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *sandbox) records(t *testing.T) []record.Task {
+	t.Helper()
+	var list []record.Task
+	for rec, err := range engine.Records(b.o.Out) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, *rec)
+	}
+	return list
+}
+
+// await waits until a file that the tool makes is there.
+func (b *sandbox) await(t *testing.T, name string) {
+	t.Helper()
+	for range 1000 {
+		if _, err := os.Stat(b.path(name)); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s did not come", name)
+}
+
+const toStdout = "outputs: {stdout: '${sample}.txt'}\n"
+
+func TestRunRecordsWhatItDid(t *testing.T) {
+	b := newSandbox(t, "cat \"$1\"; echo said >&2\n", toStdout+"threads: 1\n", 5)
+	sum, err := Run(context.Background(), b.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Tasks != 5 || sum.Succeeded != 5 || sum.Failed+sum.NotRun+sum.Before != 0 {
+		t.Errorf("summary %+v", sum)
+	}
+	if len(sum.Starts) != 1 || sum.Starts[0].Kind != "cold" || sum.Starts[0].Tasks != 5 || sum.Starts[0].Seconds <= 0 {
+		t.Errorf("starts %+v", sum.Starts)
+	}
+	list := b.records(t)
+	if len(list) != 5 {
+		t.Fatalf("%d records", len(list))
+	}
+	for _, r := range list {
+		switch {
+		case !r.OK() || r.Exit != 0 || r.Signal != 0 || r.Try != 1 || r.Start != "cold" || r.Reason == "":
+			t.Errorf("outcome of %+v", r)
+		case r.Slot < 0 || r.Slot > 1:
+			t.Errorf("slot %d", r.Slot)
+		case r.Queued.After(r.Started) || !r.Started.Before(r.Ended) || r.Seconds <= 0 || r.Latency <= 0 || r.Latency > r.Seconds:
+			t.Errorf("times of %+v", r)
+		case r.MaxRSS < 100<<10:
+			t.Errorf("max RSS %d", r.MaxRSS)
+		case !slices.Equal(r.Outputs, []string{r.Sample + ".txt"}):
+			t.Errorf("outputs %q", r.Outputs)
+		}
+		if lines, err := engine.Stderr(b.o.Out, &r, 9); err != nil || !slices.Equal(lines, []string{"said"}) {
+			t.Errorf("standard error %q, %v", lines, err)
+		}
+		if text, err := os.ReadFile(filepath.Join(b.o.Out, r.Sample+".txt")); err != nil || string(text) != r.Sample+"\n" {
+			t.Errorf("output %q, %v", text, err)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(b.o.Out, ".premix", "tasks")); !os.IsNotExist(err) {
+		t.Errorf("work directories are left: %v, %v", entries, err)
+	}
+}
+
+func TestTimeoutEndsWhatIgnoresSIGTERM(t *testing.T) {
+	for _, c := range []struct{ name, script, more string }{
+		{"tool", "trap '' TERM\nsleep 600\n", ""},
+		{"tool's child", "trap '' TERM\n(sleep 600)\n", ""},
+		{"pipe", "cat \"$1\"\n", "pipe: trap '' TERM; sleep 600\n"},
+		{"tool and pipe", "trap '' TERM\nsleep 600\n", "pipe: trap '' TERM; cat; sleep 600\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newSandbox(t, c.script, toStdout+c.more, 1)
+			b.o.Timeout = 300 * time.Millisecond
+			begun := time.Now()
+			sum, err := Run(context.Background(), b.o)
+			var failed *FailedError
+			if !errors.As(err, &failed) || failed.Failed != 1 {
+				t.Fatalf("error %v", err)
+			}
+			if took := time.Since(begun); took < 500*time.Millisecond || took > 10*time.Second {
+				t.Errorf("took %v", took)
+			}
+			f := sum.Failures[0]
+			if f.Error != "ended at its timeout of 300ms" || !strings.Contains(f.Hint, "timeout") {
+				t.Errorf("failure %+v", f)
+			}
+			if r := b.records(t)[0]; r.Cause != record.CauseTimeout || r.Signal != int(unix.SIGKILL) {
+				t.Errorf("record %+v", r)
+			}
+		})
+	}
+}
+
+func TestInterruptIsGraceful(t *testing.T) {
+	b := newSandbox(t, "trap 'echo bye >&2; exit 3' TERM\n>\"$0.$(cat \"$1\")\"\nwhile :; do sleep 0.05; done\n", toStdout, 3)
+	b.o.Jobs, b.o.Grace = 1, 5*time.Second
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		b.await(t, "tool.sh.a")
+		cancel(&Interrupted{Signal: unix.SIGINT})
+	}()
+	sum, err := Run(ctx, b.o)
+	var interrupted *Interrupted
+	if !errors.As(err, &interrupted) || interrupted.Signal != unix.SIGINT || !strings.Contains(interrupted.Hint(), "--resume") {
+		t.Fatalf("error %v", err)
+	}
+	if sum.NotRun != 3 || sum.Failed != 0 {
+		t.Errorf("summary %+v", sum)
+	}
+	list := b.records(t)
+	if len(list) != 1 || list[0].Cause != record.CauseInterrupted {
+		t.Fatalf("records %+v", list)
+	}
+	if lines, err := engine.Stderr(b.o.Out, &list[0], 9); err != nil || !slices.Contains(lines, "bye") {
+		t.Errorf("standard error %q, %v", lines, err)
+	}
+	b.write(t, "tool.sh", "cat \"$1\"\n")
+	b.o.Resume = true
+	if sum, err := Run(context.Background(), b.o); err != nil || sum.Succeeded != 3 {
+		t.Errorf("resumed: %+v, %v", sum, err)
+	}
+}
+
+func TestSecondInterruptKillsAtOnce(t *testing.T) {
+	b := newSandbox(t, "trap '' TERM\n>\"$0.$(cat \"$1\")\"\nsleep 600\n", toStdout, 2)
+	b.o.Grace = time.Hour
+	kill := make(chan struct{})
+	b.o.Kill = kill
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		b.await(t, "tool.sh.a")
+		b.await(t, "tool.sh.b")
+		cancel(&Interrupted{Signal: unix.SIGTERM})
+		time.Sleep(50 * time.Millisecond)
+		close(kill)
+	}()
+	_, err := Run(ctx, b.o)
+	var interrupted *Interrupted
+	if !errors.As(err, &interrupted) || interrupted.Signal != unix.SIGTERM {
+		t.Fatalf("error %v", err)
+	}
+	if list := b.records(t); len(list) != 2 || list[0].Signal != int(unix.SIGKILL) {
+		t.Errorf("records %+v", list)
+	}
+}
+
+func TestInputThatVanishes(t *testing.T) {
+	// The first task's tool takes the second one's input away.
+	b := newSandbox(t, "cat \"$1\"; rm -f \"$(dirname \"$0\")/b.in\"\n", toStdout, 3)
+	b.o.Jobs, b.o.Retries = 1, 2
+	sum, err := Run(context.Background(), b.o)
+	var failed *FailedError
+	if !errors.As(err, &failed) || failed.Failed != 1 || sum.Succeeded != 2 {
+		t.Fatalf("summary %+v, error %v", sum, err)
+	}
+	if want := "input r1 is no longer there: " + b.path("b.in"); sum.Failures[0].Error != want {
+		t.Errorf("error %q, want %q", sum.Failures[0].Error, want)
+	}
+	for _, r := range b.records(t) {
+		if r.Sample == "b" && (r.Cause != record.CauseInput || r.Try != 1) {
+			t.Errorf("record %+v", r)
+		}
+	}
+	b.write(t, "b.in", "b\n")
+	b.o.Resume = true
+	if sum, err := Run(context.Background(), b.o); err != nil || sum.Succeeded != 1 || sum.Before != 2 {
+		t.Errorf("resumed: %+v, %v", sum, err)
+	}
+}
+
+func TestMemoryLimit(t *testing.T) {
+	ours := writable(t)
+	if !slices.ContainsFunc(ours, func(h hierarchy) bool { return slices.Contains(h.controllers, "memory") }) {
+		t.Skip("no memory controller")
+	}
+	for _, c := range []struct{ name, script, more string }{
+		{"tool", "head -c 100M /dev/zero | tail -c 90M\n", ""},
+		{"pipe", "head -c 100M /dev/zero\n", "pipe: tail -c 90M | wc -c\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newSandbox(t, c.script, toStdout+c.more+"memory: 32M\n", 1)
+			sum, err := Run(context.Background(), b.o)
+			r := b.records(t)[0]
+			var failed *FailedError
+			if !errors.As(err, &failed) || r.Cause != record.CauseMemory {
+				t.Fatalf("error %v, record %+v", err, r)
+			}
+			if f := sum.Failures[0]; f.Error != "killed at its memory limit of 32M" || !strings.Contains(f.Hint, "`memory`") {
+				t.Errorf("failure %+v", f)
+			}
+		})
+	}
+}
+
+func TestCountSlots(t *testing.T) {
+	for _, c := range []struct {
+		jobs, threads int
+		budget, need  int64
+		want          int // 0: an error
+	}{
+		{jobs: 3, threads: 1, want: 3},
+		{jobs: 3, threads: 8, want: 3},
+		{jobs: 10, threads: 1, budget: 8 << 30, need: 3 << 30, want: 2},
+		{jobs: 1, threads: 1, budget: 8 << 30, need: 1 << 20, want: 1},
+		{jobs: 2, threads: 1, budget: 8 << 30, need: 8 << 30, want: 1},
+		{jobs: 2, threads: 1, budget: 1 << 30, need: 2 << 30, want: 0},
+		{threads: 100_000, want: 1},
+	} {
+		p := &engine.Plan{Header: engine.Header{Threads: c.threads, Memory: c.need, Recipe: "tool"}}
+		got, err := countSlots(Options{Jobs: c.jobs, Memory: c.budget}, p, nil)
+		var budget *BudgetError
+		if got != c.want || (c.want == 0) != errors.As(err, &budget) {
+			t.Errorf("%+v: %d slots, error %v", c, got, err)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	exit := func(code int, sig unix.Signal) hotstart.Exit { return hotstart.Exit{Code: code, Signal: sig} }
+	for _, c := range []struct {
+		name  string
+		p     pair
+		oom   int
+		cause string
+		text  string
+	}{
+		{"success", pair{}, 0, "", ""},
+		{"success although a child was killed for memory", pair{}, 1, "", ""},
+		{"success of both", pair{pipe: &pipe{}}, 0, "", ""},
+		{"success just before the interrupt", pair{ended: record.CauseInterrupted}, 0, "", ""},
+		{"status", pair{exit: exit(3, 0)}, 0, record.CauseExit, "the tool ended with status 3"},
+		{"signal", pair{exit: exit(-1, unix.SIGSEGV)}, 0, record.CauseSignal, "the tool was killed by SIGSEGV"},
+		{"memory", pair{exit: exit(-1, unix.SIGKILL)}, 1, record.CauseMemory, "killed at its memory limit of 1G"},
+		{"timeout before memory", pair{exit: exit(-1, unix.SIGKILL), ended: record.CauseTimeout}, 1, record.CauseTimeout, "ended at its timeout of 1m0s"},
+		{"interrupt", pair{exit: exit(-1, unix.SIGTERM), ended: record.CauseInterrupted}, 0, record.CauseInterrupted, "interrupted"},
+		{"pipe's status", pair{pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"pipe's signal", pair{pipe: &pipe{code: -1, sig: unix.SIGABRT}}, 0, record.CauseSignal, "the pipe was killed by SIGABRT"},
+		{"tool dies of a pipe that failed", pair{exit: exit(-1, unix.SIGPIPE), pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"tool ended because its pipe had failed", pair{exit: exit(-1, unix.SIGTERM), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"pipe that ended early", pair{exit: exit(-1, unix.SIGPIPE), pipe: &pipe{}}, 0, record.CauseSignal, "the pipe ended before it had read all that the tool wrote"},
+		{"both fail for themselves", pair{exit: exit(1, 0), pipe: &pipe{code: 2}}, 0, record.CauseExit, "the tool ended with status 1"},
+		{"lost", pair{exit: exit(-1, 0), exitErr: errors.New("the task was lost")}, 0, record.CauseStart, "the task was lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := c.p.verdict(c.oom, 1<<30, time.Minute)
+			var f *failure
+			if !errors.As(err, &f) {
+				if c.cause != "" || err != nil {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if f.cause != c.cause || f.text != c.text {
+				t.Errorf("%s: %q", f.cause, f.text)
+			}
+		})
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &schedule{total: 100, before: 20, running: 2, begun: begun, kinds: map[string]*kindTally{}}
+	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {
+		t.Errorf("line %q, want %q", got, want)
+	}
+	s.succeeded, s.failed = 49, 1
+	s.kinds["fork"] = &kindTally{seconds: make([]float64, 40)}
+	s.kinds["cold"] = &kindTally{seconds: make([]float64, 9)}
+	if got, want := s.line(begun.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, fork 40 · 5.0/s · 0:10 left"; got != want {
+		t.Errorf("line %q, want %q", got, want)
+	}
+}
+
+func TestNotesAreNotRepeated(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b, false)
+	for i := range 100 {
+		p.note("task %d", i)
+	}
+	p.note("other")
+	if got, want := b.String(), "note: task 0\nnote: task 1\nnote: task 2 (more like this are not told)\nnote: other\n"; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+}
+
+func TestProgressOnATerminal(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b, true)
+	s := &schedule{total: 2, kinds: map[string]*kindTally{}}
+	p.draw(s)
+	p.notice("hello")
+	p.draw(s)
+	p.clear()
+	p.clear()
+	const erase, line = "\r\x1b[2K", "0/2 done, 0 running"
+	if got, want := b.String(), erase+line+erase+"hello\n"+erase+line+erase; got != want {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for got, want := range map[string]string{
+		bytesText(0): "0", bytesText(1023): "1023", bytesText(1 << 30): "1G", bytesText(3 << 29): "1.5G", bytesText(1 << 50): "1024T",
+		durationText(59 * time.Second): "0:59", durationText(3661 * time.Second): "1:01:01",
+		rateText(2.25): "2.2/s", rateText(0.5): "30.0/min", rateText(0.001): "3.6/h",
+		secondsText(0.0123): "12 ms", secondsText(9.94): "9.9 s", secondsText(100): "1:40",
+		fmt.Sprint(median([]float64{3, 1, 2})): "2", fmt.Sprint(median([]float64{4, 1})): "2.5",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

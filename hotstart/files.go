@@ -1,8 +1,6 @@
 package hotstart
 
 import (
-	"bytes"
-	"debug/buildinfo"
 	"fmt"
 	"io"
 	"io/fs"
@@ -133,73 +131,21 @@ func readMaps(pid int) ([]mapEntry, error) {
 	return all, nil
 }
 
-// mappedFiles lists the binary and the libraries of a process, and says why its
-// memory must not become a file mapping, if it must not.
-func mappedFiles(pid int) (files []string, unsafe string, err error) {
-	maps, err := readMaps(pid)
-	if err != nil {
-		return nil, "", err
-	}
+// mappedFiles lists the binaries and the libraries of the template.
+func (s *stage) mappedFiles() ([]string, error) {
+	var files []string
 	seen := map[string]bool{}
-	for _, m := range maps {
-		if !m.exec || !strings.HasPrefix(m.path, "/") || seen[m.path] {
-			continue
-		}
-		seen[m.path] = true
-		files = append(files, m.path)
-		if allocator := returnsZeros(m.path); allocator != "" && unsafe == "" {
-			unsafe = fmt.Sprintf("%s gives memory back by madvise(2) and trusts to find zeros there (%s)", allocator, m.path)
-		}
-	}
-	return files, unsafe, nil
-}
-
-// returnsZeros names the allocator or runtime in a binary or library whose
-// heap would read a snapshot's bytes where it expects zeros, after it gave the
-// memory back by MADV_DONTNEED.
-func returnsZeros(path string) string {
-	base := filepath.Base(path)
-	for lib, name := range map[string]string{
-		"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libmimalloc": "mimalloc",
-		"libtbbmalloc": "TBB's allocator", "libjvm": "the Java virtual machine",
-		"libsnmalloc": "snmalloc", "libscudo": "scudo", "libnode": "Node.js", "libhoard": "hoard",
-	} {
-		if strings.HasPrefix(base, lib) {
-			return name
-		}
-	}
-	if _, err := buildinfo.ReadFile(path); err == nil {
-		return "the Go runtime"
-	}
-	for symbol, name := range map[string]string{
-		"jemalloc": "jemalloc", "tcmalloc": "tcmalloc", "mi_heap_": "mimalloc", "rpmalloc": "rpmalloc",
-	} {
-		if contains(path, symbol) {
-			return name
-		}
-	}
-	return ""
-}
-
-// contains tells whether a file holds the text anywhere.
-func contains(path, text string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	buf := make([]byte, 1<<20)
-	keep := 0 // bytes of the last block that may begin a match
-	for {
-		n, err := f.Read(buf[keep:])
-		if bytes.Contains(buf[:keep+n], []byte(text)) {
-			return true
-		}
+	for _, p := range s.held {
+		maps, err := readMaps(p.Pid)
 		if err != nil {
-			return false
+			return nil, err
 		}
-		end := keep + n
-		keep = min(end, len(text)-1)
-		copy(buf, buf[end-keep:end])
+		for _, m := range maps {
+			if m.exec && strings.HasPrefix(m.path, "/") && !seen[m.path] {
+				seen[m.path] = true
+				files = append(files, m.path)
+			}
+		}
 	}
+	return files, nil
 }

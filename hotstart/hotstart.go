@@ -83,7 +83,7 @@ type Exit struct {
 	User       time.Duration
 	System     time.Duration
 	MaxRSS     int64 // bytes
-	ReadBytes  int64 // storage reads, bytes, as the kernel accounts them (proc(5), io)
+	ReadBytes  int64 // read from storage, bytes (getrusage(2), ru_inblock)
 	WriteBytes int64 // storage writes, bytes
 }
 

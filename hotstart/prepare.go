@@ -282,7 +282,6 @@ func (p *preparation) openTemplate(r role) error {
 		if err := p.searched.outfit(Hot, &cfg, t); err != nil {
 			return err
 		}
-		defer os.RemoveAll(cfg.Log)
 	}
 	st, err := openStage(cfg)
 	if err != nil {
@@ -341,9 +340,6 @@ func (p *preparation) tryRestore(kind Kind) error {
 		return err
 	}
 	if snap != nil && !snap.has(kind) {
-		if kind == Hot && snap.Unsafe != "" {
-			return &Unavailable{Kind: Hot, Reason: snap.Unsafe, Hint: "use --start copy, or auto"}
-		}
 		if proof, ok := snap.Proofs[kind]; ok && !proof.Equal {
 			return &Unavailable{Kind: kind, Reason: proof.Reason}
 		}
@@ -357,9 +353,6 @@ func (p *preparation) tryRestore(kind Kind) error {
 			return err
 		}
 		p.use(snap)
-		if !snap.has(kind) {
-			return &Unavailable{Kind: kind, Reason: snap.Unsafe, Hint: "use --start copy, or auto"}
-		}
 	}
 	if err := p.prove(kind); err != nil {
 		return err
@@ -378,7 +371,7 @@ func (p *preparation) tryRestore(kind Kind) error {
 }
 
 // takeSnapshot dumps a template that was executed afresh, and converts it
-// unless only a copy start is wanted or safe.
+// unless only a copy start is wanted.
 func (p *preparation) takeSnapshot(kind Kind) (*Snapshot, error) {
 	if p.held != nil && (p.viaHot || p.behind != nil) {
 		p.end()
@@ -430,17 +423,11 @@ func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo)
 	if err := criu.Settle(copyImages, FixedDir); err != nil {
 		return err
 	}
-	snap.Unsafe = info.Unsafe
-	if kind == Hot && info.Unsafe == "" {
+	if kind == Hot {
 		if err := os.Mkdir(hotImages, 0o700); err != nil {
 			return err
 		}
-		var mem unix.Sysinfo_t
-		if err := unix.Sysinfo(&mem); err != nil {
-			return err
-		}
-		done, err := criu.Convert(copyImages, hotImages, criu.Options{
-			PageFile: filepath.Join(snap.Dir, pageName), Memory: int64(mem.Totalram) * int64(mem.Unit)})
+		done, err := criu.Convert(copyImages, hotImages, filepath.Join(snap.Dir, pageName))
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,9 @@ const stageSocket = 3
 // print their working directory print the same for every sample.
 const FixedDir = "/run/premix/work"
 
+// logDir is where, in a stage's own mount namespace, CRIU logs a restore.
+const logDir = "/run/premix/log"
+
 // role is what a stage is for.
 type role string
 
@@ -53,7 +56,7 @@ type stageConfig struct {
 	Hide       string // directory that the tool must not see: other tasks' files
 	Criu       string
 	Images     string // for roleRestore and roleTemplate
-	Log        string // directory for CRIU's log
+	PageFile   string // that the images map; empty: none
 }
 
 func (c *stageConfig) line() *regexp.Regexp {
@@ -103,7 +106,6 @@ type event struct {
 // templateInfo describes a held template.
 type templateInfo struct {
 	NoFork  string        // why it cannot be forked; empty if it can
-	Unsafe  string        // why its memory cannot be mapped (hot); empty if it can
 	Files   []string      // binary and libraries that it has mapped
 	Loaded  time.Duration // from its start until it was held
 	Written int64         // bytes on stdout so far

@@ -52,7 +52,6 @@ type Snapshot struct {
 	Fingerprint Fingerprint         `json:"fingerprint"`
 	Stamps      []Stamp             `json:"stamps"` // images; for the page file Digest covers its slots
 	Slots       []criu.Slot         `json:"slots"`
-	Unsafe      string              `json:"unsafe,omitempty"` // why its memory is not mapped
 	Proofs      map[Kind]ProofState `json:"proofs"`
 	Behind      *program            `json:"behind,omitempty"` // what to execute for a template that can be forked
 
@@ -382,6 +381,9 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 		return err
 	}
 	cfg.Images = filepath.Join(s.Dir, string(kind))
+	if kind == Hot {
+		cfg.PageFile = filepath.Join(s.Dir, pageName)
+	}
 	if err := copyDir(filepath.Join(s.Dir, workName), t.Dir, cfg.Inputs); err != nil {
 		return fmt.Errorf("copy the snapshot's directory: %w", err)
 	}
@@ -396,9 +398,7 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 			}
 		}
 	}
-	var err error
-	cfg.Log, err = os.MkdirTemp("", "premix-restore-")
-	return err
+	return nil
 }
 
 // findSnapshot returns the newest snapshot of spec whose fingerprint holds,

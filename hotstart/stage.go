@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +32,7 @@ type stage struct {
 	tasks    map[int]int // process id -> id of the task
 	template *tracer.Proc
 	held     []*tracer.Proc // the template and its other processes
+	guard    *tracer.Guard  // of what maps a page file; nil: nothing does
 	chld     chan os.Signal
 	prefix   []byte // what the template wrote to stdout, where it is a stream
 	stdout   int    // descriptor that drains the template's streamed stdout; -1 if there is none
@@ -57,7 +57,8 @@ func StageMain() int {
 	}
 	signal.Notify(s.chld, unix.SIGCHLD)
 	// Ctrl-C in a terminal reaches the whole foreground group; premix decides.
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
+	// Caught, not ignored: the tool would inherit that.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	if err := s.run(); err != nil {
 		s.link.send(event{Kind: evFailed, Error: err.Error()})
 		s.killAll()
@@ -186,6 +187,12 @@ func (s *stage) enterNamespaces() error {
 			}
 		}
 	}
+	if s.cfg.Images != "" {
+		// For CRIU's log: it disappears with the namespace.
+		if err := unix.Mount("none", logDir, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
+			return fmt.Errorf("mount %s: %w", logDir, err)
+		}
+	}
 	if s.cfg.Hide != "" {
 		if err := unix.Mount("none", s.cfg.Hide, "tmpfs", unix.MS_RDONLY, hideOptions); err != nil {
 			return fmt.Errorf("cover %s: %w", s.cfg.Hide, err)
@@ -254,12 +261,24 @@ func (s *stage) restore() error {
 	if err != nil {
 		return err
 	}
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, s.cfg.Log, false)
+	guarded := s.cfg.PageFile != ""
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir, guarded)
 	leave()
 	if err != nil {
 		return err
 	}
 	s.tasks[pid] = 0
+	if guarded {
+		if err := s.holdRestored(pid); err != nil {
+			return err
+		}
+		for _, p := range s.held {
+			if err := s.guard.Release(p, true); err != nil {
+				return err
+			}
+		}
+		s.held, s.template = nil, nil
+	}
 	return s.link.send(event{Kind: evStarted, Pid: pid})
 }
 
@@ -271,10 +290,18 @@ func (s *stage) restoreTemplate() error {
 			return err
 		}
 	}
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, s.cfg.Log, true)
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir, true)
 	if err != nil {
 		return err
 	}
+	if err := s.holdRestored(pid); err != nil {
+		return err
+	}
+	return s.sendHeld(pid, begin)
+}
+
+// holdRestored holds a tree that was restored stopped and puts it under guard.
+func (s *stage) holdRestored(pid int) error {
 	pids, err := tree(pid)
 	if err != nil {
 		return err
@@ -282,75 +309,55 @@ func (s *stage) restoreTemplate() error {
 	if err := s.hold(pids); err != nil {
 		return err
 	}
-	return s.sendHeld(pid, begin)
+	s.guard = tracer.NewGuard(s.cfg.PageFile)
+	for _, p := range s.held {
+		if err := s.guard.Install(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reap collects every child that has ended and reports those that were tasks.
 func (s *stage) reap() {
 	for {
-		pid, ok := ended()
-		if !ok {
-			return
-		}
-		id, isTask := s.tasks[pid]
-		var exit Exit
-		if isTask {
-			exit.ReadBytes, exit.WriteBytes = storageIO(pid)
-		}
 		var st unix.WaitStatus
 		var ru unix.Rusage
-		if _, err := unix.Wait4(pid, &st, unix.WALL|unix.WNOHANG, &ru); err != nil {
-			return
-		}
-		if !st.Exited() && !st.Signaled() || !isTask {
+		pid, err := unix.Wait4(-1, &st, unix.WALL|unix.WNOHANG, &ru)
+		if err == unix.EINTR {
 			continue
 		}
-		exit.Code = st.ExitStatus() // -1 if it was killed
+		if err != nil || pid == 0 {
+			return
+		}
+		if s.guard != nil {
+			if err := s.guard.Handle(pid, st); err != nil && !errors.Is(err, tracer.ErrGone) {
+				// Unguarded it could compute with wrong bytes: better none.
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		id, isTask := s.tasks[pid]
+		if st.Stopped() || !isTask {
+			continue
+		}
+		exit := Exit{
+			Code:   st.ExitStatus(),
+			User:   time.Duration(ru.Utime.Nano()),
+			System: time.Duration(ru.Stime.Nano()),
+			MaxRSS: ru.Maxrss * 1024, // getrusage(2): kilobytes
+			// The kernel derives these from the same counters as proc_pid_io(5),
+			// in units of 512 bytes.
+			ReadBytes:  ru.Inblock * 512,
+			WriteBytes: ru.Oublock * 512,
+		}
 		if st.Signaled() {
 			exit.Code, exit.Signal = -1, st.Signal()
 		}
-		exit.User = time.Duration(ru.Utime.Nano())
-		exit.System = time.Duration(ru.Stime.Nano())
-		exit.MaxRSS = ru.Maxrss * 1024 // getrusage(2): kilobytes
 		delete(s.tasks, pid)
 		// What the tool left in the background must not outlive the task.
 		unix.Kill(-pid, unix.SIGKILL)
 		s.link.send(event{Kind: evExited, ID: id, Pid: pid, Exit: exit})
 	}
-}
-
-// ended returns a child that waits to be reaped, without reaping it.
-func ended() (pid int, ok bool) {
-	// The fields of siginfo_t that waitid(2) fills, as the kernel lays them out
-	// on 64-bit machines; x/sys leaves them opaque.
-	var info struct {
-		signo, errno, code, _ int32
-		pid                   int32
-		_                     [108]byte
-	}
-	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)),
-		unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
-	return int(info.pid), err == nil && info.pid != 0
-}
-
-// storageIO reads the task's bytes from and to storage (proc_pid_io(5)). It
-// has to be done while the process can still be seen.
-func storageIO(pid int) (read, written int64) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-	if err != nil {
-		return 0, 0
-	}
-	for _, line := range strings.Split(string(b), "\n") {
-		key, value, _ := strings.Cut(line, ": ")
-		n, _ := strconv.ParseInt(value, 10, 64)
-		switch key {
-		case "read_bytes":
-			read = n
-		case "write_bytes":
-			written = n
-		}
-	}
-	return read, written
 }
 
 // joinCgroups moves the stage into the task's cgroups, so that what it starts

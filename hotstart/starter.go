@@ -63,6 +63,9 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	if len(spec.Argv) == 0 {
 		return nil, errors.New("the command is empty")
 	}
+	if _, err := lookPath(spec.Argv[0], spec.Env); err != nil {
+		return nil, err
+	}
 	if opt.Store == "" {
 		dir, err := DefaultStore()
 		if err != nil {
@@ -275,9 +278,6 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 	}
 	p.stage, p.own = st, true
 	err = st.await(ctx, evStarted)
-	if cfg.Log != "" {
-		os.RemoveAll(cfg.Log)
-	}
 	if err != nil {
 		st.close()
 		return err
@@ -409,8 +409,10 @@ var spawner = sync.OnceValue(func() chan func() {
 
 func openStage(cfg stageConfig) (*stageHandle, error) {
 	if cfg.Namespaces {
-		if err := os.MkdirAll(FixedDir, 0o755); err != nil {
-			return nil, err
+		for _, dir := range []string{FixedDir, logDir} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, err
+			}
 		}
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -26,7 +26,8 @@ import (
 // is told by SIGIO. Nothing slows the tool down before, since nobody traces it,
 // and stat(2) shows it a regular file. For "read" each placeholder is a FIFO
 // whose other end the stage keeps silent: the open succeeds, the read sleeps.
-// For "line" the stage reads along what the tool prints.
+// For "line" the stage reads along what the tool prints, and the FIFOs see to it
+// that the tool does not get past its input before the line has been seen.
 //
 // Then every thread is held, the leases are given up, FIFOs are exchanged for
 // regular files under the same descriptors, and the call in which the tool
@@ -87,7 +88,7 @@ func (s *stage) load(requests <-chan request) error {
 	if err := s.drain(); err != nil {
 		return err
 	}
-	if s.cfg.Ready == ReadyRead {
+	if s.cfg.Ready != ReadyOpen {
 		if err := s.exchangeFIFOs(); err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 			}
 		}
 		return release, s.drainStep(never), nil
-	case ReadyRead:
+	case ReadyRead, ReadyLine:
 		for _, name := range s.cfg.Inputs {
 			path := filepath.Join(dir, name)
 			if err := os.Remove(path); err != nil {
@@ -171,9 +172,10 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 			}
 			files = append(files, f)
 		}
-		return release, s.drainStep(func(pid int) (bool, error) { return s.readsFIFO(pid) }), nil
-	case ReadyLine:
-		return release, s.drainStep(s.printedLine()), nil
+		if s.cfg.Ready == ReadyLine {
+			return release, s.drainStep(s.printedLine()), nil
+		}
+		return release, s.drainStep(s.readsFIFO), nil
 	}
 	return release, nil, fmt.Errorf("unknown ready %q", s.cfg.Ready)
 }
@@ -368,11 +370,10 @@ func (s *stage) sendHeld(pid int, begin time.Time) error {
 	if len(s.held) > 1 {
 		info.Behind = s.behindWrapper()
 	}
-	files, unsafe, err := mappedFiles(pid)
-	if err != nil {
+	var err error
+	if info.Files, err = s.mappedFiles(); err != nil {
 		return err
 	}
-	info.Files, info.Unsafe = files, unsafe
 	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info})
 }
 
@@ -508,7 +509,11 @@ func (s *stage) fork(r request) error {
 			return err
 		}
 	}
-	if err := child.Release(); err != nil {
+	release := child.Release
+	if s.guard != nil {
+		release = func() error { return s.guard.Release(child, false) }
+	}
+	if err := release(); err != nil {
 		child.Kill()
 		return err
 	}

@@ -41,29 +41,10 @@ const (
 	pageSize = 4096
 	hugeSize = 2 << 20
 
-	// maxFile keeps the page file within what ext4 with blocks of 4 KiB can
-	// address (16 TiB), with room to spare.
-	maxFile = 15 << 40
-
 	// MinVMA is the size from which a VMA is worth a slot of its own. Smaller
 	// ones are read back, which takes microseconds.
 	MinVMA = 1 << 20
-
-	// arena is the size and alignment of the secondary heaps of glibc's malloc
-	// (HEAP_MAX_SIZE in malloc/arena.c), which shrink by MADV_DONTNEED and
-	// trust to zeros when they grow again.
-	arena = 64 << 20
 )
-
-// Options steers Convert.
-type Options struct {
-	// PageFile is the absolute path of the page file, as the restored process
-	// is going to see it. It is created and must not exist.
-	PageFile string
-	// Memory is the size of the machine's memory in bytes: what a VMA may grow
-	// by at most, and so the least hole behind each slot.
-	Memory int64
-}
 
 // Slot is one VMA's part of the page file.
 type Slot struct {
@@ -129,9 +110,10 @@ func Settle(dir, workDir string) error {
 
 // Convert reads the images in src and writes to dst, an existing empty
 // directory, images whose large private anonymous VMAs are mappings of the
-// page file, which it creates. src is left as it is; files that stay the same
-// are hard links.
-func Convert(src, dst string, opt Options) (*Converted, error) {
+// page file, which it creates at an absolute path: the one by which the restored
+// process is going to map it. src is left as it is; files that stay the same are
+// hard links.
+func Convert(src, dst, pageFile string) (*Converted, error) {
 	entries, err := os.ReadDir(src)
 	if err != nil {
 		return nil, err
@@ -166,12 +148,12 @@ func Convert(src, dst string, opt Options) (*Converted, error) {
 		pageFileID = max(pageFileID, e.GetId()+1)
 	}
 
-	out, err := os.OpenFile(opt.PageFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	out, err := os.OpenFile(pageFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	c := &converter{src: src, dst: dst, out: out, opt: opt, pageFileID: pageFileID}
+	c := &converter{src: src, dst: dst, out: out, pageFileID: pageFileID}
 	for _, pid := range pids {
 		if err := c.process(pid); err != nil {
 			return nil, fmt.Errorf("convert process %s: %w", pid, err)
@@ -190,7 +172,7 @@ func Convert(src, dst string, opt Options) (*Converted, error) {
 		Pos:   proto.Uint64(0),
 		Fown: &fown.FownEntry{Uid: proto.Uint32(0), Euid: proto.Uint32(0), Signum: proto.Uint32(0),
 			PidType: proto.Uint32(0), Pid: proto.Uint32(0)},
-		Name: proto.String(opt.PageFile),
+		Name: proto.String(pageFile),
 		Mode: proto.Uint32(0o100600),
 	}
 	err = files.set(len(files.entries), &fdinfo.FileEntry{
@@ -204,9 +186,8 @@ func Convert(src, dst string, opt Options) (*Converted, error) {
 type converter struct {
 	src, dst   string
 	out        *os.File
-	opt        Options
 	pageFileID uint32
-	end        int64 // of the page file so far, its last hole included
+	end        int64 // of the page file so far
 	done       Converted
 }
 
@@ -227,14 +208,11 @@ func (c *converter) process(pid string) error {
 		return err
 	}
 	var maps []mapping
-	for i, v := range space.Vmas {
-		if !convertible(space.Vmas, i) {
+	for _, v := range space.Vmas {
+		if !convertible(v) {
 			continue
 		}
-		m, ok := c.place(v)
-		if !ok {
-			continue
-		}
+		m := c.place(v)
 		maps = append(maps, m)
 		v.Status = proto.Uint32(v.GetStatus()&^vmaAnonPrivate | vmaFilePrivate)
 		v.Flags = proto.Uint32(v.GetFlags() &^ mapAnonymous)
@@ -251,48 +229,21 @@ func (c *converter) process(pid string) error {
 	return c.pages(pid, maps)
 }
 
-// convertible tells whether the VMA at index i may become a mapping of the
-// page file without any difference that the program could see, madvise apart.
-func convertible(vmas []*vma.VmaEntry, i int) bool {
-	v := vmas[i]
-	status, size := v.GetStatus(), v.GetEnd()-v.GetStart()
-	switch {
-	case status&vmaAnonPrivate == 0, status&^(vmaRegular|vmaAnonPrivate|vmaHeap) != 0:
-		return false
-	case size < MinVMA, v.GetFlags()&mapGrowsDown != 0, v.GetProt()&protWrite == 0:
-		return false
-	}
-	return !isArena(vmas, i)
+// convertible tells whether a VMA may become a mapping of the page file without
+// any difference that the program could see, once it is guarded.
+func convertible(v *vma.VmaEntry) bool {
+	status := v.GetStatus()
+	return status&vmaAnonPrivate != 0 && status&^(vmaRegular|vmaAnonPrivate|vmaHeap) == 0 &&
+		v.GetEnd()-v.GetStart() >= MinVMA && v.GetFlags()&mapGrowsDown == 0 && v.GetProt()&protWrite != 0
 }
 
-// isArena recognises a secondary heap of glibc's malloc: it starts at a
-// multiple of 64 MiB, and the rest of its 64 MiB is reserved with no access.
-func isArena(vmas []*vma.VmaEntry, i int) bool {
-	v := vmas[i]
-	if v.GetStart()%arena != 0 || v.GetEnd()-v.GetStart() > arena {
-		return false
-	}
-	limit := v.GetStart() + arena
-	if v.GetEnd() == limit {
-		return true
-	}
-	next := i + 1
-	return next < len(vmas) && vmas[next].GetStart() == v.GetEnd() &&
-		vmas[next].GetProt() == 0 && vmas[next].GetEnd() <= limit
-}
-
-// place gives a VMA its slot. ok is false when the file has no room for one
-// more slot with its hole.
-func (c *converter) place(v *vma.VmaEntry) (mapping, bool) {
+// place gives a VMA its slot.
+func (c *converter) place(v *vma.VmaEntry) mapping {
 	size := int64(v.GetEnd() - v.GetStart())
 	offset := c.end + (int64(v.GetStart()%hugeSize)-c.end%hugeSize+hugeSize)%hugeSize
-	end := offset + size + c.opt.Memory
-	if end > maxFile {
-		return mapping{}, false
-	}
-	c.end = end
+	c.end = offset + size
 	c.done.Slots = append(c.done.Slots, Slot{Offset: offset, Size: size})
-	return mapping{start: v.GetStart(), end: v.GetEnd(), offset: offset, slot: len(c.done.Slots) - 1}, true
+	return mapping{start: v.GetStart(), end: v.GetEnd(), offset: offset, slot: len(c.done.Slots) - 1}
 }
 
 // pages splits the pages of one process between the page file and the images.

@@ -17,15 +17,12 @@
 //
 //	offset of a slot  ≡ start of its VMA, modulo 2 MiB
 //	slot              the VMA's bytes, absent pages are holes
-//	behind a slot     a hole at least as large as the machine's memory
 //
-// Congruence lets the kernel map a slot by 2 MiB entries. The hole is what a
-// growing mremap(2) of the VMA finds behind its old end: zeros, as behind an
-// anonymous mapping. The file's length covers the last hole, since a touch
-// beyond the end of a file raises SIGBUS.
+// Congruence lets the kernel map a slot by 2 MiB entries. The last piece of the
+// file is whole 2 MiB, for the same reason.
 //
-// What stays different from anonymous memory is madvise(2): MADV_DONTNEED
-// brings back the bytes of the page file instead of zeros, and MADV_FREE is
-// refused with EINVAL. Heaps that rely on either are not to be converted; the
-// caller names them (see Options.Keep).
+// What stays different from anonymous memory is what madvise(2) discards and
+// what mremap(2) adds: both would show bytes of the page file where there have
+// to be zeros. A process that is restored from converted images must therefore
+// run under a tracer.Guard of the page file.
 package criu

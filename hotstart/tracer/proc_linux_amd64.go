@@ -160,13 +160,19 @@ func (p *Proc) Syscall(nr uint64, args ...uint64) (uint64, error) {
 
 func (p *Proc) syscall(nr uint64, args ...uint64) (result uint64, child int, err error) {
 	if p.insn == 0 {
-		if p.insn, err = findSyscall(p); err != nil {
+		if p.insn, err = findSyscall(p.Pid); err != nil {
 			return 0, 0, err
 		}
 	}
 	tid := p.Threads[0]
-	r := p.rest[tid]
-	r.Rip, r.Rax, r.Orig_rax = p.insn, nr, ^uint64(0)
+	return p.execute(tid, p.insn, p.rest[tid], nr, args...)
+}
+
+// execute makes a thread in a ptrace-stop execute one system call, at the
+// instruction at insn, with the other registers as in r. Signals that arrive
+// meanwhile are kept in p.later.
+func (p *Proc) execute(tid int, insn uint64, r unix.PtraceRegs, nr uint64, args ...uint64) (result uint64, child int, err error) {
+	r.Rip, r.Rax, r.Orig_rax = insn, nr, ^uint64(0)
 	for i, dst := range []*uint64{&r.Rdi, &r.Rsi, &r.Rdx, &r.R10, &r.R8, &r.R9} {
 		*dst = 0
 		if i < len(args) {
@@ -176,28 +182,13 @@ func (p *Proc) syscall(nr uint64, args ...uint64) (result uint64, child int, err
 	if err := unix.PtraceSetRegs(tid, &r); err != nil {
 		return 0, 0, gone(err)
 	}
-	for stops := 0; stops < 2; {
-		if err := unix.PtraceSyscall(tid, 0); err != nil {
-			return 0, 0, gone(err)
-		}
-		st, err := wait(tid)
+	for range 2 { // the stops at its entry and at its exit
+		ev, err := p.toSyscallStop(tid)
 		if err != nil {
 			return 0, 0, err
 		}
-		switch ev := int(st) >> 16; {
-		case ev == eventFork || ev == eventVfork || ev == eventClone:
-			msg, err := unix.PtraceGetEventMsg(tid)
-			if err != nil {
-				return 0, 0, gone(err)
-			}
-			child = int(msg)
-		case ev == 0 && st.StopSignal() == syscallStop:
-			stops++
-		default:
-			// A signal for the program must not be delivered into our call.
-			if ev == 0 {
-				p.later = append(p.later, st.StopSignal())
-			}
+		if ev != 0 {
+			child = ev
 		}
 	}
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -207,6 +198,33 @@ func (p *Proc) syscall(nr uint64, args ...uint64) (result uint64, child int, err
 		return 0, child, syscall.Errno(-v)
 	}
 	return r.Rax, child, nil
+}
+
+// toSyscallStop lets a thread run to its next stop at the entry or exit of a
+// system call, and returns the process that it made on the way, if it did.
+func (p *Proc) toSyscallStop(tid int) (child int, err error) {
+	for {
+		if err := unix.PtraceSyscall(tid, 0); err != nil {
+			return 0, gone(err)
+		}
+		st, err := wait(tid)
+		if err != nil {
+			return 0, err
+		}
+		switch ev := int(st) >> 16; {
+		case ev == eventFork || ev == eventVfork || ev == eventClone:
+			msg, err := unix.PtraceGetEventMsg(tid)
+			if err != nil {
+				return 0, gone(err)
+			}
+			child = int(msg)
+		case ev == 0 && st.StopSignal() == syscallStop:
+			return child, nil
+		case ev == 0:
+			// A signal for the program must not be delivered into our call.
+			p.later = append(p.later, st.StopSignal())
+		}
+	}
 }
 
 // Fork makes a copy of a held process of one thread, held too, whose parent is
@@ -411,8 +429,8 @@ func threads(pid int) ([]int, error) {
 // findSyscall looks for the two bytes of the instruction in the vDSO, which
 // every process has, whatever it is linked with, and which holds the fall-back
 // of clock_gettime (vdso(7)).
-func findSyscall(p *Proc) (uint64, error) {
-	maps, err := os.ReadFile("/proc/" + strconv.Itoa(p.Pid) + "/maps")
+func findSyscall(pid int) (uint64, error) {
+	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
 	if err != nil {
 		return 0, err
 	}
@@ -422,15 +440,15 @@ func findSyscall(p *Proc) (uint64, error) {
 		}
 		var lo, hi uint64
 		if _, err := fmt.Sscanf(line, "%x-%x", &lo, &hi); err != nil {
-			return 0, fmt.Errorf("maps of process %d: %w", p.Pid, err)
+			return 0, fmt.Errorf("maps of process %d: %w", pid, err)
 		}
 		b := make([]byte, hi-lo)
-		if err := p.Read(lo, b); err != nil {
+		if err := (&Proc{Pid: pid}).Read(lo, b); err != nil {
 			return 0, err
 		}
 		if i := strings.Index(string(b), "\x0f\x05"); i >= 0 {
 			return lo + uint64(i), nil
 		}
 	}
-	return 0, fmt.Errorf("process %d has no vDSO with a system call instruction", p.Pid)
+	return 0, fmt.Errorf("process %d has no vDSO with a system call instruction", pid)
 }

@@ -1,0 +1,506 @@
+package hotstart
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// prepared makes a proved hot snapshot and returns its bench, with the store to
+// be damaged.
+func prepared(t *testing.T, spec Spec) (*bench, *Snapshot) {
+	t.Helper()
+	needRoot(t)
+	b := newBench(t, spec, Hot)
+	b.mustPrepare("sum\n")
+	all, err := List(b.store)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("store holds %d snapshots: %v", len(all), err)
+	}
+	if err := all[0].Verify(); err != nil {
+		t.Fatalf("fresh snapshot: %v", err)
+	}
+	return b, all[0]
+}
+
+// TestDamaged damages a snapshot between two runs. Verify names the file, and
+// a run prepares afresh and gives the right output.
+func TestDamaged(t *testing.T) {
+	flip := func(t *testing.T, path string, at int64) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var c [1]byte
+		if _, err := f.ReadAt(c[:], at); err != nil {
+			t.Fatal(err)
+		}
+		c[0] ^= 0x10
+		if _, err := f.WriteAt(c[:], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, damage := range map[string]struct {
+		do   func(t *testing.T, s *Snapshot)
+		want string
+	}{
+		"page file bit flipped": {func(t *testing.T, s *Snapshot) {
+			flip(t, filepath.Join(s.Dir, pageName), s.Slots[0].Offset+s.Slots[0].Size/2)
+		}, "pages has other bytes"},
+		"page file truncated": {func(t *testing.T, s *Snapshot) {
+			if err := os.Truncate(filepath.Join(s.Dir, pageName), s.Slots[0].Offset+s.Slots[0].Size/2); err != nil {
+				t.Fatal(err)
+			}
+		}, "pages has .* bytes instead of"},
+		"page file missing": {func(t *testing.T, s *Snapshot) {
+			if err := os.Remove(filepath.Join(s.Dir, pageName)); err != nil {
+				t.Fatal(err)
+			}
+		}, "pages is missing"},
+		"image bit flipped": {func(t *testing.T, s *Snapshot) {
+			found, _ := filepath.Glob(filepath.Join(s.Dir, "hot", "mm-*.img"))
+			flip(t, found[0], 40)
+		}, "mm-.*img has other bytes"},
+		"image missing": {func(t *testing.T, s *Snapshot) {
+			if err := os.Remove(filepath.Join(s.Dir, "hot", "inventory.img")); err != nil {
+				t.Fatal(err)
+			}
+		}, "inventory.img is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := newSpec("-m", "20", "input")
+			b, snap := prepared(t, spec)
+			want := b.run("sum\n").out
+			damage.do(t, snap)
+
+			// A run under way finds out at its next start.
+			dir := b.task()
+			_, err := b.starter.Start(t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": b.input("sum\n")}})
+			wantUnavailable(t, err, Hot, "damaged: .*"+damage.want)
+			b.starter.Close()
+
+			var damaged *Damaged
+			if err := snap.Verify(); !errors.As(err, &damaged) {
+				t.Errorf("verify: %v", err)
+			}
+			again := benchIn(t, spec, Hot, b.dir, b.store)
+			again.mustPrepare("sum\n")
+			if len(again.notices) != 1 || !strings.Contains(again.notices[0], "preparing afresh") {
+				t.Errorf("notices: %q", again.notices)
+			}
+			if r := again.run("sum\n"); r.out != want || r.proc.Kind != Hot {
+				t.Errorf("%s start gave %q, want %q", r.proc.Kind, r.out, want)
+			}
+			if all, _ := List(b.store); len(all) != 1 || all[0].ID == snap.ID {
+				t.Errorf("the damaged snapshot is still there: %v", all)
+			}
+		})
+	}
+}
+
+// TestDamagedFallsBack has auto go on cold in the middle of a run.
+func TestDamagedFallsBack(t *testing.T) {
+	needRoot(t)
+	b := newBench(t, newSpec("-m", "20", "-t", "1", "input"), Auto)
+	b.mustPrepare("sum\n")
+	if kind, why := b.starter.Decision(); kind != Hot {
+		t.Fatalf("decided on %s because %s", kind, why)
+	}
+	want := b.run("sum\n").out
+	all, err := List(b.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(all[0].Dir, pageName)); err != nil {
+		t.Fatal(err)
+	}
+	r := b.run("sum\n")
+	if r.proc.Kind != Cold || r.out != want || !strings.Contains(r.proc.Reason, "pages is missing") {
+		t.Errorf("%s start because %q gave %q, want %q", r.proc.Kind, r.proc.Reason, r.out, want)
+	}
+}
+
+// TestChanged changes what the fingerprint covers, sizes kept.
+func TestChanged(t *testing.T) {
+	needRoot(t)
+	change := func(t *testing.T, path, old, new string) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := bytes.Replace(b, []byte(old), []byte(new), 1)
+		if bytes.Equal(changed, b) {
+			t.Fatalf("%s does not hold %q", path, old)
+		}
+		if err := os.WriteFile(path, changed, st.Mode()); err != nil {
+			t.Fatal(err)
+		}
+		// As if by a careful copy: the times are those of before.
+		if err := os.Chtimes(path, st.ModTime(), st.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	mytool, index := filepath.Join(dir, "mytool"), filepath.Join(dir, "ref", "index")
+	if err := os.Mkdir(filepath.Dir(index), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyFile(tool, mytool, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(index, []byte("chr1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spec := newSpec("-m", "2", "-i", index, "input")
+	spec.Argv[0], spec.Data = mytool, []string{filepath.Dir(index)}
+	for i, c := range []struct {
+		name   string
+		change func(t *testing.T)
+		notice string
+		out    string
+	}{
+		{"nothing", func(*testing.T) {}, "", "index chr1\nids right leader 1\n"},
+		{"binary", func(t *testing.T) { change(t, mytool, "index %s", "INDEX %s") }, "mytool has changed", "INDEX chr1\nids right leader 1\n"},
+		{"index", func(t *testing.T) { change(t, index, "chr1", "chr2") }, "ref/index has changed", "INDEX chr2\nids right leader 1\n"},
+		{"new file", func(t *testing.T) {
+			if err := os.WriteFile(filepath.Join(dir, "ref", "more"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "ref/more is new", "INDEX chr2\nids right leader 1\n"},
+		{"touched only", func(t *testing.T) {
+			if err := os.Chtimes(index, time.Now(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}, "", "INDEX chr2\nids right leader 1\n"},
+	} {
+		if i == 0 {
+			first := benchIn(t, spec, Hot, dir, filepath.Join(dir, "store"))
+			first.mustPrepare("sum\n")
+			first.starter.Close()
+		}
+		t.Run(c.name, func(t *testing.T) {
+			c.change(t)
+			b := benchIn(t, spec, Hot, dir, filepath.Join(dir, "store"))
+			defer b.starter.Close()
+			b.mustPrepare("sum\n")
+			if got := strings.Join(b.notices, "\n"); c.notice == "" && got != "" || !strings.Contains(got, c.notice) {
+				t.Errorf("notices %q, want %q", got, c.notice)
+			}
+			if r := b.run("index\nids\n"); r.out != c.out || r.proc.Kind != Hot {
+				t.Errorf("%s start gave %q, want %q", r.proc.Kind, r.out, c.out)
+			}
+		})
+	}
+}
+
+// TestDiscard has a tool discard memory and trust to find zeros, grow mappings,
+// and fork: all of it as in anonymous memory.
+func TestDiscard(t *testing.T) {
+	const commands = "dontneed\ngrow\nsum\nregrow\nfree\nforked\nsum\n"
+	spec := newSpec("-m", "40", "input")
+	want := ""
+	for _, kind := range kindsHere() {
+		for _, threads := range []string{"0", "2"} {
+			if kind == Fork && threads != "0" {
+				continue
+			}
+			spec.Argv = []string{tool, "-m", "40", "-t", threads, "input"}
+			b := newBench(t, spec, kind)
+			b.mustPrepare("sum\n")
+			r := b.run(commands)
+			if want == "" {
+				want = r.out
+			}
+			if r.out != want || !strings.HasPrefix(r.out, "zero 1\ngrown 1 1\n") {
+				t.Errorf("%s start, %s threads: got %q, want %q", kind, threads, r.out, want)
+			}
+		}
+	}
+	needRoot(t)
+	dir := t.TempDir()
+	store := filepath.Join(dir, "store")
+	spec.Argv = []string{tool, "-m", "40", "input"}
+	benchIn(t, spec, Hot, dir, store).mustPrepare("sum\n")
+	b := benchIn(t, spec, Fork, dir, store)
+	b.mustPrepare("sum\n")
+	if r := b.run(commands); r.out != want {
+		t.Errorf("forked from a hot template: got %q, want %q", r.out, want)
+	}
+}
+
+// TestMismatch has a tool whose output depends on more than its input: no kind
+// of start is proved, and auto stays cold.
+func TestMismatch(t *testing.T) {
+	spec := newSpec("-m", "2", "input")
+	for _, kind := range kindsHere()[1:] {
+		b := newBench(t, spec, kind)
+		wantUnavailable(t, b.prepare("say a\ntime\n"), kind, "outputs differ from those of a cold start: stdout differs in line 2")
+	}
+	b := newBench(t, spec, Auto)
+	b.mustPrepare("say a\ntime\n")
+	if kind, why := b.starter.Decision(); kind != Cold || !strings.Contains(why, "stdout differs in line 2") {
+		t.Errorf("decided on %s because %s", kind, why)
+	}
+}
+
+// TestForeign refuses snapshots that somebody else could have written.
+func TestForeign(t *testing.T) {
+	b, snap := prepared(t, newSpec("-m", "2", "input"))
+	walk := func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if strings.Contains(path, "/"+workName) {
+			return nil // the tool's own files keep their modes
+		}
+		if m := info.Mode().Perm(); m&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, m)
+		}
+		return nil
+	}
+	if err := filepath.WalkDir(snap.Dir, walk); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(snap.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := List(b.store); !errors.Is(err, ErrForeign) {
+		t.Errorf("readable by others: %v", err)
+	}
+	if err := os.Chmod(snap.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(snap.Dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := List(b.store); !errors.Is(err, ErrForeign) {
+		t.Errorf("owned by another: %v", err)
+	}
+	if err := os.Chown(snap.Dir, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := snap.Remove(); !errors.Is(err, ErrInUse) {
+		t.Errorf("removal during a run: %v", err)
+	}
+	b.starter.Close()
+	if err := snap.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFullDisk prepares into a store without room. Auto goes on cold.
+func TestFullDisk(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	store := filepath.Join(dir, "store")
+	if err := os.Mkdir(store, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("premix-test", store, "tmpfs", 0, "size=24m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(store, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	spec := newSpec("-m", "64", "-t", "1", "input")
+	b := benchIn(t, spec, Hot, dir, store)
+	err := b.prepare("sum\n")
+	wantUnavailable(t, err, Hot, "(?i)no (space|room)|criu dump")
+	b.starter.Close()
+	if entries, _ := os.ReadDir(store); len(entries) != 0 {
+		t.Errorf("left in the store: %v", entries)
+	}
+	auto := benchIn(t, spec, Auto, dir, store)
+	defer auto.starter.Close()
+	auto.mustPrepare("sum\n")
+	if r := auto.run("sum\n"); !r.exit.OK() || r.proc.Kind != Cold {
+		t.Errorf("%s start: %+v", r.proc.Kind, r.exit)
+	}
+}
+
+// TestBadTools prepares tools that never come to their input.
+func TestBadTools(t *testing.T) {
+	for _, kind := range kindsHere()[1:] {
+		for name, c := range map[string]struct {
+			args []string
+			want string
+		}{
+			"fails":          {[]string{"-i", "/nonexistent/index", "input"}, `exit status 1: /nonexistent/index: No such file`},
+			"no such option": {[]string{"-z", "input"}, `exit status 2`},
+		} {
+			t.Run(string(kind)+"/"+name, func(t *testing.T) {
+				b := newBench(t, newSpec(c.args...), kind)
+				wantUnavailable(t, b.prepare("sum\n"), kind, c.want)
+			})
+		}
+	}
+	t.Run("not installed", func(t *testing.T) {
+		spec := newSpec("input")
+		spec.Argv[0] = "no-such-tool"
+		_, err := New(spec, Options{Store: t.TempDir()})
+		if err == nil || !strings.Contains(err.Error(), "no-such-tool") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("fails on every sample", func(t *testing.T) {
+		b := newBench(t, newSpec("input"), Auto)
+		err := b.prepare("nonsense\n")
+		if err == nil || !strings.Contains(err.Error(), "unknown command nonsense") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("input vanishes", func(t *testing.T) {
+		b := newBench(t, newSpec("input"), Auto)
+		b.mustPrepare("sum\n")
+		gone := filepath.Join(b.dir, "gone")
+		_, err := b.starter.Start(t.Context(), Task{Dir: b.task(), Inputs: map[string]string{"input": gone}})
+		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), gone) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestKilledTool kills a restored tool and a template by SIGKILL.
+func TestKilledTool(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			mark := fmt.Sprintf("PREMIX_TEST_MARK=killed-%s-%d", kind, os.Getpid())
+			spec := newSpec("-m", "2", "input")
+			spec.Env = append(spec.Env, mark)
+			b := newBench(t, spec, kind)
+			b.mustPrepare("sum\n")
+			p, dir := b.start("say up\nhang\n")
+			eventually(t, "the tool hangs", func() bool { return read(t, filepath.Join(dir, StdoutName)) == "up\n" })
+			p.Signal(syscall.SIGKILL)
+			if r := b.finish(p, dir); r.exit.Signal != syscall.SIGKILL {
+				t.Errorf("got %+v", r.exit)
+			}
+			if kind != Fork {
+				return
+			}
+			b.starter.template.cmd.Process.Kill()
+			<-b.starter.template.done
+			_, err := b.starter.Start(t.Context(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("sum\n")}})
+			wantUnavailable(t, err, Fork, "stage")
+			b.starter.opt.Start = Auto
+			if r := b.run("sum\n"); r.proc.Kind != Cold || !r.exit.OK() {
+				t.Errorf("after the template was killed: %s start, %+v", r.proc.Kind, r.exit)
+			}
+			eventually(t, "nothing is left", func() bool { return len(processesWith(t, mark)) == 0 })
+		})
+	}
+}
+
+// victim is a premix that starts tasks for ever, until it is killed.
+func victim(dir string) int {
+	kind := Kind(os.Getenv("PREMIX_TEST_KIND"))
+	spec := Spec{Name: "victim", Argv: []string{os.Getenv("PREMIX_TEST_TOOL"), "-m", "20", "input"},
+		Env:    []string{os.Getenv("PREMIX_TEST_SIGN")},
+		Inputs: []string{"input"}, Recipe: "1"}
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	s, err := New(spec, Options{Store: filepath.Join(dir, "store"), Start: kind})
+	if err != nil {
+		return fail(err)
+	}
+	scratch, err := os.MkdirTemp(dir, "scratch-")
+	if err != nil {
+		return fail(err)
+	}
+	in := filepath.Join(dir, "in")
+	if err := s.Prepare(context.Background(), map[string]string{"input": in}, scratch); err != nil {
+		return fail(err)
+	}
+	for i := 0; ; i++ {
+		task := filepath.Join(scratch, "tasks", fmt.Sprint(i))
+		if err := os.MkdirAll(task, 0o755); err != nil {
+			return fail(err)
+		}
+		p, err := s.Start(context.Background(), Task{Dir: task, Inputs: map[string]string{"input": in}})
+		if err != nil {
+			return fail(err)
+		}
+		if i%3 == 2 { // some stay until they are taken down
+			continue
+		}
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			return fail(err)
+		}
+		if _, err := p.Wait(); err != nil {
+			return fail(err)
+		}
+	}
+}
+
+// TestKilledPremix kills premix by SIGKILL at random moments of preparing and
+// starting, and looks for what is left.
+func TestKilledPremix(t *testing.T) {
+	rounds := 4
+	if os.Getenv("PREMIX_SOAK") != "" {
+		rounds = 100
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "in"), []byte("sum\nflush\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			before := mounts(t)
+			for round := range rounds {
+				sign := fmt.Sprintf("PREMIX_TEST_VICTIMS=%s-%d-%d", kind, os.Getpid(), round)
+				cmd := exec.Command(self)
+				cmd.Env = append(os.Environ(), "PREMIX_TEST_VICTIM="+dir, "PREMIX_TEST_KIND="+string(kind),
+					"PREMIX_TEST_TOOL="+tool, "PREMIX_TEST_SIGN="+sign)
+				var stderr bytes.Buffer
+				cmd.Stderr = &stderr
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Duration(50+rand.IntN(900)) * time.Millisecond)
+				cmd.Process.Kill()
+				if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
+					t.Fatalf("round %d: %v %s", round, err, stderr.String())
+				}
+				eventually(t, "no process is left", func() bool { return len(processesWith(t, sign)) == 0 })
+			}
+			if after := mounts(t); after != before {
+				t.Errorf("mounts changed:\n%s", after)
+			}
+			// What was left on disk does not disturb the next run.
+			b := benchIn(t, newSpec("-m", "20", "input"), kind, dir, filepath.Join(dir, "store"))
+			b.mustPrepare("sum\n")
+			if r := b.run("sum\n"); !r.exit.OK() {
+				t.Errorf("a run afterwards: %+v", r.exit)
+			}
+		})
+	}
+}

@@ -1,0 +1,356 @@
+package hotstart
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeCommands exercise what a start must keep intact.
+const probeCommands = "sum\nids\nthread\nenv MARK\nenv PWD\numask\nnofile\nmask\nindex\n"
+
+// TestEqual compares every kind of start with a cold one, on samples other than
+// the one of the proof.
+func TestEqual(t *testing.T) {
+	index := filepath.Join(t.TempDir(), "index")
+	if err := os.WriteFile(index, []byte("chr1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	samples := []string{probeCommands, "sum\nwrite\nsum\ngrow\nsum\ncwd\n", ""}
+	for _, stream := range []bool{false, true} {
+		spec := newSpec("-m", "40", "-p", "header", "-i", index, "-b", "input")
+		spec.Stream = stream
+		spec.Data = []string{index}
+		var want []string
+		for _, kind := range kindsHere() {
+			t.Run(fmt.Sprintf("%s/stream=%v", kind, stream), func(t *testing.T) {
+				b := newBench(t, spec, kind)
+				b.mustPrepare(probeCommands)
+				if got, why := b.starter.Decision(); got != kind {
+					t.Fatalf("decided on %s (%s)", got, why)
+				}
+				for i, sample := range samples {
+					r := b.run(sample)
+					if !r.exit.OK() || r.proc.Kind != kind {
+						t.Fatalf("sample %d: %s start, exit %+v, stderr %q", i, r.proc.Kind, r.exit, r.err)
+					}
+					if r.err != "loaded 40 MiB\n" {
+						t.Errorf("sample %d: stderr %q", i, r.err)
+					}
+					got := strings.ReplaceAll(r.out, r.dir, "DIR") // seen only without namespaces
+					if kind == Cold {
+						want = append(want, got)
+						if !strings.HasPrefix(got, "header\n") || strings.Contains(got, "wrong") {
+							t.Fatalf("cold: %q", got)
+						}
+					} else if got != want[i] {
+						t.Errorf("sample %d:\ngot  %q\nwant %q", i, got, want[i])
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestSurvives checks what the tool had set up for itself before the stop.
+func TestSurvives(t *testing.T) {
+	old := unix.Umask(0o027)
+	defer unix.Umask(old)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBench(t, newSpec("-m", "2", "-s", "-b", "input"), kind)
+			b.mustPrepare(probeCommands)
+			r := b.run("getppid\nmask\numask\nnofile\nids\nenv MARK\n")
+			want := fmt.Sprintf("getppid refused\nSIGUSR2 blocked\numask 027\nnofile %d\nids right leader 1\nenv MARK=frozen\n", limit.Cur)
+			if r.out != want {
+				t.Errorf("got  %q\nwant %q", r.out, want)
+			}
+		})
+	}
+}
+
+// TestOutputs has a tool open a file and a directory's file before the stop.
+func TestOutputs(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			spec := newSpec("-m", "2", "-l", "out/log", "input")
+			spec.Dirs = []string{"out"}
+			b := newBench(t, spec, kind)
+			b.mustPrepare("log probe\nmake out/new\n")
+			p1, d1 := b.start("log one\nmake out/new\n")
+			p2, d2 := b.start("log two\n")
+			b.finish(p1, d1)
+			b.finish(p2, d2)
+			if got := read(t, filepath.Join(d1, "out/log")); got != "before\nafter one\n" {
+				t.Errorf("first task's log: %q", got)
+			}
+			if got := read(t, filepath.Join(d2, "out/log")); got != "before\nafter two\n" {
+				t.Errorf("second task's log: %q", got)
+			}
+			if got := read(t, filepath.Join(d1, "out/new")); got != "made\n" {
+				t.Errorf("new file: %q", got)
+			}
+			if _, err := os.Stat(filepath.Join(d2, "out/new")); err == nil {
+				t.Error("one task's file appeared in the other's directory")
+			}
+		})
+	}
+}
+
+// TestReady stops a tool by its first read, and by a line of its output.
+func TestReady(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ready Ready
+		args  []string
+	}{
+		{"read", Ready{Kind: ReadyRead}, []string{"-m", "20", "-r", "input"}},
+		{"line on stderr", Ready{Kind: ReadyLine, Line: regexp.MustCompile(`^loaded \d+ MiB$`)}, []string{"-m", "20", "input"}},
+	} {
+		for _, kind := range kindsHere() {
+			t.Run(c.name+"/"+string(kind), func(t *testing.T) {
+				spec := newSpec(c.args...)
+				spec.Ready = c.ready
+				b := newBench(t, spec, kind)
+				b.mustPrepare("sum\nids\n")
+				r := b.run("sum\nids\nsay done\n")
+				if !strings.HasSuffix(r.out, "ids right leader 1\nsay done\n") && !strings.HasSuffix(r.out, "ids right leader 1\ndone\n") {
+					t.Errorf("got %q, stderr %q", r.out, r.err)
+				}
+			})
+		}
+	}
+}
+
+// TestExit checks that the true end of a tool is told.
+func TestExit(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBench(t, newSpec("-m", "2", "input"), kind)
+			b.mustPrepare("sum\n")
+			if r := b.run("exit 7\n"); r.exit.Code != 7 || r.exit.Signal != 0 {
+				t.Errorf("exit 7: got %+v", r.exit)
+			}
+			if r := b.run("crash\n"); r.exit.Signal != syscall.SIGABRT || r.exit.Code != -1 {
+				t.Errorf("crash: got %+v", r.exit)
+			}
+			p, dir := b.start("say here\nhang\n")
+			eventually(t, "the tool hangs", func() bool { return read(t, filepath.Join(dir, StdoutName)) == "here\n" })
+			if err := p.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if r := b.finish(p, dir); r.exit.Signal != syscall.SIGTERM {
+				t.Errorf("terminated: got %+v", r.exit)
+			}
+			if r := b.run("sum\n"); !r.exit.OK() {
+				t.Errorf("a task after a crash: %+v", r.exit)
+			}
+		})
+	}
+}
+
+// TestLeavesNothing has tools leave processes behind, and counts.
+func TestLeavesNothing(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			before := mounts(t)
+			spec := newSpec("-m", "2", "input")
+			mark := fmt.Sprintf("PREMIX_TEST_MARK=%s-%d", kind, os.Getpid())
+			spec.Env = append(spec.Env, mark)
+			b := newBench(t, spec, kind)
+			b.mustPrepare("sum\n")
+			if r := b.run("fork\nsum\n"); !r.exit.OK() {
+				t.Fatalf("exit %+v", r.exit)
+			}
+			if kind != Fork {
+				eventually(t, "the background process has ended", func() bool { return len(processesWith(t, mark)) == 0 })
+			}
+			p, _ := b.start("hang\n")
+			b.starter.Close()
+			if kind != Fork {
+				p.Signal(syscall.SIGKILL)
+			}
+			p.Wait()
+			eventually(t, "no process is left", func() bool { return len(processesWith(t, mark)) == 0 })
+			if after := mounts(t); after != before {
+				t.Errorf("mounts changed:\n%s", after)
+			}
+		})
+	}
+}
+
+// TestConcurrent restores one snapshot many times at once.
+func TestConcurrent(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBench(t, newSpec("-m", "64", "input"), kind)
+			b.mustPrepare("sum\n")
+			want := b.run("sum\nwrite\nsum\n").out
+			const n = 8
+			var wg sync.WaitGroup
+			procs := make([]*Process, n)
+			dirs := make([]string, n)
+			for i := range n {
+				dirs[i] = b.task()
+			}
+			in := b.input("sum\nwrite\nsum\n")
+			for i := range n {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					p, err := b.starter.Start(t.Context(), Task{Dir: dirs[i], Inputs: map[string]string{"input": in}})
+					if err != nil {
+						t.Errorf("task %d: %v", i, err)
+						return
+					}
+					procs[i] = p
+				}()
+			}
+			wg.Wait()
+			for i, p := range procs {
+				if p == nil {
+					continue
+				}
+				if r := b.finish(p, dirs[i]); !r.exit.OK() || r.out != want {
+					t.Errorf("task %d: exit %+v, got %q, want %q", i, r.exit, r.out, want)
+				}
+			}
+		})
+	}
+}
+
+// TestIsolated checks that a task cannot see another's files, nor processes.
+func TestIsolated(t *testing.T) {
+	needRoot(t)
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBench(t, newSpec("-m", "2", "input"), kind)
+			b.mustPrepare("sum\n")
+			p, dir := b.start("make secret\nflush\nhang\n")
+			secret := filepath.Join(dir, "secret")
+			eventually(t, "the secret is there", func() bool { _, err := os.Stat(secret); return err == nil })
+			r := b.run("exists " + secret + "\nexists secret\nexists /proc/" + fmt.Sprint(os.Getpid()) + "/cmdline\ncwd\n")
+			if want := "exists 0\nexists 0\nexists 0\ncwd " + FixedDir + "\n"; r.out != want {
+				t.Errorf("got %q, want %q", r.out, want)
+			}
+			p.Signal(syscall.SIGKILL)
+			b.finish(p, dir)
+		})
+	}
+}
+
+// TestNoFork names what cannot be forked, and that auto goes on to hot.
+func TestNoFork(t *testing.T) {
+	spec := newSpec("-m", "2", "-t", "2", "input")
+	b := newBench(t, spec, Fork)
+	wantUnavailable(t, b.prepare("sum\n"), Fork, "^3 threads run at its input")
+
+	auto := newBench(t, spec, Auto)
+	auto.mustPrepare("sum\n")
+	kind, why := auto.starter.Decision()
+	want := Cold
+	if probeHost().criu != "" {
+		want = Hot
+	}
+	if kind != want || !strings.Contains(why, "no fork: 3 threads") {
+		t.Errorf("auto decided on %s because %q", kind, why)
+	}
+	if r := auto.run("sum\nthread\n"); !r.exit.OK() || r.proc.Kind != want {
+		t.Errorf("%s start: %+v", r.proc.Kind, r.exit)
+	}
+	spec = newSpec("-m", "2", "-c", "input")
+	b = newBench(t, spec, Fork)
+	wantUnavailable(t, b.prepare("sum\n"), Fork, "2 processes at its input")
+}
+
+// TestWrapper forks the tool behind a script that only waits for it.
+func TestWrapper(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "wrapper")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nCHOSEN=avx2 "+tool+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			spec := newSpec("-m", "20", "input")
+			spec.Argv[0] = script
+			b := newBench(t, spec, kind)
+			b.mustPrepare("sum\nenv CHOSEN\n")
+			r := b.run("sum\nenv CHOSEN\n")
+			if !r.exit.OK() || !strings.HasSuffix(r.out, "env CHOSEN=avx2\n") {
+				t.Errorf("exit %+v, got %q", r.exit, r.out)
+			}
+		})
+	}
+}
+
+// TestAutoPrefersHotTemplate forks from a template that was itself restored.
+func TestAutoPrefersHotTemplate(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	store := filepath.Join(dir, "store")
+	spec := newSpec("-m", "40", "input")
+	benchIn(t, spec, Hot, dir, store).mustPrepare("sum\n")
+	b := benchIn(t, spec, Auto, dir, store)
+	b.mustPrepare("sum\n")
+	kind, why := b.starter.Decision()
+	if kind != Fork || !strings.Contains(why, "restored hot") || !strings.Contains(why, "proved equal") {
+		t.Fatalf("decided on %s because %q", kind, why)
+	}
+	if a, c := b.run("sum\nwrite\n"), b.run("sum\nids\n"); a.out == "" || !strings.HasPrefix(c.out, a.out[:21]) {
+		t.Errorf("got %q and %q", a.out, c.out)
+	}
+}
+
+// TestInputs hands gzip to a tool that wants plain text.
+func TestInputs(t *testing.T) {
+	for _, kind := range kindsHere() {
+		t.Run(string(kind), func(t *testing.T) {
+			spec := newSpec("-m", "2", "input")
+			spec.Plain = []string{"input"}
+			b := newBench(t, spec, kind)
+			b.mustPrepare(gzipped(t, "say probe\n"))
+			if r := b.run(gzipped(t, "say one\n") + gzipped(t, "say two\n")); r.out != "one\ntwo\n" {
+				t.Errorf("got %q, stderr %q", r.out, r.err)
+			}
+			if r := b.run("say plain\n"); r.out != "plain\n" {
+				t.Errorf("got %q", r.out)
+			}
+		})
+	}
+}
+
+// TestMapsHuge shows that a hot tool's memory comes from the page file by
+// entries of 2 MiB, where the file system gives large folios.
+func TestMapsHuge(t *testing.T) {
+	needRoot(t)
+	b := newBench(t, newSpec("-m", "64", "input"), Hot)
+	b.mustPrepare("sum\n")
+	p, dir := b.start("sum\nflush\nhang\n")
+	defer func() {
+		p.Signal(syscall.SIGKILL)
+		b.finish(p, dir)
+	}()
+	eventually(t, "the memory was read", func() bool { return strings.HasPrefix(read(t, filepath.Join(dir, StdoutName)), "sum") })
+	pid := p.stage.cmd.Process.Pid
+	pids, err := tree(pid)
+	if err != nil || len(pids) < 2 {
+		t.Fatalf("processes of the stage: %v, %v", pids, err)
+	}
+	anon, rss := smapsSum(t, pids[1], "Anonymous"), smapsSum(t, pids[1], "Rss")
+	if anon > 8<<20 || rss < 60<<20 {
+		t.Errorf("%d MiB of %d MiB are private copies, want next to none", anon>>20, rss>>20)
+	}
+	t.Logf("rss %d MiB, mapped by 2 MiB entries %d MiB", rss>>20, smapsSum(t, pids[1], "FilePmdMapped")>>20)
+}

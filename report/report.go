@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -90,7 +91,7 @@ var kinds = []string{"fork", "hot", "copy", "cold"}
 // *engine.DirError.
 func Read(dir string) (*Report, error) {
 	plan, err := engine.ReadPlan(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, &engine.DirError{Dir: dir, Reason: "holds no run", Way: "give the directory that was --out of premix run"}
 	}
 	if err != nil {

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// binary is the real premix, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(withBinary(m))
+}
+
+func withBinary(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "premix-cmd-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	// Tests as another user execute it too.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	binary = filepath.Join(dir, "premix")
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")...)
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build premix:", err)
+		return 1
+	}
+	code := m.Run()
+	for _, err := range leftovers() {
+		fmt.Fprintln(os.Stderr, "left behind:", err)
+		code = 1
+	}
+	return code
+}
+
+// leftovers tells of processes, mounts and cgroups that are there because of
+// this test's premix. Those of a premix that was killed are given a moment.
+func leftovers() []error {
+	var errs []error
+	for range 40 {
+		errs = nil
+		for _, p := range processes(func(exe, _ string) bool { return exe == binary }) {
+			errs = append(errs, fmt.Errorf("process %d of premix", p))
+		}
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for line := range strings.Lines(string(mounts)) {
+			if strings.Contains(line, "premix") {
+				errs = append(errs, fmt.Errorf("mount %s", line))
+			}
+		}
+		if len(errs) == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, dir := range cgroups() {
+		errs = append(errs, fmt.Errorf("cgroup %s", dir))
+	}
+	return errs
+}
+
+// processes are those that f picks by their executable and environment.
+func processes(f func(exe, environ string) bool) []int {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil
+	}
+	var list []int
+	for _, dir := range dirs {
+		// Processes of others, and those that just ended, cannot be read.
+		exe, _ := os.Readlink(filepath.Join(dir, "exe"))
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil && pid != os.Getpid() && f(strings.TrimSuffix(exe, " (deleted)"), string(environ)) {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+// cgroups are those of any premix whose process is dead, wherever they are.
+func cgroups() []string {
+	var list []string
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went while we looked
+		}
+		rest, ok := strings.CutPrefix(e.Name(), "premix-")
+		if !ok || !e.IsDir() {
+			return nil
+		}
+		pid, _, _ := strings.Cut(rest, ".")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
+			list = append(list, path)
+		}
+		return fs.SkipDir
+	})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return list
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", filepath.Dir(binary)+":"+os.Getenv("PATH"))
+			env.Setenv("PREMIX_HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("HOME", env.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lines": lines, "sleepless": sleepless},
+		Condition: func(name string) (bool, error) {
+			switch name {
+			case "hot":
+				return canHot(), nil
+			case "fork":
+				return canStart("fork"), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
+	})
+}
+
+// exits runs a command that must end with a given status: exits 2 premix run.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS COMMAND...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	status := 0
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		status = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(status) != args[0] {
+		ts.Fatalf("status %d, want %s\nstderr: %s", status, args[0], ts.ReadFile("stderr"))
+	}
+}
+
+// lines compares the number of lines of a file with what it should be.
+func lines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: lines NUMBER FILE")
+	}
+	if n := strings.Count(ts.ReadFile(args[1]), "\n"); strconv.Itoa(n) != args[0] {
+		ts.Fatalf("%s has %d lines, want %s:\n%s", args[1], n, args[0], ts.ReadFile(args[1]))
+	}
+}
+
+// sleepless waits until a file is there.
+func sleepless(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: sleepless FILE")
+	}
+	for range 500 {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	ts.Fatalf("%s did not come", args[0])
+}
+
+var started = map[string]bool{}
+
+// canStart tells whether tasks can start in some way on this machine: by trying.
+func canStart(kind string) bool {
+	if can, ok := started[kind]; ok {
+		return can
+	}
+	dir, err := os.MkdirTemp("", "premix-can-")
+	if err != nil {
+		return false
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{
+		"r.yaml": "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: '${sample}.txt'}\n",
+		"s.csv":  "sample,r1\na,a.in\n",
+		"a.in":   "a\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			return false
+		}
+	}
+	cmd := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store"))
+	started[kind] = cmd.Run() == nil
+	return started[kind]
+}
+
+func canHot() bool { return canStart("hot") }

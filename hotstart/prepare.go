@@ -45,12 +45,8 @@ func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch 
 	case Cold:
 		s.decide(Cold, "as asked")
 		return nil
-	case Fork:
-		return pr.explicit(Fork, pr.tryFork)
-	case Hot:
-		return pr.explicit(Hot, func() error { return pr.tryRestore(Hot) })
-	case Copy:
-		return pr.explicit(Copy, func() error { return pr.tryRestore(Copy) })
+	case Fork, Hot, Copy:
+		return pr.explicit(s.opt.Start)
 	case Auto:
 		return pr.auto()
 	}
@@ -79,8 +75,16 @@ func (p *preparation) end() {
 	}
 }
 
-func (p *preparation) explicit(kind Kind, try func() error) error {
-	err := try()
+// try makes one kind of start ready.
+func (p *preparation) try(kind Kind) error {
+	if kind == Fork {
+		return p.tryFork()
+	}
+	return p.tryRestore(kind)
+}
+
+func (p *preparation) explicit(kind Kind) error {
+	err := p.try(kind)
 	if err == nil {
 		p.decide(kind, "as asked%s", p.provedNote(kind))
 		return nil
@@ -104,18 +108,15 @@ func (p *preparation) auto() error {
 		p.decide(Cold, "there is one task, and no snapshot yet: preparing one would not pay")
 		return nil
 	}
+	kinds := []Kind{Fork, Hot, Copy}
+	if p.opt.Keep {
+		kinds = []Kind{Hot, Copy, Fork}
+	}
 	var reasons []string
-	for _, try := range []struct {
-		kind Kind
-		run  func() error
-	}{
-		{Fork, p.tryFork},
-		{Hot, func() error { return p.tryRestore(Hot) }},
-		{Copy, func() error { return p.tryRestore(Copy) }},
-	} {
-		err := try.run()
+	for _, kind := range kinds {
+		err := p.try(kind)
 		if err == nil {
-			p.decide(try.kind, "%s", strings.TrimPrefix(strings.Join(append(reasons, p.how(try.kind)), "; "), "; "))
+			p.decide(kind, "%s", strings.Join(append(reasons, p.how(kind)), "; "))
 			return nil
 		}
 		var input *inputError
@@ -130,7 +131,7 @@ func (p *preparation) auto() error {
 		if errors.As(err, &u) {
 			why = u.Reason
 		}
-		reasons = append(reasons, fmt.Sprintf("no %s: %s", try.kind, why))
+		reasons = append(reasons, fmt.Sprintf("no %s: %s", kind, why))
 	}
 	p.decide(Cold, "%s", strings.Join(reasons, "; "))
 	return nil
@@ -343,13 +344,23 @@ func (p *preparation) tryRestore(kind Kind) error {
 		if proof, ok := snap.Proofs[kind]; ok && !proof.Equal {
 			return &Unavailable{Kind: kind, Reason: proof.Reason}
 		}
-		// It was made for another kind of start.
-		snap.unlock()
+		// It was made for another kind of start. What it proved stays true.
+		former := snap
 		p.use(nil)
-		snap = nil
+		if snap, err = p.takeSnapshot(kind, former.Proofs); err != nil {
+			former.unlock()
+			return err
+		}
+		p.use(snap)
+		former.unlock()
+		if len(former.Kinds()) == 0 {
+			if err := former.Remove(); err != nil && !errors.Is(err, ErrInUse) {
+				return err
+			}
+		}
 	}
 	if snap == nil {
-		if snap, err = p.takeSnapshot(kind); err != nil {
+		if snap, err = p.takeSnapshot(kind, nil); err != nil {
 			return err
 		}
 		p.use(snap)
@@ -372,7 +383,7 @@ func (p *preparation) tryRestore(kind Kind) error {
 
 // takeSnapshot dumps a template that was executed afresh, and converts it
 // unless only a copy start is wanted.
-func (p *preparation) takeSnapshot(kind Kind) (*Snapshot, error) {
+func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snapshot, error) {
 	if p.held != nil && (p.viaHot || p.behind != nil) {
 		p.end()
 	}
@@ -396,6 +407,9 @@ func (p *preparation) takeSnapshot(kind Kind) (*Snapshot, error) {
 		return nil, err
 	}
 	snap.Seconds = time.Since(begun).Seconds()
+	if proof, ok := proofs[Fork]; ok {
+		snap.Proofs[Fork] = proof
+	}
 	if err := snap.save(); err != nil {
 		snap.Remove()
 		return nil, err

@@ -22,6 +22,7 @@ type Options struct {
 	Store string                           // directory of snapshots; empty: DefaultStore()
 	Start Kind                             // Auto, or the only kind that will do
 	Tasks int                              // how many tasks are going to be started, where known
+	Keep  bool                             // the point is the snapshot itself, for runs to come: with Auto, Hot goes before Fork
 	Log   func(format string, args ...any) // notices for people, one line each; nil: none
 }
 

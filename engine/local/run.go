@@ -260,6 +260,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	begun := time.Now()
 	p := newProgress(o.Messages, false)
 	starter, err := newStarter(rec, o.Threads, 0, hotstart.Options{
+		Keep:  true,
 		Store: o.Store,
 		Start: o.Start,
 		Log:   p.note,

@@ -1,0 +1,196 @@
+package tracer
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sleeper starts a process that sleeps in a system call, and waits until it is
+// there.
+func sleeper(t *testing.T, argv ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "stat"))
+		if err == nil && strings.Contains(string(b), ") S ") {
+			return cmd
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v does not sleep: %s %v", argv, b, err)
+		}
+	}
+}
+
+func TestHoldInjectRelease(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// cat sleeps in a read of a pipe, which has to be executed again and then
+	// get what is written later.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	out := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd := exec.Command("cat")
+	cmd.Stdin, cmd.Stdout = r, f
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	time.Sleep(50 * time.Millisecond) // either in its read, or on the way there: both must do
+
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Syscall(unix.SYS_GETPID); err != nil || int(got) != cmd.Process.Pid {
+		t.Errorf("injected getpid: %d, %v; want %d", got, err, cmd.Process.Pid)
+	}
+	if _, err := p.Syscall(unix.SYS_CLOSE, 12345); !errors.Is(err, unix.EBADF) {
+		t.Errorf("injected close of nothing: %v, want EBADF", err)
+	}
+	mem, err := p.Alloc(8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Write(mem+4090, []byte("across pages")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 12)
+	if err := p.Read(mem+4090, b); err != nil || string(b) != "across pages" {
+		t.Errorf("read back %q, %v", b, err)
+	}
+	if err := p.Free(mem, 8192); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Read(mem, b); err == nil {
+		t.Error("memory can be read after it was freed")
+	}
+	if err := p.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString("late\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the process failed after it was let go: %v", err)
+	}
+	if got, _ := os.ReadFile(out); string(got) != "late\n" {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestCall(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := sleeper(t, "cat", fifo)
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nr, args, ok := p.Call(p.Threads[0])
+	if !ok || nr != unix.SYS_OPENAT || int32(args[0]) != unix.AT_FDCWD {
+		t.Errorf("rests at call %d %v, %v; want openat", nr, args, ok)
+	}
+	p.Kill()
+}
+
+func TestForkIsOurChild(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := sleeper(t, "sleep", "600")
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Syscall(unix.SYS_GETPPID); err != nil || int(got) != os.Getpid() {
+		t.Errorf("the child's parent is %d, %v; want %d", got, err, os.Getpid())
+	}
+	if got, err := c.Syscall(unix.SYS_GETPID); err != nil || int(got) != c.Pid {
+		t.Errorf("the child is %d, %v; want %d", got, err, c.Pid)
+	}
+	if err := c.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(c.Pid, unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.WaitStatus
+	if _, err := unix.Wait4(c.Pid, &st, 0, nil); err != nil || st.Signal() != unix.SIGUSR1 {
+		t.Errorf("the child ended with %v, %v; want SIGUSR1", st, err)
+	}
+	if err := p.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGone(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := sleeper(t, "sleep", "600")
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Kill()
+	if _, err := p.Syscall(unix.SYS_GETPID); !errors.Is(err, ErrGone) {
+		t.Errorf("a call in a killed process: %v, want ErrGone", err)
+	}
+	if _, err := Hold(1 << 22); !errors.Is(err, ErrGone) {
+		t.Errorf("hold nobody: %v, want ErrGone", err)
+	}
+}
+
+func TestRewind(t *testing.T) {
+	errno := func(n int64) uint64 { return uint64(-n) }
+	for _, c := range []struct {
+		name          string
+		orig, rax     uint64
+		wantRax, back uint64
+	}{
+		{"restartable", unix.SYS_OPENAT, errno(erestartSys), unix.SYS_OPENAT, 2},
+		{"without a handler", unix.SYS_WAIT4, errno(erestartNoHand), unix.SYS_WAIT4, 2},
+		{"by restart_syscall", unix.SYS_NANOSLEEP, errno(erestartRestartBlock), unix.SYS_RESTART_SYSCALL, 2},
+		{"finished", unix.SYS_READ, 17, 17, 0},
+		{"failed", unix.SYS_READ, errno(5), errno(5), 0},
+		{"in user code", ^uint64(0), errno(erestartSys), errno(erestartSys), 0},
+	} {
+		got := rewind(unix.PtraceRegs{Orig_rax: c.orig, Rax: c.rax, Rip: 1000})
+		if got.Rax != c.wantRax || got.Rip != 1000-c.back || got.Orig_rax != ^uint64(0) {
+			t.Errorf("%s: rax %#x rip %d orig %#x", c.name, got.Rax, got.Rip, got.Orig_rax)
+		}
+	}
+}

@@ -89,7 +89,7 @@ func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sa
 		Memory:     memory,
 		Tasks:      len(samples),
 		Frozen: Frozen{
-			Tool:   tool(spec.Argv[0], spec.Env),
+			Tool:   FindTool(spec.Argv[0], spec.Env),
 			Argv:   spec.Argv,
 			Env:    r.Env,
 			Inputs: r.Inputs,
@@ -109,8 +109,9 @@ func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sa
 	return p, nil
 }
 
-// tool is the absolute path of the program that name stands for.
-func tool(name string, env []string) string {
+// FindTool is the absolute path of the program that name stands for with the PATH
+// in env, a list of KEY=VALUE; name itself if there is none or if it is a path.
+func FindTool(name string, env []string) string {
 	if strings.Contains(name, "/") {
 		return name
 	}

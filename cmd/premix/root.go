@@ -170,6 +170,7 @@ func exitCode(err error) int {
 		usage       *usageError
 		problems    recipe.Problems
 		budget      *local.BudgetError
+		tool        *local.ToolError
 		failed      *local.FailedError
 		stopped     *local.StoppedError
 		probe       *local.ProbeError
@@ -184,7 +185,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &interrupted):
 		return exitSignal + int(interrupted.Signal)
-	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget):
+	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool):
 		return exitUsage
 	case errors.As(err, &unavailable):
 		return exitUnavailable

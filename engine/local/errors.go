@@ -43,6 +43,19 @@ func (e *Interrupted) Hint() string {
 	return "run the same command with --resume to go on"
 }
 
+// ToolError tells that the recipe's program is not on this machine.
+type ToolError struct {
+	Tool string
+	Path string // value of PATH that the tool would have had
+}
+
+func (e *ToolError) Error() string { return fmt.Sprintf("there is no program %s on PATH", e.Tool) }
+
+// Hint names the way out.
+func (e *ToolError) Hint() string {
+	return "install it, or add its directory to PATH, which is " + e.Path
+}
+
 // ProbeError tells that the wished kind of start cannot be proved, because the
 // tool does not succeed with the probe.
 type ProbeError struct{ err error }

@@ -47,7 +47,7 @@ type Options struct {
 // Run runs the tasks of a recipe over a sample sheet and returns when all have
 // ended. If ctx is cancelled with an *Interrupted as cause, running tasks are
 // ended and that error is returned; other errors are recipe.Problems,
-// *hotstart.Unavailable, *ProbeError, *engine.DirError, *BudgetError,
+// *ToolError, *hotstart.Unavailable, *ProbeError, *engine.DirError, *BudgetError,
 // *StoppedError, and *FailedError if not every task succeeded. The summary is nil
 // if no task could be run at all.
 func Run(ctx context.Context, o Options) (_ *Summary, err error) {
@@ -74,6 +74,9 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		return nil, err
 	}
 	plan.Header.Start = string(o.Start)
+	if err := checkTool(rec); err != nil {
+		return nil, err
+	}
 	seen := thisHierarchies()
 	slots, err := countSlots(o, plan, seen)
 	if err != nil {
@@ -256,6 +259,9 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 			return nil, err
 		}
 		rec.Probe = nil
+	}
+	if err := checkTool(rec); err != nil {
+		return nil, err
 	}
 	begun := time.Now()
 	p := newProgress(o.Messages, false)

@@ -103,11 +103,15 @@ func (s *schedule) work(ctx context.Context, slots int) {
 		done      = make(chan outcome) // a try that is over
 		finishing = 0
 	)
+	most := maxFinishing
+	if s.o.FailFast {
+		most = 1 // whether another task starts depends on how this one ended
+	}
 	tick := time.NewTicker(s.progress.interval())
 	defer tick.Stop()
 	interrupt := ctx.Done()
 	for {
-		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < maxFinishing {
+		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < most {
 			j, slot := s.queue[0], free[len(free)-1]
 			s.queue, free = s.queue[1:], free[:len(free)-1]
 			s.running++

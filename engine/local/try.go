@@ -176,8 +176,13 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	return f
 }
 
-// publish checks the outputs of a try that succeeded and puts them in place.
+// publish checks the outputs of a try that succeeded and puts them in place. On a
+// full disk it refuses: many tools do not look at what write(2) returns, and end
+// with status 0 and an output that is cut short.
 func (s *schedule) publish(j job, work string) error {
+	if s.diskFull() {
+		return fmt.Errorf("outputs may be cut short: %w", unix.ENOSPC)
+	}
 	if err := engine.Check(work, j.task.Outputs); err != nil {
 		return err
 	}
@@ -210,8 +215,7 @@ func (s *schedule) describe(err error) *failure {
 	return &failure{cause: record.CauseInternal, text: err.Error()}
 }
 
-// lowSpace is the free space, in bytes, below which a tool's failure is put down
-// to the full disk.
+// lowSpace is the free space, in bytes, below which a disk counts as full.
 const lowSpace = 256 << 10
 
 func (s *schedule) diskFull() bool {
@@ -219,7 +223,11 @@ func (s *schedule) diskFull() bool {
 	if unix.Statfs(s.run.Dir, &st) != nil {
 		return false
 	}
-	return int64(st.Bavail)*int64(st.Bsize) < lowSpace
+	free := st.Bavail
+	if os.Geteuid() == 0 {
+		free = st.Bfree // root may use what is kept back from others
+	}
+	return int64(free)*st.Bsize < lowSpace
 }
 
 // pair is a tool and its pipe, if it has one, while they run.

@@ -377,7 +377,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGKILL} {
-		s.write(t, "tool.sh", ">\"$0.$(cat \"$1\")\"; sleep 600\n")
+		s.write(t, "tool.sh", ">\"$0.$(cat \"$1\")\"; exec sleep 600\n")
 		if err := errors.Join(os.RemoveAll(s.path("out")), os.RemoveAll(s.path("tool.sh.s0"))); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,13 +16,26 @@ import (
 )
 
 // The outer shell joins the task's cgroups, which are its arguments after the
-// text, and waits for the inner one. As PID 1 of its namespace it takes all
-// processes of the pipe with it when it ends; the inner shell has a number above
-// 1 because signals to PID 1 do nothing by default (pid_namespaces(7)).
+// text, and waits for the inner one. With a PID namespace of its own it is PID 1
+// and takes all processes of the pipe with it when it ends; the inner shell has a
+// number above 1 because signals to PID 1 do nothing by default
+// (pid_namespaces(7)). Without one, a guard reads from descriptor 3, whose other
+// end only premix has: when premix is gone it reads the end, and kills the group.
+// The outer shell lives through the SIGTERM that its group gets, so that the inner
+// one is given its grace.
 const (
-	bashWrapper = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; bash -o pipefail -c "$text"; exit $?`
-	shWrapper   = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; sh -c "$text"; exit $?`
+	joinText  = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; `
+	guardText = `{ read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 & guard=$!; trap : TERM; `
+	endText   = ` 3<&-; status=$?; [ -z "$guard" ] || kill "$guard"; exit $status`
 )
+
+// lifeline is what guards watch: the writing end is open as long as premix lives.
+type lifeline struct{ read, write *os.File }
+
+var life = sync.OnceValues(func() (lifeline, error) {
+	r, w, err := os.Pipe()
+	return lifeline{r, w}, err
+})
 
 // pipe is the shell that a recipe's pipe runs in.
 type pipe struct {
@@ -49,33 +63,46 @@ func startPipe(text, work string, env, cgroups []string, stdin *os.File) (*pipe,
 		return nil, err
 	}
 	defer stderr.Close()
-	shell, wrapper := "bash", bashWrapper
-	if _, err := exec.LookPath(shell); errors.Is(err, exec.ErrNotFound) {
-		shell, wrapper = "sh", shWrapper
-	}
-	cmd := exec.Command(shell, append([]string{"-c", wrapper, "premix", text}, cgroups...)...)
-	cmd.Dir, cmd.Env = work, env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
-	}
-	err = spawn(cmd)
-	if errors.Is(err, unix.EPERM) && cmd.SysProcAttr.Cloneflags != 0 {
-		// Root without CAP_SYS_ADMIN, as in most containers.
-		again := exec.Command(shell, cmd.Args[1:]...)
-		again.Dir, again.Env = cmd.Dir, cmd.Env
-		again.Stdin, again.Stdout, again.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
-		again.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-		cmd = again
-		err = spawn(cmd)
-	}
+	cmd, err := startShell(text, env, cgroups, os.Geteuid() == 0, func(cmd *exec.Cmd) {
+		cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = work, stdin, stdout, stderr
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start the pipe: %w", err)
 	}
 	p := &pipe{cmd: cmd, ended: make(chan struct{})}
 	go p.wait()
 	return p, nil
+}
+
+// startShell starts the shells of a pipe. place says where.
+func startShell(text string, env, cgroups []string, namespace bool, place func(*exec.Cmd)) (*exec.Cmd, error) {
+	shell, inner := "bash", `bash -o pipefail -c "$text"`
+	if _, err := exec.LookPath(shell); errors.Is(err, exec.ErrNotFound) {
+		shell, inner = "sh", `sh -c "$text"`
+	}
+	guard := guardText
+	if namespace {
+		guard = "guard=; "
+	}
+	cmd := exec.Command(shell, append([]string{"-c", joinText + guard + inner + endText, "premix", text}, cgroups...)...)
+	place(cmd)
+	cmd.Env = env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if namespace {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
+	} else {
+		line, err := life()
+		if err != nil {
+			return nil, err
+		}
+		cmd.ExtraFiles = []*os.File{line.read}
+	}
+	err := spawn(cmd)
+	if namespace && errors.Is(err, unix.EPERM) {
+		// Root without CAP_SYS_ADMIN, as in most containers.
+		return startShell(text, env, cgroups, false, place)
+	}
+	return cmd, err
 }
 
 // shellSignal is what a shell adds to a signal's number for a status.

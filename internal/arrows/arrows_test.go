@@ -36,6 +36,9 @@ var rooms = map[string]room{
 		imports: []string{"recipe", "hotstart"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"recipes": {
+		imports: []string{"recipe", "hotstart"},
+	},
 	"report": {
 		imports: []string{"engine", "record"},
 	},

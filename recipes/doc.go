@@ -1,0 +1,13 @@
+// Package recipes holds the recipes that ship with premix: bwa mem, minimap2,
+// STAR, kallisto and salmon. They are files, to be copied and changed; there is
+// no code here but tests, which run the real premix with the real tools.
+//
+// A test takes a recipe as it is, makes the index as its comment says, and runs
+// two samples, A compressed and B not, in every kind of start. What a hot, copy,
+// fork or auto start leaves must be equal, byte for byte, to what cold ones
+// leave, but for what the recipe names under varies; the test prints what that
+// was. Nothing else may be left: no process, mount, cgroup or work directory.
+//
+// The data are the E. coli genome of Debian's package bowtie-examples and reads
+// that wgsim cuts from it. With PREMIX_TESTDATA set, yeast reads are run too.
+package recipes

@@ -447,11 +447,7 @@ func TestStartsAtOnce(t *testing.T) {
 		}
 		best = min(best, time.Since(begun))
 	}
-	limit := 30 * time.Millisecond
-	if len(buildFlags) > 0 {
-		limit *= 10 // the race detector's own start
-	}
-	if best > limit {
+	if limit := 30 * time.Millisecond; best > limit {
 		t.Errorf("premix version takes %v, want at most %v", best, limit)
 	}
 }

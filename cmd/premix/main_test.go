@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func withBinary(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "premix")
-	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")...)
+	build := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
@@ -136,7 +137,7 @@ func TestScripts(t *testing.T) {
 			case "hot":
 				return canHot(), nil
 			case "fork":
-				return canStart("fork"), nil
+				return canFork(), nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
@@ -186,13 +187,13 @@ func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s did not come", args[0])
 }
 
-var started = map[string]bool{}
+var (
+	canFork = sync.OnceValue(func() bool { return canStart("fork") })
+	canHot  = sync.OnceValue(func() bool { return canStart("hot") })
+)
 
 // canStart tells whether tasks can start in some way on this machine: by trying.
 func canStart(kind string) bool {
-	if can, ok := started[kind]; ok {
-		return can
-	}
 	dir, err := os.MkdirTemp("", "premix-can-")
 	if err != nil {
 		return false
@@ -208,8 +209,5 @@ func canStart(kind string) bool {
 		}
 	}
 	cmd := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store"))
-	started[kind] = cmd.Run() == nil
-	return started[kind]
+	return cmd.Run() == nil
 }
-
-func canHot() bool { return canStart("hot") }

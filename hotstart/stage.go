@@ -315,7 +315,7 @@ func (s *stage) holdRestored(pid int) error {
 			return err
 		}
 	}
-	return nil
+	return readRandomly(s.cfg.PageFile, s.held)
 }
 
 // reap collects every child that has ended and reports those that were tasks.

@@ -122,7 +122,7 @@ func (m *caseMaker) star(ref reference, fasta string) (*benchCase, error) {
 			return err
 		}
 		args := []string{"--runMode", "genomeGenerate", "--runThreadN", "2", "--genomeDir", path, "--genomeFastaFiles", fasta,
-			"--limitGenomeGenerateRAM", "17179869184", "--outFileNamePrefix", path + "/"}
+			"--limitGenomeGenerateRAM", "6442450944", "--outFileNamePrefix", path + "/"}
 		// min(14, log2(length)/2 - 1), as STAR's manual has it.
 		if ref.large {
 			args = append(args, "--genomeSAindexNbases", "12")

@@ -261,24 +261,35 @@ func (s *stage) restore() error {
 	if err != nil {
 		return err
 	}
-	guarded := s.cfg.PageFile != ""
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir, guarded)
+	// Stopped, whatever comes next: CRIU fails if what it restored ends before
+	// it has let go of every thread.
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir)
 	leave()
 	if err != nil {
 		return err
 	}
 	s.tasks[pid] = 0
-	if guarded {
-		if err := s.holdRestored(pid); err != nil {
+	if s.cfg.PageFile == "" {
+		pids, err := tree(pid)
+		if err != nil {
 			return err
 		}
-		for _, p := range s.held {
-			if err := s.guard.Release(p, true); err != nil {
-				return err
+		for _, p := range pids {
+			if err := unix.Kill(p, unix.SIGCONT); err != nil {
+				return fmt.Errorf("continue process %d: %w", p, err)
 			}
 		}
-		s.held, s.template = nil, nil
+		return s.link.send(event{Kind: evStarted, Pid: pid})
 	}
+	if err := s.holdRestored(pid); err != nil {
+		return err
+	}
+	for _, p := range s.held {
+		if err := s.guard.Release(p, true); err != nil {
+			return err
+		}
+	}
+	s.held, s.template = nil, nil
 	return s.link.send(event{Kind: evStarted, Pid: pid})
 }
 
@@ -290,7 +301,7 @@ func (s *stage) restoreTemplate() error {
 			return err
 		}
 	}
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir, true)
+	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir)
 	if err != nil {
 		return err
 	}

@@ -71,16 +71,14 @@ func Dump(path string, pid int, dir string) error {
 }
 
 // Restore brings back the tree in images as a child of the calling process,
-// whose id it returns. work takes the log. With stopped, no instruction of the
-// program is executed until it gets SIGCONT.
-func Restore(path, images, work string, stopped bool) (pid int, err error) {
+// whose id it returns. work takes the log. No instruction of the program is
+// executed until its processes get SIGCONT.
+func Restore(path, images, work string) (pid int, err error) {
 	pidFile := filepath.Join(work, "restore.pid")
 	args := []string{"restore", "--images-dir", images, "--work-dir", work,
 		"--log-file", "restore.log", "-v1", "--restore-detached", "--restore-sibling",
-		"--file-locks", "--network-lock", "skip", "--manage-cgroups=ignore", "--pidfile", pidFile}
-	if stopped {
-		args = append(args, "--leave-stopped")
-	}
+		"--file-locks", "--network-lock", "skip", "--manage-cgroups=ignore", "--pidfile", pidFile,
+		"--leave-stopped"}
 	if err := runLogged("restore", exec.Command(path, args...), filepath.Join(work, "restore.log")); err != nil {
 		return 0, err
 	}

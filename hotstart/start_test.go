@@ -354,3 +354,28 @@ func TestMapsHuge(t *testing.T) {
 	}
 	t.Logf("rss %d MiB, mapped by 2 MiB entries %d MiB", rss>>20, smapsSum(t, pids[1], "FilePmdMapped")>>20)
 }
+
+// TestLeaseElsewhere lays a placeholder for which the run's file system has no
+// lease, and opens it as a tool would.
+func TestLeaseElsewhere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(path, []byte("@r1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := leaseElsewhere(path, []string{"/nonexistent"}); err == nil {
+		t.Fatal("a lease in a directory that is not there")
+	}
+	f, moved, err := leaseElsewhere(path, append([]string{"/nonexistent"}, leaseDirs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(moved)
+	defer f.Close()
+	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() || st.Size() != 4 {
+		t.Errorf("to stat it is %v, %v", st, err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != unix.EWOULDBLOCK {
+		t.Errorf("open went through: descriptor %d, %v", fd, err)
+	}
+}

@@ -130,11 +130,15 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 	dir := s.workDir()
 	never := func(int) (bool, error) { return false, nil }
 	var files []*os.File
+	var elsewhere []string
 	release = func() {
 		for _, f := range files {
 			f.Close() // gives a lease up, or closes a FIFO
 		}
-		files = nil
+		for _, path := range elsewhere {
+			os.Remove(path)
+		}
+		files, elsewhere = nil, nil
 	}
 	if s.cfg.Stream {
 		// Kept open for reading, so that the tool can open and write.
@@ -146,15 +150,17 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 	switch s.cfg.Ready {
 	case ReadyOpen:
 		for _, name := range s.cfg.Inputs {
-			f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDONLY, 0)
+			path := filepath.Join(dir, name)
+			f, err := lease(path)
 			if err != nil {
-				return release, nil, err
+				var moved string
+				if f, moved, err = leaseElsewhere(path, leaseDirs); err != nil {
+					release()
+					return release, nil, err
+				}
+				elsewhere = append(elsewhere, moved)
 			}
 			files = append(files, f)
-			if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-				release()
-				return release, nil, fmt.Errorf("take a lease on %s (the file system may not support leases): %w", f.Name(), err)
-			}
 		}
 		return release, s.drainStep(never), nil
 	case ReadyRead, ReadyLine:
@@ -178,6 +184,57 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 		return release, s.drainStep(s.readsFIFO), nil
 	}
 	return release, nil, fmt.Errorf("unknown ready %q", s.cfg.Ready)
+}
+
+// lease opens a file and takes a write lease on it.
+func lease(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("take a lease on %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// leaseDirs are on file systems that have leases, where the run's own (NFS,
+// most that are served by FUSE) may not.
+var leaseDirs = []string{"/dev/shm", "/tmp"}
+
+// leaseElsewhere puts a symbolic link at a placeholder's path that leads to a
+// copy of it in one of dirs, and takes the lease there.
+func leaseElsewhere(path string, dirs []string) (f *os.File, moved string, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, dir := range dirs {
+		var tmp *os.File
+		if tmp, err = os.CreateTemp(dir, "premix-input-"); err != nil {
+			continue
+		}
+		moved = tmp.Name()
+		_, err = tmp.Write(content)
+		if err = errors.Join(err, tmp.Close()); err == nil {
+			f, err = lease(moved)
+		}
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err == nil {
+			err = os.Symlink(moved, path)
+		}
+		if err == nil {
+			return f, moved, nil
+		}
+		if f != nil {
+			f.Close()
+		}
+		os.Remove(moved)
+	}
+	return nil, "", fmt.Errorf("no file system with leases for the input's placeholder: %w", err)
 }
 
 // drainStep empties a streamed stdout before each look, so that the tool never

@@ -150,13 +150,22 @@ func (r *Run) untouched(entries int) bool {
 	return err == nil && entries == 1 && len(names) == 0
 }
 
+// lockWait is how long a lock is waited for. A premix that was killed while it
+// started a process holds its lock until that process is executed.
+const lockWait = time.Second
+
 // take locks the run directory and writes down who did.
 func (r *Run) take() error {
 	f, err := os.OpenFile(r.path(lockFile), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for begun := time.Now(); errors.Is(err, unix.EWOULDBLOCK) && time.Since(begun) < lockWait; {
+		time.Sleep(lockWait / 50)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		who := make([]byte, 128)
 		n, _ := f.ReadAt(who, 0)
 		f.Close()

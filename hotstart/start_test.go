@@ -1,8 +1,10 @@
 package hotstart
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -377,5 +379,48 @@ func TestLeaseElsewhere(t *testing.T) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != unix.EWOULDBLOCK {
 		t.Errorf("open went through: descriptor %d, %v", fd, err)
+	}
+}
+
+// TestOrdinaryUser runs, when root, the tests of what needs no privileges once
+// more as a user without any.
+func TestOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("this user has no privileges: the other tests are this test")
+	}
+	const nobody = 65534
+	dir, err := os.MkdirTemp("", "premix-nobody-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.MkdirAll(filepath.Join(dir, "testdata"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{self: "self", "testdata/tool.c": "testdata/tool.c"} {
+		if err := copyFile(from, filepath.Join(dir, to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := filepath.WalkDir(dir, func(p string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Chown(p, nobody, nobody))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=2m",
+		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestNoFork|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch)$")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("as an ordinary user: %v\n%s", err, out)
+	}
+	if n := strings.Count(string(out), "\n--- PASS:"); n != 14 {
+		t.Errorf("%d of 14 tests passed as an ordinary user:\n%s", n, out)
 	}
 }

@@ -245,7 +245,7 @@ func (r *runs) start(t *testing.T, start, want string) task {
 		t.Fatalf("%v\nstandard error of the tasks (%v):\n%s", e, err, log)
 	}
 	r.checkDirectory(t, start)
-	if start != "cold" {
+	if want != "cold" {
 		checkPrivate(t, r.user.home())
 	}
 	e := r.user.premix(t, "report", r.out(start), "--json")

@@ -441,11 +441,11 @@ func victim(dir string) int {
 		if err := os.MkdirAll(task, 0o755); err != nil {
 			return fail(err)
 		}
-		p, err := s.Start(context.Background(), Task{Dir: task, Inputs: map[string]string{"input": in}})
+		p, err := s.Start(context.Background(), Task{Dir: task, Inputs: map[string]string{"input": filepath.Join(dir, "hang")}})
 		if err != nil {
 			return fail(err)
 		}
-		if i%3 == 2 { // some stay until they are taken down
+		if i%3 == 2 && i < 60 { // some stay until they are taken down
 			continue
 		}
 		if err := p.Signal(syscall.SIGKILL); err != nil {
@@ -471,8 +471,10 @@ func TestKilledPremix(t *testing.T) {
 	for _, kind := range kindsHere() {
 		t.Run(string(kind), func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "in"), []byte("sum\nflush\n"), 0o644); err != nil {
-				t.Fatal(err)
+			for name, commands := range map[string]string{"in": "sum\n", "hang": "fork\nhang\n"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(commands), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 			before := mounts(t)
 			for round := range rounds {

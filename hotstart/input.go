@@ -32,7 +32,7 @@ func isGzip(f *os.File) (bool, error) {
 func decompress(f *os.File, path string) error {
 	z, err := gzip.NewReader(bufio.NewReaderSize(f, 1<<20))
 	if err != nil {
-		return &inputError{fmt.Errorf("%s: %w", f.Name(), err)}
+		return &InputError{fmt.Errorf("%s: %w", f.Name(), err)}
 	}
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -57,7 +57,7 @@ func cutProbe(inputs map[string]string, dir string) (map[string]string, error) {
 		out := filepath.Join(dir, filepath.Base(name))
 		cut, err := cutFASTQ(path, out)
 		if err != nil {
-			return nil, &inputError{fmt.Errorf("probe from %s: %w", path, err)}
+			return nil, &InputError{fmt.Errorf("probe from %s: %w", path, err)}
 		}
 		if !cut {
 			out = path

@@ -93,7 +93,7 @@ func (p *preparation) explicit(kind Kind) error {
 	if errors.As(err, &unavailable) || p.ctx.Err() != nil {
 		return err
 	}
-	var input *inputError
+	var input *InputError
 	if errors.As(err, &input) {
 		return err
 	}
@@ -119,7 +119,7 @@ func (p *preparation) auto() error {
 			p.decide(kind, "%s", strings.Join(append(reasons, p.how(kind)), "; "))
 			return nil
 		}
-		var input *inputError
+		var input *InputError
 		if errors.As(err, &input) {
 			return err
 		}
@@ -315,7 +315,7 @@ func (p *preparation) layOutTemplate(t Task) error {
 			in, err := os.Open(real)
 			if err != nil {
 				out.Close()
-				return &inputError{err}
+				return &InputError{err}
 			}
 			_, err = io.CopyN(out, in, placeholderBytes)
 			in.Close()
@@ -478,7 +478,7 @@ func (p *preparation) prove(kind Kind) error {
 			return err
 		}
 		if !exit.OK() {
-			return &inputError{fmt.Errorf("the tool fails on the first sample even when started cold (exit status %d): %s", exit.Code, lastWords(dir))}
+			return &InputError{fmt.Errorf("the tool fails on the first sample even when started cold (exit status %d): %s", exit.Code, lastWords(dir))}
 		}
 		p.coldDir = dir
 	}

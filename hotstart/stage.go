@@ -72,6 +72,8 @@ func (s *stage) run() error {
 		if err := s.enterNamespaces(); err != nil {
 			return err
 		}
+	} else if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
 	}
 	requests := make(chan request)
 	go func() {
@@ -113,6 +115,7 @@ func (s *stage) run() error {
 		}
 		s.reap()
 		if single && len(s.tasks) == 0 {
+			s.killAll()
 			return nil
 		}
 	}
@@ -151,12 +154,28 @@ func signalTask(pid int, sig syscall.Signal) {
 	}
 }
 
+// killAll ends what the stage has started and all that descends from it. As PID 1
+// of a namespace its own end does that. Elsewhere it is a subreaper, so that
+// also processes whose parents have ended are found below it.
 func (s *stage) killAll() {
-	for pid := range s.tasks {
-		signalTask(pid, unix.SIGKILL)
+	if s.cfg.Namespaces {
+		return
 	}
-	for _, p := range s.held {
-		p.Kill()
+	for {
+		pids, err := tree(os.Getpid())
+		if err != nil || len(pids) < 2 {
+			return
+		}
+		for _, pid := range pids[1:] {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		for {
+			var st unix.WaitStatus
+			if pid, err := unix.Wait4(-1, &st, unix.WALL|unix.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+		time.Sleep(time.Millisecond) // for those that have yet to die
 	}
 }
 

@@ -74,6 +74,12 @@ func New(spec Spec, opt Options) (*Starter, error) {
 		}
 		opt.Store = dir
 	}
+	// Stages use it from other working directories.
+	store, err := filepath.Abs(opt.Store)
+	if err != nil {
+		return nil, err
+	}
+	opt.Store = store
 	if opt.Start == "" {
 		opt.Start = Auto
 	}
@@ -181,7 +187,7 @@ func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 		p.Kind, p.Reason = kind, reason
 		return p, nil
 	}
-	var missing *inputError
+	var missing *InputError
 	if kind == Cold || errors.As(err, &missing) || ctx.Err() != nil {
 		return nil, err
 	}
@@ -200,11 +206,12 @@ func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	return p, nil
 }
 
-// inputError is an input that cannot be used; no kind of start would help.
-type inputError struct{ err error }
+// InputError is an input that cannot be used, or on which the tool fails however
+// it is started. Err names the file.
+type InputError struct{ Err error }
 
-func (e *inputError) Error() string { return e.err.Error() }
-func (e *inputError) Unwrap() error { return e.err }
+func (e *InputError) Error() string { return e.Err.Error() }
+func (e *InputError) Unwrap() error { return e.Err }
 
 func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error) {
 	begun := time.Now()
@@ -311,14 +318,14 @@ func (s *Starter) layOut(t Task, bind bool) (map[string]string, error) {
 		real := t.Inputs[name]
 		f, err := os.Open(real)
 		if err != nil {
-			return nil, &inputError{err}
+			return nil, &InputError{err}
 		}
 		path := filepath.Join(t.Dir, name)
 		plain := s.isPlain(name)
 		compressed, err := isGzip(f)
 		switch {
 		case err != nil:
-			err = &inputError{fmt.Errorf("%s: %w", real, err)}
+			err = &InputError{fmt.Errorf("%s: %w", real, err)}
 		case plain && compressed:
 			err = decompress(f, path)
 		case bind:
@@ -430,9 +437,12 @@ func openStage(cfg stageConfig) (*stageHandle, error) {
 	cmd.ExtraFiles = []*os.File{theirs} // descriptor 3, stageSocket
 	cmd.Stderr = os.Stderr
 	cmd.Env = stageEnv()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if cfg.Namespaces {
+		// With PID 1 the kernel ends the whole namespace. Without one the stage has
+		// to outlive premix, by the moment that it takes to end what it started.
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	started := make(chan error)
 	spawner() <- func() { started <- cmd.Start() }

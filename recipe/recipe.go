@@ -144,6 +144,9 @@ func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 	}
 	for _, in := range r.Inputs {
 		spec.Inputs = append(spec.Inputs, in.File)
+		if in.Decompress {
+			spec.Plain = append(spec.Plain, in.File)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Data)) {
 		spec.Data = append(spec.Data, r.Data[name])

@@ -178,7 +178,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 	}
 	probes := probes(rec, samples)
 	for i, probe := range probes {
-		starter, err := newStarter(rec, s.run.Plan.Header.Threads, s.run.Plan.Header.Memory, hotstart.Options{
+		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
 			Store: s.o.Store,
 			Start: s.o.Start,
 			Tasks: s.total,
@@ -265,7 +265,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	}
 	begun := time.Now()
 	p := newProgress(o.Messages, false)
-	starter, err := newStarter(rec, o.Threads, 0, hotstart.Options{
+	starter, err := hotstart.New(rec.Spec(o.Threads, 0), hotstart.Options{
 		Keep:  true,
 		Store: o.Store,
 		Start: o.Start,

@@ -169,6 +169,10 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 		return err
 	}
 	f := &failure{cause: record.CauseStart, text: err.Error()}
+	var input *hotstart.InputError
+	if errors.As(err, &input) {
+		f.cause, f.hint = record.CauseInput, "mend the file and run the same command with --resume"
+	}
 	var unavailable *hotstart.Unavailable
 	if errors.As(err, &unavailable) {
 		f.hint = unavailable.Hint

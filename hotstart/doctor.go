@@ -155,7 +155,7 @@ func storeRoom(store string) (string, error) {
 		dir = filepath.Dir(dir)
 	}
 	if err := unix.Access(dir, unix.W_OK); err != nil {
-		return "", fmt.Errorf("%s cannot be written: %w", dir, err)
+		return "", fmt.Errorf("%s cannot be made: %w", store, err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

@@ -309,6 +309,23 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestNoStore forks without a place for snapshots, as a user without a home.
+func TestNoStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	b := benchIn(t, newSpec("-m", "2", "input"), Fork, dir, filepath.Join(file, "store"))
+	b.mustPrepare("sum\n")
+	if r := b.run("sum\n"); !r.exit.OK() || r.proc.Kind != Fork || !strings.Contains(r.proc.Reason, "proved equal") {
+		t.Errorf("%s start because %q: %v", r.proc.Kind, r.proc.Reason, r.exit)
+	}
+	if len(b.notices) != 1 || !strings.Contains(b.notices[0], "will not be remembered") {
+		t.Errorf("notices: %q", b.notices)
+	}
+}
+
 // TestFullDisk prepares into a store without room. Auto goes on cold.
 func TestFullDisk(t *testing.T) {
 	needRoot(t)
@@ -348,15 +365,34 @@ func TestBadTools(t *testing.T) {
 			args []string
 			want string
 		}{
-			"fails":          {[]string{"-i", "/nonexistent/index", "input"}, `exit status 1: /nonexistent/index: No such file`},
-			"no such option": {[]string{"-z", "input"}, `exit status 2`},
+			"fails":          {[]string{"-i", "/nonexistent/index", "input"}, "/nonexistent/index: No such file"},
+			"no such option": {[]string{"-z", "input"}, "exit status 2"},
 		} {
 			t.Run(string(kind)+"/"+name, func(t *testing.T) {
-				b := newBench(t, newSpec(c.args...), kind)
-				wantUnavailable(t, b.prepare("sum\n"), kind, c.want)
+				for _, probe := range []string{"sum\n", ""} {
+					b := newBench(t, newSpec(c.args...), kind)
+					err := b.prepare(probe)
+					var input *InputError
+					if !errors.As(err, &input) || !strings.Contains(err.Error(), c.want) {
+						t.Errorf("with probe %q: %v", probe, err)
+					}
+				}
 			})
 		}
 	}
+	t.Run("never opens its input", func(t *testing.T) {
+		spec := newSpec()
+		spec.Argv = []string{"/bin/true"}
+		for _, kind := range kindsHere()[1:] {
+			b := newBench(t, spec, kind)
+			wantUnavailable(t, b.prepare("sum\n"), kind, "the tool ended \\(exit status 0\\) before it came to its input")
+		}
+		b := newBench(t, spec, Auto)
+		b.mustPrepare("sum\n")
+		if kind, why := b.starter.Decision(); kind != Cold || strings.Count(why, "the tool ended") != 1 {
+			t.Errorf("decided on %s because %s", kind, why)
+		}
+	})
 	t.Run("not installed", func(t *testing.T) {
 		spec := newSpec("input")
 		spec.Argv[0] = "no-such-tool"

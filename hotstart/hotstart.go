@@ -1,6 +1,7 @@
 package hotstart
 
 import (
+	"fmt"
 	"regexp"
 	"syscall"
 	"time"
@@ -89,3 +90,11 @@ type Exit struct {
 
 // OK tells whether the tool succeeded.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
+
+// String says it in words.
+func (e Exit) String() string {
+	if e.Signal != 0 {
+		return "killed by " + e.Signal.String()
+	}
+	return fmt.Sprintf("exit status %d", e.Code)
+}

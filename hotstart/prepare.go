@@ -75,12 +75,26 @@ func (p *preparation) end() {
 	}
 }
 
-// try makes one kind of start ready.
+// try makes one kind of start ready. Where the tool ended before it came to its
+// input, that is the tool's fault (*InputError) unless it succeeds cold.
 func (p *preparation) try(kind Kind) error {
+	var err error
 	if kind == Fork {
-		return p.tryFork()
+		err = p.tryFork()
+	} else {
+		err = p.tryRestore(kind)
 	}
-	return p.tryRestore(kind)
+	var ended *endedEarly
+	if !errors.As(err, &ended) {
+		return err
+	}
+	if p.probe == nil {
+		return &InputError{ended}
+	}
+	if err := p.runCold(); err != nil {
+		return err
+	}
+	return err
 }
 
 func (p *preparation) explicit(kind Kind) error {
@@ -89,22 +103,26 @@ func (p *preparation) explicit(kind Kind) error {
 		p.decide(kind, "as asked%s", p.provedNote(kind))
 		return nil
 	}
-	var unavailable *Unavailable
-	if errors.As(err, &unavailable) || p.ctx.Err() != nil {
+	if p.ctx.Err() != nil {
 		return err
 	}
 	var input *InputError
 	if errors.As(err, &input) {
 		return err
 	}
-	return &Unavailable{Kind: kind, Reason: err.Error()}
+	var unavailable *Unavailable
+	if !errors.As(err, &unavailable) {
+		unavailable = &Unavailable{Kind: kind, Reason: err.Error()}
+	}
+	if unavailable.Hint == "" {
+		unavailable.Hint = "use --start auto, which takes the first kind of start that is possible"
+	}
+	return unavailable
 }
 
 // auto tries the kinds in their order and settles on the first that will do.
 func (p *preparation) auto() error {
-	if snap, err := p.find(); err != nil {
-		p.opt.Log("snapshots cannot be used: %v", err)
-	} else if p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
+	if snap := p.find(); p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
 		p.decide(Cold, "there is one task, and no snapshot yet: preparing one would not pay")
 		return nil
 	}
@@ -125,6 +143,12 @@ func (p *preparation) auto() error {
 		}
 		if p.ctx.Err() != nil {
 			return p.ctx.Err()
+		}
+		var ended *endedEarly
+		if errors.As(err, &ended) {
+			// No other kind would come further.
+			reasons = append(reasons, ended.text)
+			break
 		}
 		var u *Unavailable
 		why := err.Error()
@@ -157,22 +181,17 @@ func (p *preparation) provedNote(kind Kind) string {
 	return ", not proved yet"
 }
 
-// find looks once for a valid snapshot.
-func (p *preparation) find() (*Snapshot, error) {
-	if p.looked {
-		return p.searched, nil
+// find looks once for a valid snapshot; nil if there is none.
+func (p *preparation) find() *Snapshot {
+	if !p.looked {
+		p.looked = true
+		want := Hot
+		if p.opt.Start == Copy {
+			want = Copy
+		}
+		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, want, p.opt.Log))
 	}
-	p.looked = true
-	want := Hot
-	if p.opt.Start == Copy {
-		want = Copy
-	}
-	snap, err := findSnapshot(p.opt.Store, p.spec, p.host.namespaces, want, p.opt.Log)
-	if err != nil {
-		return nil, err
-	}
-	p.use(snap)
-	return snap, nil
+	return p.searched
 }
 
 func (p *preparation) use(snap *Snapshot) {
@@ -184,10 +203,7 @@ func (p *preparation) use(snap *Snapshot) {
 
 // tryFork gets a template that can be forked, and proves forks of it.
 func (p *preparation) tryFork() error {
-	snap, err := p.find()
-	if err != nil {
-		return err
-	}
+	snap := p.find()
 	if snap != nil {
 		if proof, ok := snap.Proofs[Fork]; ok && !proof.Equal {
 			return &Unavailable{Kind: Fork, Reason: proof.Reason}
@@ -207,6 +223,7 @@ func (p *preparation) tryFork() error {
 	if why := p.held.held.NoFork; why != "" {
 		return &Unavailable{Kind: Fork, Reason: why}
 	}
+	var err error
 	if snap != nil && p.behind != nil && snap.Behind == nil {
 		snap.Behind = p.behind
 		if err := snap.save(); err != nil {
@@ -215,17 +232,9 @@ func (p *preparation) tryFork() error {
 	}
 	if snap == nil {
 		// Without images it still remembers the proof.
-		if snap, err = newSnapshot(p.opt.Store, p.spec, p.host.namespaces); err != nil {
-			return err
-		}
-		if snap.Fingerprint, err = newFingerprint(p.spec, p.held.held.Files); err != nil {
-			snap.Remove()
-			return err
-		}
-		snap.Seconds, snap.Behind = p.held.held.Loaded.Seconds(), p.behind
-		if err := snap.save(); err != nil {
-			snap.Remove()
-			return err
+		if snap, err = p.rememberProofs(); err != nil {
+			p.opt.Log("the proof will not be remembered (set PREMIX_HOME to a directory of your own): %v", err)
+			snap = &Snapshot{Proofs: map[Kind]ProofState{}}
 		}
 		p.use(snap)
 	}
@@ -242,6 +251,22 @@ func (p *preparation) tryFork() error {
 	return nil
 }
 
+// rememberProofs makes a snapshot without images.
+func (p *preparation) rememberProofs() (*Snapshot, error) {
+	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
+	if err != nil {
+		return nil, err
+	}
+	snap.Seconds, snap.Behind = p.held.held.Loaded.Seconds(), p.behind
+	if snap.Fingerprint, err = newFingerprint(p.spec, p.held.held.Files); err == nil {
+		err = snap.save()
+	}
+	if err != nil {
+		return nil, errors.Join(err, snap.Remove())
+	}
+	return snap, nil
+}
+
 // getTemplate brings a template to its input: by a hot restore where a snapshot
 // has one, else by executing the tool.
 func (p *preparation) getTemplate() error {
@@ -255,7 +280,6 @@ func (p *preparation) getTemplate() error {
 	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
 		err := p.openTemplate(roleTemplate)
 		if err == nil {
-			p.viaHot = true
 			return nil
 		}
 		p.opt.Log("the template cannot be restored hot, loading it: %v", err)
@@ -292,9 +316,13 @@ func (p *preparation) openTemplate(r role) error {
 		st.close()
 		return err
 	}
-	p.held = st
+	p.held, p.viaHot = st, r == roleTemplate
 	return nil
 }
+
+// placeholderText is what a template finds where there is no probe: a record of
+// FASTQ, since some tools refuse an empty file before they load anything.
+const placeholderText = "@placeholder\nACGTACGTACGTACGT\n+\nIIIIIIIIIIIIIIII\n"
 
 // placeholderBytes is how much of a probe's input a template finds at its
 // input's path, should it look at the size before it opens.
@@ -323,6 +351,9 @@ func (p *preparation) layOutTemplate(t Task) error {
 				out.Close()
 				return err
 			}
+		} else if _, err := out.WriteString(placeholderText); err != nil {
+			out.Close()
+			return err
 		}
 		if err := out.Close(); err != nil {
 			return err
@@ -336,10 +367,7 @@ func (p *preparation) tryRestore(kind Kind) error {
 	if p.host.criu == "" {
 		return &Unavailable{Kind: kind, Reason: p.host.noCriu, Hint: p.host.hint}
 	}
-	snap, err := p.find()
-	if err != nil {
-		return err
-	}
+	snap, err := p.find(), error(nil)
 	if snap != nil && !snap.has(kind) {
 		if proof, ok := snap.Proofs[kind]; ok && !proof.Equal {
 			return &Unavailable{Kind: kind, Reason: proof.Reason}
@@ -388,7 +416,7 @@ func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snap
 		p.end()
 	}
 	if p.held == nil {
-		p.viaHot, p.behind = false, nil
+		p.behind = nil
 		if err := p.openTemplate(roleLoad); err != nil {
 			return nil, err
 		}
@@ -406,7 +434,7 @@ func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snap
 		}
 		return nil, err
 	}
-	snap.Seconds = time.Since(begun).Seconds()
+	snap.Seconds, snap.Behind = time.Since(begun).Seconds(), info.Behind
 	if proof, ok := proofs[Fork]; ok {
 		snap.Proofs[Fork] = proof
 	}
@@ -472,15 +500,8 @@ func (p *preparation) prove(kind Kind) error {
 	if p.probe == nil {
 		return nil
 	}
-	if p.coldDir == "" {
-		dir, exit, err := p.runProbe(Cold)
-		if err != nil {
-			return err
-		}
-		if !exit.OK() {
-			return &InputError{fmt.Errorf("the tool fails on the first sample even when started cold (exit status %d): %s", exit.Code, lastWords(dir))}
-		}
-		p.coldDir = dir
+	if err := p.runCold(); err != nil {
+		return err
 	}
 	proof := ProofState{When: time.Now().UTC()}
 	dir, exit, err := p.runProbe(kind)
@@ -490,7 +511,7 @@ func (p *preparation) prove(kind Kind) error {
 	case err != nil:
 		return &Unavailable{Kind: kind, Reason: err.Error()} // may be passing: not recorded
 	case !exit.OK():
-		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (exit status %d, signal %d): %s", exit.Code, exit.Signal, lastWords(dir))
+		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (%s): %s", exit, lastWords(dir))
 	default:
 		if proof.Reason, err = compareDirs(p.coldDir, dir, p.spec); err != nil {
 			return err
@@ -507,6 +528,23 @@ func (p *preparation) prove(kind Kind) error {
 	if !proof.Equal {
 		return &Unavailable{Kind: kind, Reason: proof.Reason}
 	}
+	return nil
+}
+
+// runCold runs the probe cold, once, for comparisons. A tool that fails is an
+// *InputError.
+func (p *preparation) runCold() error {
+	if p.coldDir != "" {
+		return nil
+	}
+	dir, exit, err := p.runProbe(Cold)
+	if err != nil {
+		return err
+	}
+	if !exit.OK() {
+		return &InputError{fmt.Errorf("the tool fails on the first sample even when started cold (%s): %s", exit, lastWords(dir))}
+	}
+	p.coldDir = dir
 	return nil
 }
 

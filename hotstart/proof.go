@@ -143,11 +143,46 @@ func varies(line []byte, ignore []Vary) bool {
 	return false
 }
 
-// lastWords is the end of a task's stderr, for messages.
+// lastWords is what a task's stderr ends with, for messages: its last line, and
+// before it the last one that speaks of an error, should the tool take leave
+// with something else.
 func lastWords(dir string) string {
-	line := lastLine(filepath.Join(dir, StderrName))
-	if len(line) > 200 {
-		line = line[:200] + "..."
+	const most = 300
+	b, err := os.ReadFile(filepath.Join(dir, StderrName))
+	if err != nil {
+		return ""
 	}
-	return strings.TrimSpace(line)
+	lines := strings.FieldsFunc(string(b), func(r rune) bool { return r == '\n' || r == '\r' })
+	words := ""
+	for i := len(lines) - 1; i >= 0; i-- {
+		line := strings.TrimSpace(lines[i])
+		switch {
+		case line == "":
+		case words == "":
+			words = line
+			if speaksOfError(line) {
+				return clip(words, most)
+			}
+		case speaksOfError(line):
+			return clip(line+" / "+words, most)
+		}
+	}
+	return clip(words, most)
+}
+
+func speaksOfError(line string) bool {
+	line = strings.ToLower(line)
+	for _, word := range []string{"error", "because", "cannot", "can't", "could not", "fail", "no such", "invalid"} {
+		if strings.Contains(line, word) {
+			return true
+		}
+	}
+	return false
+}
+
+func clip(text string, most int) string {
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
 }

@@ -99,6 +99,7 @@ type event struct {
 	Pid   int
 	Exit  Exit
 	Error string
+	Ended bool // with evFailed: the tool itself ended before it came to its input
 	// For evHeld.
 	Template templateInfo
 }

@@ -93,6 +93,9 @@ func (s *Snapshot) Kinds() []Kind {
 }
 
 func (s *Snapshot) has(k Kind) bool {
+	if s.Dir == "" {
+		return false
+	}
 	_, err := os.Stat(filepath.Join(s.Dir, string(k)))
 	return err == nil
 }
@@ -186,8 +189,12 @@ func readSnapshot(dir string) (*Snapshot, error) {
 	return s, nil
 }
 
-// save writes the description, atomically.
+// save writes the description, atomically. One that has no directory lasts as
+// long as premix.
 func (s *Snapshot) save() error {
+	if s.Dir == "" {
+		return nil
+	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
@@ -250,6 +257,9 @@ var ErrInUse = errors.New("a run uses it")
 // Remove deletes the snapshot unless a run uses it.
 func (s *Snapshot) Remove() error {
 	s.unlock()
+	if s.Dir == "" {
+		return nil
+	}
 	f, err := os.OpenFile(filepath.Join(s.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -402,18 +412,31 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 }
 
 // findSnapshot returns the newest snapshot of spec whose fingerprint holds,
-// locked, one with images for want before others; nil if there is none. What does not hold any more is told to log and removed.
-func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(string, ...any)) (*Snapshot, error) {
-	all, err := List(store)
+// locked, one with images for want before others; nil if there is none. What
+// does not hold any more is told to log and removed; what cannot be used is
+// told and left.
+func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(string, ...any)) *Snapshot {
+	dirs, err := filepath.Glob(filepath.Join(store, key(spec, namespaces)+"-*"))
 	if err != nil {
-		return nil, err
+		return nil // only for a malformed pattern
 	}
-	sort.SliceStable(all, func(i, j int) bool { return all[i].has(want) && !all[j].has(want) })
-	k := key(spec, namespaces)
-	for _, s := range all {
-		if s.Key != k {
-			continue
+	var all []*Snapshot
+	for _, dir := range dirs {
+		s, err := readSnapshot(dir)
+		switch {
+		case err == nil:
+			all = append(all, s)
+		case !errors.Is(err, fs.ErrNotExist): // else it is not whole
+			log("a snapshot is not used: %v", err)
 		}
+	}
+	sort.Slice(all, func(i, j int) bool {
+		if a, b := all[i].has(want), all[j].has(want); a != b {
+			return a
+		}
+		return all[i].Created.After(all[j].Created)
+	})
+	for _, s := range all {
 		if err := s.lockShared(); err != nil {
 			continue
 		}
@@ -422,20 +445,21 @@ func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(
 			err = s.verify(false)
 		}
 		if err == nil {
-			return s, nil
+			return s
 		}
 		var changed *Mismatch
 		var damaged *Damaged
 		if !errors.As(err, &changed) && !errors.As(err, &damaged) {
 			s.unlock()
-			return nil, err
+			log("snapshot %s is not used: %v", s.ID, err)
+			continue
 		}
 		if len(s.Kinds()) > 0 {
 			log("snapshot %s is not valid any more, preparing afresh: %v", s.ID, err)
 		}
 		if err := s.Remove(); err != nil && !errors.Is(err, ErrInUse) {
-			return nil, err
+			log("snapshot %s cannot be removed: %v", s.ID, err)
 		}
 	}
-	return nil, nil
+	return nil
 }

@@ -60,7 +60,8 @@ func StageMain() int {
 	// Caught, not ignored: the tool would inherit that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	if err := s.run(); err != nil {
-		s.link.send(event{Kind: evFailed, Error: err.Error()})
+		var ended *toolEnded
+		s.link.send(event{Kind: evFailed, Error: err.Error(), Ended: errors.As(err, &ended)})
 		s.killAll()
 		return 1
 	}

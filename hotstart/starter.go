@@ -526,10 +526,18 @@ func (h *stageHandle) listen() {
 	close(h.done)
 }
 
+// endedEarly is toolEnded as a stage has told it.
+type endedEarly struct{ text string }
+
+func (e *endedEarly) Error() string { return e.text }
+
 // await waits for the first event of the stage's role, which must be kind.
 func (h *stageHandle) await(ctx context.Context, kind eventKind) error {
 	select {
 	case e := <-h.ready:
+		if e.Ended {
+			return &endedEarly{e.Error}
+		}
 		if e.Kind != kind {
 			return errors.New(e.Error)
 		}

@@ -73,7 +73,7 @@ func (s *stage) load(requests <-chan request) error {
 			}
 		case <-s.chld:
 			if st, ok := s.endedBeforeInput(pid); ok {
-				return fmt.Errorf("the tool ended (%s) before it came to its input", st)
+				return &toolEnded{st}
 			}
 		}
 	}
@@ -97,6 +97,13 @@ func (s *stage) load(requests <-chan request) error {
 	return s.sendHeld(pid, begin)
 }
 
+// toolEnded says that a tool ended before it came to its input, and how.
+type toolEnded struct{ how string }
+
+func (e *toolEnded) Error() string {
+	return fmt.Sprintf("the tool ended (%s) before it came to its input", e.how)
+}
+
 // endedBeforeInput reaps the tool if it has ended and says how.
 func (s *stage) endedBeforeInput(pid int) (string, bool) {
 	var st unix.WaitStatus
@@ -108,20 +115,10 @@ func (s *stage) endedBeforeInput(pid int) (string, bool) {
 	if st.Signaled() {
 		how = st.Signal().String()
 	}
-	if line := lastLine(filepath.Join(s.workDir(), StderrName)); line != "" {
-		how += ": " + line
+	if words := lastWords(s.workDir()); words != "" {
+		how += ": " + words
 	}
 	return how, true
-}
-
-// lastLine returns the last line of a file that is not blank.
-func lastLine(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	b = bytes.TrimSpace(b)
-	return string(b[bytes.LastIndexByte(b, '\n')+1:])
 }
 
 // arm lays the placeholders out. ready is asked at every tick; release gives

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -392,6 +393,12 @@ func TestBadTools(t *testing.T) {
 		if kind, why := b.starter.Decision(); kind != Cold || strings.Count(why, "the tool ended") != 1 {
 			t.Errorf("decided on %s because %s", kind, why)
 		}
+	})
+	t.Run("never prints its line", func(t *testing.T) {
+		spec := newSpec("-m", "2", "input")
+		spec.Ready = Ready{Kind: ReadyLine, Line: regexp.MustCompile("^ready$")}
+		b := newBench(t, spec, Fork)
+		wantUnavailable(t, b.prepare("sum\n"), Fork, `no line of its output had matched "\^ready\$"`)
 	})
 	t.Run("not installed", func(t *testing.T) {
 		spec := newSpec("input")

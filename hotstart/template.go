@@ -84,6 +84,9 @@ func (s *stage) load(requests <-chan request) error {
 	if err := s.hold(pids); err != nil {
 		return err
 	}
+	if s.cfg.Ready == ReadyOpen && !s.restsAtOpen() {
+		return errors.New("something else than the tool opened its input's placeholder")
+	}
 	release()
 	if err := s.drain(); err != nil {
 		return err
@@ -102,6 +105,20 @@ type toolEnded struct{ how string }
 
 func (e *toolEnded) Error() string {
 	return fmt.Sprintf("the tool ended (%s) before it came to its input", e.how)
+}
+
+// restsAtOpen tells whether a thread of the template is about to open a file.
+func (s *stage) restsAtOpen() bool {
+	for _, p := range s.held {
+		for _, tid := range p.Threads {
+			switch nr, _, ok := p.Call(tid); {
+			case !ok:
+			case nr == unix.SYS_OPEN, nr == unix.SYS_OPENAT, nr == unix.SYS_OPENAT2:
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // endedBeforeInput reaps the tool if it has ended and says how.
@@ -176,7 +193,7 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 			files = append(files, f)
 		}
 		if s.cfg.Ready == ReadyLine {
-			return release, s.drainStep(s.printedLine()), nil
+			return release, s.drainStep(s.notWithoutLine(s.printedLine())), nil
 		}
 		return release, s.drainStep(s.readsFIFO), nil
 	}
@@ -337,6 +354,30 @@ func (s *stage) printedLine() func(int) (bool, error) {
 			}
 		}
 		return false, nil
+	}
+}
+
+// patience is how long a tool may sleep at its input without having printed
+// the line that is waited for: it never will.
+const patience = time.Second
+
+// notWithoutLine fails where the tool came to its input and no line matched.
+func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
+	var since time.Time
+	return func(pid int) (bool, error) {
+		if ok, err := printed(pid); ok || err != nil {
+			return ok, err
+		}
+		reads, err := s.readsFIFO(pid)
+		switch {
+		case err != nil || !reads:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > patience:
+			return false, fmt.Errorf("the tool came to its input and no line of its output had matched %q", s.cfg.Line)
+		}
+		return false, err
 	}
 }
 

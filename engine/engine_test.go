@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"premix/engine"
 	"premix/recipe"
 	"premix/record"
@@ -221,6 +223,52 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// What the system refuses is an error about the directory, with a way out. The
+// cases are such that root meets them too.
+func TestOpenTellsWhatCannotBeWritten(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		dir  func(t *testing.T, dir string) string
+		is   error
+	}{
+		{"a file", func(t *testing.T, dir string) string {
+			write(t, filepath.Join(dir, "x"), "")
+			return filepath.Join(dir, "x")
+		}, unix.ENOTDIR},
+		{"below a file", func(t *testing.T, dir string) string {
+			write(t, filepath.Join(dir, "x"), "")
+			return filepath.Join(dir, "x", "y")
+		}, unix.ENOTDIR},
+		{"a name that is too long", func(t *testing.T, dir string) string {
+			return filepath.Join(dir, strings.Repeat("x", 300))
+		}, unix.ENAMETOOLONG},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := c.dir(t, t.TempDir())
+			_, err := engine.Open(dir, plan(1), false)
+			var e *engine.DirError
+			if !errors.As(err, &e) || !errors.Is(err, c.is) || !strings.HasPrefix(e.Error(), "run directory "+dir+" cannot be used: ") || e.Hint() == "" {
+				t.Errorf("error %v (%T)", err, err)
+			}
+		})
+	}
+}
+
+func TestOpenWithoutPermission(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write anywhere; the command's tests do this as another user")
+	}
+	parent := t.TempDir()
+	if err := os.Chmod(parent, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	_, err := engine.Open(filepath.Join(parent, "out"), plan(1), false)
+	var e *engine.DirError
+	if !errors.As(err, &e) || !errors.Is(err, fs.ErrPermission) || e.Hint() == "" {
+		t.Errorf("error %v (%T)", err, err)
+	}
+}
+
 func TestOpenRefusesNewerFormat(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, ".premix", "plan.jsonl"), `{"table":"plan","format":2}`+"\n")
@@ -240,6 +288,10 @@ func TestOpenTakesAnEarlyKill(t *testing.T) {
 		{"no plan yet", true, func(dir string) { write(t, filepath.Join(dir, ".premix", "lock"), "") }},
 		{"half a plan", true, func(dir string) { write(t, filepath.Join(dir, ".premix", "plan.jsonl.tmp"), `{"table"`) }},
 		{"a plan, no journal, and no --resume", false, func(dir string) { closeRun(t, open(t, dir, plan(9), false)) }},
+		{"the same with a page", false, func(dir string) {
+			closeRun(t, open(t, dir, plan(9), false))
+			write(t, filepath.Join(dir, engine.ReportFile), "page")
+		}},
 		{"an empty directory and --resume", true, func(string) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,19 +1,64 @@
 package engine
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
 
 // DirError tells that a run directory cannot be used: it is locked by another
-// premix, it is not empty, or it holds another run.
+// premix, it is not empty, it holds another run, or this user cannot read or
+// write it.
 type DirError struct {
 	Dir    string
 	Reason string
 	Way    string
+	Err    error // what the system said; nil if it was not asked
 }
 
 func (e *DirError) Error() string { return fmt.Sprintf("run directory %s %s", e.Dir, e.Reason) }
 
+func (e *DirError) Unwrap() error { return e.Err }
+
 // Hint names the way out.
 func (e *DirError) Hint() string { return e.Way }
+
+// mendable are the answers of the system that a user can do something about:
+// another directory helps, or room in this one.
+var mendable = []struct {
+	errno unix.Errno
+	way   string
+}{
+	{unix.EACCES, wayElsewhere},
+	{unix.EPERM, wayElsewhere},
+	{unix.EROFS, wayElsewhere},
+	{unix.ENOTDIR, wayElsewhere},
+	{unix.EEXIST, wayElsewhere},
+	{unix.ENAMETOOLONG, wayElsewhere},
+	{unix.ENOSPC, wayRoom},
+	{unix.EDQUOT, wayRoom},
+}
+
+const (
+	wayElsewhere = "give a directory in which you may write"
+	wayRoom      = "make room on its disk, or give a directory on another one"
+)
+
+// dirError makes a *DirError of what the system said about a run directory, where
+// a user can do something about it. Other errors stay as they are.
+func dirError(dir string, err error) error {
+	var known *DirError
+	if errors.As(err, &known) {
+		return err
+	}
+	for _, m := range mendable {
+		if errors.Is(err, m.errno) {
+			return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be used: %v", err), Way: m.way, Err: err}
+		}
+	}
+	return err
+}
 
 // OutputError tells that a declared output is not as it has to be.
 type OutputError struct {

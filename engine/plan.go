@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -202,6 +203,9 @@ func (p *Plan) write(path string) (err error) {
 func ReadPlan(dir string) (*Plan, error) {
 	path := filepath.Join(dir, stateDir, planFile)
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}

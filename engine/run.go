@@ -19,6 +19,9 @@ import (
 	"premix/record"
 )
 
+// ReportFile is the page of a run, in its directory.
+const ReportFile = "report.html"
+
 // Names in a run directory.
 const (
 	stateDir    = ".premix"
@@ -58,13 +61,14 @@ func newHeader(table, version string) record.Header {
 }
 
 // Open makes the run directory for a plan, or continues the run that is in it if
-// resume is true. A directory that is in use, not empty or holds another run
-// gives a *DirError.
+// resume is true. A directory that is in use, not empty, holds another run or
+// cannot be written gives a *DirError.
 func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = dirError(dir, err) }()
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -90,7 +94,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	}()
 	old, err := ReadPlan(dir)
 	switch {
-	case err == nil && !resume && r.untouched(len(entries)):
+	case err == nil && !resume && r.untouched(entries):
 		// A run that never got to its first task: nothing to lose.
 		if err := plan.write(r.path(planFile)); err != nil {
 			return nil, err
@@ -143,11 +147,13 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	return r, nil
 }
 
-// untouched tells whether the run, in a directory of so many entries, has neither
-// outputs nor a journal.
-func (r *Run) untouched(entries int) bool {
+// untouched tells whether the run, in a directory with these entries, has neither
+// outputs nor a journal. A page may tell of it all the same.
+func (r *Run) untouched(entries []fs.DirEntry) bool {
 	names, err := journals(r.Dir)
-	return err == nil && entries == 1 && len(names) == 0
+	return err == nil && len(names) == 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return e.Name() != stateDir && e.Name() != ReportFile
+	})
 }
 
 // lockWait is how long a lock is waited for. A premix that was killed while it
@@ -347,6 +353,10 @@ var errStop = errors.New("stop")
 
 // tailBytes is how much of the end of a try's standard error is looked at.
 const tailBytes = 16 << 10
+
+// StderrLines is how many lines of a failed try's standard error people are shown:
+// tools say what went wrong a few lines before they take leave.
+const StderrLines = 10
 
 // Stderr is the last lines, at most n, of the standard error of a try.
 func Stderr(dir string, rec *record.Task, n int) ([]string, error) {

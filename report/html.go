@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/engine"
 	"premix/record"
 )
 
@@ -87,7 +88,7 @@ type pause struct {
 // An empty path is report.html in the run directory.
 func (r *Report) WriteHTML(path string) (string, error) {
 	if path == "" {
-		path = filepath.Join(r.Run.Dir, "report.html")
+		path = filepath.Join(r.Run.Dir, engine.ReportFile)
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"seconds": Seconds, "bytes": Bytes, "join": strings.Join,
@@ -106,11 +107,16 @@ func (r *Report) WriteHTML(path string) (string, error) {
 	if err := t.Execute(&b, p); err != nil {
 		return "", err
 	}
-	tmp := path + ".tmp"
+	// Another premix may be writing it too: run does so at its end.
+	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, b.Bytes(), 0o666); err != nil {
-		return "", errors.Join(err, os.Remove(tmp))
+		_ = os.Remove(tmp) // it may not have been made
+		return "", fmt.Errorf("write the page: %w", err)
 	}
-	return path, os.Rename(tmp, path)
+	if err := os.Rename(tmp, path); err != nil {
+		return "", errors.Join(fmt.Errorf("write the page: %w", err), os.Remove(tmp))
+	}
+	return path, nil
 }
 
 // failures groups failed tasks by what went wrong, the largest group first.

@@ -19,9 +19,6 @@ import (
 	"premix/record"
 )
 
-// stderrLines is how many lines of a failed task's standard error are told.
-const stderrLines = 5
-
 // maxFailures is how many failures the text tells. The page has all of them.
 const maxFailures = 20
 
@@ -135,7 +132,7 @@ func Read(dir string) (*Report, error) {
 		default:
 			r.Run.Failed++
 			// A log that is gone hides no failure.
-			t.Stderr, _ = engine.Stderr(dir, &t.Task, stderrLines)
+			t.Stderr, _ = engine.Stderr(dir, &t.Task, engine.StderrLines)
 		}
 		if t.Tries > 0 {
 			r.Tasks = append(r.Tasks, t)
@@ -260,11 +257,13 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, ", %d not run", run.NotRun)
 	}
 	b.WriteByte('\n')
-	fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", Seconds(run.Active), Seconds(run.CPU), Bytes(run.MaxRSS))
-	if run.Tries > len(r.Tasks) {
-		fmt.Fprintf(&b, ", %d tries", run.Tries)
+	if run.Tries > 0 {
+		fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", Seconds(run.Active), Seconds(run.CPU), Bytes(run.MaxRSS))
+		if run.Tries > len(r.Tasks) {
+			fmt.Fprintf(&b, ", %d tries", run.Tries)
+		}
+		b.WriteByte('\n')
 	}
-	b.WriteString("\n")
 	if len(run.Starts) > 0 {
 		b.WriteByte('\n')
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -171,26 +171,64 @@ func pidNamespace() string {
 	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
 }
 
-// newCgroups makes the parents. What cannot be had is told in reasons, for
-// people; with no parent at all it returns nil.
-func newCgroups(list []hierarchy, cores int, l limits) (c *cgroups, reasons []string) {
+// limitNames are what the controllers limit, for people.
+var limitNames = map[string]string{"memory": "memory", "cpu": "CPU", "pids": "processes"}
+
+// newCgroups makes the parents. What cannot be limited is told in lacks, for
+// people, a line for each reason; with no parent at all it returns nil.
+func newCgroups(list []hierarchy, cores int, l limits) (c *cgroups, lacks []string) {
 	c = &cgroups{limits: l}
+	var why []string                     // in the order in which they were met
+	without := make(map[string][]string) // controllers, by reason
+	lack := func(reason string, which []string) {
+		if without[reason] == nil {
+			why = append(why, reason)
+		}
+		without[reason] = append(without[reason], which...)
+	}
 	for _, h := range list {
 		cleanStale(h.own)
 		p, err := newParent(h, cores)
 		if err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(h.controllers, "+"), err))
+			lack(cgroupReason(err), h.controllers)
 			continue
 		}
 		c.parents = append(c.parents, p)
 	}
 	if len(list) == 0 {
-		reasons = append(reasons, "no cgroup hierarchy is mounted")
+		lack("no cgroup hierarchy is mounted", controllers)
+	}
+	for _, reason := range why {
+		var names []string
+		for _, which := range controllers {
+			if slices.Contains(without[reason], which) {
+				names = append(names, limitNames[which])
+			}
+		}
+		lacks = append(lacks, fmt.Sprintf("%s of tasks: %s", enumerate(names), reason))
 	}
 	if len(c.parents) == 0 {
-		return nil, reasons
+		return nil, lacks
 	}
-	return c, reasons
+	return c, lacks
+}
+
+// cgroupReason is why there can be no parent. The usual reason is the same in all
+// hierarchies, whatever their paths.
+func cgroupReason(err error) string {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return "no right to make cgroups"
+	}
+	return err.Error()
+}
+
+// enumerate joins words, at least one: a, b and c.
+func enumerate(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 func newParent(h hierarchy, cores int) (p parent, err error) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,9 +122,9 @@ func TestMachineIsCutToCgroups(t *testing.T) {
 // controllers are not yet given to children.
 func TestVersion2Limits(t *testing.T) {
 	own := t.TempDir()
-	c, reasons := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "cpu", "pids"}}}, 6, limits{memory: 1 << 30, threads: 2})
-	if c == nil || len(reasons) > 0 {
-		t.Fatalf("no cgroups: %v", reasons)
+	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "cpu", "pids"}}}, 6, limits{memory: 1 << 30, threads: 2})
+	if c == nil || len(lacks) > 0 {
+		t.Fatalf("no cgroups: %v", lacks)
 	}
 	g, err := c.add("7.1")
 	if err != nil {
@@ -161,9 +162,9 @@ func TestVersion2KeepsWhatIsDelegated(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(own, "cgroup.subtree_control"), []byte("memory pids\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, reasons := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "pids"}}}, 1, limits{threads: 1})
-	if c == nil || len(reasons) > 0 {
-		t.Fatalf("no cgroups: %v", reasons)
+	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "pids"}}}, 1, limits{threads: 1})
+	if c == nil || len(lacks) > 0 {
+		t.Fatalf("no cgroups: %v", lacks)
 	}
 	if got := readString(filepath.Join(own, "cgroup.subtree_control")); got != "memory pids" {
 		t.Errorf("subtree control was written: %q", got)
@@ -175,16 +176,34 @@ func TestVersion2KeepsWhatIsDelegated(t *testing.T) {
 
 func TestNoCgroupsIsToldAndNotFatal(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "gone")
-	c, reasons := newCgroups([]hierarchy{{own: missing, controllers: []string{"memory"}}}, 1, limits{memory: 1, threads: 1})
-	if c != nil || len(reasons) != 1 || !strings.HasPrefix(reasons[0], "memory: ") {
-		t.Fatalf("cgroups %v, reasons %q", c, reasons)
+	c, lacks := newCgroups([]hierarchy{{own: missing, controllers: []string{"memory"}}}, 1, limits{memory: 1, threads: 1})
+	if c != nil || len(lacks) != 1 || !strings.HasPrefix(lacks[0], "memory of tasks: mkdir "+missing) {
+		t.Fatalf("cgroups %v, lacks %q", c, lacks)
 	}
 	g, err := c.add("1.1")
 	if err != nil || len(g.dirs) != 0 || g.oomKills() != 0 || g.remove() != nil || c.close() != nil {
 		t.Errorf("group %+v, error %v", g, err)
 	}
-	if _, reasons := newCgroups(nil, 1, limits{}); len(reasons) != 1 {
-		t.Errorf("reasons %q", reasons)
+	if _, lacks := newCgroups(nil, 1, limits{}); !slices.Equal(lacks, []string{"memory, CPU and processes of tasks: no cgroup hierarchy is mounted"}) {
+		t.Errorf("lacks %q", lacks)
+	}
+}
+
+// As an ordinary user meets version 1: the same refusal in each hierarchy is told
+// once. A place where no user can make a directory stands for it.
+func TestOneReasonIsToldOnce(t *testing.T) {
+	const closed = "/sys/kernel"
+	if err := os.Mkdir(closed+"/x", 0o755); !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
+		t.Skipf("a directory in %s gives %v, not a refusal", closed, err)
+	}
+	gone := filepath.Join(t.TempDir(), "gone")
+	_, lacks := newCgroups([]hierarchy{
+		{own: closed, controllers: []string{"pids"}},
+		{own: gone, controllers: []string{"cpu"}},
+		{own: closed, controllers: []string{"memory"}},
+	}, 1, limits{})
+	if len(lacks) != 2 || lacks[0] != "memory and processes of tasks: no right to make cgroups" || !strings.HasPrefix(lacks[1], "CPU of tasks: mkdir "+gone) {
+		t.Errorf("lacks %q", lacks)
 	}
 }
 
@@ -205,9 +224,9 @@ func writable(t *testing.T) []hierarchy {
 
 func TestKernelTakesTheLimits(t *testing.T) {
 	list := writable(t)
-	c, reasons := newCgroups(list, 2, limits{memory: 64 << 20, threads: 3})
-	if c == nil || len(reasons) > 0 {
-		t.Fatalf("no cgroups: %v", reasons)
+	c, lacks := newCgroups(list, 2, limits{memory: 64 << 20, threads: 3})
+	if c == nil || len(lacks) > 0 {
+		t.Fatalf("no cgroups: %v", lacks)
 	}
 	g, err := c.add("1.1")
 	if err != nil {

@@ -130,8 +130,6 @@ func (p *pipe) wait() {
 // ok tells whether a pipe that has ended succeeded.
 func (p *pipe) ok() bool { return p.code == 0 && p.sig == 0 }
 
-func (p *pipe) status() (code int, sig syscall.Signal) { return p.code, p.sig }
-
 // signal sends a signal to all processes of the pipe. They may be gone already.
 func (p *pipe) signal(sig syscall.Signal) {
 	select {

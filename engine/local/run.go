@@ -99,10 +99,10 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 			return nil, interrupted(ctx, run, err)
 		}
 		defer func() { err = errors.Join(err, s.starter.Close()) }()
-		var reasons []string
-		s.groups, reasons = newCgroups(seen, budgetCores(o, cores(seen)), limits{memory: plan.Header.Memory, threads: plan.Header.Threads})
-		for _, r := range reasons {
-			p.note("tasks run without this limit: %s", r)
+		var lacks []string
+		s.groups, lacks = newCgroups(seen, budgetCores(o, cores(seen)), limits{memory: plan.Header.Memory, threads: plan.Header.Threads})
+		for _, l := range lacks {
+			p.note("no limit on %s", l)
 		}
 		s.work(ctx, slots)
 		if err := s.groups.close(); err != nil {

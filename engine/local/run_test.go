@@ -297,6 +297,14 @@ func TestVerdict(t *testing.T) {
 		{"pipe's signal", pair{pipe: &pipe{code: -1, sig: unix.SIGABRT}}, 0, record.CauseSignal, "the pipe was killed by SIGABRT"},
 		{"tool dies of a pipe that failed", pair{exit: exit(-1, unix.SIGPIPE), pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
 		{"tool ended because its pipe had failed", pair{exit: exit(-1, unix.SIGTERM), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"tool that caught SIGTERM in its shell", pair{exit: exit(128+15, 0), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"tool that ignored SIGTERM", pair{exit: exit(-1, unix.SIGKILL), pipe: &pipe{code: 2}, sunk: true, killed: true}, 0, record.CauseExit, "the pipe ended with status 2"},
+		{"tool killed by somebody, and its pipe heard of first", pair{exit: exit(-1, unix.SIGKILL), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseSignal, "the tool was killed by SIGKILL"},
+		{"tool failed, and its pipe heard of first", pair{exit: exit(1, 0), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseExit, "the tool ended with status 1"},
+		{"tool crashed, and its pipe heard of first", pair{exit: exit(-1, unix.SIGSEGV), pipe: &pipe{code: 2}, sunk: true}, 0, record.CauseSignal, "the tool was killed by SIGSEGV"},
+		{"SIGTERM that premix did not send", pair{exit: exit(-1, unix.SIGTERM), pipe: &pipe{code: 2}}, 0, record.CauseSignal, "the tool was killed by SIGTERM"},
+		{"lost, and its pipe failed", pair{exit: exit(-1, 0), exitErr: errors.New("the task was lost"), pipe: &pipe{code: 2}}, 0, record.CauseStart, "the task was lost"},
+		{"pipe that ended early, under a shell", pair{exit: exit(128+13, 0), pipe: &pipe{}}, 0, record.CauseSignal, "the pipe ended before it had read all that the tool wrote"},
 		{"pipe that ended early", pair{exit: exit(-1, unix.SIGPIPE), pipe: &pipe{}}, 0, record.CauseSignal, "the pipe ended before it had read all that the tool wrote"},
 		{"both fail for themselves", pair{exit: exit(1, 0), pipe: &pipe{code: 2}}, 0, record.CauseExit, "the tool ended with status 1"},
 		{"lost", pair{exit: exit(-1, 0), exitErr: errors.New("the task was lost")}, 0, record.CauseStart, "the task was lost"},
@@ -312,6 +320,35 @@ func TestVerdict(t *testing.T) {
 			}
 			if f.cause != c.cause || f.text != c.text {
 				t.Errorf("%s: %q", f.cause, f.text)
+			}
+		})
+	}
+}
+
+// A tool that fails takes its pipe with it. Whichever end is heard of first, each
+// task tells the tool's status, and so does its record.
+func TestToolThatFailsIsBlamedNotItsPipe(t *testing.T) {
+	for _, c := range []struct{ name, script string }{
+		{"tool ends first", "cat \"$1\" >&2; exit 7\n"},
+		{"pipe ends first", "cat \"$1\" >&2; trap '' TERM; exec >&-; sleep 0.1; exit 7\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newSandbox(t, c.script, toStdout+"pipe: grep .\n", 8)
+			b.o.Grace = 10 * time.Second
+			sum, err := Run(context.Background(), b.o)
+			var failed *FailedError
+			if !errors.As(err, &failed) || failed.Failed != 8 {
+				t.Fatalf("error %v", err)
+			}
+			for _, f := range sum.Failures {
+				if f.Error != "the tool ended with status 7" {
+					t.Errorf("sample %s: %s", f.Sample, f.Error)
+				}
+			}
+			for _, r := range b.records(t) {
+				if r.Exit != 7 || r.Signal != 0 || r.Cause != record.CauseExit {
+					t.Errorf("record %+v", r)
+				}
 			}
 		})
 	}

@@ -173,7 +173,7 @@ func (s *schedule) settle(out outcome) {
 	s.failed++
 	if len(s.failures) < maxFailures {
 		// Its absence from the log is no reason to hide the failure itself.
-		tail, _ := engine.Stderr(s.run.Dir, rec, stderrLines)
+		tail, _ := engine.Stderr(s.run.Dir, rec, engine.StderrLines)
 		s.failures = append(s.failures, Failure{
 			Task: rec.Task, Sample: rec.Sample, Try: rec.Try,
 			Error: rec.Error, Hint: rec.Hint, Stderr: tail,

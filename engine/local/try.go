@@ -21,9 +21,6 @@ import (
 // pipeStderrName takes the standard error of a pipe, in the work directory.
 const pipeStderrName = ".stderr.pipe"
 
-// stderrLines is how many lines of a failed try's standard error are shown.
-const stderrLines = 5
-
 // maxError is how many bytes of an error a record keeps.
 const maxError = 4 << 10
 
@@ -244,7 +241,8 @@ type pair struct {
 	exit    hotstart.Exit
 	exitErr error
 	ended   string // record.CauseTimeout or CauseInterrupted, if premix ended it
-	sunk    bool   // the tool was ended because its pipe had failed
+	sunk    bool   // the tool was sent SIGTERM because its pipe had failed
+	killed  bool   // premix sent SIGKILL
 }
 
 // signal sends a signal to all that still runs. Both may have ended by now.
@@ -304,9 +302,11 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 			}
 			end()
 		case <-grace:
+			p.killed = true
 			p.signal(unix.SIGKILL)
 		case <-kill:
 			kill = nil
+			p.killed = true
 			p.signal(unix.SIGKILL)
 		}
 	}
@@ -328,9 +328,29 @@ func (p *pair) fill(rec *record.Task) {
 	rec.MaxRSS = max(rec.MaxRSS, u.maxRSS)
 	rec.ReadBytes += u.read
 	rec.WriteBytes += u.written
-	if code, sig := p.pipe.status(); p.exit.OK() || p.sunk {
-		rec.Exit, rec.Signal = code, int(sig)
+	if p.exit.OK() || p.pipeFailed() {
+		rec.Exit, rec.Signal = p.pipe.code, int(p.pipe.sig)
 	}
+}
+
+// pipeFailed tells whether the pipe is what went wrong: it failed, and the tool
+// succeeded or died of nothing but that. A tool that failed of itself takes its
+// pipe with it, which finds its input cut short; which of the two ends is heard of
+// first does not count.
+func (p *pair) pipeFailed() bool {
+	if p.pipe == nil || p.pipe.ok() {
+		return false
+	}
+	return p.exitErr == nil && p.exit.OK() ||
+		diedOf(p.exit, unix.SIGPIPE) ||
+		p.sunk && diedOf(p.exit, unix.SIGTERM) ||
+		p.sunk && p.killed && diedOf(p.exit, unix.SIGKILL)
+}
+
+// diedOf tells whether a signal ended a tool, or the last program of a tool that is
+// a shell script.
+func diedOf(e hotstart.Exit, sig syscall.Signal) bool {
+	return e.Signal == sig || e.Signal == 0 && e.Code == shellSignal+int(sig)
 }
 
 // verdict is nil if tool and pipe succeeded, or else a *failure.
@@ -352,11 +372,10 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 	if p.exitErr != nil {
 		return &failure{cause: record.CauseStart, text: p.exitErr.Error()}
 	}
-	// A tool that dies of a pipe that failed is not what went wrong.
-	if !pipeOK && (toolOK || p.sunk || p.exit.Signal == unix.SIGPIPE) {
+	if p.pipeFailed() {
 		return statusFailure("the pipe", p.pipe.code, p.pipe.sig)
 	}
-	if p.exit.Signal == unix.SIGPIPE && p.pipe != nil {
+	if p.pipe != nil && diedOf(p.exit, unix.SIGPIPE) {
 		return &failure{record.CauseSignal, "the pipe ended before it had read all that the tool wrote", "let the pipe read to the end, for example by adding `cat >/dev/null` after what ends early"}
 	}
 	return statusFailure("the tool", p.exit.Code, p.exit.Signal)

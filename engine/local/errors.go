@@ -1,7 +1,9 @@
 package local
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"syscall"
 )
 
@@ -43,17 +45,31 @@ func (e *Interrupted) Hint() string {
 	return "run the same command with --resume to go on"
 }
 
-// ToolError tells that the recipe's program is not on this machine.
+// ToolError tells that the recipe's program is not on this machine, or cannot be
+// executed.
 type ToolError struct {
-	Tool string
-	Path string // value of PATH that the tool would have had
+	Tool string // name or path
+	Err  error  // what is wrong with the path; nil where a name is not on PATH
 }
 
-func (e *ToolError) Error() string { return fmt.Sprintf("there is no program %s on PATH", e.Tool) }
+func (e *ToolError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("there is no program %s on PATH", e.Tool)
+	}
+	return fmt.Sprintf("%s cannot be executed: %v", e.Tool, e.Err)
+}
+
+func (e *ToolError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *ToolError) Hint() string {
-	return "install it, or add its directory to PATH, which is " + e.Path
+	switch {
+	case e.Err == nil:
+		return fmt.Sprintf("install %s, or put its directory on PATH", e.Tool)
+	case errors.Is(e.Err, fs.ErrPermission):
+		return "make it executable for this user (chmod +x), or name another program in `command`"
+	}
+	return "install it there, or name another program in `command`"
 }
 
 // ProbeError tells that the wished kind of start cannot be proved, because the

@@ -1,24 +1,35 @@
 package local
 
 import (
-	"strings"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
 
 	"premix/engine"
 	"premix/recipe"
 )
 
-// checkTool says in plain words that a recipe's program is missing.
+// checkTool says in plain words that a recipe's program is missing, or is none.
+// The error is a *ToolError.
 func checkTool(rec *recipe.Recipe) error {
 	spec := rec.Spec(0, 0)
 	tool := engine.FindTool(spec.Argv[0], spec.Env)
-	if strings.Contains(tool, "/") {
+	if filepath.Base(tool) == tool {
+		return &ToolError{Tool: tool}
+	}
+	_, err := exec.LookPath(tool)
+	if err == nil {
 		return nil
 	}
-	e := &ToolError{Tool: tool}
-	for _, kv := range spec.Env {
-		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
-			e.Path = path
-		}
+	// The outer errors repeat the path.
+	var look *exec.Error
+	if errors.As(err, &look) {
+		err = look.Err
 	}
-	return e
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return &ToolError{Tool: tool, Err: err}
 }

@@ -201,7 +201,7 @@ func (p *Plan) write(path string) (err error) {
 // is none, a *record.FormatError if a newer premix wrote it, and a *DirError if
 // it is damaged.
 func ReadPlan(dir string) (*Plan, error) {
-	path := filepath.Join(dir, stateDir, planFile)
+	path := filepath.Join(dir, StateDir, planFile)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}

@@ -19,12 +19,14 @@ import (
 	"premix/record"
 )
 
-// ReportFile is the page of a run, in its directory.
-const ReportFile = "report.html"
-
 // Names in a run directory.
 const (
-	stateDir    = ".premix"
+	StateDir   = ".premix"     // everything but outputs and the page
+	ReportFile = "report.html" // the page
+)
+
+// Names in StateDir.
+const (
 	lockFile    = "lock"
 	planFile    = "plan.jsonl"
 	stderrFile  = "stderr.log"
@@ -76,11 +78,11 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == stateDir })
+	ours := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == StateDir })
 	if len(entries) > 0 && !ours {
 		return nil, &DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, stateDir), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, StateDir), 0o777); err != nil {
 		return nil, err
 	}
 	r := &Run{Dir: dir, Plan: plan, version: plan.Header.Premix}
@@ -152,7 +154,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 func (r *Run) untouched(entries []fs.DirEntry) bool {
 	names, err := journals(r.Dir)
 	return err == nil && len(names) == 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return e.Name() != stateDir && e.Name() != ReportFile
+		return e.Name() != StateDir && e.Name() != ReportFile
 	})
 }
 
@@ -190,7 +192,7 @@ func (r *Run) take() error {
 }
 
 func (r *Run) path(name ...string) string {
-	return filepath.Join(append([]string{r.Dir, stateDir}, name...)...)
+	return filepath.Join(append([]string{r.Dir, StateDir}, name...)...)
 }
 
 // Pending are the tasks that are not done, in the order of the plan.
@@ -306,7 +308,7 @@ func (r *Run) Close() error {
 
 // journals are the paths of the journals in dir, oldest first.
 func journals(dir string) ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(escape(dir), stateDir, "journal-*.jsonl"))
+	paths, err := filepath.Glob(filepath.Join(escape(dir), StateDir, "journal-*.jsonl"))
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +365,7 @@ func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
 	if rec.StderrLength == 0 {
 		return nil, nil
 	}
-	f, err := os.Open(filepath.Join(dir, stateDir, stderrFile))
+	f, err := os.Open(filepath.Join(dir, StateDir, stderrFile))
 	if err != nil {
 		return nil, err
 	}

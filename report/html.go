@@ -87,8 +87,12 @@ type pause struct {
 // WriteHTML writes the page to a file, whole or not at all, and returns its path.
 // An empty path is report.html in the run directory.
 func (r *Report) WriteHTML(path string) (string, error) {
+	// Another premix may be writing it too: run does so at its end. Among the
+	// outputs nothing is ever half.
+	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if path == "" {
 		path = filepath.Join(r.Run.Dir, engine.ReportFile)
+		unfinished = filepath.Join(r.Run.Dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"seconds": Seconds, "bytes": Bytes, "join": strings.Join,
@@ -107,14 +111,12 @@ func (r *Report) WriteHTML(path string) (string, error) {
 	if err := t.Execute(&b, p); err != nil {
 		return "", err
 	}
-	// Another premix may be writing it too: run does so at its end.
-	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if err := os.WriteFile(tmp, b.Bytes(), 0o666); err != nil {
-		_ = os.Remove(tmp) // it may not have been made
+	if err := os.WriteFile(unfinished, b.Bytes(), 0o666); err != nil {
+		_ = os.Remove(unfinished) // it may not have been made
 		return "", fmt.Errorf("write the page: %w", err)
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return "", errors.Join(fmt.Errorf("write the page: %w", err), os.Remove(tmp))
+	if err := os.Rename(unfinished, path); err != nil {
+		return "", errors.Join(fmt.Errorf("write the page: %w", err), os.Remove(unfinished))
 	}
 	return path, nil
 }

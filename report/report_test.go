@@ -329,7 +329,7 @@ func TestPageInABrowser(t *testing.T) {
 	for i := range tasks {
 		records = append(records, at(i+1, 1, kinds[i%4], float64(i), 0.1, 1.5))
 	}
-	r := &Report{Run: Run{Dir: t.TempDir(), Recipe: "tool", Tasks: tasks}}
+	r := &Report{Run: Run{Dir: newRun(t, 1, ""), Recipe: "tool", Tasks: tasks}}
 	for _, rec := range records {
 		r.Tasks = append(r.Tasks, Task{Task: rec, Tries: 1})
 		r.spans = append(r.spans, span{rec.Started, rec.Ended})

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,17 +21,32 @@ func (a *app) doctorCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(checks)
 			}
-			for _, c := range checks {
-				mark := "ok"
-				if !c.OK {
-					mark = "--"
-				}
-				fmt.Fprintf(a.stdout, "%s  %-12s %s\n", mark, c.Name, c.Detail)
-				if c.Hint != "" {
-					fmt.Fprintf(a.stdout, "                 hint: %s\n", c.Hint)
-				}
-			}
-			return nil
+			return writeChecks(a.stdout, checks)
 		},
 	}
+}
+
+// writeChecks writes checks for people, in columns as wide as they have to be. A
+// hint is told where it helps first, and one that only points back not at all.
+func writeChecks(w io.Writer, checks []hotstart.Check) error {
+	const pointsBack = "see above"
+	width := 0
+	for _, c := range checks {
+		width = max(width, len(c.Name))
+	}
+	told := map[string]bool{"": true, pointsBack: true}
+	var b strings.Builder
+	for _, c := range checks {
+		mark := "ok"
+		if !c.OK {
+			mark = "--"
+		}
+		fmt.Fprintf(&b, "%s  %-*s  %s\n", mark, width, c.Name, c.Detail)
+		if !told[c.Hint] {
+			told[c.Hint] = true
+			fmt.Fprintf(&b, "    %-*s  hint: %s\n", width, "", c.Hint)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

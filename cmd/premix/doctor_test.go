@@ -1,0 +1,32 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"premix/hotstart"
+)
+
+func TestChecksAreInColumns(t *testing.T) {
+	var b strings.Builder
+	err := writeChecks(&b, []hotstart.Check{
+		{Name: "user", OK: true, Detail: "root"},
+		{Name: "namespaces", Detail: "none", Hint: "be root"},
+		{Name: "criu check", Detail: "not known", Hint: "be root"},
+		{Name: "hot start", Detail: "needs both", Hint: "see above"},
+		{Name: "snapshot store", OK: true, Detail: "/store"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `ok  user            root
+--  namespaces      none
+                    hint: be root
+--  criu check      not known
+--  hot start       needs both
+ok  snapshot store  /store
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

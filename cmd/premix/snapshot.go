@@ -52,7 +52,8 @@ func find(store, id string) (*hotstart.Snapshot, error) {
 type snapshotRow struct {
 	ID      string          `json:"id"`
 	Name    string          `json:"name"`
-	Starts  []hotstart.Kind `json:"starts"`
+	Starts  []hotstart.Kind `json:"starts"` // that it has images for
+	Proved  []hotstart.Kind `json:"proved"` // whose outputs were equal to those of a cold start
 	Bytes   int64           `json:"bytes"`
 	Created time.Time       `json:"created"`
 	Seconds float64         `json:"seconds"`
@@ -63,7 +64,10 @@ func (a *app) snapshotLs(store *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List snapshots, newest first",
-		Args:  arguments(),
+		Long: `List snapshots, newest first. STARTS are the kinds of start that a snapshot has
+images for, PROVED those whose outputs were equal to the outputs of a cold start. A
+fork needs no image: where it is proved, runs go without a proof of their own.`,
+		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := openStore(*store)
 			if err != nil {
@@ -75,19 +79,35 @@ func (a *app) snapshotLs(store *string) *cobra.Command {
 			}
 			rows := []snapshotRow{}
 			for _, s := range list {
-				rows = append(rows, snapshotRow{s.ID, s.Name, s.Kinds(), s.Bytes(), s.Created, s.Seconds, s.Dir})
+				rows = append(rows, snapshotRow{s.ID, s.Name, kindsOf(s), proved(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
 			}
 			if a.json {
 				return a.printJSON(rows)
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tNAME\tSTARTS\tMIB\tPREPARED IN\tCREATED")
+			fmt.Fprintln(w, "ID\tNAME\tSTARTS\tPROVED\tMIB\tPREPARED IN\tCREATED")
 			for _, r := range rows {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, kindsText(r.Starts), r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, kindsText(r.Starts), kindsText(r.Proved), r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
 			}
 			return w.Flush()
 		},
 	}
+}
+
+// kindsOf are the kinds that a snapshot has images for: none is a list, too.
+func kindsOf(s *hotstart.Snapshot) []hotstart.Kind {
+	return append([]hotstart.Kind{}, s.Kinds()...)
+}
+
+// proved are the kinds of start that were proved with a snapshot.
+func proved(s *hotstart.Snapshot) []hotstart.Kind {
+	list := []hotstart.Kind{}
+	for _, k := range []hotstart.Kind{hotstart.Hot, hotstart.Copy, hotstart.Fork} {
+		if s.Proofs[k].Equal {
+			list = append(list, k)
+		}
+	}
+	return list
 }
 
 func kindsText(kinds []hotstart.Kind) string {

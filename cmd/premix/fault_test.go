@@ -370,11 +370,43 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if n := strings.Count(string(out), "note: tasks run without this limit: "); n == 0 || n > 3 {
+	if n := strings.Count(string(out), "note: no limit on "); n != 1 {
 		t.Errorf("%d notes\n%s", n, out)
 	}
 	if got := readFile(t, s.path("out/s1.txt")); got != "s1\n65534\n65534\n" {
 		t.Errorf("output %q", got)
+	}
+	// A start that is refused leaves no run behind, though its page was asked for.
+	premix := func(status int, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(binary, args...)
+		cmd.Env, cmd.SysProcAttr = append(os.Environ(), "PREMIX_HOME="+s.path("home")), &syscall.SysProcAttr{}
+		out, err := as(cmd).CombinedOutput()
+		if cmd.ProcessState.ExitCode() != status {
+			t.Errorf("premix %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	run := []string{"run", s.path("r.yaml"), s.path("s.csv"), "--out"}
+	refused := append(run[:4:4], s.path("refused"))
+	premix(3, append(refused[:5:5], "--start", "hot")...)
+	if out := premix(0, "report", s.path("refused")); !strings.HasPrefix(out, "tool: 0 of 3 tasks succeeded, 3 not run\n\npage: ") {
+		t.Errorf("report %s", out)
+	}
+	premix(0, append(refused[:5:5], "--start", "cold")...)
+	// Neither a run directory nor a page can be made where others own everything.
+	closed := t.TempDir()
+	if err := os.Chmod(closed, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out := premix(4, append(run[:4:4], filepath.Join(closed, "out"))...); !strings.Contains(out, "out cannot be used: mkdir ") || !strings.Contains(out, "permission denied\nhint: give a directory in which you may write\n") {
+		t.Errorf("wrote %s", out)
+	}
+	if out := premix(4, append(run[:4:4], closed)...); !strings.Contains(out, "permission denied\nhint: ") {
+		t.Errorf("wrote %s", out)
+	}
+	if out := premix(0, "doctor"); !strings.Contains(out, "\n--  namespaces ") || strings.Contains(out, "see above") {
+		t.Errorf("wrote %s", out)
 	}
 	for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGKILL} {
 		s.write(t, "tool.sh", ">\"$0.$(cat \"$1\")\"; exec sleep 600\n")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/engine"
 	"premix/report"
 )
 
@@ -14,7 +15,8 @@ func (a *app) reportCommand() *cobra.Command {
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
 		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
-timeline of its tasks, to DIR/report.html if not told otherwise.`,
+timeline of its tasks, to DIR/report.html if not told otherwise. run writes that page
+too, when it ends.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := report.Read(args[0])
@@ -22,8 +24,11 @@ timeline of its tasks, to DIR/report.html if not told otherwise.`,
 				return err
 			}
 			page, err := r.WriteHTML(html)
+			if err != nil && html == "" {
+				return &engine.DirError{Dir: r.Run.Dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "say with --html FILE where it goes", Err: err}
+			}
 			if err != nil {
-				return err
+				return &usageError{err, "give a file with --html that you may write"}
 			}
 			if a.json {
 				return r.WriteJSON(a.stdout)

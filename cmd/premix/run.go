@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"premix/engine/local"
 	"premix/hotstart"
+	"premix/report"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -27,8 +29,8 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run RECIPE SAMPLES.csv --out DIR",
 		Short: "Run a recipe over a sample sheet",
 		Long: `Run a recipe over each sample of a sample sheet. Outputs appear in DIR whole or
-not at all. Exits with 0 only if all tasks succeeded; what is not done is run by
-the same command with --resume.`,
+not at all, and a page that sums up as DIR/report.html. Exits with 0 only if all
+tasks succeeded; what is not done is run by the same command with --resume.`,
 		Args: arguments("RECIPE", "SAMPLES.csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Out == "" {
@@ -47,6 +49,10 @@ the same command with --resume.`,
 			sum, err := local.Run(ctx, o)
 			if sum == nil {
 				return err
+			}
+			// The run is what it is without its page, as on a full disk.
+			if perr := writePage(sum.Dir); perr != nil && o.Messages != nil {
+				fmt.Fprintf(o.Messages, "note: %v\n", perr)
 			}
 			if a.json {
 				return errors.Join(err, a.printJSON(sum))
@@ -71,6 +77,16 @@ the same command with --resume.`,
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	f.Lookup("retries").DefValue = ""
 	return cmd
+}
+
+// writePage writes the page of the run in dir.
+func writePage(dir string) error {
+	r, err := report.Read(dir)
+	if err != nil {
+		return err
+	}
+	_, err = r.WriteHTML("")
+	return err
 }
 
 func isTerminal(w io.Writer) bool {

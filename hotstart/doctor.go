@@ -48,7 +48,7 @@ func Doctor(ctx context.Context) []Check {
 	lease := canLease()
 	add("file leases", lease == nil, detail(lease, "in "+os.TempDir()),
 		"use a local file system (ext4, xfs, tmpfs) for the run directory")
-	add("fork start", trace == nil && lease == nil, "needs ptrace and file leases, no privileges", "see above")
+	add("fork start", trace == nil && lease == nil, "needs ptrace and file leases, no privileges", "")
 
 	h := probeHost()
 	add("namespaces", h.namespaces, "PID and mount namespaces for each task (CAP_SYS_ADMIN)",
@@ -62,11 +62,11 @@ func Doctor(ctx context.Context) []Check {
 		}
 		add("criu check", err == nil, detail(err, version+" works with this kernel"),
 			"as root: `make setup` builds a CRIU that fits the kernel; as an ordinary user "+sudoRule())
-		add("hot start", h.namespaces && err == nil, "needs namespaces and criu", "see above")
-		add("copy start", h.namespaces && err == nil, "needs namespaces and criu", "see above")
+		add("hot start", h.namespaces && err == nil, "needs namespaces and criu", "")
+		add("copy start", h.namespaces && err == nil, "needs namespaces and criu", "")
 	} else {
-		add("hot start", false, "needs namespaces and criu", "see above")
-		add("copy start", false, "needs namespaces and criu", "see above")
+		add("hot start", false, "needs namespaces and criu", "")
+		add("copy start", false, "needs namespaces and criu", "")
 	}
 	store, err := DefaultStore()
 	detailStore := store

@@ -27,14 +27,13 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 // writeChecks writes checks for people, in columns as wide as they have to be. A
-// hint is told where it helps first, and one that only points back not at all.
+// hint is told where it helps first.
 func writeChecks(w io.Writer, checks []hotstart.Check) error {
-	const pointsBack = "see above"
 	width := 0
 	for _, c := range checks {
 		width = max(width, len(c.Name))
 	}
-	told := map[string]bool{"": true, pointsBack: true}
+	told := map[string]bool{"": true}
 	var b strings.Builder
 	for _, c := range checks {
 		mark := "ok"

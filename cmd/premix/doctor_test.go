@@ -13,7 +13,7 @@ func TestChecksAreInColumns(t *testing.T) {
 		{Name: "user", OK: true, Detail: "root"},
 		{Name: "namespaces", Detail: "none", Hint: "be root"},
 		{Name: "criu check", Detail: "not known", Hint: "be root"},
-		{Name: "hot start", Detail: "needs both", Hint: "see above"},
+		{Name: "hot start", Detail: "needs both"},
 		{Name: "snapshot store", OK: true, Detail: "/store"},
 	})
 	if err != nil {

@@ -82,6 +82,14 @@ func (o *options) run(ctx context.Context) error {
 	if work, err = filepath.EvalSymlinks(work); err != nil {
 		return err
 	}
+	lock, err := os.OpenFile(filepath.Join(work, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another benchmark works in %s: %w", work, err)
+	}
 	for _, name := range []string{"store", "scratch", "tasks"} { // of an earlier time
 		if err := os.RemoveAll(filepath.Join(work, name)); err != nil {
 			return err

@@ -51,8 +51,9 @@ fmt: go
 
 # BENCH_ARGS are passed on: see `make bench-hotstart BENCH_ARGS=-help`.
 .PHONY: bench-hotstart
-bench-hotstart: setup-bench build
-	$(GO) run ./bench/hotstart -premix bin/premix $(BENCH_ARGS)
+bench-hotstart: setup-bench
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-hotstart ./bench/hotstart
+	bin/bench-hotstart $(BENCH_ARGS)
 
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go

@@ -28,9 +28,6 @@ const (
 	// smallSize is the size of the reference that stands in for yeast, bases.
 	smallSize = 12_000_000
 	chunkSize = 10_000_000 // of a generated sequence, bases
-	// piecesSize is how much of a reference is cut into transcripts at most,
-	// bases: to index more of it takes kallisto hours.
-	piecesSize = 60_000_000
 	// pieceSize is the length of what stands in for transcripts, bases.
 	pieceSize = 1500
 	seed      = 20180101
@@ -109,7 +106,7 @@ type counter int
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// pieces cuts the beginning of a reference into sequences as long as transcripts.
+// pieces cuts a reference into sequences as long as transcripts.
 func (d *data) pieces(name, fasta string) (string, error) {
 	return d.make(name, func(path string) error {
 		return writeFile(path, func(w io.Writer) error {
@@ -123,8 +120,8 @@ func (d *data) pieces(name, fasta string) (string, error) {
 	})
 }
 
-// cut writes the sequences of a FASTA text in pieces of pieceSize, piecesSize
-// in all; shorter ends are left out.
+// cut writes the sequences of a FASTA text in pieces of pieceSize; shorter ends
+// are left out.
 func cut(w io.Writer, fasta io.Reader) error {
 	var piece []byte
 	n := 0
@@ -137,9 +134,7 @@ func cut(w io.Writer, fasta io.Reader) error {
 			continue
 		}
 		for piece = append(piece, line...); len(piece) >= pieceSize; {
-			if n++; n > piecesSize/pieceSize {
-				return nil
-			}
+			n++
 			if _, err := fmt.Fprintf(w, ">t%d\n%s\n", n, piece[:pieceSize]); err != nil {
 				return err
 			}

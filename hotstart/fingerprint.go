@@ -108,6 +108,10 @@ func newFingerprint(spec Spec, files []string) (Fingerprint, error) {
 		return fp, err
 	}
 	all := append([]string(nil), files...)
+	// A script is mapped by nobody.
+	if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
+		all = append(all, program)
+	}
 	for _, path := range spec.Data {
 		found, err := regularFiles(path)
 		if err != nil {

@@ -63,6 +63,7 @@ type preparation struct {
 	held     *stageHandle // a template at hand, not yet given to the Starter
 	viaHot   bool         // held was itself restored hot
 	behind   *program     // the tool proper behind a wrapper; nil: the command itself
+	whole    bool         // take wrappers along: without them outputs differed
 	coldDir  string       // what the probe gave cold
 	searched *Snapshot
 	begun    time.Time
@@ -212,13 +213,8 @@ func (p *preparation) tryFork() error {
 	if err := p.getTemplate(); err != nil {
 		return err
 	}
-	if behind := p.held.held.Behind; behind != nil {
-		// The proof compares with a start through the wrapper.
-		p.end()
-		p.behind = behind
-		if err := p.openTemplate(roleLoad); err != nil {
-			return err
-		}
+	if err := p.stepBehind(); err != nil {
+		return err
 	}
 	if why := p.held.held.NoFork; why != "" {
 		return &Unavailable{Kind: Fork, Reason: why}
@@ -251,6 +247,18 @@ func (p *preparation) tryFork() error {
 	return nil
 }
 
+// stepBehind loads the tool proper in place of a template that is one behind a
+// wrapper. The proof compares with a start through the wrapper.
+func (p *preparation) stepBehind() error {
+	behind := p.held.held.Behind
+	if behind == nil || p.whole {
+		return nil
+	}
+	p.end()
+	p.behind = behind
+	return p.openTemplate(roleLoad)
+}
+
 // rememberProofs makes a snapshot without images.
 func (p *preparation) rememberProofs() (*Snapshot, error) {
 	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
@@ -273,9 +281,8 @@ func (p *preparation) getTemplate() error {
 	if p.held != nil {
 		return nil
 	}
-	if p.searched != nil && p.searched.Behind != nil {
+	if p.searched != nil {
 		p.behind = p.searched.Behind
-		return p.openTemplate(roleLoad)
 	}
 	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
 		err := p.openTemplate(roleTemplate)
@@ -394,7 +401,17 @@ func (p *preparation) tryRestore(kind Kind) error {
 		p.use(snap)
 	}
 	if err := p.prove(kind); err != nil {
-		return err
+		var differs *Unavailable
+		if snap.Behind == nil || p.whole || !errors.As(err, &differs) {
+			return err
+		}
+		// The wrapper does more than to wait, it seems.
+		p.whole, p.behind = true, nil
+		p.use(nil)
+		if err := snap.Remove(); err != nil {
+			return err
+		}
+		return p.tryRestore(kind)
 	}
 	if kind == Hot && p.opt.Start != Copy && snap.has(Copy) && snap.Proofs[Hot].Equal {
 		// Proved: CRIU's own images, as large again, are of no more use.
@@ -412,14 +429,16 @@ func (p *preparation) tryRestore(kind Kind) error {
 // takeSnapshot dumps a template that was executed afresh, and converts it
 // unless only a copy start is wanted.
 func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snapshot, error) {
-	if p.held != nil && (p.viaHot || p.behind != nil) {
+	if p.held != nil && (p.viaHot || p.whole) {
 		p.end()
 	}
 	if p.held == nil {
-		p.behind = nil
 		if err := p.openTemplate(roleLoad); err != nil {
 			return nil, err
 		}
+	}
+	if err := p.stepBehind(); err != nil {
+		return nil, err
 	}
 	begun := p.begun
 	info := p.held.held
@@ -434,7 +453,7 @@ func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snap
 		}
 		return nil, err
 	}
-	snap.Seconds, snap.Behind = time.Since(begun).Seconds(), info.Behind
+	snap.Seconds, snap.Behind = time.Since(begun).Seconds(), p.behind
 	if proof, ok := proofs[Fork]; ok {
 		snap.Proofs[Fork] = proof
 	}

@@ -276,22 +276,53 @@ func TestNoFork(t *testing.T) {
 	wantUnavailable(t, b.prepare("sum\n"), Fork, "2 processes at its input")
 }
 
-// TestWrapper forks the tool behind a script that only waits for it.
+// TestWrapper starts the tool behind a script that only waits for it, and one
+// behind a script that does more.
 func TestWrapper(t *testing.T) {
 	dir := t.TempDir()
-	script := filepath.Join(dir, "wrapper")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nCHOSEN=avx2 "+tool+" \"$@\"\n"), 0o755); err != nil {
-		t.Fatal(err)
+	script := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
+	waits := script("waits", "CHOSEN=avx2 "+tool+" \"$@\"\n")
+	works := script("works", tool+" \"$@\"\necho more\n")
 	for _, kind := range kindsHere() {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "20", "input")
-			spec.Argv[0] = script
+			spec.Argv[0] = waits
 			b := newBench(t, spec, kind)
 			b.mustPrepare("sum\nenv CHOSEN\n")
 			r := b.run("sum\nenv CHOSEN\n")
 			if !r.exit.OK() || !strings.HasSuffix(r.out, "env CHOSEN=avx2\n") {
-				t.Errorf("exit %+v, got %q", r.exit, r.out)
+				t.Errorf("exit %v, got %q", r.exit, r.out)
+			}
+			if kind == Hot {
+				b.starter.Close()
+				forks := benchIn(t, spec, Auto, b.dir, b.store)
+				forks.mustPrepare("sum\n")
+				if kind, why := forks.starter.Decision(); kind != Fork || !strings.Contains(why, "restored hot") {
+					t.Errorf("with a snapshot auto decided on %s because %s", kind, why)
+				}
+				if again := forks.run("sum\nenv CHOSEN\n"); again.out != r.out {
+					t.Errorf("forked from a hot template: got %q, want %q", again.out, r.out)
+				}
+			}
+
+			spec.Argv[0] = works
+			b = newBench(t, spec, kind)
+			err := b.prepare("say hello\n")
+			if kind == Fork {
+				wantUnavailable(t, err, Fork, "stdout differs in line 2|only one of the two")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := b.run("say hello\n"); r.out != "hello\nmore\n" || r.proc.Kind != kind {
+				t.Errorf("%s start gave %q", r.proc.Kind, r.out)
 			}
 		})
 	}

@@ -273,10 +273,11 @@ func (r *runs) start(t *testing.T, start, want string) task {
 	return report.Tasks[0]
 }
 
-// checkDirectory wants the outputs in the run directory, and nothing else.
+// checkDirectory wants the outputs and the page in the run directory, and
+// nothing else.
 func (r *runs) checkDirectory(t *testing.T, start string) {
 	t.Helper()
-	want := map[string]bool{".premix": true}
+	want := map[string]bool{".premix": true, "report.html": true}
 	for _, sample := range samples {
 		for _, out := range r.recipe.Outputs(recipe.Sample{Name: sample}) {
 			first, _, _ := strings.Cut(out.To, "/")

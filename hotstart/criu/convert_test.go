@@ -84,9 +84,9 @@ func images(t *testing.T) (dir string, big, heap uint64) {
 				Signum: proto.Uint32(0), PidType: proto.Uint32(0), Pid: proto.Uint32(0)}}
 	}
 	put(t, dir, "files.img",
-		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(4), Reg: reg("/run/work/out")},
-		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(9), Reg: reg("/run/workshop")},
-		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(5), Reg: reg("/run/work")})
+		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(4), Reg: reg("/run/task/out")},
+		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(9), Reg: reg("/run/taskforce")},
+		&fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(5), Reg: reg("/run/task")})
 	if err := os.WriteFile(filepath.Join(dir, "inventory.img"), []byte("as it is"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestSettle(t *testing.T) {
 	put(t, dir, "core-7.img", &criu_core.CoreEntry{Mtype: criu_core.CoreEntry_X86_64.Enum(), Tc: &criu_core.TaskCoreEntry{
 		TaskState: proto.Uint32(3), ExitCode: proto.Uint32(0), Personality: proto.Uint32(0), Flags: proto.Uint32(0),
 		BlkSigset: proto.Uint64(0), Comm: proto.String("tool")}})
-	if err := Settle(dir, "/run/work"); err != nil {
+	if err := Settle(dir, "/run/task"); err != nil {
 		t.Fatal(err)
 	}
 	files, err := readImage(dir, "files.img")

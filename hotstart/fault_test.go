@@ -214,7 +214,7 @@ func TestChanged(t *testing.T) {
 // TestDiscard has a tool discard memory and trust to find zeros, grow mappings,
 // and fork: all of it as in anonymous memory.
 func TestDiscard(t *testing.T) {
-	const commands = "dontneed\ngrow\nsum\nregrow\nfree\nforked\nsum\n"
+	const commands = "dontneed\ngrow\nsum\nholegrow\nsum\nregrow\nfree\nforked\nsum\n"
 	spec := newSpec("-m", "40", "input")
 	want := ""
 	for _, kind := range kindsHere() {
@@ -229,7 +229,7 @@ func TestDiscard(t *testing.T) {
 			if want == "" {
 				want = r.out
 			}
-			if r.out != want || !strings.HasPrefix(r.out, "zero 1\ngrown 1 1\n") {
+			if r.out != want || !strings.HasPrefix(r.out, "zero 1\ngrown 1 1\n") || !strings.Contains(r.out, "\nholegrown 1\n") {
 				t.Errorf("%s start, %s threads: got %q, want %q", kind, threads, r.out, want)
 			}
 		}

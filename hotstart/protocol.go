@@ -48,7 +48,6 @@ type stageConfig struct {
 	Argv       []string
 	Env        []string
 	Inputs     []string
-	Dirs       []string
 	Ready      ReadyKind
 	Line       string
 	Stream     bool
@@ -106,11 +105,10 @@ type event struct {
 
 // templateInfo describes a held template.
 type templateInfo struct {
-	NoFork  string        // why it cannot be forked; empty if it can
-	Files   []string      // binary and libraries that it has mapped
-	Loaded  time.Duration // from its start until it was held
-	Written int64         // bytes on stdout so far
-	Behind  *program      // the tool proper, where a wrapper only waits for it
+	NoFork string        // why it cannot be forked; empty if it can
+	Files  []string      // binary and libraries that it has mapped
+	Loaded time.Duration // from its start until it was held
+	Behind *program      // the tool proper, where a wrapper only waits for it
 }
 
 // program is what a wrapper (a shell script that chooses a build for the CPU,

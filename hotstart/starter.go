@@ -298,7 +298,7 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 func (s *Starter) config(t Task) stageConfig {
 	c := stageConfig{
 		Namespaces: s.host.namespaces,
-		Argv:       s.spec.Argv, Env: s.spec.Env, Inputs: s.spec.Inputs, Dirs: s.spec.Dirs,
+		Argv:       s.spec.Argv, Env: s.spec.Env, Inputs: s.spec.Inputs,
 		Ready: s.spec.Ready.Kind, Stream: s.spec.Stream, Task: t, Criu: s.host.criu,
 	}
 	if s.spec.Ready.Line != nil {

@@ -460,7 +460,7 @@ func (s *stage) exchangeFIFOs() error {
 }
 
 func (s *stage) sendHeld(pid int, begin time.Time) error {
-	info := templateInfo{Loaded: time.Since(begin), Written: int64(len(s.prefix))}
+	info := templateInfo{Loaded: time.Since(begin)}
 	info.NoFork = s.whyNoFork()
 	if len(s.held) > 1 {
 		info.Behind = s.behindWrapper()

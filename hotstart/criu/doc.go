@@ -18,8 +18,7 @@
 //	offset of a slot  ≡ start of its VMA, modulo 2 MiB
 //	slot              the VMA's bytes, absent pages are holes
 //
-// Congruence lets the kernel map a slot by 2 MiB entries. The last piece of the
-// file is whole 2 MiB, for the same reason.
+// Congruence lets the kernel map a slot by 2 MiB entries.
 //
 // What stays different from anonymous memory is what madvise(2) discards and
 // what mremap(2) adds: both would show bytes of the page file where there have

@@ -150,6 +150,16 @@ int main(int argc, char **argv)
 			ok = ok && m != MAP_FAILED && m[2 * BLOCK - 1] == 1 && all_zero(m + 2 * BLOCK, 2 * BLOCK);
 			memory[blocks - 1] = (uint64_t *)m;
 			printf("regrown %d\n", ok);
+		} else if (!strcmp(line, "holegrow")) {
+			/* Grow a mapping of which a part in the middle was discarded. */
+			char *m = (char *)memory[blocks - 1];
+			char last = m[BLOCK - 1];
+			madvise(m + BLOCK / 4, BLOCK / 4, MADV_DONTNEED);
+			m = mremap(m, BLOCK, 2 * BLOCK, MREMAP_MAYMOVE);
+			int ok = m != MAP_FAILED && m[BLOCK - 1] == last && !all_zero(m, BLOCK / 4) &&
+				all_zero(m + BLOCK / 4, BLOCK / 4) && all_zero(m + BLOCK, BLOCK);
+			if (m != MAP_FAILED) memory[blocks - 1] = (uint64_t *)m;
+			printf("holegrown %d\n", ok);
 		} else if (!strcmp(line, "free")) {
 			/* Pages in the middle, some of them not resident, as an allocator purges. */
 			char *m = (char *)memory[0];

@@ -314,9 +314,9 @@ func (w *worker) grow(r unix.PtraceRegs, parts []part) uint64 {
 		return failed(unix.ENOMEM)
 	case flags&unix.MREMAP_DONTUNMAP != 0 || old%4096 != 0:
 		return failed(unix.EINVAL)
-	case parts[0].start != old || parts[0].end != old+oldSize:
-		return failed(unix.EFAULT) // several mappings, as the kernel says too
 	}
+	// What the guard discarded within is a mapping of its own now, though to the
+	// program it is all one: the parts that map the file need not be the whole.
 	where, mapFlags := uint64(0), uint64(anonymous)
 	if flags&unix.MREMAP_FIXED != 0 {
 		where, mapFlags = r.R8, mapFlags|unix.MAP_FIXED
@@ -329,7 +329,12 @@ func (w *worker) grow(r unix.PtraceRegs, parts []part) uint64 {
 	buf := make([]byte, 4<<20)
 	for done := uint64(0); done < oldSize && w.fatal == nil; {
 		b := buf[:min(uint64(len(buf)), oldSize-done)]
-		if w.fatal = w.p.Read(old+done, b); w.fatal == nil {
+		if err := w.p.Read(old+done, b); errors.Is(err, ErrGone) {
+			w.fatal = err
+		} else if err != nil {
+			w.do(unix.SYS_MUNMAP, fresh, newSize)
+			return failed(unix.EFAULT) // not all of it is mapped
+		} else {
 			w.fatal = w.p.Write(fresh+done, b)
 		}
 		done += uint64(len(b))

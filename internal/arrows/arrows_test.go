@@ -39,6 +39,12 @@ var rooms = map[string]room{
 	"recipes": {
 		imports: []string{"recipe", "hotstart"},
 	},
+	"store/tree": {
+		imports: []string{"store/object"},
+	},
+	"store/object": {
+		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3"},
+	},
 	"report": {
 		imports: []string{"engine", "record"},
 	},

@@ -1,0 +1,53 @@
+// Package tree holds the formats of the store: what a tree, a tag and a profile
+// are made of, byte by byte. It reads and writes them and decides what is valid;
+// it touches neither disk nor network.
+//
+// Words:
+//
+//   - tree: a directory that was published, as one EROFS image
+//     (https://docs.kernel.org/filesystems/erofs.html). The image begins with the
+//     metadata (superblock, inodes, directories, tiny files) and goes on with the
+//     data of files.
+//   - chunk: a piece of the image, of any length up to [MaxChunk], stored as an
+//     object. Chunks follow one another without gaps. A chunk whose digest is
+//     zero is a hole: it reads as zeros and is stored nowhere.
+//   - page: up to [PageChunks] consecutive chunks, listed in one object.
+//   - manifest: the list of a tree's pages, with its sizes. The digest of the
+//     manifest is the digest of the tree. Since the manifest names the pages, the
+//     pages the chunks and each name is a digest, whoever knows the digest of a
+//     tree can verify every byte of it: a Merkle tree of three levels.
+//   - reference: what people write for a tree, NAME[:TAG] or NAME@DIGEST.
+//   - tag record: "NAME:TAG is this tree", signed. Its serial grows with every
+//     change, so that an old record that somebody serves again is noticed.
+//   - profile: the chunks that a start of something in the tree touched, in order
+//     of first touch, with bundles of them. It is signed too, although chunks
+//     from it are verified like all others: what it could do otherwise is waste
+//     a reader's time.
+//   - bundle: an object whose content is a row of stored forms of chunks, so that
+//     one request fetches many.
+//
+// # The store on disk and on the wire
+//
+// A store is a directory that any static web server can serve:
+//
+//	store.json                        [Info]: format, id, public keys
+//	objects/ab/abcdef...              chunks, pages, manifests, profiles, bundles
+//	tags/NAME/TAG.json                the current [TagRecord]
+//	tags/NAME/TAG.history.jsonl       all of them, oldest first, one a line
+//	profiles/<tree's digest>/P.json   [ProfileRecord] of the profile called P
+//
+// Objects never change and may be cached for ever. The other files are small and
+// must be revalidated.
+//
+// # Page
+//
+// The content of a page's object is binary, little-endian: the magic "premixP1",
+// then an entry of 40 bytes for each chunk:
+//
+//	0   digest, 32 bytes; zeros for a hole
+//	32  length in the image, uint32 bytes for a chunk; for a hole uint64 bytes
+//	36  length of the stored form, uint32 bytes; absent for a hole
+//
+// The length of the stored form is for estimates (progress, what to bundle): two
+// stores may hold one object in two forms.
+package tree

@@ -1,0 +1,83 @@
+package tree
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"premix/store/object"
+)
+
+// DefaultTag is the tag of a reference that names none.
+const DefaultTag = "latest"
+
+// Ref is what people write for a tree: NAME[:TAG] or NAME@DIGEST.
+type Ref struct {
+	Name   string        // "refs/bacteria": one or more components, each of a-z 0-9 . _ -
+	Tag    string        // "" where a digest is given
+	Digest object.Digest // zero where a tag is given
+}
+
+var (
+	component = `[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?`
+	nameForm  = regexp.MustCompile(`^` + component + `(?:/` + component + `)*$`)
+	tagForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+)
+
+// ParseRef reads a reference. Names are such that they are safe file names and
+// repositories of an OCI registry.
+func ParseRef(s string) (Ref, error) {
+	name, digest, found := strings.Cut(s, "@")
+	if found {
+		d, err := object.ParseDigest(strings.TrimPrefix(digest, "blake3:"))
+		if err != nil {
+			return Ref{}, fmt.Errorf("reference %q: %w", s, err)
+		}
+		return Ref{Name: name, Digest: d}, checkName(s, name)
+	}
+	name, tag, found := strings.Cut(s, ":")
+	if !found {
+		tag = DefaultTag
+	}
+	if err := checkName(s, name); err != nil {
+		return Ref{}, err
+	}
+	// The history of a tag lies beside it, in TAG.history.jsonl.
+	if !tagForm.MatchString(tag) || strings.HasSuffix(tag, ".history") {
+		return Ref{}, fmt.Errorf("reference %q: the tag %q must be letters, digits, '.', '_' and '-', at most 128, and begin with a letter or digit", s, tag)
+	}
+	return Ref{Name: name, Tag: tag}, nil
+}
+
+func checkName(s, name string) error {
+	if len(name) > 200 || !nameForm.MatchString(name) {
+		return fmt.Errorf("reference %q: the name %q must be lower-case letters, digits, '.', '_' and '-', in parts joined by '/', as in refs/bacteria:2026", s, name)
+	}
+	return nil
+}
+
+// ParseProfileName checks the name of a profile, which follows the rules of tags.
+func ParseProfileName(s string) error {
+	if !tagForm.MatchString(s) {
+		return fmt.Errorf("profile %q: the name must be letters, digits, '.', '_' and '-', at most 128, and begin with a letter or digit", s)
+	}
+	return nil
+}
+
+func (r Ref) String() string {
+	if !r.Digest.IsZero() {
+		return r.Name + "@" + r.Digest.String()
+	}
+	return r.Name + ":" + r.Tag
+}
+
+// TagPath returns where the tag's current record lies below a store's root.
+func (r Ref) TagPath() string { return "tags/" + r.Name + "/" + r.Tag + ".json" }
+
+// HistoryPath returns where all the tag's records lie below a store's root.
+func (r Ref) HistoryPath() string { return "tags/" + r.Name + "/" + r.Tag + ".history.jsonl" }
+
+// ProfilePath returns where a profile's record lies below a store's root.
+func ProfilePath(d object.Digest, profile string) string {
+	return "profiles/" + d.String() + "/" + profile + ".json"
+}

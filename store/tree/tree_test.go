@@ -1,0 +1,265 @@
+package tree
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"premix/store/object"
+)
+
+func chunks(n int) []Chunk {
+	var out []Chunk
+	for i := range n {
+		c := Chunk{object.Sum([]byte{byte(i), byte(i >> 8)}), int64(i%1000 + 1), int64(i % 77)}
+		if i%5 == 4 {
+			c = Chunk{Size: 1 << 40}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func TestPage(t *testing.T) {
+	for _, n := range []int{1, 5, PageChunks} {
+		want := chunks(n)
+		if n == PageChunks { // holes of 1 TiB would not fit into an image
+			for i := range want {
+				want[i].Size = min(want[i].Size, MaxChunk)
+			}
+		}
+		content, page, err := MarshalPage(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page.Chunks != n || page.PageSize() != int64(len(content)) || page.Digest != object.Sum(content) {
+			t.Errorf("%d chunks: page %+v of %d bytes", n, page, len(content))
+		}
+		got, err := ParsePage(page, content)
+		if err != nil || len(got) != n {
+			t.Fatalf("%d chunks came back as %d, %v", n, len(got), err)
+		}
+		for i := range got {
+			if got[i] != want[i] {
+				t.Errorf("chunk %d: %+v, want %+v", i, got[i], want[i])
+			}
+		}
+		if o := Offsets(7, got); o[0] != 7 || o[n]-o[0] != page.Size {
+			t.Errorf("offsets from %d to %d for %d bytes", o[0], o[n], page.Size)
+		}
+	}
+	for name, c := range map[string][]Chunk{
+		"no chunk": nil, "too many": chunks(PageChunks + 1),
+		"an empty chunk": {{Digest: object.Sum(nil)}}, "a large chunk": {{Digest: object.Sum(nil), Size: MaxChunk + 1}},
+	} {
+		if _, _, err := MarshalPage(c); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func TestParsePageRefuses(t *testing.T) {
+	content, page, err := MarshalPage(chunks(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := page
+	other.Size++
+	zero := bytes.Clone(content)
+	copy(zero[8+32:], make([]byte, 4))
+	huge := bytes.Clone(content)
+	copy(huge[8+4*40+32:], bytes.Repeat([]byte{0xff}, 8))
+	for name, c := range map[string]struct {
+		page    Page
+		content []byte
+	}{
+		"cut": {page, content[:len(content)-1]}, "longer": {page, append(bytes.Clone(content), 0)},
+		"nothing": {page, nil}, "no magic": {page, append([]byte("premixP2"), content[8:]...)},
+		"another size": {other, content}, "an empty chunk": {page, zero}, "a hole below zero": {page, huge},
+	} {
+		if _, err := ParsePage(c.page, c.content); !IsInvalid(err) {
+			t.Errorf("%s: error %v, want an InvalidError", name, err)
+		}
+	}
+}
+
+func TestManifest(t *testing.T) {
+	_, page, err := MarshalPage(chunks(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Manifest{Size: 2 * page.Size, Meta: 2, Stored: 5, Bytes: 9, Inodes: 2, Pages: []Page{page, page}}
+	content, err := m.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseManifest(content)
+	if err != nil || got.Chunks() != 6 || got.Size != m.Size {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for name, edit := range map[string]func(string) string{
+		"cut":           func(s string) string { return s[:len(s)-4] },
+		"two":           func(s string) string { return s + s },
+		"unknown field": func(s string) string { return strings.Replace(s, `"meta"`, `"mega":1,"meta"`, 1) },
+		"later format":  func(s string) string { return strings.Replace(s, "tree 1", "tree 2", 1) },
+		"other size":    func(s string) string { return strings.Replace(s, `"size": 12`, `"size": 13`, 1) },
+		"meta too long": func(s string) string { return strings.Replace(s, `"meta": 2`, `"meta": 200`, 1) },
+		"negative":      func(s string) string { return strings.Replace(s, `"bytes": 9`, `"bytes": -9`, 1) },
+		"no digest":     func(s string) string { return strings.Replace(s, page.Digest.String(), strings.Repeat("0", 64), 1) },
+		"many chunks":   func(s string) string { return strings.Replace(s, `"chunks": 3`, `"chunks": 9999`, 1) },
+	} {
+		edited := edit(string(content))
+		if edited == string(content) {
+			t.Fatalf("%s: nothing was changed in\n%s", name, content)
+		}
+		if _, err := ParseManifest([]byte(edited)); !IsInvalid(err) {
+			t.Errorf("%s: error %v, want an InvalidError", name, err)
+		}
+	}
+	if content, err := (&Manifest{}).Marshal(); err != nil {
+		t.Errorf("the empty manifest: %v", err)
+	} else if _, err := ParseManifest(content); err != nil {
+		t.Errorf("the empty manifest: %v", err)
+	}
+}
+
+func TestParseRef(t *testing.T) {
+	d := object.Sum(nil)
+	for s, want := range map[string]Ref{
+		"refs":                           {Name: "refs", Tag: "latest"},
+		"refs/bacteria:2026":             {Name: "refs/bacteria", Tag: "2026"},
+		"a.b-c_d/0:V1.2-x_y":             {Name: "a.b-c_d/0", Tag: "V1.2-x_y"},
+		"refs@" + d.String():             {Name: "refs", Digest: d},
+		"refs/x@blake3:" + d.String():    {Name: "refs/x", Digest: d},
+		"refs:" + strings.Repeat("9", 9): {Name: "refs", Tag: "999999999"},
+	} {
+		got, err := ParseRef(s)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v", s, got, err)
+		}
+		if again, err := ParseRef(got.String()); err != nil || again != got {
+			t.Errorf("%s does not come back from %s", s, got)
+		}
+	}
+	for _, s := range []string{"", ":", "a:", ":a", "A", "a/", "/a", "a//b", "../a", "a/../b", "a/.", "a b", "a:b:c", "a@", "a@12", "a:" + strings.Repeat("x", 129), "a:.x", "a:x/y", "a:1.history", strings.Repeat("a", 201)} {
+		if got, err := ParseRef(s); err == nil {
+			t.Errorf("%q was taken for %+v", s, got)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	k := NewPrivateKey([32]byte{1, 2, 3})
+	again, err := ParsePrivateKey(k.Secret() + "\n")
+	if err != nil || again != k {
+		t.Fatal(err)
+	}
+	if p, err := ParsePublicKey(k.Public().String()); err != nil || p != k.Public() {
+		t.Fatal(err)
+	}
+	secret := k.Secret()
+	for _, s := range []string{"", secret[:len(secret)-2], k.Public().String(), secret + "AA"} {
+		_, err := ParsePrivateKey(s)
+		if err == nil {
+			t.Errorf("%q was taken for a private key", s)
+		} else if len(s) > 30 && strings.Contains(err.Error(), s[25:]) {
+			t.Errorf("the message quotes the key: %v", err)
+		}
+	}
+}
+
+func TestSignatures(t *testing.T) {
+	k, other := NewPrivateKey([32]byte{1}), NewPrivateKey([32]byte{2})
+	keys := []PublicKey{other.Public(), k.Public()}
+	ref := Ref{Name: "refs/x", Tag: "1"}
+	tag := &TagRecord{Store: "s", Name: "refs/x", Tag: "1", Tree: object.Sum(nil), Serial: 3, Time: time.Unix(1, 0).UTC()}
+	signed, err := SignTag(k, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := OpenTag(signed, "s", ref, keys); err != nil || *got != *tag {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	var bad *SignatureError
+	if _, err := OpenTag(signed, "s", ref, keys[:1]); !errors.As(err, &bad) || bad.Key != k.Public() {
+		t.Errorf("a key that is not trusted: %v", err)
+	}
+	if _, err := OpenTag(bytes.Replace(signed, []byte(`"serial":3`), []byte(`"serial":4`), 1), "s", ref, keys); !errors.As(err, &bad) {
+		t.Errorf("a changed record: %v", err)
+	}
+	if _, err := OpenTag(signed, "t", ref, keys); !IsInvalid(err) {
+		t.Errorf("a record of another store: %v", err)
+	}
+	if _, err := OpenTag(signed, "s", Ref{Name: "refs/y", Tag: "1"}, keys); !IsInvalid(err) {
+		t.Errorf("a record of another name: %v", err)
+	}
+
+	// The envelope of one kind of document must not pass for another's.
+	var e Envelope
+	if err := json.Unmarshal(signed, &e); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenProfile(signed, "s", tag.Tree, "p", keys); !errors.As(err, &bad) {
+		t.Errorf("a tag record as a profile record: %v", err)
+	}
+	profile := &ProfileRecord{Store: "s", Tree: tag.Tree, Name: "p", Profile: object.Sum([]byte("p")), Time: time.Unix(2, 0).UTC()}
+	if signed, err = SignProfile(k, profile); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := OpenProfile(signed, "s", tag.Tree, "p", keys); err != nil || *got != *profile {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := OpenProfile(signed, "s", object.Sum([]byte("t")), "p", keys); !IsInvalid(err) {
+		t.Errorf("a profile of another tree: %v", err)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	i := &Info{StoreFormat, strings.Repeat("0f", 16), []PublicKey{NewPrivateKey([32]byte{}).Public()}}
+	content, err := i.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParseInfo(content); err != nil || got.ID != i.ID || got.Keys[0] != i.Keys[0] {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, s := range []string{"", "{}", "<html>", strings.Replace(string(content), "store 1", "store 9", 1), strings.Replace(string(content), "0f0f", "../f", 1), strings.Replace(string(content), "ed25519", "rsa", 1)} {
+		if _, err := ParseInfo([]byte(s)); !IsInvalid(err) {
+			t.Errorf("%.40q: %v", s, err)
+		}
+	}
+}
+
+func TestProfile(t *testing.T) {
+	d := object.Sum(nil)
+	p := &Profile{Tree: d, Chunks: []int{3, 1}, Bundles: []Bundle{{object.Sum([]byte("b")), []int{10, 20}, []int{3, 1}}}}
+	content, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParseProfile(content, d, 4); err != nil || len(got.Chunks) != 2 || got.Bundles[0].Size() != 30 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := ParseProfile(content, d, 3); !IsInvalid(err) {
+		t.Errorf("a chunk beyond the tree: %v", err)
+	}
+	if _, err := ParseProfile(content, object.Sum([]byte("t")), 4); !IsInvalid(err) {
+		t.Errorf("another tree: %v", err)
+	}
+	for name, b := range map[string]Bundle{
+		"lengths missing": {d, []int{1}, []int{1, 2}}, "no length": {d, []int{0}, []int{1}},
+		"no chunk": {d, nil, nil}, "no digest": {object.Digest{}, []int{1}, []int{1}},
+		"too long": {d, []int{MaxBundle, 1}, []int{1, 2}}, "chunk below zero": {d, []int{1}, []int{-1}},
+	} {
+		content, err := (&Profile{Tree: d, Chunks: []int{1}, Bundles: []Bundle{b}}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseProfile(content, d, 4); !IsInvalid(err) {
+			t.Errorf("%s: error %v, want an InvalidError", name, err)
+		}
+	}
+}

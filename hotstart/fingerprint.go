@@ -36,6 +36,9 @@ type Stamp struct {
 	Inode  uint64 `json:"inode"`
 	Device uint64 `json:"device"`
 	Digest string `json:"digest"` // BLAKE3-256 of the content, hexadecimal
+	// Served says that the file lies in a mounted tree: see served. Then size and
+	// modification time are all that is noted, since the rest belongs to the mount.
+	Served bool `json:"served,omitempty"`
 }
 
 // Mismatch says what of a fingerprint differs.
@@ -46,7 +49,7 @@ func (e *Mismatch) Error() string { return e.What }
 // stampFile describes a file, content and all.
 func stampFile(path string) (Stamp, error) {
 	s, err := statStamp(path)
-	if err != nil {
+	if err != nil || s.Served {
 		return s, err
 	}
 	s.Digest, err = digestFile(path)
@@ -57,6 +60,9 @@ func statStamp(path string) (Stamp, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return Stamp{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if served(path) {
+		return Stamp{Path: path, Size: st.Size, Mtime: st.Mtim.Nano(), Served: true}, nil
 	}
 	return Stamp{Path: path, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
 		Inode: st.Ino, Device: st.Dev}, nil
@@ -90,6 +96,9 @@ func (s Stamp) check() error {
 	now.Digest = s.Digest
 	if now == s {
 		return nil
+	}
+	if s.Served {
+		return &Mismatch{s.Path + " is not the file of the tree any more"}
 	}
 	digest, err := digestFile(s.Path)
 	if err != nil {
@@ -194,13 +203,7 @@ func regularFiles(path string) ([]string, error) {
 	return files, err
 }
 
-// check compares a snapshot's fingerprint with the present. Differences are a
-// *Mismatch that names the first.
-func (fp Fingerprint) check(spec Spec) error {
-	now, err := hostFingerprint(spec)
-	if err != nil {
-		return err
-	}
+func (fp Fingerprint) compareHost(now Fingerprint) error {
 	switch {
 	case now.Kernel != fp.Kernel:
 		return &Mismatch{fmt.Sprintf("the kernel is %s instead of %s", now.Kernel, fp.Kernel)}
@@ -208,6 +211,19 @@ func (fp Fingerprint) check(spec Spec) error {
 		return &Mismatch{"the CPU has other features"}
 	case now.Recipe != fp.Recipe:
 		return &Mismatch{"the recipe has changed"}
+	}
+	return nil
+}
+
+// check compares a snapshot's fingerprint with the present. Differences are a
+// *Mismatch that names the first.
+func (fp Fingerprint) check(spec Spec) error {
+	now, err := hostFingerprint(spec)
+	if err != nil {
+		return err
+	}
+	if err := fp.compareHost(now); err != nil {
+		return err
 	}
 	known := map[string]bool{}
 	for _, s := range fp.Files {

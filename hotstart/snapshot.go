@@ -52,6 +52,7 @@ type Snapshot struct {
 	Fingerprint Fingerprint         `json:"fingerprint"`
 	Stamps      []Stamp             `json:"stamps"` // images; for the page file Digest covers its slots
 	Slots       []criu.Slot         `json:"slots"`
+	Pages       string              `json:"pages,omitempty"` // absolute path of a page file that is not in Dir but in a mounted tree
 	Proofs      map[Kind]ProofState `json:"proofs"`
 	Behind      *program            `json:"behind,omitempty"` // what to execute for a template that can be forked
 
@@ -90,6 +91,13 @@ func (s *Snapshot) Kinds() []Kind {
 		}
 	}
 	return kinds
+}
+
+func (s *Snapshot) pagePath() string {
+	if s.Pages != "" {
+		return s.Pages
+	}
+	return filepath.Join(s.Dir, pageName)
 }
 
 func (s *Snapshot) has(k Kind) bool {
@@ -299,12 +307,14 @@ func (s *Snapshot) seal() error {
 		}
 	}
 	if len(s.Slots) > 0 {
-		stamp, err := statStamp(filepath.Join(s.Dir, pageName))
+		stamp, err := statStamp(s.pagePath())
 		if err != nil {
 			return err
 		}
-		if stamp.Digest, err = s.digestPages(); err != nil {
-			return err
+		if !stamp.Served {
+			if stamp.Digest, err = s.digestPages(); err != nil {
+				return err
+			}
 		}
 		s.Stamps = append(s.Stamps, stamp)
 	}
@@ -314,7 +324,7 @@ func (s *Snapshot) seal() error {
 // digestPages is the digest of all slots of the page file, one after the
 // other. The holes between them, terabytes of nothing, do not count.
 func (s *Snapshot) digestPages() (string, error) {
-	f, err := os.Open(filepath.Join(s.Dir, pageName))
+	f, err := os.Open(s.pagePath())
 	if err != nil {
 		return "", err
 	}
@@ -359,11 +369,14 @@ func (s *Snapshot) verify(whole bool) error {
 			return &Damaged{s.ID, fmt.Sprintf("%s has %d bytes instead of %d", stamp.Path, now.Size, stamp.Size)}
 		}
 		now.Digest = stamp.Digest
-		if now == stamp && !whole {
+		if now == stamp && (!whole || stamp.Served) {
 			continue
 		}
+		if stamp.Served {
+			return &Damaged{s.ID, stamp.Path + " is not the file of the tree any more"}
+		}
 		digest := ""
-		if filepath.Base(stamp.Path) == pageName {
+		if stamp.Path == s.pagePath() {
 			digest, err = s.digestPages()
 		} else {
 			digest, err = digestFile(stamp.Path)
@@ -392,7 +405,7 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 	}
 	cfg.Images = filepath.Join(s.Dir, string(kind))
 	if kind == Hot {
-		cfg.PageFile = filepath.Join(s.Dir, pageName)
+		cfg.PageFile = s.pagePath()
 	}
 	if err := copyDir(filepath.Join(s.Dir, workName), t.Dir, cfg.Inputs); err != nil {
 		return fmt.Errorf("copy the snapshot's directory: %w", err)

@@ -37,8 +37,12 @@ var (
 
 // Load reads and checks the recipe at path. What its writer can mend is
 // returned as Problems, all of it; what lies in path is named with the words of
-// path.
-func Load(path string) (*Recipe, error) {
+// path. A tree that is named as data is a mistake here: see LoadTrees.
+func Load(path string) (*Recipe, error) { return LoadTrees(path, nil) }
+
+// LoadTrees is Load for recipes whose data may be trees, each of which is mounted
+// by trees as it is met.
+func LoadTrees(path string, trees Trees) (*Recipe, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("recipe %s: %w", path, err)
@@ -47,7 +51,7 @@ func Load(path string) (*Recipe, error) {
 	if problem != nil {
 		return nil, Problems{*problem}
 	}
-	return parse(path, abs, text)
+	return parse(path, abs, text, trees)
 }
 
 // readFile reads a file whose writer is told what is wrong with it.
@@ -110,6 +114,7 @@ type parser struct {
 	collector
 	r      *Recipe
 	dir    string   // absolute, of the recipe
+	trees  Trees    // nil: there are none
 	lines  []string // of the file
 	starts []int    // lines of the top-level keys
 
@@ -130,11 +135,12 @@ type pair struct {
 }
 
 // parse checks the text of a recipe. file is how problems name it.
-func parse(file, abs string, text []byte) (*Recipe, error) {
+func parse(file, abs string, text []byte, trees Trees) (*Recipe, error) {
 	p := &parser{
 		collector:  collector{file: file},
 		r:          &Recipe{Path: abs, Threads: 1, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
 		dir:        filepath.Dir(abs),
+		trees:      trees,
 		lines:      strings.Split(string(text), "\n"),
 		dataLines:  make(map[string]int),
 		inputLines: make(map[string]int),
@@ -368,8 +374,14 @@ func (p *parser) data(n *yaml.Node) {
 		if !isText || !ok || p.frozen(kv.value, s, "data") {
 			continue
 		}
-		if abs := p.existing(kv.value, s, "data."+kv.key, false); abs != "" {
-			p.r.Data[kv.key] = abs
+		place := ""
+		if what := "data." + kv.key; strings.HasPrefix(s, treePrefix) {
+			place = p.tree(kv.value, s, what)
+		} else {
+			place = p.existing(kv.value, s, what, false)
+		}
+		if place != "" {
+			p.r.Data[kv.key] = place
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/hotstart"
+	"premix/store/tree"
 )
 
 var update = flag.Bool("update", false, "write what is printed into the golden files")
@@ -176,7 +177,7 @@ func TestSchemaForms(t *testing.T) {
 		{"unknown: 1", false},
 	} {
 		text := base + tt.line + "\n"
-		_, perr := parse("r.yaml", "/r.yaml", []byte(text))
+		_, perr := parse("r.yaml", "/r.yaml", []byte(text), nil)
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)
@@ -324,3 +325,60 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+func TestTrees(t *testing.T) {
+	mounted := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(mounted, "ecoli"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	digest := strings.Repeat("0f", 32)
+	text := func(data string) []byte {
+		return []byte("name: x\ncommand: cat ${data.ref} ${in}\ndata: {ref: '" + data + "'}\ninputs: [in]\noutputs: {stdout: '${sample}.txt'}\n")
+	}
+	for data, want := range map[string]struct{ ref, path string }{
+		"tree:refs":                               {"refs:latest", ""},
+		"tree:refs/bacteria:2026":                 {"refs/bacteria:2026", ""},
+		"tree:refs/bacteria:2026/ecoli":           {"refs/bacteria:2026", "ecoli"},
+		"tree:refs/bacteria@" + digest:            {"refs/bacteria@" + digest, ""},
+		"tree:refs/bacteria@" + digest + "/ecoli": {"refs/bacteria@" + digest, "ecoli"},
+	} {
+		var asked string
+		r, err := parse("r.yaml", "/r.yaml", text(data), func(ref tree.Ref) (string, error) {
+			asked = ref.String()
+			return mounted, nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", data, err)
+			continue
+		}
+		if asked != want.ref || r.Data["ref"] != filepath.Join(mounted, want.path) {
+			t.Errorf("%s: asked for %s, data %s", data, asked, r.Data["ref"])
+		}
+	}
+	for data, want := range map[string]string{
+		"tree:Refs":               "r.yaml:3: data.ref: reference \"Refs\": ",
+		"tree:":                   "r.yaml:3: data.ref: reference \"\": ",
+		"tree:refs:1/../../etc":   "leads out of the tree",
+		"tree:refs:1/ecolo":       "there is no such file\n  hint: did you mean ecoli?",
+		"tree:refs:1//etc/passwd": "leads out of the tree",
+		"tree:refs:missing":       "no such tag\n  hint: try another",
+	} {
+		_, err := parse("r.yaml", "/r.yaml", text(data), func(ref tree.Ref) (string, error) {
+			if ref.Tag == "missing" {
+				return "", hinted{}
+			}
+			return mounted, nil
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", data, err, want)
+		}
+	}
+	if _, err := parse("r.yaml", "/r.yaml", text("tree:refs:1"), nil); err == nil {
+		t.Error("a tree was taken where none can be mounted")
+	}
+}
+
+type hinted struct{}
+
+func (hinted) Error() string { return "no such tag" }
+func (hinted) Hint() string  { return "try another" }

@@ -57,7 +57,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipe": {
-		imports: []string{"hotstart"},
+		imports: []string{"hotstart", "store/tree"},
 		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
 	},
 	"hotstart": {

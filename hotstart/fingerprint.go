@@ -56,6 +56,22 @@ func stampFile(path string) (Stamp, error) {
 	return s, err
 }
 
+// again describes a file of which s is an earlier stamp, or none. Its content is
+// read only if it may have changed: a change of the number of links changes the
+// ctime, but not the mtime.
+func (s Stamp) again(path string, digest func(path string) (string, error)) (Stamp, error) {
+	now, err := statStamp(path)
+	if err != nil || now.Served {
+		return now, err
+	}
+	s.Ctime, now.Digest = now.Ctime, s.Digest
+	if now == s {
+		return now, nil
+	}
+	now.Digest, err = digest(path)
+	return now, err
+}
+
 func statStamp(path string) (Stamp, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

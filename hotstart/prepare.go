@@ -488,6 +488,10 @@ func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo)
 		if err := os.Mkdir(hotImages, 0o700); err != nil {
 			return err
 		}
+		// Before Convert, which drops what it has read from the page cache.
+		if err := snap.seal(); err != nil {
+			return err
+		}
 		done, err := criu.Convert(copyImages, hotImages, filepath.Join(snap.Dir, pageName))
 		if err != nil {
 			return err

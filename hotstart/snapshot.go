@@ -283,8 +283,13 @@ func (s *Snapshot) Remove() error {
 	return os.RemoveAll(s.Dir)
 }
 
-// seal records what the images are like.
+// seal records what the images are like. A file that was sealed before, and of
+// which at most the number of links has changed since, is not read again.
 func (s *Snapshot) seal() error {
+	before := map[string]Stamp{}
+	for _, stamp := range s.Stamps {
+		before[stamp.Path] = stamp
+	}
 	s.Stamps = nil
 	for _, sub := range []string{string(Hot), string(Copy)} {
 		entries, err := os.ReadDir(filepath.Join(s.Dir, sub))
@@ -299,7 +304,7 @@ func (s *Snapshot) seal() error {
 			if err := os.Chmod(path, 0o600); err != nil {
 				return err
 			}
-			stamp, err := stampFile(path)
+			stamp, err := before[path].again(path, digestFile)
 			if err != nil {
 				return err
 			}
@@ -307,14 +312,10 @@ func (s *Snapshot) seal() error {
 		}
 	}
 	if len(s.Slots) > 0 {
-		stamp, err := statStamp(s.pagePath())
+		path := s.pagePath()
+		stamp, err := before[path].again(path, func(string) (string, error) { return s.digestPages() })
 		if err != nil {
 			return err
-		}
-		if !stamp.Served {
-			if stamp.Digest, err = s.digestPages(); err != nil {
-				return err
-			}
 		}
 		s.Stamps = append(s.Stamps, stamp)
 	}

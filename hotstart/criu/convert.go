@@ -16,6 +16,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/regfile"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -44,6 +45,9 @@ const (
 	// MinVMA is the size from which a VMA is worth a slot of its own. Smaller
 	// ones are read back, which takes microseconds.
 	MinVMA = 1 << 20
+
+	// dropStep is how much is read before it is dropped from the page cache, bytes.
+	dropStep = 64 << 20
 )
 
 // Slot is one VMA's part of the page file.
@@ -111,8 +115,9 @@ func Settle(dir, workDir string) error {
 // Convert reads the images in src and writes to dst, an existing empty
 // directory, images whose large private anonymous VMAs are mappings of the
 // page file, which it creates at an absolute path: the one by which the restored
-// process is going to map it. src is left as it is; files that stay the same are
-// hard links.
+// process is going to map it. src is left as it is, though out of the page cache:
+// the page file, as large again, is what restores are going to need there. Files
+// that stay the same are hard links.
 func Convert(src, dst, pageFile string) (*Converted, error) {
 	entries, err := os.ReadDir(src)
 	if err != nil {
@@ -272,6 +277,12 @@ func (c *converter) pages(pid string, maps []mapping) error {
 	}
 	defer rest.Close()
 
+	// Only what is on storage can be dropped from the page cache.
+	if err := unix.Fdatasync(int(in.Fd())); err != nil {
+		return &os.PathError{Op: "fdatasync", Path: in.Name(), Err: err}
+	}
+	var dropped int64 // up to where
+
 	kept := &image{name: img.name, header: img.header, entries: img.entries[:1:1]}
 	w := &slotWriter{out: c.out}
 	var pos int64 // in the source's pages
@@ -309,6 +320,12 @@ func (c *converter) pages(pid string, maps []mapping) error {
 			}
 			if present {
 				pos += int64(n) * pageSize
+				// As it goes, not at the end: large pieces of free memory are what
+				// the page file's large folios are made of.
+				if pos-dropped >= dropStep {
+					unix.Fadvise(int(in.Fd()), dropped, pos-dropped, unix.FADV_DONTNEED)
+					dropped = pos
+				}
 			}
 			addr += n * pageSize
 			left -= n
@@ -317,6 +334,7 @@ func (c *converter) pages(pid string, maps []mapping) error {
 	if err := w.flush(); err != nil {
 		return err
 	}
+	unix.Fadvise(int(in.Fd()), 0, 0, unix.FADV_DONTNEED)
 	if err := rest.Close(); err != nil {
 		return err
 	}

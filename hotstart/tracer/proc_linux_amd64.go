@@ -450,5 +450,9 @@ func findSyscall(pid int) (uint64, error) {
 			return lo + uint64(i), nil
 		}
 	}
+	var r unix.PtraceRegs
+	if gone(unix.PtraceGetRegs(pid, &r)) == ErrGone {
+		return 0, ErrGone // killed, and some of its mappings went before the others
+	}
 	return 0, fmt.Errorf("process %d has no vDSO with a system call instruction", pid)
 }

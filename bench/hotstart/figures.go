@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"premix/internal/figures"
 )
 
 // benchmark is one execution of this program.
 type benchmark struct {
-	*results
+	*figures.Results
 	lab   *lab
 	reps  int
 	rates []int64 // storage, bytes per second
@@ -61,9 +63,9 @@ func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
 		}
 		paidRows = append(paidRows, rows...)
 	}
-	b.table("Time until the input is opened", openedRows)
-	b.table("Whole time of a task over a short sample", wholeRows)
-	b.table("What preparing costs, and the number of samples after which it has paid", paidRows)
+	b.Table("Time until the input is opened", openedRows)
+	b.Table("Whole time of a task over a short sample", wholeRows)
+	b.Table("What preparing costs, and the number of samples after which it has paid", paidRows)
 	return nil
 }
 
@@ -111,12 +113,12 @@ func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measure
 			continue
 		}
 		mine := value(got[v])
-		row = append(row, seconds(mine))
-		f := figure{Name: c.name + "/" + what + "/" + string(v), Value: mine, Unit: "s"}
+		row = append(row, figures.Seconds(mine))
+		f := figures.Figure{Name: c.name + "/" + what + "/" + string(v), Value: mine, Unit: "s"}
 		if v != cold {
-			f.Peer, f.Ratio = string(cold), lower(mine, value(got[cold]))
+			f.Peer, f.Ratio = string(cold), figures.Lower(mine, value(got[cold]))
 		}
-		if err := b.add(f); err != nil {
+		if err := b.Add(f); err != nil {
 			return nil, err
 		}
 	}
@@ -125,10 +127,10 @@ func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measure
 			row = append(row, "-")
 			continue
 		}
-		ratio := lower(value(got[hot]), value(got[peer]))
-		row = append(row, times(ratio))
+		ratio := figures.Lower(value(got[hot]), value(got[peer]))
+		row = append(row, figures.Times(ratio))
 		if peer == plain {
-			err := b.add(figure{Name: c.name + "/" + what + "/hot", Value: value(got[hot]), Unit: "s", Peer: string(plain), Ratio: ratio})
+			err := b.Add(figures.Figure{Name: c.name + "/" + what + "/hot", Value: value(got[hot]), Unit: "s", Peer: string(plain), Ratio: ratio})
 			if err != nil {
 				return nil, err
 			}
@@ -147,21 +149,21 @@ func (b *benchmark) paid(c *benchCase, got map[variant][]measured, prepared map[
 			continue
 		}
 		name := c.name + "/prepare/" + string(v)
-		if err := b.add(figure{Name: name, Value: p.took.Seconds(), Unit: "s"}); err != nil {
+		if err := b.Add(figures.Figure{Name: name, Value: p.took.Seconds(), Unit: "s"}); err != nil {
 			return nil, err
 		}
-		if err := b.add(figure{Name: name, Value: float64(p.bytes), Unit: "B"}); err != nil {
+		if err := b.Add(figures.Figure{Name: name, Value: float64(p.bytes), Unit: "B"}); err != nil {
 			return nil, err
 		}
 		text := "never"
 		if saved := whole(got[cold]) - whole(got[v]); saved > 0 {
 			after := p.took.Seconds() / saved
 			text = fmt.Sprintf("%.0f samples", max(1, after+0.5))
-			if err := b.add(figure{Name: name, Value: after, Unit: "samples"}); err != nil {
+			if err := b.Add(figures.Figure{Name: name, Value: after, Unit: "samples"}); err != nil {
 				return nil, err
 			}
 		}
-		rows = append(rows, []string{c.name, string(v), seconds(p.took.Seconds()), size(float64(p.bytes)), text})
+		rows = append(rows, []string{c.name, string(v), figures.Seconds(p.took.Seconds()), figures.Size(float64(p.bytes)), text})
 	}
 	return rows, nil
 }
@@ -179,7 +181,7 @@ func (b *benchmark) memory(ctx context.Context, cases []*benchCase) error {
 		}
 		rows = append(rows, more...)
 	}
-	b.table("Memory (PSS) of one task, and of four together", rows)
+	b.Table("Memory (PSS) of one task, and of four together", rows)
 	return nil
 }
 
@@ -225,7 +227,7 @@ func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample s
 	if err := b.pss(x.benchCase, v, 1, one, peer); err != nil {
 		return nil, err
 	}
-	row = append(row, size(float64(one.tools)))
+	row = append(row, figures.Size(float64(one.tools)))
 	free, err := available()
 	if err != nil {
 		return nil, err
@@ -243,19 +245,19 @@ func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample s
 	if err := b.pss(x.benchCase, v, tasksTogether, four, peer); err != nil {
 		return nil, err
 	}
-	ratio := quotient(float64(four.tools), float64(one.tools))
-	err = b.add(figure{Name: x.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"})
-	return append(row, size(float64(four.tools)), times(ratio), size(float64(four.stages))), err
+	ratio := figures.Higher(float64(four.tools), float64(one.tools))
+	err = b.Add(figures.Figure{Name: x.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"})
+	return append(row, figures.Size(float64(four.tools)), figures.Times(ratio), figures.Size(float64(four.stages))), err
 }
 
 func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]float64) error {
-	f := figure{Name: fmt.Sprintf("%s/pss-%d/%s", c.name, n, v), Value: float64(m.tools), Unit: "B"}
+	f := figures.Figure{Name: fmt.Sprintf("%s/pss-%d/%s", c.name, n, v), Value: float64(m.tools), Unit: "B"}
 	if v == cold {
 		peer[n] = f.Value
 	} else if peer[n] > 0 {
-		f.Peer, f.Ratio = string(cold), lower(f.Value, peer[n])
+		f.Peer, f.Ratio = string(cold), figures.Lower(f.Value, peer[n])
 	}
-	return b.add(f)
+	return b.Add(f)
 }
 
 // rate measures how fast a tool works behind its start: with large entries for
@@ -278,8 +280,8 @@ func (b *benchmark) rate(ctx context.Context, cases []*benchCase) error {
 		}
 		toolRows = append(toolRows, rows...)
 	}
-	b.table("Random reads of the memory that was prepared", synthRows)
-	b.table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in time", toolRows)
+	b.Table("Random reads of the memory that was prepared", synthRows)
+	b.Table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in time", toolRows)
 	return nil
 }
 
@@ -298,7 +300,7 @@ func (b *benchmark) synthRate(ctx context.Context, c *benchCase) ([][]string, er
 	var peer float64
 	for _, v := range can {
 		first := medianOf(got[v], func(m measured) float64 { return readRates(m.stderr)[0] })
-		later := medianOf(got[v], func(m measured) float64 { return median(readRates(m.stderr)[1:]) })
+		later := medianOf(got[v], func(m measured) float64 { return figures.Median(readRates(m.stderr)[1:]) })
 		if v == cold {
 			peer = later
 		}
@@ -307,18 +309,18 @@ func (b *benchmark) synthRate(ctx context.Context, c *benchCase) ([][]string, er
 			return nil, err
 		}
 		huge := float64(m.filePmd + m.anonHuge)
-		f := figure{Name: c.name + "/reads/" + string(v), Value: later, Unit: "1/s"}
+		f := figures.Figure{Name: c.name + "/reads/" + string(v), Value: later, Unit: "1/s"}
 		if v != cold {
-			f.Peer, f.Ratio = string(cold), higher(later, peer)
+			f.Peer, f.Ratio = string(cold), figures.Higher(later, peer)
 		}
-		if err := b.add(f); err != nil {
+		if err := b.Add(f); err != nil {
 			return nil, err
 		}
-		if err := b.add(figure{Name: c.name + "/mapped-by-2MiB/" + string(v), Value: huge, Unit: "B"}); err != nil {
+		if err := b.Add(figures.Figure{Name: c.name + "/mapped-by-2MiB/" + string(v), Value: huge, Unit: "B"}); err != nil {
 			return nil, err
 		}
 		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.3g", first), fmt.Sprintf("%.3g", later),
-			times(higher(later, peer)), size(huge), fmt.Sprintf("%.0f %%", 100*quotient(huge, float64(m.tools)))})
+			figures.Times(figures.Higher(later, peer)), figures.Size(huge), fmt.Sprintf("%.0f %%", 100*figures.Higher(huge, float64(m.tools)))})
 	}
 	return rows, nil
 }
@@ -347,14 +349,14 @@ func (b *benchmark) toolRate(ctx context.Context, c *benchCase) ([][]string, err
 		if v == cold {
 			peer = rate
 		}
-		f := figure{Name: c.name + "/mapping/" + string(v), Value: rate, Unit: "1/s"}
+		f := figures.Figure{Name: c.name + "/mapping/" + string(v), Value: rate, Unit: "1/s"}
 		if v != cold {
-			f.Peer, f.Ratio = string(cold), higher(rate, peer)
+			f.Peer, f.Ratio = string(cold), figures.Higher(rate, peer)
 		}
-		if err := b.add(f); err != nil {
+		if err := b.Add(f); err != nil {
 			return nil, err
 		}
-		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.4g", rate), times(higher(rate, peer))})
+		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.4g", rate), figures.Times(figures.Higher(rate, peer))})
 	}
 	return rows, nil
 }
@@ -372,7 +374,7 @@ func (b *benchmark) storage(ctx context.Context, cases []*benchCase) error {
 		}
 		rows = append(rows, more...)
 	}
-	b.table("Whole time of a task over a short sample, page cache empty", rows)
+	b.Table("Whole time of a task over a short sample, page cache empty", rows)
 	return nil
 }
 
@@ -400,17 +402,17 @@ func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, er
 				row = append(row, "-")
 				continue
 			}
-			f := figure{Name: c.name + "/" + where + "/" + string(v), Value: whole(got[v]), Unit: "s"}
+			f := figures.Figure{Name: c.name + "/" + where + "/" + string(v), Value: whole(got[v]), Unit: "s"}
 			if v != cold {
-				f.Peer, f.Ratio = string(cold), lower(f.Value, whole(got[cold]))
+				f.Peer, f.Ratio = string(cold), figures.Lower(f.Value, whole(got[cold]))
 			}
-			if err := b.add(f); err != nil {
+			if err := b.Add(f); err != nil {
 				return nil, err
 			}
-			row = append(row, seconds(f.Value))
+			row = append(row, figures.Seconds(f.Value))
 		}
 		if got[hot] != nil {
-			row = append(row, times(lower(whole(got[hot]), whole(got[cold]))))
+			row = append(row, figures.Times(figures.Lower(whole(got[hot]), whole(got[cold]))))
 		}
 		rows = append(rows, row)
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/internal/figures"
 )
 
 func main() {
@@ -103,13 +103,13 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := openResults(filepath.Join(work, "results.jsonl"), os.Stdout)
+	r, err := figures.Open(filepath.Join(work, "results.jsonl"), os.Stdout)
 	if err != nil {
 		return err
 	}
-	defer r.close()
-	r.machine(work)
-	b := &benchmark{results: r, lab: &lab{dir: work, log: log}, reps: o.reps, rates: rates}
+	defer r.Close()
+	fmt.Fprintln(r.Human, figures.Machine(work))
+	b := &benchmark{Results: r, lab: &lab{dir: work, log: log}, reps: o.reps, rates: rates}
 	for _, p := range selected {
 		log("measuring: %s", p.name)
 		if err := p.run(b, ctx, cases); err != nil {
@@ -191,30 +191,4 @@ func numbers(list string) ([]int64, error) {
 		all = append(all, n)
 	}
 	return all, nil
-}
-
-// machine prints what figures depend on.
-func (r *results) machine(work string) {
-	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	thp, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
-	model := "unknown"
-	info, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(info)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			model = strings.TrimSpace(value)
-			break
-		}
-	}
-	var mem unix.Sysinfo_t
-	var fs unix.Statfs_t
-	memory, kind := 0.0, "unknown"
-	if unix.Sysinfo(&mem) == nil {
-		memory = float64(mem.Totalram) * float64(mem.Unit)
-	}
-	if unix.Statfs(work, &fs) == nil {
-		kind = map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.TMPFS_MAGIC: "tmpfs",
-			unix.BTRFS_SUPER_MAGIC: "btrfs"}[fs.Type]
-	}
-	fmt.Fprintf(r.human, "%d x %s, %s of memory, Linux %s, work directory on %s, transparent huge pages %s\n",
-		runtime.NumCPU(), model, size(memory), strings.TrimSpace(string(kernel)), kind, strings.TrimSpace(string(thp)))
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/internal/figures"
 )
 
 // variant is a kind of start as it is compared here.
@@ -285,7 +286,7 @@ func medianOf(all []measured, of func(measured) float64) float64 {
 	for _, m := range all {
 		values = append(values, of(m))
 	}
-	return median(values)
+	return figures.Median(values)
 }
 
 // memory is what the processes of this benchmark hold, bytes.

@@ -391,8 +391,8 @@ func (s *stage) reap() {
 	}
 }
 
-// joinCgroups moves the stage into the task's cgroups, so that what it starts
-// next begins there, and returns what brings it back.
+// joinCgroups moves the stage's main thread into the task's cgroups, so that what
+// it starts next begins there, and returns what brings it back.
 func joinCgroups(dirs []string) (leave func(), err error) {
 	if len(dirs) == 0 {
 		return func() {}, nil
@@ -403,11 +403,11 @@ func joinCgroups(dirs []string) (leave func(), err error) {
 	}
 	leave = func() {
 		for _, dir := range home {
-			moveTo(dir, 0)
+			moveTo(dir)
 		}
 	}
 	for _, dir := range dirs {
-		if err := moveTo(dir, 0); err != nil {
+		if err := moveTo(dir); err != nil {
 			leave()
 			return nil, err
 		}
@@ -415,9 +415,48 @@ func joinCgroups(dirs []string) (leave func(), err error) {
 	return leave, nil
 }
 
-// moveTo puts a process, or the caller if pid is 0, into a cgroup.
-func moveTo(dir string, pid int) error {
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+// moveTo puts the calling thread and what it starts into a cgroup. Version 1 has
+// a file for threads, and a thread that moves itself there need not wait: to move
+// a whole process the kernel first stops all forking, which takes it an RCU grace
+// period of some 10 ms (cgroup_threadgroup_rwsem).
+func moveTo(dir string) error {
+	name := threadFile(dir)
+	if name == "" {
+		name = processFile
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("0"), 0); err != nil {
+		return fmt.Errorf("join cgroup: %w", err)
+	}
+	return nil
+}
+
+const processFile = "cgroup.procs"
+
+// threadFile is the file of a cgroup that takes single threads of any process,
+// or "" if there is none, as in version 2.
+func threadFile(dir string) string {
+	const name = "tasks"
+	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		return ""
+	}
+	return name
+}
+
+// attach puts a held child of one thread into cgroups: by its own hand where
+// that is the faster way.
+func attach(child *tracer.Proc, dirs []string) error {
+	if len(dirs) == 0 {
+		return nil
+	}
+	in := newInjector(child)
+	for _, dir := range dirs {
+		if name := threadFile(dir); name != "" {
+			in.write(filepath.Join(dir, name), "0")
+		} else if in.err == nil {
+			in.err = os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(child.Pid)), 0)
+		}
+	}
+	if err := in.done(); err != nil {
 		return fmt.Errorf("join cgroup: %w", err)
 	}
 	return nil

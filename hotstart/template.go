@@ -593,17 +593,16 @@ func (s *stage) fork(r request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.dress(child, r, fds); err != nil {
+	// Before it has other mounts: what it writes to is found by a path.
+	err = attach(child, r.Task.Cgroups)
+	if err == nil {
+		err = s.dress(child, r, fds)
+	}
+	if err != nil {
 		child.Kill()
 		return err
 	}
 	s.tasks[child.Pid] = r.ID
-	for _, dir := range r.Task.Cgroups {
-		if err := moveTo(dir, child.Pid); err != nil {
-			child.Kill()
-			return err
-		}
-	}
 	release := child.Release
 	if s.guard != nil {
 		release = func() error { return s.guard.Release(child, false) }
@@ -775,6 +774,14 @@ func (in *injector) reopen(d descriptor, path string) {
 		in.call("seek "+path, unix.SYS_LSEEK, fd, uint64(d.pos), io.SeekStart)
 	}
 	in.call("dup3", unix.SYS_DUP3, fd, uint64(d.fd), uint64(d.flags&unix.O_CLOEXEC))
+	in.call("close", unix.SYS_CLOSE, fd)
+}
+
+// write puts a text into an existing file.
+func (in *injector) write(path, text string) {
+	cwd := int64(unix.AT_FDCWD)
+	fd := in.call("open "+path, unix.SYS_OPENAT, uint64(cwd), in.str(path), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	in.call("write "+path, unix.SYS_WRITE, fd, in.str(text), uint64(len(text)))
 	in.call("close", unix.SYS_CLOSE, fd)
 }
 

@@ -50,6 +50,10 @@ var rooms = map[string]room{
 	"store/chunker": {
 		modules: []string{"github.com/zeebo/blake3"},
 	},
+	"lazyfs/fuse": {
+		imports: []string{"store/erofs"},
+		modules: []string{"golang.org/x/sys", "golang.org/x/sync"},
+	},
 	"store/tree": {
 		imports: []string{"store/object"},
 	},
@@ -100,6 +104,7 @@ var rooms = map[string]room{
 var testRooms = []string{"internal/awkward"}
 
 var testModules = []string{
+	"github.com/hanwen/go-fuse", // posixtest
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",

@@ -1,0 +1,313 @@
+package fuse
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// fileSystem is what a server serves. Nodes are named by numbers that stay the
+// same for as long as the mount lives, whichever process serves it; the root is
+// rootID. Errors become what errnoOf makes of them.
+type fileSystem interface {
+	// flags are the INIT flags beyond those of every server.
+	flags() uint64
+	attr(ctx context.Context, node uint64) (attr, error)
+	// lookup returns node 0 and no error where there is no such name.
+	lookup(ctx context.Context, dir uint64, name string) (node uint64, a attr, err error)
+	// open returns the flags of an OPEN reply. ENOSYS says that files need not be
+	// opened, and is remembered by the kernel.
+	open(ctx context.Context, node uint64) (flags uint32, err error)
+	opendir(ctx context.Context, node uint64) error
+	// read fills p from off as far as the file goes.
+	read(ctx context.Context, node uint64, p []byte, off int64) (int, error)
+	// readdir calls emit with the entries from a cookie on (0 is the first), until
+	// it returns false.
+	readdir(ctx context.Context, node, cookie uint64, emit func(dirent) bool) error
+	readlink(ctx context.Context, node uint64) (string, error)
+	// xattr returns ENODATA for a name that is not there.
+	xattr(ctx context.Context, node uint64, name string) ([]byte, error)
+	xattrs(ctx context.Context, node uint64) ([]string, error)
+	// seek finds data (hole false) or a hole at or behind off, as lseek(2) does.
+	seek(ctx context.Context, node uint64, off int64, hole bool) (int64, error)
+	statfs(ctx context.Context) (statfs, error)
+}
+
+type statfs struct {
+	blocks    uint64 // of blockSize bytes
+	files     uint64
+	blockSize uint32
+}
+
+// commonFlags are asked for by every server; doc.go says why.
+const commonFlags = initAsyncRead | initParallelDirops | initAbortError | initMaxPages |
+	initExplicitInval | initExt | initHasResend | initAllowIdmap
+
+// answer makes the reply to a request in r.out. The number of bytes is that of
+// file content in it.
+func (s *Server) answer(r *request) (bytes int, err error) {
+	if r.op == opInit {
+		return 0, s.answerInit(r)
+	}
+	ctx := r.ctx
+	switch r.op {
+	case opDestroy:
+		return 0, s.room(r, 0)
+	case opLookup:
+		name, err := parseName(r.body)
+		if err != nil {
+			return 0, unix.EINVAL
+		}
+		node, a, err := s.fs.lookup(ctx, r.node, name)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.room(r, entrySize); err != nil {
+			return 0, err
+		}
+		r.out = appendEntry(r.out, node, &a)
+		return 0, nil
+	case opGetattr:
+		a, err := s.fs.attr(ctx, r.node)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.room(r, attrSize+16); err != nil {
+			return 0, err
+		}
+		r.out = appendAttrOut(r.out, &a)
+		return 0, nil
+	case opReadlink:
+		target, err := s.fs.readlink(ctx, r.node)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.room(r, len(target)); err != nil {
+			return 0, err
+		}
+		r.out = append(r.out, target...)
+		return 0, nil
+	case opOpen:
+		flags, err := s.fs.open(ctx, r.node)
+		return 0, s.answerOpen(r, flags, err)
+	case opOpendir:
+		return 0, s.answerOpen(r, 0, s.fs.opendir(ctx, r.node))
+	case opRelease, opReleasedir:
+		return 0, s.room(r, 0)
+	case opRead:
+		return s.answerRead(r)
+	case opReaddir, opReaddirplus:
+		return 0, s.answerReaddir(r)
+	case opGetxattr, opListxattr:
+		return 0, s.answerXattr(r)
+	case opLseek:
+		return 0, s.answerLseek(r)
+	case opStatfs:
+		st, err := s.fs.statfs(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.room(r, 80); err != nil {
+			return 0, err
+		}
+		r.out = appendStatfs(r.out, st)
+		return 0, nil
+	case opSetattr, opSymlink, opMknod, opMkdir, opUnlink, opRmdir, opRename, opRename2, opLink,
+		opWrite, opSetxattr, opRemovexattr, opCreate, opTmpfile, opFallocate:
+		// The mount is read-only, so that the kernel refuses these itself.
+		return 0, unix.EROFS
+	}
+	// Of these FLUSH, FSYNC, ACCESS and others are not sent again after the first.
+	return 0, unix.ENOSYS
+}
+
+// answerInit agrees with the kernel on what both can do.
+func (s *Server) answerInit(r *request) error {
+	in, err := parseInit(r.body)
+	if err != nil {
+		return unix.EPROTO
+	}
+	if err := s.room(r, initInSizeExt); err != nil {
+		return err
+	}
+	if in.major > protoMajor {
+		// The kernel will try again with our major version.
+		r.out = initOut{minor: protoMinor}.append(r.out)
+		return nil
+	}
+	const needed = initMaxPages | initAsyncRead
+	if in.major < protoMajor || in.minor < protoMinorMin || in.flags&needed != needed {
+		s.fail(fmt.Errorf("%w: it speaks version %d.%d of the protocol, %d.%d is needed",
+			ErrKernel, in.major, in.minor, protoMajor, protoMinorMin))
+		return unix.EPROTO
+	}
+	out := initOut{
+		minor:         min(in.minor, protoMinor),
+		maxReadahead:  in.maxReadahead,
+		flags:         in.flags & (commonFlags | s.fs.flags()),
+		maxBackground: maxBackground,
+		congestion:    congestion,
+		maxWrite:      4096,
+		maxPages:      maxRead / 4096,
+	}
+	r.out = out.append(r.out)
+	s.readyOn.Do(func() {
+		s.state.Minor, s.state.Flags = out.minor, out.flags
+		close(s.ready)
+	})
+	return nil
+}
+
+func (s *Server) answerOpen(r *request, flags uint32, err error) error {
+	if err != nil {
+		return err
+	}
+	if err := s.room(r, 16); err != nil {
+		return err
+	}
+	r.out = order.AppendUint64(r.out, 0) // a handle would not outlive this process
+	r.out = order.AppendUint32(r.out, flags)
+	r.out = order.AppendUint32(r.out, 0)
+	return nil
+}
+
+func (s *Server) answerRead(r *request) (int, error) {
+	in, err := parseRead(r.body)
+	if err != nil || int64(in.offset) < 0 {
+		return 0, unix.EINVAL
+	}
+	if err := s.room(r, int(min(in.size, maxRead))); err != nil {
+		return 0, err
+	}
+	p := r.out[:min(in.size, maxRead)]
+	n, err := s.fs.read(r.ctx, r.node, p, int64(in.offset))
+	if err != nil {
+		return 0, err
+	}
+	r.out = p[:n]
+	return n, nil
+}
+
+func (s *Server) answerReaddir(r *request) error {
+	in, err := parseRead(r.body)
+	if err != nil {
+		return unix.EINVAL
+	}
+	size := int(min(in.size, maxRead))
+	if err := s.room(r, size); err != nil {
+		return err
+	}
+	plus := r.op == opReaddirplus
+	var failed error
+	err = s.fs.readdir(r.ctx, r.node, in.offset, func(d dirent) bool {
+		need := direntLen(len(d.name))
+		if plus {
+			need += entrySize
+		}
+		if len(r.out)+need > size {
+			return false
+		}
+		if plus {
+			// The kernel takes no entry for "." and "..": node 0 says that there is none.
+			var a attr
+			node := uint64(0)
+			if d.name != "." && d.name != ".." {
+				node = d.node
+				if a, failed = s.fs.attr(r.ctx, node); failed != nil {
+					return false
+				}
+			}
+			r.out = appendEntry(r.out, node, &a)
+		}
+		r.out = d.append(r.out)
+		return true
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil && len(r.out) > 0 {
+		// What was read is true; the error comes with the request that follows.
+		return nil
+	}
+	return err
+}
+
+func (s *Server) answerXattr(r *request) error {
+	if len(r.body) < getxattrInSize {
+		return unix.EINVAL
+	}
+	size := order.Uint32(r.body)
+	var value []byte
+	if r.op == opGetxattr {
+		name, err := parseName(r.body[getxattrInSize:])
+		if err != nil {
+			return unix.EINVAL
+		}
+		if value, err = s.fs.xattr(r.ctx, r.node, name); err != nil {
+			return err
+		}
+	} else {
+		names, err := s.fs.xattrs(r.ctx, r.node)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			value = append(append(value, n...), 0)
+		}
+	}
+	switch {
+	case size == 0: // only the length is asked for
+		if err := s.room(r, 8); err != nil {
+			return err
+		}
+		r.out = order.AppendUint32(r.out, uint32(len(value)))
+		r.out = order.AppendUint32(r.out, 0)
+		return nil
+	case len(value) > int(size) || len(value) > maxRead:
+		return unix.ERANGE
+	}
+	if err := s.room(r, len(value)); err != nil {
+		return err
+	}
+	r.out = append(r.out, value...)
+	return nil
+}
+
+func (s *Server) answerLseek(r *request) error {
+	if len(r.body) < lseekInSize {
+		return unix.EINVAL
+	}
+	off := int64(order.Uint64(r.body[8:]))
+	whence := order.Uint32(r.body[16:])
+	if off < 0 {
+		return unix.ENXIO
+	}
+	if whence != unix.SEEK_DATA && whence != unix.SEEK_HOLE {
+		return unix.EINVAL
+	}
+	at, err := s.fs.seek(r.ctx, r.node, off, whence == unix.SEEK_HOLE)
+	if err != nil {
+		return err
+	}
+	if err := s.room(r, 8); err != nil {
+		return err
+	}
+	r.out = order.AppendUint64(r.out, uint64(at))
+	return nil
+}
+
+// readFull reads all of p, which must not reach beyond the image. Too few bytes
+// are an error: the kernel would take them for the end of the file, and the rest
+// for zeros.
+func readFull(ctx context.Context, img Image, p []byte, off int64) error {
+	n, err := img.ReadAt(ctx, p, off)
+	if n == len(p) && (err == nil || err == io.EOF) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+package fuse
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const device = "/dev/fuse"
+
+// MountImage shows img as the file "image", mode 0400, in dir, which is then the
+// root of the mount. Name resolution in dir has to work without this process
+// asking itself: a relative dir is made absolute first.
+func MountImage(dir string, img Image, opts Options) (*Server, error) {
+	return mount(dir, img, opts, state{Kind: kindImage, Direct: opts.Direct})
+}
+
+func mount(dir string, img Image, opts Options, st state) (*Server, error) {
+	opts = opts.withDefaults()
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, &MountError{"mount", dir, err, ""}
+	}
+	st.Version, st.Dir, st.Size = stateVersion, dir, img.Size()
+	fs, err := newFileSystem(st, img)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := mountDirectly(dir, opts)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && os.Geteuid() != 0 {
+		dev, err = mountByHelper(dir, opts)
+		st.Helper = true
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := newServer(fs, dev, st, opts)
+	s.start()
+	select {
+	case <-s.ready:
+	case <-s.ended:
+		err := s.err
+		if err == nil {
+			err = ErrGone
+		}
+		_ = unmount(dir, st.Helper)
+		return nil, &MountError{"mount", dir, err, ""}
+	}
+	s.setReadAhead()
+	return s, nil
+}
+
+// mountOptions are those that the kernel and fusermount3 both know.
+func mountOptions(opts Options) []string {
+	// The kernel compares modes, owners and ACLs itself.
+	return []string{"default_permissions", fmt.Sprintf("max_read=%d", maxRead)}
+}
+
+// mountDirectly mounts as root, be it root of a user namespace.
+func mountDirectly(dir string, opts Options) (*os.File, error) {
+	fail := func(err error, way string) (*os.File, error) {
+		return nil, &MountError{"mount", dir, err, way}
+	}
+	var root unix.Stat_t
+	if err := unix.Stat(dir, &root); err != nil {
+		return fail(err, "")
+	}
+	if root.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return fail(unix.ENOTDIR, "")
+	}
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(&os.PathError{Op: "open", Path: device, Err: err}, "the module fuse may have to be loaded: sudo modprobe fuse")
+	}
+	options := append(mountOptions(opts), fmt.Sprintf("fd=%d", fd), fmt.Sprintf("rootmode=%o", root.Mode&unix.S_IFMT),
+		fmt.Sprintf("user_id=%d", os.Geteuid()), fmt.Sprintf("group_id=%d", os.Getegid()))
+	if !opts.Private {
+		options = append(options, "allow_other")
+	}
+	flags := uintptr(unix.MS_RDONLY)
+	if !opts.Suid {
+		flags |= unix.MS_NOSUID
+	}
+	if !opts.Dev {
+		flags |= unix.MS_NODEV
+	}
+	if err := unix.Mount(opts.Name, dir, "fuse.premix", flags, strings.Join(options, ",")); err != nil {
+		_ = unix.Close(fd)
+		return fail(err, "")
+	}
+	return os.NewFile(uintptr(fd), device), nil
+}
+
+// mountByHelper has fusermount3, which is set-user-ID root, mount for an ordinary
+// user. It sends the open device over a socket whose number it finds in
+// _FUSE_COMMFD (fusermount3(1)).
+func mountByHelper(dir string, opts Options) (*os.File, error) {
+	fail := func(err error, way string) (*os.File, error) {
+		return nil, &MountError{"mount", dir, err, way}
+	}
+	program, err := exec.LookPath("fusermount3")
+	if err != nil {
+		return fail(ErrNoHelper, "install the package fuse3, or mount as root")
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail(os.NewSyscallError("socketpair", err), "")
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket")
+	defer ours.Close()
+	options := append(mountOptions(opts), "ro", "nosuid", "nodev", "subtype=premix", "fsname="+strings.ReplaceAll(opts.Name, ",", "_"))
+	cmd := exec.Command(program, "-o", strings.Join(options, ","), "--", dir)
+	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
+	cmd.ExtraFiles = []*os.File{theirs}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	err = cmd.Run()
+	_ = theirs.Close()
+	if err != nil {
+		return fail(helperError(err, said.String()), "")
+	}
+	space := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), space, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fail(os.NewSyscallError("recvmsg", err), "")
+	}
+	messages, err := unix.ParseSocketControlMessage(space[:n])
+	if err != nil || len(messages) != 1 {
+		return fail(errors.New("fusermount3 sent no descriptor"), "")
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return fail(errors.New("fusermount3 sent no descriptor"), "")
+	}
+	return os.NewFile(uintptr(fds[0]), device), nil
+}
+
+// helperError is what fusermount3 said, in one line, or else how it ended.
+func helperError(err error, said string) error {
+	if said = strings.TrimSpace(said); said != "" {
+		return errors.New(strings.ReplaceAll(said, "\n", "; "))
+	}
+	return fmt.Errorf("fusermount3: %w", err)
+}
+
+// Close unmounts. If the mount is in use it disappears from the name space at
+// once, and is served until nobody uses it any more; Wait tells when. A mount that
+// is gone already is no error.
+func (s *Server) Close() error {
+	select {
+	case <-s.ended:
+		return nil
+	default:
+	}
+	if err := unmount(s.state.Dir, s.state.Helper); err != nil {
+		return err
+	}
+	// Where nobody used it, the readers are about to learn of it.
+	select {
+	case <-s.ended:
+	case <-time.After(closeGrace):
+	}
+	return nil
+}
+
+const closeGrace = time.Second
+
+// unmount takes a mount away, lazily if it is in use.
+func unmount(dir string, helper bool) error {
+	if helper {
+		return unmountByHelper(dir)
+	}
+	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	if err == unix.EBUSY {
+		err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	}
+	switch err {
+	case nil, unix.EINVAL, unix.ENOENT: // the latter two: it is no mount, not even a directory
+		return nil
+	}
+	return &MountError{"unmount", dir, err, ""}
+}
+
+func unmountByHelper(dir string) error {
+	program, err := exec.LookPath("fusermount3")
+	if err != nil {
+		return &MountError{"unmount", dir, ErrNoHelper, "install the package fuse3"}
+	}
+	var said bytes.Buffer
+	cmd := exec.Command(program, "-u", "-z", "-q", "--", dir)
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		return &MountError{"unmount", dir, helperError(err, said.String()), ""}
+	}
+	return nil
+}
+
+// setReadAhead tells the kernel how far to read ahead. INIT can only make it less
+// than the 128 KiB of every FUSE mount. Without root it stays at those.
+func (s *Server) setReadAhead() {
+	// Nothing is asked of this process, which could otherwise not be killed while it
+	// waits for itself: the device's number is known to the kernel.
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, s.state.Dir, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &st)
+	if err == nil {
+		name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", st.Dev_major, st.Dev_minor)
+		err = os.WriteFile(name, fmt.Appendln(nil, s.opts.ReadAhead), 0)
+	}
+	if err != nil && os.Geteuid() == 0 {
+		s.log("readahead of %s: %v", s.state.Dir, err)
+	}
+}

@@ -1,0 +1,101 @@
+package fuse
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Kinds of mounts, as they stand in a state.
+const (
+	kindImage = "image"
+	kindTree  = "tree"
+)
+
+// state is all that a server has to know of a connection that it did not begin.
+// There is little: node numbers follow from the image, files have no handles, and
+// no request changes anything.
+type state struct {
+	Version int    `json:"version"` // 1
+	Kind    string `json:"kind"`
+	Dir     string `json:"dir"`    // where it is mounted
+	Helper  bool   `json:"helper"` // mounted by fusermount3, which has to unmount it
+	Size    int64  `json:"size"`   // of the image, in bytes
+	Minor   uint32 `json:"minor"`  // version of the protocol; 0: INIT was not answered yet
+	Flags   uint64 `json:"flags"`  // of INIT, as agreed
+	Direct  bool   `json:"direct"` // Options.Direct
+}
+
+const stateVersion = 1
+
+// State describes the connection to a later Resume. It is JSON, and does not
+// change while the server lives.
+func (s *Server) State() []byte {
+	b, err := json.Marshal(s.state)
+	if err != nil {
+		panic(err) // numbers and strings can be encoded
+	}
+	return b
+}
+
+// Resume goes on with the connection of a server that has ended without
+// unmounting, most often because its process was killed: dev is its File, which
+// somebody has kept open, st its State, and img the same image. The readers do not
+// notice, but for the time it takes: what they were waiting for is read again.
+//
+// On success the server owns dev. The predecessor must have ended: both would take
+// requests, and what one of them has taken is delivered to the other again, but
+// the answers of the slower one would be lost, not wrong.
+//
+// Linux delivers requests again since 6.9. On an older kernel whoever waited for
+// the dead server waits until the connection ends; Resume then refuses with
+// ErrKernel, and what is left is to close dev, whereupon all of them get an error.
+func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
+	var have state
+	if err := json.Unmarshal(st, &have); err != nil {
+		return nil, &StateError{err.Error()}
+	}
+	switch {
+	case have.Version != stateVersion:
+		return nil, &StateError{fmt.Sprintf("its state has version %d, not %d", have.Version, stateVersion)}
+	case have.Size != img.Size():
+		return nil, &StateError{fmt.Sprintf("it serves an image of %d bytes, not of %d", have.Size, img.Size())}
+	case have.Minor != 0 && have.Flags&initHasResend == 0:
+		return nil, fmt.Errorf("%w: a connection can be resumed from Linux 6.9 on", ErrKernel)
+	}
+	opts = opts.withDefaults()
+	fs, err := newFileSystem(have, img)
+	if err != nil {
+		return nil, err
+	}
+	s := newServer(fs, dev, have, opts)
+	if have.Minor != 0 {
+		close(s.ready)
+		s.readyOn.Do(func() {})
+	}
+	// Before the first request is taken: what this server takes is not to be
+	// delivered a second time.
+	if err := s.notify(notifyResend, nil); err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("%w: %w", ErrGone, os.NewSyscallError("write /dev/fuse", err))
+	}
+	s.start()
+	return s, nil
+}
+
+// newFileSystem makes what a connection of this state serves.
+func newFileSystem(st state, img Image) (fileSystem, error) {
+	switch st.Kind {
+	case kindImage:
+		return &imageFS{img: img, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), direct: st.Direct}, nil
+	}
+	return nil, &StateError{fmt.Sprintf("%q is no kind of mount", st.Kind)}
+}
+
+// notify tells the kernel something that it did not ask for.
+func (s *Server) notify(code int32, body []byte) error {
+	msg := slices.Concat(make([]byte, outHeaderSize), body)
+	putOutHeader(msg, len(msg), code, 0)
+	return s.write(msg)
+}

@@ -1,0 +1,458 @@
+package erofs
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"path"
+	"slices"
+)
+
+// reach is how many blocks behind the last one an inode may still be put, to
+// use the room that others have left. It bounds what Write keeps in memory.
+const reach = 32
+
+// sharedLimit bounds the bytes of shared xattrs, whose ids are their offsets in
+// units of 4 bytes and are multiplied in 32 bits by the kernel.
+const sharedLimit = 1 << 30
+
+// writer is one Write: first scan, then place, then emit.
+type writer struct {
+	dataSize int64
+	metaSize int64
+	uuid     [16]byte
+
+	inodes  uint32
+	xattrs  map[[32]byte]*sharedXattr
+	shared  []*sharedXattr // those that are shared, as written
+	metaBlk uint32         // block from which nids count
+	next    int64          // first block that is not used
+	open    []openBlock    // blocks with room, in ascending order
+
+	names   []string // from the root to what is being scanned, for errors
+	hash    hash.Hash
+	scratch []byte
+	entries []entry // of the directory at hand
+}
+
+// sharedXattr is an xattr that may be shared.
+type sharedXattr struct {
+	index uint8
+	rest  string
+	value []byte
+	count int
+	id    uint32 // 0: not shared
+}
+
+// openBlock is a block that has room behind its first used bytes.
+type openBlock struct {
+	block int64
+	used  int
+}
+
+// entry is one entry of a directory, "." and ".." among them.
+type entry struct {
+	name string
+	node *Node
+}
+
+// scan visits every node for the first time: it checks and sorts them, counts
+// links and xattrs, and digests everything.
+func (w *writer) scan(n, parent *Node) error {
+	if n.writer == w {
+		if n.Mode&modeType == modeDir {
+			return fmt.Errorf("%w: a directory in two places", ErrNode)
+		}
+		n.nlink++
+		return nil
+	}
+	n.writer, n.nid, n.ino, n.nlink = w, 0, 0, 1
+	if len(w.names) > MaxDepth {
+		return fmt.Errorf("%w: more than %d directories below each other", ErrTooBig, MaxDepth)
+	}
+	if err := n.check(w.dataSize); err != nil {
+		return err
+	}
+	if w.inodes++; w.inodes == 0 {
+		return fmt.Errorf("%w: too many nodes", ErrTooBig)
+	}
+	w.digest(n)
+	for _, name := range n.xattrNames() {
+		w.countXattr(name, n.Xattrs[name])
+	}
+	if n.Mode&modeType != modeDir {
+		return nil
+	}
+	if err := n.sortChildren(); err != nil {
+		return err
+	}
+	w.list(n, parent)
+	if err := n.measure(w.entries); err != nil {
+		return err
+	}
+	n.nlink = 2
+	w.names = append(w.names, "")
+	for i := range n.Children {
+		c := &n.Children[i]
+		w.names[len(w.names)-1] = c.Name
+		w.hash.Write(append(w.scratch[:0], c.Name...))
+		if err := w.scan(c.Node, n); err != nil {
+			return err
+		}
+		if c.Node.Mode&modeType == modeDir {
+			n.nlink++
+		}
+	}
+	w.names = w.names[:len(w.names)-1]
+	return nil
+}
+
+// path is where scan is.
+func (w *writer) path() string {
+	return path.Join(append([]string{"."}, w.names...)...)
+}
+
+// pathOf finds the first path of a node, for an error.
+func pathOf(n, want *Node) string {
+	if n == want {
+		return "."
+	}
+	for _, c := range n.Children {
+		if p := pathOf(c.Node, want); p != "" {
+			return path.Join(c.Name, p)
+		}
+	}
+	return ""
+}
+
+// digest adds a node to the digest that becomes the image's UUID.
+func (w *writer) digest(n *Node) {
+	b := w.scratch[:0]
+	b = binary.LittleEndian.AppendUint32(b, n.Mode)
+	b = binary.LittleEndian.AppendUint32(b, n.UID)
+	b = binary.LittleEndian.AppendUint32(b, n.GID)
+	b = binary.LittleEndian.AppendUint32(b, n.Nsec)
+	b = binary.LittleEndian.AppendUint64(b, uint64(n.Sec))
+	b = binary.LittleEndian.AppendUint64(b, n.Rdev)
+	b = binary.LittleEndian.AppendUint64(b, uint64(n.Size))
+	b = append(b, n.Target...)
+	for _, e := range n.Extents {
+		b = binary.LittleEndian.AppendUint64(b, uint64(e.FileOffset))
+		b = binary.LittleEndian.AppendUint64(b, uint64(e.Length))
+		b = binary.LittleEndian.AppendUint64(b, uint64(e.DataOffset))
+	}
+	for _, name := range n.xattrNames() {
+		b = append(b, name...)
+		b = append(b, 0)
+		b = append(b, n.Xattrs[name]...)
+	}
+	b = append(b, n.Inline...)
+	w.hash.Write(b)
+	w.scratch = b
+}
+
+// list makes w.entries those of a directory, in their order.
+func (w *writer) list(n, parent *Node) {
+	dots := [...]entry{{".", n}, {"..", parent}}
+	d := 0
+	w.entries = w.entries[:0]
+	for _, c := range n.Children {
+		for d < len(dots) && dots[d].name < c.Name {
+			w.entries = append(w.entries, dots[d])
+			d++
+		}
+		w.entries = append(w.entries, entry{c.Name, c.Node})
+	}
+	w.entries = append(w.entries, dots[d:]...)
+}
+
+// fill returns how many of the entries fit into one block, and the bytes that
+// they take.
+func fill(entries []entry) (count, size int) {
+	for _, e := range entries {
+		more := direntSize + len(e.name)
+		if size+more > BlockSize {
+			break
+		}
+		count++
+		size += more
+	}
+	return count, size
+}
+
+// measure sets the size of a directory with these entries.
+func (n *Node) measure(entries []entry) error {
+	n.bytes, n.last = 0, 0
+	for {
+		count, size := fill(entries[n.last:])
+		if int(n.last)+count == len(entries) {
+			n.bytes += int64(size)
+			break
+		}
+		n.last += uint32(count)
+		n.bytes += BlockSize
+	}
+	if n.bytes >= 1<<32 {
+		return fmt.Errorf("%w: a directory of %d entries", ErrTooBig, len(entries))
+	}
+	return nil
+}
+
+// xattrKey identifies an xattr by its content. Values are not copied.
+func xattrKey(name string, value []byte) [32]byte {
+	h := sha256.New()
+	h.Write([]byte(name))
+	h.Write([]byte{0})
+	h.Write(value)
+	return [32]byte(h.Sum(nil))
+}
+
+func (w *writer) countXattr(name string, value []byte) {
+	key := xattrKey(name, value)
+	x := w.xattrs[key]
+	if x == nil {
+		index, rest := splitXattr(name)
+		x = &sharedXattr{index: index, rest: rest, value: value}
+		w.xattrs[key] = x
+		w.shared = append(w.shared, x)
+	}
+	x.count++
+}
+
+// xattrPlan is how the xattrs of one node are written.
+type xattrPlan struct {
+	shared []uint32
+	inline []*sharedXattr
+	size   int // bytes behind the inode
+}
+
+// xattrsOf plans the xattrs of a node. Before shared xattrs have been placed
+// it says how large they would be if none were.
+func (w *writer) xattrsOf(n *Node) xattrPlan {
+	var p xattrPlan
+	if len(n.Xattrs) == 0 {
+		return p
+	}
+	for _, name := range n.xattrNames() {
+		x := w.xattrs[xattrKey(name, n.Xattrs[name])]
+		if x.id != 0 && len(p.shared) < maxShared {
+			p.shared = append(p.shared, x.id)
+			p.size += 4
+		} else {
+			p.inline = append(p.inline, x)
+			p.size += entrySize(x.rest, x.value)
+		}
+	}
+	if p.size > 0 {
+		p.size += xattrHeadSize
+	}
+	return p
+}
+
+// placeShared decides which xattrs are shared, and where they are. It returns
+// the end of the last.
+//
+// Those that more than two nodes have save space, as with mkfs.erofs. Where
+// what remains would be too much for one inode, its largest ones are shared
+// too; forced holds them.
+func (w *writer) placeShared(forced map[*sharedXattr]bool) int64 {
+	pos := int64(superOffset + superSize)
+	kept := w.shared[:0]
+	for _, x := range w.shared {
+		size := int64(entrySize(x.rest, x.value))
+		if x.count <= 2 && !forced[x] || pos+size > sharedLimit {
+			continue
+		}
+		x.id = uint32(pos / 4)
+		pos += size
+		kept = append(kept, x)
+	}
+	clear(w.shared[len(kept):])
+	w.shared = kept
+	return pos
+}
+
+// force finds the xattrs that have to be shared because some node has too many
+// of them to keep behind its inode.
+func (w *writer) force(root *Node) map[*sharedXattr]bool {
+	forced := make(map[*sharedXattr]bool)
+	if len(w.shared) == 0 {
+		return forced
+	}
+	w.each(root, func(n *Node) {
+		if p := w.xattrsOf(n); p.size > maxXattrs {
+			slices.SortStableFunc(p.inline, func(a, b *sharedXattr) int { return len(b.value) - len(a.value) })
+			for _, x := range p.inline {
+				if p.size <= maxXattrs {
+					break
+				}
+				forced[x] = true
+				p.size -= entrySize(x.rest, x.value) - 4
+			}
+		}
+	})
+	return forced
+}
+
+// each calls fn for every node once, in the order in which they are written:
+// the root; then, directory by directory, its children.
+func (w *writer) each(root *Node, fn func(n *Node)) {
+	nothing := func(_, _ *Node) error { return nil }
+	w.tour(root, func(n, _ *Node) error { fn(n); return nil }, nothing)
+}
+
+// tour goes through all nodes in the order in which they are written. It calls
+// inode for each once, and dir for each directory, after the inode of the directory
+// and before those of its children. The parent is that by which a node is met;
+// the root's is itself.
+func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error {
+	type pending struct{ dir, parent *Node }
+	var last uint32
+	visit := func(n, parent *Node) error {
+		// Numbers are given by the first tour. In every tour a node is met for
+		// the first time when the numbers have got to it.
+		if n.ino == 0 {
+			n.ino = last + 1
+		}
+		if n.ino != last+1 {
+			return nil
+		}
+		last++
+		return inode(n, parent)
+	}
+	if err := visit(root, root); err != nil {
+		return err
+	}
+	stack := []pending{{root, root}}
+	for len(stack) > 0 {
+		p := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if err := dir(p.dir, p.parent); err != nil {
+			return err
+		}
+		for _, c := range p.dir.Children {
+			if err := visit(c.Node, p.dir); err != nil {
+				return err
+			}
+		}
+		for _, c := range slices.Backward(p.dir.Children) {
+			if c.Node.Mode&modeType == modeDir {
+				stack = append(stack, pending{c.Node, p.dir})
+			}
+		}
+	}
+	return nil
+}
+
+// place gives every node its position, and so the metadata their size.
+func (w *writer) place(root *Node) error {
+	start := roundUp(w.placeShared(w.force(root)), slotSize)
+	w.next = start>>blockBits + 1
+	w.open = append(w.open, openBlock{start >> blockBits, int(start % BlockSize)})
+	w.metaBlk = uint32(start >> blockBits)
+	if start%BlockSize == 0 {
+		// readdir(3) may take inode number 0 for no entry at all.
+		w.metaBlk--
+	}
+	err := w.tour(root, func(n, _ *Node) error {
+		if err := w.placeInode(n); err != nil {
+			return &NodeError{pathOf(root, n), err}
+		}
+		return nil
+	}, func(n, _ *Node) error {
+		if full := n.fullBlocks(w.xattrsOf(n).size); full > 0 {
+			n.block = uint32(w.blocks(full))
+		}
+		return w.full()
+	})
+	w.metaSize = w.next << blockBits
+	if err == nil && w.metaSize+roundUp(w.dataSize, BlockSize) > nullBlock<<blockBits {
+		err = fmt.Errorf("%w: %d bytes of metadata and %d of data", ErrTooBig, w.metaSize, w.dataSize)
+	}
+	return err
+}
+
+func (w *writer) full() error {
+	if w.next >= nullBlock {
+		return fmt.Errorf("%w: metadata of more than 16 TiB", ErrTooBig)
+	}
+	return nil
+}
+
+// fullBlocks is how many blocks of a directory are not inline: all, where the
+// last has no room behind the inode and xattrs of this size.
+func (n *Node) fullBlocks(xattrs int) int64 {
+	tail := int(n.bytes % BlockSize)
+	if tail == 0 || extendedSize+xattrs+tail > BlockSize {
+		return (n.bytes + BlockSize - 1) >> blockBits
+	}
+	return n.bytes >> blockBits
+}
+
+// longTarget tells whether a symbolic link does not fit behind its inode.
+func (n *Node) longTarget(xattrs int) bool {
+	return extendedSize+xattrs+len(n.Target) > BlockSize
+}
+
+// placeInode gives an inode its position: in the first block with room for it
+// and what belongs to it, or in new blocks. Nothing but xattrs and block maps
+// may cross the border of a block, and they do where they are larger than one.
+func (w *writer) placeInode(n *Node) error {
+	xattrs := w.xattrsOf(n).size
+	if xattrs > maxXattrs {
+		return fmt.Errorf("%w: %d bytes of xattrs", ErrXattr, xattrs)
+	}
+	size := int64(extendedSize + xattrs)
+	switch n.Mode & modeType {
+	case modeRegular:
+		if len(n.Inline) > 0 {
+			size += int64(len(n.Inline))
+		} else {
+			size += MapSize(n)
+		}
+	case modeDir:
+		if n.fullBlocks(xattrs) == n.bytes>>blockBits {
+			size += n.bytes % BlockSize
+		}
+	case modeSymlink:
+		if n.longTarget(xattrs) {
+			n.block = uint32(w.blocks(1))
+		} else {
+			size += int64(len(n.Target))
+		}
+	}
+	n.nid = uint64(w.allocate(size)-int64(w.metaBlk)<<blockBits) / slotSize
+	return w.full()
+}
+
+// allocate returns the position of size new bytes.
+func (w *writer) allocate(size int64) int64 {
+	for i := range w.open {
+		b := &w.open[i]
+		if int64(BlockSize-b.used) < size {
+			continue
+		}
+		pos := b.block<<blockBits + int64(b.used)
+		b.used = roundUp(b.used+int(size), slotSize)
+		if BlockSize-b.used < extendedSize {
+			w.open = slices.Delete(w.open, i, i+1)
+		}
+		return pos
+	}
+	first := w.blocks((size + BlockSize - 1) >> blockBits)
+	used := int(roundUp(size, slotSize) % BlockSize)
+	if used != 0 && BlockSize-used >= extendedSize {
+		w.open = append(w.open, openBlock{w.next - 1, used})
+	}
+	return first << blockBits
+}
+
+// blocks returns the first of count new blocks, and gives up blocks that are
+// now too far behind.
+func (w *writer) blocks(count int64) int64 {
+	first := w.next
+	w.next += count
+	w.open = slices.DeleteFunc(w.open, func(b openBlock) bool { return b.block < w.next-reach })
+	return first
+}

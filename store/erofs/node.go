@@ -1,0 +1,248 @@
+package erofs
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// MaxDepth is how many directories may lie below each other. A path of
+// PATH_MAX bytes has 2048 at most.
+const MaxDepth = 4096
+
+// Errors of Write about a node, in a NodeError.
+var (
+	ErrXattr  = errors.New("xattr that EROFS cannot hold")
+	ErrInline = errors.New("too large to be inline")
+	ErrNode   = errors.New("malformed node")
+	ErrTooBig = errors.New("beyond the limits of EROFS")
+)
+
+// NodeError tells which node cannot be written.
+type NodeError struct {
+	Path string // from the root, "." for the root itself
+	Err  error
+}
+
+func (e *NodeError) Error() string { return e.Path + ": " + e.Err.Error() }
+
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// Node is one inode of a tree to be written.
+type Node struct {
+	Mode   uint32 // st_mode: type and permission bits (inode(7))
+	UID    uint32
+	GID    uint32
+	Nsec   uint32 // nanoseconds of the time of last modification
+	Sec    int64  // its seconds since 1970; any value
+	Rdev   uint64 // devices: st_rdev, as stat(2) returns it
+	Size   int64  // regular files: bytes
+	Target string // symbolic links
+
+	// Xattrs are whole names ("user.comment") and values; ACLs are
+	// "system.posix_acl_access" and "system.posix_acl_default" with the value
+	// that getxattr(2) returns. See CheckXattr.
+	Xattrs map[string][]byte
+
+	// Inline is the whole content of a small regular file, which is then
+	// written behind the inode. It has Size bytes, InlineMax at most.
+	Inline []byte
+
+	// Extents is where the content of a regular file lies that is not inline,
+	// in ascending order of FileOffset. What lies between them is a hole, and
+	// so is what is behind the last of them.
+	Extents []Extent
+
+	// Children are the entries of a directory, in any order; Write sorts them
+	// in place. The same *Node under several names is a hard link.
+	Children []Child
+
+	// What follows belongs to the writer that is at work.
+	writer *writer
+	nid    uint64
+	ino    uint32 // position in the order of writing, from 1; 0: none yet
+	nlink  uint32
+	block  uint32 // first block of a directory's full blocks, or of a long symbolic link
+	last   uint32 // directory: index of the first entry of its last block
+	bytes  int64  // directory: size
+}
+
+// Child is one entry of a directory. Name has 1 to 255 bytes, any but '/' and
+// NUL, and is not "." or "..".
+type Child struct {
+	Name string
+	Node *Node
+}
+
+// Extent is a part of a file that lies in one piece in the data area. Offsets
+// are multiples of BlockSize, and so is Length, but where the extent ends at
+// the end of the file; what is behind that end in the last block of the data
+// has to be zero, since a mapping (mmap(2)) shows it. Extents of the same or of
+// different files may share data.
+type Extent struct {
+	FileOffset int64
+	Length     int64
+	DataOffset int64 // within the data area
+}
+
+// InlineMax returns the largest content, in bytes, that can be inline in a node
+// with these xattrs. It is 4032 without any and may be 0.
+func InlineMax(n *Node) int {
+	size := extendedSize
+	if len(n.Xattrs) > 0 {
+		size += xattrHeadSize
+		for name, value := range n.Xattrs {
+			_, rest := splitXattr(name)
+			size += entrySize(rest, value)
+		}
+	}
+	return max(0, BlockSize-size)
+}
+
+// MapSize returns the size, in bytes, of the block map that a regular file
+// needs, which becomes part of the metadata: 4 bytes a chunk. It is 0 for a
+// file that lies in one piece, and 4 for one that is a hole; in other files the
+// chunks are as large as the alignment of all borders between data and holes,
+// and between data of different places, permits.
+func MapSize(n *Node) int64 {
+	if n.Mode&modeType != modeRegular || len(n.Inline) > 0 {
+		return 0
+	}
+	_, entries := mapping(n)
+	return entries * mapEntrySize
+}
+
+// mapping returns the chunk size of a file, as the power of two by which it
+// exceeds BlockSize, and the number of chunks; 0 chunks where the file is in
+// one piece.
+func mapping(n *Node) (chunkBits uint, entries int64) {
+	blocks := (n.Size + BlockSize - 1) >> blockBits
+	borders := int64(0) // the bits of all borders, in blocks
+	var end, data int64 // of the extent before, in blocks
+	for i, e := range n.Extents {
+		start, from := e.FileOffset>>blockBits, e.DataOffset>>blockBits
+		if i == 0 && start == 0 || i > 0 && start == end && from == data {
+			// Goes on from where the extent before, or the file, begins.
+		} else {
+			borders |= start | end
+		}
+		length := (e.Length + BlockSize - 1) >> blockBits
+		end, data = start+length, from+length
+	}
+	if end < blocks {
+		borders |= end
+	} else if borders == 0 {
+		return 0, 0
+	}
+	chunkBits = maxChunkBits
+	if borders != 0 {
+		chunkBits = min(chunkBits, uint(bits.TrailingZeros64(uint64(borders))))
+	}
+	// No larger than needed to have the whole file in one.
+	chunkBits = min(chunkBits, uint(bits.Len64(uint64(blocks-1))))
+	return chunkBits, (blocks-1)>>chunkBits + 1
+}
+
+// check returns what is wrong with a node itself, its children aside.
+func (n *Node) check(dataSize int64) error {
+	if n.Mode > 0xffff || direntType(n.Mode) == 0 {
+		return fmt.Errorf("%w: mode %#o", ErrNode, n.Mode)
+	}
+	if n.Nsec >= 1e9 {
+		return fmt.Errorf("%w: %d nanoseconds", ErrNode, n.Nsec)
+	}
+	kind := n.Mode & modeType
+	switch {
+	case kind != modeRegular && (n.Size != 0 || len(n.Inline) > 0 || len(n.Extents) > 0):
+		return fmt.Errorf("%w: content, but not a regular file", ErrNode)
+	case kind != modeDir && len(n.Children) > 0:
+		return fmt.Errorf("%w: children, but not a directory", ErrNode)
+	case (kind == modeSymlink) != (n.Target != ""):
+		return fmt.Errorf("%w: symbolic links, and only they, have a target", ErrNode)
+	case len(n.Target) > maxTarget:
+		return fmt.Errorf("%w: a target of %d bytes", ErrTooBig, len(n.Target))
+	case strings.IndexByte(n.Target, 0) >= 0:
+		return fmt.Errorf("%w: NUL in the target", ErrNode)
+	case (kind == modeBlock || kind == modeChar) && n.Rdev > 0xffffffff:
+		return fmt.Errorf("%w: device %#x", ErrTooBig, n.Rdev)
+	}
+	for name, value := range n.Xattrs {
+		if err := CheckXattr(name, value); err != nil {
+			return err
+		}
+	}
+	if kind != modeRegular {
+		return nil
+	}
+	if len(n.Inline) > 0 {
+		if int64(len(n.Inline)) != n.Size || len(n.Extents) > 0 {
+			return fmt.Errorf("%w: inline content of %d bytes and %d extents for %d bytes", ErrNode, len(n.Inline), len(n.Extents), n.Size)
+		}
+		if most := InlineMax(n); len(n.Inline) > most {
+			return fmt.Errorf("%w: %d bytes of %d", ErrInline, len(n.Inline), most)
+		}
+		return nil
+	}
+	return checkExtents(n.Extents, n.Size, dataSize)
+}
+
+func checkExtents(extents []Extent, size, dataSize int64) error {
+	if size < 0 {
+		return fmt.Errorf("%w: size %d", ErrNode, size)
+	}
+	end := int64(0)
+	for _, e := range extents {
+		switch {
+		case (e.FileOffset|e.DataOffset)%BlockSize != 0 || e.FileOffset < end || e.DataOffset < 0 || e.Length <= 0,
+			e.Length > size-e.FileOffset && e.Length > roundUp(size-e.FileOffset, BlockSize),
+			e.Length%BlockSize != 0 && e.FileOffset+e.Length != size,
+			e.Length > dataSize-e.DataOffset:
+			return fmt.Errorf("%w: extent %+v of a file of %d bytes, %d bytes of data", ErrNode, e, size, dataSize)
+		}
+		end = e.FileOffset + e.Length
+	}
+	return nil
+}
+
+// sortChildren sorts the entries of a directory as the format demands, byte by
+// byte, and checks their names.
+func (n *Node) sortChildren() error {
+	byName := func(a, b Child) int { return cmp.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(n.Children, byName) {
+		slices.SortFunc(n.Children, byName)
+	}
+	for i, c := range n.Children {
+		switch {
+		case !validName(c.Name):
+			return fmt.Errorf("%w: bad name %q", ErrNode, c.Name)
+		case i > 0 && c.Name == n.Children[i-1].Name:
+			return fmt.Errorf("%w: two entries named %q", ErrNode, c.Name)
+		case c.Node == nil:
+			return fmt.Errorf("%w: no node for %q", ErrNode, c.Name)
+		}
+	}
+	return nil
+}
+
+// validName tells whether name can be that of a child.
+func validName(name string) bool {
+	return name != "" && len(name) <= maxName && name != "." && name != ".." &&
+		strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, 0) < 0
+}
+
+// xattrNames returns the names of a node's xattrs in order.
+func (n *Node) xattrNames() []string {
+	if len(n.Xattrs) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(n.Xattrs))
+}
+
+// entrySize is the size of an xattr, whose name without prefix is rest.
+func entrySize(rest string, value []byte) int {
+	return roundUp(xattrSize+len(rest)+len(value), xattrSize)
+}

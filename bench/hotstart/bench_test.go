@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -52,6 +55,55 @@ func TestCut(t *testing.T) {
 	want := ">t1\n" + strings.Repeat("A", pieceSize-10) + strings.Repeat("C", 10) + "\n>t2\n" + strings.Repeat("G", pieceSize) + "\n"
 	if got.String() != want {
 		t.Errorf("cut wrote %d bytes, want %d: pieces must not cross sequences, and ends are left out", got.Len(), len(want))
+	}
+}
+
+func TestTranscribe(t *testing.T) {
+	var text strings.Builder
+	if err := transcribe(&text, 100_000, 7); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	total := 0
+	for line := range strings.Lines(text.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if seen[line] {
+			t.Fatalf("%.40s is there twice", line)
+		}
+		seen[line] = true
+		if line[0] == '>' {
+			continue
+		}
+		total += len(line)
+		if len(line) < shortest || len(line) > 8*400 {
+			t.Errorf("a transcript of %d bases", len(line))
+		}
+	}
+	if total < 100_000 || total > 100_000+4*8*400 {
+		t.Errorf("%d bases, want 100000 or a gene more", total)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	d := &data{dir: t.TempDir(), log: t.Logf}
+	fasta := filepath.Join(d.dir, "all.fa")
+	var text strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&text, ">s%d\n%d%d\n", i, i, i)
+	}
+	if err := os.WriteFile(fasta, []byte(text.String()), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	path, err := d.spread("some.fa", fasta, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := ">s0\n00\n>s3\n33\n>s5\n55\n>s8\n88\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -47,6 +47,8 @@ type reference struct {
 	pairs [2]string // real reads; empty: generated
 	rna   string
 	large bool
+	// transcripts says that the FASTA file has too many sequences for wgsim.
+	transcripts bool
 }
 
 // caseMaker makes the cases of a benchmark.
@@ -100,7 +102,15 @@ outputs: {stdout: "${sample}.sam"}
 }
 
 func (m *caseMaker) kallisto(ref reference, fasta string) (*benchCase, error) {
-	pieces, err := m.pieces("pieces-"+ref.name+".fa", fasta)
+	var pieces string
+	var err error
+	if ref.large {
+		ref.transcripts = true
+		pieces, err = m.transcripts()
+		fasta = pieces
+	} else {
+		pieces, err = m.pieces("pieces-"+ref.name+".fa", fasta)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +169,15 @@ func (m *caseMaker) aligner(tool string, ref reference, fasta, index string, sin
 			rows[name] = []string{path}
 			continue
 		}
-		pair, err := m.pairs(ref.name, fasta, ref.pairs, n)
+		from, of := fasta, ref.name
+		if ref.transcripts {
+			var err error
+			of = "transcripts"
+			if from, err = m.spread(fmt.Sprintf("transcripts-%d.fa", n/2), fasta, n/2); err != nil {
+				return nil, err
+			}
+		}
+		pair, err := m.pairs(of, from, ref.pairs, n)
 		if err != nil {
 			return nil, err
 		}

@@ -30,7 +30,10 @@ const (
 	chunkSize = 10_000_000 // of a generated sequence, bases
 	// pieceSize is the length of what stands in for transcripts, bases.
 	pieceSize = 1500
-	seed      = 20180101
+	// shortest is the length of a generated transcript at least, bases: wgsim
+	// cuts no pairs from sequences under 650.
+	shortest = 700
+	seed     = 20180101
 )
 
 // data is where the prepared files lie. Every file and directory is made under
@@ -142,6 +145,85 @@ func cut(w io.Writer, fasta io.Reader) error {
 		}
 	}
 	return s.Err()
+}
+
+// transcripts is a generated transcriptome of largeSize bases. kallisto's index
+// is one of transcripts: for a genome as large, nearly all of whose k-mers differ,
+// it had not been made after half an hour.
+func (d *data) transcripts() (string, error) {
+	return d.make("transcripts.fa", func(path string) error {
+		return writeFile(path, func(w io.Writer) error { return transcribe(w, largeSize, seed+2) })
+	})
+}
+
+// transcribe writes transcripts of n bases together, or some more. Like those of
+// an animal they share exons: each gene has eight, of 100 to 400 random bases, and
+// up to four transcripts, one of all exons and others that leave some out.
+func transcribe(w io.Writer, n int, seed uint64) error {
+	const exons, isoforms = 8, 4
+	const all = 1<<exons - 1
+	r := rand.New(rand.NewPCG(seed, 0))
+	var exon [exons][]byte
+	for gene := 1; n > 0; gene++ {
+		for i := range exon {
+			exon[i] = exon[i][:0]
+			for range 100 + r.IntN(301) {
+				exon[i] = append(exon[i], bases[r.IntN(len(bases))])
+			}
+		}
+		written := map[int]bool{}
+		for i := range isoforms {
+			kept := all
+			if i > 0 {
+				kept = r.IntN(all+1) | r.IntN(all+1)
+			}
+			var t []byte
+			for j, e := range exon {
+				if kept>>j&1 == 1 {
+					t = append(t, e...)
+				}
+			}
+			if written[kept] || len(t) < shortest {
+				continue
+			}
+			written[kept] = true
+			n -= len(t)
+			if _, err := fmt.Fprintf(w, ">g%d.%d\n%s\n", gene, i+1, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// spread writes so many of a FASTA file's sequences, evenly spaced, of which each
+// must be one line. wgsim gives none of few pairs to many sequences.
+func (d *data) spread(name, fasta string, count int) (string, error) {
+	return d.make(name, func(path string) error {
+		return writeFile(path, func(w io.Writer) error {
+			text, err := os.ReadFile(fasta)
+			if err != nil {
+				return err
+			}
+			total := bytes.Count(text, []byte{'>'})
+			n, taken := 0, 0
+			for line := range bytes.Lines(text) {
+				if line[0] == '>' {
+					n++
+				}
+				if (n-1)*count/total < taken {
+					continue
+				}
+				if _, err := w.Write(line); err != nil {
+					return err
+				}
+				if line[0] != '>' {
+					taken++
+				}
+			}
+			return nil
+		})
+	})
 }
 
 // generate writes n random bases as FASTA sequences of chunkSize.

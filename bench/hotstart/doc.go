@@ -9,7 +9,9 @@
 //     or the process synth with so many megabytes.
 //   - A sample, where statistics are meant, is called a repetition. Those of
 //     the kinds that are compared alternate (A B A B), so that whatever else
-//     the machine does meets all of them, and the figure is their median.
+//     the machine does meets all of them, and the figure is their median. Where
+//     memory is too small for all of them at a time, copy is measured before the
+//     others.
 //   - opened is the time from the call of Start until the tool opened its
 //     input (for `ready: read`: until it read from it); whole is the time until
 //     its end was known.

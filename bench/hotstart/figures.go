@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
 )
@@ -72,9 +75,31 @@ func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
 func (b *benchmark) startOf(ctx context.Context, c *benchCase) (map[variant][]measured, map[variant]preparation, error) {
 	x := b.lab.open(c)
 	defer x.close()
+	got := map[variant][]measured{}
+	measure := func(variants []variant) error {
+		more, err := x.alternate(ctx, variants, startSample, b.repetitions(c))
+		maps.Copy(got, more)
+		return err
+	}
+	first := []variant{cold, plain, hot}
+	apart, err := crowded(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if apart {
+		can, err := x.prepareAll(ctx, plain)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := measure(can); err != nil {
+			return nil, nil, err
+		}
+		x.discard(plain)
+		first = []variant{cold, hot}
+	}
 	// A template of its own holds the tool's memory once more: it is not there
 	// while the others are measured.
-	can, err := x.prepareAll(ctx, cold, plain, hot)
+	can, err := x.prepareAll(ctx, first...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,22 +110,25 @@ func (b *benchmark) startOf(ctx context.Context, c *benchCase) (map[variant][]me
 		}
 		can = append(can, more...)
 	}
-	got, err := x.alternate(ctx, can, startSample, b.repetitions(c))
-	if err != nil {
+	if err := measure(can); err != nil {
 		return nil, nil, err
 	}
 	x.drop(forkHot)
 	if can, err = x.prepareAll(ctx, fork); err != nil {
 		return nil, nil, err
 	}
-	more, err := x.alternate(ctx, can, startSample, b.repetitions(c))
-	if err != nil {
-		return nil, nil, err
+	return got, x.prepared, measure(can)
+}
+
+// crowded tells whether memory does not hold what the kinds of start need at a
+// time: a process, the page file, and CRIU's own images. They are then measured
+// one after the other, or each would find the page cache as its neighbour left it.
+func crowded(c *benchCase) (bool, error) {
+	var mem unix.Sysinfo_t
+	if err := unix.Sysinfo(&mem); err != nil {
+		return false, err
 	}
-	if more[fork] != nil {
-		got[fork] = more[fork]
-	}
-	return got, x.prepared, nil
+	return uint64(c.synth)<<20*3 > mem.Totalram*uint64(mem.Unit)/10*9, nil
 }
 
 // compare records one figure of every variant, against cold and, for hot,

@@ -34,7 +34,6 @@ type options struct {
 	work, tools, references, parts, sizes, rates string
 
 	reps   int
-	slow   bool
 	counts readCounts
 }
 
@@ -46,7 +45,6 @@ func benchMain() error {
 	flag.StringVar(&o.sizes, "synth", "256,1024,3072,8192", "sizes of the synthetic process, `MiB`; empty: none")
 	flag.StringVar(&o.parts, "parts", "start,memory,rate,storage", "what to measure; empty: only prepare the data")
 	flag.StringVar(&o.rates, "storage", "30,110", "speeds of storage, `MB/s`; 0: as it is")
-	flag.BoolVar(&o.slow, "slow-indexes", false, "also make the index that takes over an hour (kallisto, large)")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
 	flag.IntVar(&o.counts.start, "start-reads", 2000, "records of the sample that shows the start")
 	flag.IntVar(&o.counts.short, "short-reads", 20000, "records of the shorter of the samples that show the mapping rate")
@@ -143,10 +141,6 @@ func (o *options) cases(work string, log func(string, ...any)) ([]*benchCase, er
 			make, ok := m.tools()[tool]
 			if !ok {
 				return nil, fmt.Errorf("there is no tool %q; there are %s", tool, strings.Join(toolOrder, ", "))
-			}
-			if tool == "kallisto" && ref.large && !o.slow {
-				log("kallisto-large is left out: its index takes over an hour to make (-slow-indexes)")
-				continue
 			}
 			c, err := make(ref, fasta)
 			if err != nil {

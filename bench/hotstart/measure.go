@@ -100,6 +100,12 @@ func (b *bench) drop(v variant) {
 	}
 }
 
+// discard drops v and removes its snapshots.
+func (b *bench) discard(v variant) {
+	b.drop(v)
+	os.RemoveAll(b.store(v))
+}
+
 func (b *bench) store(v variant) string {
 	return filepath.Join(b.dir, "store", b.name, v.store())
 }

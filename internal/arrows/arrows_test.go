@@ -47,6 +47,9 @@ var rooms = map[string]room{
 		imports: []string{"store/chunker", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/origin": {
+		imports: []string{"store/object"},
+	},
 	"store/chunker": {
 		modules: []string{"github.com/zeebo/blake3"},
 	},

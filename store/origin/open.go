@@ -1,0 +1,135 @@
+package origin
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"premix/store/object"
+)
+
+// Options say how origins are reached. The zero value is of use.
+type Options struct {
+	// Proxies are tried in order: URLs (http://HOST:PORT, https://, socks5://)
+	// and the word DIRECT. None: as the environment says (HTTP_PROXY and so on).
+	Proxies []string
+	// Credentials of origins and proxies; nil for none.
+	Credentials *Credentials
+	// CAFile holds certificates (PEM) that are trusted besides the system's.
+	CAFile string
+	// CertFile and KeyFile identify this client (PEM). They are shown to the
+	// origin's own host only.
+	CertFile, KeyFile string
+	// PlainHTTP is for registries without TLS; those on this machine need it not.
+	PlainHTTP bool
+	// UserAgent is sent to servers; "premix" where it is empty.
+	UserAgent string
+
+	Connections int           // at once to one origin; default 32
+	Connect     time.Duration // limit for connecting and for TLS; default 10 s
+	Header      time.Duration // limit for the first byte of an answer; default 30 s
+	Stall       time.Duration // a body must bring StallBytes in every such time; default 15 s
+	StallBytes  int64         // default 64 KiB
+
+	// What follows is for groups.
+
+	Fetches   int           // objects on their way at once; default 64
+	Patience  time.Duration // how long a fetch waits for origins to come back; default 20 s, below 0 not at all
+	Rest      time.Duration // how long an origin rests after its first failure; default 500 ms
+	RestMost  time.Duration // and after many; default 10 s
+	Hedge     bool          // ask a second origin where the first is slower than 99 of 100 of its answers
+	Cooldown  time.Duration // how long an origin that was wrong is asked last; default 1 min
+	OnFetch   func(origin string, d object.Digest, bytes int, took time.Duration, err error)
+	OnRecover func(origin string) // an origin serves again
+}
+
+func (o Options) filled() Options {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.Connect, 10*time.Second)
+	set(&o.Header, 30*time.Second)
+	set(&o.Stall, 15*time.Second)
+	set(&o.Patience, 20*time.Second)
+	set(&o.Rest, 500*time.Millisecond)
+	set(&o.RestMost, 10*time.Second)
+	set(&o.Cooldown, time.Minute)
+	if o.StallBytes <= 0 {
+		o.StallBytes = 64 << 10
+	}
+	if o.Connections <= 0 {
+		o.Connections = 32
+	}
+	if o.Fetches <= 0 {
+		o.Fetches = 64
+	}
+	if o.UserAgent == "" {
+		o.UserAgent = "premix"
+	}
+	return o
+}
+
+// OpenError says that what was given is not an origin.
+type OpenError struct {
+	Origin string // without credentials
+	Err    error
+	Way    string
+}
+
+func (e *OpenError) Error() string { return fmt.Sprintf("origin %s: %v", e.Origin, e.Err) }
+func (e *OpenError) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *OpenError) Hint() string { return e.Way }
+
+// Open returns the origin at a path of a directory, or at a URL: file://,
+// http://, https://, or oci://HOST/REPOSITORY. Nothing is connected to yet. The
+// error is an [OpenError].
+func Open(s string, o Options) (Origin, error) {
+	scheme, _, found := strings.Cut(s, "://")
+	if !found {
+		if s == "" {
+			return nil, &OpenError{"\"\"", errors.New("it is empty"), "name a directory, or a URL that begins with http://, https:// or oci://"}
+		}
+		return NewDir(s)
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		// The error of url.Parse quotes all of it, with a password perhaps.
+		return nil, &OpenError{scheme + "://...", errors.New("it is no URL"), "write it as in https://example.org/store"}
+	}
+	if u.User != nil {
+		return nil, &OpenError{u.Redacted(), errors.New("user and password do not belong into a URL, where other users of this machine see them"),
+			"put a line `machine " + u.Host + " login USER password PASSWORD` into the credentials file"}
+	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("a query or fragment has no place in it"), "the URL of a store is that of its root directory"}
+	}
+	switch scheme {
+	case "file":
+		if u.Host != "" && u.Host != "localhost" {
+			return nil, &OpenError{s, errors.New("a file is on this machine"), "write file:///PATH"}
+		}
+		return NewDir(u.Path)
+	case "http", "https":
+		return NewHTTP(u, o)
+	}
+	return nil, &OpenError{s, fmt.Errorf("%q is no scheme of an origin", scheme), "name a directory, or a URL that begins with http://, https:// or oci://"}
+}
+
+// OpenAll returns the group of the origins that are named.
+func OpenAll(names []string, o Options) (*Group, error) {
+	var all []Origin
+	for _, s := range names {
+		one, err := Open(s, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return NewGroup(all, o), nil
+}

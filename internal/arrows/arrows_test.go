@@ -57,6 +57,10 @@ var rooms = map[string]room{
 		imports: []string{"store/erofs"},
 		modules: []string{"golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/cache": {
+		imports: []string{"store/tree", "store/object"},
+		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
+	},
 	"store/tree": {
 		imports: []string{"store/object"},
 	},

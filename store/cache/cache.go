@@ -1,0 +1,427 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// Format is what the file called format says in a cache's directory.
+const Format = "premix cache 1"
+
+// Options say how much a cache may take, and how it fetches.
+type Options struct {
+	Quota int64 // bytes that it may allocate on disk; 0: no other bound than Floor
+	Floor int64 // bytes to leave free on the partition, whoever fills it
+
+	RAMDir   string // on a tmpfs, for trees pinned in memory, and for nothing else; empty: none
+	RAMQuota int64  // bytes that may be allocated there; 0: what the tmpfs has
+
+	VerifyAlways bool // hash a chunk at every read
+
+	Fetches int           // fetches at once, 32 if 0; half as many more where readers wait
+	Window  int64         // bytes that readahead takes in memory, 64 MiB if 0
+	Timeout time.Duration // of the fetch of an object, with all tries; 90 s if 0
+}
+
+// Cache is what a node has of its trees. All methods are safe for concurrent use.
+type Cache struct {
+	dir  string
+	o    Options
+	lock *os.File
+	disk *volume
+	ram  *volume      // nil where there is no RAMDir
+	own  atomic.Int64 // bytes of disk that the cache takes besides its trees
+
+	ctx  context.Context
+	end  context.CancelFunc
+	tend sync.WaitGroup
+
+	flights *flights
+	index   *index
+
+	clock   atomic.Uint64 // generation
+	touches atomic.Uint64 // since the clock's last tick
+	stride  atomic.Uint64 // touches in a tick
+	chunks  atomic.Int64  // present, in all trees
+
+	evicting sync.Mutex
+	victims  []victim // under evicting; oldest last
+	scanned  uint64   // under evicting: generation at the last look for victims
+	evicted  atomic.Int64
+	full     atomic.Bool // the last chunk could not be kept
+
+	mu       sync.Mutex
+	closed   bool
+	trees    map[object.Digest]*Tree
+	numbered map[uint32]*Tree
+	last     uint32 // number given
+}
+
+// maxGeneration is above every generation: everything may be evicted.
+const maxGeneration = math.MaxUint64
+
+// firstGeneration is that of a cache just opened. Chunks from before have those
+// that present tells, from 1 to 255.
+const firstGeneration = 256
+
+// Open opens the cache in a directory, and makes it if there is none. The errors
+// that a caller may want to tell apart are [InUseError] and [FormatError].
+func Open(dir string, o Options) (*Cache, error) {
+	if o.Fetches <= 0 {
+		o.Fetches = 32
+	}
+	if o.Window <= 0 {
+		o.Window = 64 << 20
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 90 * time.Second
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cache{
+		dir: dir, o: o,
+		disk:     &volume{dir: dir, quota: o.Quota, floor: o.Floor},
+		flights:  newFlights(o.Fetches, o.Window),
+		index:    &index{m: map[uint64]uint64{}},
+		trees:    map[object.Digest]*Tree{},
+		numbered: map[uint32]*Tree{},
+	}
+	c.clock.Store(firstGeneration)
+	c.stride.Store(1)
+	c.ctx, c.end = context.WithCancel(context.Background())
+	if err := c.open(); err != nil {
+		c.end()
+		if c.lock != nil {
+			err = errors.Join(err, c.lock.Close())
+		}
+		return nil, fmt.Errorf("open the cache: %w", err)
+	}
+	c.tend.Go(c.tendLoop)
+	return c, nil
+}
+
+func (c *Cache) open() error {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if c.lock, err = lockDir(c.dir); err != nil {
+		return err
+	}
+	if err := c.checkFormat(); err != nil {
+		return err
+	}
+	for _, name := range []string{"trees", "pins", "trash"} {
+		if err := os.MkdirAll(filepath.Join(c.dir, name), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := c.checkPunching(); err != nil {
+		return err
+	}
+	if c.o.RAMDir != "" {
+		ram, err := filepath.Abs(c.o.RAMDir)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(ram, 0o700); err != nil {
+			return err
+		}
+		c.ram = &volume{dir: ram, quota: c.o.RAMQuota}
+	}
+	running := filepath.Join(c.dir, "running")
+	_, err = os.Lstat(running)
+	crashed := err == nil
+	if err := os.WriteFile(running, nil, 0o600); err != nil {
+		return err
+	}
+	if err := c.emptyTrash(); err != nil {
+		return err
+	}
+	if err := c.readTrees(crashed); err != nil {
+		return err
+	}
+	c.accountOwn()
+	return nil
+}
+
+// lockDir takes the lock of a cache's directory for this process.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			b := make([]byte, 32)
+			n, _ := f.ReadAt(b, 0) // whatever is there: it only names the process
+			pid, _ := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+			err = &InUseError{dir, pid}
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if _, err := f.WriteAt(fmt.Appendln(nil, os.Getpid()), 0); err != nil && !errors.Is(err, unix.ENOSPC) {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (c *Cache) checkFormat() error {
+	path := filepath.Join(c.dir, "format")
+	b, err := os.ReadFile(path)
+	switch {
+	case err == nil:
+		if got := strings.TrimSpace(string(b)); got != Format {
+			return &FormatError{c.dir, fmt.Sprintf("its format is %.40q, this premix reads %q", got, Format)}
+		}
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != "lock" && name != "lost+found" && name != "format.tmp" {
+			return &FormatError{c.dir, fmt.Sprintf("it holds %q, but nothing says that it is a cache", name)}
+		}
+	}
+	return writeWhole(path, []byte(Format+"\n"))
+}
+
+// checkPunching finds out whether the file system can do what eviction needs.
+func (c *Cache) checkPunching() error {
+	f, err := os.Create(filepath.Join(c.dir, "trash", "probe"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = f.Truncate(2 * block)
+	if err == nil {
+		err = (&image{f: f}).punch(0, block)
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return &FormatError{c.dir, "its file system cannot punch holes into files"}
+	}
+	return errors.Join(err, os.Remove(f.Name()))
+}
+
+func (c *Cache) emptyTrash() error {
+	trash := filepath.Join(c.dir, "trash")
+	entries, err := os.ReadDir(trash)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(trash, e.Name())))
+	}
+	return err
+}
+
+// readTrees finds out what is there from before.
+func (c *Cache) readTrees(crashed bool) error {
+	pins, err := c.readPins()
+	if err != nil {
+		return err
+	}
+	if err := c.cleanRAM(pins); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(c.dir, "trees"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		d, err := object.ParseDigest(e.Name())
+		if err == nil {
+			err = c.readTree(d, pins[d], crashed)
+		}
+		if err != nil {
+			// Without a manifest that is what its name says, nothing of it is of use.
+			if err := os.Rename(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return c.emptyTrash()
+}
+
+func (c *Cache) trashName(name string) string {
+	return filepath.Join(c.dir, "trash", fmt.Sprintf("%s-%d", name, time.Now().UnixNano()))
+}
+
+func (c *Cache) readTree(d object.Digest, pin pinKind, crashed bool) error {
+	dir := filepath.Join(c.dir, "trees", d.String())
+	if err := removeIfThere(filepath.Join(dir, "manifest.tmp")); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "manifest"))
+	if err != nil {
+		return err
+	}
+	if object.Sum(content) != d {
+		return &object.CorruptError{Digest: d, Reason: "the manifest on disk is another"}
+	}
+	m, err := tree.ParseManifest(content)
+	if err != nil {
+		return err
+	}
+	t := newTree(c, d, m)
+	t.pin.Store(uint32(pin))
+	c.enrol(t)
+	if info, err := os.Stat(dir + "/image"); err == nil {
+		t.lastUse.Store(info.ModTime().Unix())
+	}
+	t.accountMeta()
+	return t.readImages(crashed)
+}
+
+// enrol makes a tree known. Under c.mu, or before anybody else knows the cache.
+func (c *Cache) enrol(t *Tree) {
+	c.last++
+	t.number = c.last
+	c.trees[t.digest], c.numbered[t.number] = t, t
+}
+
+// all returns the trees that there are.
+func (c *Cache) all() []*Tree {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]*Tree, 0, len(c.trees))
+	for _, t := range c.trees {
+		list = append(list, t)
+	}
+	return list
+}
+
+func (c *Cache) byNumber(n uint32) *Tree {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.numbered[n]
+}
+
+func (c *Cache) tree(d object.Digest) (*Tree, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.trees[d]; t != nil {
+		return t, nil
+	}
+	return nil, &NotCachedError{d}
+}
+
+// mayHave tells whether a chunk with this digest may be on this machine.
+func (c *Cache) mayHave(d object.Digest) bool {
+	_, _, ok := c.index.find(d)
+	return ok
+}
+
+// touch says that a chunk was used. A tick of the clock takes as many touches of
+// chunks not touched since the last one as make 256 generations of a round
+// through everything that is present: exact for few chunks, cheap for many.
+func (c *Cache) touch(pg *page, i int) {
+	now := c.clock.Load()
+	if pg.used[i].Load() == now {
+		return
+	}
+	pg.used[i].Store(now)
+	if c.touches.Add(1) >= c.stride.Load() {
+		c.touches.Store(0)
+		c.clock.Add(1)
+	}
+}
+
+// accountOwn tells the disk's volume what the directories and small files take.
+func (c *Cache) accountOwn() {
+	n := allocatedAt(c.dir)
+	for _, name := range []string{"format", "lock", "running", "trees", "trash"} {
+		n += allocatedAt(filepath.Join(c.dir, name))
+	}
+	pins := filepath.Join(c.dir, "pins")
+	n += allocatedAt(pins)
+	entries, err := os.ReadDir(pins)
+	if err == nil { // what can't be listed is counted next time
+		for _, e := range entries {
+			n += allocatedAt(filepath.Join(pins, e.Name()))
+		}
+	}
+	c.disk.add(n - c.own.Swap(n))
+}
+
+// tendLoop does what nobody waits for: it notices that others fill the disk, or
+// that the file system has allocated more for what it holds, and remembers on
+// disk what was used when.
+func (c *Cache) tendLoop() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.tendOnce(n%300 == 0)
+	}
+}
+
+func (c *Cache) tendOnce(save bool) {
+	c.accountOwn()
+	for _, t := range c.all() {
+		if im := t.image.Load(); im != nil {
+			im.account()
+		}
+		if t.unsynced.Swap(false) {
+			if err := syncFile(t.dir + "/manifest"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.stats.diskErrors.Add(1)
+			}
+		}
+		if save {
+			t.saveRecency()
+		}
+	}
+	c.stride.Store(max(1, uint64(c.chunks.Load())/256))
+	c.makeRoom(c.disk, 0, maxGeneration)
+}
+
+// Close waits for what is being written and gives the directory up. Trees that
+// are still open fail from then on.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.end()
+	c.flights.close()
+	c.tend.Wait()
+	var err error
+	for _, t := range c.all() {
+		t.saveRecency()
+		t.imageMu.Lock()
+		t.gone = true
+		if im := t.image.Swap(nil); im != nil {
+			err = errors.Join(err, im.close())
+		}
+		t.imageMu.Unlock()
+	}
+	return errors.Join(err, removeIfThere(filepath.Join(c.dir, "running")), c.lock.Close())
+}

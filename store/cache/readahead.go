@@ -1,0 +1,133 @@
+package cache
+
+import (
+	"sort"
+	"sync"
+)
+
+const (
+	// nearby is how far from where a stream is expected to go on a read may begin
+	// and still belong to it: the kernel's readahead asks for several pieces at
+	// once, and they arrive in any order.
+	nearby = 256 << 10
+	// settledRun is how much must have been read in order before it is believed.
+	settledRun = 256 << 10
+	// manyStreams is how many readers of a tree are told apart.
+	manyStreams = 16
+)
+
+// stream is a reader that goes through the image in order.
+type stream struct {
+	next  int64  // where it goes on
+	run   int64  // bytes read in order so far
+	asked int64  // up to where chunks were asked for
+	used  uint64 // when it was last seen, in reads
+}
+
+type streams struct {
+	mu    sync.Mutex
+	reads uint64
+	list  []stream
+}
+
+func (s *streams) reset() {
+	s.mu.Lock()
+	s.list = nil
+	s.mu.Unlock()
+}
+
+// saw notes a read, and returns which part of the image should be asked for
+// ahead. The window is as long as what was read in order: a reader who stops
+// early wastes at most as much as he used.
+func (s *streams) saw(off, n, window int64) (from, to int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	var st, oldest *stream
+	for i := range s.list {
+		e := &s.list[i]
+		if off >= e.next-nearby && off <= e.next+nearby && (st == nil || abs(e.next-off) < abs(st.next-off)) {
+			st = e
+		}
+		if oldest == nil || e.used < oldest.used {
+			oldest = e
+		}
+	}
+	if st == nil {
+		if len(s.list) < manyStreams {
+			s.list = append(s.list, stream{})
+			oldest = &s.list[len(s.list)-1]
+		}
+		*oldest = stream{off + n, n, 0, s.reads}
+		st = oldest
+	} else {
+		st.used = s.reads
+		if gain := off + n - st.next; gain > 0 {
+			st.run += min(gain, n)
+			st.next = off + n
+		}
+	}
+	if st.run < settledRun {
+		return 0, 0
+	}
+	from, to = max(st.asked, st.next), st.next+min(st.run, window)
+	if to <= from {
+		return 0, 0
+	}
+	st.asked = to
+	return from, to
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+// ahead asks for what a reader who reads at off will want next.
+func (t *Tree) ahead(off, n int64) {
+	window := t.c.o.Window
+	if t.c.full.Load() {
+		window = min(window, recentBytes/4) // what can't be kept must be read before it is forgotten
+	}
+	from, to := t.streams.saw(off, n, window)
+	to = min(to, t.manifest.Size)
+	if from < to {
+		t.askRange(from, to, readahead)
+	}
+}
+
+// askRange asks for the chunks of a part of the image. Where an index page is not
+// known yet, it is fetched and the rest asked for afterwards.
+func (t *Tree) askRange(from, to int64, p priority) {
+	for from < to {
+		k := t.pageNumberAt(from)
+		pg := t.pages[k].Load()
+		if pg == nil {
+			ctx := t.use().ctx
+			go func() {
+				if _, err := t.page(ctx, k); err == nil {
+					t.askRange(from, to, p)
+				}
+			}()
+			return
+		}
+		for i := pg.at(from); i < len(pg.digests) && pg.offs[i] < to; i++ {
+			if !pg.hole(i) && !pg.present(i) {
+				t.ask(pg, i, p)
+			}
+		}
+		from = pg.offs[len(pg.digests)]
+	}
+}
+
+// pageNumberAt returns the index page that the byte at off is in.
+func (t *Tree) pageNumberAt(off int64) int {
+	return sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off })
+}
+
+// metaAhead is the longest metadata that is fetched when a tree is opened. Who
+// has more inodes than that needs seldom wants all of them.
+const metaAhead = 32 << 20
+
+func (t *Tree) fetchMeta() {
+	if m := t.manifest.Meta; m > 0 && m < metaAhead && t.missing.Load() > 0 && t.use().fetcher != nil {
+		t.askRange(0, m, readahead)
+	}
+}

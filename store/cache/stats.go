@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// slowestKept is the number of slowest fetches that a tree remembers.
+const slowestKept = 8
+
+// counters are what happened to a tree since the cache was opened.
+type counters struct {
+	hits, misses            atomic.Int64 // chunks read
+	fetches, failed         atomic.Int64 // of objects
+	contentBytes, wireBytes atomic.Int64 // fetched
+	copied, copiedBytes     atomic.Int64 // chunks from other trees
+	errors                  atomic.Int64 // reads that failed
+	corrupt                 atomic.Int64 // chunks that were wrong on disk
+	passed                  atomic.Int64 // chunks that could not be kept
+	diskErrors              atomic.Int64 // writes or punches that failed, but for want of room
+	slowest                 slowest
+}
+
+// SlowFetch is a fetch that took long.
+type SlowFetch struct {
+	Chunk   int       `json:"chunk"`
+	Seconds float64   `json:"seconds"`
+	At      time.Time `json:"at"` // when it ended
+}
+
+type slowest struct {
+	floor atomic.Int64 // nanoseconds below which nothing is of interest
+	mu    sync.Mutex
+	list  []SlowFetch // slowest first
+}
+
+func (s *slowest) add(chunk int, took time.Duration) {
+	if int64(took) <= s.floor.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, SlowFetch{chunk, took.Seconds(), time.Now().UTC()})
+	slices.SortFunc(s.list, func(a, b SlowFetch) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	if len(s.list) > slowestKept {
+		s.list = s.list[:slowestKept]
+		s.floor.Store(int64(s.list[slowestKept-1].Seconds * float64(time.Second)))
+	}
+}
+
+func (n *counters) fetched(chunk int, size, stored int64, took time.Duration) {
+	n.fetches.Add(1)
+	n.contentBytes.Add(size)
+	n.wireBytes.Add(stored)
+	n.slowest.add(chunk, took)
+}
+
+// Stats are the figures of one tree. Those in the first group are of now, the
+// others count since the cache was opened. Bytes are those of the image unless
+// something else is said.
+type Stats struct {
+	Size          int64 `json:"size"`           // of the image, holes included
+	Chunks        int64 `json:"chunks"`         // holes included
+	PresentChunks int64 `json:"present_chunks"` // known holes included
+	PresentBytes  int64 `json:"present_bytes"`  // known holes included
+
+	Hits          int64       `json:"hits"`          // chunks read that were here
+	Misses        int64       `json:"misses"`        // chunks read that were waited for
+	Fetches       int64       `json:"fetches"`       // objects fetched, a bundle being one
+	FetchedBytes  int64       `json:"fetched_bytes"` // contents of chunks fetched
+	StoredBytes   int64       `json:"stored_bytes"`  // about what travelled: stored forms, without protocol
+	Copied        int64       `json:"copied"`        // chunks taken from other trees in the cache
+	CopiedBytes   int64       `json:"copied_bytes"`
+	FailedFetches int64       `json:"failed_fetches"`
+	Errors        int64       `json:"errors"`      // reads that failed
+	Corrupt       int64       `json:"corrupt"`     // chunks found to be wrong on disk
+	NotKept       int64       `json:"not_kept"`    // chunks for which there was no room
+	DiskErrors    int64       `json:"disk_errors"` // of writing and punching, want of room excepted
+	Slowest       []SlowFetch `json:"slowest,omitempty"`
+}
+
+// Stats returns the tree's figures. It is cheap.
+func (t *Tree) Stats() Stats {
+	n := &t.stats
+	total := int64(t.manifest.Chunks())
+	s := Stats{
+		Size: t.manifest.Size, Chunks: total,
+		PresentChunks: total - t.missing.Load(), PresentBytes: t.present.Load() + t.holes.Load(),
+		Hits: n.hits.Load(), Misses: n.misses.Load(),
+		Fetches: n.fetches.Load(), FailedFetches: n.failed.Load(),
+		FetchedBytes: n.contentBytes.Load(), StoredBytes: n.wireBytes.Load(),
+		Copied: n.copied.Load(), CopiedBytes: n.copiedBytes.Load(),
+		Errors: n.errors.Load(), Corrupt: n.corrupt.Load(),
+		NotKept: n.passed.Load(), DiskErrors: n.diskErrors.Load(),
+	}
+	n.slowest.mu.Lock()
+	s.Slowest = slices.Clone(n.slowest.list)
+	n.slowest.mu.Unlock()
+	return s
+}

@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// block is the unit in which file systems allocate, and that of the sums.
+const block = 4096
+
+// margin is what writing a chunk may allocate beyond the chunk: a block at
+// either edge, a block of present, and one of the file system's own for the
+// list of extents.
+const margin = 4 * block
+
+// volume is a place for image files, with its limits: the disk, or the memory.
+type volume struct {
+	dir   string
+	quota int64 // 0: none
+	floor int64
+
+	mu       sync.Mutex
+	used     int64 // bytes allocated, as last seen
+	reserved int64 // bytes that writers were promised
+}
+
+func (v *volume) add(n int64) {
+	v.mu.Lock()
+	v.used += n
+	v.mu.Unlock()
+}
+
+// lacks returns how many bytes must be freed before n more can be written: 0 or
+// less where there is room.
+func (v *volume) lacks(n int64) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lacksLocked(n)
+}
+
+func (v *volume) lacksLocked(n int64) int64 {
+	lack := -n
+	if v.quota > 0 {
+		lack = v.used + v.reserved + n - v.quota
+	}
+	if free, ok := v.free(); ok {
+		lack = max(lack, v.floor+v.reserved+n-free)
+	}
+	return lack
+}
+
+// free returns the bytes that an ordinary user may still write.
+func (v *volume) free() (int64, bool) {
+	var s unix.Statfs_t
+	if unix.Statfs(v.dir, &s) != nil {
+		return 0, false
+	}
+	return int64(s.Bavail) * s.Bsize, true
+}
+
+// reserve promises n bytes if there is room for them, and returns what lacks
+// otherwise.
+func (v *volume) reserve(n int64) (lack int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if lack = v.lacksLocked(n); lack > 0 {
+		return lack
+	}
+	v.reserved += n
+	return 0
+}
+
+func (v *volume) release(n int64) {
+	v.mu.Lock()
+	v.reserved -= n
+	v.mu.Unlock()
+}
+
+func (v *volume) usage() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.used
+}
+
+// allocated returns the bytes that an open file takes on disk.
+func allocated(f *os.File) int64 {
+	var s unix.Stat_t
+	if f == nil || unix.Fstat(int(f.Fd()), &s) != nil {
+		return 0
+	}
+	return s.Blocks * 512
+}
+
+// allocatedAt returns the bytes that something at a path takes on disk.
+func allocatedAt(path string) int64 {
+	var s unix.Stat_t
+	if unix.Lstat(path, &s) != nil {
+		return 0
+	}
+	return s.Blocks * 512
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,10 +18,10 @@ type fileSystem interface {
 	attr(ctx context.Context, node uint64) (attr, error)
 	// lookup returns node 0 and no error where there is no such name.
 	lookup(ctx context.Context, dir uint64, name string) (node uint64, a attr, err error)
-	// open returns the flags of an OPEN reply. ENOSYS says that files need not be
+	// openFile returns the flags of an OPEN reply. ENOSYS says that files need not be
 	// opened, and is remembered by the kernel.
-	open(ctx context.Context, node uint64) (flags uint32, err error)
-	opendir(ctx context.Context, node uint64) error
+	openFile(ctx context.Context, node uint64) (flags uint32, err error)
+	openDir(ctx context.Context, node uint64) error
 	// read fills p from off as far as the file goes.
 	read(ctx context.Context, node uint64, p []byte, off int64) (int, error)
 	// readdir calls emit with the entries from a cookie on (0 is the first), until
@@ -90,10 +91,10 @@ func (s *Server) answer(r *request) (bytes int, err error) {
 		r.out = append(r.out, target...)
 		return 0, nil
 	case opOpen:
-		flags, err := s.fs.open(ctx, r.node)
+		flags, err := s.fs.openFile(ctx, r.node)
 		return 0, s.answerOpen(r, flags, err)
 	case opOpendir:
-		return 0, s.answerOpen(r, 0, s.fs.opendir(ctx, r.node))
+		return 0, s.answerOpen(r, 0, s.fs.openDir(ctx, r.node))
 	case opRelease, opReleasedir:
 		return 0, s.room(r, 0)
 	case opRead:
@@ -254,7 +255,11 @@ func (s *Server) answerXattr(r *request) error {
 			return err
 		}
 		for _, n := range names {
-			value = append(append(value, n...), 0)
+			// The kernel's own file systems list these for the privileged only; who that
+			// is cannot be asked here.
+			if r.uid == 0 || !strings.HasPrefix(n, "trusted.") {
+				value = append(append(value, n...), 0)
+			}
 		}
 	}
 	switch {

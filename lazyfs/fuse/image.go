@@ -13,10 +13,9 @@ const imageNode = 2
 
 // imageFS is a directory with one file, the image.
 type imageFS struct {
-	img    Image
-	uid    uint32
-	gid    uint32
-	direct bool
+	img Image
+	uid uint32
+	gid uint32
 }
 
 func (f *imageFS) flags() uint64 { return initAsyncDIO }
@@ -47,17 +46,14 @@ func (f *imageFS) lookup(ctx context.Context, dir uint64, name string) (uint64, 
 	return imageNode, a, err
 }
 
-func (f *imageFS) open(_ context.Context, node uint64) (uint32, error) {
+func (f *imageFS) openFile(_ context.Context, node uint64) (uint32, error) {
 	if node != imageNode {
 		return 0, unix.EISDIR
-	}
-	if f.direct {
-		return openDirectIO | openKeepCache, nil
 	}
 	return openKeepCache, nil
 }
 
-func (f *imageFS) opendir(_ context.Context, node uint64) error {
+func (f *imageFS) openDir(_ context.Context, node uint64) error {
 	if node != rootID {
 		return unix.ENOTDIR
 	}

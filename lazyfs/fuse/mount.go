@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/store/erofs"
 )
 
 const device = "/dev/fuse"
@@ -19,7 +22,21 @@ const device = "/dev/fuse"
 // root of the mount. Name resolution in dir has to work without this process
 // asking itself: a relative dir is made absolute first.
 func MountImage(dir string, img Image, opts Options) (*Server, error) {
-	return mount(dir, img, opts, state{Kind: kindImage, Direct: opts.Direct})
+	return mount(dir, img, opts, state{Kind: kindImage})
+}
+
+// MountTree shows the tree that img holds in dir. An image that is none, or whose
+// beginning cannot be read, is not mounted.
+func MountTree(dir string, img Image, opts Options) (*Server, error) {
+	ctx, cancel := context.Background(), func() {}
+	if d := opts.withDefaults(); d.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+	}
+	defer cancel()
+	if _, err := erofs.Open(contextReader{ctx, img}, img.Size()); err != nil {
+		return nil, fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return mount(dir, img, opts, state{Kind: kindTree})
 }
 
 func mount(dir string, img Image, opts Options, st state) (*Server, error) {

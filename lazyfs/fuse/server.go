@@ -35,7 +35,7 @@ type Options struct {
 	InFlight int
 	// Memory bounds the bytes of large replies being made; 64 MiB where zero.
 	Memory int64
-	// ReadAhead is how far the kernel reads ahead, in KiB; 1024 where zero. Only
+	// ReadAhead is how far the kernel reads ahead, in KiB; 256 where zero. Only
 	// root can set it, elsewhere it stays at the kernel's 128.
 	ReadAhead int
 	// Suid and Dev let set-user-ID bits and device nodes of the tree have effect.
@@ -44,9 +44,6 @@ type Options struct {
 	// Private keeps other users out. A mount by root is for everybody otherwise; one
 	// by an ordinary user is always private.
 	Private bool
-	// Direct makes readers of the image file bypass the page cache; see doc.go. It is
-	// of MountImage only.
-	Direct bool
 	// Log is told of what is wrong with the connection itself, if not nil.
 	Log func(msg string)
 }
@@ -55,7 +52,7 @@ const (
 	defaultTimeout   = time.Minute
 	defaultInFlight  = 1024
 	defaultMemory    = 64 << 20
-	defaultReadAhead = 1024
+	defaultReadAhead = 256
 
 	maxRead = 1 << 20 // bytes of one READ: 256 pages, the kernel's limit without a sysctl
 

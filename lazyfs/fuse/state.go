@@ -24,7 +24,6 @@ type state struct {
 	Size    int64  `json:"size"`   // of the image, in bytes
 	Minor   uint32 `json:"minor"`  // version of the protocol; 0: INIT was not answered yet
 	Flags   uint64 `json:"flags"`  // of INIT, as agreed
-	Direct  bool   `json:"direct"` // Options.Direct
 }
 
 const stateVersion = 1
@@ -88,7 +87,9 @@ func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 func newFileSystem(st state, img Image) (fileSystem, error) {
 	switch st.Kind {
 	case kindImage:
-		return &imageFS{img: img, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), direct: st.Direct}, nil
+		return &imageFS{img: img, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}, nil
+	case kindTree:
+		return &treeFS{img: img}, nil
 	}
 	return nil, &StateError{fmt.Sprintf("%q is no kind of mount", st.Kind)}
 }

@@ -98,16 +98,10 @@ const (
 )
 
 // Flags of an OPEN reply.
-const (
-	openDirectIO  = 1 << 0
-	openKeepCache = 1 << 1
-)
+const openKeepCache = 1 << 1
 
-// Codes of what is sent without having been asked.
-const (
-	notifyStore  = 4
-	notifyResend = 7
-)
+// Code of what is sent without having been asked.
+const notifyResend = 7
 
 // uniqueResend marks, in the number of a request, one that has been delivered
 // before. The reply has to carry it too.

@@ -1,0 +1,316 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/store/chunker"
+	"premix/store/erofs"
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// Limits of the layout. They are part of what makes a tree's digest.
+const (
+	// Files of fewer bytes lie side by side, many in a chunk.
+	largeMin = 64 << 10
+	// In large files a piece of so many bytes that is all zeros, at an offset
+	// that is a multiple of it, is a hole.
+	holeSize = 64 << 10
+
+	chunkMin, chunkMean, chunkMax = 64 << 10, 256 << 10, 1 << 20
+	metaMin, metaMean, metaMax    = 256 << 10, 1 << 20, 4 << 20
+)
+
+var (
+	dataChunker = chunker.New(chunkMin, chunkMean, chunkMax)
+	metaChunker = chunker.New(metaMin, metaMean, metaMax)
+)
+
+// content is what a regular file holds, as a tree needs it.
+type content struct {
+	inline []byte        // of a file so small that it lies behind its inode
+	digest object.Digest // of a small file
+	bytes  []byte        // of a small file that was read just now
+	pieces []tree.Chunk  // of a large file; they cover it, the last one up to the end of its block
+	racy   bool          // it may change without its stamp changing: not to be cached
+}
+
+// fits tells whether c can be what a file with this node holds.
+func (c *content) fits(n *erofs.Node) bool {
+	switch classOf(n) {
+	case inline:
+		return int64(len(c.inline)) == n.Size
+	case small:
+		return !c.digest.IsZero()
+	case large:
+		var sum int64
+		for _, p := range c.pieces {
+			sum += p.Size
+		}
+		return sum == roundUp(n.Size)
+	}
+	return true
+}
+
+type class int
+
+const (
+	empty class = iota
+	inline
+	small
+	large
+)
+
+// classOf tells where the content of a regular file goes.
+func classOf(n *erofs.Node) class {
+	switch {
+	case n.Size == 0:
+		return empty
+	case n.Size <= int64(erofs.InlineMax(n)):
+		return inline
+	case n.Size < largeMin:
+		return small
+	}
+	return large
+}
+
+// tick is how long two changes of a file may have the same time: 10 ms where
+// the kernel's clock ticks 100 times a second, and 2 s on filesystems that keep
+// whole seconds or, like FAT, pairs of them.
+func tick(changeNsec int64) time.Duration {
+	if changeNsec == 0 {
+		return 2 * time.Second
+	}
+	return 20 * time.Millisecond
+}
+
+// read reads a file as often as needed to see one state of it. Where that is a
+// newer one than the walk saw, the entry is brought up to date, or, if it is
+// settled already, that is an error.
+func (p *publisher) read(ctx context.Context, e *entry, settled bool) (*content, error) {
+	changed := &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish when nobody writes to it, or a copy of it"}
+	for try := range retries + 1 {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		time.Sleep(time.Duration(try) * 20 * time.Millisecond)
+		c, err := p.readOnce(ctx, e, settled)
+		switch {
+		case err == nil && c != nil:
+			p.progress.ReadFiles.Add(1)
+			return c, nil
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENXIO):
+			changed.Reason, changed.Err = "it was removed or replaced while the directory was being read", err
+			return nil, changed
+		case err != nil:
+			return nil, sourceError(e.path(), err)
+		}
+	}
+	return nil, changed
+}
+
+// readOnce returns nil where the file changed while it was read.
+func (p *publisher) readOnce(ctx context.Context, e *entry, settled bool) (*content, error) {
+	f, err := openBelow(p.root, e.path())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var before, after unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &before); err != nil {
+		return nil, err
+	}
+	if before.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unix.ENOTDIR // it was replaced: see read
+	}
+	if s := stampOf(&before); s != e.stamp {
+		if settled {
+			return nil, nil
+		}
+		if s.ino != e.stamp.ino && (before.Nlink > 1 || e.nlink > 1) {
+			return nil, unix.ENOENT // links of it are not what the walk saw
+		}
+		if err := e.refresh(&before, int(f.Fd())); err != nil {
+			return nil, err
+		}
+	}
+	// A change in the tick of the last one would not show in the stamp. Once the
+	// tick is over it is before the reading, and does no harm.
+	c := &content{}
+	if d := tick(before.Ctim.Nsec); time.Since(time.Unix(before.Ctim.Sec, before.Ctim.Nsec)) < d {
+		if d > time.Second {
+			c.racy = true // too long to wait for; the next publish reads it again
+		} else {
+			time.Sleep(d)
+		}
+	}
+	switch classOf(e.node) {
+	case empty:
+	case inline:
+		c.inline, err = p.readAll(f, before.Size)
+	case small:
+		c.bytes, err = p.readAll(f, before.Size)
+		c.digest = object.Sum(c.bytes)
+	case large:
+		c.pieces, err = p.readLarge(ctx, f, before.Size)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, nil // it became shorter
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Fstat(int(f.Fd()), &after); err != nil {
+		return nil, err
+	}
+	if stampOf(&before) != stampOf(&after) {
+		return nil, nil
+	}
+	return c, nil
+}
+
+func (p *publisher) readAll(f *os.File, size int64) ([]byte, error) {
+	buf := make([]byte, size)
+	n, err := io.ReadFull(f, buf)
+	p.progress.ReadBytes.Add(int64(n))
+	return buf, err
+}
+
+// windows holds buffers for files and chunks on their way.
+var windows = sync.Pool{New: func() any { b := make([]byte, 2*chunkMax); return &b }}
+
+// readLarge cuts a file into holes and chunks, and stores the chunks.
+func (p *publisher) readLarge(ctx context.Context, f *os.File, size int64) ([]tree.Chunk, error) {
+	cut := &cutter{p: p}
+	buf := windows.Get().(*[]byte)
+	defer windows.Put(buf)
+	window := *buf
+	kept := 0 // bytes at the window's beginning that are read and not yet cut
+	for at := int64(0); at < size; {
+		if err := context.Cause(ctx); err != nil {
+			return cut.done(err)
+		}
+		n := int(min(chunkMax, size-at))
+		if _, err := io.ReadFull(io.NewSectionReader(f, at, int64(n)), window[kept:kept+n]); err != nil {
+			return cut.done(err)
+		}
+		p.progress.ReadBytes.Add(int64(n))
+		at += int64(n)
+		from, end := 0, kept+n
+		for pos := kept; pos < end; {
+			piece := min(holeSize, end-pos)
+			if zero(window[pos : pos+piece]) {
+				cut.data(window[from:pos], true)
+				cut.hole(int64(piece))
+				from = pos + piece
+			}
+			pos += piece
+		}
+		kept = copy(window, cut.data(window[from:end], at == size))
+		if kept == 0 && cut.inHole && at < size {
+			// The system may know how far the hole goes.
+			if next := nextData(f, at, size); next > at {
+				cut.hole(next - at)
+				at = next
+			}
+		}
+	}
+	return cut.done(nil)
+}
+
+// nextData returns from where on there may be data, at or behind off: a multiple
+// of holeSize, or the file's size.
+func nextData(f *os.File, off, size int64) int64 {
+	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return size
+	case err != nil:
+		return off // a filesystem that knows no holes
+	}
+	return min(size, max(off, next&^(holeSize-1)))
+}
+
+// zero tells whether all bytes of p, of which there are some, are zero.
+func zero(p []byte) bool { return p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1]) }
+
+// cutter makes chunks of one file's data and stores them in the background.
+type cutter struct {
+	p      *publisher
+	length int64 // of the data since the last hole
+	pieces []*tree.Chunk
+	inHole bool // the last of them is a hole
+
+	wg  sync.WaitGroup
+	mu  sync.Mutex
+	err error
+}
+
+// data cuts data that goes on from what was cut before, as far as that can be
+// decided, which is all of it where it ends here. It returns the rest.
+func (c *cutter) data(data []byte, ends bool) (rest []byte) {
+	for len(data) >= chunkMax || ends && len(data) > 0 {
+		n := dataChunker.Cut(data)
+		c.length += int64(n)
+		pad := 0
+		if n == len(data) && ends {
+			// Only a file's end is not one of a block. What fills its block is
+			// part of the chunk.
+			pad = int(-c.length & (erofs.BlockSize - 1))
+		}
+		c.chunk(data[:n], pad)
+		data = data[n:]
+	}
+	if ends {
+		c.length = 0
+	}
+	return data
+}
+
+func (c *cutter) chunk(data []byte, pad int) {
+	buf := windows.Get().(*[]byte)
+	block := append((*buf)[:0], data...)
+	block = append(block, make([]byte, pad)...)
+	piece := &tree.Chunk{Size: int64(len(block))}
+	c.pieces, c.inHole = append(c.pieces, piece), false
+	c.p.slots <- struct{}{}
+	c.wg.Go(func() {
+		defer func() { windows.Put(buf); <-c.p.slots }()
+		d, err := c.p.put(block)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		piece.Digest = d
+		c.err = errors.Join(c.err, err)
+	})
+}
+
+func (c *cutter) hole(length int64) {
+	length = (length + erofs.BlockSize - 1) &^ (erofs.BlockSize - 1)
+	if c.inHole {
+		c.pieces[len(c.pieces)-1].Size += length
+		return
+	}
+	c.pieces = append(c.pieces, &tree.Chunk{Size: length})
+	c.inHole = true
+}
+
+// done waits for the chunks to be stored.
+func (c *cutter) done(err error) ([]tree.Chunk, error) {
+	c.wg.Wait()
+	if err != nil || c.err != nil {
+		return nil, errors.Join(err, c.err)
+	}
+	pieces := make([]tree.Chunk, len(c.pieces))
+	for i, p := range c.pieces {
+		pieces[i] = *p
+	}
+	return pieces, nil
+}

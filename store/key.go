@@ -1,0 +1,125 @@
+package store
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"premix/store/tree"
+)
+
+// KeyFile returns where the private key of a store lies: keys/ID.key in home, or
+// in the user's configuration directory for premix where home is "".
+func KeyFile(home, id string) (string, error) {
+	if home == "" {
+		config, err := os.UserConfigDir()
+		if err != nil {
+			return "", &UseError{Reason: fmt.Sprintf("there is no place for keys: %v", err), Way: "set PREMIX_HOME to a directory of your own, or give --key FILE", Err: err}
+		}
+		home = filepath.Join(config, "premix")
+	}
+	return filepath.Join(home, "keys", id+".key"), nil
+}
+
+// keyFile is the file that was wished for, or the usual one.
+func (s *Store) keyFile(wished string) (string, error) {
+	if wished != "" {
+		return filepath.Abs(wished)
+	}
+	return KeyFile(s.home, s.info.ID)
+}
+
+// checkKeyPlace refuses to keep a secret where a web server may serve it.
+func (s *Store) checkKeyPlace(wished string) error {
+	file, err := s.keyFile(wished)
+	if err != nil {
+		return err
+	}
+	if below(file, s.dir) {
+		return &UseError{Reason: fmt.Sprintf("the private key would lie in the store, at %s, where everybody can read it", file), Way: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
+	}
+	return nil
+}
+
+func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
+	file, err := s.keyFile(wished)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("make a place for the private key: %w", err)
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return &UseError{Reason: fmt.Sprintf("the private key's file %s exists already", file), Way: "give --key another file: keys are never overwritten", Err: err}
+	}
+	if err != nil {
+		return fmt.Errorf("write the private key: %w", err)
+	}
+	_, err = f.WriteString(key.Secret() + "\n")
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// Key reads the store's private key, from file or from the usual place where
+// that is "", and makes sure that the store knows it.
+func (s *Store) Key(file string) (tree.PrivateKey, error) {
+	file, err := s.keyFile(file)
+	if err != nil {
+		return tree.PrivateKey{}, err
+	}
+	st, err := os.Stat(file)
+	if err != nil {
+		return tree.PrivateKey{}, &UseError{
+			Reason: fmt.Sprintf("the store's private key cannot be had: %v", err),
+			Way:    "copy it from where the store was made, or name its file with --key; premix store key tells more", Err: err,
+		}
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("others may read the private key %s (mode %04o)", file, st.Mode().Perm()), Way: "chmod 600 " + file}
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return tree.PrivateKey{}, fmt.Errorf("read the private key: %w", err)
+	}
+	key, err := tree.ParsePrivateKey(string(content))
+	if err != nil {
+		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("%s: %v", file, err), Way: "name the right file with --key", Err: err}
+	}
+	if !slices.Contains(s.info.Keys, key.Public()) {
+		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("the private key %s does not belong to the store %s", file, s.dir), Way: "name the right file with --key; premix store key lists the store's public keys"}
+	}
+	return key, nil
+}
+
+// NewKey makes another private key, which signs from now on, and adds its public
+// key to store.json: what the earlier keys signed stays valid. The earlier key's
+// file stays beside the new one, named .old.
+func (s *Store) NewKey(file string) (tree.PublicKey, error) {
+	old, err := s.Key(file)
+	if err != nil {
+		return tree.PublicKey{}, err
+	}
+	place, err := s.keyFile(file)
+	if err != nil {
+		return tree.PublicKey{}, err
+	}
+	var seed [32]byte
+	rand.Read(seed[:])
+	key := tree.NewPrivateKey(seed)
+	// The public key first: a private key that no store knows is of no use, and
+	// in this order a crash leaves the old one working.
+	s.info.Keys = append(s.info.Keys, key.Public())
+	if err := s.writeInfo(); err != nil {
+		return tree.PublicKey{}, accessError(s.dir, err)
+	}
+	public := old.Public()
+	kept := fmt.Sprintf("%s.%x.old", place, public[:4])
+	if err := os.Rename(place, kept); err != nil {
+		return tree.PublicKey{}, fmt.Errorf("keep the earlier private key: %w", err)
+	}
+	return key.Public(), s.writeKey(file, key)
+}

@@ -1,0 +1,252 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// Store is a store in a directory. Any number of goroutines and processes may
+// use one at a time.
+type Store struct {
+	dir  string
+	info *tree.Info
+	home string // of premix: keys and the cache of publishing
+	sync bool
+}
+
+// Options say how to open or make a store.
+type Options struct {
+	// Home is where premix keeps what belongs to its user; see [Home]. Keys lie
+	// in its keys directory.
+	Home string
+	// KeyFile is the private key's file; where it is "", the one in Home that is
+	// named after the store.
+	KeyFile string
+	// Unsynced leaves it to the system when objects reach the disk. After a
+	// power failure such a store has to be verified.
+	Unsynced bool
+}
+
+// Home is $PREMIX_HOME, or "" where it is not set: then keys lie in the user's
+// configuration directory and caches in the user's cache directory.
+func Home() string { return os.Getenv("PREMIX_HOME") }
+
+const (
+	workDir    = "work"
+	locksDir   = "work/locks"
+	writersDir = "work/writers"
+)
+
+// Init makes a store in dir, which must be empty or not exist, and its key.
+func Init(dir string, o Options) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, accessError(dir, err)
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, accessError(dir, err)
+	}
+	if slices.ContainsFunc(list, func(e fs.DirEntry) bool { return e.Name() == tree.InfoPath }) {
+		return nil, &UseError{Reason: fmt.Sprintf("%s is a store already", dir), Way: "use it: premix store publish --store " + dir + " DIR NAME"}
+	}
+	if len(list) > 0 {
+		return nil, &UseError{Reason: fmt.Sprintf("%s is not empty: it holds %s", dir, list[0].Name()), Way: "give a directory of its own, which need not exist"}
+	}
+	var id [16]byte
+	var seed [32]byte
+	rand.Read(id[:]) // never fails: see crypto/rand
+	rand.Read(seed[:])
+	key := tree.NewPrivateKey(seed)
+	info := &tree.Info{Format: tree.StoreFormat, ID: hex.EncodeToString(id[:]), Keys: []tree.PublicKey{key.Public()}}
+	s := &Store{dir: dir, info: info, home: o.Home, sync: !o.Unsynced}
+	if err := s.checkKeyPlace(o.KeyFile); err != nil {
+		return nil, err
+	}
+	if err := s.writeKey(o.KeyFile, key); err != nil {
+		return nil, err
+	}
+	if err := s.prepare(); err != nil {
+		return nil, accessError(dir, err)
+	}
+	// Last, since it is what makes the directory a store.
+	return s, accessError(dir, s.writeInfo())
+}
+
+// Open opens the store in dir.
+func Open(dir string, o Options) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(filepath.Join(dir, tree.InfoPath))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, &UseError{Reason: fmt.Sprintf("%s is not a store: it has no %s", dir, tree.InfoPath), Way: "make one with premix store init " + dir, Err: err}
+	}
+	if err != nil {
+		return nil, accessError(dir, err)
+	}
+	info, err := tree.ParseInfo(content)
+	if err != nil {
+		return nil, damage(filepath.Join(dir, tree.InfoPath), err)
+	}
+	return &Store{dir: dir, info: info, home: o.Home, sync: !o.Unsynced}, nil
+}
+
+// prepare makes the directories that every store has.
+func (s *Store) prepare() error {
+	for _, d := range []string{"objects", "tags", "profiles"} {
+		if err := os.MkdirAll(s.path(d), 0o777); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(s.path(workDir), 0o700); err != nil {
+		return err
+	}
+	for _, d := range []string{locksDir, writersDir} {
+		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) writeInfo() error {
+	content, err := s.info.Marshal()
+	if err != nil {
+		return err
+	}
+	return s.replace(tree.InfoPath, content)
+}
+
+// Dir returns the store's directory, absolute.
+func (s *Store) Dir() string { return s.dir }
+
+// Info returns what introduces the store.
+func (s *Store) Info() tree.Info {
+	i := *s.info
+	i.Keys = slices.Clone(i.Keys)
+	return i
+}
+
+// path is that of a file of the store, given with slashes.
+func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
+
+// replace puts a mutable file into place whole, and on the disk before it
+// returns. The temporary file lies beside it: rename(2) stays in one directory.
+func (s *Store) replace(name string, content []byte) error {
+	path := s.path(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	var suffix [8]byte
+	rand.Read(suffix[:])
+	tmp := filepath.Join(s.path(workDir), "file-"+hex.EncodeToString(suffix[:]))
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil && s.sync {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return s.syncDir(filepath.Dir(path))
+}
+
+// syncDir brings a directory's entries to the disk.
+func (s *Store) syncDir(dir string) error {
+	if !s.sync {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// lock takes a lock by its name and returns what gives it back. It is tried
+// until ctx ends.
+func (s *Store) lock(ctx context.Context, name string) (func(), error) {
+	f, err := os.OpenFile(s.path(locksDir+"/"+name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, accessError(s.dir, err)
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil // closing gives the lock back
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// flock calls flock(2) again when a signal interrupts it.
+func flock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// Object returns the stored form of an object, unverified. An error for one that
+// is not there wraps [fs.ErrNotExist].
+func (s *Store) Object(d object.Digest) ([]byte, error) { return os.ReadFile(s.path(d.Path())) }
+
+// Content returns the verified content of an object. The size is as for
+// [object.Decode].
+func (s *Store) Content(d object.Digest, size int64) ([]byte, error) {
+	stored, err := s.Object(d)
+	if err != nil {
+		return nil, err
+	}
+	return object.Decode(nil, d, size, stored)
+}
+
+// random names something that no other process uses.
+func random() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// below tells whether path lies in dir or is dir.
+func below(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}

@@ -1,0 +1,252 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// TagOptions say what a tag shall stand for.
+type TagOptions struct {
+	Ref  tree.Ref
+	Tree object.Digest
+	Key  tree.PrivateKey
+	Now  time.Time // zero: the present
+}
+
+// Tagged tells what became of a tag.
+type Tagged struct {
+	Record    *tree.TagRecord
+	Unchanged bool // it stood for the tree already, and no record was written
+}
+
+// tag writes a tag's next record.
+func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
+	if o.Ref.Tag == "" {
+		return nil, &UseError{Reason: fmt.Sprintf("%s names a tree by its digest, and a digest cannot be given another tree", o.Ref), Way: "name a tag: " + o.Ref.Name + ":" + tree.DefaultTag}
+	}
+	if err := s.checkTagPlace(o.Ref); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, "tag-"+object.Sum([]byte(o.Ref.String())).String())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	last, line, torn, err := s.lastRecord(o.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if current, err := s.Resolve(o.Ref); err == nil && current.Tree == o.Tree && last != nil && last.Serial == current.Serial {
+		return &Tagged{current, true}, nil
+	}
+	now := o.Now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	r := &tree.TagRecord{Store: s.info.ID, Name: o.Ref.Name, Tag: o.Ref.Tag, Tree: o.Tree, Serial: 1, Time: now.UTC().Truncate(time.Second)}
+	if last != nil {
+		r.Serial, r.Previous = last.Serial+1, object.Sum(line)
+	}
+	signed, err := tree.SignTag(o.Key, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.appendHistory(o.Ref, signed, torn); err != nil {
+		return nil, accessError(s.dir, err)
+	}
+	if err := s.replace(o.Ref.TagPath(), signed); err != nil {
+		return nil, accessError(s.dir, err)
+	}
+	return &Tagged{Record: r}, nil
+}
+
+// checkTagPlace refuses a name that is the file of another tag: the tag a/b.json
+// would be where the tag b of a is.
+func (s *Store) checkTagPlace(ref tree.Ref) error {
+	dir := s.path("tags")
+	for part := range strings.SplitSeq(ref.Name, "/") {
+		dir = filepath.Join(dir, part)
+		if st, err := os.Lstat(dir); err == nil && !st.IsDir() {
+			return &UseError{Reason: fmt.Sprintf("the name %s is taken by a tag's file, %s", ref.Name, dir), Way: "choose another name"}
+		}
+	}
+	if st, err := os.Lstat(s.path(ref.TagPath())); err == nil && st.IsDir() {
+		return &UseError{Reason: fmt.Sprintf("the tag %s is taken by the name %s/%s.json", ref, ref.Name, ref.Tag), Way: "choose another tag"}
+	}
+	return nil
+}
+
+// appendHistory adds a line to a tag's history, in place of a torn one of so many
+// bytes.
+func (s *Store) appendHistory(ref tree.Ref, signed []byte, torn int64) error {
+	path := s.path(ref.HistoryPath())
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	end := st.Size() - torn
+	if torn > 0 {
+		if err := f.Truncate(end); err != nil {
+			return err
+		}
+	}
+	if _, err := f.WriteAt(append(slices.Clone(signed), '\n'), end); err != nil {
+		return err
+	}
+	if !s.sync {
+		return nil
+	}
+	// The file's own name is synced with that of TAG.json.
+	return f.Sync()
+}
+
+// lastRecord returns a tag's latest record with its bytes, nil for a new tag,
+// and the length of the torn line behind it.
+func (s *Store) lastRecord(ref tree.Ref) (r *tree.TagRecord, line []byte, torn int64, err error) {
+	h, torn, err := s.history(ref)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if len(h) > 0 {
+		last := h[len(h)-1]
+		r, line = last.Record, last.Line
+	}
+	// A store copied by hand may have lost its history: the serial must grow all
+	// the same.
+	content, err := os.ReadFile(s.path(ref.TagPath()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, line, torn, nil
+	}
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	current, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
+	if err != nil {
+		return nil, nil, 0, damage(ref.TagPath(), err)
+	}
+	if r == nil || current.Serial > r.Serial {
+		r, line = current, content
+	}
+	return r, line, torn, nil
+}
+
+// Entry is a line of a tag's history.
+type Entry struct {
+	Record *tree.TagRecord
+	Line   []byte // without the newline; its digest is the next record's Previous
+}
+
+// History returns all records of a tag, oldest first. It is empty for a tag
+// that is not there.
+func (s *Store) History(ref tree.Ref) ([]Entry, error) {
+	h, _, err := s.history(ref)
+	return h, err
+}
+
+// history also tells the length of a torn line at the end.
+func (s *Store) history(ref tree.Ref) (h []Entry, torn int64, err error) {
+	content, err := os.ReadFile(s.path(ref.HistoryPath()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	for n := 1; len(content) > 0; n++ {
+		line, rest, whole := bytes.Cut(content, []byte("\n"))
+		if !whole {
+			return h, int64(len(line)), nil
+		}
+		r, err := tree.OpenTag(line, s.info.ID, ref, s.info.Keys)
+		if err != nil {
+			return nil, 0, damage(fmt.Sprintf("%s, line %d", ref.HistoryPath(), n), err)
+		}
+		if len(h) > 0 && r.Serial <= h[len(h)-1].Record.Serial {
+			return nil, 0, damage(fmt.Sprintf("%s, line %d", ref.HistoryPath(), n), fmt.Errorf("serial %d follows serial %d", r.Serial, h[len(h)-1].Record.Serial))
+		}
+		h, content = append(h, Entry{r, line}), rest
+	}
+	return h, 0, nil
+}
+
+// Resolve returns the current record of a tag. For a reference with a digest it
+// makes one up, of the name and the digest, if the store has such a tree.
+func (s *Store) Resolve(ref tree.Ref) (*tree.TagRecord, error) {
+	if !ref.Digest.IsZero() {
+		if _, err := os.Lstat(s.path(ref.Digest.Path())); err != nil {
+			return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, ref.Digest), Way: "premix store ls --store " + s.dir + " lists what is there", Err: err}
+		}
+		return &tree.TagRecord{Store: s.info.ID, Name: ref.Name, Tree: ref.Digest}, nil
+	}
+	content, err := os.ReadFile(s.path(ref.TagPath()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no %s", s.dir, ref), Way: "premix store ls --store " + s.dir + " lists what is there", Err: err}
+	}
+	if err != nil {
+		return nil, accessError(s.dir, err)
+	}
+	r, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
+	if err != nil {
+		return nil, damage(ref.TagPath(), err)
+	}
+	return r, nil
+}
+
+// Tags lists the references that have a current record, in order.
+func (s *Store) Tags() ([]tree.Ref, error) {
+	return s.refs(".json", func(name string) bool { return !strings.HasSuffix(name, ".history.json") })
+}
+
+// histories lists the references that have a history; a tag that was removed has
+// one still.
+func (s *Store) histories() ([]tree.Ref, error) {
+	return s.refs(".history.jsonl", func(string) bool { return true })
+}
+
+func (s *Store) refs(suffix string, wanted func(name string) bool) ([]tree.Ref, error) {
+	root := s.path("tags")
+	var refs []tree.Ref
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base, ok := strings.CutSuffix(e.Name(), suffix)
+		if e.IsDir() || !ok || !wanted(e.Name()) {
+			return nil
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		ref, err := tree.ParseRef(filepath.ToSlash(rel) + ":" + base)
+		if err != nil {
+			return damage("tags/"+filepath.ToSlash(rel)+"/"+e.Name(), err)
+		}
+		refs = append(refs, ref)
+		return nil
+	})
+	slices.SortFunc(refs, func(a, b tree.Ref) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Tag, b.Tag))
+	})
+	return refs, accessError(s.dir, err)
+}

@@ -25,8 +25,8 @@ func KeyFile(home, id string) (string, error) {
 	return filepath.Join(home, "keys", id+".key"), nil
 }
 
-// keyFile is the file that was wished for, or the usual one.
-func (s *Store) keyFile(wished string) (string, error) {
+// KeyFile returns the file that was wished for, or the usual one where that is "".
+func (s *Store) KeyFile(wished string) (string, error) {
 	if wished != "" {
 		return filepath.Abs(wished)
 	}
@@ -35,7 +35,7 @@ func (s *Store) keyFile(wished string) (string, error) {
 
 // checkKeyPlace refuses to keep a secret where a web server may serve it.
 func (s *Store) checkKeyPlace(wished string) error {
-	file, err := s.keyFile(wished)
+	file, err := s.KeyFile(wished)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (s *Store) checkKeyPlace(wished string) error {
 }
 
 func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
-	file, err := s.keyFile(wished)
+	file, err := s.KeyFile(wished)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 // Key reads the store's private key, from file or from the usual place where
 // that is "", and makes sure that the store knows it.
 func (s *Store) Key(file string) (tree.PrivateKey, error) {
-	file, err := s.keyFile(file)
+	file, err := s.KeyFile(file)
 	if err != nil {
 		return tree.PrivateKey{}, err
 	}
@@ -103,7 +103,7 @@ func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	if err != nil {
 		return tree.PublicKey{}, err
 	}
-	place, err := s.keyFile(file)
+	place, err := s.KeyFile(file)
 	if err != nil {
 		return tree.PublicKey{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"premix/hotstart"
 	"premix/recipe"
 	"premix/record"
+	"premix/store"
 )
 
 // Exit codes; see docs/exit-codes.md.
@@ -84,7 +85,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -179,19 +180,26 @@ func exitCode(err error) int {
 		dir         *engine.DirError
 		format      *record.FormatError
 		damaged     *hotstart.Damaged
+		use         *store.UseError
+		source      *store.SourceError
+		access      *store.AccessError
+		damage      *store.DamageError
+		cut         *storeInterrupted
 	)
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &interrupted):
 		return exitSignal + int(interrupted.Signal)
-	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool):
+	case errors.As(err, &cut):
+		return exitSignal + int(cut.signal)
+	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use):
 		return exitUsage
 	case errors.As(err, &unavailable):
 		return exitUnavailable
-	case errors.As(err, &dir), errors.As(err, &format):
+	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage):
 		return exitFailed
 	}
 	return exitInternal

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report"},
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "store", "store/tree"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -47,8 +47,13 @@ var rooms = map[string]room{
 		imports: []string{"store/chunker", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/trust": {
+		imports: []string{"store/origin", "store/tree", "store/object"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"store/origin": {
 		imports: []string{"store/object"},
+		modules: []string{"github.com/google/go-containerregistry"},
 	},
 	"store/chunker": {
 		modules: []string{"github.com/zeebo/blake3"},
@@ -100,6 +105,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/arrows": {},
+	"internal/faulty": {},
 	"internal/awkward": {
 		modules: []string{"golang.org/x/sys"},
 	},

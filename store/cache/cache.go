@@ -65,6 +65,9 @@ type Cache struct {
 	evicted  atomic.Int64
 	full     atomic.Bool // the last chunk could not be kept
 
+	pinMu sync.Mutex
+	pins  map[object.Digest]pinKind // also of trees that are not here any more
+
 	mu       sync.Mutex
 	closed   bool
 	trees    map[object.Digest]*Tree
@@ -242,6 +245,7 @@ func (c *Cache) readTrees(crashed bool) error {
 	if err != nil {
 		return err
 	}
+	c.pins = pins
 	if err := c.cleanRAM(pins); err != nil {
 		return err
 	}
@@ -252,7 +256,7 @@ func (c *Cache) readTrees(crashed bool) error {
 	for _, e := range entries {
 		d, err := object.ParseDigest(e.Name())
 		if err == nil {
-			err = c.readTree(d, pins[d], crashed)
+			err = c.readTree(d, crashed)
 		}
 		if err != nil {
 			// Without a manifest that is what its name says, nothing of it is of use.
@@ -268,7 +272,7 @@ func (c *Cache) trashName(name string) string {
 	return filepath.Join(c.dir, "trash", fmt.Sprintf("%s-%d", name, time.Now().UnixNano()))
 }
 
-func (c *Cache) readTree(d object.Digest, pin pinKind, crashed bool) error {
+func (c *Cache) readTree(d object.Digest, crashed bool) error {
 	dir := filepath.Join(c.dir, "trees", d.String())
 	if err := removeIfThere(filepath.Join(dir, "manifest.tmp")); err != nil {
 		return err
@@ -285,7 +289,6 @@ func (c *Cache) readTree(d object.Digest, pin pinKind, crashed bool) error {
 		return err
 	}
 	t := newTree(c, d, m)
-	t.pin.Store(uint32(pin))
 	c.enrol(t)
 	if info, err := os.Stat(dir + "/image"); err == nil {
 		t.lastUse.Store(info.ModTime().Unix())
@@ -296,6 +299,7 @@ func (c *Cache) readTree(d object.Digest, pin pinKind, crashed bool) error {
 
 // enrol makes a tree known. Under c.mu, or before anybody else knows the cache.
 func (c *Cache) enrol(t *Tree) {
+	t.pin.Store(uint32(c.pinOf(t.digest)))
 	c.last++
 	t.number = c.last
 	c.trees[t.digest], c.numbered[t.number] = t, t
@@ -321,6 +325,9 @@ func (c *Cache) byNumber(n uint32) *Tree {
 func (c *Cache) tree(d object.Digest) (*Tree, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
 	if t := c.trees[d]; t != nil {
 		return t, nil
 	}
@@ -398,6 +405,18 @@ func (c *Cache) tendOnce(save bool) {
 	}
 	c.stride.Store(max(1, uint64(c.chunks.Load())/256))
 	c.makeRoom(c.disk, 0, maxGeneration)
+}
+
+// begin says that something goes on which Close must wait for, until c.tend.Done
+// is called. It fails once the cache is closed.
+func (c *Cache) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.tend.Add(1)
+	return nil
 }
 
 // Close waits for what is being written and gives the directory up. Trees that

@@ -33,6 +33,7 @@ type flight struct {
 	use     use
 	targets []target // under flights.mu
 	job     *job     // nil where it is not the scheduler's business
+	wanted  priority // under flights.mu; the highest one asked for
 	before  uint64   // what making room may evict: see Cache.makeRoom
 
 	done    chan struct{} // closed when content or err is there
@@ -122,7 +123,7 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 		if !slices.Contains(f.targets, target{t, pg, i}) {
 			f.targets = append(f.targets, target{t, pg, i})
 		}
-		f.before = max(f.before, before)
+		f.before, f.wanted = max(f.before, before), min(f.wanted, p)
 		f.refs.Add(1)
 		fl.promote(f.job, p)
 		return f, false
@@ -131,7 +132,14 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 		return nil, false
 	}
 	f = t.newFlight(pg, i, before)
+	f.wanted = p
 	f.refs.Add(1)
+	if fl.closed {
+		f.err = ErrClosed
+		close(f.done)
+		close(f.settled)
+		return f, false
+	}
 	fl.m[d] = f
 	if pg.present(i) || t.wasHere(pg.first+i) || t.c.mayHave(d) {
 		return f, true
@@ -267,6 +275,13 @@ func (f *flight) release() {
 	if f.refs.Add(-1) == 0 && f.pooled {
 		buffers.put(f.content)
 	}
+}
+
+// add takes a job in that belongs to no flight.
+func (fl *flights) add(j *job) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.queue(j)
 }
 
 // queue takes a job in and starts what may start.

@@ -421,3 +421,9 @@ func syncFile(path string) error {
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
+
+// fileHas tells whether a file's content has the digest d.
+func fileHas(path string, d object.Digest) bool {
+	content, err := os.ReadFile(path)
+	return err == nil && object.Sum(content) == d
+}

@@ -100,35 +100,51 @@ func (t *Tree) page(ctx context.Context, k int) (*page, error) {
 		return p, nil
 	}
 	for {
-		t.loadMu.Lock()
-		if p := t.pages[k].Load(); p != nil {
-			t.loadMu.Unlock()
-			return p, nil
+		l, err := t.beginLoad(k)
+		if err != nil {
+			return nil, err
 		}
-		l := t.loads[k]
-		if l == nil {
-			l = &load{done: make(chan struct{})}
-			t.loads[k] = l
-			u := t.use()
-			go func() {
-				l.err = t.loadPage(u, k)
-				t.loadMu.Lock()
-				delete(t.loads, k)
-				t.loadMu.Unlock()
-				close(l.done)
-			}()
-		}
-		t.loadMu.Unlock()
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-l.done:
 		}
+		if p := t.pages[k].Load(); p != nil {
+			return p, nil
+		}
 		// Somebody who has closed the tree meanwhile may have begun it.
-		if l.err != nil && (!errors.Is(l.err, context.Canceled) || t.use().ctx.Err() != nil) {
+		if !errors.Is(l.err, context.Canceled) || t.use().ctx.Err() != nil {
 			return nil, l.err
 		}
 	}
+}
+
+// beginLoad returns the load of index page k, which goes on whether or not who
+// began it waits for it.
+func (t *Tree) beginLoad(k int) (*load, error) {
+	if err := t.c.begin(); err != nil {
+		return nil, err
+	}
+	t.loadMu.Lock()
+	defer t.loadMu.Unlock()
+	if l := t.loads[k]; l != nil {
+		t.c.tend.Done()
+		return l, nil
+	}
+	l := &load{done: make(chan struct{})}
+	t.loads[k] = l
+	u := t.use()
+	go func() {
+		defer t.c.tend.Done()
+		if t.pages[k].Load() == nil { // it may have ended just before
+			l.err = t.loadPage(u, k)
+		}
+		t.loadMu.Lock()
+		delete(t.loads, k)
+		t.loadMu.Unlock()
+		close(l.done)
+	}()
+	return l, nil
 }
 
 // pageAt returns the index page that the byte at off of the image is in.

@@ -67,6 +67,12 @@ func (t *Tree) dropFormerLocked() error {
 
 func (c *Cache) pinPath(d object.Digest) string { return filepath.Join(c.dir, "pins", d.String()) }
 
+func (c *Cache) pinOf(d object.Digest) pinKind {
+	c.pinMu.Lock()
+	defer c.pinMu.Unlock()
+	return c.pins[d]
+}
+
 func (c *Cache) readPins() (map[object.Digest]pinKind, error) {
 	entries, err := os.ReadDir(filepath.Join(c.dir, "pins"))
 	if err != nil {
@@ -105,6 +111,13 @@ func (c *Cache) writePin(t *Tree, k pinKind) error {
 		return fmt.Errorf("pin tree %s: %w", t.digest.Short(), err)
 	}
 	t.pin.Store(uint32(k))
+	c.pinMu.Lock()
+	if k == pinNone {
+		delete(c.pins, t.digest)
+	} else {
+		c.pins[t.digest] = k
+	}
+	c.pinMu.Unlock()
 	c.accountOwn()
 	return nil
 }
@@ -136,6 +149,11 @@ func (c *Cache) Pin(ctx context.Context, d object.Digest, ram bool) error {
 // disk, as far as there is room.
 func (c *Cache) Unpin(ctx context.Context, d object.Digest) error {
 	t, err := c.tree(d)
+	var absent *NotCachedError
+	if errors.As(err, &absent) && c.pinOf(d) != pinNone {
+		// Its directory was lost, and the pin waits for it to be opened again.
+		return c.writePin(&Tree{digest: d}, pinNone)
+	}
 	if err != nil {
 		return err
 	}
@@ -178,14 +196,14 @@ func (t *Tree) moveToRAM(ctx context.Context) error {
 	if err := t.moveFiles(pinRAM); err != nil {
 		return err
 	}
-	return t.endMove(ctx, func(int) bool { return true })
+	return t.endMove(ctx, func(pg *page, i int) bool { return !pg.present(i) })
 }
 
 func (t *Tree) moveToDisk(ctx context.Context, k pinKind) error {
 	if err := t.moveFiles(k); err != nil {
 		return err
 	}
-	err := t.endMove(ctx, t.wasHere)
+	err := t.endMove(ctx, func(pg *page, i int) bool { return t.wasHere(pg.first+i) && !pg.present(i) })
 	var full *NoRoomError
 	if errors.As(err, &full) {
 		// The rest is fetched again when it is read.
@@ -240,7 +258,7 @@ func (t *Tree) moveFiles(k pinKind) error {
 }
 
 // endMove brings chunks to the new place, and removes the former one.
-func (t *Tree) endMove(ctx context.Context, which func(chunk int) bool) error {
+func (t *Tree) endMove(ctx context.Context, which func(pg *page, i int) bool) error {
 	if err := t.fill(ctx, nil, which); err != nil {
 		return err
 	}
@@ -445,7 +463,7 @@ func (t *Tree) sweepExtent(im *image, from, to int64) error {
 			lo, hi := from, (min(end, to)+block-1)&^(block-1)
 			if pg != nil {
 				plo, phi := t.punchable(pg, i)
-				lo, hi = max(lo, plo), min(hi, phi)
+				lo, hi = plo, min(hi, phi)
 			} else {
 				hi = min(hi, end&^(block-1))
 			}

@@ -3,10 +3,208 @@ package cache
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
+
+	"premix/store/object"
+	"premix/store/tree"
 )
+
+// Prefetch fetches what a profile names, in its order, with at most rate bytes of
+// stored forms per second; 0 sets no bound. Bundles go first, each with one
+// request and several at once; one of which most chunks are here already is not
+// fetched, what lacks comes singly. Each chunk is verified by its own digest: a
+// profile can waste time, and nothing else.
+func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error {
+	if err := t.checkProfile(p); err != nil {
+		return err
+	}
+	c := t.newCrowd(ctx, prefetch)
+	return c.wait(t.prefetchAll(c, p, limiter(rate)))
+}
+
+func (t *Tree) checkProfile(p *tree.Profile) error {
+	if p.Tree != t.digest {
+		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
+	}
+	total := t.manifest.Chunks()
+	outside := func(i int) bool { return i < 0 || i >= total }
+	bad := slices.ContainsFunc(p.Chunks, outside)
+	for _, b := range p.Bundles {
+		bad = bad || slices.ContainsFunc(b.Chunks, outside) || len(b.Stored) != len(b.Chunks) || b.Size() > tree.MaxBundle
+	}
+	if bad {
+		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it does not fit a tree of %d chunks", total)}
+	}
+	return nil
+}
+
+func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
+	begun := make([]chan struct{}, len(p.Bundles))
+	for n, b := range p.Bundles {
+		begun[n] = make(chan struct{})
+		if err := c.addBundle(b, l, begun[n]); err != nil {
+			return err
+		}
+	}
+	// A chunk of a bundle that waits for its turn has no flight yet, and would be
+	// fetched twice.
+	for _, b := range begun {
+		select {
+		case <-b:
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
+	}
+	for _, chunk := range p.Chunks {
+		pg, err := t.pageOf(c.ctx, chunk)
+		if err != nil {
+			return err
+		}
+		if i := chunk - pg.first; !pg.hole(i) && !pg.present(i) {
+			if err := c.add(pg, i, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addBundle has a bundle fetched when there is a place. begun is closed when its
+// chunks are known to be on their way, or it is known that they come otherwise.
+func (c *crowd) addBundle(b tree.Bundle, l *rate.Limiter, begun chan struct{}) error {
+	chunks := make([]target, len(b.Chunks))
+	lack := 0
+	for n, chunk := range b.Chunks {
+		pg, err := c.t.pageOf(c.ctx, chunk)
+		if err != nil {
+			return err
+		}
+		i := chunk - pg.first
+		chunks[n] = target{c.t, pg, i}
+		if !pg.hole(i) && !pg.present(i) && !c.t.near(pg, i) {
+			lack++
+		}
+	}
+	if 2*lack <= len(chunks) {
+		close(begun)
+		return nil
+	}
+	select {
+	case c.places <- struct{}{}:
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+	if err := pace(c.ctx, l, b.Size()); err != nil {
+		<-c.places
+		return context.Cause(c.ctx)
+	}
+	done := make(chan struct{})
+	c.t.c.flights.add(&job{priority: c.priority, cost: b.Size(), run: func() {
+		defer close(done)
+		c.runBundle(b, chunks, begun)
+	}})
+	c.wg.Go(func() {
+		defer func() { <-c.places }()
+		<-done
+	})
+	return nil
+}
+
+// runBundle fetches a bundle and gives its chunks to those that want them.
+func (c *crowd) runBundle(b tree.Bundle, chunks []target, begun chan struct{}) {
+	if c.ctx.Err() != nil {
+		close(begun)
+		return
+	}
+	fs := c.t.boardBundle(chunks, c.before)
+	close(begun)
+	if len(fs) == 0 {
+		return
+	}
+	start := time.Now()
+	u := c.t.use()
+	content, err := u.fetch(b.Digest, b.Size())
+	if err != nil {
+		// Its chunks can still be had one by one: prefetchAll asks for them, and
+		// whoever waits for one has it fetched at once.
+		c.t.stats.failed.Add(1)
+		c.t.c.flights.backOut(fs)
+		return
+	}
+	var size int64
+	for _, f := range fs {
+		size += f.size
+	}
+	c.t.stats.fetched(b.Chunks[0], size, b.Size(), time.Since(start))
+	for n, stored := range b.Stored {
+		frame := content[:stored]
+		content = content[stored:]
+		f := fs[n]
+		if f == nil {
+			continue
+		}
+		buf := buffers.get(f.size)
+		if _, err := object.Decode(buf[:0], f.digest, f.size, frame); err != nil {
+			buffers.put(buf)
+			c.t.stats.failed.Add(1)
+			c.t.c.flights.backOut(map[int]*flight{n: f})
+			continue
+		}
+		f.pooled = true
+		f.finish(buf, nil)
+	}
+}
+
+// boardBundle makes flights for those chunks of a bundle that lack and are not on
+// their way, by their place in the bundle. A fetch that waits for its turn is
+// taken over.
+func (t *Tree) boardBundle(chunks []target, before uint64) map[int]*flight {
+	fl := t.c.flights
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fs := map[int]*flight{}
+	if fl.closed {
+		return fs
+	}
+	for n, to := range chunks {
+		if to.pg.hole(to.i) || to.pg.present(to.i) {
+			continue
+		}
+		f := fl.m[to.pg.digests[to.i]]
+		switch {
+		case f == nil:
+			f = t.newFlight(to.pg, to.i, before)
+			f.wanted = background
+			fl.m[f.digest] = f
+		case f.job != nil && !f.job.started:
+			f.job.started = true // the scheduler passes it over
+			f.job = nil
+		default:
+			continue
+		}
+		fs[n] = f
+	}
+	return fs
+}
+
+// backOut has flights that a bundle can't serve fetched singly.
+func (fl *flights) backOut(fs map[int]*flight) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, f := range fs {
+		f.job = &job{priority: f.wanted, cost: f.size, run: f.fetch}
+		fl.queue(f.job)
+	}
+}
+
+// near tells whether a chunk may be had without a fetch.
+func (t *Tree) near(pg *page, i int) bool {
+	return t.wasHere(pg.first+i) || t.c.mayHave(pg.digests[i])
+}
 
 // limiter bounds bytes per second; nil where n is 0 or less.
 func limiter(n int64) *rate.Limiter {
@@ -33,24 +231,34 @@ func pace(ctx context.Context, l *rate.Limiter, n int64) error {
 // is a [NoRoomError] where the cache has no room for the tree: what is older than
 // the call is evicted for it, but not what the call itself has fetched.
 func (t *Tree) Complete(ctx context.Context, rate int64) error {
-	return t.fill(ctx, limiter(rate), func(int) bool { return true })
+	return t.fill(ctx, limiter(rate), func(pg *page, i int) bool { return !pg.present(i) })
+}
+
+// Verify completes the tree and hashes what was not hashed since the cache was
+// opened. Who mounts the image file directly holds the tree and calls it first,
+// as nothing compares what the kernel reads from there.
+func (t *Tree) Verify(ctx context.Context) error {
+	return t.fill(ctx, nil, func(pg *page, i int) bool {
+		s := pg.state[i].Load()
+		return s == nil || s == unverified
+	})
 }
 
 // fill brings the chunks that which names to where they belong.
-func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(chunk int) bool) error {
+func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(pg *page, i int) bool) error {
 	c := t.newCrowd(ctx, background)
 	err := t.fillAll(c, l, which)
 	return c.wait(err)
 }
 
-func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(chunk int) bool) error {
+func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(pg *page, i int) bool) error {
 	for k := range t.pages {
 		pg, err := t.page(c.ctx, k)
 		if err != nil {
 			return err
 		}
 		for i := range pg.digests {
-			if pg.hole(i) || pg.present(i) || !which(pg.first+i) {
+			if pg.hole(i) || !which(pg, i) {
 				continue
 			}
 			if err := c.add(pg, i, l); err != nil {
@@ -88,7 +296,7 @@ func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}
-	if l != nil && !c.t.wasHere(pg.first+i) && !c.t.c.mayHave(pg.digests[i]) {
+	if l != nil && !c.t.near(pg, i) {
 		if err := pace(c.ctx, l, int64(pg.stored[i])); err != nil {
 			<-c.places
 			return context.Cause(c.ctx)

@@ -34,7 +34,10 @@ const (
 
 	nullBlock = 0xffffffff // a hole, in a block map
 
+	invalidID = 0xffffffff // no user or group; the kernel refuses to open such inodes
+
 	maxName      = 255
+	maxSize      = 1<<63 - BlockSize // what can be rounded up to blocks
 	maxTarget    = BlockSize - 1
 	maxChunkBits = 31 // the largest chunk is BlockSize << 31 bytes
 

@@ -155,6 +155,9 @@ func (n *Node) check(dataSize int64) error {
 	if n.Nsec >= 1e9 {
 		return fmt.Errorf("%w: %d nanoseconds", ErrNode, n.Nsec)
 	}
+	if n.UID == invalidID || n.GID == invalidID {
+		return fmt.Errorf("%w: owner %d:%d", ErrNode, n.UID, n.GID)
+	}
 	kind := n.Mode & modeType
 	switch {
 	case kind != modeRegular && (n.Size != 0 || len(n.Inline) > 0 || len(n.Extents) > 0):
@@ -193,6 +196,9 @@ func (n *Node) check(dataSize int64) error {
 func checkExtents(extents []Extent, size, dataSize int64) error {
 	if size < 0 {
 		return fmt.Errorf("%w: size %d", ErrNode, size)
+	}
+	if size > maxSize {
+		return fmt.Errorf("%w: size %d", ErrTooBig, size)
 	}
 	end := int64(0)
 	for _, e := range extents {

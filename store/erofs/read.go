@@ -236,7 +236,7 @@ func (im *Image) locate(i *Inode, data uint32, behind int64) error {
 	default:
 		return im.corrupt(i.Ino, "mode %#o", i.Mode)
 	}
-	if i.Size < 0 || i.Size > 1<<63-BlockSize {
+	if i.Size < 0 || i.Size > maxSize {
 		return im.corrupt(i.Ino, "size %d", i.Size)
 	}
 	if i.Mode&modeType == modeSymlink && (i.Size == 0 || i.Size > maxTarget) {

@@ -149,8 +149,9 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 	}
 	if chunks > 0 {
 		w.putMap(o, pos, n, chunkBits, chunks)
+	} else if len(behind) > 0 {
+		copy(o.at(pos, len(behind)), behind)
 	}
-	copy(o.at(pos, len(behind)), behind)
 }
 
 // dataBlock is the block of the image at this offset of the data area.

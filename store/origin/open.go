@@ -103,7 +103,7 @@ func Open(s string, o Options) (Origin, error) {
 		return nil, &OpenError{scheme + "://...", errors.New("it is no URL"), "write it as in https://example.org/store"}
 	}
 	if u.User != nil {
-		return nil, &OpenError{u.Redacted(), errors.New("user and password do not belong into a URL, where other users of this machine see them"),
+		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("user and password do not belong into a URL, where other users of this machine see them"),
 			"put a line `machine " + u.Host + " login USER password PASSWORD` into the credentials file"}
 	}
 	if u.RawQuery != "" || u.Fragment != "" {

@@ -121,10 +121,7 @@ func newRoutes(home *url.URL, o Options) ([]*route, error) {
 			if err != nil {
 				return nil, err
 			}
-			r.name, r.proxy = u.Redacted(), http.ProxyURL(u)
-			if u.User != nil {
-				r.name = u.Scheme + "://" + u.Host
-			}
+			r.name, r.proxy = u.Scheme+"://"+u.Host, http.ProxyURL(u)
 		}
 		routes = append(routes, r)
 	}
@@ -179,7 +176,7 @@ func proxyURL(p string, c *Credentials) (*url.URL, error) {
 		return nil, &OpenError{"proxy", errors.New("it is no URL"), "write a proxy as in http://proxy.example.org:3128, or DIRECT"}
 	}
 	if u.User != nil {
-		return nil, &OpenError{"proxy " + u.Redacted(), errors.New("user and password do not belong into a URL, where other users of this machine see them"),
+		return nil, &OpenError{"proxy " + u.Scheme + "://" + u.Host, errors.New("user and password do not belong into a URL, where other users of this machine see them"),
 			"put a line `machine " + u.Host + " login USER password PASSWORD` into the credentials file"}
 	}
 	switch u.Scheme {
@@ -240,7 +237,7 @@ func kindOfTransport(err error) Kind {
 	switch {
 	case errors.Is(err, errRedirects), errors.Is(err, errDowngrade), errors.Is(err, errScheme):
 		return Redirected
-	case errors.As(err, &verify), errors.As(err, &record), errors.As(err, &alert), errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid):
+	case errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &verify), errors.As(err, &record), errors.As(err, &alert), errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid):
 		return Certificate
 	case errors.As(err, &network) && network.Timeout():
 		return TimedOut

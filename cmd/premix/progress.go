@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// bar shows a line on a terminal, and again whenever it has changed, until stop
+// is called. Elsewhere, and with --json, nothing is shown.
+func (a *app) bar(line func() string) (stop func()) {
+	f, ok := a.stderr.(*os.File)
+	if !ok || a.json || !term.IsTerminal(int(f.Fd())) {
+		return func() {}
+	}
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				text := line()
+				if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(text) >= width {
+					text = text[:max(0, width-1)]
+				}
+				fmt.Fprintf(f, "\r%s\x1b[K", text) // to the end of the line: nothing of the last one stays
+			case <-done:
+				fmt.Fprint(f, "\r\x1b[K")
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-gone }
+}
+
+// share draws how much of a whole is done.
+func share(done, whole int64) string {
+	const width = 20
+	n := width
+	if whole > 0 {
+		n = int(width * min(done, whole) / whole)
+	}
+	return "[" + strings.Repeat("#", n) + strings.Repeat(".", width-n) + "]"
+}
+
+// size is a number of bytes for people: three digits or four, and a unit of 1024.
+func size(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, units := float64(n)/1024, "KMGTP"
+	for v >= 999.5 && len(units) > 1 {
+		v, units = v/1024, units[1:]
+	}
+	if v < 99.5 {
+		return fmt.Sprintf("%.1f %ciB", v, units[0])
+	}
+	return fmt.Sprintf("%.0f %ciB", v, units[0])
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"premix/store"
+	"premix/store/tree"
+)
+
+// storeFlags are those that all verbs of a store in a directory share.
+type storeFlags struct {
+	dir string
+	key string
+}
+
+func (a *app) storeCommand() *cobra.Command {
+	o := &storeFlags{}
+	cmd := &cobra.Command{
+		Use:   "store",
+		Short: "Publish directories as trees, and look after them",
+		Long: `A store is a directory that holds trees: directories that were published, cut into
+objects that are named by their content. Any web server can serve it.
+
+  premix store init /srv/store
+  premix store publish --store /srv/store ./genomes refs/bacteria:2026
+  premix store serve --store /srv/store --listen 127.0.0.1:8400`,
+		Args: arguments("a command, as listed by premix store --help,"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "store "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.PersistentFlags().StringVar(&o.dir, "store", "", "the store's directory (default: $PREMIX_STORE)")
+	cmd.PersistentFlags().StringVar(&o.key, "key", "", "file of the private key (default: $PREMIX_HOME/keys/ID.key)")
+	cmd.AddCommand(
+		a.storeInit(o),
+		a.storePublish(o),
+		a.storeLs(o),
+	)
+	return cmd
+}
+
+// open opens the store that is meant.
+func (o *storeFlags) open() (*store.Store, error) {
+	return o.openWith(store.Options{Home: store.Home()})
+}
+
+func (o *storeFlags) openWith(opt store.Options) (*store.Store, error) {
+	dir := o.dir
+	if dir == "" {
+		dir = os.Getenv("PREMIX_STORE")
+	}
+	if dir == "" {
+		return nil, &usageError{errors.New("--store is missing"), "name the store's directory: --store DIR, or set PREMIX_STORE"}
+	}
+	return store.Open(dir, opt)
+}
+
+// storeInterrupted is the end of a verb of the store by a signal.
+type storeInterrupted struct{ signal syscall.Signal }
+
+func (e *storeInterrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.signal) }
+func (e *storeInterrupted) Hint() string  { return "the same command goes on from what is done" }
+
+// storeContext ends with the first signal that asks premix to end, or with done.
+// The second one ends premix at once, which a store survives at any moment.
+func storeContext() (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case first := <-signals:
+			// Notify delivers the signals of package syscall on this system.
+			number, _ := first.(syscall.Signal)
+			signal.Reset()
+			cancel(&storeInterrupted{number})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); cancel(context.Canceled) }
+}
+
+// reference reads a reference on the command line.
+func reference(s string) (tree.Ref, error) {
+	ref, err := tree.ParseRef(s)
+	if err != nil {
+		return ref, &usageError{err, "write NAME:TAG, as in refs/bacteria:2026, or NAME@DIGEST"}
+	}
+	return ref, nil
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/store"
+)
+
+// publishedRow is what publish prints.
+type publishedRow struct {
+	Ref       string  `json:"ref"`
+	Tree      string  `json:"tree"`
+	Serial    int64   `json:"serial"`
+	Unchanged bool    `json:"unchanged"` // the tag stood for this tree already
+	Inodes    int64   `json:"inodes"`
+	Bytes     int64   `json:"bytes"` // of all files
+	Image     int64   `json:"image"` // bytes of the tree's image
+	Chunks    int     `json:"chunks"`
+	ReadFiles int64   `json:"read_files"` // that had to be read
+	ReadBytes int64   `json:"read_bytes"`
+	Objects   int64   `json:"objects"` // that the store did not have
+	Written   int64   `json:"written"` // bytes of them
+	Seconds   float64 `json:"seconds"`
+}
+
+func (a *app) storePublish(o *storeFlags) *cobra.Command {
+	var noCache, noSync bool
+	cmd := &cobra.Command{
+		Use:   "publish DIR NAME[:TAG]",
+		Short: "Publish a directory as a tree",
+		Long: `Publish DIR as a tree and let NAME:TAG (by default latest) stand for it. All that
+belongs to the directory is kept: links, hard links, owners, modes, times, extended
+attributes, ACLs, holes, device nodes.
+
+Published again, only what changed is read, and only what the store does not have is
+written. It may be interrupted at any moment; the same command begins anew and uses
+what the store has by then. The tag changes last, at once.`,
+		Args: arguments("DIR", "NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ref, err := reference(args[1])
+			if err != nil {
+				return err
+			}
+			s, err := o.openWith(store.Options{Home: store.Home(), Unsynced: noSync})
+			if err != nil {
+				return err
+			}
+			key, err := s.Key(o.key)
+			if err != nil {
+				return err
+			}
+			opt := store.PublishOptions{Key: key, Progress: &store.Progress{}}
+			if !noCache {
+				if opt.Cache, err = store.CacheDir(store.Home()); err != nil {
+					return err
+				}
+			}
+			ctx, done := storeContext()
+			defer done()
+			stop := a.bar(func() string { return publishLine(opt.Progress) })
+			p, err := s.Publish(ctx, args[0], ref, opt)
+			stop()
+			if err != nil {
+				return err
+			}
+			row := publishedRow{
+				Ref: p.Ref.String(), Tree: p.Tree.String(), Serial: p.Serial, Unchanged: p.Unchanged,
+				Inodes: p.Manifest.Inodes, Bytes: p.Manifest.Bytes, Image: p.Manifest.Size, Chunks: p.Chunks,
+				ReadFiles: p.ReadFiles, ReadBytes: p.ReadBytes, Objects: p.Objects, Written: p.Written, Seconds: p.Took.Seconds(),
+			}
+			if a.json {
+				return a.printJSON(row)
+			}
+			what := fmt.Sprintf("serial %d", p.Serial)
+			if p.Unchanged {
+				what += ", as before"
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s is tree %s (%s)\n%d entries, %s; read %d files, %s; %d new objects, %s; %.1f s\n",
+				row.Ref, row.Tree, what, row.Inodes, size(row.Bytes), row.ReadFiles, size(row.ReadBytes), row.Objects, size(row.Written), row.Seconds)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&noCache, "no-cache", false, "read every file, whatever is known of earlier publishes")
+	cmd.Flags().BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")
+	return cmd
+}
+
+// publishLine is how far a publish is.
+func publishLine(p *store.Progress) string {
+	files, bytes := p.Files.Load(), p.Bytes.Load()
+	if files == 0 {
+		return fmt.Sprintf("looking: %d entries", p.Entries.Load())
+	}
+	// A large file counts when it is whole; what was read of it shows sooner.
+	done := min(bytes, max(p.DoneBytes.Load(), p.ReadBytes.Load()))
+	return fmt.Sprintf("%s %d of %d files, %s of %s, %s new", share(done, bytes), p.DoneFiles.Load(), files, size(done), size(bytes), size(p.Written.Load()))
+}

@@ -118,7 +118,7 @@ var rooms = map[string]room{
 }
 
 // testRooms are for tests alone.
-var testRooms = []string{"internal/awkward"}
+var testRooms = []string{"internal/awkward", "internal/faulty"}
 
 var testModules = []string{
 	"github.com/hanwen/go-fuse", // posixtest

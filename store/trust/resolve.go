@@ -1,0 +1,278 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"premix/store/object"
+	"premix/store/origin"
+	"premix/store/tree"
+)
+
+// Options say whom to trust. The zero value trusts on first use.
+type Options struct {
+	// Dir is where pins and records are kept; see [Dir].
+	Dir string
+	// Keys are believed, and no others, where there are any.
+	Keys []tree.PublicKey
+	// AllowRollback takes a record whatever was seen before, once.
+	AllowRollback bool
+}
+
+// Dir returns where pins and records are kept by default: home, which is usually
+// $PREMIX_HOME, or the user's configuration directory for premix where home is "".
+func Dir(home string) (string, error) {
+	if home == "" {
+		config, err := os.UserConfigDir()
+		if err != nil {
+			return "", err
+		}
+		home = filepath.Join(config, "premix")
+	}
+	return filepath.Join(home, "trust"), nil
+}
+
+// Resolver turns references into trees. It may be used by any number of
+// goroutines, and its directory by any number of processes.
+type Resolver struct {
+	o Options
+	s state
+}
+
+// New returns a resolver. Nothing is read yet.
+func New(o Options) *Resolver { return &Resolver{o, state{o.Dir}} }
+
+// Resolved is what a reference stands for.
+type Resolved struct {
+	Ref  tree.Ref
+	Tree object.Digest
+	// What follows is empty for a reference with a digest.
+	Record *tree.TagRecord
+	Signed []byte           // the record as it lies in the store
+	Store  string           // id
+	Keys   []tree.PublicKey // that are believed for this store
+	Origin string           // who gave the record
+	First  bool             // the origin was used for the first time, and its keys were taken on trust
+	// Offline is why no origin could be asked, where the record is the one that
+	// was seen last. Whether that will do is for the caller to decide.
+	Offline error
+}
+
+// Resolve returns the tree that ref stands for, by the word of the first origin
+// that can be believed. Errors are those of this package and of package origin.
+func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (*Resolved, error) {
+	if !ref.Digest.IsZero() {
+		return &Resolved{Ref: ref, Tree: ref.Digest}, nil
+	}
+	var (
+		res    *Resolved
+		denied error // an origin gave something that is not believed
+		asked  []string
+		mute   int
+	)
+	err := g.Each(ctx, func(ctx context.Context, o origin.Origin) (err error) {
+		asked = append(asked, o.String())
+		res, err = r.ask(ctx, o, ref)
+		switch {
+		case err == nil, errors.Is(err, origin.ErrNotFound):
+		case silent(err):
+			mute++
+		case denied == nil:
+			denied = err
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return res, nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, err
+	case denied != nil:
+		return nil, denied // rather than that others were silent
+	case mute == 0:
+		return nil, err // all say that there is no such tag
+	}
+	if res := r.offline(asked, ref, err); res != nil {
+		return res, nil
+	}
+	return nil, err
+}
+
+// silent tells whether err says that an origin did not answer: nothing that it
+// says of a tag is known then.
+func silent(err error) bool {
+	switch origin.KindOf(err) {
+	case origin.Unreachable, origin.Certificate, origin.TimedOut, origin.Stalled, origin.Truncated,
+		origin.Broken, origin.Unexpected, origin.Redirected:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
+
+// Store returns the store of an origin as it is believed: its keys are those
+// that count, and none else. It pins what is new.
+func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info, first bool, err error) {
+	content, err := o.File(ctx, tree.InfoPath)
+	if err != nil {
+		return nil, false, err
+	}
+	info, err = tree.ParseInfo(content)
+	if err != nil {
+		return nil, false, &UntrustedError{o.String(), err}
+	}
+	err = r.s.locked(func() error {
+		keys, isNew, err := r.believed(o, info)
+		if err != nil {
+			return err
+		}
+		if isNew {
+			first = len(r.o.Keys) == 0
+			err = r.s.pin(Known{o.String(), info.ID, keys, time.Now().UTC().Truncate(time.Second)})
+		}
+		info.Keys = keys
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return info, first, nil
+}
+
+// believed returns the keys that count for what an origin says, and whether that
+// has to be pinned.
+func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.PublicKey, isNew bool, err error) {
+	all, err := r.s.known()
+	if err != nil {
+		return nil, false, err
+	}
+	var here, elsewhere *Known
+	for i := range all {
+		k := &all[i]
+		if k.Origin == o.String() {
+			here = k
+		} else if k.Store == info.ID && elsewhere == nil {
+			elsewhere = k
+		}
+	}
+	if len(r.o.Keys) > 0 {
+		isNew := here == nil || here.Store != info.ID || !slices.Equal(here.Keys, r.o.Keys)
+		return r.o.Keys, isNew, nil
+	}
+	_, local := o.(*origin.Dir)
+	pinned := here
+	if local || pinned == nil {
+		pinned = elsewhere
+		isNew = here == nil || local && here.Store != info.ID
+	}
+	if pinned == nil {
+		if local && here != nil && here.Store == info.ID && slices.Equal(here.Keys, info.Keys) {
+			return here.Keys, false, nil
+		}
+		return info.Keys, true, nil
+	}
+	trusted := slices.ContainsFunc(info.Keys, func(k tree.PublicKey) bool { return slices.Contains(pinned.Keys, k) })
+	if pinned.Store != info.ID || !trusted {
+		return nil, false, &ChangedError{o.String(), *pinned, info.ID, info.Keys, r.s.knownFile()}
+	}
+	return pinned.Keys, isNew, nil
+}
+
+// ask has one origin say what a tag stands for, and believes it or not.
+func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref) (*Resolved, error) {
+	info, first, err := r.Store(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := o.File(ctx, ref.TagPath())
+	if err != nil {
+		return nil, err
+	}
+	record, err := tree.OpenTag(signed, info.ID, ref, info.Keys)
+	if err != nil {
+		return nil, &UntrustedError{o.String(), err}
+	}
+	res := &Resolved{Ref: ref, Tree: record.Tree, Record: record, Signed: signed, Store: info.ID, Keys: info.Keys, Origin: o.String(), First: first}
+	return res, r.s.locked(func() error {
+		seen, err := r.s.seen(info.ID, ref)
+		if err != nil {
+			return err
+		}
+		if seen != nil && !r.o.AllowRollback {
+			old, err := tree.OpenTag(seen, info.ID, ref, info.Keys)
+			switch {
+			case tree.IsInvalid(err):
+				return &StateError{r.s.seenFile(info.ID, ref), 0, err}
+			case err != nil:
+				// It was signed with a key that is no longer believed.
+			case record.Serial < old.Serial, record.Serial == old.Serial && record.Tree != old.Tree:
+				return &RollbackError{o.String(), ref, record.Serial, old.Serial}
+			case record.Serial == old.Serial:
+				return nil
+			}
+		}
+		return replace(r.s.seenFile(info.ID, ref), signed)
+	})
+}
+
+// offline returns what was seen of a tag of the store that these origins had,
+// nil where nothing was.
+func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolved {
+	all, err := r.s.known()
+	if err != nil {
+		return nil // the cause says more
+	}
+	for _, k := range all {
+		if !slices.Contains(origins, k.Origin) {
+			continue
+		}
+		keys := k.Keys
+		if len(r.o.Keys) > 0 {
+			keys = r.o.Keys
+		}
+		signed, err := r.s.seen(k.Store, ref)
+		if err != nil || signed == nil {
+			continue
+		}
+		record, err := tree.OpenTag(signed, k.Store, ref, keys)
+		if err != nil {
+			continue
+		}
+		return &Resolved{Ref: ref, Tree: record.Tree, Record: record, Signed: signed, Store: k.Store, Keys: keys, Origin: k.Origin, Offline: cause}
+	}
+	return nil
+}
+
+// Profile returns the profile of a tree with the given number of chunks, by its
+// name. Where no origin has it the error is an origin.ErrNotFound.
+func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string, chunks int) (*tree.Profile, error) {
+	if err := tree.ParseProfileName(name); err != nil {
+		return nil, err
+	}
+	var record *tree.ProfileRecord
+	err := g.Each(ctx, func(ctx context.Context, o origin.Origin) error {
+		signed, err := o.File(ctx, tree.ProfilePath(d, name))
+		if err != nil {
+			return err
+		}
+		info, _, err := r.Store(ctx, o)
+		if err != nil {
+			return err
+		}
+		if record, err = tree.OpenProfile(signed, info.ID, d, name, info.Keys); err != nil {
+			return &UntrustedError{o.String(), err}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	content, err := g.Verified(ctx, record.Profile, -1)
+	if err != nil {
+		return nil, err
+	}
+	return tree.ParseProfile(content, d, chunks)
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -255,9 +257,9 @@ func (s *Server) answerXattr(r *request) error {
 			return err
 		}
 		for _, n := range names {
-			// The kernel's own file systems list these for the privileged only; who that
-			// is cannot be asked here.
-			if r.uid == 0 || !strings.HasPrefix(n, "trusted.") {
+			// The kernel refuses the values of these to the unprivileged, but leaves it to
+			// file systems not to list them.
+			if !strings.HasPrefix(n, "trusted.") || privileged(r.pid) {
 				value = append(append(value, n...), 0)
 			}
 		}
@@ -278,6 +280,29 @@ func (s *Server) answerXattr(r *request) error {
 	}
 	r.out = append(r.out, value...)
 	return nil
+}
+
+// privileged tells whether the thread that waits for a request has CAP_SYS_ADMIN
+// and is in the user namespace of this process. The user's number in a request does
+// not tell: it is missing where mounts may be id-mapped (FUSE_ALLOW_IDMAP).
+func privileged(pid uint32) bool {
+	const capSysAdmin = 21 // linux/capability.h
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	theirs, err := os.Readlink(proc + "ns/user")
+	if err != nil {
+		return false
+	}
+	if ours, err := os.Readlink("/proc/self/ns/user"); err != nil || ours != theirs {
+		return false
+	}
+	status, err := os.ReadFile(proc + "status")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(status), "\nCapEff:\t")
+	mask, _, _ := strings.Cut(rest, "\n")
+	caps, err := strconv.ParseUint(mask, 16, 64)
+	return err == nil && caps&(1<<capSysAdmin) != 0
 }
 
 func (s *Server) answerLseek(r *request) error {

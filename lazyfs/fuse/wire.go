@@ -136,9 +136,7 @@ type inHeader struct {
 	op     uint32
 	unique uint64
 	node   uint64
-	uid    uint32
-	gid    uint32
-	pid    uint32
+	pid    uint32 // of the thread that waits, 0 outside of our PID namespace
 }
 
 // parseHeader splits a message into its header and what follows.
@@ -151,8 +149,6 @@ func parseHeader(msg []byte) (inHeader, []byte, error) {
 		op:     order.Uint32(msg[4:]),
 		unique: order.Uint64(msg[8:]),
 		node:   order.Uint64(msg[16:]),
-		uid:    order.Uint32(msg[24:]),
-		gid:    order.Uint32(msg[28:]),
 		pid:    order.Uint32(msg[32:]),
 	}
 	if int64(h.length) != int64(len(msg)) {

@@ -1,0 +1,169 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// Status is what a cache holds. Sizes are bytes.
+type Status struct {
+	Dir      string       `json:"dir"`
+	Quota    int64        `json:"quota"` // 0: none
+	Used     int64        `json:"used"`  // allocated on disk, by everything below Dir
+	Floor    int64        `json:"floor"`
+	Free     int64        `json:"free"` // on the partition
+	RAMDir   string       `json:"ram_dir,omitempty"`
+	RAMQuota int64        `json:"ram_quota,omitempty"`
+	RAMUsed  int64        `json:"ram_used,omitempty"`
+	Evicted  int64        `json:"evicted"` // chunks, since the cache was opened
+	Trees    []TreeStatus `json:"trees"`   // last used first
+}
+
+// TreeStatus is what a cache holds of a tree.
+type TreeStatus struct {
+	Digest  object.Digest `json:"digest"`
+	Used    int64         `json:"used"`     // allocated on disk
+	RAMUsed int64         `json:"ram_used"` // allocated in memory
+	Pinned  string        `json:"pinned"`   // "", "disk" or "ram"
+	Held    bool          `json:"held"`     // mounted directly from its image file
+	Open    int           `json:"open"`     // number of users
+	LastUse time.Time     `json:"last_use"` // when it was last opened or closed
+	Stats
+}
+
+// Status returns what the cache holds now.
+func (c *Cache) Status() Status {
+	c.accountOwn()
+	s := Status{Dir: c.dir, Quota: c.o.Quota, Floor: c.o.Floor, Evicted: c.evicted.Load(), Trees: []TreeStatus{}}
+	for _, t := range c.all() {
+		ts := TreeStatus{
+			Digest: t.digest, Used: t.meta.Load(), Pinned: t.pinned().String(), Held: t.held.Load() > 0,
+			LastUse: time.Unix(t.lastUse.Load(), 0).UTC(), Stats: t.Stats(),
+		}
+		images := []*image{t.image.Load()}
+		if f := t.former.Load(); f != nil {
+			images = append(images, f.im)
+		}
+		for _, im := range images {
+			switch {
+			case im == nil:
+			case im.vol == c.ram:
+				im.account()
+				ts.RAMUsed += im.allocated()
+			default:
+				im.account()
+				ts.Used += im.allocated()
+			}
+		}
+		c.mu.Lock()
+		ts.Open = t.refs
+		c.mu.Unlock()
+		s.Trees = append(s.Trees, ts)
+	}
+	slices.SortFunc(s.Trees, func(a, b TreeStatus) int {
+		return cmp.Or(b.LastUse.Compare(a.LastUse), slices.Compare(a.Digest[:], b.Digest[:]))
+	})
+	s.Used = c.disk.usage()
+	s.Free, _ = c.disk.free() // 0 where it can't be told
+	if c.ram != nil {
+		s.RAMDir, s.RAMQuota, s.RAMUsed = c.ram.dir, c.o.RAMQuota, c.ram.usage()
+	}
+	return s
+}
+
+// CheckReport is what a check found.
+type CheckReport struct {
+	Trees  int     `json:"trees"`
+	Chunks int64   `json:"chunks"` // hashed
+	Bytes  int64   `json:"bytes"`  // hashed
+	Wrong  []Wrong `json:"wrong"`
+}
+
+// Wrong is something that was damaged on disk.
+type Wrong struct {
+	Tree object.Digest `json:"tree"`
+	What string        `json:"what"` // "chunk 12", "page 3", "manifest"
+	// Held tells that the tree was mounted directly from its image file: the
+	// kernel may have given the damage to readers.
+	Held bool `json:"held,omitempty"`
+}
+
+// Check hashes everything that is present, from the disk where that is possible,
+// and punches what is wrong: it is fetched again when it is read. Manifests and
+// index pages that are wrong are written anew.
+func (c *Cache) Check(ctx context.Context) (CheckReport, error) {
+	r := CheckReport{Wrong: []Wrong{}}
+	for _, t := range c.all() {
+		r.Trees++
+		t.checkMeta(&r)
+		for k := range t.pages {
+			pg := t.pages[k].Load()
+			if pg == nil {
+				continue
+			}
+			for i := range pg.state {
+				if ctx.Err() != nil {
+					return r, context.Cause(ctx)
+				}
+				t.checkChunk(pg, i, &r)
+			}
+		}
+	}
+	return r, nil
+}
+
+func (t *Tree) checkChunk(pg *page, i int, r *CheckReport) {
+	im := t.image.Load()
+	if im == nil || !pg.present(i) {
+		return
+	}
+	// What the page cache has may be better than what the disk has.
+	if unix.Fadvise(int(im.f.Fd()), pg.offs[i], pg.size(i), unix.FADV_DONTNEED) != nil {
+		t.stats.diskErrors.Add(1)
+	}
+	b := buffers.get(pg.size(i))
+	defer buffers.put(b)
+	before := t.stats.corrupt.Load()
+	right := t.readWhole(pg, i, b)
+	if right || t.stats.corrupt.Load() > before {
+		r.Chunks++
+		r.Bytes += pg.size(i)
+	}
+	if !right && t.stats.corrupt.Load() > before {
+		r.Wrong = append(r.Wrong, Wrong{t.digest, fmt.Sprintf("chunk %d", pg.first+i), t.held.Load() > 0})
+	}
+}
+
+// checkMeta compares manifest and index pages on disk with what is in memory,
+// from which they can be written again.
+func (t *Tree) checkMeta(r *CheckReport) {
+	if allocatedAt(t.dir) == 0 {
+		return // nothing was kept of it
+	}
+	if content, err := t.manifest.Marshal(); err == nil && object.Sum(content) == t.digest && !fileHas(t.dir+"/manifest", t.digest) {
+		r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: "manifest"})
+		t.keepMeta("manifest", content, 0)
+	}
+	for k, where := range t.manifest.Pages {
+		pg := t.pages[k].Load()
+		if pg == nil || t.readPage(where) != nil {
+			continue
+		}
+		chunks := make([]tree.Chunk, len(pg.digests))
+		for i := range chunks {
+			chunks[i] = tree.Chunk{Digest: pg.digests[i], Size: pg.size(i), Stored: int64(pg.stored[i])}
+		}
+		if content, again, err := tree.MarshalPage(chunks); err == nil && again.Digest == where.Digest {
+			r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: fmt.Sprintf("page %d", k)})
+			t.keepMeta("pages", content, t.pagePlace[k])
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"premix/hotstart"
+	"premix/node"
 )
 
 // version is set by the linker.
@@ -13,6 +14,9 @@ func main() {
 	// A stage is this binary, executed again to stand between premix and a tool.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
+	}
+	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
+		os.Exit(node.Main(os.Args[1], version))
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

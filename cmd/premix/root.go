@@ -15,6 +15,7 @@ import (
 	"premix/engine"
 	"premix/engine/local"
 	"premix/hotstart"
+	"premix/node"
 	"premix/recipe"
 	"premix/record"
 	"premix/store"
@@ -27,6 +28,8 @@ const (
 	exitUsage       = 2   // command line, recipe or sample sheet
 	exitUnavailable = 3   // the wished start is not possible here
 	exitDirectory   = 4   // the run directory is locked or cannot be resumed
+	exitOrigin      = 5   // no origin gave what is needed
+	exitTrust       = 6   // what an origin gave is not to be trusted
 	exitInternal    = 10  // anything else
 	exitSignal      = 128 // plus the number of the signal that interrupted premix
 )
@@ -85,7 +88,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -185,6 +188,8 @@ func exitCode(err error) int {
 		access      *store.AccessError
 		damage      *store.DamageError
 		cut         *storeInterrupted
+		refused     *node.Error
+		rotten      *cacheDamage
 	)
 	switch {
 	case err == nil:
@@ -193,13 +198,15 @@ func exitCode(err error) int {
 		return exitSignal + int(interrupted.Signal)
 	case errors.As(err, &cut):
 		return exitSignal + int(cut.signal)
+	case errors.As(err, &refused):
+		return nodeExit(refused.Kind)
 	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use):
 		return exitUsage
 	case errors.As(err, &unavailable):
 		return exitUnavailable
 	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &rotten):
 		return exitFailed
 	}
 	return exitInternal

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "store", "store/tree"},
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "store", "store/tree", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -65,6 +65,14 @@ var rooms = map[string]room{
 	"store/cache": {
 		imports: []string{"store/tree", "store/object"},
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
+	},
+	"node": {
+		imports: []string{"lazyfs", "store/cache", "store/origin", "store/trust", "store/tree", "store/object"},
+		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
+	},
+	"lazyfs": {
+		imports: []string{"lazyfs/fuse"},
+		modules: []string{"golang.org/x/sys"},
 	},
 	"store/tree": {
 		imports: []string{"store/object"},

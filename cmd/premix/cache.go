@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"premix/node"
+)
+
+func (a *app) cacheCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cache",
+		Short: "Show and manage what this node has of its trees",
+		Args:  arguments("status, drop, pin, unpin or check"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "cache "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.cacheStatus(), a.cacheDrop(), a.cachePin(), a.cacheUnpin(), a.cacheCheck())
+	return cmd
+}
+
+// startedNode is this user's node: only one that runs can use the cache.
+func startedNode(ctx context.Context) (*node.Client, error) {
+	c, err := node.ReadConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, _, err := node.Start(ctx, c)
+	return client, err
+}
+
+func (a *app) cacheStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "List the trees in the cache, and what they take",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			client, err := startedNode(ctx)
+			if err != nil {
+				return err
+			}
+			s, err := client.Cache(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			quota := "no quota"
+			if s.Quota > 0 {
+				quota = "a quota of " + sizeText(s.Quota)
+			}
+			fmt.Fprintf(a.stdout, "%s: %s used, %s, %s free on its partition\n", s.Dir, sizeText(s.Used), quota, sizeText(s.Free))
+			if s.RAMDir != "" {
+				fmt.Fprintf(a.stdout, "%s: %s used in memory\n", s.RAMDir, sizeText(s.RAMUsed))
+			}
+			if len(s.Trees) == 0 {
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "TREE\tHERE\tOF\tON DISK\tPINNED\tMOUNTED AS")
+			for _, t := range s.Trees {
+				pinned, refs := t.Pinned, strings.Join(s.Refs[t.Digest.String()], ", ")
+				if pinned == "" {
+					pinned = "-"
+				}
+				if refs == "" {
+					refs = "-"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Digest.Short(), sizeText(t.PresentBytes), sizeText(t.Size), sizeText(t.Used+t.RAMUsed), pinned, refs)
+			}
+			return w.Flush()
+		},
+	}
+}
+
+// cacheChange is a verb that changes trees of the cache.
+func (a *app) cacheChange(verb, short, long, past string, do func(*node.Client, context.Context, node.TreeRequest) (*node.CacheChange, error)) (*cobra.Command, *node.TreeRequest) {
+	var r node.TreeRequest
+	cmd := &cobra.Command{
+		Use:   verb + " TREE | --all",
+		Short: short,
+		Long:  long,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if r.All {
+				return arguments()(cmd, args)
+			}
+			return arguments("TREE")(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, done := storeContext()
+			defer done()
+			if !r.All {
+				r.Tree = args[0]
+				if r.Tree == "" {
+					return &usageError{errors.New("TREE is empty"), "premix cache status lists trees"}
+				}
+			}
+			client, err := startedNode(ctx)
+			if err != nil {
+				return err
+			}
+			c, err := do(client, ctx, r)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(c)
+			}
+			for _, t := range c.Trees {
+				fmt.Fprintf(a.stdout, "%s %s\n", past, t.Short())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&r.All, "all", false, "all trees in the cache")
+	return cmd, &r
+}
+
+func (a *app) cacheDrop() *cobra.Command {
+	cmd, _ := a.cacheChange("drop", "Remove a tree from the cache", `Remove a tree from the cache. A tree that is mounted goes on working: what is read is
+fetched again.`, "dropped", (*node.Client).Drop)
+	return cmd
+}
+
+func (a *app) cachePin() *cobra.Command {
+	cmd, r := a.cacheChange("pin", "Keep a tree in the cache", `Keep what is here of a tree, and what comes, from being evicted. With --ram all of it
+is brought into memory, and stays there.`, "pinned", (*node.Client).Pin)
+	cmd.Flags().BoolVar(&r.RAM, "ram", false, "in memory")
+	return cmd
+}
+
+func (a *app) cacheUnpin() *cobra.Command {
+	cmd, _ := a.cacheChange("unpin", "Let a tree be evicted again", "", "unpinned", (*node.Client).Unpin)
+	return cmd
+}
+
+func (a *app) cacheCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Hash all that the cache holds, and remove what is wrong",
+		Long: `Hash all that the cache holds, and remove what is wrong: it is fetched again when it
+is read. Exits with 1 if anything was wrong.`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			client, err := startedNode(ctx)
+			if err != nil {
+				return err
+			}
+			r, err := client.Check(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(r)
+			} else {
+				for _, w := range r.Wrong {
+					fmt.Fprintf(a.stdout, "%s: %s was wrong\n", w.Tree.Short(), w.What)
+				}
+				_, err = fmt.Fprintf(a.stdout, "%d trees, %s in %d chunks: %d wrong\n", r.Trees, sizeText(r.Bytes), r.Chunks, len(r.Wrong))
+			}
+			if err == nil && len(r.Wrong) > 0 {
+				err = &cacheDamage{len(r.Wrong)}
+			}
+			return err
+		},
+	}
+}
+
+// cacheDamage tells that the cache was damaged, and is not any more.
+type cacheDamage struct{ n int }
+
+func (e *cacheDamage) Error() string {
+	return fmt.Sprintf("%d parts of the cache were damaged", e.n)
+}
+
+// Hint names the way out.
+func (e *cacheDamage) Hint() string {
+	return "they were removed, and are fetched again when they are read; look at the disk"
+}

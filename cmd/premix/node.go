@@ -1,0 +1,244 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/node"
+)
+
+func (a *app) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run the daemon that holds mounts and their cache",
+		Args:  arguments("start, stop, restart, status or metrics"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "node "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.nodeStart(), a.nodeStop(), a.nodeRestart(), a.nodeStatus(), a.nodeMetrics())
+	return cmd
+}
+
+func (a *app) nodeStart() *cobra.Command {
+	var foreground bool
+	var metrics string
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Start the node, and mount again what a dead one has left",
+		Long: `Start the node, and mount again what a node that was killed has left. It is
+optional: premix mount does it where no node runs.`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, done := storeContext()
+			defer done()
+			c, err := node.ReadConfig()
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("metrics-listen") {
+				c.MetricsListen = metrics
+			}
+			if foreground {
+				return node.Foreground(c, a.stderr)
+			}
+			client, started, err := node.Start(ctx, c)
+			if err != nil {
+				return err
+			}
+			s, err := client.Status(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			word := "is running already"
+			if started {
+				word = "runs"
+			}
+			_, err = fmt.Fprintf(a.stdout, "the node %s: process %d, %d mounts\n", word, s.Supervisor, len(s.Mounts))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay in the foreground and log to standard error")
+	cmd.Flags().StringVar(&metrics, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT")
+	return cmd
+}
+
+func (a *app) nodeStop() *cobra.Command {
+	var lazy bool
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Unmount everything and end the node",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			err := node.NewClient(node.Dir()).Stop(ctx, node.StopRequest{Lazy: lazy})
+			if node.IsKind(err, node.KindNotRunning) {
+				_, err = fmt.Fprintln(a.stdout, "no node is running")
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "also where mounts are in use: who holds one gets errors from then on")
+	return cmd
+}
+
+func (a *app) nodeRestart() *cobra.Command {
+	return &cobra.Command{
+		Use:   "restart",
+		Short: "Have this binary go on with the live mounts",
+		Long: `Replace the process that serves the mounts by one of this binary, as after an
+upgrade. Mounts stay, and readers wait for some milliseconds.`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			s, err := node.NewClient(node.Dir()).Restart(ctx, node.RestartRequest{Exe: exe})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			_, err = fmt.Fprintf(a.stdout, "premix %s goes on with %d mounts\n", s.Premix, len(s.Mounts))
+			return err
+		},
+	}
+}
+
+func (a *app) nodeStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Tell how the node, its mounts and their origins are",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			s, err := node.NewClient(node.Dir()).Status(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			_, err = a.stdout.Write([]byte(statusText(s)))
+			return err
+		},
+	}
+}
+
+func (a *app) nodeMetrics() *cobra.Command {
+	return &cobra.Command{
+		Use:   "metrics",
+		Short: "Print the metrics in Prometheus' text format",
+		Args:  arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			ctx, done := storeContext()
+			defer done()
+			text, err := node.NewClient(node.Dir()).Metrics(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = a.stdout.Write(text)
+			return err
+		},
+	}
+}
+
+// statusText is a status for people: a line for the node, a block for each mount.
+func statusText(s *node.Status) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "node: premix %s, processes %d and %d, since %s\n", s.Premix, s.Supervisor, s.Worker, s.Since.Local().Format(time.DateTime))
+	fmt.Fprintf(&b, "cache: %s\n", s.Cache)
+	if s.Deaths > 0 {
+		fmt.Fprintf(&b, "its worker died %d times lately, see %s/log\n", s.Deaths, s.Dir)
+	}
+	for _, m := range s.Mounts {
+		fmt.Fprintf(&b, "\n%s on %s\n", m.Ref, m.Dir)
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		line := func(name, format string, args ...any) {
+			fmt.Fprintf(w, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
+		}
+		line("tree", "%s", m.Tree)
+		if m.Error != "" {
+			line("state", "%s: %s", m.State, m.Error)
+		} else {
+			line("state", "%s", m.State)
+		}
+		if m.Reason != "" {
+			line("backend", "%s, since %s", m.Backend, m.Reason)
+		} else {
+			line("backend", "%s", m.Backend)
+		}
+		line("here", "%s of %s, %s fetched", sizeText(m.Present), sizeText(m.Total), sizeText(m.Fetched))
+		line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
+		line("profile", "%s", m.Profile)
+		if m.Record != "" {
+			line("records", "%s", m.Record)
+		}
+		if m.Corrupt > 0 {
+			line("damage", "%d chunks were wrong on disk", m.Corrupt)
+		}
+		if m.NotKept > 0 {
+			line("no room", "for %d chunks in the cache", m.NotKept)
+		}
+		for i, f := range m.Slowest {
+			if i == 3 {
+				break
+			}
+			line("slow", "chunk %d took %.3f s at %s", f.Chunk, f.Seconds, f.At.Local().Format(time.TimeOnly))
+		}
+		if m.LastError != "" {
+			line("last error", "%s", m.LastError)
+		}
+		for _, o := range m.Origins {
+			line("origin", "%s: %s, %d requests, %s, %d errors", o.URL, o.State, o.Requests, sizeText(o.Bytes), o.Errors)
+		}
+		w.Flush()
+	}
+	return b.String()
+}
+
+// sizeText is a number of bytes for people.
+func sizeText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
+
+// nodeExit is the exit code of what a node refused.
+func nodeExit(k node.Kind) int {
+	switch k {
+	case node.KindUsage, node.KindNotMounted:
+		return exitUsage
+	case node.KindUnavailable:
+		return exitUnavailable
+	case node.KindBusy:
+		return exitDirectory
+	case node.KindOrigin:
+		return exitOrigin
+	case node.KindTrust:
+		return exitTrust
+	case node.KindNotRunning:
+		return exitFailed
+	}
+	return exitInternal
+}

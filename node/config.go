@@ -1,0 +1,139 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+
+	"gopkg.in/yaml.v3"
+
+	"premix/store/trust"
+)
+
+// Config is how a node works. It is fixed when the node starts.
+type Config struct {
+	Dir   string `json:"dir"`   // the node's directory, absolute
+	Cache string `json:"cache"` // directory of the cache, absolute
+
+	Quota    int64  `json:"quota"`     // of the cache, bytes; 0: as much as Floor leaves
+	Floor    int64  `json:"floor"`     // bytes to leave free on the cache's partition; 0: the cache's own default
+	RAM      string `json:"ram"`       // directory on a tmpfs for trees pinned with --ram; "" for none
+	RAMQuota int64  `json:"ram_quota"` // bytes
+	Verify   bool   `json:"verify"`    // verify what is cached on every read
+
+	Origins []string `json:"origins"` // of mounts that name none
+	Proxies []string `json:"proxies"`
+
+	Trust         string `json:"trust"`          // directory of package trust, absolute
+	MetricsListen string `json:"metrics_listen"` // HOST:PORT for Prometheus; "" for none
+	MaxDeaths     int    `json:"max_deaths"`     // of workers within ten seconds, until the supervisor gives up
+}
+
+// ConfigFile returns the file that [ReadConfig] reads.
+func ConfigFile() string {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		return filepath.Join(absolute(home), "node.yaml")
+	}
+	if os.Geteuid() == 0 {
+		return "/etc/premix/node.yaml"
+	}
+	if dir, err := os.UserConfigDir(); err == nil {
+		return filepath.Join(dir, "premix", "node.yaml")
+	}
+	return ""
+}
+
+// file is the form of the configuration file; docs/node.md describes it.
+type file struct {
+	Cache     string   `yaml:"cache"`
+	Quota     size     `yaml:"quota"`
+	Floor     size     `yaml:"floor"`
+	RAM       string   `yaml:"ram"`
+	RAMQuota  size     `yaml:"ram_quota"`
+	Verify    bool     `yaml:"verify"`
+	Origins   []string `yaml:"origins"`
+	Proxies   []string `yaml:"proxies"`
+	Metrics   string   `yaml:"metrics_listen"`
+	MaxDeaths int      `yaml:"max_deaths"`
+}
+
+// size is a number of bytes, written as 500M, 20G, 1T or plainly.
+type size int64
+
+var sizeForm = regexp.MustCompile(`^([0-9]+)([KMGT]?)$`)
+
+// ParseSize reads a number of bytes; K, M, G and T are powers of 1024.
+func ParseSize(s string) (int64, error) {
+	m := sizeForm.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a size: write a whole number and K, M, G or T, as in 20G", s)
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	shift := map[string]int{"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[m[2]]
+	if err != nil || n > (1<<62)>>shift {
+		return 0, fmt.Errorf("%q is too large for a size", s)
+	}
+	return n << shift, nil
+}
+
+// UnmarshalYAML reads a size.
+func (n *size) UnmarshalYAML(v *yaml.Node) error {
+	parsed, err := ParseSize(v.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", v.Line, err)
+	}
+	*n = size(parsed)
+	return nil
+}
+
+// ReadConfig returns the configuration of this user's node: what the file says,
+// or else what is usual.
+func ReadConfig() (Config, error) {
+	path := ConfigFile()
+	var f file
+	content, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Config{}, err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	d.KnownFields(true)
+	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: %v", path, err), Way: "docs/node.md describes the file"}
+	}
+	c := Config{
+		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
+		Origins: f.Origins, Proxies: f.Proxies, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths,
+	}
+	for _, dir := range []string{f.Cache, f.RAM} {
+		if dir != "" && !filepath.IsAbs(dir) {
+			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), Way: "write it from / on"}
+		}
+	}
+	if c.Trust, err = trust.Dir(os.Getenv("PREMIX_HOME")); err != nil {
+		return Config{}, usage("set PREMIX_HOME to a directory of your own", "find a place for the keys of stores: %v", err)
+	}
+	c.Trust = absolute(c.Trust)
+	if c.Cache == "" {
+		if c.Cache, err = CacheDir(); err != nil {
+			return Config{}, err
+		}
+	}
+	return c, nil
+}
+
+// check sets what is usual where nothing was said.
+func (c *Config) check() error {
+	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.Cache) || !filepath.IsAbs(c.Trust) {
+		return fmt.Errorf("the directories %q, %q and %q of a node must be absolute", c.Dir, c.Cache, c.Trust)
+	}
+	if c.MaxDeaths == 0 {
+		c.MaxDeaths = 5
+	}
+	return nil
+}

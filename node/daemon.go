@@ -1,0 +1,606 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/lazyfs"
+	"premix/store/cache"
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// daemon is what a worker runs.
+type daemon struct {
+	config  Config
+	version string
+	log     *slog.Logger
+	tether  *tether
+	cache   *cache.Cache
+	since   time.Time
+	deaths  int
+
+	ctx context.Context // ends with the daemon's background work
+	end context.CancelFunc
+
+	journalMu sync.Mutex // held while the journal is written; mu is taken under it
+
+	mu       sync.Mutex
+	mounts   map[string]*mount // by ID
+	bases    map[string]*base  // by name
+	ending   bool
+	lastBase int // number given
+}
+
+// States of a mount.
+const (
+	stateMounting = "mounting"
+	stateMounted  = "mounted"
+	stateFailed   = "failed" // it ought to be there: it is tried again
+	stateEnding   = "ending"
+)
+
+// mount is one that was asked for. Its fields belong to daemon.mu, except where
+// something else is said.
+type mount struct {
+	entry entry
+	base  *base
+	state string
+	err   error  // why it failed
+	cause error  // of the last trouble behind it
+	note  string // for the user who asked
+	src   *source
+
+	done   chan struct{}      // closed when the first attempt has ended
+	ctx    context.Context    // of its background work
+	cancel context.CancelFunc // ends it
+
+	work     sync.Mutex // held by who mounts or unmounts it
+	profile  string     // state of the prefetch, for people
+	recorded *recording // nil without --record
+}
+
+// base is one image, mounted below the node's directory.
+type base struct {
+	name   string
+	digest object.Digest
+	wish   lazyfs.Backend
+	shared bool
+
+	work  sync.Mutex // held by who makes or removes it
+	m     *lazyfs.Mount
+	img   *image
+	users int // under daemon.mu
+	gone  bool
+}
+
+func newDaemon(t *tether, deaths int, version string) *daemon {
+	d := &daemon{
+		config: *t.config, version: version, log: t.log, tether: t, since: time.Now(), deaths: deaths,
+		mounts: map[string]*mount{}, bases: map[string]*base{},
+	}
+	d.ctx, d.end = context.WithCancel(context.Background())
+	return d
+}
+
+// save writes the journal.
+func (d *daemon) save() error {
+	d.journalMu.Lock()
+	defer d.journalMu.Unlock()
+	j := journal{Version: Version}
+	d.mu.Lock()
+	for _, m := range d.mounts {
+		if m.entry.Step != "" {
+			j.Mounts = append(j.Mounts, m.entry)
+		}
+	}
+	d.mu.Unlock()
+	slices.SortFunc(j.Mounts, func(a, b entry) int { return a.Since.Compare(b.Since) })
+	if err := j.write(d.config.Dir); err != nil {
+		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the journal cannot be written: %v", err), Way: "make room in " + d.config.Dir}
+	}
+	return nil
+}
+
+// step notes where a mount has come to, and then writes the journal.
+func (d *daemon) step(m *mount, step string) error {
+	d.mu.Lock()
+	m.entry.Step = step
+	d.mu.Unlock()
+	return d.save()
+}
+
+// mount answers a request for a mount.
+func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
+	ref, err := tree.ParseRef(r.Ref)
+	if err != nil {
+		return nil, usage("write it as in refs/bacteria:2026", "%v", err)
+	}
+	if here := mountNamespace(); r.Namespace != "" && here != "" && r.Namespace != here {
+		return nil, usage("premix node stop, and mount again from here; or give each its own PREMIX_HOME", "the node lives in another mount namespace: what it mounts would not be seen here")
+	}
+	m, fresh, err := d.admit(r)
+	if err != nil {
+		return nil, err
+	}
+	if !fresh {
+		// The client lost its connection and asks again.
+		select {
+		case <-m.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return m, m.err
+	}
+	defer close(m.done)
+	err = d.first(ctx, m, ref)
+	if err != nil {
+		d.forget(m)
+		d.mu.Lock()
+		m.err = err
+		d.mu.Unlock()
+		return nil, err
+	}
+	return m, nil
+}
+
+// admit enters a mount, whose directory nobody else may ask for from now on. An
+// equal one that is there already is returned instead.
+func (d *daemon) admit(r MountRequest) (m *mount, fresh bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ending {
+		return nil, false, &Error{Kind: KindUnavailable, Message: "the node is ending", Way: "try again"}
+	}
+	if m := d.mounts[r.ID]; m != nil {
+		return m, false, nil
+	}
+	for _, m := range d.mounts {
+		if m.entry.Dir == r.Dir {
+			return nil, false, usage("premix umount "+r.Dir, "%s is a mount of %s already", r.Dir, m.entry.Ref)
+		}
+	}
+	m = &mount{entry: entry{MountRequest: r, Since: time.Now()}, state: stateMounting, done: make(chan struct{}), profile: "none"}
+	m.ctx, m.cancel = context.WithCancel(d.ctx)
+	d.mounts[r.ID] = m
+	return m, true, nil
+}
+
+// forget removes a mount of which nothing is there any more.
+func (d *daemon) forget(m *mount) {
+	m.cancel()
+	d.mu.Lock()
+	delete(d.mounts, m.entry.ID)
+	journaled := m.entry.Step != ""
+	d.mu.Unlock()
+	if journaled {
+		if err := d.save(); err != nil {
+			d.log.Error(err.Error())
+		}
+	}
+}
+
+// first mounts for the first time: the reference is looked up now, and never again
+// for this mount.
+func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref) error {
+	list, err := lazyfs.Mounts()
+	if err != nil {
+		return err
+	}
+	if at := lazyfs.Top(list, m.entry.Dir); at != nil {
+		return usage("give an empty directory, or umount "+m.entry.Dir+" first", "%s is a mount point already (%s)", m.entry.Dir, at.Type)
+	}
+	src, err := d.source(m.entry.MountRequest)
+	if err != nil {
+		return err
+	}
+	digest, note, err := src.resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	m.entry.Tree, m.note = digest, note
+	d.mu.Unlock()
+	return d.make(ctx, m, src)
+}
+
+// make mounts the tree of a mount that is admitted.
+func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
+	m.work.Lock()
+	defer m.work.Unlock()
+	t, err := d.cache.Tree(ctx, m.entry.Tree, src.fetcher())
+	if err != nil {
+		return explain(err)
+	}
+	d.mu.Lock()
+	m.src = src
+	d.mu.Unlock()
+	// The profile is fetched while the kernel mounts.
+	d.background(m)
+	b, err := d.acquire(ctx, m, t)
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	err = t.Close() // the base has it open too
+	if err == nil {
+		err = d.bind(m, b)
+	}
+	if err != nil {
+		d.release(b)
+		return err
+	}
+	d.mu.Lock()
+	m.base, m.state, m.err = b, stateMounted, nil
+	m.entry.InUse, m.entry.Reason = b.m.Backend(), b.m.Reason()
+	d.mu.Unlock()
+	if err := d.step(m, stepMounted); err != nil {
+		return errors.Join(err, d.unmake(m, true))
+	}
+	d.log.Info("mounted", "ref", m.entry.Ref, "tree", m.entry.Tree.Short(), "dir", m.entry.Dir, "backend", b.m.Backend())
+	return nil
+}
+
+// inPlace tells whether mounts are made at the users' directories themselves: only
+// root can make bind mounts.
+func inPlace() bool { return os.Geteuid() != 0 }
+
+// acquire returns the base for a mount, which is made if there is none. The mount
+// is in the journal before the first system call.
+func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree) (*base, error) {
+	d.mu.Lock()
+	var b *base
+	if m.entry.Record == "" && !inPlace() {
+		for _, other := range d.bases {
+			if other.shared && other.digest == m.entry.Tree && other.wish == m.entry.Backend {
+				b = other
+			}
+		}
+	}
+	if b == nil {
+		d.lastBase++
+		b = &base{
+			name: fmt.Sprintf("%s-%d-%d", m.entry.Tree.Short(), os.Getpid(), d.lastBase), digest: m.entry.Tree, wish: m.entry.Backend,
+			shared: m.entry.Record == "" && !inPlace(),
+		}
+		d.bases[b.name] = b
+	}
+	b.users++
+	m.entry.Base = b.name
+	m.entry.Size = t.Size()
+	step := stepBegun
+	if m.state == stateFailed {
+		step = stepAgain
+	}
+	d.mu.Unlock()
+
+	err := d.step(m, step)
+	if err == nil {
+		err = d.makeBase(ctx, b, m, t)
+	}
+	if err != nil {
+		d.release(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// makeBase makes a base unless somebody has.
+func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree) error {
+	b.work.Lock()
+	defer b.work.Unlock()
+	if b.m != nil {
+		return nil
+	}
+	if b.gone {
+		return &Error{Kind: KindInternal, Message: "the tree was being unmounted at this moment", Way: "try again"}
+	}
+	img, err := d.openImage(ctx, t)
+	if err != nil {
+		return explain(err)
+	}
+	o := d.options(b, m.entry)
+	fail := func(err error) error { return errors.Join(err, img.Close(), d.sweep(b.name)) }
+	if err := os.MkdirAll(o.Dir, 0o711); err != nil {
+		return fail(err)
+	}
+	if o.Record {
+		r, err := newRecording(m.entry.Record, t, m.entry.Step == stepAgain)
+		if err != nil {
+			return fail(err)
+		}
+		d.mu.Lock()
+		m.recorded = r
+		d.mu.Unlock()
+	} else if m.entry.Backend != lazyfs.FUSE && !inPlace() && !d.config.Verify {
+		o.File = img.whole(ctx)
+	}
+	b.m, err = lazyfs.New(ctx, img, o)
+	if err != nil {
+		d.tether.drop(b.name)
+		return explain(fail(err))
+	}
+	if b.m.Backend() != lazyfs.File {
+		img.letGo()
+	}
+	b.img = img
+	return nil
+}
+
+// options are those of a base's mount.
+func (d *daemon) options(b *base, e entry) lazyfs.Options {
+	o := lazyfs.Options{
+		Dir: filepath.Join(treesDir(d.config.Dir), b.name), Name: "premix:" + e.Ref, Backend: e.Backend,
+		Record: e.Record != "", Kernel: d.tether,
+		Keep: func(f *os.File, state []byte) { d.tether.keep(b.name, f, state) },
+		Log:  func(msg string) { d.log.Warn(msg, "dir", e.Dir) },
+	}
+	if inPlace() {
+		o.At = e.Dir
+	}
+	return o
+}
+
+// bind shows a base at the mount's directory.
+func (d *daemon) bind(m *mount, b *base) error {
+	if inPlace() {
+		return nil
+	}
+	if err := d.tether.Mount(b.m.Path(), m.entry.Dir, "", unix.MS_BIND, ""); err != nil {
+		way := "give an existing, empty directory"
+		if errors.Is(err, unix.EPERM) {
+			way = "mounting needs the capability CAP_SYS_ADMIN"
+		}
+		return usage(way, "mount at %s: %v", m.entry.Dir, err)
+	}
+	return nil
+}
+
+// release gives a base back, and removes it where nobody else uses it.
+func (d *daemon) release(b *base) {
+	d.mu.Lock()
+	b.users--
+	last := b.users == 0
+	if last {
+		delete(d.bases, b.name)
+	}
+	d.mu.Unlock()
+	if !last {
+		return
+	}
+	b.work.Lock()
+	defer b.work.Unlock()
+	b.gone = true
+	if b.m == nil {
+		return
+	}
+	err := b.m.Close(false)
+	if errors.Is(err, unix.EBUSY) {
+		err = b.m.Close(true)
+	}
+	if err != nil {
+		d.log.Error("unmount", "base", b.name, "error", err)
+	}
+	// Whoever has files open in what was detached goes on reading.
+	go func() {
+		if err := b.m.Wait(); err != nil {
+			d.log.Warn("a connection to the kernel ended", "base", b.name, "error", err)
+		}
+		d.tether.drop(b.name)
+		if err := b.img.Close(); err != nil {
+			d.log.Warn("close a tree", "base", b.name, "error", err)
+		}
+	}()
+}
+
+// umount answers a request to end one mount.
+func (d *daemon) umount(dir string, lazy bool) (*mount, error) {
+	d.mu.Lock()
+	var m *mount
+	for _, other := range d.mounts {
+		if other.entry.Dir == dir {
+			m = other
+		}
+	}
+	d.mu.Unlock()
+	if m == nil {
+		return nil, notMounted(dir)
+	}
+	<-m.done
+	m.work.Lock()
+	defer m.work.Unlock()
+	d.mu.Lock()
+	gone := d.mounts[m.entry.ID] != m
+	d.mu.Unlock()
+	if gone {
+		return nil, notMounted(dir)
+	}
+	if err := d.unmake(m, lazy); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// unmake unmounts. m.work is held. On an error everything is as before.
+func (d *daemon) unmake(m *mount, lazy bool) error {
+	d.mu.Lock()
+	was := m.state
+	m.state = stateEnding
+	d.mu.Unlock()
+	back := func(err error) error {
+		d.mu.Lock()
+		m.state = was
+		d.mu.Unlock()
+		if was == stateMounted {
+			err = errors.Join(err, d.step(m, stepMounted))
+		}
+		return err
+	}
+	if err := d.step(m, stepEnding); err != nil {
+		return back(err)
+	}
+	if m.base != nil {
+		if err := d.unbind(m, lazy); err != nil {
+			return back(err)
+		}
+	}
+	m.cancel()
+	if m.recorded != nil {
+		if err := m.recorded.finish(); err != nil {
+			d.log.Error("the recorded profile could not be written", "file", m.entry.Record, "error", err)
+			m.cause = err
+		}
+	}
+	if m.base != nil {
+		d.release(m.base)
+	}
+	d.forget(m)
+	d.log.Info("unmounted", "ref", m.entry.Ref, "dir", m.entry.Dir)
+	return nil
+}
+
+// unbind takes the mount away from its directory.
+func (d *daemon) unbind(m *mount, lazy bool) error {
+	list, err := lazyfs.Mounts()
+	if err != nil {
+		return err
+	}
+	at := lazyfs.Top(list, m.entry.Dir)
+	if at == nil {
+		return nil // somebody has unmounted it with umount(8)
+	}
+	busy := func() error {
+		e := &Error{Kind: KindBusy, Message: m.entry.Dir + " is in use", Way: "end them, or premix umount --lazy " + m.entry.Dir, Holders: holders(*at)}
+		var names []string
+		for _, h := range e.Holders {
+			names = append(names, fmt.Sprintf("%d (%s, %s)", h.PID, h.Name, h.How))
+		}
+		if len(names) > 0 {
+			e.Message += " by process " + strings.Join(names, ", ")
+		} else {
+			e.Way = "premix umount --lazy " + m.entry.Dir + "; a mount below it, or another mount namespace, may hold it"
+		}
+		return e
+	}
+	if inPlace() {
+		// fusermount3 would only tell that it is busy, and not who.
+		if !lazy && len(holders(*at)) > 0 {
+			return busy()
+		}
+		return nil // the base is what is mounted there
+	}
+	flags := unix.UMOUNT_NOFOLLOW
+	if lazy {
+		flags |= unix.MNT_DETACH
+	}
+	err = d.tether.Unmount(m.entry.Dir, flags)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return busy()
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+		return nil // it has gone since
+	}
+	return err
+}
+
+// umountAll ends all mounts. Without lazy nothing is done where one is in use.
+func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
+	d.mu.Lock()
+	var list []*mount
+	for _, m := range d.mounts {
+		list = append(list, m)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(list, func(a, b *mount) int { return b.entry.Since.Compare(a.entry.Since) })
+	if !lazy {
+		table, err := lazyfs.Mounts()
+		if err != nil {
+			return nil, err
+		}
+		var errs []error
+		for _, m := range list {
+			if at := lazyfs.Top(table, m.entry.Dir); at != nil {
+				for _, h := range holders(*at) {
+					errs = append(errs, &Error{Kind: KindBusy, Message: fmt.Sprintf("%s is in use by process %d (%s, %s)", m.entry.Dir, h.PID, h.Name, h.How), Holders: []Holder{h}})
+				}
+			}
+		}
+		if len(errs) > 0 {
+			return nil, &Error{Kind: KindBusy, Message: errors.Join(errs...).Error(), Way: "end them, or use --lazy"}
+		}
+	}
+	var gone []*mount
+	var errs []error
+	for _, m := range list {
+		switch m, err := d.umount(m.entry.Dir, lazy); {
+		case err == nil:
+			gone = append(gone, m)
+		case !IsKind(err, KindNotMounted):
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return gone, errs[0]
+	}
+	return gone, nil
+}
+
+// retry mounts again what has failed and ought to be there, until the daemon ends.
+func (d *daemon) retry() {
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-time.After(2 * time.Second):
+		}
+		d.mu.Lock()
+		var list []*mount
+		for _, m := range d.mounts {
+			if m.state == stateFailed {
+				list = append(list, m)
+			}
+		}
+		d.mu.Unlock()
+		for _, m := range list {
+			d.again(m)
+		}
+	}
+}
+
+// again mounts what an earlier node had mounted.
+func (d *daemon) again(m *mount) {
+	ctx, cancel := context.WithTimeout(m.ctx, time.Minute)
+	defer cancel()
+	src, err := d.source(m.entry.MountRequest)
+	if err == nil {
+		err = d.make(ctx, m, src)
+	}
+	if err != nil {
+		d.mu.Lock()
+		if m.err == nil {
+			d.log.Error("mount again", "ref", m.entry.Ref, "dir", m.entry.Dir, "error", err)
+		}
+		m.err = err
+		d.mu.Unlock()
+	}
+}
+
+// mountNamespace names this process's, "" where it is not known.
+func mountNamespace() string {
+	ns, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return ""
+	}
+	return ns
+}

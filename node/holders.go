@@ -1,0 +1,65 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"premix/lazyfs"
+)
+
+// holders finds the processes that hold a mount, by what /proc tells: it never
+// looks into the mount, which may be dead. Processes of others are invisible to
+// an ordinary user.
+func holders(m lazyfs.MountPoint) []Holder {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil
+	}
+	var list []Holder
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if how := holds(dir, m); how != "" {
+			name, _ := os.ReadFile(filepath.Join(dir, "comm")) // it may have ended since
+			list = append(list, Holder{pid, strings.TrimSpace(string(name)), how})
+		}
+	}
+	return list
+}
+
+// holds tells how the process with the given directory of /proc holds m, "" where
+// it doesn't.
+func holds(proc string, m lazyfs.MountPoint) string {
+	inside := func(path string) bool { return path == m.Path || strings.HasPrefix(path, m.Path+"/") }
+	for _, l := range []struct{ name, how string }{{"cwd", "working directory"}, {"root", "root"}, {"exe", "executable"}} {
+		if to, err := os.Readlink(filepath.Join(proc, l.name)); err == nil && inside(to) {
+			return l.how
+		}
+	}
+	fds, _ := os.ReadDir(filepath.Join(proc, "fdinfo")) // of a process that may have ended
+	want := []byte(fmt.Sprintf("\nmnt_id:\t%d\n", m.ID))
+	for _, fd := range fds {
+		if info, err := os.ReadFile(filepath.Join(proc, "fdinfo", fd.Name())); err == nil && bytes.Contains(info, want) {
+			return "open file"
+		}
+	}
+	maps, err := os.Open(filepath.Join(proc, "maps"))
+	if err != nil {
+		return ""
+	}
+	defer maps.Close()
+	for s := bufio.NewScanner(maps); s.Scan(); {
+		// address perms offset dev inode path
+		if i := strings.IndexByte(s.Text(), '/'); i >= 0 && inside(s.Text()[i:]) {
+			return "mapped file"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,164 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"premix/store/cache"
+	"premix/store/object"
+)
+
+// image is what a base reads: a tree of the cache. After a restart the tree may
+// have to be fetched again before it can be opened, as when the cache was removed
+// meanwhile: then each read tries.
+type image struct {
+	d      *daemon
+	digest object.Digest
+	size   int64
+	src    *source // for opening again; may be nil
+
+	mu      sync.Mutex
+	tree    *cache.Tree // nil until it could be opened
+	release func()      // of a tree that is held
+	closed  bool
+	last    error // of a read
+	lastAt  time.Time
+}
+
+// openImage makes the image of a tree that is open.
+func (d *daemon) openImage(ctx context.Context, t *cache.Tree) (*image, error) {
+	t, err := d.cache.Tree(ctx, t.Digest(), nil) // closed on its own
+	if err != nil {
+		return nil, err
+	}
+	return &image{d: d, digest: t.Digest(), size: t.Size(), tree: t}, nil
+}
+
+// reopenImage opens a tree that is mounted, at once or when it can be.
+func (d *daemon) reopenImage(digest object.Digest, size int64, src *source) *image {
+	i := &image{d: d, digest: digest, size: size, src: src}
+	// Without an origin: the node does not wait for the network here.
+	t, err := d.cache.Tree(d.ctx, digest, nil)
+	if err != nil {
+		return i
+	}
+	i.tree = t
+	if src != nil {
+		// It is here, so that this opens nothing: it says from where to fetch.
+		if again, err := d.cache.Tree(d.ctx, digest, src.fetcher()); err == nil {
+			_ = again.Close() // counts down, and cannot fail
+		}
+	}
+	return i
+}
+
+// get returns the tree, which is opened if it was not.
+func (i *image) get(ctx context.Context) (*cache.Tree, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return nil, cache.ErrClosed
+	}
+	if i.tree != nil {
+		return i.tree, nil
+	}
+	t, err := i.d.cache.Tree(ctx, i.digest, i.src.fetcher())
+	if err != nil {
+		return nil, err
+	}
+	if t.Size() != i.size {
+		return nil, errors.Join(errors.New("the tree has another size than the one that is mounted"), t.Close())
+	}
+	i.tree = t
+	return t, nil
+}
+
+// opened returns the tree if it is open.
+func (i *image) opened() *cache.Tree {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.tree
+}
+
+// ReadAt is that of the tree.
+func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	t, err := i.get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := t.ReadAt(ctx, p, off)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {
+		i.mu.Lock()
+		i.last, i.lastAt = err, time.Now()
+		i.mu.Unlock()
+	}
+	return n, err
+}
+
+// whole returns the path of the image file if the tree is complete and verified,
+// and holds it; "" otherwise.
+func (i *image) whole(ctx context.Context) string {
+	t := i.opened()
+	if !t.IsComplete() {
+		return ""
+	}
+	release := t.Hold()
+	if !t.IsComplete() {
+		release()
+		return ""
+	}
+	i.mu.Lock()
+	i.release = release
+	i.mu.Unlock()
+	return t.ImagePath()
+}
+
+// holdAgain holds the image file of a tree that is mounted from it.
+func (i *image) holdAgain() error {
+	t := i.opened()
+	if t == nil {
+		return errors.New("the tree is not in the cache any more")
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.release = t.Hold()
+	return nil
+}
+
+// lastError is that of the last read that failed, nil if none has.
+func (i *image) lastError() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.last
+}
+
+// Size is that of the tree.
+func (i *image) Size() int64 { return i.size }
+
+// Close closes the tree.
+func (i *image) Close() error {
+	i.letGo()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closed = true
+	if i.tree == nil {
+		return nil
+	}
+	t := i.tree
+	i.tree = nil
+	return t.Close()
+}
+
+// letGo gives up the hold on the image file.
+func (i *image) letGo() {
+	i.mu.Lock()
+	release := i.release
+	i.release = nil
+	i.mu.Unlock()
+	if release != nil {
+		release()
+	}
+}

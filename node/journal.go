@@ -1,0 +1,84 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"premix/lazyfs"
+	"premix/store/object"
+)
+
+// Steps of a mount in the journal.
+const (
+	stepBegun   = "begun"   // system calls may have been made; nobody has been told that it is usable
+	stepMounted = "mounted" // it ought to be there
+	stepAgain   = "again"   // the same, of one that ought to be there: an earlier node had mounted it
+	stepEnding  = "ending"  // it ought to go
+)
+
+// entry is a mount in the journal.
+type entry struct {
+	MountRequest
+	Tree   object.Digest  `json:"tree"`
+	Base   string         `json:"base"`   // name of its base
+	InUse  lazyfs.Backend `json:"in_use"` // backend of the base
+	Size   int64          `json:"size"`   // of the image, bytes
+	Reason string         `json:"reason,omitempty"`
+	Step   string         `json:"step"`
+	Since  time.Time      `json:"since"`
+}
+
+// journal is the content of state.json.
+type journal struct {
+	Version int     `json:"version"`
+	Mounts  []entry `json:"mounts"`
+}
+
+func readJournal(dir string) (*journal, error) {
+	content, err := os.ReadFile(statePath(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &journal{Version: Version}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var j journal
+	if err := json.Unmarshal(content, &j); err != nil {
+		return nil, fmt.Errorf("%s: %w", statePath(dir), err)
+	}
+	if j.Version != Version {
+		return nil, fmt.Errorf("%s: version %d, this premix reads %d", statePath(dir), j.Version, Version)
+	}
+	return &j, nil
+}
+
+// write replaces the journal, whole or not at all.
+func (j *journal) write(dir string) error {
+	content, err := json.MarshalIndent(j, "", " ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(statePath(dir), append(content, '\n'), 0o600)
+}
+
+// replaceFile writes a file beside path and gives it that name.
+func replaceFile(path string, content []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}

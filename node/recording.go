@@ -1,0 +1,115 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"premix/store/cache"
+	"premix/store/tree"
+)
+
+// recording is the profile that a mount with --record makes. Its file is written
+// every second in which something was touched: neither a signal nor the death of
+// the worker loses more.
+type recording struct {
+	path  string
+	prior []int // chunks that earlier workers have noted
+
+	mu       sync.Mutex
+	recorder *cache.Recorder
+	written  int // chunks in the file
+}
+
+// recordEvery is the time between two writings of a profile.
+const recordEvery = time.Second
+
+// newRecording begins a recording, or goes on with the one in the file.
+func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
+	r := &recording{path: path, written: -1}
+	if goOn {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		p, err := tree.ParseProfile(content, t.Digest(), t.Manifest().Chunks())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		r.prior = p.Chunks
+	}
+	r.recorder = t.Record()
+	// Now, so that a file that cannot be written is known before the work is done.
+	if err := r.save(); err != nil {
+		r.recorder.Stop()
+		return nil, usage("name a file in a directory in which this user may write", "--record: %v", err)
+	}
+	return r, nil
+}
+
+// save writes the file if there is something new.
+func (r *recording) save() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.recorder.Profile()
+	if len(r.prior) > 0 {
+		seen := map[int]bool{}
+		for _, c := range r.prior {
+			seen[c] = true
+		}
+		p.Chunks = append(slices.Clone(r.prior), slices.DeleteFunc(p.Chunks, func(c int) bool { return seen[c] })...)
+	}
+	if p.Chunks == nil {
+		p.Chunks = []int{} // a list in JSON, too
+	}
+	if len(p.Chunks) == r.written {
+		return nil
+	}
+	content, err := p.Marshal()
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(r.path, content, 0o644); err != nil {
+		return err
+	}
+	r.written = len(p.Chunks)
+	return nil
+}
+
+// finish writes what was recorded, and records no more.
+func (r *recording) finish() error {
+	err := r.save()
+	r.recorder.Stop()
+	return err
+}
+
+// saveRecordings writes those of all mounts.
+func (d *daemon) saveRecordings() {
+	d.mu.Lock()
+	var list []*mount
+	for _, m := range d.mounts {
+		if m.recorded != nil {
+			list = append(list, m)
+		}
+	}
+	d.mu.Unlock()
+	for _, m := range list {
+		if err := m.recorded.save(); err != nil {
+			d.trouble(m, fmt.Errorf("the recorded profile: %w", err))
+		}
+	}
+}
+
+// keepRecordings writes recordings for as long as the daemon runs.
+func (d *daemon) keepRecordings() {
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-time.After(recordEvery):
+			d.saveRecordings()
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/lazyfs"
+)
+
+// restore brings the mounts into the state that the journal demands: what lives
+// goes on, what is half done or dead goes away, and what ought to be there and is
+// not is mounted again. left are the descriptors of earlier workers.
+func (d *daemon) restore(left map[string]kept) error {
+	j, err := readJournal(d.config.Dir)
+	if err != nil {
+		return err
+	}
+	table, err := lazyfs.Mounts()
+	if err != nil {
+		return err
+	}
+	byBase := map[string][]entry{}
+	for _, e := range j.Mounts {
+		byBase[e.Base] = append(byBase[e.Base], e)
+	}
+	alive := map[string]bool{}
+	for name, entries := range byBase {
+		k, held := left[name]
+		if !d.lives(entries[0], table, held) {
+			continue
+		}
+		wanted := wantedEntries(entries)
+		if len(wanted) == 0 {
+			continue
+		}
+		if err := d.revive(name, wanted, k, table); err != nil {
+			// Its readers get EIO until it is mounted again, as with a node that died.
+			d.log.Error("go on with a mount", "ref", wanted[0].Ref, "error", err)
+			continue
+		}
+		alive[name] = true
+		delete(left, name)
+	}
+	for name, k := range left {
+		d.tether.drop(name)
+		k.fd.Close() // before anything is unmounted: nobody is to wait for an answer
+	}
+	var again []*mount
+	for name, entries := range byBase {
+		for _, e := range entries {
+			if alive[name] && e.Step == stepMounted {
+				continue
+			}
+			if err := d.detach(e, table); err != nil {
+				d.log.Error("take a dead mount away", "dir", e.Dir, "error", err)
+			}
+			if e.Step == stepMounted || e.Step == stepAgain {
+				again = append(again, d.readmit(e, stateFailed))
+			}
+		}
+	}
+	dirs, err := os.ReadDir(treesDir(d.config.Dir))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if !alive[dir.Name()] {
+			if err := d.sweep(dir.Name()); err != nil {
+				d.log.Error("take a dead base away", "base", dir.Name(), "error", err)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for _, m := range again {
+		all.Go(func() { d.again(m) })
+	}
+	all.Wait()
+	return d.save()
+}
+
+// wantedEntries are those that ought to be mounted.
+func wantedEntries(entries []entry) []entry {
+	var wanted []entry
+	for _, e := range entries {
+		if e.Step == stepMounted {
+			wanted = append(wanted, e)
+		}
+	}
+	return wanted
+}
+
+// basePath is where the tree of an entry's base is seen.
+func (d *daemon) basePath(e entry) string {
+	if inPlace() {
+		return e.Dir
+	}
+	return filepath.Join(treesDir(d.config.Dir), e.Base, "tree")
+}
+
+// lives tells whether the base of an entry is mounted, and can be gone on with.
+func (d *daemon) lives(e entry, table []lazyfs.MountPoint, held bool) bool {
+	return lazyfs.Top(table, d.basePath(e)) != nil && (held || e.InUse == lazyfs.File)
+}
+
+// revive goes on with a base, and with the mounts of it.
+func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.MountPoint) error {
+	e := entries[0]
+	b := &base{name: name, digest: e.Tree, wish: e.Backend, shared: e.Record == "" && !inPlace()}
+	src, err := d.source(e.MountRequest)
+	if err != nil {
+		d.log.Error("origins of a mount", "ref", e.Ref, "error", err)
+	}
+	b.img = d.reopenImage(e.Tree, e.Size, src)
+	if e.InUse == lazyfs.File {
+		if err := b.img.holdAgain(); err != nil {
+			return errors.Join(err, b.img.Close())
+		}
+	}
+	var r *recording
+	if t := b.img.opened(); e.Record != "" && t != nil {
+		if r, err = newRecording(e.Record, t, true); err != nil {
+			d.log.Error("go on with a recording", "file", e.Record, "error", err)
+		}
+	}
+	o := d.options(b, e)
+	if b.m, err = lazyfs.Resume(b.img, e.InUse, e.Reason, k.fd, k.state, o); err != nil {
+		return errors.Join(err, b.img.Close())
+	}
+	if k.fd != nil {
+		d.tether.hold(name, k.fd, k.state)
+	}
+	d.mu.Lock()
+	d.bases[name] = b
+	d.mu.Unlock()
+	dev := lazyfs.Top(table, d.basePath(e)).Dev
+	for _, e := range entries {
+		if at := lazyfs.Top(table, e.Dir); at == nil || at.Dev != dev {
+			d.log.Warn("somebody has unmounted it", "ref", e.Ref, "dir", e.Dir)
+			continue
+		}
+		m := d.readmit(e, stateMounted)
+		d.mu.Lock()
+		b.users++
+		m.base, m.recorded, m.src = b, r, src
+		d.mu.Unlock()
+		d.background(m)
+	}
+	if b.users == 0 {
+		b.users = 1
+		d.release(b)
+	}
+	return nil
+}
+
+// readmit enters a mount of the journal.
+func (d *daemon) readmit(e entry, state string) *mount {
+	m := &mount{entry: e, state: state, done: make(chan struct{}), profile: "none"}
+	m.ctx, m.cancel = context.WithCancel(d.ctx)
+	close(m.done)
+	d.mu.Lock()
+	d.mounts[e.ID] = m
+	d.mu.Unlock()
+	return m
+}
+
+// detach takes a mount away from a user's directory, if it is one of ours.
+func (d *daemon) detach(e entry, table []lazyfs.MountPoint) error {
+	at := lazyfs.Top(table, e.Dir)
+	if at == nil || !d.ours(e, *at, table) {
+		return nil
+	}
+	if inPlace() {
+		return lazyfs.DetachByHelper(e.Dir)
+	}
+	return d.tether.Unmount(e.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+}
+
+// ours tells whether what is mounted at an entry's directory was mounted for it.
+func (d *daemon) ours(e entry, at lazyfs.MountPoint, table []lazyfs.MountPoint) bool {
+	if b := lazyfs.Top(table, d.basePath(e)); b != nil && !inPlace() {
+		return b.Dev == at.Dev
+	}
+	under := func(dir string) bool { return strings.HasPrefix(at.Source, dir+"/") }
+	return strings.HasPrefix(at.Source, "premix:") || under(treesDir(d.config.Dir)) || under(d.config.Cache)
+}
+
+// sweep takes away whatever is mounted in a base's directory, and the directory.
+func (d *daemon) sweep(name string) error {
+	dir := filepath.Join(treesDir(d.config.Dir), name)
+	for begun := time.Now(); ; {
+		table, err := lazyfs.Mounts()
+		if err != nil {
+			return err
+		}
+		for _, m := range lazyfs.Under(table, dir) {
+			// Force ends a connection that somebody still waits for.
+			flags := unix.MNT_DETACH | unix.UMOUNT_NOFOLLOW
+			if strings.HasPrefix(m.Type, "fuse.") {
+				flags |= unix.MNT_FORCE
+			}
+			if err := d.tether.Unmount(m.Path, flags); err != nil && !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+		}
+		err = lazyfs.Remove(dir)
+		// A mount(2) that was under way when its worker died ends now.
+		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > time.Second {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

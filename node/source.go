@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"premix/lazyfs"
+	"premix/store/cache"
+	"premix/store/object"
+	"premix/store/origin"
+	"premix/store/tree"
+	"premix/store/trust"
+)
+
+// fetchTimeout bounds the fetch of one object, with all tries. It is less than
+// the minute for which lazyfs/fuse lets a reader wait, so that what a reader is
+// told is what the origins said.
+const fetchTimeout = 45 * time.Second
+
+// source is where the tree of a mount comes from.
+type source struct {
+	ref      string
+	group    *origin.Group
+	resolver *trust.Resolver
+}
+
+// source opens the origins of a mount. Nothing is connected to yet.
+func (d *daemon) source(r MountRequest) (*source, error) {
+	urls, proxies := r.Origins, r.Proxies
+	if len(urls) == 0 {
+		urls = d.config.Origins
+	}
+	if len(proxies) == 0 {
+		proxies = d.config.Proxies
+	}
+	if len(urls) == 0 {
+		return nil, usage("--origin URL, --store DIR, or origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
+	}
+	o := origin.Options{Proxies: proxies, CAFile: r.CAFile, UserAgent: "premix/" + d.version}
+	if r.Credentials != "" {
+		c, err := origin.ReadCredentials(r.Credentials)
+		if err != nil {
+			return nil, explainFile(err)
+		}
+		o.Credentials = c
+	}
+	keys, err := readKeys(r.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	var list []origin.Origin
+	for _, u := range urls {
+		one, err := origin.Open(u, o)
+		if err != nil {
+			return nil, explain(err)
+		}
+		list = append(list, one)
+	}
+	return &source{r.Ref, origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+}
+
+// readKeys reads the public keys of a file, one a line; none where path is "".
+func readKeys(path string) ([]tree.PublicKey, error) {
+	if path == "" {
+		return nil, nil
+	}
+	const way = "`premix store key` prints the public key of a store"
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, explainFile(err)
+	}
+	var keys []tree.PublicKey
+	for i, line := range strings.Split(strings.TrimSpace(string(content)), "\n") {
+		k, err := tree.ParsePublicKey(line)
+		if err != nil {
+			return nil, usage(way, "%s:%d: %v", path, i+1, err)
+		}
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+// resolve looks a reference up. The note, if any, is for the user.
+func (s *source) resolve(ctx context.Context, ref tree.Ref) (d object.Digest, note string, err error) {
+	res, err := s.resolver.Resolve(ctx, s.group, ref)
+	if err != nil {
+		return d, "", explain(err)
+	}
+	switch {
+	case res.Offline != nil:
+		note = fmt.Sprintf("no origin answers (%v): %s is what it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
+	case res.First:
+		var keys []string
+		for _, k := range res.Keys {
+			keys = append(keys, k.String())
+		}
+		note = fmt.Sprintf("%s is used for the first time: from now on it is trusted by its key %s", res.Origin, strings.Join(keys, ", "))
+	}
+	return res.Tree, note, nil
+}
+
+// profile returns a profile of a tree, nil where the store has none of that name.
+func (s *source) profile(ctx context.Context, t *cache.Tree, name string) (*tree.Profile, error) {
+	p, err := s.resolver.Profile(ctx, s.group, t.Digest(), name, t.Manifest().Chunks())
+	if errors.Is(err, origin.ErrNotFound) {
+		return nil, nil
+	}
+	return p, err
+}
+
+// fetcher is what the cache fetches with; nil where there is nothing.
+func (s *source) fetcher() cache.Fetcher {
+	if s == nil {
+		return nil
+	}
+	return s.group
+}
+
+// hinted is an error that knows the way out.
+type hinted interface {
+	error
+	Hint() string
+}
+
+// explain makes an [Error] of what a package below said.
+func explain(err error) error {
+	var known *Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	e := &Error{Kind: kindOf(err), Message: err.Error()}
+	var h hinted
+	if errors.As(err, &h) {
+		e.Way = h.Hint()
+	}
+	return e
+}
+
+// explainFile is explain for a file that the user named.
+func explainFile(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return usage("name an existing file that this user may read", "%v", err)
+	}
+	return explain(err)
+}
+
+func kindOf(err error) Kind {
+	is := func(targets ...any) bool {
+		for _, t := range targets {
+			if errors.As(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(new(*trust.ChangedError), new(*trust.UntrustedError), new(*trust.RollbackError)):
+		return KindTrust
+	case is(new(*lazyfs.UnavailableError)):
+		return KindUnavailable
+	case is(new(*cache.BusyError)):
+		return KindBusy
+	case is(new(*cache.NotCachedError), new(*cache.NoRoomError), new(*cache.FormatError), new(*cache.InUseError),
+		new(*trust.StateError), new(*origin.OpenError), new(*origin.CredentialsError)):
+		return KindUsage
+	case errors.Is(err, origin.ErrNotFound):
+		return KindUsage
+	case origin.KindOf(err) != "", errors.Is(err, context.DeadlineExceeded), object.IsCorrupt(err), tree.IsInvalid(err):
+		return KindOrigin
+	}
+	return KindInternal
+}

@@ -47,6 +47,10 @@ var rooms = map[string]room{
 		imports: []string{"store/chunker", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/serve": {
+		imports: []string{"store/origin", "store/tree", "store/object"},
+		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/net", "golang.org/x/sys"},
+	},
 	"store/trust": {
 		imports: []string{"store/origin", "store/tree", "store/object"},
 		modules: []string{"golang.org/x/sys"},

@@ -49,6 +49,7 @@ const (
 	workDir    = "work"
 	locksDir   = "work/locks"
 	writersDir = "work/writers"
+	tempPrefix = "file-" // of mutable files that are being written, in work
 )
 
 // Init makes a store in dir, which must be empty or not exist, and its key.
@@ -150,15 +151,13 @@ func (s *Store) Info() tree.Info {
 func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
 
 // replace puts a mutable file into place whole, and on the disk before it
-// returns. The temporary file lies beside it: rename(2) stays in one directory.
+// returns.
 func (s *Store) replace(name string, content []byte) error {
 	path := s.path(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	var suffix [8]byte
-	rand.Read(suffix[:])
-	tmp := filepath.Join(s.path(workDir), "file-"+hex.EncodeToString(suffix[:]))
+	tmp := filepath.Join(s.path(workDir), tempPrefix+random())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err

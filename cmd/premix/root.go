@@ -187,6 +187,7 @@ func exitCode(err error) int {
 		source      *store.SourceError
 		access      *store.AccessError
 		damage      *store.DamageError
+		found       *damagedStore
 		cut         *storeInterrupted
 		refused     *node.Error
 		rotten      *cacheDamage
@@ -206,7 +207,7 @@ func exitCode(err error) int {
 		return exitUnavailable
 	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &rotten):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten):
 		return exitFailed
 	}
 	return exitInternal

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -42,6 +43,11 @@ objects that are named by their content. Any web server can serve it.
 		a.storeInit(o),
 		a.storePublish(o),
 		a.storeLs(o),
+		a.storeVerify(o),
+		a.storeGC(o),
+		a.storeDiff(o),
+		a.storeProfile(o),
+		a.storeKey(o),
 	)
 	return cmd
 }
@@ -94,4 +100,22 @@ func reference(s string) (tree.Ref, error) {
 		return ref, &usageError{err, "write NAME:TAG, as in refs/bacteria:2026, or NAME@DIGEST"}
 	}
 	return ref, nil
+}
+
+// resolve looks a reference on the command line up in a store.
+func resolve(s *store.Store, text string) (*tree.TagRecord, error) {
+	ref, err := reference(text)
+	if err != nil {
+		return nil, err
+	}
+	return s.Resolve(ref)
+}
+
+// shown is a path of a tree as it can be printed on a line of its own: such
+// paths may hold any byte.
+func shown(path string) string {
+	if q := strconv.Quote(path); q != `"`+path+`"` {
+		return q
+	}
+	return path
 }

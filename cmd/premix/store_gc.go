@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/store"
+)
+
+// collectedRow is what gc prints.
+type collectedRow struct {
+	DryRun   bool  `json:"dry_run"`
+	Trees    int   `json:"trees"`   // kept
+	Objects  int64 `json:"objects"` // kept
+	Bytes    int64 `json:"bytes"`
+	Young    int64 `json:"young"`   // objects that a running publish may count on
+	Removed  int64 `json:"removed"` // objects
+	Freed    int64 `json:"freed"`   // bytes of them
+	Profiles int   `json:"profiles"`
+	Writers  int   `json:"writers"` // publishes that were killed, cleared away
+}
+
+func (a *app) storeGC(o *storeFlags) *cobra.Command {
+	keep := countFlag(1)
+	keepFor := durationFlag(24 * time.Hour)
+	var dryRun, now bool
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove what no tag leads to",
+		Long: `Remove the objects that no tag leads to any more. What a tag stood for until less
+than --keep-for ago stays, since nodes may have it mounted, and so do the last --keep
+trees of each tag. Publishes may run at the same time.
+
+Nothing is removed where a tag or a tree cannot be read.`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			s, err := o.open()
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			opt := store.GCOptions{DryRun: dryRun, Keep: int(keep), KeepFor: time.Duration(keepFor)}
+			if now {
+				opt.KeepFor = 0
+			}
+			c, err := s.GC(ctx, opt)
+			if err != nil {
+				return err
+			}
+			row := collectedRow{dryRun, c.Trees, c.Objects, c.Bytes, c.Young, c.Removed, c.Freed, c.Profiles, c.Writers}
+			if a.json {
+				return a.printJSON(row)
+			}
+			verb := "removed"
+			if dryRun {
+				verb = "would remove"
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s %d objects, %s; kept %d objects, %s, of %d trees\n", verb, row.Removed, size(row.Freed), row.Objects, size(row.Bytes), row.Trees)
+			if err == nil && row.Young > 0 {
+				_, err = fmt.Fprintf(a.stdout, "left %d objects that something running may count on\n", row.Young)
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.Var(&keep, "keep", "trees of each tag that stay, with the current one (default 1)")
+	f.Var(&keepFor, "keep-for", "keep what a tag stood for until less than so long ago (default 1d)")
+	f.BoolVar(&now, "now", false, "the same as a --keep-for of nothing")
+	f.BoolVar(&dryRun, "dry-run", false, "only tell what would be removed")
+	cmd.MarkFlagsMutuallyExclusive("keep-for", "now")
+	return cmd
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,6 +65,8 @@ type Options struct {
 	// File is the path of the complete and verified image, which stays where it is
 	// as long as the mount; "" where there is none.
 	File string
+	// NoFile says why there is none, for Mount.Reason.
+	NoFile string
 	// Record is for a mount whose touches are recorded: it reads ahead little, and
 	// everything comes from the Image.
 	Record bool
@@ -135,8 +138,13 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 		case o.At != "":
 			reasons = append(reasons, errors.New("erofs: it is not mounted in place"))
 		default:
-			if o.File != "" && !o.Record {
+			switch {
+			case o.Record:
+				reasons = append(reasons, errors.New("file: what is touched is recorded"))
+			case o.File != "":
 				list = append(list, attempt{File, m.mountFile})
+			case o.NoFile != "":
+				reasons = append(reasons, fmt.Errorf("file: %s", o.NoFile))
 			}
 			list = append(list, attempt{EROFS, m.mountErofs})
 		}
@@ -264,10 +272,11 @@ func (m *Mount) erofs(source, options string) error {
 	// Trees come from elsewhere: their set-user-ID files and device nodes are shown
 	// and have no effect.
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	before := erofsDevices()
 	if err := m.o.Kernel.Mount(source, path, "erofs", flags, options); err != nil {
 		return err
 	}
-	setReadAhead(path, m.readAhead())
+	setReadAhead(before, m.readAhead())
 	return nil
 }
 
@@ -297,15 +306,22 @@ func makeMountPoint(path string) error {
 	return nil
 }
 
-// setReadAhead sets how far the kernel reads ahead in the file system mounted at
-// path. Where it cannot be set reading is slower, and nothing else.
-func setReadAhead(path string, kib int) {
-	list, err := Mounts()
-	if err != nil {
-		return
-	}
-	if m := Top(list, path); m != nil {
-		_ = os.WriteFile("/sys/class/bdi/"+m.Dev+"/read_ahead_kb", []byte(strconv.Itoa(kib)), 0)
+// erofsDevices lists where the kernel keeps the settings of EROFS mounts that are
+// on files. Their names are numbers that it counts up and tells nowhere.
+func erofsDevices() []string {
+	list, _ := filepath.Glob("/sys/class/bdi/erofs-*") // the pattern is right
+	return list
+}
+
+// setReadAhead sets how far the kernel reads ahead in a file system that was not
+// there before. Should somebody have mounted another EROFS at the same moment, it
+// reads ahead as far; where nothing can be set, reading is slower: neither is an
+// error.
+func setReadAhead(before []string, kib int) {
+	for _, dir := range erofsDevices() {
+		if !slices.Contains(before, dir) {
+			_ = os.WriteFile(dir+"/read_ahead_kb", []byte(strconv.Itoa(kib)), 0)
+		}
 	}
 }
 

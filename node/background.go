@@ -64,7 +64,7 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, src *source) {
 	}
 	if err == nil {
 		d.say(m, fmt.Sprintf("%s: fetching %d chunks", name, len(p.Chunks)))
-		err = nil
+		err = t.Prefetch(m.ctx, p, 0)
 	}
 	if err != nil {
 		if m.ctx.Err() == nil {

@@ -323,8 +323,11 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree)
 		d.mu.Lock()
 		m.recorded = r
 		d.mu.Unlock()
-	} else if m.entry.Backend != lazyfs.FUSE && !inPlace() && !d.config.Verify {
-		o.File = img.whole(ctx)
+	} else if m.entry.Backend != lazyfs.FUSE && !inPlace() {
+		o.NoFile = "verify is set in the configuration"
+		if !d.config.Verify {
+			o.File, o.NoFile = img.whole(ctx)
+		}
 	}
 	b.m, err = lazyfs.New(ctx, img, o)
 	if err != nil {

@@ -98,22 +98,36 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return n, err
 }
 
+// verifyWithin is how long a mount waits for a complete image to be hashed. What
+// takes longer is mounted through this process, which verifies what is read.
+const verifyWithin = 500 * time.Millisecond
+
 // whole returns the path of the image file if the tree is complete and verified,
-// and holds it; "" otherwise.
-func (i *image) whole(ctx context.Context) string {
+// and holds it; otherwise it says why not.
+func (i *image) whole(ctx context.Context) (path, reason string) {
 	t := i.opened()
 	if !t.IsComplete() {
-		return ""
+		return "", "the tree is not complete in the cache"
 	}
+	ctx, cancel := context.WithTimeout(ctx, verifyWithin)
+	defer cancel()
 	release := t.Hold()
-	if !t.IsComplete() {
-		release()
-		return ""
+	err := t.Verify(ctx)
+	switch {
+	case ctx.Err() != nil:
+		reason = "verifying the whole tree takes longer than a mount should"
+	case err != nil:
+		reason = err.Error()
+	case !t.IsComplete():
+		reason = "a part of it was damaged"
+	default:
+		i.mu.Lock()
+		i.release = release
+		i.mu.Unlock()
+		return t.ImagePath(), ""
 	}
-	i.mu.Lock()
-	i.release = release
-	i.mu.Unlock()
-	return t.ImagePath()
+	release()
+	return "", reason
 }
 
 // holdAgain holds the image file of a tree that is mounted from it.

@@ -180,7 +180,7 @@ func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
 	var larges []*entry
 	err := inOrder(ctx, len(files), 2*runtime.GOMAXPROCS(0), 512,
 		func(ctx context.Context, i int) (*content, error) { return p.contentOf(ctx, files[i]) },
-		func(ctx context.Context, i int, c *content) error {
+		func(i int, c *content) error {
 			e := files[i]
 			l.bytes += e.node.Size
 			l.fresh.add(e, c)
@@ -445,7 +445,7 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 
 // inOrder computes n values in parallel and uses them one by one in order. At
 // most window values wait to be used.
-func inOrder[T any](ctx context.Context, n, workers, window int, compute func(context.Context, int) (T, error), use func(context.Context, int, T) error) error {
+func inOrder[T any](ctx context.Context, n, workers, window int, compute func(context.Context, int) (T, error), use func(int, T) error) error {
 	type job struct {
 		i   int
 		out chan T
@@ -487,7 +487,7 @@ func inOrder[T any](ctx context.Context, n, workers, window int, compute func(co
 		for out := range queue {
 			select {
 			case v := <-out:
-				if err := use(ctx, i, v); err != nil {
+				if err := use(i, v); err != nil {
 					return err
 				}
 			case <-ctx.Done():

@@ -260,7 +260,7 @@ func (c *Cache) readTrees(crashed bool) error {
 		}
 		if err != nil {
 			// Without a manifest that is what its name says, nothing of it is of use.
-			if err := os.Rename(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name())); err != nil {
+			if err := os.Rename(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -294,7 +294,10 @@ func (c *Cache) readTree(d object.Digest, crashed bool) error {
 		t.lastUse.Store(info.ModTime().Unix())
 	}
 	t.accountMeta()
-	return t.readImages(crashed)
+	if err := t.readImages(crashed); err != nil {
+		return errors.Join(err, c.remove(t, true))
+	}
+	return nil
 }
 
 // enrol makes a tree known. Under c.mu, or before anybody else knows the cache.

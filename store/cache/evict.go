@@ -93,17 +93,11 @@ func (c *Cache) evictChunk(v victim) (freed int64, ok bool) {
 		return 0, false
 	}
 	held := im.allocated()
-	for {
-		// A reader may mark it unverified meanwhile: it goes all the same.
-		s := v.pg.state[v.i].Load()
-		if s == nil {
-			return 0, false
-		}
-		if t.discardLocked(v.pg, v.i, s) {
-			c.evicted.Add(1)
-			return held - im.allocated(), true
-		}
+	if !t.discardAnyLocked(v.pg, v.i) {
+		return 0, false
 	}
+	c.evicted.Add(1)
+	return held - im.allocated(), true
 }
 
 // findVictims fills c.victims with the sixteenth of all chunks that was used
@@ -119,17 +113,7 @@ func (c *Cache) findVictims() {
 			if !t.evictable() || t.kept.Load() == 0 {
 				continue
 			}
-			for k := range t.pages {
-				pg := t.pages[k].Load()
-				if pg == nil {
-					continue
-				}
-				for i := range pg.state {
-					if pg.present(i) {
-						visit(victim{t, pg, i, pg.used[i].Load()})
-					}
-				}
-			}
+			t.eachPresent(func(pg *page, i int) { visit(victim{t, pg, i, pg.used[i].Load()}) })
 		}
 	}
 	each(func(v victim) { oldest, newest = min(oldest, v.used), max(newest, v.used) })
@@ -202,16 +186,11 @@ func (c *Cache) takeOut(t *Tree, whole bool) (trash []string, err error) {
 	}
 	err = errors.Join(err, t.dropFormerLocked())
 	c.disk.add(-t.meta.Swap(0))
-	for k := range t.pages {
-		if pg := t.pages[k].Load(); pg != nil {
-			for i := range pg.state {
-				if pg.state[i].Swap(nil) != nil {
-					c.index.remove(t, pg.first+i, pg.digests[i])
-					c.chunks.Add(-1)
-				}
-			}
-		}
-	}
+	t.eachPresent(func(pg *page, i int) {
+		pg.state[i].Store(nil)
+		t.count(pg, i, -1)
+		c.index.remove(t, pg.first+i, pg.digests[i])
+	})
 	if name := c.trashName(t.digest.String()); os.Rename(t.dir, name) == nil {
 		trash = append(trash, name)
 	}
@@ -229,17 +208,7 @@ func (t *Tree) saveRecency() {
 	}
 	now := t.c.clock.Load()
 	b := make([]byte, t.manifest.Chunks())
-	for k := range t.pages {
-		pg := t.pages[k].Load()
-		if pg == nil {
-			continue
-		}
-		for i := range pg.state {
-			if pg.present(i) {
-				b[pg.first+i] = recency(now, pg.used[i].Load())
-			}
-		}
-	}
+	t.eachPresent(func(pg *page, i int) { b[pg.first+i] = recency(now, pg.used[i].Load()) })
 	if _, err := im.present.WriteAt(b, 0); err != nil {
 		t.stats.diskErrors.Add(1)
 	}

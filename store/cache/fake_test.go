@@ -208,3 +208,27 @@ func readAll(t testing.TB, tr *Tree, s sample) {
 		mustRead(t, tr, s, off, 100_000)
 	}
 }
+
+// settle waits until nothing is on its way any more: readers don't wait for what
+// is being written, nor for what is read ahead.
+func settle(t testing.TB, c *Cache) {
+	t.Helper()
+	waitFor(t, "the last fetch", func() bool {
+		fl := c.flights
+		fl.mu.Lock()
+		defer fl.mu.Unlock()
+		return fl.running == 0 && len(fl.m) == len(fl.recent)
+	})
+}
+
+// waitFor waits for something that happens in the background.
+func waitFor(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for range 5000 {
+		if is() {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Fatalf("%s never came", what)
+}

@@ -28,9 +28,8 @@ type flight struct {
 	c       *Cache
 	digest  object.Digest
 	size    int64
-	stored  int64 // about what travels
-	owner   *Tree // whose fetcher is used
-	use     use
+	stored  int64    // about what travels
+	owner   *Tree    // whose fetcher is used first
 	targets []target // under flights.mu
 	job     *job     // nil where it is not the scheduler's business
 	wanted  priority // under flights.mu; the highest one asked for
@@ -152,7 +151,7 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 // newFlight makes a flight with one reference, which settling drops.
 func (t *Tree) newFlight(pg *page, i int, before uint64) *flight {
 	f := &flight{
-		c: t.c, digest: pg.digests[i], size: pg.size(i), stored: int64(pg.stored[i]), owner: t, use: t.use(),
+		c: t.c, digest: pg.digests[i], size: pg.size(i), stored: int64(pg.stored[i]), owner: t,
 		targets: []target{{t, pg, i}}, before: before,
 		done: make(chan struct{}), settled: make(chan struct{}),
 	}
@@ -184,16 +183,39 @@ func (f *flight) land(p priority) {
 	fl.queue(f.job)
 }
 
-// fetch gets the content from the owner's origin.
+// fetch gets the content from the owner's origin, or from that of another tree
+// that wants it if the owner was closed.
 func (f *flight) fetch() {
-	begun := time.Now()
-	content, err := f.use.fetch(f.digest, f.size)
-	if err == nil {
-		f.owner.stats.fetched(f.first(), f.size, f.stored, time.Since(begun))
-	} else {
-		f.owner.stats.failed.Add(1)
+	for {
+		u := f.origin()
+		begun := time.Now()
+		content, err := u.fetch(f.digest, f.size)
+		switch {
+		case err == nil:
+			f.owner.stats.fetched(f.first(), f.size, f.stored, time.Since(begun))
+		case u.ctx.Err() != nil && f.origin().ctx.Err() == nil:
+			continue
+		default:
+			f.owner.stats.failed.Add(1)
+		}
+		f.finish(content, err)
+		return
 	}
-	f.finish(content, err)
+}
+
+// origin returns the use of a tree that wants the content and is open, if there
+// is one, else the owner's.
+func (f *flight) origin() use {
+	f.c.flights.mu.Lock()
+	defer f.c.flights.mu.Unlock()
+	u := f.owner.use()
+	for _, to := range f.targets {
+		if u.ctx.Err() == nil {
+			break
+		}
+		u = to.t.use()
+	}
+	return u
 }
 
 // first returns the chunk that the flight was begun for.

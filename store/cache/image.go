@@ -20,6 +20,7 @@ type image struct {
 
 	accounting sync.Mutex
 	used       int64 // bytes of both files, as last seen; in vol.used
+	disowned   bool
 }
 
 // openImage opens the files in dir, and makes them if they are not there.
@@ -59,6 +60,9 @@ func (im *image) close() error { return errors.Join(im.f.Close(), im.present.Clo
 func (im *image) account() {
 	im.accounting.Lock()
 	defer im.accounting.Unlock()
+	if im.disowned {
+		return
+	}
 	now := allocated(im.f) + allocated(im.present)
 	im.vol.add(now - im.used)
 	im.used = now
@@ -75,7 +79,7 @@ func (im *image) disown() {
 	im.accounting.Lock()
 	defer im.accounting.Unlock()
 	im.vol.add(-im.used)
-	im.used = 0
+	im.used, im.disowned = 0, true
 }
 
 // mark writes the byte of a chunk in present.
@@ -182,9 +186,6 @@ func (t *Tree) keep(pg *page, i int, content []byte, before uint64) bool {
 			break
 		}
 		err := t.write(pg, i, content)
-		if im := t.image.Load(); im != nil {
-			im.account()
-		}
 		vol.release(need)
 		if err == nil {
 			t.c.full.Store(false)
@@ -222,6 +223,7 @@ func (t *Tree) write(pg *page, i int, content []byte) error {
 	if !pg.present(i) && t.image.Load() == im {
 		from, to := t.punchable(pg, i)
 		err = errors.Join(err, im.punch(from, to))
+		im.account()
 	}
 	return err
 }
@@ -236,6 +238,7 @@ func (t *Tree) writeLocked(pg *page, i int, content []byte, s *sums) error {
 	if pg.present(i) {
 		return nil
 	}
+	defer im.account()
 	if _, err := im.f.WriteAt(content, pg.offs[i]); err != nil {
 		return err
 	}
@@ -264,6 +267,21 @@ func (t *Tree) discard(pg *page, i int, seen *sums) bool {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
 	return t.discardLocked(pg, i, seen)
+}
+
+// discardAnyLocked punches a chunk in whatever state it is.
+func (t *Tree) discardAnyLocked(pg *page, i int) bool {
+	for t.image.Load() != nil {
+		s := pg.state[i].Load()
+		if s == nil {
+			return false
+		}
+		if t.discardLocked(pg, i, s) {
+			return true
+		}
+		// A reader marked it unverified, or verified, meanwhile.
+	}
+	return false
 }
 
 func (t *Tree) discardLocked(pg *page, i int, seen *sums) bool {

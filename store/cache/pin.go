@@ -239,22 +239,30 @@ func (t *Tree) moveFiles(k pinKind) error {
 		return nil
 	}
 	f := &former{im: im, has: make([]byte, t.manifest.Chunks())}
+	t.eachPresent(func(pg *page, i int) { f.has[pg.first+i] = 1 })
 	t.former.Store(f)
 	t.image.Store(nil)
+	t.eachPresent(func(pg *page, i int) {
+		pg.state[i].Store(nil)
+		t.count(pg, i, -1)
+		t.c.index.remove(t, pg.first+i, pg.digests[i])
+	})
+	return nil
+}
+
+// eachPresent visits the present chunks. Under imageMu their number can't change.
+func (t *Tree) eachPresent(visit func(pg *page, i int)) {
 	for k := range t.pages {
 		pg := t.pages[k].Load()
 		if pg == nil {
 			continue
 		}
 		for i := range pg.state {
-			if pg.state[i].Swap(nil) != nil {
-				f.has[pg.first+i] = 1
-				t.count(pg, i, -1)
-				t.c.index.remove(t, pg.first+i, pg.digests[i])
+			if pg.present(i) {
+				visit(pg, i)
 			}
 		}
 	}
-	return nil
 }
 
 // endMove brings chunks to the new place, and removes the former one.
@@ -314,15 +322,7 @@ func (c *Cache) Drop(d object.Digest) error {
 	if !t.evictable() {
 		return &BusyError{d, "was pinned or mounted meanwhile", "try again"}
 	}
-	for k := range t.pages {
-		if pg := t.pages[k].Load(); pg != nil {
-			for i := range pg.state {
-				for s := pg.state[i].Load(); s != nil && t.image.Load() != nil; s = pg.state[i].Load() {
-					t.discardLocked(pg, i, s)
-				}
-			}
-		}
-	}
+	t.eachPresent(func(pg *page, i int) { t.discardAnyLocked(pg, i) })
 	return nil
 }
 

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -324,7 +325,9 @@ func (c *crowd) bring(pg *page, i int) error {
 		err := f.settle(c.ctx)
 		// A flight of before, for which there was no room then, is tried again.
 		kept := err == nil && (f.kept || c.t.keep(pg, i, f.content, c.before))
-		again := f.owner != c.t && try < 2 // another tree's origin failed, or it was closed
+		// As in readChunk.
+		reopened := errors.Is(err, context.Canceled) && c.t.use().ctx.Err() == nil
+		again := reopened || f.owner != c.t && try < 2
 		f.release()
 		switch {
 		case c.ctx.Err() != nil:

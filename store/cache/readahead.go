@@ -83,8 +83,13 @@ func abs(n int64) int64 { return max(n, -n) }
 // ahead asks for what a reader who reads at off will want next.
 func (t *Tree) ahead(off, n int64) {
 	window := t.c.o.Window
+	// What is fetched ahead must be read before it is evicted again, or forgotten
+	// if it could not be kept.
+	if q := t.c.o.Quota; q > 0 {
+		window = min(window, q/4)
+	}
 	if t.c.full.Load() {
-		window = min(window, recentBytes/4) // what can't be kept must be read before it is forgotten
+		window = min(window, recentBytes/4)
 	}
 	from, to := t.streams.saw(off, n, window)
 	to = min(to, t.manifest.Size)

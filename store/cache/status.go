@@ -121,14 +121,16 @@ func (c *Cache) Check(ctx context.Context) (CheckReport, error) {
 }
 
 func (t *Tree) checkChunk(pg *page, i int, r *CheckReport) {
-	im := t.image.Load()
-	if im == nil || !pg.present(i) {
+	if !pg.present(i) {
 		return
 	}
-	// What the page cache has may be better than what the disk has.
-	if unix.Fadvise(int(im.f.Fd()), pg.offs[i], pg.size(i), unix.FADV_DONTNEED) != nil {
-		t.stats.diskErrors.Add(1)
+	t.imageMu.RLock() // the file can't be closed, and its descriptor be another's
+	if im := t.image.Load(); im != nil {
+		// What the page cache has may be better than what the disk has. Where it can't
+		// be dropped it is checked.
+		_ = unix.Fadvise(int(im.f.Fd()), pg.offs[i], pg.size(i), unix.FADV_DONTNEED)
 	}
+	t.imageMu.RUnlock()
 	b := buffers.get(pg.size(i))
 	defer buffers.put(b)
 	before := t.stats.corrupt.Load()

@@ -299,13 +299,15 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			return nil
 		}
 		// A flight that another tree began may have failed for that tree's reasons:
-		// its origin, or that it was closed.
-		again := f.owner != t || errors.Is(err, context.Canceled)
+		// its origin is another, or it was closed. This tree may have been closed
+		// and opened since the flight began.
+		reopened := errors.Is(err, context.Canceled) && t.use().ctx.Err() == nil
+		again := reopened || f.owner != t && try < 2
 		f.release()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !again || try > 2 {
+		if !again {
 			return &ReadError{t.digest, fmt.Sprintf("chunk %d", pg.first+i), pg.digests[i], err}
 		}
 	}

@@ -3,6 +3,7 @@ package cache
 import (
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,20 +85,28 @@ func (v *volume) usage() int64 {
 	return v.used
 }
 
-// allocated returns the bytes that an open file takes on disk.
+// allocated returns the bytes that an open file takes on disk, 0 if it was closed.
 func allocated(f *os.File) int64 {
-	var s unix.Stat_t
-	if f == nil || unix.Fstat(int(f.Fd()), &s) != nil {
+	info, err := f.Stat()
+	if err != nil {
 		return 0
 	}
-	return s.Blocks * 512
+	return blocksOf(info)
 }
 
 // allocatedAt returns the bytes that something at a path takes on disk.
 func allocatedAt(path string) int64 {
-	var s unix.Stat_t
-	if unix.Lstat(path, &s) != nil {
+	info, err := os.Lstat(path)
+	if err != nil {
 		return 0
 	}
-	return s.Blocks * 512
+	return blocksOf(info)
+}
+
+// blocksOf counts in units of 512 bytes, whatever the file system's are: stat(2).
+func blocksOf(info os.FileInfo) int64 {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return s.Blocks * 512
+	}
+	return 0
 }

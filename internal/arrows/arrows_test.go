@@ -56,7 +56,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"store/origin": {
-		imports: []string{"store/object"},
+		imports: []string{"store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry"},
 	},
 	"store/chunker": {

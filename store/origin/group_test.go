@@ -168,21 +168,25 @@ func TestOneFetch(t *testing.T) {
 	g := origin.NewGroup([]origin.Origin{c}, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var impatient, patient sync.WaitGroup
+	var begun atomic.Int64
 	for range 20 {
 		impatient.Go(func() {
+			begun.Add(1)
 			if _, err := g.Verified(ctx, s.digests[0], -1); !errors.Is(err, context.Canceled) {
 				t.Errorf("a caller that gave up got %v", err)
 			}
 		})
 		patient.Go(func() {
+			begun.Add(1)
 			if b, err := g.Verified(context.Background(), s.digests[0], -1); err != nil || !bytes.Equal(b, s.contents[s.digests[0]]) {
 				t.Errorf("%d bytes, %v", len(b), err)
 			}
 		})
 	}
-	for c.calls.Load() == 0 {
+	for c.calls.Load() == 0 || begun.Load() < 40 {
 		time.Sleep(time.Millisecond)
 	}
+	time.Sleep(20 * time.Millisecond)
 	cancel()
 	impatient.Wait()
 	close(c.gate)

@@ -30,7 +30,7 @@ func NewHTTP(u *url.URL, o Options) (*HTTP, error) {
 	if base.Hostname() == "" {
 		return nil, &OpenError{u.String(), errors.New("it names no host"), "write it as in https://example.org/store"}
 	}
-	routes, err := newRoutes(&base, o)
+	routes, err := newRoutes(&base, o, false)
 	if err != nil {
 		return nil, err
 	}
@@ -73,19 +73,30 @@ func (h *HTTP) refetch(ctx context.Context, d object.Digest, valid func([]byte) 
 	return nil, err
 }
 
-// close drops idle connections.
-func (h *HTTP) close() {
-	for _, r := range h.web.routes {
-		r.client.CloseIdleConnections()
-	}
-}
-
 // web makes requests of one host, over its routes.
 type web struct {
 	name   string
 	routes []*route
 	o      Options
 	slots  chan struct{} // bounds requests at once
+
+	// prepare is called before the first request over a route. May be nil.
+	prepare func(context.Context, *route) error
+}
+
+// prepared calls prepare, until it succeeds.
+func (w *web) prepared(ctx context.Context, r *route) error {
+	if w.prepare == nil {
+		return nil
+	}
+	r.login.Lock()
+	defer r.login.Unlock()
+	if r.ready {
+		return nil
+	}
+	err := w.prepare(ctx, r)
+	r.ready = err == nil
+	return err
 }
 
 // request is a GET.
@@ -96,9 +107,6 @@ type request struct {
 	limit  int64 // of the body, bytes
 	offset int64 // of a range; meaningful where length is not 0
 	length int64 // exact length of the range; 0 for everything
-
-	// answered is told the answer's header before its body is read. May be nil.
-	answered func(*http.Response)
 }
 
 // errWhole is returned for a range where the server sent everything instead.
@@ -184,6 +192,9 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 		return nil, &Error{Origin: w.name, Name: req.name, Kind: k, Err: err}
 	}
 
+	if err := w.prepared(ctx, r); err != nil {
+		return nil, err
+	}
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	hr, err := http.NewRequestWithContext(inner, http.MethodGet, req.url, nil)
@@ -207,9 +218,6 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	// Closed without having been drained: a wrong answer's connection is not worth
 	// keeping.
 	defer resp.Body.Close()
-	if req.answered != nil {
-		req.answered(resp)
-	}
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
 		_, err = fail(k, err)
 		if e, ok := errors.AsType[*Error](err); ok {

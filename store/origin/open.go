@@ -117,6 +117,8 @@ func Open(s string, o Options) (Origin, error) {
 		return NewDir(u.Path)
 	case "http", "https":
 		return NewHTTP(u, o)
+	case "oci":
+		return NewOCI(u.Host+strings.TrimRight(u.Path, "/"), o)
 	}
 	return nil, &OpenError{s, fmt.Errorf("%q is no scheme of an origin", scheme), "name a directory, or a URL that begins with http://, https:// or oci://"}
 }

@@ -26,6 +26,10 @@ type route struct {
 	name   string // of the proxy, without credentials; Direct; "environment"
 	proxy  func(*http.Request) (*url.URL, error)
 	client *http.Client
+	plain  http.RoundTripper // of client, before anybody logged in over it
+
+	login sync.Mutex // held while web.prepare is called
+	ready bool       // it was, with success; guarded by login
 
 	mu    sync.Mutex
 	until time.Time // resting
@@ -68,11 +72,13 @@ var (
 )
 
 // guard sends credentials and the client's certificate to the origin's host and
-// nowhere else.
+// nowhere else. With open it leaves headers alone: a registry's credentials also
+// go to its token server, which the library that adds them sees to.
 type guard struct {
 	home          *url.URL
 	authorization string
 	agent         string
+	open          bool
 	own, others   http.RoundTripper
 }
 
@@ -81,8 +87,10 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.Header.Set("User-Agent", g.agent)
 	if !home {
-		req.Header.Del("Authorization")
-		req.Header.Del("Cookie")
+		if !g.open {
+			req.Header.Del("Authorization")
+			req.Header.Del("Cookie")
+		}
 		return g.others.RoundTrip(req)
 	}
 	if g.authorization != "" && req.Header.Get("Authorization") == "" {
@@ -100,12 +108,16 @@ func (g *guard) CloseIdleConnections() {
 	}
 }
 
-// newRoutes makes the ways to the host of home.
-func newRoutes(home *url.URL, o Options) ([]*route, error) {
+// newRoutes makes the ways to the host of home. In a registry somebody else sees
+// to credentials.
+func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 	name := home.Scheme + "://" + home.Host
-	authorization, err := o.Credentials.header(home)
-	if err != nil {
-		return nil, err
+	var authorization string
+	if !registry {
+		var err error
+		if authorization, err = o.Credentials.header(home); err != nil {
+			return nil, err
+		}
 	}
 	own, others, err := tlsConfigs(o)
 	if err != nil {
@@ -147,8 +159,9 @@ func newRoutes(home *url.URL, o Options) ([]*route, error) {
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: o.Stall, PingTimeout: o.Connect},
 			}
 		}
+		r.plain = &guard{home, authorization, o.UserAgent, registry, transport(own), transport(others)}
 		r.client = &http.Client{
-			Transport: &guard{home, authorization, o.UserAgent, transport(own), transport(others)},
+			Transport: r.plain,
 			CheckRedirect: func(req *http.Request, via []*http.Request) error {
 				last := via[len(via)-1].URL
 				switch {

@@ -96,6 +96,13 @@ func TestOrigins(t *testing.T) {
 		"http, path":     open(t, below.URL+"/some/store/", quick()),
 		"group":          origin.NewGroup([]origin.Origin{open(t, t.TempDir(), quick()), open(t, s.dir, quick())}, quick()),
 		"group of group": origin.NewGroup([]origin.Origin{origin.NewGroup([]origin.Origin{open(t, s.dir, quick())}, quick())}, quick()),
+		"registry":       pushed(t, s, nil),
+		"registry without ranges": pushed(t, s, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Header.Del("Range")
+				h.ServeHTTP(w, r)
+			})
+		}),
 	} {
 		t.Run(name, func(t *testing.T) { conforms(t, s, o) })
 	}

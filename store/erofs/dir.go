@@ -27,7 +27,7 @@ type dirBlock struct {
 	count int
 }
 
-// blockPool has the buffers of dirBlocks.
+// blockPool has the buffers of dirBlocks and of pieces of block maps.
 var blockPool = sync.Pool{New: func() any { return new([BlockSize]byte) }}
 
 // dir reads the inode of a directory.

@@ -7,8 +7,9 @@ import (
 	"io"
 )
 
-// mapBatch is how many entries of a block map are read at once.
-const mapBatch = 512
+// mapBatch is how many entries of a block map are read at once. They fit into a
+// buffer of blockPool.
+const mapBatch = BlockSize / indexSize
 
 // file reads the inode of a regular file.
 func (im *Image) file(nid uint64) (*Inode, error) {
@@ -56,7 +57,8 @@ func (im *Image) mapAt(i *Inode, off int64) (imageOff, length int64, hole bool, 
 func (im *Image) mapChunks(i *Inode, off int64) (imageOff, length int64, hole bool, err error) {
 	chunk := off >> i.chunkBits
 	last := (i.Size - 1) >> i.chunkBits
-	var buf [mapBatch * indexSize]byte
+	buf := blockPool.Get().(*[BlockSize]byte)
+	defer blockPool.Put(buf)
 	b := buf[:min(mapBatch, last-chunk+1)*i.entrySize]
 	if err := im.read(b, i.entries+chunk*i.entrySize); err != nil {
 		return 0, 0, false, fmt.Errorf("block map of inode %d: %w", i.Ino, err)

@@ -17,7 +17,8 @@ const reach = 32
 // units of 4 bytes and are multiplied in 32 bits by the kernel.
 const sharedLimit = 1 << 30
 
-// writer is one Write: first scan, then place, then emit.
+// writer is one Write: first scan, then place, then emit. Nodes refer to the
+// last one that they belonged to, so it is emptied in the end.
 type writer struct {
 	dataSize int64
 	metaSize int64
@@ -67,7 +68,7 @@ func (w *writer) scan(n, parent *Node) error {
 		n.nlink++
 		return nil
 	}
-	n.writer, n.nid, n.ino, n.nlink = w, 0, 0, 1
+	n.writer, n.nid, n.ino, n.nlink, n.block = w, 0, 0, 1, 0
 	if len(w.names) > MaxDepth {
 		return fmt.Errorf("%w: more than %d directories below each other", ErrTooBig, MaxDepth)
 	}
@@ -280,7 +281,8 @@ func (w *writer) force(root *Node) map[*sharedXattr]bool {
 	if len(w.shared) == 0 {
 		return forced
 	}
-	w.each(root, func(n *Node) {
+	nothing := func(_, _ *Node) error { return nil }
+	w.tour(root, func(n, _ *Node) error {
 		if p := w.xattrsOf(n); p.size > maxXattrs {
 			slices.SortStableFunc(p.inline, func(a, b *sharedXattr) int { return len(b.value) - len(a.value) })
 			for _, x := range p.inline {
@@ -291,21 +293,15 @@ func (w *writer) force(root *Node) map[*sharedXattr]bool {
 				p.size -= entrySize(x.rest, x.value) - 4
 			}
 		}
-	})
+		return nil
+	}, nothing)
 	return forced
 }
 
-// each calls fn for every node once, in the order in which they are written:
-// the root; then, directory by directory, its children.
-func (w *writer) each(root *Node, fn func(n *Node)) {
-	nothing := func(_, _ *Node) error { return nil }
-	w.tour(root, func(n, _ *Node) error { fn(n); return nil }, nothing)
-}
-
-// tour goes through all nodes in the order in which they are written. It calls
-// inode for each once, and dir for each directory, after the inode of the directory
-// and before those of its children. The parent is that by which a node is met;
-// the root's is itself.
+// tour goes through all nodes in the order in which they are written: the root;
+// then, directory by directory, its children. It calls inode for each node once,
+// and dir for each directory, before the inodes of its children. The parent is
+// that by which a node is met; the root's is itself.
 func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error {
 	type pending struct{ dir, parent *Node }
 	var last uint32
@@ -395,8 +391,8 @@ func (n *Node) longTarget(xattrs int) bool {
 	return extendedSize+xattrs+len(n.Target) > BlockSize
 }
 
-// placeInode gives an inode its position: in the first block with room for it
-// and what belongs to it, or in new blocks. Nothing but xattrs and block maps
+// placeInode gives an inode its position: in a block with room for it and
+// what belongs to it, or in new blocks. Nothing but xattrs and block maps
 // may cross the border of a block, and they do where they are larger than one.
 func (w *writer) placeInode(n *Node) error {
 	xattrs := w.xattrsOf(n).size
@@ -426,17 +422,21 @@ func (w *writer) placeInode(n *Node) error {
 	return w.full()
 }
 
-// allocate returns the position of size new bytes.
+// allocate returns the position of size new bytes: where the least room is left
+// behind them, or in new blocks.
 func (w *writer) allocate(size int64) int64 {
-	for i := range w.open {
-		b := &w.open[i]
-		if int64(BlockSize-b.used) < size {
-			continue
+	best := -1
+	for i, b := range w.open {
+		if int64(BlockSize-b.used) >= size && (best < 0 || b.used > w.open[best].used) {
+			best = i
 		}
+	}
+	if best >= 0 {
+		b := &w.open[best]
 		pos := b.block<<blockBits + int64(b.used)
 		b.used = roundUp(b.used+int(size), slotSize)
 		if BlockSize-b.used < extendedSize {
-			w.open = slices.Delete(w.open, i, i+1)
+			w.open = slices.Delete(w.open, best, best+1)
 		}
 		return pos
 	}

@@ -176,7 +176,7 @@ func TestHostileImages(t *testing.T) {
 	values := []uint64{0, 1, 0xf, 0x7f, 0xff, 0xfff, 0x1000, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, 1<<63 - 1, 1<<64 - 1, 1<<63 - 4096}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	const rounds = 1500
+	const rounds = 1000
 	for round := range rounds {
 		b := slices.Clone(original)
 		// Metadata without the blocks of zeros and data.
@@ -396,7 +396,7 @@ func TestErrorsBelow(t *testing.T) {
 		})
 	}
 	good := open(t, b)
-	for n := 0; ; n++ {
+	for n := 0; ; n += 1 + n/20 {
 		r := &brokenReader{bytes.NewReader(b), n}
 		err := ops(good.With(r))
 		if err == nil && r.n >= 0 {

@@ -24,6 +24,7 @@ func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) 
 	if err != nil {
 		return 0, err
 	}
+	defer l.drop()
 	if err := l.emit(w, root); err != nil {
 		return 0, err
 	}
@@ -36,8 +37,12 @@ func MetaSize(root *Node, dataSize int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer l.drop()
 	return l.metaSize, nil
 }
+
+// drop lets go of what a writer has gathered.
+func (w *writer) drop() { *w = writer{} }
 
 func plan(root *Node, dataSize int64) (*writer, error) {
 	if root == nil || root.Mode&modeType != modeDir {

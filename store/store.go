@@ -173,14 +173,19 @@ func (s *Store) replace(name string, content []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	return s.syncDir(filepath.Dir(path))
-}
-
-// syncDir brings a directory's entries to the disk.
-func (s *Store) syncDir(dir string) error {
 	if !s.sync {
 		return nil
 	}
+	// The directories above may be new, too.
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if err := syncDir(dir); err != nil || dir == s.dir {
+			return err
+		}
+	}
+}
+
+// syncDir brings a directory's entries to the disk.
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -44,26 +44,26 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 		return nil, err
 	}
 	defer unlock()
-	last, line, torn, err := s.lastRecord(o.Ref)
+	past, err := s.past(o.Ref)
 	if err != nil {
 		return nil, err
 	}
-	if current, err := s.Resolve(o.Ref); err == nil && current.Tree == o.Tree && last != nil && last.Serial == current.Serial {
-		return &Tagged{current, true}, nil
+	if past.current && past.last.Tree == o.Tree {
+		return &Tagged{past.last, true}, nil
 	}
 	now := o.Now
 	if now.IsZero() {
 		now = time.Now()
 	}
 	r := &tree.TagRecord{Store: s.info.ID, Name: o.Ref.Name, Tag: o.Ref.Tag, Tree: o.Tree, Serial: 1, Time: now.UTC().Truncate(time.Second)}
-	if last != nil {
-		r.Serial, r.Previous = last.Serial+1, object.Sum(line)
+	if past.last != nil {
+		r.Serial, r.Previous = past.last.Serial+1, object.Sum(past.line)
 	}
 	signed, err := tree.SignTag(o.Key, r)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.appendHistory(o.Ref, signed, torn); err != nil {
+	if err := s.appendHistory(o.Ref, past, signed); err != nil {
 		return nil, accessError(s.dir, err)
 	}
 	if err := s.replace(o.Ref.TagPath(), signed); err != nil {
@@ -88,9 +88,48 @@ func (s *Store) checkTagPlace(ref tree.Ref) error {
 	return nil
 }
 
-// appendHistory adds a line to a tag's history, in place of a torn one of so many
-// bytes.
-func (s *Store) appendHistory(ref tree.Ref, signed []byte, torn int64) error {
+// past is what was before a tag's next record.
+type past struct {
+	last    *tree.TagRecord // nil for a new tag
+	line    []byte          // its bytes
+	current bool            // it is the one in TAG.json
+	missing bool            // the history does not have it
+	end     int64           // of the history's whole lines, bytes; what is behind is torn
+}
+
+// past reads a tag's latest record. A crash may have left it in the history
+// alone; and a store that was copied by hand may have lost some of its history,
+// but the serial must grow all the same.
+func (s *Store) past(ref tree.Ref) (past, error) {
+	h, end, err := s.history(ref)
+	if err != nil {
+		return past{}, err
+	}
+	p := past{end: end}
+	if len(h) > 0 {
+		p.last, p.line = h[len(h)-1].Record, h[len(h)-1].Line
+	}
+	content, err := os.ReadFile(s.path(ref.TagPath()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err != nil {
+		return past{}, accessError(s.dir, err)
+	}
+	current, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
+	switch {
+	case err != nil:
+		return past{}, damage(ref.TagPath(), err)
+	case p.last == nil || current.Serial > p.last.Serial:
+		p.last, p.line, p.current, p.missing = current, content, true, true
+	case current.Serial == p.last.Serial:
+		p.current = true
+	}
+	return p, nil
+}
+
+// appendHistory adds a record to a tag's history, where a torn line may be.
+func (s *Store) appendHistory(ref tree.Ref, p past, signed []byte) error {
 	path := s.path(ref.HistoryPath())
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
@@ -100,17 +139,15 @@ func (s *Store) appendHistory(ref tree.Ref, signed []byte, torn int64) error {
 		return err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
+	if err := f.Truncate(p.end); err != nil {
 		return err
 	}
-	end := st.Size() - torn
-	if torn > 0 {
-		if err := f.Truncate(end); err != nil {
-			return err
-		}
+	var lines []byte
+	if p.missing {
+		lines = append(append(lines, p.line...), '\n')
 	}
-	if _, err := f.WriteAt(append(slices.Clone(signed), '\n'), end); err != nil {
+	lines = append(append(lines, signed...), '\n')
+	if _, err := f.WriteAt(lines, p.end); err != nil {
 		return err
 	}
 	if !s.sync {
@@ -118,36 +155,6 @@ func (s *Store) appendHistory(ref tree.Ref, signed []byte, torn int64) error {
 	}
 	// The file's own name is synced with that of TAG.json.
 	return f.Sync()
-}
-
-// lastRecord returns a tag's latest record with its bytes, nil for a new tag,
-// and the length of the torn line behind it.
-func (s *Store) lastRecord(ref tree.Ref) (r *tree.TagRecord, line []byte, torn int64, err error) {
-	h, torn, err := s.history(ref)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if len(h) > 0 {
-		last := h[len(h)-1]
-		r, line = last.Record, last.Line
-	}
-	// A store copied by hand may have lost its history: the serial must grow all
-	// the same.
-	content, err := os.ReadFile(s.path(ref.TagPath()))
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, line, torn, nil
-	}
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	current, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
-	if err != nil {
-		return nil, nil, 0, damage(ref.TagPath(), err)
-	}
-	if r == nil || current.Serial > r.Serial {
-		r, line = current, content
-	}
-	return r, line, torn, nil
 }
 
 // Entry is a line of a tag's history.
@@ -163,8 +170,8 @@ func (s *Store) History(ref tree.Ref) ([]Entry, error) {
 	return h, err
 }
 
-// history also tells the length of a torn line at the end.
-func (s *Store) history(ref tree.Ref) (h []Entry, torn int64, err error) {
+// history also tells where the last whole line ends.
+func (s *Store) history(ref tree.Ref) (h []Entry, end int64, err error) {
 	content, err := os.ReadFile(s.path(ref.HistoryPath()))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, nil
@@ -175,7 +182,7 @@ func (s *Store) history(ref tree.Ref) (h []Entry, torn int64, err error) {
 	for n := 1; len(content) > 0; n++ {
 		line, rest, whole := bytes.Cut(content, []byte("\n"))
 		if !whole {
-			return h, int64(len(line)), nil
+			break // torn: see the package comment
 		}
 		r, err := tree.OpenTag(line, s.info.ID, ref, s.info.Keys)
 		if err != nil {
@@ -185,8 +192,9 @@ func (s *Store) history(ref tree.Ref) (h []Entry, torn int64, err error) {
 			return nil, 0, damage(fmt.Sprintf("%s, line %d", ref.HistoryPath(), n), fmt.Errorf("serial %d follows serial %d", r.Serial, h[len(h)-1].Record.Serial))
 		}
 		h, content = append(h, Entry{r, line}), rest
+		end += int64(len(line)) + 1
 	}
-	return h, 0, nil
+	return h, end, nil
 }
 
 // Resolve returns the current record of a tag. For a reference with a digest it

@@ -28,7 +28,12 @@ func (c *Cache) makeRoom(v *volume, n int64, before uint64) bool {
 		if n > 0 && v == c.disk && v.quota > 0 && c.fixed()+n > v.quota {
 			return false // it would not fit if everything else went
 		}
-		if !c.evict(v, lack, before) {
+		if c.evict(v, lack, before) {
+			continue
+		}
+		// A writer who was promised room holds no lock that others need, and gives
+		// back what he doesn't use.
+		if n == 0 || !v.waitForWriters() {
 			return v.reserve(n) <= 0
 		}
 	}

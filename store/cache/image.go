@@ -245,7 +245,7 @@ func (t *Tree) writeLocked(pg *page, i int, content []byte, s *sums) error {
 	if err := im.mark(pg.first+i, 255); err != nil {
 		return err
 	}
-	pg.used[i].Store(t.c.clock.Load())
+	t.c.touch(pg, i)
 	if pg.state[i].CompareAndSwap(nil, s) {
 		t.count(pg, i, 1)
 	}

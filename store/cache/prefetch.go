@@ -101,7 +101,7 @@ func (c *crowd) addBundle(b tree.Bundle, l *rate.Limiter, begun chan struct{}) e
 	}
 	if err := pace(c.ctx, l, b.Size()); err != nil {
 		<-c.places
-		return context.Cause(c.ctx)
+		return err
 	}
 	done := make(chan struct{})
 	c.t.c.flights.add(&job{priority: c.priority, cost: b.Size(), run: func() {
@@ -220,7 +220,10 @@ func pace(ctx context.Context, l *rate.Limiter, n int64) error {
 	for l != nil && n > 0 {
 		piece := min(n, int64(l.Burst()))
 		if err := l.WaitN(ctx, int(piece)); err != nil {
-			return err
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // it would come too late
 		}
 		n -= piece
 	}
@@ -300,7 +303,7 @@ func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 	if l != nil && !c.t.near(pg, i) {
 		if err := pace(c.ctx, l, int64(pg.stored[i])); err != nil {
 			<-c.places
-			return context.Cause(c.ctx)
+			return err
 		}
 	}
 	c.wg.Go(func() {

@@ -23,8 +23,9 @@ type volume struct {
 	floor int64
 
 	mu       sync.Mutex
-	used     int64 // bytes allocated, as last seen
-	reserved int64 // bytes that writers were promised
+	used     int64         // bytes allocated, as last seen
+	reserved int64         // bytes that writers were promised
+	released chan struct{} // closed when some of them are given back; nil if nobody waits
 }
 
 func (v *volume) add(n int64) {
@@ -75,8 +76,29 @@ func (v *volume) reserve(n int64) (lack int64) {
 
 func (v *volume) release(n int64) {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.reserved -= n
+	if v.released != nil {
+		close(v.released)
+		v.released = nil
+	}
+}
+
+// waitForWriters waits until one of those that were promised room has taken what
+// he needs, which is mostly less, and tells whether there was one.
+func (v *volume) waitForWriters() bool {
+	v.mu.Lock()
+	if v.reserved == 0 {
+		v.mu.Unlock()
+		return false
+	}
+	if v.released == nil {
+		v.released = make(chan struct{})
+	}
+	ch := v.released
 	v.mu.Unlock()
+	<-ch
+	return true
 }
 
 func (v *volume) usage() int64 {

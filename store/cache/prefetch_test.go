@@ -1,0 +1,294 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// bundle makes the bundle of some chunks, as publishing a profile does.
+func (w *world) bundle(s sample, chunks ...int) tree.Bundle {
+	var b tree.Bundle
+	var content []byte
+	for _, i := range chunks {
+		n := len(content)
+		content = object.Encode(content, w.contents[s.chunks[i].Digest])
+		b.Chunks, b.Stored = append(b.Chunks, i), append(b.Stored, len(content)-n)
+	}
+	b.Digest = w.add(content)
+	return b
+}
+
+func presentChunk(tr *Tree, i int) bool {
+	pg, j := tr.loadedPageOf(i)
+	return pg != nil && pg.present(j)
+}
+
+func TestPrefetchByBundles(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 80, chunks: 60, mean: 9000, page: 16})
+	p := &tree.Profile{
+		Tree:    s.digest,
+		Chunks:  []int{50, 3, 17, 18, 19, 44, 5, 6, 7, 30, 31},
+		Bundles: []tree.Bundle{w.bundle(s, 50, 3, 17), w.bundle(s, 18, 19, 44), w.bundle(s, 5, 6, 7)},
+	}
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	// Most of the last bundle is here: only the rest of it is fetched.
+	mustRead(t, tr, s, s.offs[5], s.offs[7]-s.offs[5])
+	before := w.requests.Load()
+	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+		t.Fatal(err)
+	}
+	// Two bundles, chunks 7, 30 and 31; two index pages were not known yet.
+	if n := w.requests.Load() - before; n > 2+3+3 {
+		t.Errorf("%d requests", n)
+	}
+	for _, i := range p.Chunks {
+		if !presentChunk(tr, i) {
+			t.Errorf("chunk %d is not here", i)
+		}
+	}
+	if n := w.asked[p.Bundles[2].Digest]; n != 0 {
+		t.Errorf("a bundle of which one chunk lacked was fetched %d times", n)
+	}
+	before = w.requests.Load()
+	for _, i := range p.Chunks {
+		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
+	}
+	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.requests.Load() - before; n != 0 {
+		t.Errorf("%d requests for what was prefetched", n)
+	}
+}
+
+// A bundle that is gone, or of which a part is wrong, costs time only.
+func TestBadBundles(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 81, chunks: 60, mean: 9000, page: 4096})
+	swapped := w.bundle(s, 10, 11, 12)
+	swapped.Chunks = []int{10, 40, 12}
+	gone := w.bundle(s, 20, 21)
+	delete(w.contents, gone.Digest)
+	p := &tree.Profile{Tree: s.digest, Chunks: []int{10, 40, 12, 20, 21}, Bundles: []tree.Bundle{swapped, gone}}
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, tr, s)
+	if n := tr.Stats().FailedFetches; n != 2 {
+		t.Errorf("%d failures were counted", n)
+	}
+	for name, bad := range map[string]*tree.Profile{
+		"of another tree":   {Tree: object.Sum(nil), Chunks: []int{1}},
+		"beyond the tree":   {Tree: s.digest, Chunks: []int{60}},
+		"a bundle too long": {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Stored: []int{tree.MaxBundle + 1}, Chunks: []int{1}}}},
+		"lengths that lack": {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Chunks: []int{1}}}},
+	} {
+		if err := tr.Prefetch(t.Context(), bad, 0); !tree.IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.down.Store(true)
+	if err := c.Drop(s.digest); err != nil {
+		t.Fatal(err)
+	}
+	var re *ReadError
+	if err := tr.Prefetch(t.Context(), p, 0); !errors.As(err, &re) {
+		t.Errorf("the origin is down: %v", err)
+	}
+}
+
+// Who wants a chunk of a bundle that is on its way waits for it.
+func TestReadersWaitForABundle(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 82, chunks: 30, mean: 9000, page: 4096})
+	b := w.bundle(s, 4, 5, 6, 7)
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	mustRead(t, tr, s, 0, 1)
+	begun, open := make(chan struct{}), make(chan struct{})
+	w.gate = func(d object.Digest) {
+		if d == b.Digest {
+			close(begun)
+			<-open
+		}
+	}
+	errs := make(chan error)
+	go func() {
+		errs <- tr.Prefetch(t.Context(), &tree.Profile{Tree: s.digest, Chunks: b.Chunks, Bundles: []tree.Bundle{b}}, 0)
+	}()
+	<-begun
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		mustRead(t, tr, s, s.offs[6], s.chunks[6].Size)
+	}()
+	pg, i := tr.loadedPageOf(6)
+	waitFor(t, "the reader", func() bool {
+		c.flights.mu.Lock()
+		defer c.flights.mu.Unlock()
+		f := c.flights.m[pg.digests[i]]
+		return f != nil && f.wanted == demand
+	})
+	close(open)
+	<-read
+	if err := <-errs; err != nil {
+		t.Fatal(err)
+	}
+	if n := w.asked[s.chunks[6].Digest]; n != 0 {
+		t.Errorf("the chunk was fetched %d times besides", n)
+	}
+}
+
+func TestCompleteKeepsToItsRate(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 83, chunks: 100, mean: 60_000, page: 4096}) // about 6 MB
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := tr.Complete(ctx, 1<<20); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("6 MB at 1 MiB a second: %v", err)
+	}
+	settle(t, c)
+	if n := w.bytes.Load(); n < 500_000 || n > 3<<20 {
+		t.Errorf("%d bytes were fetched", n)
+	}
+	if err := tr.Complete(t.Context(), 0); err != nil || !tr.IsComplete() {
+		t.Errorf("without a bound: %v", err)
+	}
+}
+
+// Completing does not evict what it fetched itself, but what is older.
+func TestCompleteWithoutRoom(t *testing.T) {
+	w := newWorld()
+	a := w.publish(t, shape{seed: 84, chunks: 100, mean: 9000, page: 4096})
+	b := w.publish(t, shape{seed: 85, chunks: 200, mean: 9000, page: 4096})
+	c := openCache(t, t.TempDir(), Options{Quota: 1_400_000})
+	ta, tb := openTree(t, c, a.digest, w), openTree(t, c, b.digest, w)
+	if err := ta.Complete(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	before := w.requests.Load()
+	var full *NoRoomError
+	if err := tb.Complete(t.Context(), 0); !errors.As(err, &full) || full.Tree != b.digest || full.Quota != 1_400_000 {
+		t.Fatalf("%v", err)
+	}
+	if ta.kept.Load() != 0 || tb.present.Load() < 1_000_000 {
+		t.Errorf("%d chunks of the older tree are left, %d bytes of the newer", ta.kept.Load(), tb.present.Load())
+	}
+	if n := w.requests.Load() - before; n > 200 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func TestPinInMemory(t *testing.T) {
+	w, dir, ram := newWorld(), t.TempDir(), t.TempDir()
+	s := w.publish(t, shape{seed: 86, chunks: 60, mean: 9000, page: 16, holes: true})
+	o := Options{RAMDir: ram, RAMQuota: 2 << 20}
+	c := openCache(t, dir, o)
+	tr := openTree(t, c, s.digest, w)
+	mustRead(t, tr, s, 0, int64(len(s.image))/2)
+	settle(t, c)
+	fetched := w.requests.Load()
+	if err := c.Pin(t.Context(), s.digest, true); err != nil {
+		t.Fatal(err)
+	}
+	if !tr.IsComplete() || filepath.Dir(filepath.Dir(tr.ImagePath())) != ram {
+		t.Errorf("image at %s, %+v", tr.ImagePath(), tr.Stats())
+	}
+	if n := w.requests.Load() - fetched; n > 40 {
+		t.Errorf("%d requests: what was on disk was fetched again", n)
+	}
+	if _, err := os.Lstat(filepath.Join(tr.dir, "image")); err == nil {
+		t.Error("the image file on disk is still there")
+	}
+	got, err := os.ReadFile(tr.ImagePath())
+	if err != nil || !bytes.Equal(got, s.image) {
+		t.Errorf("the image file in memory is wrong (%v)", err)
+	}
+	st := c.Status()
+	if st.RAMUsed != du(t, ram)-allocatedAt(ram)-allocatedAt(filepath.Dir(tr.ImagePath())) || st.Used != du(t, dir) || st.Trees[0].Pinned != "ram" {
+		t.Errorf("%+v", st)
+	}
+	// It outlives the process; a machine that was started anew has an empty memory.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	asked := w.requests.Load()
+	c = openCache(t, dir, o)
+	tr = openTree(t, c, s.digest, w)
+	readAll(t, tr, s)
+	if n := w.requests.Load() - asked; n != 0 || !tr.IsComplete() {
+		t.Errorf("%d requests after another opening", n)
+	}
+	if err := errors.Join(c.Close(), os.RemoveAll(filepath.Join(ram, s.digest.String()))); err != nil {
+		t.Fatal(err)
+	}
+	c = openCache(t, dir, o)
+	tr = openTree(t, c, s.digest, w)
+	readAll(t, tr, s)
+	settle(t, c)
+	if filepath.Dir(filepath.Dir(tr.ImagePath())) != ram {
+		t.Errorf("the image is at %s", tr.ImagePath())
+	}
+	// Back to disk, without the network.
+	w.down.Store(true)
+	if err := c.Unpin(t.Context(), s.digest); err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, tr, s)
+	if st := c.Status(); !tr.IsComplete() || st.RAMUsed != 0 || st.Used != du(t, dir) || st.Trees[0].Pinned != "" {
+		t.Errorf("%+v", st)
+	}
+	if left, err := os.ReadDir(ram); err != nil || len(left) != 0 {
+		t.Errorf("in memory is still %v, %v", left, err)
+	}
+}
+
+func TestPinInMemoryRefuses(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 87, chunks: 60, mean: 9000, page: 16})
+	c := openCache(t, t.TempDir(), Options{RAMDir: t.TempDir(), RAMQuota: 300_000})
+	var full *NoRoomError
+	var busy *BusyError
+	var absent *NotCachedError
+	if err := c.Pin(t.Context(), s.digest, true); !errors.As(err, &absent) {
+		t.Errorf("a tree that is not here: %v", err)
+	}
+	tr := openTree(t, c, s.digest, w)
+	if err := c.Pin(t.Context(), s.digest, true); !errors.As(err, &full) || full.Need <= full.Have || full.Have > 300_000 || full.Quota != 300_000 {
+		t.Errorf("a tree that is too large: %v", err)
+	}
+	release := tr.Hold()
+	defer release()
+	small := w.publish(t, shape{seed: 88, chunks: 5, mean: 9000, page: 16})
+	ts := openTree(t, c, small.digest, w)
+	unhold := ts.Hold()
+	if err := c.Pin(t.Context(), small.digest, true); !errors.As(err, &busy) {
+		t.Errorf("a held tree: %v", err)
+	}
+	unhold()
+	if err := ts.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Pin(t.Context(), small.digest, true); !errors.As(err, &busy) {
+		t.Errorf("a tree that is neither open nor complete: %v", err)
+	}
+	none := openCache(t, t.TempDir(), Options{})
+	openTree(t, none, s.digest, w)
+	if err := none.Pin(t.Context(), s.digest, true); !errors.As(err, &full) {
+		t.Errorf("no RAMDir: %v", err)
+	}
+}

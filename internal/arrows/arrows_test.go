@@ -47,6 +47,10 @@ var rooms = map[string]room{
 		imports: []string{"store/chunker", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sys", "golang.org/x/sync"},
 	},
+	"store/mirror": {
+		imports: []string{"store", "store/serve", "store/trust", "store/origin", "store/tree", "store/object"},
+		modules: []string{"golang.org/x/sync"},
+	},
 	"store/serve": {
 		imports: []string{"store/origin", "store/tree", "store/object"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/net", "golang.org/x/sys"},
@@ -133,6 +137,7 @@ var rooms = map[string]room{
 var testRooms = []string{"internal/awkward", "internal/faulty"}
 
 var testModules = []string{
+	"github.com/google/go-containerregistry", // registry
 	"github.com/hanwen/go-fuse", // posixtest
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",

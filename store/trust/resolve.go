@@ -246,15 +246,14 @@ func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolve
 	return nil
 }
 
-// Profile returns the profile of a tree with the given number of chunks, by its
-// name. Where no origin has it the error is an origin.ErrNotFound.
-func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string, chunks int) (*tree.Profile, error) {
+// ProfileRecord returns the record of a profile of a tree, by its name, and its
+// signed form. Where no origin has it the error is an origin.ErrNotFound.
+func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.Digest, name string) (record *tree.ProfileRecord, signed []byte, err error) {
 	if err := tree.ParseProfileName(name); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var record *tree.ProfileRecord
-	err := g.Each(ctx, func(ctx context.Context, o origin.Origin) error {
-		signed, err := o.File(ctx, tree.ProfilePath(d, name))
+	err = g.Each(ctx, func(ctx context.Context, o origin.Origin) error {
+		content, err := o.File(ctx, tree.ProfilePath(d, name))
 		if err != nil {
 			return err
 		}
@@ -262,11 +261,19 @@ func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest
 		if err != nil {
 			return err
 		}
-		if record, err = tree.OpenProfile(signed, info.ID, d, name, info.Keys); err != nil {
+		if record, err = tree.OpenProfile(content, info.ID, d, name, info.Keys); err != nil {
 			return &UntrustedError{o.String(), err}
 		}
+		signed = content
 		return nil
 	})
+	return record, signed, err
+}
+
+// Profile returns the profile of a tree with the given number of chunks, by its
+// name. Where no origin has it the error is an origin.ErrNotFound.
+func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string, chunks int) (*tree.Profile, error) {
+	record, _, err := r.ProfileRecord(ctx, g, d, name)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// A mirror is a store that holds what another store has signed: it has that
+// store's id and keys, and nobody needs its private key. Whoever fills it has
+// verified what is put there; here it is verified again, with the mirror's keys.
+
+// OpenMirror opens the mirror in dir of the store that info introduces, with the
+// keys in it that are believed. An empty directory, or one that is not there,
+// becomes a mirror. A store with another id is refused with a [UseError].
+func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := Open(dir, o)
+	var use *UseError
+	if errors.As(err, &use) && errors.Is(err, fs.ErrNotExist) {
+		return newMirror(dir, info, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.info.ID != info.ID {
+		return nil, &UseError{Reason: fmt.Sprintf("%s is store %s, not a mirror of store %s", dir, s.info.ID, info.ID),
+			Way: "name another directory: a mirror holds the trees of one store, with its signatures"}
+	}
+	missing := slices.DeleteFunc(slices.Clone(info.Keys), func(k tree.PublicKey) bool { return slices.Contains(s.info.Keys, k) })
+	if len(missing) == 0 {
+		return s, nil
+	}
+	unlock, err := s.lock(context.Background(), "info")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	s.info.Keys = append(s.info.Keys, missing...)
+	return s, accessError(dir, s.writeInfo())
+}
+
+func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, accessError(dir, err)
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, accessError(dir, err)
+	}
+	for _, e := range list {
+		// A mirror whose making was cut off has these and no store.json.
+		if !slices.Contains([]string{"objects", "tags", "profiles", workDir}, e.Name()) {
+			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it holds %s", dir, e.Name()), Way: "give a directory of its own, which need not exist"}
+		}
+	}
+	s := &Store{dir: dir, info: &info, home: o.Home, sync: !o.Unsynced}
+	info.Format = tree.StoreFormat
+	if err := s.prepare(); err != nil {
+		return nil, accessError(dir, err)
+	}
+	return s, accessError(dir, s.writeInfo())
+}
+
+// OlderError says that a mirror has a newer record of a tag than the one that it
+// is to adopt, or another one of the same serial.
+type OlderError struct {
+	Ref    tree.Ref
+	Serial int64
+	Have   int64
+}
+
+func (e *OlderError) Error() string {
+	if e.Serial == e.Have {
+		return fmt.Sprintf("%s: another record of serial %d is there", e.Ref, e.Have)
+	}
+	return fmt.Sprintf("%s: the record of serial %d is older than the one that is there, of serial %d", e.Ref, e.Serial, e.Have)
+}
+
+// Hint names the way out.
+func (e *OlderError) Hint() string { return "--allow-rollback replaces it" }
+
+// AdoptTag writes a record of a tag as its store signed it, all of whose objects
+// were put or found by this writer. It flushes first. history is what the store
+// has of the tag, a line a record; where it does not lead to the record the
+// mirror's history begins with the record. It tells whether anything was written.
+//
+// An older record than the mirror's, or another one with its serial, is refused
+// with an [OlderError] unless rollback is true.
+func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []byte, rollback bool) (written bool, err error) {
+	if err := w.Flush(); err != nil {
+		return false, err
+	}
+	s := w.s
+	signed = bytes.TrimSpace(signed)
+	r, err := tree.OpenTag(signed, s.info.ID, ref, s.info.Keys)
+	if err != nil {
+		return false, err
+	}
+	if err := s.checkTagPlace(ref); err != nil {
+		return false, err
+	}
+	unlock, err := s.lock(ctx, "tag-"+object.Sum([]byte(ref.String())).String())
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	current, err := s.Resolve(ref)
+	switch {
+	case err == nil && current.Serial == r.Serial && current.Tree == r.Tree:
+		return false, nil
+	case err == nil && current.Serial >= r.Serial && !rollback:
+		return false, &OlderError{ref, r.Serial, current.Serial}
+	}
+	// What cannot be read is replaced.
+	if err := s.replace(ref.HistoryPath(), s.leading(ref, history, signed)); err != nil {
+		return false, accessError(s.dir, err)
+	}
+	return true, accessError(s.dir, s.replace(ref.TagPath(), signed))
+}
+
+// leading returns the history that ends with a record: that which is given, else
+// what is here, else the record alone.
+func (s *Store) leading(ref tree.Ref, given, signed []byte) []byte {
+	var here []byte
+	if old, _, err := s.history(ref); err == nil {
+		for _, e := range old {
+			here = append(append(here, e.Line...), '\n')
+		}
+		here = append(append(here, signed...), '\n')
+	}
+	for _, h := range [][]byte{given, here} {
+		if s.leads(ref, h, signed) {
+			return h
+		}
+	}
+	return append(slices.Clone(signed), '\n')
+}
+
+// leads tells whether a history is whole and ends with a record.
+func (s *Store) leads(ref tree.Ref, history, signed []byte) bool {
+	var last []byte
+	var serial int64
+	for line := range bytes.Lines(history) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			return false
+		}
+		line = line[:len(line)-1]
+		r, err := tree.OpenTag(line, s.info.ID, ref, s.info.Keys)
+		if err != nil || r.Serial <= serial || last != nil && r.Previous != object.Sum(last) {
+			return false
+		}
+		last, serial = line, r.Serial
+	}
+	return last != nil && bytes.Equal(last, signed)
+}
+
+// AdoptProfile writes a record of a profile as its store signed it, whose objects
+// were put or found by this writer. It flushes first.
+func (w *Writer) AdoptProfile(d object.Digest, name string, signed []byte) error {
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if _, err := tree.OpenProfile(signed, w.s.info.ID, d, name, w.s.info.Keys); err != nil {
+		return err
+	}
+	return accessError(w.s.dir, w.s.replace(tree.ProfilePath(d, name), signed))
+}

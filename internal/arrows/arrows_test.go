@@ -138,7 +138,7 @@ var testRooms = []string{"internal/awkward", "internal/faulty"}
 
 var testModules = []string{
 	"github.com/google/go-containerregistry", // registry
-	"github.com/hanwen/go-fuse", // posixtest
+	"github.com/hanwen/go-fuse",              // posixtest
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",

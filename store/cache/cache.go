@@ -64,6 +64,7 @@ type Cache struct {
 	scanned  uint64   // under evicting: generation at the last look for victims
 	evicted  atomic.Int64
 	full     atomic.Bool // the last chunk could not be kept
+	noClone  atomic.Bool // the file system can't share blocks
 
 	pinMu sync.Mutex
 	pins  map[object.Digest]pinKind // also of trees that are not here any more
@@ -100,7 +101,7 @@ func Open(dir string, o Options) (*Cache, error) {
 	}
 	c := &Cache{
 		dir: dir, o: o,
-		disk:     &volume{dir: dir, quota: o.Quota, floor: o.Floor},
+		disk:     &volume{dir: dir, quota: o.Quota, floor: o.Floor, headroom: min(o.Quota/64, 1<<20)},
 		flights:  newFlights(o.Fetches, o.Window),
 		index:    &index{m: map[uint64]uint64{}},
 		trees:    map[object.Digest]*Tree{},

@@ -25,7 +25,7 @@ func (c *Cache) makeRoom(v *volume, n int64, before uint64) bool {
 		if lack <= 0 {
 			return true
 		}
-		if n > 0 && v == c.disk && v.quota > 0 && c.fixed()+n > v.quota {
+		if n > 0 && v == c.disk && v.quota > 0 && c.fixed()+n > v.quota-v.headroom {
 			return false // it would not fit if everything else went
 		}
 		if c.evict(v, lack, before) {

@@ -135,9 +135,16 @@ func (w *world) publish(t testing.TB, s shape) sample {
 		}
 	}
 	out.image, out.offs = image.Bytes(), tree.Offsets(0, out.chunks)
-	m := &tree.Manifest{Size: int64(len(out.image)), Meta: meta, Inodes: 1}
-	for rest := out.chunks; len(rest) > 0; {
-		n := min(s.page, len(rest))
+	out.digest = w.index(t, out, meta, s.page)
+	return out
+}
+
+// index publishes index pages and manifest of a sample whose chunks are there.
+func (w *world) index(t testing.TB, s sample, meta int64, page int) object.Digest {
+	t.Helper()
+	m := &tree.Manifest{Size: int64(len(s.image)), Meta: meta, Inodes: 1}
+	for rest := s.chunks; len(rest) > 0; {
+		n := min(page, len(rest))
 		content, p, err := tree.MarshalPage(rest[:n])
 		if err != nil {
 			t.Fatal(err)
@@ -149,8 +156,7 @@ func (w *world) publish(t testing.TB, s shape) sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.digest = w.add(content)
-	return out
+	return w.add(content)
 }
 
 func fill(r *rand.Rand, b []byte) {
@@ -232,3 +238,5 @@ func waitFor(t testing.TB, what string, is func() bool) {
 	}
 	t.Fatalf("%s never came", what)
 }
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }

@@ -38,8 +38,9 @@ type flight struct {
 	done    chan struct{} // closed when content or err is there
 	content []byte
 	err     error
-	local   bool // the content was in the owner's image file
-	pooled  bool // content goes back to buffers
+	local   bool   // the content was in the owner's image file
+	pooled  bool   // content goes back to buffers
+	from    target // where it was read, if in another image file
 
 	settled chan struct{} // closed when the content was kept, or could not be
 	kept    bool          // in all targets
@@ -244,7 +245,7 @@ func (f *flight) finish(content []byte, err error) {
 		before := f.before
 		fl.mu.Unlock()
 		for _, to := range todo {
-			if !to.t.keep(to.pg, to.i, content, before) {
+			if !to.t.keep(to.pg, to.i, content, f.from, before) {
 				f.kept = false
 			}
 		}

@@ -174,8 +174,8 @@ func (t *Tree) imageDir() (string, *volume) {
 
 // keep writes a verified chunk into the image file, and tells whether it is
 // there. Where there is no room, chunks used before the given generation are
-// evicted.
-func (t *Tree) keep(pg *page, i int, content []byte, before uint64) bool {
+// evicted. from is where the content was read, if it was in an image file.
+func (t *Tree) keep(pg *page, i int, content []byte, from target, before uint64) bool {
 	if pg.present(i) {
 		return true
 	}
@@ -185,7 +185,7 @@ func (t *Tree) keep(pg *page, i int, content []byte, before uint64) bool {
 		if !t.c.makeRoom(vol, need, before) {
 			break
 		}
-		err := t.write(pg, i, content)
+		err := t.write(pg, i, content, from)
 		vol.release(need)
 		if err == nil {
 			t.c.full.Store(false)
@@ -204,13 +204,13 @@ func (t *Tree) keep(pg *page, i int, content []byte, before uint64) bool {
 	return false
 }
 
-func (t *Tree) write(pg *page, i int, content []byte) error {
+func (t *Tree) write(pg *page, i int, content []byte, from target) error {
 	im, err := t.ensureImage()
 	if err != nil {
 		return err
 	}
 	s := pg.sumUp(i, content)
-	if err = t.writeLocked(pg, i, content, s); err == nil {
+	if err = t.writeLocked(pg, i, content, from, s); err == nil {
 		t.c.index.add(t, pg.first+i, pg.digests[i])
 		return nil
 	}
@@ -228,7 +228,7 @@ func (t *Tree) write(pg *page, i int, content []byte) error {
 	return err
 }
 
-func (t *Tree) writeLocked(pg *page, i int, content []byte, s *sums) error {
+func (t *Tree) writeLocked(pg *page, i int, content []byte, from target, s *sums) error {
 	t.imageMu.RLock()
 	defer t.imageMu.RUnlock()
 	im := t.image.Load()
@@ -239,7 +239,7 @@ func (t *Tree) writeLocked(pg *page, i int, content []byte, s *sums) error {
 		return nil
 	}
 	defer im.account()
-	if _, err := im.f.WriteAt(content, pg.offs[i]); err != nil {
+	if err := t.put(im, pg, i, content, from); err != nil {
 		return err
 	}
 	if err := im.mark(pg.first+i, 255); err != nil {
@@ -342,7 +342,11 @@ func (f *flight) readOther(to target, b []byte) bool {
 	if pg == nil || pg.digests[i] != f.digest || (to == target{t, pg, i}) {
 		return false
 	}
-	return t.readWhole(pg, i, b)
+	if !t.readWhole(pg, i, b) {
+		return false
+	}
+	f.from = target{t, pg, i}
+	return true
 }
 
 // readWhole reads a present chunk into b and hashes it. What is right becomes

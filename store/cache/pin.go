@@ -171,9 +171,10 @@ func (t *Tree) moveToRAM(ctx context.Context) error {
 		return &NoRoomError{Tree: t.digest, Where: "memory", Need: t.manifest.Size, Have: 0}
 	}
 	if t.missing.Load() > 0 {
-		if err := t.mustBeOpen(); err != nil {
+		if err := t.stayOpen(); err != nil {
 			return err
 		}
+		defer t.Close()
 	}
 	var need int64
 	for k := range t.pages {
@@ -204,14 +205,14 @@ func (t *Tree) moveToDisk(ctx context.Context, k pinKind) error {
 		return err
 	}
 	err := t.endMove(ctx, func(pg *page, i int) bool { return t.wasHere(pg.first+i) && !pg.present(i) })
-	var full *NoRoomError
-	if errors.As(err, &full) {
-		// The rest is fetched again when it is read.
-		t.imageMu.Lock()
-		defer t.imageMu.Unlock()
-		return t.dropFormerLocked()
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
-	return err
+	// For want of room, or as it was damaged in memory. The rest is fetched again
+	// when it is read.
+	t.imageMu.Lock()
+	defer t.imageMu.Unlock()
+	return t.dropFormerLocked()
 }
 
 // moveFiles makes what is present the former image file; the new one is made when
@@ -275,12 +276,14 @@ func (t *Tree) endMove(ctx context.Context, which func(pg *page, i int) bool) er
 	return t.dropFormerLocked()
 }
 
-func (t *Tree) mustBeOpen() error {
+// stayOpen opens a tree once more, if it is open.
+func (t *Tree) stayOpen() error {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
 	if t.refs == 0 {
 		return &BusyError{t.digest, "is not complete, and not mounted", "mount it, and try again"}
 	}
+	t.refs++
 	return nil
 }
 

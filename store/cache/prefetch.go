@@ -251,8 +251,22 @@ func (t *Tree) Verify(ctx context.Context) error {
 // fill brings the chunks that which names to where they belong.
 func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(pg *page, i int) bool) error {
 	c := t.newCrowd(ctx, background)
-	err := t.fillAll(c, l, which)
-	return c.wait(err)
+	err := c.wait(t.fillAll(c, l, which))
+	if err == nil && t.missing.Load() == 0 && t.image.Load() == nil {
+		err = t.makeEmpty() // a tree of holes only
+	}
+	return err
+}
+
+// makeEmpty makes an image file in which nothing is written.
+func (t *Tree) makeEmpty() error {
+	_, vol := t.imageDir()
+	if !t.c.makeRoom(vol, margin, maxGeneration) {
+		return t.noRoom()
+	}
+	defer vol.release(margin)
+	_, err := t.ensureImage()
+	return err
 }
 
 func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(pg *page, i int) bool) error {
@@ -327,7 +341,7 @@ func (c *crowd) bring(pg *page, i int) error {
 		}
 		err := f.settle(c.ctx)
 		// A flight of before, for which there was no room then, is tried again.
-		kept := err == nil && (f.kept || c.t.keep(pg, i, f.content, c.before))
+		kept := err == nil && (f.kept || c.t.keep(pg, i, f.content, target{}, c.before))
 		// As in readChunk.
 		reopened := errors.Is(err, context.Canceled) && c.t.use().ctx.Err() == nil
 		again := reopened || f.owner != c.t && try < 2

@@ -43,6 +43,7 @@ func TestPrefetchByBundles(t *testing.T) {
 	tr := openTree(t, c, s.digest, w)
 	// Most of the last bundle is here: only the rest of it is fetched.
 	mustRead(t, tr, s, s.offs[5], s.offs[7]-s.offs[5])
+	settle(t, c)
 	before := w.requests.Load()
 	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
 		t.Fatal(err)

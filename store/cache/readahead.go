@@ -3,6 +3,8 @@ package cache
 import (
 	"sort"
 	"sync"
+
+	"premix/store/tree"
 )
 
 const (
@@ -87,6 +89,9 @@ func (t *Tree) ahead(off, n int64) {
 	// if it could not be kept.
 	if q := t.c.o.Quota; q > 0 {
 		window = min(window, q/4)
+		if window < tree.MaxChunk {
+			return
+		}
 	}
 	if t.c.full.Load() {
 		window = min(window, recentBytes/4)

@@ -18,6 +18,7 @@ type counters struct {
 	contentBytes, wireBytes atomic.Int64 // fetched
 	copied, copiedBytes     atomic.Int64 // chunks from other trees
 	errors                  atomic.Int64 // reads that failed
+	cloned                  atomic.Int64 // bytes that share their blocks with another tree's
 	corrupt                 atomic.Int64 // chunks that were wrong on disk
 	passed                  atomic.Int64 // chunks that could not be kept
 	diskErrors              atomic.Int64 // writes or punches that failed, but for want of room
@@ -74,6 +75,7 @@ type Stats struct {
 	StoredBytes   int64       `json:"stored_bytes"`  // about what travelled: stored forms, without protocol
 	Copied        int64       `json:"copied"`        // chunks taken from other trees in the cache
 	CopiedBytes   int64       `json:"copied_bytes"`
+	SharedBytes   int64       `json:"shared_bytes"` // of those, where the file system shares the blocks
 	FailedFetches int64       `json:"failed_fetches"`
 	Errors        int64       `json:"errors"`      // reads that failed
 	Corrupt       int64       `json:"corrupt"`     // chunks found to be wrong on disk
@@ -92,7 +94,7 @@ func (t *Tree) Stats() Stats {
 		Hits: n.hits.Load(), Misses: n.misses.Load(),
 		Fetches: n.fetches.Load(), FailedFetches: n.failed.Load(),
 		FetchedBytes: n.contentBytes.Load(), StoredBytes: n.wireBytes.Load(),
-		Copied: n.copied.Load(), CopiedBytes: n.copiedBytes.Load(),
+		Copied: n.copied.Load(), CopiedBytes: n.copiedBytes.Load(), SharedBytes: n.cloned.Load(),
 		Errors: n.errors.Load(), Corrupt: n.corrupt.Load(),
 		NotKept: n.passed.Load(), DiskErrors: n.diskErrors.Load(),
 	}

@@ -21,6 +21,10 @@ type volume struct {
 	dir   string
 	quota int64 // 0: none
 	floor int64
+	// headroom is what is left of the quota for what the file system allocates later
+	// on: when it writes back, or when a punch splits an extent, its lists of extents
+	// grow.
+	headroom int64
 
 	mu       sync.Mutex
 	used     int64         // bytes allocated, as last seen
@@ -45,7 +49,7 @@ func (v *volume) lacks(n int64) int64 {
 func (v *volume) lacksLocked(n int64) int64 {
 	lack := -n
 	if v.quota > 0 {
-		lack = v.used + v.reserved + n - v.quota
+		lack = v.used + v.reserved + n - (v.quota - v.headroom)
 	}
 	if free, ok := v.free(); ok {
 		lack = max(lack, v.floor+v.reserved+n-free)

@@ -55,6 +55,11 @@ bench-hotstart: setup-bench
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-hotstart ./bench/hotstart
 	bin/bench-hotstart $(BENCH_ARGS)
 
+.PHONY: bench-store
+bench-store: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-store ./bench/store
+	bin/bench-store $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/netrelay"
+)
+
+// contender is one way to have a tree on a node.
+type contender interface {
+	name() string
+	// prepare makes what the origin serves, once. profile is empty, or names a
+	// start whose profile is used, see lab.touched.
+	prepare(ctx context.Context, t tree, profile string) error
+	// open makes the tree visible, with nothing in any cache of the contender. It
+	// begins with what a node has done before (daemons), and ready returns.
+	open(ctx context.Context, p place) (shown, error)
+}
+
+// place says what is to be mounted, and where.
+type place struct {
+	tree    tree
+	profile string
+	client  *netrelay.Host // nil: this machine
+	origin  string         // URL
+	scratch string         // an empty directory
+}
+
+// shown is a tree that is about to be visible.
+type shown interface {
+	// mount returns the directory when it is usable.
+	mount(ctx context.Context) (string, error)
+	// close ends the mount, and all processes.
+	close() error
+}
+
+// contenders are all that can be had here, or the selected ones.
+func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
+	selected := strings.FieldsFunc(o.contenders, comma)
+	wanted := func(name string) bool { return len(selected) == 0 || slices.Contains(selected, name) }
+	var all []contender
+	for _, c := range []struct {
+		name string
+		make func() (contender, error)
+	}{
+		{"native", func() (contender, error) { return native{}, nil }},
+		{"overlayfs", func() (contender, error) { return overlayfs{}, nil }},
+		{"pull", func() (contender, error) { return &pull{lab: l}, nil }},
+		{"premix", func() (contender, error) { return newPremix(l, o.premix, "premix") }},
+		{"premix-fuse", func() (contender, error) { return newPremix(l, o.premix, "premix-fuse") }},
+		{"stargz", func() (contender, error) { return newStargz(ctx, l) }},
+		{"nydus", func() (contender, error) { return newNydus(l, o.nydus) }},
+	} {
+		if !wanted(c.name) {
+			continue
+		}
+		made, err := c.make()
+		if err != nil {
+			l.log("%s does not take part: %v", c.name, err)
+			continue
+		}
+		all = append(all, made)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no contender takes part")
+	}
+	return all, nil
+}
+
+// unmount ends a mount; what is busy is detached.
+func unmount(dir string) error {
+	if err := unix.Unmount(dir, 0); err == nil || err == unix.EINVAL {
+		return nil // EINVAL: not a mount point, umount(2)
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return nil
+}

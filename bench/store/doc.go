@@ -1,0 +1,49 @@
+// Store measures what a tree of the store costs its reader, side by side with
+// other ways to have the same files: where they are native, where they are
+// pulled whole, and where they are mounted before they are there.
+//
+// Words used here:
+//
+//   - A contender is one way to have a tree on a node. The peers are the others:
+//     native (the directory itself, on ext4), overlayfs over it, pull (a layer
+//     downloaded and unpacked), stargz (the FUSE file system of containerd's
+//     stargz-snapshotter, see the directory stargz) and nydus (nydusd with its
+//     FUSE file system).
+//   - Warm is the second time of two: everything is in the page cache, or where
+//     the contender keeps it. Cold is the first time: the page cache is empty,
+//     the contender's own cache too, so that everything comes from the origin.
+//     For native and overlayfs it comes from the disk.
+//   - The origin is one web server for all, on loopback or at the far end of a
+//     link (package netrelay). Bytes are counted on the link, with all headers,
+//     towards the client; requests are counted by the server.
+//   - A start is a command in a root file system, with everything in caches
+//     dropped: mounting (or pulling) and the command together. Daemons run
+//     before. A profile tells beforehand what a start reads: recorded by premix
+//     for premix, recorded by fanotify(7) for the peers (which is what
+//     stargz-snapshotter's own tool does), and used when their images are made.
+//
+// Parts:
+//
+//	warm    stat, open, readdir, reading of 20,000 small files, sequential,
+//	        random and mapped reads of 1 GiB
+//	cold    the same, with the origin on loopback
+//	link    cold reads of the same over a link, against a plain download
+//	start   python3 with numpy, samtools, R over a link
+//	size    three successive versions of one image, as each contender keeps them
+//
+// Contenders alternate (A B A B), so that whatever else the machine does meets
+// all of them, and a figure is a median. Figures are printed as tables and
+// written as JSON Lines to results.jsonl in the work directory, see package
+// figures. Data and peers are made once and kept there: the trees by
+// mmdebstrap(1) from the mirrors that sources.list(5) names, or Debian's own.
+//
+// # Peers
+//
+// stargz-snapshotter is built from its module (version in stargz/go.mod).
+//
+// nydus takes part where nydusd and nydus-image are found on PATH or in the
+// directory given by -nydus: its project publishes no crate and no Debian package.
+//
+// CVMFS does not take part: Debian has no package of it, and it is built by its
+// own project's means only, with a dozen bundled libraries.
+package main

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/figures"
+)
+
+func main() {
+	err := func() error {
+		// This program starts itself where something is to be done by a process of
+		// its own: on a host, in a mount namespace.
+		if len(os.Args) > 1 {
+			if verb, ok := verbs[os.Args[1]]; ok {
+				return verb(os.Args[2:])
+			}
+		}
+		return benchMain()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// verbs are what this program does for itself.
+var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain}
+
+// part measures some of the figures.
+type part struct {
+	name string
+	run  func(*benchmark, context.Context) error
+}
+
+var parts = []part{
+	{"warm", (*benchmark).warm},
+	{"cold", (*benchmark).cold},
+	{"link", (*benchmark).link},
+	{"start", (*benchmark).starts},
+	{"size", (*benchmark).sizes},
+}
+
+type options struct {
+	work, premix, nydus, parts, contenders string
+
+	operations string
+
+	reps  int
+	rate  int64
+	delay time.Duration
+}
+
+func benchMain() error {
+	var o options
+	all := func(n int, name func(i int) string) string {
+		var names []string
+		for i := range n {
+			names = append(names, name(i))
+		}
+		return strings.Join(names, ",")
+	}
+	flag.StringVar(&o.work, "work", "bench-work/store", "`directory` for data, peers and results")
+	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
+	flag.StringVar(&o.nydus, "nydus", "", "`directory` of nydusd and nydus-image; empty: those on PATH, if any")
+	flag.StringVar(&o.parts, "parts", all(len(parts), func(i int) string { return parts[i].name }), "what to measure; empty: only prepare")
+	flag.StringVar(&o.contenders, "contenders", "", "only these; empty: all that can be had")
+	flag.StringVar(&o.operations, "operations", all(len(operations), func(i int) string { return operations[i].name }), "operations of warm, cold and link")
+	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
+	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
+	flag.DurationVar(&o.delay, "delay", 10*time.Millisecond, "delay of the link, one way")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return o.run(ctx)
+}
+
+func (o *options) run(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("this benchmark mounts file systems, makes network namespaces and empties the page cache: run it as root")
+	}
+	var selected []part
+	for _, name := range strings.FieldsFunc(o.parts, comma) {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return fmt.Errorf("there is no part %q", name)
+		}
+		selected = append(selected, parts[i])
+	}
+	var picked []operation
+	for _, name := range strings.FieldsFunc(o.operations, comma) {
+		i := slices.IndexFunc(operations, func(op operation) bool { return op.name == name })
+		if i < 0 {
+			return fmt.Errorf("there is no operation %q", name)
+		}
+		picked = append(picked, operations[i])
+	}
+	work, err := filepath.Abs(o.work)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	if work, err = filepath.EvalSymlinks(work); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(work, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another benchmark works in %s: %w", work, err)
+	}
+	begin := time.Now()
+	l := &lab{dir: work, log: func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
+	}}
+	r, err := figures.Open(filepath.Join(work, "results.jsonl"), os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	fmt.Fprintln(r.Human, figures.Machine(work))
+	b := &benchmark{Results: r, lab: l, operations: picked, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
+	if b.contenders, err = l.contenders(ctx, o); err != nil {
+		return err
+	}
+	for _, p := range selected {
+		l.log("measuring: %s", p.name)
+		if err := p.run(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+func comma(r rune) bool { return r == ',' }
+
+// benchmark is what the parts share.
+type benchmark struct {
+	*figures.Results
+	lab        *lab
+	contenders []contender
+	operations []operation
+	reps       int
+	rate       int64 // bit/s
+	delay      time.Duration
+}

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"premix/internal/figures"
+	"premix/internal/netrelay"
+)
+
+// Counts of what is done at random, or to a part of the files.
+const (
+	warmRandom = 200000
+	coldRandom = 2000
+	linkRandom = 300
+	linkFiles  = 2000
+)
+
+// local are contenders that read from this machine's disk: their cold is an empty
+// page cache.
+func local(c contender) bool { return c.name() == "native" || c.name() == "overlayfs" }
+
+// chill makes everything cold for a contender. One that fetches has a mount and a
+// cache of its own for every repetition, which are empty already; what it fetches
+// is put into the page cache, as the disk of the origin is nobody's merit.
+func (b *benchmark) chill(c contender) error {
+	if local(c) {
+		return dropCaches()
+	}
+	served := filepath.Join(b.lab.dir, "served", strings.TrimSuffix(c.name(), "-fuse"))
+	return run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served))
+}
+
+// with opens a contender and mounts the tree for the time of f.
+func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir string) error) (err error) {
+	if p.scratch, err = b.lab.scratch(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(p.scratch)) }()
+	s, err := c.open(ctx, p)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name(), err)
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	dir, err := s.mount(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name(), err)
+	}
+	return f(dir)
+}
+
+// probed does an operation in a process of its own; the rate of the last round counts.
+func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, rounds, count, files int) (float64, error) {
+	cmd := command(ctx, os.Args[0], "probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
+		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files), dir)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := run(h, cmd); err != nil {
+		return 0, err
+	}
+	var rates []float64
+	if err := json.Unmarshal(out.Bytes(), &rates); err != nil || len(rates) != rounds {
+		return 0, fmt.Errorf("probe printed %q: %w", out.String(), err)
+	}
+	return rates[len(rates)-1], nil
+}
+
+// mounting are the contenders that show a tree which is not unpacked first, and
+// native.
+func (b *benchmark) mounting() []contender {
+	return slices.DeleteFunc(slices.Clone(b.contenders), func(c contender) bool { return c.name() == "pull" })
+}
+
+// rates are what was measured: by operation, then by contender.
+type rates map[string]map[string][]float64
+
+func (r rates) add(op, contender string, rate float64) {
+	if r[op] == nil {
+		r[op] = map[string][]float64{}
+	}
+	r[op][contender] = append(r[op][contender], rate)
+}
+
+// report writes the figures of operations, and prints a table with their ratios
+// to native.
+func (b *benchmark) report(prefix, title, peer string, got rates, names []string) error {
+	rows := [][]string{append([]string{""}, names...)}
+	for _, op := range operations {
+		if got[op.name] == nil {
+			continue
+		}
+		base := 0.0
+		if values := got[op.name][peer]; len(values) > 0 {
+			base = figures.Median(values)
+		}
+		row := []string{op.name}
+		for _, name := range names {
+			values := got[op.name][name]
+			if len(values) == 0 {
+				row = append(row, "-")
+				continue
+			}
+			f := figures.Figure{Name: prefix + "/" + op.name + "/" + name, Value: figures.Median(values), Unit: op.unit}
+			text := fmt.Sprintf("%.3g/s", f.Value)
+			if op.unit == "B/s" {
+				text = figures.Size(f.Value) + "/s"
+			}
+			if name != peer && base > 0 {
+				f.Peer, f.Ratio = peer, figures.Higher(f.Value, base)
+				text += fmt.Sprintf(" (%.2f)", f.Ratio)
+			}
+			if err := b.Add(f); err != nil {
+				return err
+			}
+			row = append(row, text)
+		}
+		rows = append(rows, row)
+	}
+	b.Table(title, rows)
+	return nil
+}
+
+func namesOf(all []contender) []string {
+	var names []string
+	for _, c := range all {
+		names = append(names, c.name())
+	}
+	return names
+}
+
+// prepared makes the tree of files for all contenders that mount it.
+func (b *benchmark) prepared(ctx context.Context, all []contender) (tree, error) {
+	t, err := b.lab.files()
+	if err != nil {
+		return t, err
+	}
+	for _, c := range all {
+		if err := c.prepare(ctx, t, ""); err != nil {
+			return t, fmt.Errorf("%s: %w", c.name(), err)
+		}
+	}
+	return t, nil
+}
+
+// cold measures first reads with the origin on loopback.
+func (b *benchmark) cold(ctx context.Context) error {
+	all := b.mounting()
+	t, err := b.prepared(ctx, all)
+	if err != nil {
+		return err
+	}
+	o, err := b.lab.serve(nil)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	got := rates{}
+	for rep := range min(b.reps, 3) {
+		for _, op := range b.operations {
+			for _, c := range all {
+				if err := b.chill(c); err != nil {
+					return err
+				}
+				if err := b.with(ctx, c, place{tree: t, origin: o.URL}, func(dir string) error {
+					rate, err := probed(ctx, nil, op, t, dir, 1, coldRandom, smallFiles)
+					b.lab.log("cold %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					got.add(op.name, c.name(), rate)
+					return err
+				}); err != nil {
+					return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
+				}
+			}
+		}
+	}
+	return b.report("cold", "Cold: nothing cached, origin on loopback (ratio to native from disk)", "native", got, namesOf(all))
+}
+
+// warm measures second reads, all contenders being mounted together.
+func (b *benchmark) warm(ctx context.Context) error {
+	all := b.mounting()
+	t, err := b.prepared(ctx, all)
+	if err != nil {
+		return err
+	}
+	o, err := b.lab.serve(nil)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	got := rates{}
+	if err := b.together(ctx, all, place{tree: t, origin: o.URL}, nil, func(dirs []string) error {
+		for rep := range b.reps {
+			for _, op := range b.operations {
+				for i, c := range all {
+					rate, err := probed(ctx, nil, op, t, dirs[i], 2, warmRandom, smallFiles)
+					if err != nil {
+						return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
+					}
+					b.lab.log("warm %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					got.add(op.name, c.name(), rate)
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return b.report("warm", "Warm (ratio to native)", "native", got, namesOf(all))
+}
+
+// together mounts the tree with all of the contenders for the time of f.
+func (b *benchmark) together(ctx context.Context, all []contender, p place, dirs []string, f func(dirs []string) error) error {
+	if len(dirs) == len(all) {
+		return f(dirs)
+	}
+	return b.with(ctx, all[len(dirs)], p, func(dir string) error {
+		return b.together(ctx, all, p, append(dirs, dir), f)
+	})
+}
+
+// newLink is the network of the parts that have one, with the origin at its far end.
+func (b *benchmark) newLink() (*netrelay.Link, *origin, error) {
+	l, err := netrelay.New(netrelay.Options{Rate: b.rate, Delay: b.delay, Offload: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := b.lab.serve(l.A)
+	if err != nil {
+		l.Close()
+		return nil, nil, err
+	}
+	return l, o, nil
+}
+
+func (b *benchmark) linkText() string {
+	return fmt.Sprintf("%d Mbit/s and %v round trip", b.rate/1e6, 2*b.delay)
+}
+
+// link measures cold reads over the link, against a download of the same bytes.
+func (b *benchmark) link(ctx context.Context) error {
+	all := slices.DeleteFunc(b.mounting(), local)
+	t, err := b.prepared(ctx, all)
+	if err != nil {
+		return err
+	}
+	if _, err := b.lab.once("served/plain", func(path string) error {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return err
+		}
+		return os.Symlink(filepath.Join(t.dir, bigFile), filepath.Join(path, bigFile))
+	}); err != nil {
+		return err
+	}
+	l, o, err := b.newLink()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	defer o.close()
+	at := place{tree: t, origin: o.URL, client: l.B}
+	const plain = "download"
+	got := rates{}
+	var requests [][]string
+	for rep := range min(b.reps, 3) {
+		rate, err := b.downloaded(ctx, l.B, o.URL+"/plain/"+bigFile)
+		if err != nil {
+			return err
+		}
+		b.lab.log("%s: %s/s", plain, figures.Size(rate))
+		got.add("sequential", plain, rate)
+		for _, op := range b.operations {
+			if !slices.Contains([]string{"read-small", "sequential", "random-4k"}, op.name) {
+				continue
+			}
+			for _, c := range all {
+				if err := b.chill(c); err != nil {
+					return err
+				}
+				before, _ := l.Counters()
+				asked := o.requests.Load()
+				if err := b.with(ctx, c, at, func(dir string) error {
+					rate, err := probed(ctx, l.B, op, t, dir, 1, linkRandom, linkFiles)
+					got.add(op.name, c.name(), rate)
+					b.lab.log("link %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					return err
+				}); err != nil {
+					return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
+				}
+				after, _ := l.Counters()
+				if rep == 0 {
+					bytes, n := float64(after.Bytes-before.Bytes), float64(o.requests.Load()-asked)
+					name := "link/" + op.name + "/" + c.name()
+					if err := errors.Join(b.Add(figures.Figure{Name: name + "/bytes", Value: bytes, Unit: "B"}),
+						b.Add(figures.Figure{Name: name + "/requests", Value: n, Unit: "requests"})); err != nil {
+						return err
+					}
+					requests = append(requests, []string{op.name, c.name(), figures.Size(bytes), fmt.Sprint(n)})
+				}
+			}
+		}
+	}
+	title := "Cold over " + b.linkText()
+	if err := b.report("link", title+" (sequential: ratio to a plain download)", plain, got, append([]string{plain}, namesOf(all)...)); err != nil {
+		return err
+	}
+	b.Table(title+": what it took", append([][]string{{"", "", "bytes", "requests"}}, requests...))
+	return nil
+}
+
+// downloaded is the rate of a plain download to a file.
+func (b *benchmark) downloaded(ctx context.Context, h *netrelay.Host, url string) (float64, error) {
+	if err := run(nil, exec.Command("sh", "-c", `cat "$1" >/dev/null`, "sh", filepath.Join(b.lab.dir, "served/plain", bigFile))); err != nil {
+		return 0, err
+	}
+	dir, err := b.lab.scratch()
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	begin := now()
+	if err := run(h, command(ctx, os.Args[0], "pull", url, filepath.Join(dir, "got"))); err != nil {
+		return 0, err
+	}
+	return bigSize / since(begin), nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// premixMount is premix itself, by its command line, with a node of its own for
+// each repetition.
+type premixMount struct {
+	lab     *lab
+	label   string
+	program string
+	backend string // of the mount
+}
+
+func newPremix(l *lab, program, label string) (*premixMount, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	m := &premixMount{lab: l, label: label, program: path, backend: "erofs"}
+	if label == "premix-fuse" {
+		m.backend = "fuse"
+	}
+	return m, nil
+}
+
+func (m *premixMount) name() string { return m.label }
+
+// command is a premix with a home of its own.
+func (m *premixMount) command(ctx context.Context, home string, args ...string) *exec.Cmd {
+	cmd := command(ctx, m.program, args...)
+	cmd.Env = append(os.Environ(), "PREMIX_HOME="+home)
+	return cmd
+}
+
+// home is where the publisher's keys are.
+func (m *premixMount) home() string { return filepath.Join(m.lab.dir, "premix-home") }
+
+func (m *premixMount) store() string { return filepath.Join(m.lab.dir, "served/premix") }
+
+func (m *premixMount) prepare(ctx context.Context, t tree, profile string) error {
+	if _, err := m.lab.once("served/premix", func(path string) error {
+		return run(nil, m.command(ctx, m.home(), "store", "init", path))
+	}); err != nil {
+		return err
+	}
+	if err := m.publish(ctx, t); err != nil || profile == "" {
+		return err
+	}
+	return m.record(ctx, t, profile)
+}
+
+// publish publishes a tree once.
+func (m *premixMount) publish(ctx context.Context, t tree) error {
+	_, err := m.lab.once("premix-published-"+t.name, func(path string) error {
+		if err := run(nil, m.command(ctx, m.home(), "store", "publish", "--store", m.store(), t.dir, "bench/"+t.name)); err != nil {
+			return err
+		}
+		return os.WriteFile(path, nil, 0o666)
+	})
+	return err
+}
+
+// record makes a start with --record, and publishes what was recorded.
+func (m *premixMount) record(ctx context.Context, t tree, profile string) error {
+	_, err := m.lab.once("premix-profile-"+t.name+"-"+profile, func(path string) (err error) {
+		o, err := m.lab.serve(nil)
+		if err != nil {
+			return err
+		}
+		defer o.close()
+		scratch, err := m.lab.scratch()
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(scratch)
+		opened, err := m.open(ctx, place{tree: t, origin: o.URL, scratch: scratch})
+		if err != nil {
+			return err
+		}
+		s := opened.(*premixShown)
+		defer func() { err = errors.Join(err, s.close()) }()
+		half := path + ".jsonl"
+		s.more = []string{"--record", half}
+		dir, err := s.mount(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := startIn(ctx, nil, dir, profile); err != nil {
+			return err
+		}
+		if err := s.umount(ctx); err != nil {
+			return err
+		}
+		if err := run(nil, m.command(ctx, m.home(), "store", "profile", "publish", "--store", m.store(), "--name", profile, "bench/"+t.name, half)); err != nil {
+			return err
+		}
+		return os.Rename(half, path)
+	})
+	return err
+}
+
+func (m *premixMount) open(ctx context.Context, p place) (shown, error) {
+	s := &premixShown{premixMount: m, place: p, dir: filepath.Join(p.scratch, "mnt"), node: filepath.Join(p.scratch, "home")}
+	if err := os.Mkdir(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	return s, run(p.client, m.command(ctx, s.node, "node", "start"))
+}
+
+type premixShown struct {
+	*premixMount
+	place
+	dir  string
+	node string   // PREMIX_HOME of the node
+	more []string // options of the mount
+}
+
+func (s *premixShown) mount(ctx context.Context) (string, error) {
+	profile := s.profile
+	if profile == "" {
+		profile = "none"
+	}
+	args := append([]string{"mount", "--origin", s.origin + "/premix", "--backend", s.backend, "--profile", profile}, s.more...)
+	return s.dir, run(s.client, s.command(ctx, s.node, append(args, "bench/"+s.tree.name, s.dir)...))
+}
+
+func (s *premixShown) umount(ctx context.Context) error {
+	return run(s.client, s.command(ctx, s.node, "umount", s.dir))
+}
+
+// close does not depend on ctx: the node must end also when the benchmark is
+// interrupted.
+func (s *premixShown) close() error {
+	return run(s.client, s.command(context.Background(), s.node, "node", "stop", "--lazy"))
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// operation is one way to use a tree. It is done by a process of its own, with
+// the system calls themselves: what is measured is the kernel and what is behind.
+type operation struct {
+	name string
+	unit string // of what do returns a second: B/s, or 1/s
+	do   func(*probe) (int64, error)
+}
+
+var operations = []operation{
+	{"readdir", "1/s", (*probe).readdir},
+	{"stat", "1/s", (*probe).stat},
+	{"open", "1/s", (*probe).open},
+	{"read-small", "1/s", (*probe).readSmall},
+	{"sequential", "B/s", (*probe).sequential},
+	{"random-4k", "1/s", (*probe).random},
+	{"mmap", "B/s", (*probe).mmap},
+}
+
+// probe is what operations are done with.
+type probe struct {
+	dir   string
+	paths []string // below dir
+	count int      // random reads
+	buf   []byte
+}
+
+// probeMain is `probe -op NAME -n ROUNDS -paths FILE DIR`. It prints the rate of
+// each round as a JSON array.
+func probeMain(args []string) error {
+	flags := flag.NewFlagSet("probe", flag.ContinueOnError)
+	name := flags.String("op", "", "operation")
+	rounds := flags.Int("n", 1, "rounds")
+	paths := flags.String("paths", "", "list of the regular files")
+	files := flags.Int("files", smallFiles, "how many of them are used")
+	count := flags.Int("count", 1000, "random reads")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(operations, func(o operation) bool { return o.name == *name })
+	if i < 0 || flags.NArg() != 1 {
+		return errors.New("usage: probe -op NAME DIR")
+	}
+	p := &probe{dir: flags.Arg(0), count: *count, buf: make([]byte, 1<<20)}
+	text, err := os.ReadFile(*paths)
+	if err != nil {
+		return err
+	}
+	for _, path := range lines(text) {
+		if path != bigFile && len(p.paths) < *files {
+			p.paths = append(p.paths, filepath.Join(p.dir, path))
+		}
+	}
+	var rates []float64
+	for range *rounds {
+		begin := time.Now()
+		n, err := operations[i].do(p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", *name, err)
+		}
+		rates = append(rates, float64(n)/time.Since(begin).Seconds())
+	}
+	return json.NewEncoder(os.Stdout).Encode(rates)
+}
+
+// readdir lists all directories.
+func (p *probe) readdir() (n int64, err error) {
+	var list func(dir string) error
+	list = func(dir string) error {
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		var names []string
+		for {
+			got, err := unix.Getdents(fd, p.buf[:32<<10])
+			if err != nil {
+				return err
+			}
+			if got == 0 {
+				break
+			}
+			_, _, names = unix.ParseDirent(p.buf[:got], -1, names)
+		}
+		n += int64(len(names))
+		for _, name := range names {
+			// The names tell what is a directory; d_type is as good, and x/sys/unix
+			// does not pass it on.
+			if !strings.Contains(name, ".") && name != bigFile {
+				if err := list(dir + "/" + name); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return n, list(p.dir)
+}
+
+func (p *probe) stat() (int64, error) {
+	var st unix.Stat_t
+	for _, path := range p.paths {
+		if err := unix.Lstat(path, &st); err != nil {
+			return 0, err
+		}
+	}
+	return int64(len(p.paths)), nil
+}
+
+func (p *probe) open() (int64, error) {
+	for _, path := range p.paths {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, err
+		}
+		unix.Close(fd)
+	}
+	return int64(len(p.paths)), nil
+}
+
+func (p *probe) readSmall() (int64, error) {
+	for _, path := range p.paths {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, err
+		}
+		for {
+			n, err := unix.Read(fd, p.buf[:128<<10])
+			if err != nil {
+				unix.Close(fd)
+				return 0, err
+			}
+			if n == 0 {
+				break
+			}
+		}
+		unix.Close(fd)
+	}
+	return int64(len(p.paths)), nil
+}
+
+// big opens the large file.
+func (p *probe) big() (fd int, size int64, err error) {
+	if fd, err = unix.Open(filepath.Join(p.dir, bigFile), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return 0, 0, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return 0, 0, err
+	}
+	return fd, st.Size, nil
+}
+
+func (p *probe) sequential() (total int64, err error) {
+	fd, _, err := p.big()
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Read(fd, p.buf)
+		if err != nil || n == 0 {
+			return total, err
+		}
+		total += int64(n)
+	}
+}
+
+// random reads 4 KiB at offsets that are the same for everybody.
+func (p *probe) random() (int64, error) {
+	fd, size, err := p.big()
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	r := rand.New(rand.NewPCG(3, 3))
+	for range p.count {
+		if n, err := unix.Pread(fd, p.buf[:4<<10], r.Int64N(size>>12)<<12); err != nil || n != 4<<10 {
+			return 0, fmt.Errorf("read of %d bytes: %w", n, err)
+		}
+	}
+	return int64(p.count), nil
+}
+
+// mmap reads a byte of each page of a mapping, in order.
+func (p *probe) mmap() (int64, error) {
+	fd, size, err := p.big()
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	m, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, err
+	}
+	var sum byte
+	for at := 0; at < len(m); at += 4 << 10 {
+		sum += m[at]
+	}
+	p.buf[0] = sum // used, so that the reads are not left out
+	return size, unix.Munmap(m)
+}

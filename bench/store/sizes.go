@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"premix/internal/figures"
+)
+
+// sizes measures what three successive versions of one image occupy.
+func (b *benchmark) sizes(ctx context.Context) error {
+	var versions []tree
+	for v := 1; v <= 3; v++ {
+		t, err := b.lab.root(ctx, v)
+		if err != nil {
+			return err
+		}
+		versions = append(versions, t)
+	}
+	rows := [][]string{{"", "version 1", "with 2", "with 3", "third alone adds", "of tar.gz"}}
+	gzip := 0.0
+	for _, k := range b.keepers() {
+		var after []float64
+		for _, t := range versions {
+			b.lab.log("size: %s, %s", k.name, t.name)
+			n, err := k.add(ctx, t)
+			if err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			after = append(after, float64(n))
+		}
+		last := after[len(after)-1]
+		if gzip == 0 {
+			gzip = last
+		}
+		row := []string{k.name}
+		for i, n := range after {
+			f := figures.Figure{Name: fmt.Sprintf("size/%d/%s", i+1, k.name), Value: n, Unit: "B"}
+			if i == len(after)-1 && n != gzip {
+				f.Peer, f.Ratio = "tar.gz", figures.Lower(n, gzip)
+			}
+			if err := b.Add(f); err != nil {
+				return err
+			}
+			row = append(row, figures.Size(n))
+		}
+		rows = append(rows, append(row, figures.Size(last-after[len(after)-2]), fmt.Sprintf("%.2f", last/gzip)))
+	}
+	b.Table("Bytes kept for successive versions of one image", rows)
+	return nil
+}
+
+// keeper keeps images; add keeps one more, and tells the bytes of all.
+type keeper struct {
+	name string
+	add  func(ctx context.Context, t tree) (int64, error)
+}
+
+func (b *benchmark) keepers() []keeper {
+	l := b.lab
+	var sum int64
+	layers := &pull{lab: l}
+	all := []keeper{{"tar.gz", func(ctx context.Context, t tree) (int64, error) {
+		if err := layers.prepare(ctx, t, ""); err != nil {
+			return 0, err
+		}
+		info, err := os.Stat(filepath.Join(l.dir, "served/pull", t.name+".tar.gz"))
+		if err != nil {
+			return 0, err
+		}
+		sum += info.Size()
+		return sum, nil
+	}}}
+	for _, c := range b.contenders {
+		switch c := c.(type) {
+		case *stargz:
+			all = append(all, c.keeper())
+		case *nydus:
+			all = append(all, c.keeper("nydus", false), c.keeper("nydus, chunk dictionary", true))
+		case *premixMount:
+			if c.label == "premix" {
+				all = append(all, c.keeper())
+			}
+		}
+	}
+	return all
+}
+
+func (s *stargz) keeper() keeper {
+	var sum int64
+	return keeper{"stargz", func(ctx context.Context, t tree) (int64, error) {
+		if err := s.prepare(ctx, t, ""); err != nil {
+			return 0, err
+		}
+		info, err := os.Stat(filepath.Join(s.lab.dir, "served/stargz", s.image(t, ""), "layer"))
+		if err != nil {
+			return 0, err
+		}
+		sum += info.Size()
+		return sum, nil
+	}}
+}
+
+// keeper of nydus keeps images in a directory of its own. With a dictionary each
+// image is told of the one before.
+func (n *nydus) keeper(name string, dictionary bool) keeper {
+	own := *n
+	own.lab = &lab{dir: filepath.Join(n.lab.dir, "sizes", name), log: n.lab.log}
+	before := ""
+	return keeper{name, func(ctx context.Context, t tree) (int64, error) {
+		path, err := own.lab.once("served/nydus/"+t.name, func(path string) error { return own.create(ctx, t, path, nil, before) })
+		if err != nil {
+			return 0, err
+		}
+		if dictionary {
+			before = path
+		}
+		return usage(filepath.Join(own.lab.dir, "served"))
+	}}
+}
+
+// keeper of premix publishes to a store of its own.
+func (m *premixMount) keeper() keeper {
+	own := *m
+	own.lab = &lab{dir: filepath.Join(m.lab.dir, "sizes/premix"), log: m.lab.log}
+	return keeper{"premix", func(ctx context.Context, t tree) (int64, error) {
+		if err := own.prepare(ctx, t, ""); err != nil {
+			return 0, err
+		}
+		return usage(own.store())
+	}}
+}

@@ -26,7 +26,9 @@ const Format = "premix cache 1"
 // Options say how much a cache may take, and how it fetches.
 type Options struct {
 	Quota int64 // bytes that it may allocate on disk; 0: no other bound than Floor
-	Floor int64 // bytes to leave free on the partition, whoever fills it
+	// Floor is the number of bytes to leave free on the partition, whoever fills it;
+	// 0: a twentieth of it, at most 1 GiB; below 0: none.
+	Floor int64
 
 	RAMDir   string // on a tmpfs, for trees pinned in memory, and for nothing else; empty: none
 	RAMQuota int64  // bytes that may be allocated there; 0: what the tmpfs has
@@ -61,7 +63,6 @@ type Cache struct {
 
 	evicting sync.Mutex
 	victims  []victim // under evicting; oldest last
-	scanned  uint64   // under evicting: generation at the last look for victims
 	evicted  atomic.Int64
 	full     atomic.Bool // the last chunk could not be kept
 	noClone  atomic.Bool // the file system can't share blocks
@@ -101,7 +102,7 @@ func Open(dir string, o Options) (*Cache, error) {
 	}
 	c := &Cache{
 		dir: dir, o: o,
-		disk:     &volume{dir: dir, quota: o.Quota, floor: o.Floor, headroom: min(o.Quota/64, 1<<20)},
+		disk:     &volume{dir: dir, quota: o.Quota, floor: max(0, o.Floor), headroom: min(o.Quota/64, 1<<20)},
 		flights:  newFlights(o.Fetches, o.Window),
 		index:    &index{m: map[uint64]uint64{}},
 		trees:    map[object.Digest]*Tree{},
@@ -149,6 +150,9 @@ func (c *Cache) open() error {
 			return err
 		}
 		c.ram = &volume{dir: ram, quota: c.o.RAMQuota}
+	}
+	if c.o.Floor == 0 {
+		c.disk.floor = c.disk.usualFloor()
 	}
 	running := filepath.Join(c.dir, "running")
 	_, err = os.Lstat(running)

@@ -63,11 +63,15 @@
 // A lock may be taken while one that stands above it is held, never the other
 // way round:
 //
-//	Cache.evicting      who makes room
 //	Tree.moving         who changes where the image file lies
+//	Cache.evicting      who makes room
 //	Cache.mu            which trees there are, who uses them
 //	Tree.imageMu        R: who writes chunks, W: who punches or replaces files
 //	flights.mu          what is on its way
-//	index.mu, volume.mu, image.accounting, Tree.loadMu, streams.mu, Recorder.mu,
+//	image.accounting    what its files take
+//	index.mu, volume.mu, Cache.pinMu, Tree.loadMu, streams.mu, Recorder.mu,
 //	slowest.mu          leaves: nothing is locked under them
+//
+// The image files of two trees are locked at the same time only by who shares
+// blocks between them, and the second one is only tried: see clone.go.
 package cache

@@ -57,7 +57,7 @@ func (e *ReadError) Unwrap() error { return e.Err }
 var ErrNoOrigin = errors.New("it is not in the cache, and there is no origin to fetch it from")
 
 // ErrClosed tells that the tree or the cache was closed.
-var ErrClosed = errors.New("the cache was closed")
+var ErrClosed = errors.New("it was closed")
 
 // NotCachedError tells that a tree is not in the cache.
 type NotCachedError struct{ Tree object.Digest }

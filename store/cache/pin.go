@@ -170,11 +170,10 @@ func (t *Tree) moveToRAM(ctx context.Context) error {
 	if c.ram == nil {
 		return &NoRoomError{Tree: t.digest, Where: "memory", Need: t.manifest.Size, Have: 0}
 	}
-	if t.missing.Load() > 0 {
-		if err := t.stayOpen(); err != nil {
-			return err
-		}
+	if err := t.stayOpen(); err == nil {
 		defer t.Close()
+	} else if t.missing.Load() > 0 {
+		return err
 	}
 	var need int64
 	for k := range t.pages {

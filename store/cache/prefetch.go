@@ -44,6 +44,9 @@ func (t *Tree) checkProfile(p *tree.Profile) error {
 }
 
 func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
+	if err := t.loadPages(c, p); err != nil {
+		return err
+	}
 	begun := make([]chan struct{}, len(p.Bundles))
 	for n, b := range p.Bundles {
 		begun[n] = make(chan struct{})
@@ -72,6 +75,40 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
 		}
 	}
 	return nil
+}
+
+// loadPages gets the index pages that a profile needs, many at a time.
+func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
+	var pages sync.WaitGroup
+	asked := map[int]bool{}
+	ask := func(chunk int) {
+		k := t.pageNumber(chunk)
+		if asked[k] || t.pages[k].Load() != nil {
+			return
+		}
+		asked[k] = true
+		select {
+		case c.places <- struct{}{}:
+		case <-c.ctx.Done():
+			return
+		}
+		pages.Go(func() {
+			defer func() { <-c.places }()
+			if _, err := t.page(c.ctx, k); err != nil {
+				c.stop(err)
+			}
+		})
+	}
+	for _, b := range p.Bundles {
+		for _, chunk := range b.Chunks {
+			ask(chunk)
+		}
+	}
+	for _, chunk := range p.Chunks {
+		ask(chunk)
+	}
+	pages.Wait()
+	return context.Cause(c.ctx)
 }
 
 // addBundle has a bundle fetched when there is a place. begun is closed when its

@@ -42,7 +42,7 @@ type TreeStatus struct {
 // Status returns what the cache holds now.
 func (c *Cache) Status() Status {
 	c.accountOwn()
-	s := Status{Dir: c.dir, Quota: c.o.Quota, Floor: c.o.Floor, Evicted: c.evicted.Load(), Trees: []TreeStatus{}}
+	s := Status{Dir: c.dir, Quota: c.o.Quota, Floor: c.disk.floor, Evicted: c.evicted.Load(), Trees: []TreeStatus{}}
 	for _, t := range c.all() {
 		ts := TreeStatus{
 			Digest: t.digest, Used: t.meta.Load(), Pinned: t.pinned().String(), Held: t.held.Load() > 0,

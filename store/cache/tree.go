@@ -69,6 +69,9 @@ type use struct {
 }
 
 func (u use) fetch(d object.Digest, size int64) ([]byte, error) {
+	if err := u.ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
+	}
 	if u.fetcher == nil {
 		return nil, ErrNoOrigin
 	}
@@ -127,6 +130,9 @@ func (c *Cache) Tree(ctx context.Context, d object.Digest, f Fetcher) (*Tree, er
 }
 
 func (c *Cache) fetchManifest(ctx context.Context, d object.Digest, f Fetcher) (*tree.Manifest, []byte, error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
 	u := use{ctx: ctx, fetcher: f, timeout: c.o.Timeout}
 	content, err := u.fetch(d, -1)
 	if err != nil {

@@ -66,6 +66,15 @@ func (v *volume) free() (int64, bool) {
 	return int64(s.Bavail) * s.Bsize, true
 }
 
+// usualFloor is the floor where none was named.
+func (v *volume) usualFloor() int64 {
+	var s unix.Statfs_t
+	if unix.Statfs(v.dir, &s) != nil {
+		return 0
+	}
+	return min(int64(s.Blocks)*s.Bsize/20, 1<<30)
+}
+
 // reserve promises n bytes if there is room for them, and returns what lacks
 // otherwise.
 func (v *volume) reserve(n int64) (lack int64) {

@@ -215,8 +215,11 @@ func (b *benchmark) memory(ctx context.Context, cases []*benchCase) error {
 
 func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, error) {
 	sample := longSample
-	if c.synth > 0 {
+	switch {
+	case c.synth > 0:
 		sample = pagesSample
+	case c.large:
+		sample = shortSample // long enough for a look, and four cold tasks do not take minutes
 	}
 	x := b.lab.open(c)
 	defer x.close()

@@ -21,6 +21,11 @@ func Mount(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
 	if r.Dir, err = mountPoint(dir); err != nil {
 		return nil, err
 	}
+	return ask(ctx, r)
+}
+
+// ask sends a request for a mount, whose paths but Dir may be relative.
+func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 	for _, p := range []*string{&r.KeyFile, &r.Credentials, &r.CAFile, &r.Record} {
 		if *p != "" {
 			if *p, err = filepath.Abs(*p); err != nil {
@@ -68,7 +73,11 @@ func mountPoint(dir string) (string, error) {
 	path, err := filepath.EvalSymlinks(abs)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "", usage("mkdir -p "+dir, "%s does not exist", dir)
+		// Whoever mistypes a path mistypes more than its last part, or will see it.
+		if err := os.Mkdir(abs, 0o755); err != nil {
+			return "", usage("mkdir -p "+dir, "%s does not exist, and cannot be made: %v", dir, errors.Unwrap(err))
+		}
+		return filepath.EvalSymlinks(abs)
 	case err != nil:
 		return "", usage("give an empty directory of your own", "%v", err)
 	}
@@ -103,25 +112,46 @@ func Umount(ctx context.Context, dir string, lazy bool) ([]Mounted, error) {
 	if !IsKind(err, KindNotRunning) {
 		return list, err
 	}
-	j, err := readJournal(Dir())
-	if err != nil {
+	client, err := reviveFor(ctx, func(e entry) bool { return r.All || e.Dir == r.Dir })
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !slices.ContainsFunc(j.Mounts, func(e entry) bool { return r.All || e.Dir == r.Dir }) {
-		if r.All {
-			return nil, nil
-		}
+	case client == nil && r.All:
+		return nil, nil
+	case client == nil:
 		return nil, notMounted(r.Dir)
+	}
+	return client.Umount(ctx, r)
+}
+
+// Stop ends this user's node and all its mounts, also those that a dead node has
+// left. It tells whether there was anything to end.
+func Stop(ctx context.Context, lazy bool) (was bool, err error) {
+	r := StopRequest{Lazy: lazy}
+	err = NewClient(Dir()).Stop(ctx, r)
+	if !IsKind(err, KindNotRunning) {
+		return true, err
+	}
+	client, err := reviveFor(ctx, func(entry) bool { return true })
+	if err != nil || client == nil {
+		return false, err
+	}
+	return true, client.Stop(ctx, r)
+}
+
+// reviveFor starts a node if a dead one has left a mount that matters: a node
+// knows what to do with it. The client is nil where there is none.
+func reviveFor(ctx context.Context, matters func(entry) bool) (*Client, error) {
+	j, err := readJournal(Dir())
+	if err != nil || !slices.ContainsFunc(j.Mounts, matters) {
+		return nil, err
 	}
 	c, err := ReadConfig()
 	if err != nil {
 		return nil, err
 	}
 	client, _, err := Start(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return client.Umount(ctx, r)
+	return client, err
 }
 
 func notMounted(dir string) error {

@@ -129,6 +129,9 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 	if here := mountNamespace(); r.Namespace != "" && here != "" && r.Namespace != here {
 		return nil, usage("premix node stop, and mount again from here; or give each its own PREMIX_HOME", "the node lives in another mount namespace: what it mounts would not be seen here")
 	}
+	if r.Dir == "" {
+		return d.attach(ctx, r, ref)
+	}
 	m, fresh, err := d.admit(r)
 	if err != nil {
 		return nil, err

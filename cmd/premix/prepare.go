@@ -15,6 +15,7 @@ func (a *app) prepareCommand() *cobra.Command {
 		o       local.PrepareOptions
 		start   = startFlag(hotstart.Auto)
 		threads countFlag
+		from    treeFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "prepare RECIPE",
@@ -25,6 +26,7 @@ given with --probe; without either it is left to the first run.`,
 		Args: arguments("RECIPE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, _ := interruptible()
+			o.Trees = a.trees(ctx, &from)
 			o.Recipe, o.Start, o.Threads = args[0], hotstart.Kind(start), int(threads)
 			if !a.json {
 				o.Messages = a.stderr
@@ -45,5 +47,6 @@ given with --probe; without either it is left to the first run.`,
 	f.Var(&start, "start", "kind of start to prepare: auto, fork, hot, copy or cold")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	from.register(f)
 	return cmd
 }

@@ -21,6 +21,7 @@ func (a *app) runCommand() *cobra.Command {
 		start   = startFlag(hotstart.Auto)
 		jobs    countFlag
 		threads countFlag
+		from    treeFlags
 		memory  memoryFlag
 		timeout durationFlag
 		quiet   bool
@@ -40,6 +41,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 				return &usageError{errors.New("--retries is less than 0"), "0 means one try a task"}
 			}
 			ctx, kill := interruptible()
+			o.Trees = a.trees(ctx, &from)
 			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
 			o.Start, o.Jobs, o.Threads = hotstart.Kind(start), int(jobs), int(threads)
 			o.Memory, o.Timeout = int64(memory), time.Duration(timeout)
@@ -75,6 +77,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
+	from.register(f)
 	f.Lookup("retries").DefValue = ""
 	return cmd
 }

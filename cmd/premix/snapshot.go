@@ -16,14 +16,15 @@ func (a *app) snapshotCommand() *cobra.Command {
 	var store string
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "List, inspect, verify and remove snapshots",
-		Args:  arguments("ls, inspect, verify or rm"),
+		Short: "List, inspect, verify, remove, push and pull snapshots",
+		Args:  arguments("ls, inspect, verify, rm, push or pull"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return &usageError{fmt.Errorf("there is no command %q", "snapshot "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
 	cmd.PersistentFlags().StringVar(&store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
-	cmd.AddCommand(a.snapshotLs(&store), a.snapshotInspect(&store), a.snapshotVerify(&store), a.snapshotRm(&store))
+	cmd.AddCommand(a.snapshotLs(&store), a.snapshotInspect(&store), a.snapshotVerify(&store), a.snapshotRm(&store),
+		a.snapshotPush(&store), a.snapshotPull(&store))
 	return cmd
 }
 

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/hotstart"
+	"premix/node"
+)
+
+// pulledRow is what pull prints.
+type pulledRow struct {
+	Snapshot string          `json:"snapshot"`
+	Name     string          `json:"name"`
+	Starts   []hotstart.Kind `json:"starts"`
+	Tree     string          `json:"tree"`
+	Dir      string          `json:"dir"`     // of the mount
+	Present  int64           `json:"present"` // bytes that had arrived when the snapshot was usable
+	Total    int64           `json:"total"`
+}
+
+func (a *app) snapshotPull(snapshots *string) *cobra.Command {
+	var (
+		from            treeFlags
+		profile, record string
+		eager           bool
+	)
+	cmd := &cobra.Command{
+		Use:   "pull NAME[:TAG] [--origin URL]...",
+		Short: "Use a snapshot that another node has published",
+		Long: `Mount the tree of a snapshot that was pushed, and enter it among this node's
+snapshots: premix run starts from it at once, and the tool's memory arrives as it is
+touched, in the order of the profile where there is one. The tree stays mounted; after
+premix umount the snapshot is prepared afresh when it is needed.
+
+A snapshot runs as whoever uses it: pull from stores that you would install software
+from. One that was made on another kernel, CPU or build of the tool is refused.`,
+		Args: arguments("NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			store, err := openStore(*snapshots)
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			r := from.request(args[0])
+			r.Profile, r.Record, r.Eager = profile, record, eager
+			m, err := node.Attach(ctx, r)
+			if err != nil {
+				return err
+			}
+			if m.Note != "" && !a.json {
+				fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+			}
+			s, err := hotstart.Import(store, m.Dir)
+			if err != nil {
+				var differs *hotstart.Mismatch
+				if errors.As(err, &differs) {
+					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made elsewhere: %v", args[0], err), Hint: "premix prepare makes one for this machine"}
+				}
+				return err
+			}
+			row := pulledRow{s.ID, s.Name, kindsOf(s), m.Tree.String(), m.Dir, m.Present, m.Total}
+			if a.json {
+				return a.printJSON(row)
+			}
+			_, err = fmt.Fprintf(a.stdout, "snapshot %s of %s starts %s; %s of %s have arrived\n", row.Snapshot, row.Name, kindsText(row.Starts), size(row.Present), size(row.Total))
+			return err
+		},
+	}
+	f := cmd.Flags()
+	from.register(f)
+	f.StringVar(&profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
+	f.StringVar(&record, "record", "", "write the order in which chunks are touched to this file, at umount")
+	f.BoolVar(&eager, "eager", false, "fetch all of the tree at once")
+	return cmd
+}

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"premix/store/tree"
+)
+
+// attachedDir is where trees are mounted for which nobody named a directory. The
+// path of each contains its digest, and is the same on every node of root: what
+// depends on the path, such as a command line or a snapshot, depends on the
+// content and on nothing else.
+func attachedDir(dir string) string { return filepath.Join(dir, "at") }
+
+// Attach mounts a tree at a directory that the node chooses by the tree's digest,
+// or finds it mounted there. It stays until it is unmounted like any other. Like
+// Mount it starts the node.
+func Attach(ctx context.Context, r MountRequest) (*Mounted, error) {
+	r.Dir = ""
+	return ask(ctx, r)
+}
+
+// attach answers a request for a mount at a directory of the node's choice.
+func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mount, error) {
+	src, err := d.source(r)
+	if err != nil {
+		return nil, err
+	}
+	digest, note, err := src.resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	r.Dir = filepath.Join(attachedDir(d.config.Dir), digest.String())
+	// What the tag stands for has been decided: it may move in between.
+	r.Ref = tree.Ref{Name: ref.Name, Digest: digest}.String()
+	for {
+		if m := d.at(r.Dir); m != nil {
+			select {
+			case <-m.done:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			d.mu.Lock()
+			state, err := m.state, m.err
+			d.mu.Unlock()
+			switch state {
+			case stateMounted:
+				return m, nil
+			case stateFailed:
+				return nil, err
+			}
+			// It is being unmounted.
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			continue
+		}
+		if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+			return nil, dirError(d.config.Dir, err)
+		}
+		m, err := d.mount(ctx, r)
+		var e *Error
+		if errors.As(err, &e) && e.Kind == KindUsage && d.at(r.Dir) != nil {
+			continue // somebody else attached it at this moment
+		}
+		if err == nil && note != "" {
+			d.mu.Lock()
+			m.note = note
+			d.mu.Unlock()
+		}
+		return m, err
+	}
+}
+
+// at returns the mount at a directory, nil where there is none.
+func (d *daemon) at(dir string) *mount {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.mounts {
+		if m.entry.Dir == dir {
+			return m
+		}
+	}
+	return nil
+}

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"premix/store/object"
 )
 
 // UseError tells that what was asked for cannot be: there is no such store, tag,
@@ -107,8 +105,8 @@ func accessError(dir string, err error) error {
 // or its signature says, or is missing.
 type DamageError struct {
 	What   string // "tree 0123456789ab", "tags/refs/bacteria/2026.json"
-	Digest object.Digest
 	Reason string
+	Way    string // "" for the usual one
 	Err    error
 }
 
@@ -117,6 +115,9 @@ func (e *DamageError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *DamageError) Hint() string {
+	if e.Way != "" {
+		return e.Way
+	}
 	return "premix store verify lists all damage; published again, a tree gets back what it misses"
 }
 

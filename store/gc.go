@@ -228,7 +228,7 @@ func (g *collector) markTree(ctx context.Context, ref tree.Ref, d object.Digest)
 		return err
 	}
 	refuse := func(err error) error {
-		return &DamageError{What: fmt.Sprintf("tree %s of %s", d.Short(), ref), Digest: d, Reason: err.Error() + "; nothing was removed", Err: err}
+		return &DamageError{What: fmt.Sprintf("tree %s of %s", d.Short(), ref), Reason: err.Error() + "; nothing was removed", Err: err}
 	}
 	m, err := g.s.Manifest(d)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 // PublishOptions say how a directory is published.
 type PublishOptions struct {
 	Key      tree.PrivateKey
-	Cache    string    // directory of the caches of earlier publishes; "": everything is read
+	Cache    string    // directory of the caches of publishing; "": there is none
+	Reread   bool      // read everything, whatever the cache says
 	Progress *Progress // counted while it goes on; may be nil
 	Now      time.Time // of the tag's record; zero: the present
 }
@@ -87,7 +88,9 @@ func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o Publish
 	var cacheFile string
 	if o.Cache != "" {
 		cacheFile = filepath.Join(o.Cache, cacheName(root.Name()))
-		p.old = readCache(cacheFile)
+		if !o.Reread {
+			p.old = readCache(cacheFile)
+		}
 	}
 	top, err := walk(ctx, root, func(n int) { p.progress.Entries.Add(int64(n)) })
 	if err != nil {

@@ -119,7 +119,7 @@ func (s *Store) past(ref tree.Ref) (past, error) {
 	current, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
 	switch {
 	case err != nil:
-		return past{}, damage(ref.TagPath(), err)
+		return past{}, damagedTag(ref, err)
 	case p.last == nil || current.Serial > p.last.Serial:
 		p.last, p.line, p.current, p.missing = current, content, true, true
 	case current.Serial == p.last.Serial:
@@ -186,15 +186,22 @@ func (s *Store) history(ref tree.Ref) (h []Entry, end int64, err error) {
 		}
 		r, err := tree.OpenTag(line, s.info.ID, ref, s.info.Keys)
 		if err != nil {
-			return nil, 0, damage(fmt.Sprintf("%s, line %d", ref.HistoryPath(), n), err)
+			return nil, 0, damagedHistory(ref, n, err)
 		}
 		if len(h) > 0 && r.Serial <= h[len(h)-1].Record.Serial {
-			return nil, 0, damage(fmt.Sprintf("%s, line %d", ref.HistoryPath(), n), fmt.Errorf("serial %d follows serial %d", r.Serial, h[len(h)-1].Record.Serial))
+			return nil, 0, damagedHistory(ref, n, fmt.Errorf("serial %d follows serial %d", r.Serial, h[len(h)-1].Record.Serial))
 		}
 		h, content = append(h, Entry{r, line}), rest
 		end += int64(len(line)) + 1
 	}
 	return h, end, nil
+}
+
+func damagedHistory(ref tree.Ref, line int, err error) error {
+	return &DamageError{
+		What: fmt.Sprintf("%s, line %d", ref.HistoryPath(), line), Reason: err.Error(),
+		Way: "put it back from a copy of the store, or move it away: a new one then begins with the current record", Err: err,
+	}
 }
 
 // Resolve returns the current record of a tag. For a reference with a digest it
@@ -215,9 +222,13 @@ func (s *Store) Resolve(ref tree.Ref) (*tree.TagRecord, error) {
 	}
 	r, err := tree.OpenTag(content, s.info.ID, ref, s.info.Keys)
 	if err != nil {
-		return nil, damage(ref.TagPath(), err)
+		return nil, damagedTag(ref, err)
 	}
 	return r, nil
+}
+
+func damagedTag(ref tree.Ref, err error) error {
+	return &DamageError{What: ref.TagPath(), Reason: err.Error(), Way: "remove it and publish again: its serial goes on from its history", Err: err}
 }
 
 // Tags lists the references that have a current record, in order.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,7 +36,10 @@ trees of each tag. Publishes may run at the same time.
 
 Nothing is removed where a tag or a tree cannot be read.`,
 		Args: arguments(),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if now && cmd.Flags().Changed("keep-for") {
+				return &usageError{errors.New("--now and --keep-for exclude each other"), "leave one of them out"}
+			}
 			s, err := o.open()
 			if err != nil {
 				return err
@@ -68,8 +72,7 @@ Nothing is removed where a tag or a tree cannot be read.`,
 	f := cmd.Flags()
 	f.Var(&keep, "keep", "trees of each tag that stay, with the current one (default 1)")
 	f.Var(&keepFor, "keep-for", "keep what a tag stood for until less than so long ago (default 1d)")
-	f.BoolVar(&now, "now", false, "the same as a --keep-for of nothing")
+	f.BoolVar(&now, "now", false, "keep nothing for the sake of its age")
 	f.BoolVar(&dryRun, "dry-run", false, "only tell what would be removed")
-	cmd.MarkFlagsMutuallyExclusive("keep-for", "now")
 	return cmd
 }

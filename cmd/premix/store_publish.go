@@ -26,7 +26,7 @@ type publishedRow struct {
 }
 
 func (a *app) storePublish(o *storeFlags) *cobra.Command {
-	var noCache, noSync bool
+	var reread, noSync bool
 	cmd := &cobra.Command{
 		Use:   "publish DIR NAME[:TAG]",
 		Short: "Publish a directory as a tree",
@@ -51,11 +51,9 @@ what the store has by then. The tag changes last, at once.`,
 			if err != nil {
 				return err
 			}
-			opt := store.PublishOptions{Key: key, Progress: &store.Progress{}}
-			if !noCache {
-				if opt.Cache, err = store.CacheDir(store.Home()); err != nil {
-					return err
-				}
+			opt := store.PublishOptions{Key: key, Reread: reread, Progress: &store.Progress{}}
+			if opt.Cache, err = store.CacheDir(store.Home()); err != nil {
+				return err
 			}
 			ctx, done := storeContext()
 			defer done()
@@ -82,7 +80,7 @@ what the store has by then. The tag changes last, at once.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&noCache, "no-cache", false, "read every file, whatever is known of earlier publishes")
+	cmd.Flags().BoolVar(&reread, "reread", false, "read every file, also those that look unchanged")
 	cmd.Flags().BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")
 	return cmd
 }

@@ -32,12 +32,15 @@ type damagedStore struct {
 }
 
 func (e *damagedStore) Error() string {
+	if e.things == 1 {
+		return "the store is damaged: one thing is wrong"
+	}
 	return fmt.Sprintf("the store is damaged: %d things are wrong", e.things)
 }
 
 func (e *damagedStore) Hint() string {
 	if e.dropped > 0 {
-		return "publish the damaged trees again with --no-cache: what is missing is written anew"
+		return "publish the damaged trees again: what is missing is written anew"
 	}
 	return "premix store verify --drop removes damaged objects; trees that are published again then get them back"
 }

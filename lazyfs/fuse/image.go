@@ -50,7 +50,9 @@ func (f *imageFS) openFile(_ context.Context, node uint64) (uint32, error) {
 	if node != imageNode {
 		return 0, unix.EISDIR
 	}
-	return openKeepCache, nil
+	// There is nothing to flush, and a process that closes the file while there is no
+	// server, as a supervisor does between fork and exec, is not to wait for one.
+	return openKeepCache | openNoFlush, nil
 }
 
 func (f *imageFS) openDir(_ context.Context, node uint64) error {

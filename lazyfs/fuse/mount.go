@@ -167,9 +167,10 @@ func helperError(err error, said string) error {
 	return fmt.Errorf("fusermount3: %w", err)
 }
 
-// Close unmounts. If the mount is in use it disappears from the name space at
-// once, and is served until nobody uses it any more; Wait tells when. A mount that
-// is gone already is no error.
+// Close unmounts. If the mount is in use, be it by an open file or by a copy of it in
+// another mount namespace, it disappears from this one at once, and is served until
+// nobody uses it any more; Wait tells when. A mount that is gone already is no
+// error.
 func (s *Server) Close() error {
 	select {
 	case <-s.ended:

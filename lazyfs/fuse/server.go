@@ -207,13 +207,27 @@ func (s *Server) read() {
 		}
 		s.handle(r, r.in[:n])
 		s.busy.Add(-1)
-		if s.idle.Add(1) > idleReaders {
-			s.idle.Add(-1)
+		if !s.wait() {
 			break
 		}
 	}
 	if s.readers.Add(-1) == 0 {
 		s.end()
+	}
+}
+
+// wait tells whether a reader that has done its work is to wait for more, and counts
+// it. The count is never too high, not even for a moment: whoever takes a request
+// then would believe that somebody is still waiting.
+func (s *Server) wait() bool {
+	for {
+		n := s.idle.Load()
+		if n >= idleReaders {
+			return false
+		}
+		if s.idle.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
 }
 

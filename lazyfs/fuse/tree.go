@@ -79,7 +79,7 @@ func nidOf(im *erofs.Image, node uint64) uint64 {
 }
 
 func (t *treeFS) flags() uint64 {
-	return initAsyncDIO | initNoOpen | initNoOpendir | initDoReaddirplus | initReaddirplusAuto |
+	return initNoOpen | initNoOpendir | initDoReaddirplus | initReaddirplusAuto |
 		initCacheSymlinks | initPosixACL | initExportSupport
 }
 

@@ -98,7 +98,10 @@ const (
 )
 
 // Flags of an OPEN reply.
-const openKeepCache = 1 << 1
+const (
+	openKeepCache = 1 << 1
+	openNoFlush   = 1 << 5
+)
 
 // Code of what is sent without having been asked.
 const notifyResend = 7

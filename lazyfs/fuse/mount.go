@@ -141,7 +141,11 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 	err = cmd.Run()
 	_ = theirs.Close()
 	if err != nil {
-		return fail(helperError(err, said.String()), "")
+		way := ""
+		if unix.Access(device, unix.R_OK|unix.W_OK) != nil {
+			way = "this user may not open " + device + ": sudo chmod 666 " + device
+		}
+		return fail(helperError(err, said.String()), way)
 	}
 	space := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), space, unix.MSG_CMSG_CLOEXEC)

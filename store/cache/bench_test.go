@@ -3,7 +3,9 @@ package cache
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"premix/store/object"
 )
@@ -16,6 +18,48 @@ type packed struct {
 
 func (p packed) Verified(_ context.Context, d object.Digest, size int64) ([]byte, error) {
 	return object.Decode(nil, d, size, p.stored[d])
+}
+
+// link is an origin behind a line of a given rate and round trip.
+type link struct {
+	packed
+	mu   sync.Mutex
+	free time.Time // when the line has sent what it was given so far
+}
+
+func (l *link) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
+	const rate, trip = 125e6, 20 * time.Millisecond
+	l.mu.Lock()
+	now := time.Now()
+	if l.free.Before(now) {
+		l.free = now
+	}
+	l.free = l.free.Add(time.Duration(float64(len(l.stored[d])) / rate * 1e9))
+	arrives := l.free.Add(trip)
+	l.mu.Unlock()
+	time.Sleep(time.Until(arrives))
+	return l.packed.Verified(ctx, d, size)
+}
+
+// BenchmarkLink reads a tree once over a line of 1 Gbit/s and 20 ms. The rate is
+// that of stored forms, of which the line can carry 125 MB/s.
+func BenchmarkLink(b *testing.B) {
+	p, s := benchTree(b)
+	var stored int64
+	for _, f := range p.stored {
+		stored += int64(len(f))
+	}
+	buf := make([]byte, 128<<10)
+	b.SetBytes(stored)
+	for b.Loop() {
+		b.StopTimer()
+		c := openCache(b, b.TempDir(), Options{})
+		tr := openTree(b, c, s.digest, &link{packed: p})
+		b.StartTimer()
+		for off := int64(0); off+int64(len(buf)) <= int64(len(s.image)); off += int64(len(buf)) {
+			read(b, tr, buf, off)
+		}
+	}
 }
 
 // benchTree publishes a tree of about 256 MiB that compresses to about a half.

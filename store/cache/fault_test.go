@@ -449,3 +449,60 @@ func TestLeftovers(t *testing.T) {
 	}
 	readAll(t, tr, s)
 }
+
+// A held image file is not punched: what is wrong in it is written over.
+func TestHeldIsMendedInPlace(t *testing.T) {
+	w, dir := newWorld(), t.TempDir()
+	s := w.publish(t, shape{seed: 72, chunks: 30, mean: 20_000, page: 4096})
+	c := openCache(t, dir, Options{})
+	tr := openTree(t, c, s.digest, w)
+	release := tr.Hold()
+	defer release()
+	if err := tr.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := allocatedAt(tr.ImagePath())
+	damage(t, tr.ImagePath(), s.offs[7], 1)
+	r, err := c.Check(t.Context())
+	if err != nil || len(r.Wrong) != 1 || !r.Wrong[0].Held {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if tr.IsComplete() || allocatedAt(tr.ImagePath()) < before {
+		t.Errorf("complete: %v; %d bytes allocated, %d before", tr.IsComplete(), allocatedAt(tr.ImagePath()), before)
+	}
+	if err := tr.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(tr.ImagePath()); err != nil || !bytes.Equal(got, s.image) {
+		t.Errorf("the image file is not the image (%v)", err)
+	}
+}
+
+// After Close nothing is read, and nobody hangs.
+func TestClosed(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 73, chunks: 30, mean: 20_000, page: 7})
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	mustRead(t, tr, s, s.offs[20], 100)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{20, 21, 3} { // present, absent, of a page that is not known
+		if _, err := tr.ReadAt(t.Context(), make([]byte, 100), s.offs[i]); !errors.Is(err, ErrClosed) {
+			t.Errorf("chunk %d: %v", i, err)
+		}
+	}
+	if _, err := c.Tree(t.Context(), s.digest, w); !errors.Is(err, ErrClosed) {
+		t.Errorf("opening a tree: %v", err)
+	}
+	if err := c.Drop(s.digest); !errors.Is(err, ErrClosed) {
+		t.Errorf("dropping a tree: %v", err)
+	}
+	if err := tr.Complete(t.Context(), 0); !errors.Is(err, ErrClosed) {
+		t.Errorf("completing a tree: %v", err)
+	}
+	if err := errors.Join(tr.Close(), c.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -43,10 +43,11 @@ func (t *Tree) wasHere(chunk int) bool {
 
 // readFormer reads a chunk from there into b, and tells whether it is right.
 func (t *Tree) readFormer(pg *page, i int, b []byte) bool {
-	if !t.wasHere(pg.first + i) {
+	f := t.former.Load()
+	if f == nil || f.has[pg.first+i] == 0 {
 		return false
 	}
-	_, err := t.former.Load().im.f.ReadAt(b, pg.offs[i])
+	_, err := f.im.f.ReadAt(b, pg.offs[i])
 	return err == nil && object.Sum(b) == pg.digests[i]
 }
 

@@ -1,16 +1,19 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"premix/store/object"
+	"premix/store/tree"
 )
 
 func TestReadAt(t *testing.T) {
@@ -293,5 +296,24 @@ func TestRecord(t *testing.T) {
 	p := r.Profile()
 	if p.Tree != s.digest || !slices.Equal(p.Chunks, want) {
 		t.Errorf("%v, want %v", p.Chunks, want)
+	}
+}
+
+// Trees of nothing, and of nothing but holes, have an image file too once they
+// are completed.
+func TestNothingToFetch(t *testing.T) {
+	w := newWorld()
+	c := openCache(t, t.TempDir(), Options{})
+	for _, s := range []sample{{}, {chunks: []tree.Chunk{{Size: 100_000}}, image: make([]byte, 100_000)}} {
+		s.digest = w.index(t, s, 0, 4096)
+		tr := openTree(t, c, s.digest, w)
+		if err := tr.Complete(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		mustRead(t, tr, s, 0, int64(len(s.image))+1)
+		got, err := os.ReadFile(tr.ImagePath())
+		if err != nil || !bytes.Equal(got, s.image) || !tr.IsComplete() {
+			t.Errorf("%d bytes: complete %v, %d in the file, %v", len(s.image), tr.IsComplete(), len(got), err)
+		}
 	}
 }

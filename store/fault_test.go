@@ -335,9 +335,9 @@ func TestVerifyFinds(t *testing.T) {
 		}
 		write(t, dir, "large", noise(100, 600_000))
 		write(t, dir, "alone", noise(101, 100_000))
-		p := publish(t, s, dir, "x:1", "")
+		publish(t, s, dir, "x:1", "")
 		write(t, dir, "more", []byte("more"))
-		p = publish(t, s, dir, "x:1", "")
+		p := publish(t, s, dir, "x:1", "")
 		tr, err := s.Tree(p.Tree)
 		if err != nil {
 			t.Fatal(err)

@@ -33,8 +33,8 @@ type Options struct {
 	// Home is where premix keeps what belongs to its user; see [Home]. Keys lie
 	// in its keys directory.
 	Home string
-	// KeyFile is the private key's file; where it is "", the one in Home that is
-	// named after the store.
+	// KeyFile is where Init puts the private key; where it is "", the file in Home
+	// that is named after the store.
 	KeyFile string
 	// Unsynced leaves it to the system when objects reach the disk. After a
 	// power failure such a store has to be verified.

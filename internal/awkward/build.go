@@ -352,7 +352,7 @@ func special(b *builder) {
 	b.node("fifo", unix.S_IFIFO|0o644, 0)
 	b.node("socket", unix.S_IFSOCK|0o755, 0)
 	b.node("null", unix.S_IFCHR|0o666, unix.Mkdev(1, 3))
-	b.node("whiteout", unix.S_IFCHR|0o000, unix.Mkdev(0, 0))
+	b.node("whiteout", unix.S_IFCHR, unix.Mkdev(0, 0))
 	b.node("large numbers", unix.S_IFCHR|0o600, unix.Mkdev(4095, 1048575))
 	b.node("disk", unix.S_IFBLK|0o660, unix.Mkdev(259, 300))
 	b.node("minor only", unix.S_IFBLK|0o660, unix.Mkdev(0, 256))

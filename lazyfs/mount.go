@@ -107,6 +107,9 @@ func (e *UnavailableError) Hint() string {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return "/dev/fuse is missing: modprobe fuse; in a container, hand the device in (--device /dev/fuse)"
 	}
+	if unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) != nil {
+		return "this user may not open /dev/fuse: chmod 666 /dev/fuse, as distributions do"
+	}
 	if os.Geteuid() != 0 {
 		return "an ordinary user needs fusermount3: install the package fuse3"
 	}

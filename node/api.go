@@ -133,19 +133,21 @@ type Mounted struct {
 	Note    string         `json:"note,omitempty"`   // to be told to whoever mounts
 	Error   string         `json:"error,omitempty"`  // why it is "failed"
 
+	// Fetched is what the origins of this mount have sent, bytes, since the worker began.
+	Fetched int64 `json:"fetched"`
+
 	// Figures of the tree since the worker began, whoever has it mounted. Bytes are
-	// those of the image, but for Fetched.
+	// those of the image.
 	Total          int64   `json:"total"`
-	Present        int64   `json:"present"` // in the cache
-	Fetched        int64   `json:"fetched"` // from origins, as stored: compressed
-	FetchedContent int64   `json:"fetched_content"`
-	Copied         int64   `json:"copied"`    // from other trees in the cache
-	Hits           int64   `json:"hits"`      // chunks read that were in the cache
-	Misses         int64   `json:"misses"`    // chunks read that were waited for
-	HitRatio       float64 `json:"hit_ratio"` // 1 where no chunk was read
-	Errors         int64   `json:"errors"`    // reads that failed
-	Corrupt        int64   `json:"corrupt"`   // chunks that were wrong on disk
-	NotKept        int64   `json:"not_kept"`  // chunks for which the cache had no room
+	Present        int64   `json:"present"`         // in the cache
+	FetchedContent int64   `json:"fetched_content"` // of chunks that were fetched
+	Copied         int64   `json:"copied"`          // from other trees in the cache
+	Hits           int64   `json:"hits"`            // chunks read that were in the cache
+	Misses         int64   `json:"misses"`          // chunks read that were waited for
+	HitRatio       float64 `json:"hit_ratio"`       // 1 where no chunk was read
+	Errors         int64   `json:"errors"`          // reads that failed
+	Corrupt        int64   `json:"corrupt"`         // chunks that were wrong on disk
+	NotKept        int64   `json:"not_kept"`        // chunks for which the cache had no room
 	Slowest        []Fetch `json:"slowest,omitempty"`
 
 	LastError string    `json:"last_error,omitempty"`

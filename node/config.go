@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -30,10 +31,18 @@ type Config struct {
 	Origins []string `json:"origins"` // of mounts that name none
 	Proxies []string `json:"proxies"`
 
+	// Timeout bounds the fetch of one object with all tries, and so the time for
+	// which a reader waits when no origin answers.
+	Timeout time.Duration `json:"timeout"`
+
 	Trust         string `json:"trust"`          // directory of package trust, absolute
 	MetricsListen string `json:"metrics_listen"` // HOST:PORT for Prometheus; "" for none
 	MaxDeaths     int    `json:"max_deaths"`     // of workers within ten seconds, until the supervisor gives up
 }
+
+// maxTimeout is less than the minute for which lazyfs/fuse lets a reader wait, so
+// that what a reader is told is what the origins said.
+const maxTimeout = 45 * time.Second
 
 // ConfigFile returns the file that [ReadConfig] reads.
 func ConfigFile() string {
@@ -51,16 +60,17 @@ func ConfigFile() string {
 
 // file is the form of the configuration file; docs/node.md describes it.
 type file struct {
-	Cache     string   `yaml:"cache"`
-	Quota     size     `yaml:"quota"`
-	Floor     size     `yaml:"floor"`
-	RAM       string   `yaml:"ram"`
-	RAMQuota  size     `yaml:"ram_quota"`
-	Verify    bool     `yaml:"verify"`
-	Origins   []string `yaml:"origins"`
-	Proxies   []string `yaml:"proxies"`
-	Metrics   string   `yaml:"metrics_listen"`
-	MaxDeaths int      `yaml:"max_deaths"`
+	Cache     string        `yaml:"cache"`
+	Quota     size          `yaml:"quota"`
+	Floor     size          `yaml:"floor"`
+	RAM       string        `yaml:"ram"`
+	RAMQuota  size          `yaml:"ram_quota"`
+	Verify    bool          `yaml:"verify"`
+	Origins   []string      `yaml:"origins"`
+	Proxies   []string      `yaml:"proxies"`
+	Timeout   time.Duration `yaml:"fetch_timeout"`
+	Metrics   string        `yaml:"metrics_listen"`
+	MaxDeaths int           `yaml:"max_deaths"`
 }
 
 // size is a number of bytes, written as 500M, 20G, 1T or plainly.
@@ -108,7 +118,7 @@ func ReadConfig() (Config, error) {
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
-		Origins: f.Origins, Proxies: f.Proxies, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths,
+		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths,
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {
@@ -132,8 +142,11 @@ func (c *Config) check() error {
 	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.Cache) || !filepath.IsAbs(c.Trust) {
 		return fmt.Errorf("the directories %q, %q and %q of a node must be absolute", c.Dir, c.Cache, c.Trust)
 	}
-	if c.MaxDeaths == 0 {
+	if c.MaxDeaths <= 0 {
 		c.MaxDeaths = 5
+	}
+	if c.Timeout <= 0 || c.Timeout > maxTimeout {
+		c.Timeout = maxTimeout
 	}
 	return nil
 }

@@ -6,11 +6,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"premix/lazyfs"
 )
+
+// holdersWithin bounds the search for holders. A process that hangs in the kernel
+// can make whoever looks at it hang too, and must not keep a mount from its end.
+const holdersWithin = 2 * time.Second
 
 // holders finds the processes that hold a mount, by what /proc tells: it never
 // looks into the mount, which may be dead. Processes of others are invisible to
@@ -20,17 +27,34 @@ func holders(m lazyfs.MountPoint) []Holder {
 	if err != nil {
 		return nil
 	}
-	var list []Holder
+	found := make(chan Holder, len(dirs)) // room for all: nobody waits to send
+	var all sync.WaitGroup
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if how := holds(dir, m); how != "" {
-			name, _ := os.ReadFile(filepath.Join(dir, "comm")) // it may have ended since
-			list = append(list, Holder{pid, strings.TrimSpace(string(name)), how})
-		}
+		all.Go(func() {
+			if how := holds(dir, m); how != "" {
+				name, _ := os.ReadFile(filepath.Join(dir, "comm")) // it may have ended since
+				found <- Holder{pid, strings.TrimSpace(string(name)), how}
+			}
+		})
 	}
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(holdersWithin):
+	}
+	var list []Holder
+	for len(found) > 0 {
+		list = append(list, <-found)
+	}
+	slices.SortFunc(list, func(a, b Holder) int { return a.PID - b.PID })
 	return list
 }
 

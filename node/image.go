@@ -90,7 +90,7 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := t.ReadAt(ctx, p, off)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {
+	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // one that wraps io.EOF is trouble, a reader that has gone is none
 		i.mu.Lock()
 		i.last, i.lastAt = err, time.Now()
 		i.mu.Unlock()

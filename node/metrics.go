@@ -14,11 +14,11 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // families are the metrics' descriptions.
 type families struct {
-	info, deaths, mounts                                       *prometheus.Desc
-	total, present, fetched, wire, hits, misses, errs, corrupt *prometheus.Desc
-	copied, notKept, slowest                                   *prometheus.Desc
-	requests, bytes, failures, wrong, healthy                  *prometheus.Desc
-	quota, used, free, evicted                                 *prometheus.Desc
+	info, deaths, mounts                                 *prometheus.Desc
+	total, present, fetched, hits, misses, errs, corrupt *prometheus.Desc
+	copied, notKept, slowest                             *prometheus.Desc
+	requests, bytes, failures, wrong, healthy            *prometheus.Desc
+	quota, used, free, evicted                           *prometheus.Desc
 }
 
 func newFamilies() families {
@@ -31,7 +31,6 @@ func newFamilies() families {
 		total:   t("size_bytes", "Length of the tree's image."),
 		present: t("present_bytes", "Bytes of the image in the cache."),
 		fetched: t("fetched_bytes_total", "Bytes of chunks that were fetched."),
-		wire:    t("fetched_stored_bytes_total", "The same as they travelled, compressed."),
 		hits:    t("hits_total", "Chunks read that were in the cache."),
 		misses:  t("misses_total", "Chunks read that were waited for."),
 		errs:    t("read_errors_total", "Reads of the image that failed."),
@@ -99,7 +98,6 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(f.total, float64(m.Total), l...)
 		gauge(f.present, float64(m.Present), l...)
 		count(f.fetched, m.FetchedContent, l...)
-		count(f.wire, m.Fetched, l...)
 		count(f.hits, m.Hits, l...)
 		count(f.misses, m.Misses, l...)
 		count(f.errs, m.Errors, l...)

@@ -16,11 +16,6 @@ import (
 	"premix/store/trust"
 )
 
-// fetchTimeout bounds the fetch of one object, with all tries. It is less than
-// the minute for which lazyfs/fuse lets a reader wait, so that what a reader is
-// told is what the origins said.
-const fetchTimeout = 45 * time.Second
-
 // source is where the tree of a mount comes from.
 type source struct {
 	ref      string
@@ -40,7 +35,12 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 	if len(urls) == 0 {
 		return nil, usage("--origin URL, --store DIR, or origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
 	}
-	o := origin.Options{Proxies: proxies, CAFile: r.CAFile, UserAgent: "premix/" + d.version}
+	t := d.config.Timeout
+	o := origin.Options{
+		Proxies: proxies, CAFile: r.CAFile, UserAgent: "premix/" + d.version,
+		// One try of several within the time of a fetch.
+		Connect: t / 4, Header: t / 2, Stall: t / 2, Patience: t / 2,
+	}
 	if r.Credentials != "" {
 		c, err := origin.ReadCredentials(r.Credentials)
 		if err != nil {

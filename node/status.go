@@ -59,11 +59,14 @@ func (d *daemon) describe(m *mount) Mounted {
 		out.LastError = last.Error()
 	}
 	out.Origins = src.describe()
+	for _, o := range out.Origins {
+		out.Fetched += o.Bytes
+	}
 	return out
 }
 
 func (m *Mounted) figures(s cache.Stats) {
-	m.Total, m.Present, m.Fetched, m.FetchedContent, m.Copied = s.Size, s.PresentBytes, s.StoredBytes, s.FetchedBytes, s.CopiedBytes
+	m.Total, m.Present, m.FetchedContent, m.Copied = s.Size, s.PresentBytes, s.FetchedBytes, s.CopiedBytes
 	m.Hits, m.Misses, m.Errors, m.Corrupt, m.NotKept = s.Hits, s.Misses, s.Errors, s.Corrupt, s.NotKept
 	if n := m.Hits + m.Misses; n > 0 {
 		m.HitRatio = float64(m.Hits) / float64(n)

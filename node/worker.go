@@ -67,7 +67,7 @@ func (d *daemon) begin(left map[string]kept) error {
 func openCache(c Config) (*cache.Cache, error) {
 	for begun := time.Now(); ; {
 		ch, err := cache.Open(c.Cache, cache.Options{
-			Quota: c.Quota, Floor: c.Floor, RAMDir: c.RAM, RAMQuota: c.RAMQuota, VerifyAlways: c.Verify,
+			Quota: c.Quota, Floor: c.Floor, RAMDir: c.RAM, RAMQuota: c.RAMQuota, VerifyAlways: c.Verify, Timeout: c.Timeout,
 		})
 		var used *cache.InUseError
 		if !errors.As(err, &used) || time.Since(begun) > 2*time.Second {

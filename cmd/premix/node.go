@@ -80,8 +80,8 @@ func (a *app) nodeStop() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			ctx, done := storeContext()
 			defer done()
-			err := node.NewClient(node.Dir()).Stop(ctx, node.StopRequest{Lazy: lazy})
-			if node.IsKind(err, node.KindNotRunning) {
+			was, err := node.Stop(ctx, lazy)
+			if err == nil && !was {
 				_, err = fmt.Fprintln(a.stdout, "no node is running")
 			}
 			return err

@@ -1,0 +1,738 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/faulty"
+	"premix/node"
+)
+
+// apart runs a test again, in a process that has a mount namespace of its own:
+// what the test mounts is seen by nobody else, and is gone when it has ended. It
+// returns true there, and false in the first process, when the test is over.
+func apart(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv("PREMIX_TEST_APART") != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("a mount namespace needs root")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("there is no FUSE here:", err)
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
+	cmd.Env = append(os.Environ(), "PREMIX_TEST_APART=1", "PREMIX_TEST_BINARY="+binary)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	return false
+}
+
+// farm is a published tree with what is needed to mount it, and to compare it.
+type farm struct {
+	dir    string
+	files  map[string][]byte // by path below the mount
+	names  []string
+	origin *faulty.Handler
+	url    string
+}
+
+// newFarm publishes a tree and serves it. The node's configuration is config.
+func newFarm(t *testing.T, config string) *farm {
+	t.Helper()
+	f := &farm{dir: t.TempDir(), files: map[string][]byte{}}
+	f.mkdir(t, "home", "src", "mnt")
+	f.write(t, "home/node.yaml", []byte(config))
+	random := rand.NewChaCha8([32]byte{1})
+	add := func(name string, size int) {
+		content := make([]byte, size)
+		random.Read(content)
+		f.files[name] = content
+		f.names = append(f.names, name)
+		f.mkdir(t, filepath.Dir("src/"+name))
+		f.write(t, "src/"+name, content)
+	}
+	for i := range 60 {
+		add(fmt.Sprintf("small/%d/f%d", i%7, i), 1+i*i*17)
+	}
+	for i := range 6 {
+		add(fmt.Sprintf("large%d", i), 2<<20+i*1000)
+	}
+	f.ok(t, "store", "init", f.path("store"))
+	f.ok(t, "store", "publish", "--store", f.path("store"), f.path("src"), "data:1")
+	f.origin = faulty.New(http.FileServer(http.Dir(f.path("store"))))
+	server := httptest.NewServer(f.origin)
+	f.url = server.URL
+	t.Cleanup(func() {
+		f.gone(t)
+		f.origin.Stop()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return f
+}
+
+func (f *farm) path(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *farm) mkdir(t *testing.T, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		if err := os.MkdirAll(f.path(n), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (f *farm) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(f.path(name), content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// premix runs a command line and returns its status and what it wrote.
+func (f *farm) premix(t *testing.T, args ...string) (status int, out string) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), "PREMIX_HOME="+f.path("home"), "PREMIX_NODE_DIR=")
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+// ok runs a command line that must succeed.
+func (f *farm) ok(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out := f.premix(t, args...)
+	if status != 0 {
+		t.Fatalf("premix %s: status %d\n%s\nlog of the node:\n%s", strings.Join(args, " "), status, out, f.log())
+	}
+	return out
+}
+
+func (f *farm) log() string {
+	text, err := os.ReadFile(f.path("home/run/log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// mount mounts the tree.
+func (f *farm) mount(t *testing.T, args ...string) {
+	t.Helper()
+	f.ok(t, append([]string{"mount", "--origin", f.url, "data:1", f.path("mnt")}, args...)...)
+}
+
+func (f *farm) status(t *testing.T) node.Status {
+	t.Helper()
+	var s node.Status
+	if out := f.ok(t, "node", "status", "--json"); json.Unmarshal([]byte(out), &s) != nil {
+		t.Fatalf("status %s", out)
+	}
+	return s
+}
+
+// read reads a file of the mount from where it is stored, not from the page cache.
+func (f *farm) read(name string) ([]byte, error) {
+	file, err := os.Open(f.path("mnt/" + name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return nil, err
+	}
+	content := make([]byte, len(f.files[name])+1)
+	n := 0
+	for n < len(content) {
+		m, err := file.Read(content[n:])
+		n += m
+		if m == 0 || err != nil {
+			if n == len(content)-1 && m == 0 {
+				return content[:n], nil
+			}
+			return content[:n], fmt.Errorf("%d bytes, %w", n, err)
+		}
+	}
+	return content, nil
+}
+
+// wrongError says that a file had other bytes than it should.
+type wrongError struct{ name string }
+
+func (e *wrongError) Error() string { return e.name + " has wrong bytes" }
+
+// check reads one file. The error is a *wrongError where bytes, or some of the
+// bytes that came before an error, are not right.
+func (f *farm) check(name string) error {
+	got, err := f.read(name)
+	want := f.files[name]
+	if len(got) > len(want) || !bytes.Equal(got, want[:len(got)]) || err == nil && len(got) != len(want) {
+		return &wrongError{name}
+	}
+	return err
+}
+
+// whole compares the whole mount.
+func (f *farm) whole(t *testing.T) {
+	t.Helper()
+	for _, name := range f.names {
+		if err := f.check(name); err != nil {
+			t.Fatalf("%s: %v\nlog of the node:\n%s", name, err, f.log())
+		}
+	}
+	n := 0
+	err := filepath.WalkDir(f.path("mnt"), func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			n++
+		}
+		return err
+	})
+	if err != nil || n != len(f.names) {
+		t.Fatalf("%d of %d files, %v", n, len(f.names), err)
+	}
+}
+
+// recovers waits until the whole mount can be read.
+func (f *farm) recovers(t *testing.T) {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		var err error
+		for _, name := range f.names {
+			if err = f.check(name); err != nil {
+				break
+			}
+		}
+		var wrong *wrongError
+		if err == nil {
+			return
+		}
+		if errors.As(err, &wrong) || time.Since(begun) > 30*time.Second {
+			t.Fatalf("%v\nlog of the node:\n%s", err, f.log())
+		}
+	}
+}
+
+// readers read for as long as wanted. What they read must be right; errors are
+// counted where they are expected, and fail the test otherwise.
+type readers struct {
+	stop  atomic.Bool
+	reads atomic.Int64
+	errs  atomic.Int64
+	all   sync.WaitGroup
+}
+
+func (f *farm) readers(t *testing.T, n int, mayFail bool) *readers {
+	r := &readers{}
+	for i := range n {
+		r.all.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 7))
+			for !r.stop.Load() {
+				err := f.check(f.names[rnd.IntN(len(f.names))])
+				var wrong *wrongError
+				if errors.As(err, &wrong) || err != nil && !mayFail {
+					t.Error(err)
+					return
+				}
+				if err != nil {
+					r.errs.Add(1)
+				}
+				r.reads.Add(1)
+			}
+		})
+	}
+	return r
+}
+
+// end stops the readers and returns when the last one has ended.
+func (r *readers) end(t *testing.T) {
+	t.Helper()
+	r.stop.Store(true)
+	r.all.Wait()
+	if r.reads.Load() == 0 {
+		t.Error("nothing was read")
+	}
+}
+
+// gone stops the node and checks that it has left nothing: no mount, no process,
+// no socket, no directory of a base.
+func (f *farm) gone(t *testing.T) {
+	t.Helper()
+	if status, out := f.premix(t, "node", "stop"); status != 0 {
+		t.Errorf("node stop: status %d\n%s\nlog of the node:\n%s", status, out, f.log())
+		f.premix(t, "node", "stop", "--lazy")
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// Tests mount file systems at such places themselves.
+		if strings.Contains(line, f.dir) && !strings.Contains(line, " - tmpfs ") {
+			t.Errorf("mount %s", line)
+		}
+	}
+	mark := "PREMIX_HOME=" + f.path("home") + "\x00"
+	var left []int
+	for range 100 {
+		left = processes(func(_, environ string) bool { return strings.Contains(environ, mark) })
+		if len(left) == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if len(left) > 0 {
+		t.Errorf("processes %v are left\n%s", left, f.log())
+	}
+	for _, name := range []string{"socket", "state.json"} {
+		if _, err := os.Lstat(f.path("home/run/" + name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+	if left, err := filepath.Glob(f.path("home/run/trees/*")); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// kill ends processes at once, as kill -9 does.
+func kill(t *testing.T, pids ...int) {
+	t.Helper()
+	// Stopped first: none of them is to notice that another one is gone.
+	for _, sig := range []syscall.Signal{unix.SIGSTOP, unix.SIGKILL} {
+		for _, pid := range pids {
+			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+const patient = "max_deaths: 100000\nfetch_timeout: 20s\n"
+
+// Every fault that an origin can have, while what is mounted is read. Bytes are
+// right or there is an error; when the fault ends everything can be read.
+func TestMountWithFaultyOrigin(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	faults := []faulty.Fault{faulty.HangUp, faulty.Stall, faulty.Truncate, faulty.Flip, faulty.Other}
+	if soak {
+		faults = faulty.All()
+	}
+	f := newFarm(t, "fetch_timeout: 500ms\n")
+	for i, fault := range faults {
+		f.mount(t, "--backend", []string{"erofs", "fuse"}[i%2])
+		f.origin.Set(fault, "/objects/")
+		r := f.readers(t, 20, true)
+		time.Sleep(600 * time.Millisecond)
+		r.end(t)
+		if errs := f.status(t).Mounts[0].Errors; errs == 0 && r.errs.Load() > 0 {
+			t.Errorf("%s: %d reads failed, and the status tells of none", fault, r.errs.Load())
+		}
+		f.origin.Set("", "")
+		f.recovers(t)
+		f.ok(t, "umount", f.path("mnt"))
+		f.ok(t, "cache", "drop", "--all")
+	}
+}
+
+// The network is cut, and comes back: what is in the cache is read meanwhile, also
+// by a new mount.
+func TestNetworkCut(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, "fetch_timeout: 1s\n")
+	f.mount(t)
+	here := f.names[:5]
+	for _, name := range here {
+		if err := f.check(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.origin.Set(faulty.HangUp, "")
+	for _, name := range here {
+		if err := f.check(name); err != nil {
+			t.Errorf("%s is in the cache: %v", name, err)
+		}
+	}
+	large := f.names[len(f.names)-1]
+	if err := f.check(large); !errors.Is(err, unix.EIO) {
+		t.Errorf("%s is not in the cache: %v, want EIO", large, err)
+	}
+	f.mkdir(t, "mnt2")
+	if out := f.ok(t, "mount", "--origin", f.url, "data:1", f.path("mnt2")); !strings.Contains(out, "note: no origin answers") {
+		t.Errorf("mounted offline, and said %q", out)
+	}
+	s := f.status(t)
+	if o := s.Mounts[0].Origins[0]; o.Errors == 0 || o.LastError == "" || s.Mounts[0].LastError == "" {
+		t.Errorf("the status says %+v, last error %q", o, s.Mounts[0].LastError)
+	}
+	f.origin.Set("", "")
+	f.recovers(t)
+}
+
+// The cache's disk is full: what cannot be kept is read all the same, and kept
+// once there is room.
+func TestCacheDiskFull(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.mkdir(t, "home/cache/node")
+	if err := unix.Mount("tmpfs", f.path("home/cache/node"), "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(f.path("home/cache/node"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	f.mount(t, "--eager")
+	f.whole(t)
+	f.whole(t)
+	if m := f.status(t).Mounts[0]; m.NotKept == 0 || m.Present > 4<<20 {
+		t.Errorf("%d chunks were not kept, %d bytes were", m.NotKept, m.Present)
+	}
+	if err := unix.Mount("tmpfs", f.path("home/cache/node"), "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
+		t.Fatal(err)
+	}
+	f.ok(t, "node", "restart") // what was not kept may have stayed in memory
+	await(t, "what is read now that there is room", func() bool {
+		f.whole(t)
+		return f.status(t).Mounts[0].Present > 10<<20
+	})
+	f.ok(t, "node", "stop") // before the tmpfs goes
+}
+
+// A quota that is smaller than one file.
+func TestQuotaSmallerThanAFile(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, "quota: 1M\n")
+	f.mount(t)
+	f.whole(t)
+	f.whole(t)
+	var used int64
+	err := filepath.WalkDir(f.path("home/cache/node"), func(path string, _ fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(path, &st) == nil {
+			used += st.Blocks * 512
+		}
+		return err
+	})
+	if err != nil || used > 1<<20 {
+		t.Errorf("the cache takes %d bytes, %v", used, err)
+	}
+}
+
+// corrupt overwrites parts of what the cache has on disk, and returns how many.
+func (f *farm) corrupt(t *testing.T) int {
+	t.Helper()
+	images, err := filepath.Glob(f.path("home/cache/node/trees/*/image"))
+	if err != nil || len(images) != 1 {
+		t.Fatalf("%v, %v", images, err)
+	}
+	file, err := os.OpenFile(images[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	n := 0
+	for at := int64(0); ; n++ {
+		data, err := unix.Seek(int(file.Fd()), at, unix.SEEK_DATA)
+		if err != nil {
+			return n
+		}
+		if _, err := file.WriteAt([]byte("rotten"), data+rand.Int64N(4000)); err != nil {
+			t.Fatal(err)
+		}
+		at = data + 512<<10
+	}
+}
+
+// The cache is damaged while the node does not run, and while it does.
+func TestCacheCorrupted(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	for _, backend := range []string{"erofs", "fuse"} {
+		f := newFarm(t, "verify: true\nmax_deaths: 100\n")
+		f.mount(t, "--backend", backend)
+		f.whole(t)
+		for range 3 {
+			if n := f.corrupt(t); n < 5 {
+				t.Fatalf("only %d places", n)
+			}
+			f.whole(t)
+		}
+		if m := f.status(t).Mounts[0]; m.Corrupt == 0 {
+			t.Error("the status tells of no damage")
+		}
+		f.corrupt(t)
+		f.ok(t, "node", "restart")
+		f.whole(t)
+		f.ok(t, "node", "stop")
+		f.corrupt(t)
+		f.mount(t)
+		f.whole(t)
+		f.corrupt(t)
+		if status, out := f.premix(t, "cache", "check"); status != 1 || !strings.Contains(out, "was wrong") {
+			t.Errorf("cache check: status %d\n%s", status, out)
+		}
+		f.ok(t, "cache", "check")
+		f.whole(t)
+	}
+}
+
+// A complete tree whose image was damaged is not given to the kernel as it is.
+func TestCompleteImageCorrupted(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.mount(t, "--eager")
+	f.whole(t)
+	f.ok(t, "umount", f.path("mnt"))
+	f.mount(t)
+	if m := f.status(t).Mounts[0]; m.Backend != "file" || m.Reason != "" {
+		t.Errorf("backend %s: %s", m.Backend, m.Reason)
+	}
+	f.whole(t)
+	f.ok(t, "node", "stop")
+	f.corrupt(t)
+	f.mount(t)
+	f.whole(t)
+}
+
+// The worker is killed again and again while fifty readers read: none of them
+// notices.
+func TestWorkerKilled(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	kills := 20
+	if soak {
+		kills = 100
+	}
+	for _, backend := range []string{"erofs", "fuse"} {
+		t.Run(backend, func(t *testing.T) {
+			f := newFarm(t, patient)
+			f.mount(t, "--backend", backend)
+			r := f.readers(t, 50, false)
+			for range kills {
+				time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
+				kill(t, f.status(t).Worker)
+			}
+			r.end(t)
+			f.whole(t)
+			if s := f.status(t); len(s.Mounts) != 1 || s.Mounts[0].State != "mounted" {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// The supervisor is killed, and in between the worker: a new one takes over.
+func TestSupervisorKilled(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.mount(t)
+	r := f.readers(t, 20, false)
+	for range 5 {
+		before := f.status(t)
+		kill(t, before.Supervisor)
+		await(t, "a new supervisor", func() bool { return f.status(t).Supervisor != before.Supervisor })
+		if after := f.status(t); after.Worker != before.Worker {
+			t.Errorf("the worker changed from %d to %d", before.Worker, after.Worker)
+		}
+		kill(t, before.Worker)
+		await(t, "a new worker", func() bool { return f.status(t).Worker != before.Worker })
+	}
+	r.end(t)
+	f.whole(t)
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 500 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s did not come", what)
+}
+
+// Both are killed: reads fail and give nothing wrong, until the next node mounts
+// the same trees at the same places.
+func TestBothKilled(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	for _, backend := range []string{"erofs", "fuse"} {
+		t.Run(backend, func(t *testing.T) {
+			f := newFarm(t, patient)
+			f.mkdir(t, "mnt2")
+			f.mount(t, "--backend", backend)
+			f.ok(t, "mount", "--origin", f.url, "data:1", f.path("mnt2"))
+			for range 3 {
+				r := f.readers(t, 20, true)
+				time.Sleep(100 * time.Millisecond)
+				s := f.status(t)
+				kill(t, s.Supervisor, s.Worker)
+				// Of a large file, which is no part of the metadata that the kernel keeps.
+				large := f.names[len(f.names)-1]
+				await(t, "an error", func() bool { return f.check(large) != nil })
+				r.end(t)
+				if err := f.check(large); !errors.Is(err, unix.EIO) && !errors.Is(err, unix.ENOTCONN) {
+					t.Errorf("read from a dead mount: %v", err)
+				}
+				f.ok(t, "node", "start")
+				f.whole(t)
+				if s := f.status(t); len(s.Mounts) != 2 || s.Mounts[0].State != "mounted" || s.Mounts[1].State != "mounted" {
+					t.Errorf("%+v", s.Mounts)
+				}
+			}
+			s := f.status(t)
+			kill(t, s.Supervisor, s.Worker)
+			f.ok(t, "umount", f.path("mnt"))
+			if s := f.status(t); len(s.Mounts) != 1 {
+				t.Errorf("%+v", s.Mounts)
+			}
+			// What is dead is also taken away by stopping what does not run.
+			s = f.status(t)
+			kill(t, s.Supervisor, s.Worker)
+		})
+	}
+}
+
+// A worker that dies again and again is given up: mounts fail closed.
+func TestGivingUp(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, "fetch_timeout: 2s\n")
+	f.mount(t)
+	for range 5 {
+		if status, out := f.premix(t, "node", "status", "--json"); status == 0 {
+			var s node.Status
+			if err := json.Unmarshal([]byte(out), &s); err != nil {
+				t.Fatal(err)
+			}
+			kill(t, s.Worker)
+		}
+	}
+	await(t, "the end of the node", func() bool { status, _ := f.premix(t, "node", "status"); return status == 1 })
+	if err := f.check(f.names[len(f.names)-1]); err == nil {
+		t.Error("a file that is not in memory can be read from a dead mount")
+	}
+	if !strings.Contains(f.log(), "giving up") {
+		t.Errorf("the log says\n%s", f.log())
+	}
+	f.ok(t, "node", "start")
+	f.whole(t)
+}
+
+// The worker is killed while mounts are made and removed. Clients succeed or say
+// why not; in the end nothing is left that nobody asked for.
+func TestKilledWhileMounting(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	rounds := 25
+	if soak {
+		rounds = 300
+	}
+	f := newFarm(t, patient)
+	f.ok(t, "node", "start")
+	for i := range rounds {
+		backend := []string{"auto", "erofs", "fuse"}[i%3]
+		worker := f.status(t).Worker
+		var killer sync.WaitGroup
+		killer.Go(func() {
+			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+			kill(t, worker)
+		})
+		f.mount(t, "--backend", backend)
+		f.whole(t)
+		if i%2 == 0 {
+			worker = f.status(t).Worker
+			killer.Go(func() {
+				time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+				kill(t, worker)
+			})
+		}
+		f.ok(t, "umount", f.path("mnt"))
+		killer.Wait()
+		if s := f.status(t); len(s.Mounts) != 0 {
+			t.Fatalf("round %d: %+v", i, s.Mounts)
+		}
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(table), f.dir) {
+		t.Errorf("mounts are left, %v\n%s\n%s", err, table, f.log())
+	}
+}
+
+// A mount that is in use stays, and says who uses it; with --lazy it goes.
+func TestUmountBusy(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	for _, backend := range []string{"erofs", "fuse"} {
+		f := newFarm(t, patient)
+		f.mount(t, "--backend", backend)
+		file, err := os.Open(f.path("mnt/" + f.names[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"umount", f.path("mnt")}, {"umount", "--all"}, {"node", "stop"}} {
+			if status, out := f.premix(t, args...); status != 4 || !strings.Contains(out, fmt.Sprintf("in use by process %d (", os.Getpid())) || !strings.Contains(out, "hint: ") {
+				t.Errorf("%v: status %d\n%s", args, status, out)
+			}
+		}
+		f.whole(t)
+		f.ok(t, "umount", "--lazy", f.path("mnt"))
+		content := make([]byte, len(f.files[f.names[0]]))
+		if _, err := file.ReadAt(content, 0); err != nil || !bytes.Equal(content, f.files[f.names[0]]) {
+			t.Errorf("whoever has a file open reads on: %v", err)
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+		f.mount(t)
+		f.whole(t)
+		f.gone(t)
+	}
+}

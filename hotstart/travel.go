@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,7 @@ import (
 
 // servedPath recognises a path whose content its name fixes: it goes through the
 // digest of a tree.
-var servedPath = regexp.MustCompile(`/[0-9a-f]{64}/`)
+var servedPath = regexp.MustCompile(`/([0-9a-f]{64})/`)
 
 // served tells whether a file lies in a mounted tree that its path names by
 // digest. The store verifies every byte of such a file when it is read, and a
@@ -105,16 +106,9 @@ func Import(store, dir string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := os.ReadFile(filepath.Join(dir, metaName))
+	s, err := readTraveller(dir)
 	if err != nil {
 		return nil, err
-	}
-	s := &Snapshot{}
-	if err := json.Unmarshal(b, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, metaName), err)
-	}
-	if s.Version != metaVersion {
-		return nil, fmt.Errorf("%s: format %d, this premix reads %d", filepath.Join(dir, metaName), s.Version, metaVersion)
 	}
 	if err := s.Fingerprint.settle(); err != nil {
 		return nil, err
@@ -137,6 +131,39 @@ func Import(store, dir string) (*Snapshot, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+func readTraveller(dir string) (*Snapshot, error) {
+	name := filepath.Join(dir, metaName)
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if s.Version != metaVersion {
+		return nil, fmt.Errorf("%s: format %d, this premix reads %d", name, s.Version, metaVersion)
+	}
+	return s, nil
+}
+
+// Needs returns the digests of the trees in which data of an exported snapshot
+// lies, each once. They have to be mounted, at the same paths as where the
+// snapshot was made, before Import.
+func Needs(dir string) ([]string, error) {
+	s, err := readTraveller(dir)
+	if err != nil {
+		return nil, err
+	}
+	var digests []string
+	for _, f := range s.Fingerprint.Files {
+		if m := servedPath.FindStringSubmatch(f.Path); m != nil && f.Served && !slices.Contains(digests, m[1]) {
+			digests = append(digests, m[1])
+		}
+	}
+	return digests, nil
 }
 
 var keyForm = regexp.MustCompile(`^[0-9a-f]{16}$`)

@@ -54,6 +54,17 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 			if m.Note != "" && !a.json {
 				fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
 			}
+			needs, err := hotstart.Needs(m.Dir)
+			if err != nil {
+				return err
+			}
+			for _, digest := range needs {
+				data := from.request("data@" + digest)
+				data.Profile = "none" // the tool has loaded it: little more than metadata is looked at
+				if _, err := node.Attach(ctx, data); err != nil {
+					return fmt.Errorf("the data of %s: %w", args[0], err)
+				}
+			}
 			s, err := hotstart.Import(store, m.Dir)
 			if err != nil {
 				var differs *hotstart.Mismatch

@@ -19,6 +19,10 @@ import (
 	"premix/recipe"
 	"premix/record"
 	"premix/store"
+	"premix/store/object"
+	"premix/store/origin"
+	"premix/store/tree"
+	"premix/store/trust"
 )
 
 // Exit codes; see docs/exit-codes.md.
@@ -191,6 +195,16 @@ func exitCode(err error) int {
 		cut         *storeInterrupted
 		refused     *node.Error
 		rotten      *cacheDamage
+		noOrigin    *origin.OpenError
+		secrets     *origin.CredentialsError
+		silent      *origin.Error
+		noTag       *trust.NoTagError
+		noKey       *trust.KeyFileError
+		state       *trust.StateError
+		changed     *trust.ChangedError
+		untrusted   *trust.UntrustedError
+		rollback    *trust.RollbackError
+		older       *store.OlderError
 	)
 	switch {
 	case err == nil:
@@ -201,14 +215,19 @@ func exitCode(err error) int {
 		return exitSignal + int(cut.signal)
 	case errors.As(err, &refused):
 		return nodeExit(refused.Kind)
-	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use):
+	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
+	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
+		return exitTrust
 	case errors.As(err, &unavailable):
 		return exitUnavailable
 	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access):
 		return exitDirectory
 	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten):
 		return exitFailed
+	case errors.As(err, &silent), object.IsCorrupt(err), tree.IsInvalid(err):
+		return exitOrigin
 	}
 	return exitInternal
 }

@@ -48,6 +48,9 @@ objects that are named by their content. Any web server can serve it.
 		a.storeDiff(o),
 		a.storeProfile(o),
 		a.storeKey(o),
+		a.storeServe(o),
+		a.storePush(o),
+		a.storePull(o),
 	)
 	return cmd
 }
@@ -58,14 +61,23 @@ func (o *storeFlags) open() (*store.Store, error) {
 }
 
 func (o *storeFlags) openWith(opt store.Options) (*store.Store, error) {
+	dir, err := o.directory()
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(dir, opt)
+}
+
+// directory is that of the store that is meant.
+func (o *storeFlags) directory() (string, error) {
 	dir := o.dir
 	if dir == "" {
 		dir = os.Getenv("PREMIX_STORE")
 	}
 	if dir == "" {
-		return nil, &usageError{errors.New("--store is missing"), "name the store's directory: --store DIR, or set PREMIX_STORE"}
+		return "", &usageError{errors.New("--store is missing"), "name the store's directory: --store DIR, or set PREMIX_STORE"}
 	}
-	return store.Open(dir, opt)
+	return dir, nil
 }
 
 // storeInterrupted is the end of a verb of the store by a signal.

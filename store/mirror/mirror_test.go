@@ -358,7 +358,7 @@ func TestPush(t *testing.T) {
 	for name, dest := range map[string]string{"directory": filepath.Join(t.TempDir(), "mirror"), "registry": newRegistry(t)} {
 		t.Run(name, func(t *testing.T) {
 			push := func(change func(*mirror.PushOptions)) (*mirror.Copied, error) {
-				o := mirror.PushOptions{From: l.store, Ref: ref, Dest: dest, Reach: quick, Progress: &mirror.Progress{}}
+				o := mirror.PushOptions{From: l.store, Ref: ref, Dest: dest, Reach: quick, Store: store.Options{Unsynced: true}, Progress: &mirror.Progress{}}
 				if change != nil {
 					change(&o)
 				}

@@ -35,10 +35,11 @@ type Copied struct {
 	Tree     object.Digest
 	Record   *tree.TagRecord // nil for a reference with a digest
 	Manifest *tree.Manifest
-	First    bool  // the origin's keys were taken on trust
-	Objects  int64 // that travelled
-	Bytes    int64 // of them
-	Found    int64 // objects that were there
+	From     string // who gave the tag's record; "" for a push
+	First    bool   // its keys were taken on trust
+	Objects  int64  // that travelled
+	Bytes    int64  // of them
+	Found    int64  // objects that were there
 	Profiles []string
 	Tagged   bool // the tag was written; false where it was there already
 	Took     time.Duration
@@ -103,7 +104,7 @@ func Pull(ctx context.Context, o PullOptions) (*Copied, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.First = res.First
+	c.From, c.First = res.Origin, res.First
 	return c, nil
 }
 

@@ -22,7 +22,8 @@ type PushOptions struct {
 	Ref      tree.Ref
 	Dest     string // directory, file:// or oci://HOST/REPOSITORY
 	Reach    origin.Options
-	Parallel int // as for pull; registries take one pack at a time
+	Store    store.Options // of a directory
+	Parallel int           // as for pull; registries take one pack at a time
 	Rollback bool
 	Progress *Progress
 }
@@ -42,7 +43,7 @@ func Push(ctx context.Context, o PushOptions) (*Copied, error) {
 		if dest.String() == o.From.Dir() {
 			return nil, &store.UseError{Reason: fmt.Sprintf("%s is the store that is pushed from", dest), Way: "name another directory"}
 		}
-		m, err := store.OpenMirror(dest.String(), o.From.Info(), store.Options{})
+		m, err := store.OpenMirror(dest.String(), o.From.Info(), o.Store)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"fmt"
+	"strings"
 
 	"premix/store/tree"
 )
@@ -84,4 +85,42 @@ func (e *StateError) Unwrap() error { return e.Err }
 // Hint names the way out.
 func (e *StateError) Hint() string {
 	return "mend it, or remove it: stores are then trusted at their next use as at the first"
+}
+
+// NoTagError says that none of the origins that were asked has a tag. It is an
+// origin.ErrNotFound.
+type NoTagError struct {
+	Ref     tree.Ref
+	Origins []string
+	Err     error
+}
+
+func (e *NoTagError) Error() string {
+	return fmt.Sprintf("%s: there is no %s", strings.Join(e.Origins, ", "), e.Ref)
+}
+func (e *NoTagError) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *NoTagError) Hint() string {
+	return "compare the spelling; `premix store ls` lists names and tags where the store is, and its root has a file store.json"
+}
+
+// KeyFileError says what is wrong with a file of public keys.
+type KeyFileError struct {
+	File string
+	Line int // 0 for the file as a whole
+	Err  error
+}
+
+func (e *KeyFileError) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+	}
+	return fmt.Sprintf("%s: %v", e.File, e.Err)
+}
+func (e *KeyFileError) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *KeyFileError) Hint() string {
+	return "`premix store key` prints the public key of a store"
 }

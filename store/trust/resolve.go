@@ -3,9 +3,11 @@ package trust
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"premix/store/object"
@@ -94,7 +96,7 @@ func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (
 	case denied != nil:
 		return nil, denied // rather than that others were silent
 	case mute == 0:
-		return nil, err // all say that there is no such tag
+		return nil, &NoTagError{ref, asked, err}
 	}
 	if res := r.offline(asked, ref, err); res != nil {
 		return res, nil
@@ -247,28 +249,74 @@ func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolve
 }
 
 // ProfileRecord returns the record of a profile of a tree, by its name, and its
-// signed form. Where no origin has it the error is an origin.ErrNotFound.
+// signed form. Where an origin says that it has none, and no other one has it, the
+// error is an origin.ErrNotFound: nobody waits for a profile.
 func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.Digest, name string) (record *tree.ProfileRecord, signed []byte, err error) {
 	if err := tree.ParseProfileName(name); err != nil {
 		return nil, nil, err
 	}
+	var missing, denied error
 	err = g.Each(ctx, func(ctx context.Context, o origin.Origin) error {
 		content, err := o.File(ctx, tree.ProfilePath(d, name))
 		if err != nil {
+			if errors.Is(err, origin.ErrNotFound) {
+				missing = err
+			}
 			return err
 		}
 		info, _, err := r.Store(ctx, o)
-		if err != nil {
-			return err
+		if err == nil {
+			if record, err = tree.OpenProfile(content, info.ID, d, name, info.Keys); err != nil {
+				err = &UntrustedError{o.String(), err}
+			}
 		}
-		if record, err = tree.OpenProfile(content, info.ID, d, name, info.Keys); err != nil {
-			return &UntrustedError{o.String(), err}
+		if err != nil {
+			denied = err
+			return err
 		}
 		signed = content
 		return nil
 	})
-	return record, signed, err
+	switch {
+	case err == nil:
+		return record, signed, nil
+	case denied != nil:
+		return nil, nil, denied
+	case missing != nil && ctx.Err() == nil:
+		return nil, nil, missing
+	}
+	return nil, nil, err
 }
+
+// ReadKeys reads public keys from a file: each line may have one, with words
+// before it, as `premix store key` prints it. Lines without any are passed over.
+func ReadKeys(path string) ([]tree.PublicKey, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var keys []tree.PublicKey
+	n := 0
+	for line := range strings.Lines(string(content)) {
+		n++
+		i := strings.Index(line, keyPrefix)
+		if i < 0 {
+			continue
+		}
+		k, err := tree.ParsePublicKey(line[i:])
+		if err != nil {
+			return nil, &KeyFileError{path, n, err}
+		}
+		keys = append(keys, k)
+	}
+	if len(keys) == 0 {
+		return nil, &KeyFileError{path, 0, fmt.Errorf("it has no public key, which begins with %q", keyPrefix)}
+	}
+	return keys, nil
+}
+
+// keyPrefix is what every public key begins with: see [tree.PublicKey].
+const keyPrefix = "premix-ed25519 "
 
 // Profile returns the profile of a tree with the given number of chunks, by its
 // name. Where no origin has it the error is an origin.ErrNotFound.

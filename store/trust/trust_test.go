@@ -330,3 +330,23 @@ func TestDamagedState(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestReadKeys(t *testing.T) {
+	one, two := tree.NewPrivateKey([32]byte{1}).Public(), tree.NewPrivateKey([32]byte{2}).Public()
+	for text, want := range map[string]int{
+		one.String(): 1,
+		one.String() + "\n\n" + two.String() + "\n":                     2,
+		"store /srv/x\nid 12\nkey   " + one.String() + "\nfile x.key\n": 1,
+		"": 0, "hello": 0, one.String() + "x": 0, "key premix-ed25519 \n": 0,
+	} {
+		file := filepath.Join(t.TempDir(), "keys")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := trust.ReadKeys(file)
+		_, typed := errors.AsType[*trust.KeyFileError](err)
+		if len(keys) != want || typed != (want == 0) {
+			t.Errorf("%q: %d keys, %v", text, len(keys), err)
+		}
+	}
+}

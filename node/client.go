@@ -59,7 +59,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 			return context.Cause(ctx)
 		}
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-			return &Error{Kind: KindNotRunning, Message: "no node is running in " + c.dir, Way: "premix node start; premix mount starts one too"}
+			return notRunning(c.dir)
 		}
 		if errors.Is(err, os.ErrPermission) {
 			return &Error{Kind: KindUsage, Message: "the node in " + c.dir + " belongs to another user", Way: "be that user, or set PREMIX_HOME to a directory of your own"}
@@ -89,6 +89,10 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		return fmt.Errorf("the node's answer to %s: %w", path, err)
 	}
 	return nil
+}
+
+func notRunning(dir string) error {
+	return &Error{Kind: KindNotRunning, Message: "no node is running in " + dir, Way: "premix node start; premix mount starts one too"}
 }
 
 // retry repeats what may be asked twice for as long as a dead worker is replaced.
@@ -188,7 +192,11 @@ func (c *Client) Stop(ctx context.Context, r StopRequest) error {
 	for {
 		lock, err := takeLock(c.dir)
 		if err == nil {
-			return lock.Close()
+			defer lock.Close()
+			if j, err := readJournal(c.dir); err != nil || len(j.Mounts) > 0 {
+				return notRunning(c.dir) // it was killed, before it could do it
+			}
+			return nil
 		}
 		if !errors.Is(err, errLocked) {
 			return err

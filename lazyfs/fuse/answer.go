@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -331,13 +332,17 @@ func (s *Server) answerLseek(r *request) error {
 // readFull reads all of p, which must not reach beyond the image. Too few bytes
 // are an error: the kernel would take them for the end of the file, and the rest
 // for zeros.
+//
+// Why an image cannot be read is not passed on. An origin's "not found", above all,
+// must never look like a name that is not in a directory, which the kernel would
+// remember.
 func readFull(ctx context.Context, img Image, p []byte, off int64) error {
 	n, err := img.ReadAt(ctx, p, off)
-	if n == len(p) && (err == nil || err == io.EOF) {
+	switch {
+	case n == len(p) && (err == nil || err == io.EOF):
 		return nil
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
 	}
-	if err == nil || err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return err
+	return unix.EIO
 }

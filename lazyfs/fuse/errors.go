@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,8 +51,6 @@ func errnoOf(err error) unix.Errno {
 		return unix.EIO
 	case errors.As(err, &no) && no > 0 && no < maxErrno:
 		return no
-	case errors.Is(err, fs.ErrNotExist):
-		return unix.ENOENT
 	}
 	return unix.EIO
 }

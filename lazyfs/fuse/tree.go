@@ -23,7 +23,13 @@ type contextReader struct {
 	img Image
 }
 
-func (r contextReader) ReadAt(p []byte, off int64) (int, error) { return r.img.ReadAt(r.ctx, p, off) }
+// ReadAt reads all of p, which package erofs asks for within the image only.
+func (r contextReader) ReadAt(p []byte, off int64) (int, error) {
+	if err := readFull(r.ctx, r.img, p, off); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
 
 // image gives the image as one request reads it. A superblock that could not be
 // read is tried again by the next: a resumed server may begin while the origin

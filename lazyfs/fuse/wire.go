@@ -228,7 +228,7 @@ type attr struct {
 	mode                uint32 // with the file type
 	nlink               uint32
 	uid, gid            uint32
-	rdev                uint32 // as the kernel encodes it: kernelDev
+	rdev                uint32 // as EROFS and the kernel encode it, in 32 bits
 	blksize             uint32 // bytes
 }
 
@@ -323,10 +323,4 @@ func putOutHeader(b []byte, length int, code int32, unique uint64) {
 	order.PutUint32(b[0:], uint32(length))
 	order.PutUint32(b[4:], uint32(code))
 	order.PutUint64(b[8:], unique)
-}
-
-// kernelDev encodes a device number in the 32 bits that FUSE has for it
-// (new_encode_dev in the kernel).
-func kernelDev(major, minor uint32) uint32 {
-	return minor&0xff | major<<8 | minor&^0xff<<12
 }

@@ -46,8 +46,8 @@ func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, home: t.TempDir(), src: t.TempDir()}
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 30 {
-		b := make([]byte, 1000+i*30000)
+	for i := range 20 {
+		b := make([]byte, 1000+i*12000)
 		for j := range b {
 			b[j] = byte(r.Uint32())
 		}

@@ -166,6 +166,9 @@ func TestScripts(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "fork":
 				return canFork(), nil
+			case "fuse":
+				_, err := os.Stat("/dev/fuse")
+				return err == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},

@@ -65,7 +65,7 @@ func TestKilledPublish(t *testing.T) {
 	}
 	whole := time.Since(began)
 	killed := 0
-	for i := range soak(8, 100) {
+	for i := range soak(6, 100) {
 		for n := range 20 { // a fifth of the contents is new each time
 			write(t, dir, fmt.Sprintf("small/d%d/f%03d", n%7, n*10), noise(uint64(i*1000+n), 30_000))
 			write(t, dir, fmt.Sprintf("tiny/t%03d", n*10), fmt.Append(nil, i))
@@ -132,7 +132,7 @@ func TestPublishAndCollectTogether(t *testing.T) {
 		group.Go(func() {
 			dir := t.TempDir()
 			ref := fmt.Sprintf("name%d", n)
-			for i := range soak(12, 150) {
+			for i := range soak(8, 150) {
 				// Contents come and go, so that objects become garbage just when
 				// somebody wants them again, of other names too.
 				for k := range 6 {

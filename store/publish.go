@@ -167,8 +167,8 @@ type layout struct {
 //
 // Small files come first, in the order of files: the files of a directory by
 // their names, then those of its first subdirectory, and so on. Each begins at a
-// block. Equal ones share the place of the first. They are gathered to chunks by
-// a border, below. Large files follow in the same order, each with chunks of its
+// block. Equal ones share the place of the first. They are gathered to chunks that
+// end where border says. Large files follow in the same order, each with chunks of its
 // own, and equal ones share their place too.
 func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
 	l := &layout{fresh: newCache()}
@@ -179,8 +179,8 @@ func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
 	}
 	g := &gatherer{p: p, layout: l, places: map[object.Digest]int64{}}
 	g.group.SetLimit(2 * runtime.GOMAXPROCS(0))
-	contents := make([]*content, 0) // of large files
 	var larges []*entry
+	var contents []*content // of these
 	err := inOrder(ctx, len(files), 2*runtime.GOMAXPROCS(0), 512,
 		func(ctx context.Context, i int) (*content, error) { return p.contentOf(ctx, files[i]) },
 		func(i int, c *content) error {

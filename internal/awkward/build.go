@@ -411,7 +411,7 @@ func sizes(b *builder) {
 
 func wide(b *builder) {
 	b.dir("many", 0o755, func(b *builder) {
-		for i := range 3000 {
+		for i := range 1500 {
 			n := fmt.Sprintf("%d-%s", i, strings.Repeat("w", i*7%100))
 			switch i % 10 {
 			case 0:

@@ -48,9 +48,12 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 		}
 		o.Credentials = c
 	}
-	keys, err := readKeys(r.KeyFile)
-	if err != nil {
-		return nil, err
+	var keys []tree.PublicKey
+	if r.KeyFile != "" {
+		var err error
+		if keys, err = trust.ReadKeys(r.KeyFile); err != nil {
+			return nil, explainFile(err)
+		}
 	}
 	var list []origin.Origin
 	for _, u := range urls {
@@ -61,27 +64,6 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 		list = append(list, one)
 	}
 	return &source{r.Ref, origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
-}
-
-// readKeys reads the public keys of a file, one a line; none where path is "".
-func readKeys(path string) ([]tree.PublicKey, error) {
-	if path == "" {
-		return nil, nil
-	}
-	const way = "`premix store key` prints the public key of a store"
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, explainFile(err)
-	}
-	var keys []tree.PublicKey
-	for i, line := range strings.Split(strings.TrimSpace(string(content)), "\n") {
-		k, err := tree.ParsePublicKey(line)
-		if err != nil {
-			return nil, usage(way, "%s:%d: %v", path, i+1, err)
-		}
-		keys = append(keys, k)
-	}
-	return keys, nil
 }
 
 // resolve looks a reference up. The note, if any, is for the user.
@@ -166,7 +148,7 @@ func kindOf(err error) Kind {
 	case is(new(*cache.BusyError)):
 		return KindBusy
 	case is(new(*cache.NotCachedError), new(*cache.NoRoomError), new(*cache.FormatError), new(*cache.InUseError),
-		new(*trust.StateError), new(*origin.OpenError), new(*origin.CredentialsError)):
+		new(*trust.StateError), new(*trust.KeyFileError), new(*origin.OpenError), new(*origin.CredentialsError)):
 		return KindUsage
 	case errors.Is(err, origin.ErrNotFound):
 		return KindUsage

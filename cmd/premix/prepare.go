@@ -47,6 +47,6 @@ given with --probe; without either it is left to the first run.`,
 	f.Var(&start, "start", "kind of start to prepare: auto, fork, hot, copy or cold")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
-	from.register(f)
+	from.register(cmd)
 	return cmd
 }

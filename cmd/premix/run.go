@@ -77,7 +77,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
-	from.register(f)
+	from.register(cmd)
 	f.Lookup("retries").DefValue = ""
 	return cmd
 }

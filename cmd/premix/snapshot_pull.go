@@ -82,7 +82,7 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 		},
 	}
 	f := cmd.Flags()
-	from.register(f)
+	from.register(cmd)
 	f.StringVar(&profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
 	f.StringVar(&record, "record", "", "write the order in which chunks are touched to this file, at umount")
 	f.BoolVar(&eager, "eager", false, "fetch all of the tree at once")

@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"premix/node"
 	"premix/recipe"
@@ -18,7 +18,8 @@ type treeFlags struct {
 	keyFile, tokenFile, ca string
 }
 
-func (t *treeFlags) register(f *pflag.FlagSet) {
+func (t *treeFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringArrayVar(&t.origins, "origin", nil, "where trees come from: http(s)://, oci://HOST/REPOSITORY or a directory; several are tried in order")
 	f.StringArrayVar(&t.proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is none")
 	f.StringVar(&t.keyFile, "key-file", "", "file with the store's public keys: nobody else is believed")

@@ -274,9 +274,11 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 	})
 	wg.Wait()
 	settle(t, c)
-	if used, want := c.Status().Used, du(t, dir); used != want || used > o.Quota {
-		t.Errorf("%d bytes used of a quota of %d, du says %d", used, o.Quota, want)
+	if used := c.Status().Used; used > o.Quota {
+		t.Errorf("%d bytes used of a quota of %d", used, o.Quota)
 	}
+	// The file system may be writing back, which changes its lists of extents.
+	waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -351,10 +353,10 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := c.Status()
-		if st.Used > 3<<20 || st.Used != du(t, dir) {
-			t.Errorf("%d bytes used, du says %d", st.Used, du(t, dir))
+		if used := c.Status().Used; used > 3<<20 {
+			t.Errorf("%d bytes used", used)
 		}
+		waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })
 		tr, err := c.Tree(t.Context(), s.digest, w)
 		if err != nil {
 			t.Fatal(err)

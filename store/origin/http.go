@@ -63,14 +63,14 @@ func (h *HTTP) refetch(ctx context.Context, d object.Digest, valid func([]byte) 
 			return b, nil
 		}
 	}
-	for _, direct := range h.web.direct(h.base) {
-		b, err := h.web.once(ctx, direct, r)
-		if err != nil {
-			return nil, err
-		}
-		return b, valid(b)
+	direct := h.web.direct(h.base)
+	if direct == nil {
+		return nil, err
 	}
-	return nil, err
+	if b, err = h.web.once(ctx, direct, r); err != nil {
+		return nil, err
+	}
+	return b, valid(b)
 }
 
 // web makes requests of one host, over its routes.
@@ -112,17 +112,13 @@ type request struct {
 // errWhole is returned for a range where the server sent everything instead.
 var errWhole = errors.New("the server ignores ranges")
 
-// direct returns the routes without a proxy that a second look may take.
-func (w *web) direct(u *url.URL) []*route {
-	var through bool
-	for _, r := range w.routes {
-		if !r.proxied(u) {
-			if through {
-				return []*route{r}
-			}
-			return nil // the first look was direct already
+// direct returns the route without a proxy that a second look may take, nil where
+// there is none or the first look took it already.
+func (w *web) direct(u *url.URL) *route {
+	for i, r := range w.routes {
+		if !r.proxied(u) && i > 0 {
+			return r
 		}
-		through = true
 	}
 	return nil
 }

@@ -216,7 +216,7 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy {
 	p := &proxy{}
-	forward := &httputil.ReverseProxy{Director: func(*http.Request) {}, ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+	forward := &httputil.ReverseProxy{Rewrite: func(*httputil.ProxyRequest) {}, ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 		w.WriteHeader(http.StatusBadGateway)
 	}}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -56,20 +56,23 @@ func (d *daemon) find(r TreeRequest) ([]object.Digest, error) {
 	return found, nil
 }
 
-// each does something with all trees that a request names, until it fails.
+// each does something with all trees that a request names. The error is the first
+// one; the other trees are not spared for it.
 func (d *daemon) each(r TreeRequest, do func(object.Digest) error) (*CacheChange, error) {
 	list, err := d.find(r)
 	if err != nil {
 		return nil, err
 	}
 	done := &CacheChange{Trees: []object.Digest{}}
+	var first error
 	for _, t := range list {
-		if err := do(t); err != nil {
-			return nil, explain(err)
+		if err := do(t); err == nil {
+			done.Trees = append(done.Trees, t)
+		} else if first == nil {
+			first = explain(err)
 		}
-		done.Trees = append(done.Trees, t)
 	}
-	return done, nil
+	return done, first
 }
 
 func (d *daemon) drop(_ context.Context, r TreeRequest) (*CacheChange, error) {

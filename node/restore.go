@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,13 +32,11 @@ func (d *daemon) restore(left map[string]kept) error {
 		byBase[e.Base] = append(byBase[e.Base], e)
 	}
 	alive := map[string]bool{}
-	for name, entries := range byBase {
+	for _, name := range filesFirst(byBase) {
+		entries := byBase[name]
 		k, held := left[name]
-		if !d.lives(entries[0], table, held) {
-			continue
-		}
 		wanted := wantedEntries(entries)
-		if len(wanted) == 0 {
+		if len(wanted) == 0 || !d.lives(wanted[0], table, held) {
 			continue
 		}
 		if err := d.revive(name, wanted, k, table); err != nil {
@@ -83,6 +82,20 @@ func (d *daemon) restore(left map[string]kept) error {
 	}
 	all.Wait()
 	return d.save()
+}
+
+// filesFirst orders bases: what the kernel reads from the cached file has to be
+// held before anything is fetched, for which something might be evicted.
+func filesFirst(byBase map[string][]entry) []string {
+	var files, others []string
+	for name, entries := range byBase {
+		if slices.ContainsFunc(entries, func(e entry) bool { return e.InUse == lazyfs.File }) {
+			files = append(files, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return append(files, others...)
 }
 
 // wantedEntries are those that ought to be mounted.

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -256,5 +258,28 @@ func TestResumeRefuses(t *testing.T) {
 		if errors.As(err, &st) == c.kernel || errors.Is(err, fuse.ErrKernel) != c.kernel {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// Where the mount is gone there is nothing to resume.
+func TestResumeTooLate(t *testing.T) {
+	needRoot(t)
+	src := t.TempDir()
+	s := setup{Dir: t.TempDir(), File: imageOf(t, src)}
+	srv := launch(t, s, func(cmd *exec.Cmd) {
+		// Nobody else can have a copy of the mount.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	})
+	if srv.Err != "" {
+		t.Fatal(srv.Err)
+	}
+	dev := srv.device(t)
+	defer dev.Close()
+	srv.stop(t)
+	s.State = srv.State
+	late := launch(t, s, func(cmd *exec.Cmd) { cmd.ExtraFiles = []*os.File{dev} })
+	late.kill()
+	if !strings.Contains(late.Err, fuse.ErrGone.Error()) {
+		t.Errorf("resumed: %q", late.Err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Kinds of mounts, as they stand in a state.
@@ -72,6 +74,12 @@ func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 	if have.Minor != 0 {
 		close(s.ready)
 		s.readyOn.Do(func() {})
+	}
+	// A connection that has ended takes the notification without a word.
+	poll := []unix.PollFd{{Fd: int32(s.fd)}}
+	if _, err := unix.Poll(poll, 0); err == nil && poll[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0 {
+		s.cancel()
+		return nil, ErrGone
 	}
 	// Before the first request is taken: what this server takes is not to be
 	// delivered a second time.

@@ -312,7 +312,7 @@ func (b *benchmark) rate(ctx context.Context, cases []*benchCase) error {
 		toolRows = append(toolRows, rows...)
 	}
 	b.Table("Random reads of the memory that was prepared", synthRows)
-	b.Table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in time", toolRows)
+	b.Table("Mapping rate in steady state: records of a long sample less those of a short one, over the difference in CPU time", toolRows)
 	return nil
 }
 
@@ -376,7 +376,7 @@ func (b *benchmark) toolRate(ctx context.Context, c *benchCase) ([][]string, err
 	var peer float64
 	for _, v := range can {
 		records := float64(c.reads[longSample] - c.reads[shortSample])
-		rate := records / (whole(long[v]) - whole(short[v]))
+		rate := records / (cpu(long[v]) - cpu(short[v]))
 		if v == cold {
 			peer = rate
 		}

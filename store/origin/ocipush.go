@@ -26,7 +26,8 @@ const (
 	// mostPacks bounds the packs of a manifest, which has to stay within what
 	// registries take: about 200 bytes each. For larger trees packs grow.
 	mostPacks = 8192
-	// idlePush is how long an upload may make no progress.
+	// idlePush is how long an upload may make no progress, and a registry think
+	// about one.
 	idlePush = 2 * time.Minute
 )
 
@@ -77,7 +78,7 @@ func (c *OCI) pusher() (*remote.Pusher, error) {
 	if err != nil {
 		return nil, &Error{Origin: c.web.name, Kind: Refused, Err: err}
 	}
-	return remote.NewPusher(remote.WithTransport(c.web.inOrder()[0].plain), remote.WithAuth(auth), remote.WithUserAgent(c.web.o.UserAgent))
+	return remote.NewPusher(remote.WithTransport(c.web.inOrder()[0].push), remote.WithAuth(auth), remote.WithUserAgent(c.web.o.UserAgent))
 }
 
 func (c *OCI) putSet(ctx context.Context, tag, artifact string, files []File, s ObjectSet) error {

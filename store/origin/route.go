@@ -26,7 +26,7 @@ type route struct {
 	name   string // of the proxy, without credentials; Direct; "environment"
 	proxy  func(*http.Request) (*url.URL, error)
 	client *http.Client
-	plain  http.RoundTripper // of client, before anybody logged in over it
+	push   http.RoundTripper // for uploads, which a registry may take its time to check
 
 	login sync.Mutex // held while web.prepare is called
 	ready bool       // it was, with success; guarded by login
@@ -141,13 +141,13 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 		routes = append(routes, &route{name: "environment", proxy: http.ProxyFromEnvironment})
 	}
 	for _, r := range routes {
-		transport := func(t *tls.Config) http.RoundTripper {
+		transport := func(t *tls.Config, header time.Duration) http.RoundTripper {
 			return &http.Transport{
 				Proxy:                  r.proxy,
 				DialContext:            (&net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}).DialContext,
 				TLSClientConfig:        t,
 				TLSHandshakeTimeout:    o.Connect,
-				ResponseHeaderTimeout:  o.Header,
+				ResponseHeaderTimeout:  header,
 				ExpectContinueTimeout:  time.Second,
 				MaxConnsPerHost:        o.Connections,
 				MaxIdleConnsPerHost:    o.Connections,
@@ -159,9 +159,9 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: o.Stall, PingTimeout: o.Connect},
 			}
 		}
-		r.plain = &guard{home, authorization, o.UserAgent, registry, transport(own), transport(others)}
+		r.push = &guard{home, authorization, o.UserAgent, registry, transport(own, idlePush), transport(others, idlePush)}
 		r.client = &http.Client{
-			Transport: r.plain,
+			Transport: &guard{home, authorization, o.UserAgent, registry, transport(own, o.Header), transport(others, o.Header)},
 			CheckRedirect: func(req *http.Request, via []*http.Request) error {
 				last := via[len(via)-1].URL
 				switch {

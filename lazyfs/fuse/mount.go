@@ -33,11 +33,20 @@ func MountTree(dir string, img Image, opts Options) (*Server, error) {
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
 	}
 	defer cancel()
-	if _, err := erofs.Open(contextReader{ctx, img}, img.Size()); err != nil {
+	if _, err := erofs.Open(openingReader{ctx, img}, img.Size()); err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
 	return mount(dir, img, opts, state{Kind: kindTree})
 }
+
+// openingReader reads an image for whoever mounts it, who is told why it cannot be
+// read; compare contextReader.
+type openingReader struct {
+	ctx context.Context
+	img Image
+}
+
+func (r openingReader) ReadAt(p []byte, off int64) (int, error) { return r.img.ReadAt(r.ctx, p, off) }
 
 func mount(dir string, img Image, opts Options, st state) (*Server, error) {
 	opts = opts.withDefaults()

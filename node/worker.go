@@ -46,6 +46,7 @@ func runWorker(version string) error {
 		d.log.Error("metrics are not served over TCP", "error", err)
 	}
 	go d.retry()
+	go d.keepRecordings()
 	t.say(message{Op: opReady})
 	d.log.Info("the worker serves", "version", version, "mounts", len(d.mounts))
 	return d.serve()

@@ -58,6 +58,7 @@ type farm struct {
 	names  []string
 	origin *faulty.Handler
 	url    string
+	user   uint32 // who runs premix
 }
 
 // newFarm publishes a tree and serves it. The node's configuration is config.
@@ -118,6 +119,9 @@ func (f *farm) premix(t *testing.T, args ...string) (status int, out string) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+f.path("home"), "PREMIX_NODE_DIR=")
+	if f.user != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: f.user, Gid: f.user}}
+	}
 	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -747,5 +751,119 @@ func TestUmountBusy(t *testing.T) {
 		f.mount(t)
 		f.whole(t)
 		f.gone(t)
+	}
+}
+
+// An ordinary user mounts through fusermount3, in a node of his own: the same
+// faults, the same recovery.
+func TestOrdinaryUserMounts(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	helper, err := exec.LookPath("fusermount3")
+	if err != nil {
+		t.Skip("fusermount3 is missing: install the package fuse3")
+	}
+	if st, err := os.Stat(helper); err != nil || st.Mode()&fs.ModeSetuid == 0 {
+		t.Skip("fusermount3 is not set-user-ID")
+	}
+	const nobody = 65534
+	f := newFarm(t, patient)
+	// Distributions let everybody open it, containers often do not.
+	device := f.path("fuse")
+	if err := errors.Join(unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))), os.Chmod(device, 0o666), unix.Mount(device, "/dev/fuse", "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount("/dev/fuse", 0); err != nil {
+			t.Error(err)
+		}
+	})
+	err = filepath.WalkDir(f.dir, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, nobody, nobody))
+	})
+	if err := errors.Join(err, os.Chmod(filepath.Dir(f.dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	f.user = nobody
+	f.mount(t)
+	// Only the user sees into the mount: what is compared is what he reads.
+	same := func() {
+		t.Helper()
+		cmd := exec.Command("diff", "-r", f.path("src"), f.path("mnt"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s\n%s", err, out, f.log())
+		}
+	}
+	same()
+	s := f.status(t)
+	if m := s.Mounts[0]; m.Backend != "fuse" || !strings.Contains(m.Reason, "only root") {
+		t.Errorf("backend %s: %s", m.Backend, m.Reason)
+	}
+	kill(t, s.Worker)
+	same()
+	s = f.status(t)
+	kill(t, s.Supervisor, s.Worker)
+	f.ok(t, "node", "start")
+	same()
+	hold := exec.Command("sleep", "60")
+	hold.Dir = f.path("mnt")
+	hold.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if err := hold.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if status, out := f.premix(t, "umount", f.path("mnt")); status != 4 || !strings.Contains(out, fmt.Sprintf("in use by process %d (sleep, working directory)", hold.Process.Pid)) {
+		t.Errorf("status %d\n%s", status, out)
+	}
+	if err := hold.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = hold.Wait() // it was killed
+	f.ok(t, "umount", f.path("mnt"))
+}
+
+// What a mount with --record has seen outlives the worker, and another one goes on
+// with the recording.
+func TestRecordingOutlivesWorker(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.mount(t, "--record", f.path("profile.json"))
+	chunks := func() int {
+		t.Helper()
+		var p struct{ Chunks []int }
+		if content, err := os.ReadFile(f.path("profile.json")); err != nil || json.Unmarshal(content, &p) != nil {
+			t.Fatalf("%v\n%s", err, content)
+		}
+		seen := map[int]bool{}
+		for _, c := range p.Chunks {
+			if seen[c] {
+				t.Errorf("chunk %d is there twice", c)
+			}
+			seen[c] = true
+		}
+		return len(p.Chunks)
+	}
+	large := f.names[len(f.names)-6:]
+	if err := f.check(large[0]); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what was touched, in the file", func() bool { return chunks() >= 5 })
+	first := chunks()
+	kill(t, f.status(t).Worker)
+	if err := f.check(large[1]); err != nil {
+		t.Fatal(err)
+	}
+	s := f.status(t)
+	kill(t, s.Supervisor, s.Worker)
+	f.ok(t, "node", "start")
+	if err := f.check(large[2]); err != nil {
+		t.Fatal(err)
+	}
+	f.ok(t, "umount", f.path("mnt"))
+	if n := chunks(); n < first+10 {
+		t.Errorf("%d chunks were recorded, %d of them before the worker died", n, first)
 	}
 }

@@ -53,7 +53,7 @@ var rooms = map[string]room{
 	},
 	"store/serve": {
 		imports: []string{"store/origin", "store/tree", "store/object"},
-		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/net", "golang.org/x/sys"},
+		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"store/trust": {
 		imports: []string{"store/origin", "store/tree", "store/object"},

@@ -427,3 +427,26 @@ func writeCertificate(t *testing.T, cert, key string) {
 		}
 	}
 }
+
+// net/http sends files by sendfile(2) only over connections that show the socket.
+func TestLimitedConnectionsShowTheSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited := newLimited(l.(*net.TCPListener), 1)
+	defer limited.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c, err := limited.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, ok := c.(io.ReaderFrom); !ok {
+		t.Errorf("%T is no io.ReaderFrom", c)
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,11 +55,15 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 		}
 		config = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	l, err := net.Listen("tcp", o.Listen)
+	listener, err := net.Listen("tcp", o.Listen)
 	if err != nil {
 		return nil, err
 	}
-	s.listener = netutil.LimitListener(l, s.limit)
+	l, ok := listener.(*net.TCPListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("%s is no TCP address", o.Listen), listener.Close())
+	}
+	s.listener = newLimited(l, s.limit)
 	var handler http.Handler = h
 	switch o.Metrics {
 	case "":

@@ -103,6 +103,9 @@ func (s *supervisor) supervise(adopted *link) error {
 			_ = unix.Kill(s.pid, unix.SIGKILL)
 		}
 		adopted = nil
+		if s.config == nil || s.listener == nil || s.lock == nil {
+			return errors.New("the worker died before it had handed everything over")
+		}
 		switch next {
 		case nextStop:
 			return nil

@@ -18,7 +18,6 @@ import (
 
 // source is where the tree of a mount comes from.
 type source struct {
-	ref      string
 	group    *origin.Group
 	resolver *trust.Resolver
 }
@@ -63,7 +62,7 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 		}
 		list = append(list, one)
 	}
-	return &source{r.Ref, origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+	return &source{origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
 }
 
 // resolve looks a reference up. The note, if any, is for the user.

@@ -111,7 +111,7 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	if err := s.checkTagPlace(ref); err != nil {
 		return false, err
 	}
-	unlock, err := s.lock(ctx, "tag-"+object.Sum([]byte(ref.String())).String())
+	unlock, err := s.lock(ctx, tagLock(ref))
 	if err != nil {
 		return false, err
 	}

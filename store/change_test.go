@@ -129,7 +129,7 @@ func TestDigestStaysTheSame(t *testing.T) {
 	if err := os.Chown(dir, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	const want = "6ee0e5bbd479a4b7608b6eee02dfd7d95ede4fc6bc84b44742b46765983548f0"
+	const want = "084ea0eb1e2163dfed8e71f18701af5cfc7c6d45f29625e0540994d032024893"
 	if p := publish(t, newStore(t), dir, "x", ""); p.Tree.String() != want {
 		t.Errorf("tree %s, want %s", p.Tree, want)
 	}

@@ -8,8 +8,9 @@
 // one directory that is nobody else's business:
 //
 //	work/            mode 0700
-//	  locks/         empty files for flock(2): gc, tag-<digest>, shard-<ab>
-//	  writers/W/     one for each running writer: its lock, and staged objects
+//	  locks/         empty files for flock(2): gc, tag-<digest>, shard-<ab>, own-<name>
+//	  writers/W/     one for each running writer: its lock, staged objects, and
+//	                 directories in which its owner makes up what is published
 //
 // The private key is not in it: see [KeyFile].
 //

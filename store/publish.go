@@ -133,7 +133,7 @@ func (s *Store) openSource(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if below(own, abs) || below(abs, own) {
+	if below(own, abs) || below(abs, own) && !s.scratch(abs) {
 		return nil, &UseError{Reason: fmt.Sprintf("the store %s and the directory %s lie within each other", own, abs), Way: "publish a directory that does not contain the store"}
 	}
 	root, err := os.OpenFile(abs, os.O_RDONLY|unix.O_DIRECTORY, 0)

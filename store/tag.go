@@ -39,7 +39,7 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if err := s.checkTagPlace(o.Ref); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, "tag-"+object.Sum([]byte(o.Ref.String())).String())
+	unlock, err := s.lock(ctx, tagLock(o.Ref))
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +71,9 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	}
 	return &Tagged{Record: r}, nil
 }
+
+// tagLock is the name of a tag's lock.
+func tagLock(ref tree.Ref) string { return "tag-" + object.Sum([]byte(ref.String())).String() }
 
 // checkTagPlace refuses a name that is the file of another tag: the tag a/b.json
 // would be where the tag b of a is.

@@ -39,6 +39,11 @@ func withBinary(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	// Everything of these tests is below dir, where leftovers looks for mounts.
+	if err := os.Setenv("TMPDIR", dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	binary = filepath.Join(dir, "premix")
 	build := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")
 	build.Stderr = os.Stderr
@@ -68,7 +73,7 @@ func leftovers() []error {
 			errs = append(errs, err)
 		}
 		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, "premix") {
+			if strings.Contains(line, filepath.Dir(binary)) {
 				errs = append(errs, fmt.Errorf("mount %s", line))
 			}
 		}

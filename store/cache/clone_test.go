@@ -57,7 +57,7 @@ func TestSharedBlocks(t *testing.T) {
 	fill(newRand(96), first)
 	b.chunks = append(b.chunks, b.chunks[0])
 	copy(b.chunks[1:], a.chunks)
-	b.chunks[0].Digest, b.chunks[0].Size, b.chunks[0].Stored = w.add(first), block, block
+	b.chunks[0].Digest, b.chunks[0].Size = w.add(first), block
 	b.image = append(append(b.image, first...), a.image...)
 	for at, i := int64(0), 0; i < len(b.chunks); i++ {
 		b.offs = append(b.offs, at)

@@ -128,7 +128,7 @@ func (w *world) publish(t testing.TB, s shape) sample {
 			content = make([]byte, 1+r.IntN(2*s.mean))
 			fill(r, content)
 		}
-		out.chunks = append(out.chunks, tree.Chunk{Digest: w.add(content), Size: int64(len(content)), Stored: int64(len(content))})
+		out.chunks = append(out.chunks, tree.Chunk{Digest: w.add(content), Size: int64(len(content))})
 		image.Write(content)
 		if i < s.meta {
 			meta += int64(len(content))

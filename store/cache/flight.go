@@ -28,7 +28,6 @@ type flight struct {
 	c       *Cache
 	digest  object.Digest
 	size    int64
-	stored  int64    // about what travels
 	owner   *Tree    // whose fetcher is used first
 	targets []target // under flights.mu
 	job     *job     // nil where it is not the scheduler's business
@@ -152,7 +151,7 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 // newFlight makes a flight with one reference, which settling drops.
 func (t *Tree) newFlight(pg *page, i int, before uint64) *flight {
 	f := &flight{
-		c: t.c, digest: pg.digests[i], size: pg.size(i), stored: int64(pg.stored[i]), owner: t,
+		c: t.c, digest: pg.digests[i], size: pg.size(i), owner: t,
 		targets: []target{{t, pg, i}}, before: before,
 		done: make(chan struct{}), settled: make(chan struct{}),
 	}
@@ -193,7 +192,7 @@ func (f *flight) fetch() {
 		content, err := u.fetch(f.digest, f.size)
 		switch {
 		case err == nil:
-			f.owner.stats.fetched(f.first(), f.size, f.stored, time.Since(begun))
+			f.owner.stats.fetched(f.first(), f.size, time.Since(begun))
 		case u.ctx.Err() != nil && f.origin().ctx.Err() == nil:
 			continue
 		default:

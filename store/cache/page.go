@@ -19,7 +19,6 @@ type page struct {
 	first   int             // number of its first chunk in the tree
 	digests []object.Digest // zero: a hole
 	offs    []int64         // where each chunk begins in the image, and after them where the last ends
-	stored  []uint32        // bytes of each stored form, for estimates
 
 	// state of each chunk: nil while it is not in the image file, unverified
 	// where it is there but was not looked at since the cache was opened, else
@@ -44,12 +43,11 @@ func newPage(first int, start int64, chunks []tree.Chunk) *page {
 		first:   first,
 		digests: make([]object.Digest, len(chunks)),
 		offs:    tree.Offsets(start, chunks),
-		stored:  make([]uint32, len(chunks)),
 		state:   make([]atomic.Pointer[sums], len(chunks)),
 		used:    make([]atomic.Uint64, len(chunks)),
 	}
 	for i, c := range chunks {
-		p.digests[i], p.stored[i] = c.Digest, uint32(c.Stored)
+		p.digests[i] = c.Digest
 	}
 	return p
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Prefetch fetches what a profile names, in its order, with at most rate bytes of
-// stored forms per second; 0 sets no bound. Bundles go first, each with one
+// the image, or of a bundle, per second; 0 sets no bound. Bundles go first, each with one
 // request and several at once; one of which most chunks are here already is not
 // fetched, what lacks comes singly. Each chunk is verified by its own digest: a
 // profile can waste time, and nothing else.
@@ -177,7 +177,7 @@ func (c *crowd) runBundle(b tree.Bundle, chunks []target, begun chan struct{}) {
 	for _, f := range fs {
 		size += f.size
 	}
-	c.t.stats.fetched(b.Chunks[0], size, b.Size(), time.Since(start))
+	c.t.stats.fetched(b.Chunks[0], size, time.Since(start))
 	for n, stored := range b.Stored {
 		frame := content[:stored]
 		content = content[stored:]
@@ -268,7 +268,7 @@ func pace(ctx context.Context, l *rate.Limiter, n int64) error {
 }
 
 // Complete fetches what is missing, in order of the image, with at most rate
-// bytes of stored forms per second; 0 sets no bound. Readers go first. The error
+// bytes of the image per second; 0 sets no bound. Readers go first. The error
 // is a [NoRoomError] where the cache has no room for the tree: what is older than
 // the call is evicted for it, but not what the call itself has fetched.
 func (t *Tree) Complete(ctx context.Context, rate int64) error {
@@ -352,7 +352,7 @@ func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 		return context.Cause(c.ctx)
 	}
 	if l != nil && !c.t.near(pg, i) {
-		if err := pace(c.ctx, l, int64(pg.stored[i])); err != nil {
+		if err := pace(c.ctx, l, pg.size(i)); err != nil {
 			<-c.places
 			return err
 		}

@@ -13,16 +13,16 @@ const slowestKept = 8
 
 // counters are what happened to a tree since the cache was opened.
 type counters struct {
-	hits, misses            atomic.Int64 // chunks read
-	fetches, failed         atomic.Int64 // of objects
-	contentBytes, wireBytes atomic.Int64 // fetched
-	copied, copiedBytes     atomic.Int64 // chunks from other trees
-	errors                  atomic.Int64 // reads that failed
-	cloned                  atomic.Int64 // bytes that share their blocks with another tree's
-	corrupt                 atomic.Int64 // chunks that were wrong on disk
-	passed                  atomic.Int64 // chunks that could not be kept
-	diskErrors              atomic.Int64 // writes or punches that failed, but for want of room
-	slowest                 slowest
+	hits, misses        atomic.Int64 // chunks read
+	fetches, failed     atomic.Int64 // of objects
+	contentBytes        atomic.Int64 // fetched
+	copied, copiedBytes atomic.Int64 // chunks from other trees
+	errors              atomic.Int64 // reads that failed
+	cloned              atomic.Int64 // bytes that share their blocks with another tree's
+	corrupt             atomic.Int64 // chunks that were wrong on disk
+	passed              atomic.Int64 // chunks that could not be kept
+	diskErrors          atomic.Int64 // writes or punches that failed, but for want of room
+	slowest             slowest
 }
 
 // SlowFetch is a fetch that took long.
@@ -52,10 +52,9 @@ func (s *slowest) add(chunk int, took time.Duration) {
 	}
 }
 
-func (n *counters) fetched(chunk int, size, stored int64, took time.Duration) {
+func (n *counters) fetched(chunk int, size int64, took time.Duration) {
 	n.fetches.Add(1)
 	n.contentBytes.Add(size)
-	n.wireBytes.Add(stored)
 	n.slowest.add(chunk, took)
 }
 
@@ -72,7 +71,6 @@ type Stats struct {
 	Misses        int64       `json:"misses"`        // chunks read that were waited for
 	Fetches       int64       `json:"fetches"`       // objects fetched, a bundle being one
 	FetchedBytes  int64       `json:"fetched_bytes"` // contents of chunks fetched
-	StoredBytes   int64       `json:"stored_bytes"`  // about what travelled: stored forms, without protocol
 	Copied        int64       `json:"copied"`        // chunks taken from other trees in the cache
 	CopiedBytes   int64       `json:"copied_bytes"`
 	SharedBytes   int64       `json:"shared_bytes"` // of those, where the file system shares the blocks
@@ -93,8 +91,8 @@ func (t *Tree) Stats() Stats {
 		PresentChunks: total - t.missing.Load(), PresentBytes: t.present.Load() + t.holes.Load(),
 		Hits: n.hits.Load(), Misses: n.misses.Load(),
 		Fetches: n.fetches.Load(), FailedFetches: n.failed.Load(),
-		FetchedBytes: n.contentBytes.Load(), StoredBytes: n.wireBytes.Load(),
-		Copied: n.copied.Load(), CopiedBytes: n.copiedBytes.Load(), SharedBytes: n.cloned.Load(),
+		FetchedBytes: n.contentBytes.Load(),
+		Copied:       n.copied.Load(), CopiedBytes: n.copiedBytes.Load(), SharedBytes: n.cloned.Load(),
 		Errors: n.errors.Load(), Corrupt: n.corrupt.Load(),
 		NotKept: n.passed.Load(), DiskErrors: n.diskErrors.Load(),
 	}

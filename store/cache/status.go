@@ -161,7 +161,7 @@ func (t *Tree) checkMeta(r *CheckReport) {
 		}
 		chunks := make([]tree.Chunk, len(pg.digests))
 		for i := range chunks {
-			chunks[i] = tree.Chunk{Digest: pg.digests[i], Size: pg.size(i), Stored: int64(pg.stored[i])}
+			chunks[i] = tree.Chunk{Digest: pg.digests[i], Size: pg.size(i)}
 		}
 		if content, again, err := tree.MarshalPage(chunks); err == nil && again.Digest == where.Digest {
 			r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: fmt.Sprintf("page %d", k)})

@@ -117,7 +117,7 @@ func toRegistry(ctx context.Context, from *store.Store, s source, dest *origin.O
 	objects := slices.Collect(t.Objects())
 	// How far it is can only be told by objects: a pack has many.
 	p.Whole.Store(int64(len(objects)))
-	set := origin.ObjectSet{Objects: objects, Stored: c.Manifest.Stored, Get: s.group.Object,
+	set := origin.ObjectSet{Objects: objects, Size: c.Manifest.Size, Get: s.group.Object,
 		Progress: func(n int, bytes int64, reused bool) {
 			p.Done.Add(int64(n))
 			if reused {

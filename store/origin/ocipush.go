@@ -41,8 +41,8 @@ type File struct {
 type ObjectSet struct {
 	// Objects in the order in which they shall lie, each at least once.
 	Objects []object.Digest
-	// Stored is about how much they take, in bytes; 0 where it is not known.
-	Stored int64
+	// Size is how much their contents take at most, in bytes; 0 where it is not known.
+	Size int64
 	// Get returns the verified stored form of one.
 	Get func(context.Context, object.Digest) ([]byte, error)
 	// Progress is told how many objects, and bytes of them, are in the registry
@@ -127,7 +127,7 @@ func (c *OCI) putSet(ctx context.Context, tag, artifact string, files []File, s 
 		told(1, at.length, true)
 	}
 
-	limit := max(packSize, s.Stored/mostPacks)
+	limit := max(packSize, s.Size/mostPacks)
 	var buf []byte
 	var waiting []located // in buf
 	flush := func() error {

@@ -45,9 +45,8 @@
 // then an entry of 40 bytes for each chunk:
 //
 //	0   digest, 32 bytes; zeros for a hole
-//	32  length in the image, uint32 bytes for a chunk; for a hole uint64 bytes
-//	36  length of the stored form, uint32 bytes; absent for a hole
+//	32  length in the image, uint64 bytes
 //
-// The length of the stored form is for estimates (progress, what to bundle): two
-// stores may hold one object in two forms.
+// The length of the stored form is not there: it depends on who compressed, and
+// the digest of a tree must not.
 package tree

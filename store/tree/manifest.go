@@ -33,7 +33,6 @@ type Manifest struct {
 	Format string `json:"format"`
 	Size   int64  `json:"size"`            // of the image, bytes
 	Meta   int64  `json:"meta"`            // of the metadata at the image's beginning, bytes
-	Stored int64  `json:"stored"`          // of all chunks' stored forms, each counted once, bytes, as first published
 	Bytes  int64  `json:"bytes"`           // of all files' contents, holes included, hard links counted once
 	Inodes int64  `json:"inodes"`          // files, directories and everything else
 	Pages  []Page `json:"pages,omitempty"` // in order of the image, covering all of it
@@ -50,7 +49,6 @@ type Page struct {
 type Chunk struct {
 	Digest object.Digest // zero for a hole
 	Size   int64         // bytes of the image
-	Stored int64         // bytes of the stored form; 0 for a hole
 }
 
 // Hole tells whether the chunk reads as zeros and is stored nowhere.
@@ -102,8 +100,8 @@ func (m *Manifest) check() error {
 	if m.Format != ManifestFormat {
 		return invalid(what, "its format is %q, this premix reads %q", m.Format, ManifestFormat)
 	}
-	if m.Size < 0 || m.Size > MaxImage || m.Meta < 0 || m.Meta > m.Size || m.Stored < 0 || m.Bytes < 0 || m.Inodes < 0 {
-		return invalid(what, "a size is out of range (image %d, metadata %d, stored %d, contents %d, inodes %d)", m.Size, m.Meta, m.Stored, m.Bytes, m.Inodes)
+	if m.Size < 0 || m.Size > MaxImage || m.Meta < 0 || m.Meta > m.Size || m.Bytes < 0 || m.Inodes < 0 {
+		return invalid(what, "a size is out of range (image %d, metadata %d, contents %d, inodes %d)", m.Size, m.Meta, m.Bytes, m.Inodes)
 	}
 	var sum int64
 	for i, p := range m.Pages {
@@ -144,12 +142,7 @@ func MarshalPage(chunks []Chunk) ([]byte, Page, error) {
 			return nil, Page{}, fmt.Errorf("chunk %d: %w", i, err)
 		}
 		b = append(b, c.Digest[:]...)
-		if c.Hole() {
-			b = binary.LittleEndian.AppendUint64(b, uint64(c.Size))
-		} else {
-			b = binary.LittleEndian.AppendUint32(b, uint32(c.Size))
-			b = binary.LittleEndian.AppendUint32(b, uint32(c.Stored))
-		}
+		b = binary.LittleEndian.AppendUint64(b, uint64(c.Size))
 		size += c.Size
 	}
 	return b, Page{object.Sum(b), len(chunks), size}, nil
@@ -167,15 +160,7 @@ func ParsePage(p Page, content []byte) ([]Chunk, error) {
 	for i := range chunks {
 		c, e := &chunks[i], content[len(pageMagic)+i*pageEntry:]
 		copy(c.Digest[:], e)
-		if n := e[object.DigestSize:pageEntry]; c.Hole() {
-			size := binary.LittleEndian.Uint64(n)
-			if size > math.MaxInt64 {
-				return nil, invalid(what, "chunk %d: a hole of %d bytes", i, size)
-			}
-			c.Size = int64(size)
-		} else {
-			c.Size, c.Stored = int64(binary.LittleEndian.Uint32(n)), int64(binary.LittleEndian.Uint32(n[4:]))
-		}
+		c.Size = int64(min(binary.LittleEndian.Uint64(e[object.DigestSize:pageEntry]), math.MaxInt64))
 		if err := c.check(); err != nil {
 			return nil, invalid(what, "chunk %d: %v", i, err)
 		}
@@ -195,8 +180,8 @@ func (c Chunk) check() error {
 	if c.Hole() {
 		limit = MaxImage
 	}
-	if c.Size < 1 || c.Size > limit || c.Stored < 0 || c.Stored > object.MaxStored {
-		return fmt.Errorf("%d bytes, stored as %d", c.Size, c.Stored)
+	if c.Size < 1 || c.Size > limit {
+		return fmt.Errorf("%d bytes", c.Size)
 	}
 	return nil
 }

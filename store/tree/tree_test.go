@@ -14,7 +14,7 @@ import (
 func chunks(n int) []Chunk {
 	var out []Chunk
 	for i := range n {
-		c := Chunk{object.Sum([]byte{byte(i), byte(i >> 8)}), int64(i%1000 + 1), int64(i % 77)}
+		c := Chunk{object.Sum([]byte{byte(i), byte(i >> 8)}), int64(i%1000 + 1)}
 		if i%5 == 4 {
 			c = Chunk{Size: 1 << 40}
 		}
@@ -69,7 +69,7 @@ func TestParsePageRefuses(t *testing.T) {
 	other := page
 	other.Size++
 	zero := bytes.Clone(content)
-	copy(zero[8+32:], make([]byte, 4))
+	copy(zero[8+32:], make([]byte, 8))
 	huge := bytes.Clone(content)
 	copy(huge[8+4*40+32:], bytes.Repeat([]byte{0xff}, 8))
 	for name, c := range map[string]struct {
@@ -91,7 +91,7 @@ func TestManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Manifest{Size: 2 * page.Size, Meta: 2, Stored: 5, Bytes: 9, Inodes: 2, Pages: []Page{page, page}}
+	m := &Manifest{Size: 2 * page.Size, Meta: 2, Bytes: 9, Inodes: 2, Pages: []Page{page, page}}
 	content, err := m.Marshal()
 	if err != nil {
 		t.Fatal(err)

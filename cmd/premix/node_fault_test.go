@@ -619,7 +619,9 @@ func TestBothKilled(t *testing.T) {
 	}
 	for _, backend := range []string{"erofs", "fuse"} {
 		t.Run(backend, func(t *testing.T) {
-			f := newFarm(t, patient)
+			// A tree that has become complete would be mounted without the node, and
+			// outlive it.
+			f := newFarm(t, patient+"verify: true\n")
 			f.mkdir(t, "mnt2")
 			f.mount(t, "--backend", backend)
 			f.ok(t, "mount", "--origin", f.url, "data:1", f.path("mnt2"))

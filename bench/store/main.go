@@ -54,7 +54,7 @@ var parts = []part{
 type options struct {
 	work, premix, nydus, parts, contenders string
 
-	operations string
+	operations, starts string // which of them
 
 	reps  int
 	rate  int64
@@ -76,6 +76,7 @@ func benchMain() error {
 	flag.StringVar(&o.parts, "parts", all(len(parts), func(i int) string { return parts[i].name }), "what to measure; empty: only prepare")
 	flag.StringVar(&o.contenders, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.operations, "operations", all(len(operations), func(i int) string { return operations[i].name }), "operations of warm, cold and link")
+	flag.StringVar(&o.starts, "starts", all(len(startCases), func(i int) string { return startCases[i].name }), "starts to measure")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
 	flag.DurationVar(&o.delay, "delay", 10*time.Millisecond, "delay of the link, one way")
@@ -105,6 +106,14 @@ func (o *options) run(ctx context.Context) error {
 		}
 		picked = append(picked, operations[i])
 	}
+	var cases []startCase
+	for _, name := range strings.FieldsFunc(o.starts, comma) {
+		i := slices.IndexFunc(startCases, func(c startCase) bool { return c.name == name })
+		if i < 0 {
+			return fmt.Errorf("there is no start %q", name)
+		}
+		cases = append(cases, startCases[i])
+	}
 	work, err := filepath.Abs(o.work)
 	if err != nil {
 		return err
@@ -133,7 +142,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer r.Close()
 	fmt.Fprintln(r.Human, figures.Machine(work))
-	b := &benchmark{Results: r, lab: l, operations: picked, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
+	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
 	if b.contenders, err = l.contenders(ctx, o); err != nil {
 		return err
 	}
@@ -154,6 +163,7 @@ type benchmark struct {
 	lab        *lab
 	contenders []contender
 	operations []operation
+	cases      []startCase
 	reps       int
 	rate       int64 // bit/s
 	delay      time.Duration

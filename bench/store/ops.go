@@ -19,6 +19,7 @@ import (
 
 // Counts of what is done at random, or to a part of the files.
 const (
+	warmRounds = 6
 	warmRandom = 200000
 	coldRandom = 2000
 	linkRandom = 300
@@ -58,7 +59,8 @@ func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir s
 	return f(dir)
 }
 
-// probed does an operation in a process of its own; the rate of the last round counts.
+// probed does an operation in a process of its own. Of several rounds the first
+// only makes things warm, and the median of the others counts.
 func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, rounds, count, files int) (float64, error) {
 	cmd := command(ctx, os.Args[0], "probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
 		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files), dir)
@@ -71,7 +73,10 @@ func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dir str
 	if err := json.Unmarshal(out.Bytes(), &rates); err != nil || len(rates) != rounds {
 		return 0, fmt.Errorf("probe printed %q: %w", out.String(), err)
 	}
-	return rates[len(rates)-1], nil
+	if rounds > 1 {
+		rates = rates[1:]
+	}
+	return figures.Median(rates), nil
 }
 
 // mounting are the contenders that show a tree which is not unpacked first, and
@@ -201,7 +206,7 @@ func (b *benchmark) warm(ctx context.Context) error {
 		for rep := range b.reps {
 			for _, op := range b.operations {
 				for i, c := range all {
-					rate, err := probed(ctx, nil, op, t, dirs[i], 2, warmRandom, smallFiles)
+					rate, err := probed(ctx, nil, op, t, dirs[i], warmRounds, warmRandom, smallFiles)
 					if err != nil {
 						return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
 					}
@@ -297,13 +302,13 @@ func (b *benchmark) link(ctx context.Context) error {
 				}
 				after, _ := l.Counters()
 				if rep == 0 {
-					bytes, n := float64(after.Bytes-before.Bytes), float64(o.requests.Load()-asked)
+					wire, n := float64(after.Bytes-before.Bytes), float64(o.requests.Load()-asked)
 					name := "link/" + op.name + "/" + c.name()
-					if err := errors.Join(b.Add(figures.Figure{Name: name + "/bytes", Value: bytes, Unit: "B"}),
+					if err := errors.Join(b.Add(figures.Figure{Name: name + "/bytes", Value: wire, Unit: "B"}),
 						b.Add(figures.Figure{Name: name + "/requests", Value: n, Unit: "requests"})); err != nil {
 						return err
 					}
-					requests = append(requests, []string{op.name, c.name(), figures.Size(bytes), fmt.Sprint(n)})
+					requests = append(requests, []string{op.name, c.name(), figures.Size(wire), fmt.Sprint(n)})
 				}
 			}
 		}

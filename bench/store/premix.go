@@ -100,7 +100,7 @@ func (m *premixMount) record(ctx context.Context, t tree, profile string) error 
 		if err := s.umount(ctx); err != nil {
 			return err
 		}
-		if err := run(nil, m.command(ctx, m.home(), "store", "profile", "publish", "--store", m.store(), "--name", profile, "bench/"+t.name, half)); err != nil {
+		if err := run(nil, m.command(ctx, m.home(), "store", "profile", "--store", m.store(), "--name", profile, "bench/"+t.name, half)); err != nil {
 			return err
 		}
 		return os.Rename(half, path)

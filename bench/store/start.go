@@ -20,11 +20,13 @@ import (
 	"premix/internal/netrelay"
 )
 
-// startCases are the commands that are started in a root.
-var startCases = []struct {
+// startCase is a command that is started in a root.
+type startCase struct {
 	name string
 	args []string
-}{
+}
+
+var startCases = []startCase{
 	{"numpy", []string{"python3", "-c", "import numpy"}},
 	{"samtools", []string{"samtools", "--version"}},
 	{"r", []string{"Rscript", "-e", "1"}},

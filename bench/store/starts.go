@@ -62,7 +62,7 @@ func (b *benchmark) starts(ctx context.Context) error {
 	}
 	all := b.variants()
 	opened := map[string]int{}
-	for _, c := range startCases {
+	for _, c := range b.cases {
 		path, err := b.lab.touched(ctx, t, c.name)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (b *benchmark) starts(ctx context.Context) error {
 	}
 	defer l.Close()
 	defer o.close()
-	for _, c := range startCases {
+	for _, c := range b.cases {
 		got := map[string]*started{}
 		for _, v := range all {
 			got[v.label()] = &started{}

@@ -38,7 +38,7 @@ var rooms = map[string]room{
 	},
 	"bench/store": {
 		imports: []string{"internal/figures", "internal/netrelay"},
-		modules: []string{"golang.org/x/sys", "github.com/klauspost/compress"},
+		modules: []string{"golang.org/x/sys"},
 	},
 	"recipes": {
 		imports: []string{"recipe", "hotstart"},

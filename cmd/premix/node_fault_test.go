@@ -325,7 +325,7 @@ func (f *farm) gone(t *testing.T) {
 	}
 }
 
-// kill ends processes at once, as kill -9 does.
+// kill ends processes at once, as kill -9 does; parents are named before children.
 func kill(t *testing.T, pids ...int) {
 	t.Helper()
 	send := func(pid int, sig syscall.Signal) {
@@ -346,7 +346,9 @@ func kill(t *testing.T, pids ...int) {
 			})
 		}
 	}
-	for _, pid := range pids {
+	// The last one first: at the death of a parent the kernel wakes stopped children
+	// that are left alone in their process group (setpgid(2)).
+	for _, pid := range slices.Backward(pids) {
 		send(pid, unix.SIGKILL)
 	}
 }

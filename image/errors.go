@@ -1,0 +1,57 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"premix/image/layer"
+)
+
+// Kind says what a caller can do about an [Error].
+type Kind int
+
+// The kinds of errors.
+const (
+	Usage       Kind = iota // what was asked for is not there, or is malformed
+	Unavailable             // this user or machine cannot do it
+	Damaged                 // the image is not what its digests say, or cannot be unpacked
+	Unreachable             // a registry did not give it
+	Disk                    // there is no room
+)
+
+// Error tells why an image cannot be had.
+type Error struct {
+	Kind   Kind
+	Reason string
+	Way    string
+	Err    error // may be nil
+}
+
+func (e *Error) Error() string { return e.Reason }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *Error) Hint() string { return e.Way }
+
+// explain says what was wrong with a part of an image.
+func explain(what string, err error) error {
+	var known *Error
+	var bad *layer.Error
+	var limit *layer.LimitError
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case errors.As(err, &limit):
+		return &Error{Damaged, fmt.Sprintf("%s: %v", what, limit), limit.Hint(), err}
+	case errors.As(err, &bad):
+		return &Error{Damaged, fmt.Sprintf("%s cannot be unpacked: %v", what, bad), "nothing was added; build or fetch the image again", err}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &Error{Disk, fmt.Sprintf("%s: %v", what, err), "a layer is unpacked twice beside the store for a while: make room on its disk", err}
+	case errors.Is(err, os.ErrNotExist):
+		return &Error{Damaged, fmt.Sprintf("%s is missing: %v", what, err), "build or fetch the image again", err}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

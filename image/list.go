@@ -1,0 +1,106 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"premix/store"
+	"premix/store/tree"
+)
+
+// Listed is an image as a store has it.
+type Listed struct {
+	Ref    tree.Ref
+	Tag    *tree.TagRecord // of its record; nil where it is damaged
+	Image  *Image          // nil where it is damaged
+	Inodes int64           // of the root
+	Bytes  int64           // of its files
+	Err    error           // the damage, nil if there is none to be seen
+}
+
+// List tells what images a store has, in order of names.
+func List(s *store.Store) ([]Listed, error) {
+	refs, err := s.Tags()
+	if err != nil {
+		return nil, err
+	}
+	var list []Listed
+	for _, ref := range refs {
+		name, ok := strings.CutPrefix(ref.Name, imagesPrefix)
+		if !ok {
+			continue
+		}
+		l := Listed{Ref: tree.Ref{Name: name, Tag: ref.Tag}}
+		if l.Image, l.Tag, l.Err = Load(s, l.Ref); l.Err == nil {
+			m, err := s.Manifest(l.Image.Root)
+			if l.Err = err; err == nil {
+				l.Inodes, l.Bytes = m.Inodes, m.Bytes
+			}
+		}
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+// Removed tells what was removed.
+type Removed struct {
+	Ref    tree.Ref
+	Layers int // tags of layers and chains that no image needs any more
+}
+
+// Remove takes an image's tags away, and those of all layers that no image needs.
+// Their objects go with the next gc. Where another image's record cannot be read,
+// no layer is touched, and the error says so.
+func Remove(ctx context.Context, s *store.Store, ref tree.Ref) (*Removed, error) {
+	unlock, err := s.Lock(ctx, lockName)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	was, err := s.Untag(ctx, RecordRef(ref))
+	if err != nil {
+		return nil, err
+	}
+	if !was {
+		return nil, &Error{Kind: Usage, Reason: "the store " + s.Dir() + " has no image " + ref.String(), Way: "premix image ls --store " + s.Dir() + " lists what is there"}
+	}
+	if _, err := s.Untag(ctx, ref); err != nil {
+		return nil, err
+	}
+	r := &Removed{Ref: ref}
+	list, err := List(s)
+	if err != nil {
+		return nil, err
+	}
+	needed := map[tree.Ref]bool{}
+	var damaged error
+	for _, l := range list {
+		if l.Image == nil {
+			damaged = errors.Join(damaged, l.Err)
+			continue
+		}
+		for _, y := range l.Image.Layers {
+			needed[LayerRef(y.DiffID)] = true
+			needed[ChainRef(y.ChainID)] = true
+		}
+	}
+	if damaged != nil {
+		return nil, &Error{Kind: Damaged, Reason: ref.String() + " is removed, but its layers stay: another image cannot be read: " + damaged.Error(), Way: "premix image ls names it: add that image again, or remove it", Err: damaged}
+	}
+	refs, err := s.Tags()
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range refs {
+		part := strings.HasPrefix(t.Name, layersPrefix) || strings.HasPrefix(t.Name, chainsPrefix)
+		if !part || needed[t] {
+			continue
+		}
+		if _, err := s.Untag(ctx, t); err != nil {
+			return nil, err
+		}
+		r.Layers++
+	}
+	return r, nil
+}

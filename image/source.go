@@ -1,0 +1,445 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"premix/store/tree"
+)
+
+// source is an image that was found, wherever it is.
+type source struct {
+	dir      string // a root that is there already; then nothing else is set
+	name     string // that it has itself, "" for none
+	config   []byte
+	manifest []byte // nil where there is none
+	layers   []blob // lowest first
+	far      bool   // a layer is to be fetched once, not read twice
+}
+
+// blob is a layer as its source has it.
+type blob struct {
+	diffID    string
+	digest    string // of what open gives, "" where only the diff id is known
+	size      int64  // of it, 0 where it is unknown
+	mediaType string
+	open      func() (io.ReadCloser, error)
+}
+
+func (b *blob) String() string { return "layer " + short(b.diffID) }
+
+// short is a digest as people see it.
+func short(digest string) string {
+	return fmt.Sprintf("%.19s", digest)
+}
+
+// find looks a source up. Nothing but manifest and configuration is read.
+func find(ctx context.Context, where string, platform v1.Platform) (*source, error) {
+	scheme, rest, _ := strings.Cut(where, ":")
+	switch {
+	case scheme == "oci" && !strings.HasPrefix(rest, "//"):
+		return findLayout(rest, platform)
+	case scheme == "docker-archive":
+		return findArchive(rest)
+	case scheme == "docker" && strings.HasPrefix(rest, "//"):
+		return findRemote(ctx, rest[2:], platform)
+	case scheme == "dir":
+		return findDir(rest)
+	}
+	st, err := os.Stat(where)
+	switch {
+	case err == nil && st.IsDir():
+		if _, err := os.Stat(filepath.Join(where, "oci-layout")); err == nil {
+			return nil, &Error{Kind: Usage, Reason: where + " is an OCI layout, not a root", Way: "oci:" + where + " adds the image in it, dir:" + where + " the directory as it is"}
+		}
+		return findDir(where)
+	case err == nil:
+		return nil, &Error{Kind: Usage, Reason: where + " is a file", Way: "docker-archive:" + where + " adds what docker save wrote"}
+	case strings.HasPrefix(where, "/") || strings.HasPrefix(where, "."):
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	return findRemote(ctx, where, platform)
+}
+
+const sourceWay = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/NAME:TAG, or a directory"
+
+func findDir(dir string) (*source, error) {
+	st, err := os.Stat(dir)
+	if err == nil && !st.IsDir() {
+		err = fmt.Errorf("%s is no directory", dir)
+	}
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	return &source{dir: dir}, nil
+}
+
+// findLayout finds an image in DIR, DIR:NAME or DIR@DIGEST.
+func findLayout(where string, platform v1.Platform) (*source, error) {
+	dir, pick := where, ""
+	if _, err := os.Stat(dir); err != nil {
+		if i := strings.LastIndexByte(where, '@'); i > 0 {
+			dir, pick = where[:i], where[i+1:]
+		} else if base := strings.LastIndexByte(where, '/'); strings.Contains(where[base+1:], ":") {
+			i := base + 1 + strings.IndexByte(where[base+1:], ':')
+			dir, pick = where[:i], where[i+1:]
+		}
+	}
+	l, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: %v", dir, err), Way: sourceWay, Err: err}
+	}
+	index, err := l.ImageIndex()
+	if err != nil {
+		return nil, explain("the layout's index", err)
+	}
+	im, desc, err := choose(index, platform, pick)
+	if err != nil {
+		return nil, err
+	}
+	s, err := fromImage(im, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	s.name = refName(desc)
+	return s, nil
+}
+
+// names that tools give an image in a layout.
+const (
+	refAnnotation        = "org.opencontainers.image.ref.name"
+	containerdAnnotation = "io.containerd.image.name"
+)
+
+func refName(d *v1.Descriptor) string {
+	for _, n := range []string{d.Annotations[containerdAnnotation], d.Annotations[refAnnotation]} {
+		if strings.Contains(n, ":") { // others are tags alone
+			return familiar(n)
+		}
+	}
+	return ""
+}
+
+// familiar is a reference without what Docker's own registry needs not.
+func familiar(ref string) string {
+	for _, p := range []string{"index.docker.io/", "docker.io/", "library/"} {
+		ref = strings.TrimPrefix(ref, p)
+	}
+	return ref
+}
+
+// choose finds the one image that is meant in an index and those within it.
+func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *v1.Descriptor, error) {
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, nil, explain("the index", err)
+	}
+	var fits, all []v1.Descriptor
+	for _, d := range m.Manifests {
+		if d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+			continue
+		}
+		if pick != "" && d.Digest.String() != pick && d.Annotations[refAnnotation] != pick && d.Annotations[containerdAnnotation] != pick {
+			continue
+		}
+		all = append(all, d)
+		if d.MediaType.IsIndex() || d.Platform == nil || d.Platform.Satisfies(platform) {
+			fits = append(fits, d)
+		}
+	}
+	var has []string
+	for _, d := range all {
+		if d.Platform != nil {
+			has = append(has, d.Platform.String())
+		} else {
+			has = append(has, d.Digest.String())
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
+	case len(fits) == 0:
+		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image for %s", platform), Way: "name one with --platform: " + strings.Join(has, ", ")}
+	case len(fits) > 1:
+		var names []string
+		for _, d := range fits {
+			names = append(names, cmpOr(d.Annotations[refAnnotation], d.Digest.String()))
+		}
+		return nil, nil, &Error{Kind: Usage, Reason: "there are several images: " + strings.Join(names, ", "), Way: "name one: oci:DIR:NAME or oci:DIR@DIGEST"}
+	}
+	d := fits[0]
+	if d.MediaType.IsIndex() {
+		sub, err := index.ImageIndex(d.Digest)
+		if err != nil {
+			return nil, nil, explain("index "+short(d.Digest.String()), err)
+		}
+		im, inner, err := choose(sub, platform, "")
+		if err == nil && inner.Annotations[refAnnotation] == "" {
+			inner.Annotations = d.Annotations
+		}
+		return im, inner, err
+	}
+	im, err := index.Image(d.Digest)
+	if err != nil {
+		return nil, nil, explain("manifest "+short(d.Digest.String()), err)
+	}
+	return im, &d, nil
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// fromImage takes an image with a manifest, whose digest is known.
+func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
+	s := &source{}
+	var err error
+	if s.manifest, err = im.RawManifest(); err != nil {
+		return nil, explain("manifest "+short(digest.String()), err)
+	}
+	if err := check("the manifest", s.manifest, digest.String()); err != nil {
+		return nil, err
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(s.manifest))
+	if err != nil {
+		return nil, &Error{Kind: Damaged, Reason: "the manifest is not one of OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+	}
+	if s.config, err = im.RawConfigFile(); err != nil {
+		return nil, explain("configuration "+short(m.Config.Digest.String()), err)
+	}
+	if err := check("the configuration", s.config, m.Config.Digest.String()); err != nil {
+		return nil, err
+	}
+	ids, err := diffIDs(s.config, len(m.Layers))
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range m.Layers {
+		b := blob{diffID: ids[i], digest: d.Digest.String(), size: d.Size, mediaType: string(d.MediaType)}
+		b.open = func() (io.ReadCloser, error) {
+			l, err := im.LayerByDigest(d.Digest)
+			if err != nil {
+				return nil, err
+			}
+			return l.Compressed()
+		}
+		s.layers = append(s.layers, b)
+	}
+	return s, nil
+}
+
+// diffIDs are those that a configuration lists, of which there must be n.
+func diffIDs(config []byte, n int) ([]string, error) {
+	c, err := parseConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.RootFS.DiffIDs) != n {
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration speaks of %d", n, len(c.RootFS.DiffIDs)), Way: "build or fetch the image again"}
+	}
+	var ids []string
+	for _, h := range c.RootFS.DiffIDs {
+		if raw, err := hex.DecodeString(h.Hex); h.Algorithm != "sha256" || err != nil || len(raw) != sha256.Size {
+			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is no SHA-256", h), Way: "build the image again with another tool"}
+		}
+		ids = append(ids, h.String())
+	}
+	return ids, nil
+}
+
+// check compares content with a digest.
+func check(what string, content []byte, digest string) error {
+	if got := sum(content); got != digest {
+		return wrongDigest(what, digest, got)
+	}
+	return nil
+}
+
+func sum(content []byte) string {
+	s := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(s[:])
+}
+
+func wrongDigest(what, want, got string) error {
+	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s has not the digest that the image says: it is %s, not %s", what, got, want), Way: "nothing was added; build or fetch the image again"}
+}
+
+// findArchive finds the image in FILE or FILE:NAME of docker save.
+func findArchive(where string) (*source, error) {
+	file, pick := where, ""
+	if _, err := os.Stat(file); err != nil {
+		if base := strings.LastIndexByte(where, '/'); strings.Contains(where[base+1:], ":") {
+			i := base + 1 + strings.IndexByte(where[base+1:], ':')
+			file, pick = where[:i], where[i+1:]
+		}
+	}
+	if _, err := os.Stat(file); err != nil {
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	opener := func() (io.ReadCloser, error) { return os.Open(file) }
+	list, err := tarball.LoadManifest(opener)
+	if err != nil {
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s is no archive of docker save: %v", file, err), Way: "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first", Err: err}
+	}
+	var tags []string
+	for _, d := range list {
+		tags = append(tags, d.RepoTags...)
+	}
+	var tag *name.Tag
+	switch {
+	case pick != "":
+		t, err := name.NewTag(pick)
+		if err != nil {
+			return nil, &Error{Kind: Usage, Reason: err.Error(), Way: "docker-archive:FILE:NAME:TAG", Err: err}
+		}
+		tag = &t
+	case len(list) > 1:
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there are several images in %s: %s", file, strings.Join(tags, ", ")), Way: "name one: docker-archive:" + file + ":NAME:TAG"}
+	}
+	im, err := tarball.Image(opener, tag)
+	if err != nil {
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s: %v", file, err), Way: "docker save it again", Err: err}
+	}
+	s := &source{}
+	if s.config, err = im.RawConfigFile(); err != nil {
+		return nil, explain("the image's configuration", err)
+	}
+	layers, err := im.Layers()
+	if err != nil {
+		return nil, explain("the image's layers", err)
+	}
+	ids, err := diffIDs(s.config, len(layers))
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range layers {
+		s.layers = append(s.layers, blob{diffID: ids[i], open: l.Uncompressed})
+	}
+	if pick != "" {
+		s.name = familiar(pick)
+	} else if len(tags) == 1 {
+		s.name = familiar(tags[0])
+	}
+	return s, nil
+}
+
+// findRemote finds an image in a registry.
+func findRemote(ctx context.Context, where string, platform v1.Platform) (*source, error) {
+	ref, err := name.ParseReference(where)
+	if err != nil {
+		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	}
+	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
+	if err != nil {
+		return nil, remoteError(ctx, ref, err)
+	}
+	im, err := desc.Image()
+	if err != nil {
+		return nil, remoteError(ctx, ref, err)
+	}
+	digest, err := im.Digest()
+	if err != nil {
+		return nil, remoteError(ctx, ref, err)
+	}
+	s, err := fromImage(im, digest)
+	if err != nil {
+		var known *Error
+		if errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, remoteError(ctx, ref, err)
+	}
+	s.far = true
+	for i := range s.layers {
+		open := s.layers[i].open
+		s.layers[i].open = func() (io.ReadCloser, error) {
+			r, err := open()
+			if err != nil {
+				return nil, remoteError(ctx, ref, err)
+			}
+			return r, nil
+		}
+	}
+	if tag, ok := ref.(name.Tag); ok {
+		s.name = familiar(tag.Name())
+	}
+	return s, nil
+}
+
+func remoteError(ctx context.Context, ref name.Reference, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", ref, err), Err: err,
+		Way: "see whether the registry can be reached; a source in a directory is written with ./ or dir:"}
+	var answer *transport.Error
+	if errors.As(err, &answer) {
+		switch {
+		case answer.StatusCode == 401 || answer.StatusCode == 403:
+			e.Way = "log in as for docker: credentials are taken from ~/.docker/config.json"
+		case answer.StatusCode == 404:
+			e.Kind, e.Way = Usage, "the registry answers and does not have it: check name and tag"
+		}
+	}
+	return e
+}
+
+// parsePlatform reads OS/ARCHITECTURE[/VARIANT]; "" is this machine's.
+func parsePlatform(s string) (v1.Platform, error) {
+	if s == "" {
+		return v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, nil
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is no platform", s), Way: "write it as in linux/amd64 or linux/arm64/v8"}
+	}
+	p := v1.Platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		p.Variant = parts[2]
+	}
+	return p, nil
+}
+
+// reference is the name of an image: that which is given, or its own.
+func reference(given *tree.Ref, own string) (tree.Ref, error) {
+	if given == nil {
+		if own == "" {
+			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", Way: "name it: premix image add SOURCE NAME:TAG"}
+		}
+		ref, err := tree.ParseRef(own)
+		if err != nil {
+			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name does not do here: %v", err), Way: "name it: premix image add SOURCE NAME:TAG", Err: err}
+		}
+		given = &ref
+	}
+	if given.Tag == "" {
+		return tree.Ref{}, &Error{Kind: Usage, Reason: given.String() + " names a digest", Way: "name a tag: " + given.Name + ":" + tree.DefaultTag}
+	}
+	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
+		if strings.HasPrefix(given.Name, p) {
+			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("no image can be named %s", given), Way: "names with " + p + " belong to parts of images: choose another one"}
+		}
+	}
+	return *given, nil
+}

@@ -288,7 +288,13 @@ func apply(ctx context.Context, b *blob, dir string, o layer.Options) (*layer.Ap
 	}
 	defer s.Close()
 	applied, err := layer.Apply(ctx, dir, s, o)
-	if err != nil {
+	var bad *layer.Error
+	var broken *Error
+	switch {
+	case errors.As(err, &bad), errors.As(err, &broken):
+		// That the layer is not the one that was meant says more.
+		return nil, cmp.Or(s.verifyRaw(), err)
+	case err != nil:
 		return nil, err
 	}
 	return applied, s.verify()

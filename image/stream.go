@@ -98,13 +98,21 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// verify compares all that was read, to the end of the archive, with the digests.
-func (s *stream) verify() error {
+// verifyRaw compares what the source gives, read to its end, with its digest.
+func (s *stream) verifyRaw() error {
 	if _, err := io.Copy(io.Discard, s.buffered); err != nil { // behind the compressed data
 		return err
 	}
 	if got := digestOf(s.rawSum); s.b.digest != "" && got != s.b.digest {
 		return wrongDigest(s.b.String(), s.b.digest, got)
+	}
+	return nil
+}
+
+// verify compares all that was read, to the end of the archive, with the digests.
+func (s *stream) verify() error {
+	if err := s.verifyRaw(); err != nil {
+		return err
 	}
 	if s.b.size > 0 && s.rawSize != s.b.size {
 		return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s has %d bytes, not %d", s.b, s.rawSize, s.b.size), Way: "nothing was added; build or fetch the image again"}

@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"premix/hotstart"
+	"premix/image/bundle"
 	"premix/node"
 )
 
@@ -14,6 +15,9 @@ func main() {
 	// A stage is this binary, executed again to stand between premix and a tool.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
+	}
+	if len(os.Args) == 3 && os.Args[1] == bundle.StageArg {
+		os.Exit(bundle.Main(os.Args[2]))
 	}
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
 		os.Exit(node.Main(os.Args[1], version))

@@ -154,6 +154,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PATH", filepath.Dir(binary)+":"+os.Getenv("PATH"))
 			env.Setenv("PREMIX_HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("PREMIX_TESTDATA", os.Getenv("PREMIX_TESTDATA"))
 			// A script that failed has not stopped the node that it started.
 			env.Defer(func() {
 				stop := exec.Command(binary, "node", "stop", "--lazy")
@@ -171,6 +172,12 @@ func TestScripts(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "fork":
 				return canFork(), nil
+			case "runc":
+				_, err := exec.LookPath("runc")
+				return err == nil, nil
+			case "busybox":
+				_, err := os.Stat(filepath.Join(os.Getenv("PREMIX_TESTDATA"), "oci/latest/glibc/amd64/rootfs.tar.gz"))
+				return os.Getenv("PREMIX_TESTDATA") != "" && err == nil, nil
 			case "fuse":
 				_, err := os.Stat("/dev/fuse")
 				return err == nil, nil

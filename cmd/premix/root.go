@@ -15,6 +15,7 @@ import (
 	"premix/engine"
 	"premix/engine/local"
 	"premix/hotstart"
+	"premix/image"
 	"premix/node"
 	"premix/recipe"
 	"premix/record"
@@ -92,7 +93,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -127,6 +128,10 @@ type message struct {
 // messages are what an error says to people.
 func messages(err error) []message {
 	code := exitCode(err)
+	var status *commandStatus
+	if errors.As(err, &status) {
+		return nil // it has said itself what there was to say
+	}
 	var problems recipe.Problems
 	if errors.As(err, &problems) {
 		var list []message
@@ -205,6 +210,8 @@ func exitCode(err error) int {
 		untrusted   *trust.UntrustedError
 		rollback    *trust.RollbackError
 		older       *store.OlderError
+		bad         *image.Error
+		status      *commandStatus
 	)
 	switch {
 	case err == nil:
@@ -215,6 +222,10 @@ func exitCode(err error) int {
 		return exitSignal + int(cut.signal)
 	case errors.As(err, &refused):
 		return nodeExit(refused.Kind)
+	case errors.As(err, &status):
+		return status.code
+	case errors.As(err, &bad):
+		return imageExit(bad.Kind)
 	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage

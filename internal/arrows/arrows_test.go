@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -42,6 +42,17 @@ var rooms = map[string]room{
 	},
 	"recipes": {
 		imports: []string{"recipe", "hotstart"},
+	},
+	"image": {
+		imports: []string{"image/layer", "store", "store/tree", "store/object"},
+		modules: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"},
+	},
+	"image/bundle": {
+		imports: []string{"image"},
+		modules: []string{"github.com/google/go-containerregistry", "github.com/moby/profiles", "github.com/opencontainers/runtime-spec", "golang.org/x/sys", "golang.org/x/term"},
+	},
+	"image/layer": {
+		modules: []string{"golang.org/x/sys"},
 	},
 	"store": {
 		imports: []string{"store/chunker", "store/erofs", "store/tree", "store/object"},
@@ -137,6 +148,7 @@ var rooms = map[string]room{
 var testRooms = []string{"internal/awkward", "internal/faulty"}
 
 var testModules = []string{
+	"github.com/containerd/containerd",       // pkg/archive
 	"github.com/google/go-containerregistry", // registry
 	"github.com/hanwen/go-fuse",              // posixtest
 	"github.com/rogpeppe/go-internal",

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/image"
+)
+
+func (a *app) imageCommand() *cobra.Command {
+	o := &storeFlags{}
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Bring container images into a store",
+		Long: `An image in a store is a handful of trees: one for each layer, which images share, and
+one for the root that a container sees.
+
+  premix image add --store /srv/store oci:./star-layout biodepot/star:2.7
+  premix exec --store /srv/store biodepot/star:2.7 -- STAR --version`,
+		Args: arguments("a command, as listed by premix image --help,"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "image "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.PersistentFlags().StringVar(&o.dir, "store", "", "the store's directory (default: $PREMIX_STORE)")
+	cmd.PersistentFlags().StringVar(&o.key, "key", "", "file of the private key (default: $PREMIX_HOME/keys/ID.key)")
+	cmd.AddCommand(a.imageAdd(o), a.imageLs(o), a.imageRm(o))
+	return cmd
+}
+
+// imageExit is the exit code of an error about an image.
+func imageExit(k image.Kind) int {
+	switch k {
+	case image.Unavailable:
+		return exitUnavailable
+	case image.Damaged:
+		return exitFailed
+	case image.Unreachable:
+		return exitOrigin
+	case image.Disk:
+		return exitDirectory
+	}
+	return exitUsage
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/image"
+	"premix/store"
+	"premix/store/tree"
+)
+
+// addedRow is what image add prints.
+type addedRow struct {
+	Ref       string        `json:"ref"`
+	Image     string        `json:"image"` // digest of the record: it stands for the image as a whole
+	Root      string        `json:"root"`  // tree
+	Config    string        `json:"config"`
+	Platform  string        `json:"platform"`
+	Layers    []image.Layer `json:"layers"`
+	Serial    int64         `json:"serial"`
+	Unchanged bool          `json:"unchanged"` // the tag stood for this image already
+	Unpacked  int           `json:"unpacked"`  // layers that the store did not have
+	Written   int64         `json:"written"`   // bytes of new objects
+	Seconds   float64       `json:"seconds"`
+}
+
+func (a *app) imageAdd(o *storeFlags) *cobra.Command {
+	var opt image.Options
+	var maxBytes memoryFlag
+	var noSync bool
+	cmd := &cobra.Command{
+		Use:   "add SOURCE [NAME:TAG]",
+		Short: "Add an image, unmodified, from a registry, an archive, a layout or a directory",
+		Long: `Add an image and let NAME:TAG, or its own name, stand for it. SOURCE is one of
+
+  oci:DIR, oci:DIR:NAME, oci:DIR@DIGEST   an OCI layout, as skopeo and buildah write it
+  docker-archive:FILE[:NAME:TAG]          what docker save wrote
+  docker://REGISTRY/NAME:TAG              an image in a registry; docker:// may be left out
+  dir:DIR, ./DIR, /DIR                    a root, unpacked already
+
+Layers become trees of their own, unpacked as containerd unpacks them; those that the
+store has are not unpacked again. All digests are verified before a tag changes.
+Credentials for registries are those of docker login.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return nil
+			}
+			return arguments("SOURCE")(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			var ref *tree.Ref
+			if len(args) == 2 {
+				r, err := reference(args[1])
+				if err != nil {
+					return err
+				}
+				ref = &r
+			}
+			s, err := o.openWith(store.Options{Home: store.Home(), Unsynced: noSync})
+			if err != nil {
+				return err
+			}
+			if opt.Key, err = s.Key(o.key); err != nil {
+				return err
+			}
+			opt.MaxBytes, opt.Progress = int64(maxBytes), &image.Progress{}
+			ctx, done := storeContext()
+			defer done()
+			stop := a.bar(func() string { return addLine(opt.Progress) })
+			added, err := image.Add(ctx, s, args[0], ref, opt)
+			stop()
+			if err != nil {
+				return err
+			}
+			r := added.Record
+			row := addedRow{
+				Ref: added.Ref.String(), Image: added.Digest.String(), Root: r.Root.String(), Config: r.Config, Platform: platformOf(&r),
+				Layers: r.Layers, Serial: added.Serial, Unchanged: added.Unchanged, Unpacked: added.Unpacked, Written: added.Written, Seconds: added.Took.Seconds(),
+			}
+			if a.json {
+				return a.printJSON(row)
+			}
+			what := fmt.Sprintf("serial %d", row.Serial)
+			if row.Unchanged {
+				what += ", as before"
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s is image %s (%s)\n%s, %d layers, %d of them new; root %s; %s written; %.1f s\n",
+				row.Ref, row.Image, what, row.Platform, len(row.Layers), row.Unpacked, row.Root[:12], size(row.Written), row.Seconds)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&opt.Platform, "platform", "", "which image of several, as in linux/arm64 (default: this machine's)")
+	f.Var(&maxBytes, "max-bytes", "refuse an image that unpacks to more (default 256G)")
+	f.Int64Var(&opt.MaxEntries, "max-entries", image.DefaultEntries, "refuse an image with more files, directories and links")
+	f.BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")
+	return cmd
+}
+
+func platformOf(r *image.Record) string {
+	p := r.OS + "/" + r.Architecture
+	if r.Variant != "" {
+		p += "/" + r.Variant
+	}
+	return p
+}
+
+// addLine is how far an add is.
+func addLine(p *image.Progress) string {
+	done, all := p.DoneLayers.Load(), p.Layers.Load()
+	if all == 0 {
+		return "looking"
+	}
+	line := fmt.Sprintf("%s %d of %d layers", share(done, all), done, all)
+	if n := p.Fetched.Load(); n > 0 {
+		line += ", " + size(n) + " fetched"
+	}
+	return line
+}

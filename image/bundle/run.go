@@ -1,0 +1,327 @@
+package bundle
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"premix/image"
+)
+
+// StageArg is the first argument of a stage.
+const StageArg = "__exec"
+
+// The networks that a command may have.
+const (
+	NetworkHost = "host"
+	NetworkNone = "none"
+)
+
+// Bind is a directory or file of the host that a command sees.
+type Bind struct {
+	Source   string // absolute
+	Target   string // absolute, in the image
+	ReadOnly bool
+}
+
+// Request says what is run, and how.
+type Request struct {
+	Image   *image.Image
+	Root    string   // where the image's root is mounted
+	Command []string // none: the image's own
+	Env     []string // NAME=VALUE, besides the image's
+	User    string   // "": the image's
+	Workdir string   // "": the image's
+	Binds   []Bind
+	Network string // one of the above
+	// Scratch is a directory on a disk for what the command writes in the root; ""
+	// for memory.
+	Scratch string
+
+	Terminal bool // set by Run
+}
+
+// stage.json
+type order struct {
+	Request Request
+	Runc    string
+	ID      string // of the container, and the name of its cgroup
+	Scratch string // made for this bundle, "" for a tmpfs
+}
+
+// Run runs a command in the foreground and returns its exit status, 128 and the
+// signal's number where one ended it. Standard input, output and error are
+// premix' own. Bundles lie in dir, which is made if it is missing. An error is
+// one of what comes before the command.
+func Run(dir string, r Request) (status int, err error) {
+	runc, err := runtimePath()
+	if err != nil {
+		return 0, err
+	}
+	if a := r.Image.Architecture; a != "" && a != runtime.GOARCH {
+		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is one for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the one for it"}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
+	b, lock, err := begin(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Close()
+	o := &order{Request: r, Runc: runc, ID: "premix-" + strconv.Itoa(os.Getpid()) + "." + filepath.Base(b)}
+	o.Request.Terminal = term.IsTerminal(0) && term.IsTerminal(1)
+	if r.Scratch != "" {
+		if o.Scratch, err = filepath.Abs(filepath.Join(r.Scratch, o.ID)); err != nil {
+			return 0, err
+		}
+	}
+	defer func() { err = errors.Join(err, clear(b)) }()
+	if err := writeJSON(filepath.Join(b, "stage.json"), o); err != nil {
+		return 0, err
+	}
+	if o.Scratch != "" {
+		// After stage.json, which tells a later premix what to remove.
+		if err := os.Mkdir(o.Scratch, 0o700); err != nil {
+			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), Way: "--scratch names a directory that is there", Err: err}
+		}
+	}
+	return start(b, lock)
+}
+
+// Possible tells why a command cannot be run here, before anything is mounted.
+func Possible() error {
+	_, err := runtimePath()
+	return err
+}
+
+func runtimePath() (string, error) {
+	if os.Geteuid() != 0 {
+		return "", &image.Error{Kind: image.Unavailable, Reason: "only root can run a command in an image", Way: "sudo premix exec ..."}
+	}
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		return "", &image.Error{Kind: image.Unavailable, Reason: "runc is not on PATH", Way: "sudo apt-get install -y --no-install-recommends runc", Err: err}
+	}
+	return runc, nil
+}
+
+// start starts the stage and waits for it.
+func start(b string, lock *os.File) (int, error) {
+	report, reporter, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer report.Close()
+	tty := term.IsTerminal(0)
+	stage := exec.Command("/proc/self/exe", StageArg, b)
+	stage.Args[0] = os.Args[0]
+	stage.Stdin, stage.Stdout, stage.Stderr = os.Stdin, os.Stdout, os.Stderr
+	stage.ExtraFiles = []*os.File{reporter, lock}
+	stage.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+		Pdeathsig:  unix.SIGKILL,
+		// Ctrl-C reaches a foreground group as a whole, and would count twice. A
+		// process that is not of the foreground cannot read from a terminal.
+		Setpgid: !tty,
+	}
+	// The parent of PDEATHSIG is a thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	err = stage.Start()
+	reporter.Close()
+	if err != nil {
+		return 0, fmt.Errorf("start a stage in namespaces of its own: %w", err)
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if tty && (s == unix.SIGINT || s == unix.SIGQUIT) {
+					continue // from the terminal: the stage has it too
+				}
+				_ = stage.Process.Signal(s) // it may have ended
+			case <-done:
+				return
+			}
+		}
+	}()
+	said, err := io.ReadAll(report)
+	if err != nil {
+		return 0, err
+	}
+	werr := stage.Wait()
+	if len(said) > 0 {
+		var e image.Error
+		if err := json.Unmarshal(said, &e); err != nil {
+			return 0, fmt.Errorf("stage: %s", said)
+		}
+		return 0, &e
+	}
+	var exit *exec.ExitError
+	if werr != nil && !errors.As(werr, &exit) {
+		return 0, werr
+	}
+	state, ok := stage.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && state.Signaled() {
+		return 128 + int(state.Signal()), nil
+	}
+	return stage.ProcessState.ExitCode(), nil
+}
+
+// forwarded are the signals that a command gets when premix gets them.
+var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM}
+
+func takeLock(b string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(b, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// begin makes a bundle and takes its lock, after it has cleared away what a premix
+// that was killed has left. The directory's own lock is held meanwhile: a bundle
+// whose lock can be had then is a dead one.
+func begin(dir string) (b string, lock *os.File, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	defer d.Close()
+	if err := flock(d, unix.LOCK_EX); err != nil {
+		return "", nil, err
+	}
+	list, err := d.ReadDir(-1)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, e := range list {
+		old := filepath.Join(dir, e.Name())
+		if lock, err := takeLock(old); err == nil {
+			// What cannot be taken away stays for the next time.
+			_ = clear(old)
+			lock.Close()
+		}
+	}
+	b = filepath.Join(dir, rand.Text())
+	if err := os.Mkdir(b, 0o700); err != nil {
+		return "", nil, err
+	}
+	lock, err = takeLock(b)
+	return b, lock, err
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// clear takes a bundle away, whose processes are dead.
+func clear(b string) error {
+	err := errors.Join(clearCgroups(b), clearScratch(b))
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(b)
+}
+
+func clearScratch(b string) error {
+	content, err := os.ReadFile(filepath.Join(b, "stage.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var o order
+	if err := json.Unmarshal(content, &o); err != nil || o.Scratch == "" {
+		return nil // cut off: there is no scratch directory yet
+	}
+	return os.RemoveAll(o.Scratch)
+}
+
+// clearCgroups removes the cgroups that runc noted in its state. runc has removed
+// both if it came to its end.
+func clearCgroups(b string) error {
+	states, err := filepath.Glob(filepath.Join(b, "runc", "*", "state.json"))
+	if err != nil {
+		return err
+	}
+	for _, file := range states {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var state struct {
+			Paths map[string]string `json:"cgroup_paths"`
+		}
+		if err := json.Unmarshal(content, &state); err != nil {
+			continue
+		}
+		for _, dir := range state.Paths {
+			if !strings.HasPrefix(filepath.Base(dir), "premix-") {
+				continue
+			}
+			if err := removeCgroup(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeCgroup removes a cgroup and those below. The last processes of a namespace
+// that was killed may take a moment.
+func removeCgroup(dir string) error {
+	var err error
+	for range 100 {
+		subs, globErr := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
+		if globErr != nil {
+			return globErr
+		}
+		for _, s := range subs {
+			_ = os.Remove(filepath.Dir(s))
+		}
+		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
+
+func writeJSON(path string, v any) error {
+	content, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o600)
+}

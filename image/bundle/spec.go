@@ -1,0 +1,165 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"premix/image"
+)
+
+// capabilities are those that docker and containerd give to root in a container.
+var capabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
+	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+}
+
+// usualPath is where commands are looked for in an image that does not say.
+const usualPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// spec makes the runtime's configuration. The root is mounted at root.
+func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
+	s := &specs.Spec{
+		Version: "1.0.2", // of the specification that runc 1.1 knows
+		Root:    &specs.Root{Path: root},
+		Mounts:  mounts(),
+		Linux: &specs.Linux{
+			CgroupsPath:   cgroup,
+			Namespaces:    []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.MountNamespace}, {Type: specs.CgroupNamespace}},
+			Resources:     &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
+			MaskedPaths:   []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"},
+			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+		},
+	}
+	if err := r.process(s, root); err != nil {
+		return nil, err
+	}
+	if r.Network == NetworkNone {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace}, specs.LinuxNamespace{Type: specs.UTSNamespace})
+		s.Hostname = "premix"
+	} else {
+		// Names are looked up as on the host.
+		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
+			if real, err := os.Stat(file); err == nil && real.Mode().IsRegular() {
+				s.Mounts = append(s.Mounts, specs.Mount{Destination: file, Type: "bind", Source: file, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
+			}
+		}
+	}
+	for _, b := range r.Binds {
+		how := "rw"
+		if b.ReadOnly {
+			how = "ro"
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: b.Target, Type: "bind", Source: b.Source, Options: []string{"rbind", "rprivate", "nosuid", "nodev", how}})
+	}
+	var err error
+	if s.Linux.Seccomp, err = seccomp.GetDefaultProfile(s); err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	return s, nil
+}
+
+// process fills in what is executed.
+func (r *Request) process(s *specs.Spec, root string) error {
+	set := &r.Image.Settings
+	p := &specs.Process{Terminal: r.Terminal, Cwd: "/", Args: r.Command}
+	s.Process = p
+	if len(p.Args) == 0 {
+		p.Args = slices.Concat(set.Entrypoint, set.Cmd)
+	}
+	if len(p.Args) == 0 {
+		return &image.Error{Kind: image.Usage, Reason: "the image names no command", Way: "name one: premix exec IMAGE -- CMD"}
+	}
+	who := set.User
+	if r.User != "" {
+		who = r.User
+	}
+	var home string
+	var err error
+	if p.User, home, err = user(root, who); err != nil {
+		return err
+	}
+	var env []string
+	for _, e := range slices.Concat([]string{usualPath, "HOME=" + home}, set.Env, r.Env) {
+		name, _, _ := strings.Cut(e, "=")
+		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		env = append(env, e)
+	}
+	p.Env = env
+	if r.Terminal {
+		p.Env = append(p.Env, "TERM="+os.Getenv("TERM"))
+	}
+	for _, dir := range []string{set.WorkingDir, r.Workdir} {
+		if dir != "" {
+			p.Cwd = path.Join("/", dir)
+		}
+	}
+	p.Capabilities = &specs.LinuxCapabilities{Bounding: capabilities}
+	if p.User.UID == 0 {
+		p.Capabilities.Effective, p.Capabilities.Permitted = capabilities, capabilities
+	}
+	return r.findCommand(root, p)
+}
+
+// findCommand sees whether there is such a command, so that it can be told in
+// words. What a bind mount brings is not seen here.
+func (r *Request) findCommand(root string, p *specs.Process) error {
+	if len(r.Binds) > 0 {
+		return nil
+	}
+	name := p.Args[0]
+	var tries []string
+	switch {
+	case strings.HasPrefix(name, "/"):
+		tries = []string{name}
+	case strings.Contains(name, "/"):
+		tries = []string{path.Join(p.Cwd, name)}
+	default:
+		for _, e := range p.Env {
+			if list, ok := strings.CutPrefix(e, "PATH="); ok {
+				for dir := range strings.SplitSeq(list, ":") {
+					tries = append(tries, path.Join(p.Cwd, dir, name))
+					if path.IsAbs(dir) {
+						tries[len(tries)-1] = path.Join(dir, name)
+					}
+				}
+			}
+		}
+	}
+	for _, t := range tries {
+		f, err := openIn(root, strings.TrimPrefix(t, "/"), unix.O_PATH)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return nil // the runtime says what it is
+		}
+		st, err := f.Stat()
+		f.Close()
+		if err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return nil
+		}
+	}
+	return &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "a command is looked for in the image, in " + strings.Join(tries, ", ")}
+}
+
+// mounts are those of every container.
+func mounts() []specs.Mount {
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
+	}
+}

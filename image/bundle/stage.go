@@ -1,0 +1,134 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"premix/image"
+)
+
+// Descriptors of a stage.
+const (
+	reportFD = 3 // for an error, as JSON
+	lockFD   = 4
+)
+
+// Main is main for a stage, which is PID 1 of its namespace, and returns its exit
+// status: that of the command.
+func Main(b string) int {
+	unix.CloseOnExec(reportFD)
+	unix.CloseOnExec(lockFD)
+	report := os.NewFile(reportFD, "report")
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	cmd, err := prepare(b)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		var e *image.Error
+		if !errors.As(err, &e) {
+			e = &image.Error{Kind: image.Unavailable, Reason: err.Error(), Way: "premix exec needs namespaces, overlayfs and cgroups: see dmesg for what the kernel refused"}
+		}
+		// Err holds whatever was wrapped, which need not have a JSON form.
+		_ = json.NewEncoder(report).Encode(image.Error{Kind: e.Kind, Reason: e.Reason, Way: e.Way})
+		return 1
+	}
+	report.Close()
+	go func() {
+		for s := range signals {
+			_ = cmd.Process.Signal(s) // it may have ended
+		}
+	}()
+	if err := cmd.Wait(); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			return 1
+		}
+		if code := exit.ExitCode(); code >= 0 {
+			return code
+		}
+		return 128 + int(unix.SIGKILL) // runc itself was killed
+	}
+	return 0
+}
+
+// prepare mounts the root and makes what runs the container.
+func prepare(b string) (*exec.Cmd, error) {
+	content, err := os.ReadFile(filepath.Join(b, "stage.json"))
+	if err != nil {
+		return nil, err
+	}
+	var o order
+	if err := json.Unmarshal(content, &o); err != nil {
+		return nil, err
+	}
+	// Mounts of here are not seen there, but what is unmounted there goes here too.
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return nil, fmt.Errorf("mount namespace: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return nil, fmt.Errorf("mount /proc: %w", err)
+	}
+	root := filepath.Join(b, "root")
+	if err := o.mountRoot(b, root); err != nil {
+		return nil, err
+	}
+	s, err := o.Request.spec(root, o.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeJSON(filepath.Join(b, "config.json"), s); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(o.Runc, "--root", filepath.Join(b, "runc"), "run", "--bundle", b, o.ID)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd, nil
+}
+
+// mountRoot mounts what the command sees as "/".
+func (o *order) mountRoot(b, root string) error {
+	rw := o.Scratch
+	if rw == "" {
+		rw = filepath.Join(b, "rw")
+		if err := os.Mkdir(rw, 0o700); err != nil {
+			return err
+		}
+		if err := unix.Mount("premix", rw, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
+			return fmt.Errorf("mount a tmpfs: %w", err)
+		}
+	}
+	upper, work := filepath.Join(rw, "upper"), filepath.Join(rw, "work")
+	for _, d := range []string{upper, work, root} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	// The upper directory's own mode is that of "/".
+	if err := os.Chmod(upper, 0o755); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(o.Request.Root), escape(upper), escape(work))
+	if err := unix.Mount("premix", root, "overlay", unix.MS_NODEV, options); err != nil {
+		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), Way: "the kernel needs overlayfs (modprobe overlay)", Err: err}
+		if o.Scratch != "" {
+			e.Way += ", and --scratch a filesystem that can be its upper one, such as ext4 or xfs"
+		}
+		return e
+	}
+	return nil
+}
+
+// escape quotes what overlayfs would take for the end of a path.
+func escape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`).Replace(path)
+}

@@ -272,14 +272,18 @@ func TestNoSpaceWhileWriting(t *testing.T) {
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
+	settle(t, c) // a reader has its bytes before they are written
 	// /dev/full fails every write with ENOSPC.
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.imageMu.Lock()
 	im := tr.image.Load()
+	if im == nil {
+		t.Fatalf("nothing was kept: %+v", tr.Stats())
+	}
 	real := im.f
+	tr.imageMu.Lock()
 	tr.image.Store(&image{path: im.path, f: full, present: im.present, vol: im.vol})
 	tr.imageMu.Unlock()
 	for i := 10; i < 20; i++ {

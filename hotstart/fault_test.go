@@ -519,7 +519,7 @@ func TestKilledPremix(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			before := mounts(t)
+			before := mounts(t, dir)
 			for round := range rounds {
 				sign := fmt.Sprintf("PREMIX_TEST_VICTIMS=%s-%d-%d", kind, os.Getpid(), round)
 				cmd := exec.Command(self)
@@ -537,7 +537,7 @@ func TestKilledPremix(t *testing.T) {
 				}
 				eventually(t, "no process is left", func() bool { return len(processesWith(t, sign)) == 0 })
 			}
-			if after := mounts(t); after != before {
+			if after := mounts(t, dir); after != before {
 				t.Errorf("mounts changed:\n%s", after)
 			}
 			// What was left on disk does not disturb the next run.

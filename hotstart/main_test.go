@@ -251,9 +251,21 @@ func processesWith(t *testing.T, mark string) []string {
 	return found
 }
 
-func mounts(t *testing.T) string {
+// mounts lists what is mounted where stages mount something: at /proc, at the
+// fixed places, and in dir, where the tasks are. The rest of the machine's mounts
+// may change at any time, and other packages' tests do change them.
+func mounts(t *testing.T, dir string) string {
 	t.Helper()
-	return read(t, "/proc/self/mounts")
+	var ours strings.Builder
+	for line := range strings.Lines(read(t, "/proc/self/mounts")) {
+		at := strings.Fields(line)[1]
+		for _, place := range []string{"/proc", FixedDir, logDir, dir} {
+			if at == place || place != "/proc" && strings.HasPrefix(at, place+"/") {
+				ours.WriteString(line)
+			}
+		}
+	}
+	return ours.String()
 }
 
 func wantUnavailable(t *testing.T, err error, kind Kind, reason string) {

@@ -166,11 +166,11 @@ func TestExit(t *testing.T) {
 func TestLeavesNothing(t *testing.T) {
 	for _, kind := range kindsHere() {
 		t.Run(string(kind), func(t *testing.T) {
-			before := mounts(t)
 			spec := newSpec("-m", "2", "input")
 			mark := fmt.Sprintf("PREMIX_TEST_MARK=%s-%d", kind, os.Getpid())
 			spec.Env = append(spec.Env, mark)
 			b := newBench(t, spec, kind)
+			before := mounts(t, b.dir)
 			b.mustPrepare("sum\n")
 			if r := b.run("fork\nsum\n"); !r.exit.OK() {
 				t.Fatalf("exit %+v", r.exit)
@@ -185,7 +185,7 @@ func TestLeavesNothing(t *testing.T) {
 			}
 			p.Wait()
 			eventually(t, "no process is left", func() bool { return len(processesWith(t, mark)) == 0 })
-			if after := mounts(t); after != before {
+			if after := mounts(t, b.dir); after != before {
 				t.Errorf("mounts changed:\n%s", after)
 			}
 		})
@@ -442,7 +442,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=2m",
+	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=10m", // with PREMIX_SOAK
 		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestNoFork|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch)$")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)

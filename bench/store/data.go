@@ -84,8 +84,12 @@ const packages = "python3-numpy,samtools,r-base-core"
 // of an image do: the second adds packages, the third has updates.
 func (l *lab) root(ctx context.Context, version int) (tree, error) {
 	const release = "bookworm"
-	stable := "deb http://deb.debian.org/debian " + release + " main"
 	return l.tree(fmt.Sprintf("root-v%d", version), func(dir string) error {
+		mirrors, err := debianMirrors(ctx, release)
+		if err != nil {
+			return err
+		}
+		stable := "deb " + mirrors[release] + " " + release + " main"
 		if version == 1 {
 			return run(nil, command(ctx, "mmdebstrap", "--variant=minbase", "--include="+packages,
 				"--aptopt=APT::Install-Recommends false", "--customize-hook=rm -rf $1/var/lib/apt/lists/* $1/var/cache/apt/*.bin",
@@ -100,8 +104,11 @@ func (l *lab) root(ctx context.Context, version int) (tree, error) {
 		}
 		sources, what := stable+"\n", "apt-get install -y --no-install-recommends bwa minimap2 python3-pandas"
 		if version == 3 {
-			sources += "deb http://deb.debian.org/debian-security " + release + "-security main\n" +
-				"deb http://deb.debian.org/debian " + release + "-updates main\n"
+			for _, suite := range []string{release + "-security", release + "-updates"} {
+				if uri := mirrors[suite]; uri != "" {
+					sources += "deb " + uri + " " + suite + " main\n"
+				}
+			}
 			what = "apt-get dist-upgrade -y"
 		}
 		if err := os.WriteFile(filepath.Join(dir, "etc/apt/sources.list"), []byte(sources), 0o644); err != nil {
@@ -116,6 +123,25 @@ rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin
 `
 		return run(nil, command(ctx, "unshare", "--mount", "sh", "-c", script, "sh", dir, what))
 	})
+}
+
+// debianMirrors tells, for each suite of a release, the mirror that this machine's
+// apt is configured with.
+func debianMirrors(ctx context.Context, release string) (map[string]string, error) {
+	out, err := command(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask apt for its mirrors: %w", err)
+	}
+	mirrors := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) == 2 && mirrors[f[0]] == "" {
+			mirrors[f[0]] = f[1]
+		}
+	}
+	if mirrors[release] == "" {
+		return nil, fmt.Errorf("apt has no mirror of Debian %s: run apt-get update, or on Debian %s", release, release)
+	}
+	return mirrors, nil
 }
 
 // tree makes a tree once, and the list of its files.

@@ -35,7 +35,7 @@
 // all of them, and a figure is a median. Figures are printed as tables and
 // written as JSON Lines to results.jsonl in the work directory, see package
 // figures. Data and peers are made once and kept there: the trees by
-// mmdebstrap(1) from the mirrors that sources.list(5) names, or Debian's own.
+// mmdebstrap(1) from the mirrors that apt is configured with.
 //
 // # Peers
 //
@@ -44,6 +44,6 @@
 // nydus takes part where nydusd and nydus-image are found on PATH or in the
 // directory given by -nydus: its project publishes no crate and no Debian package.
 //
-// CVMFS does not take part: Debian has no package of it, and it is built by its
-// own project's means only, with a dozen bundled libraries.
+// CVMFS does not take part: Debian has no package of it, and its source builds only
+// with a dozen libraries that its project downloads meanwhile.
 package main

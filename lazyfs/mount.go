@@ -50,8 +50,9 @@ func (b *Backend) String() string { return string(*b) }
 // The kernel reads ahead as far, in KiB. A chunk has a mean of 256 KiB, and image
 // files are read in rows of them.
 const (
-	readAhead       = 1024
-	readAheadRecord = 16 // what is recorded should be what was asked for
+	readAhead         = 1024
+	readAheadProfiled = 32 // the profile knows better which chunks are wanted
+	readAheadRecord   = 16 // what is recorded should be what was asked for
 )
 
 // Options of a mount.
@@ -70,6 +71,9 @@ type Options struct {
 	// Record is for a mount whose touches are recorded: it reads ahead little, and
 	// everything comes from the Image.
 	Record bool
+	// Profiled is for a mount whose first reader is known to want certain chunks, which
+	// are being fetched: it reads ahead little until [Mount.ReadFar].
+	Profiled bool
 	// At is a directory at which the FUSE file system of the tree is mounted instead
 	// of below Dir, for users who cannot make bind mounts of it. Only FUSE can.
 	At string
@@ -88,6 +92,7 @@ type Mount struct {
 	backend Backend
 	reason  string
 	server  *fuse.Server // nil for File
+	bdi     string       // where the kernel keeps the settings of an EROFS; "" where that isn't known
 }
 
 // UnavailableError says that no backend works here.
@@ -214,10 +219,34 @@ func treePath(dir string) string  { return filepath.Join(dir, "tree") }
 func imagePath(dir string) string { return filepath.Join(dir, "image") }
 
 func (m *Mount) readAhead() int {
-	if m.o.Record {
+	switch {
+	case m.o.Record:
 		return readAheadRecord
+	case m.o.Profiled:
+		return readAheadProfiled
 	}
 	return readAhead
+}
+
+// ReadFar ends Options.Profiled: files that are opened from now on are read ahead
+// as usual. The kernel goes on with those that are open as before. Where the mount
+// is one of a process that has died, and EROFS, nothing changes.
+func (m *Mount) ReadFar() {
+	if m.o.Record || !m.o.Profiled {
+		return
+	}
+	bdi := m.bdi
+	if m.backend == FUSE {
+		// Nothing is asked of this process, which serves the answer.
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, m.Path(), unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &st); err != nil {
+			return
+		}
+		bdi = fmt.Sprintf("/sys/class/bdi/%d:%d", st.Dev_major, st.Dev_minor)
+	}
+	if bdi != "" {
+		writeReadAhead(bdi, readAhead)
+	}
 }
 
 func (m *Mount) fuseOptions() fuse.Options {
@@ -279,7 +308,12 @@ func (m *Mount) erofs(source, options string) error {
 	if err := m.o.Kernel.Mount(source, path, "erofs", flags, options); err != nil {
 		return err
 	}
-	setReadAhead(before, m.readAhead())
+	for _, dir := range erofsDevices() {
+		if !slices.Contains(before, dir) {
+			m.bdi = dir
+			writeReadAhead(dir, m.readAhead())
+		}
+	}
 	return nil
 }
 
@@ -316,16 +350,11 @@ func erofsDevices() []string {
 	return list
 }
 
-// setReadAhead sets how far the kernel reads ahead in a file system that was not
-// there before. Should somebody have mounted another EROFS at the same moment, it
-// reads ahead as far; where nothing can be set, reading is slower: neither is an
-// error.
-func setReadAhead(before []string, kib int) {
-	for _, dir := range erofsDevices() {
-		if !slices.Contains(before, dir) {
-			_ = os.WriteFile(dir+"/read_ahead_kb", []byte(strconv.Itoa(kib)), 0)
-		}
-	}
+// writeReadAhead sets how far the kernel reads ahead. Should somebody have mounted
+// another EROFS at the same moment as this one, it reads ahead as far; where nothing
+// can be set, reading is slower: neither is an error.
+func writeReadAhead(bdi string, kib int) {
+	_ = os.WriteFile(bdi+"/read_ahead_kb", []byte(strconv.Itoa(kib)), 0)
 }
 
 // Close unmounts. Without lazy it gives EBUSY where somebody uses the mount, and

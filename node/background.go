@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"premix/store/cache"
+	"premix/store/origin"
+	"premix/store/tree"
 )
 
 const (
@@ -15,9 +17,55 @@ const (
 	noProfile    = "none"
 )
 
-// background begins what a mount fetches without being asked: the profile first,
-// then all, if that was wished. It has the tree open for as long.
-func (d *daemon) background(m *mount) {
+// lookup is a profile on its way: the content of its object, nil where the store
+// has none of that name.
+type lookup struct {
+	name    string
+	asked   bool          // by the user, by name
+	done    chan struct{} // closed when content and err are known
+	content []byte
+	err     error
+	over    chan struct{} // closed when what the profile names is here, or does not come
+}
+
+// lookUp begins to look the profile of a mount up; nil where none is wanted. It
+// needs the tree's digest and nothing else, so that the tree's manifest comes at
+// the same time.
+func (d *daemon) lookUp(m *mount, src *source) *lookup {
+	l := &lookup{name: m.entry.Profile, asked: true, done: make(chan struct{}), over: make(chan struct{})}
+	switch {
+	case src == nil:
+		return nil
+	case l.name == noProfile || m.entry.Record != "" && l.name == "":
+		// What is recorded should not depend on an earlier profile.
+		d.say(m, "none")
+		return nil
+	case l.name == "":
+		l.name, l.asked = usualProfile, false
+	}
+	if t, err := d.cache.Tree(m.ctx, m.entry.Tree, nil); err == nil {
+		complete := t.IsComplete()
+		_ = t.Close() // counts down, and cannot fail
+		if complete {
+			d.say(m, "not needed: the tree is complete")
+			return nil
+		}
+	}
+	d.say(m, l.name+": looked up")
+	go func() {
+		defer close(l.done)
+		l.content, l.err = src.resolver.Profile(m.ctx, src.group, m.entry.Tree, l.name)
+		if errors.Is(l.err, origin.ErrNotFound) {
+			l.content, l.err = nil, nil
+		}
+	}()
+	return l
+}
+
+// background begins what a mount fetches without being asked: what the profile
+// names first, if there is one, then all, if that was wished. It has the tree open
+// for as long.
+func (d *daemon) background(m *mount, l *lookup) {
 	d.mu.Lock()
 	src := m.src
 	d.mu.Unlock()
@@ -27,53 +75,74 @@ func (d *daemon) background(m *mount) {
 	t, err := d.cache.Tree(m.ctx, m.entry.Tree, nil)
 	if err != nil {
 		d.trouble(m, err)
+		if l != nil {
+			close(l.over)
+		}
 		return
 	}
 	go func() {
 		defer t.Close()
-		d.prefetch(m, t, src)
+		profiled := l != nil && d.prefetch(m, t, l)
+		if l != nil {
+			close(l.over)
+		}
+		if !profiled {
+			t.FetchMeta()
+		}
 		if m.entry.Eager || m.entry.Background > 0 {
 			d.complete(m, t)
 		}
 	}()
 }
 
-// prefetch fetches the mount's profile and what it names.
-func (d *daemon) prefetch(m *mount, t *cache.Tree, src *source) {
-	name, asked := m.entry.Profile, true
-	switch {
-	case name == noProfile || m.entry.Record != "" && name == "":
-		// What is recorded should not depend on an earlier profile.
-		d.say(m, "none")
-		return
-	case name == "":
-		name, asked = usualProfile, false
-	}
-	if t.IsComplete() {
-		d.say(m, "not needed: the tree is complete")
-		return
-	}
-	d.say(m, name+": looked up")
-	p, err := src.profile(m.ctx, t, name)
-	if err == nil && p == nil {
-		if asked {
-			d.trouble(m, fmt.Errorf("the store has no profile %s of this tree", name))
+// prefetch waits for a mount's profile and fetches what it names. It tells whether
+// there is one.
+func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
+	<-l.done
+	if l.err == nil && l.content == nil {
+		if l.asked {
+			d.trouble(m, fmt.Errorf("the store has no profile %s of this tree", l.name))
 		}
-		d.say(m, name+": the store has none")
-		return
+		d.say(m, l.name+": the store has none")
+		return false
+	}
+	err := l.err
+	var p *tree.Profile
+	if err == nil {
+		p, err = tree.ParseProfile(l.content, t.Digest(), t.Manifest().Chunks())
 	}
 	if err == nil {
-		d.say(m, fmt.Sprintf("%s: fetching %d chunks", name, len(p.Chunks)))
+		d.say(m, fmt.Sprintf("%s: fetching %d chunks", l.name, len(p.Chunks)))
 		err = t.Prefetch(m.ctx, p, 0)
 	}
 	if err != nil {
 		if m.ctx.Err() == nil {
-			d.trouble(m, fmt.Errorf("profile %s: %w", name, err))
+			d.trouble(m, fmt.Errorf("profile %s: %w", l.name, err))
 		}
-		d.say(m, name+": failed, reads fetch what they need")
+		d.say(m, l.name+": failed, reads fetch what they need")
+		return p != nil
+	}
+	d.say(m, fmt.Sprintf("%s: %d chunks are here", l.name, len(p.Chunks)))
+	return true
+}
+
+// startTime is how long a start goes on, at a guess, after what its profile names
+// is here.
+const startTime = 10 * time.Second
+
+// readFar has the kernel read ahead as usual when a profile can't tell any more
+// what is wanted: far readahead during a start brings chunks that nobody asks for,
+// and afterwards it saves requests of the kernel.
+func readFar(m *mount, b *base, l *lookup) {
+	select {
+	case <-l.over:
+	case <-m.ctx.Done():
 		return
 	}
-	d.say(m, fmt.Sprintf("%s: %d chunks are here", name, len(p.Chunks)))
+	<-l.done
+	if l.content == nil || sleep(m.ctx, startTime) {
+		b.m.ReadFar()
+	}
 }
 
 // complete fetches all of the tree, again after a while where that fails.

@@ -223,6 +223,7 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref) error {
 func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	m.work.Lock()
 	defer m.work.Unlock()
+	l := d.lookUp(m, src)
 	t, err := d.cache.Tree(ctx, m.entry.Tree, src.fetcher())
 	if err != nil {
 		return explain(err)
@@ -230,9 +231,9 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	d.mu.Lock()
 	m.src = src
 	d.mu.Unlock()
-	// The profile is fetched while the kernel mounts.
-	d.background(m)
-	b, err := d.acquire(ctx, m, t)
+	// What the profile names is fetched while the kernel mounts.
+	d.background(m, l)
+	b, err := d.acquire(ctx, m, t, l != nil)
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -251,6 +252,9 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	if err := d.step(m, stepMounted); err != nil {
 		return errors.Join(err, d.unmake(m, true))
 	}
+	if l != nil {
+		go readFar(m, b, l)
+	}
 	d.log.Info("mounted", "ref", m.entry.Ref, "tree", m.entry.Tree.Short(), "dir", m.entry.Dir, "backend", b.m.Backend())
 	return nil
 }
@@ -260,8 +264,9 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 func inPlace() bool { return os.Geteuid() != 0 }
 
 // acquire returns the base for a mount, which is made if there is none. The mount
-// is in the journal before the first system call.
-func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree) (*base, error) {
+// is in the journal before the first system call. profiled tells that a profile is
+// looked up.
+func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled bool) (*base, error) {
 	d.mu.Lock()
 	var b *base
 	if m.entry.Record == "" && !inPlace() {
@@ -290,7 +295,7 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree) (*base, e
 
 	err := d.step(m, step)
 	if err == nil {
-		err = d.makeBase(ctx, b, m, t)
+		err = d.makeBase(ctx, b, m, t, profiled)
 	}
 	if err != nil {
 		d.release(b)
@@ -300,7 +305,7 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree) (*base, e
 }
 
 // makeBase makes a base unless somebody has.
-func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree) error {
+func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree, profiled bool) error {
 	b.work.Lock()
 	defer b.work.Unlock()
 	if b.m != nil {
@@ -314,6 +319,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree)
 		return explain(err)
 	}
 	o := d.options(b, m.entry)
+	o.Profiled = profiled
 	fail := func(err error) error { return errors.Join(err, img.Close(), d.sweep(b.name)) }
 	if err := os.MkdirAll(o.Dir, 0o711); err != nil {
 		return fail(err)

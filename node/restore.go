@@ -163,7 +163,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 		b.users++
 		m.base, m.recorded, m.src = b, r, src
 		d.mu.Unlock()
-		d.background(m)
+		d.background(m, d.lookUp(m, src))
 	}
 	if b.users == 0 {
 		b.users = 1

@@ -84,15 +84,6 @@ func (s *source) resolve(ctx context.Context, ref tree.Ref) (d object.Digest, no
 	return res.Tree, note, nil
 }
 
-// profile returns a profile of a tree, nil where the store has none of that name.
-func (s *source) profile(ctx context.Context, t *cache.Tree, name string) (*tree.Profile, error) {
-	p, err := s.resolver.Profile(ctx, s.group, t.Digest(), name, t.Manifest().Chunks())
-	if errors.Is(err, origin.ErrNotFound) {
-		return nil, nil
-	}
-	return p, err
-}
-
 // fetcher is what the cache fetches with; nil where there is nothing.
 func (s *source) fetcher() cache.Fetcher {
 	if s == nil {

@@ -22,6 +22,10 @@ const (
 	priorities int = iota
 )
 
+// promised is the priority of a job that is in no queue yet: who wants what it
+// brings puts it into one.
+const promised = priority(priorities)
+
 // flight is one chunk on its way into memory and into the image files that want
 // it. There is at most one for a digest.
 type flight struct {
@@ -58,6 +62,7 @@ type target struct {
 type job struct {
 	priority priority
 	cost     int64 // bytes of memory it takes
+	several  bool  // it brings other flights as well
 	started  bool
 	run      func()
 }
@@ -297,13 +302,6 @@ func (f *flight) release() {
 	if f.refs.Add(-1) == 0 && f.pooled {
 		buffers.put(f.content)
 	}
-}
-
-// add takes a job in that belongs to no flight.
-func (fl *flights) add(j *job) {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	fl.queue(j)
 }
 
 // queue takes a job in and starts what may start.

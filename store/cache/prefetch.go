@@ -16,14 +16,16 @@ import (
 
 // Prefetch fetches what a profile names, in its order, with at most rate bytes of
 // the image, or of a bundle, per second; 0 sets no bound. Bundles go first, each with one
-// request and several at once; one of which most chunks are here already is not
-// fetched, what lacks comes singly. Each chunk is verified by its own digest: a
+// request and several at once, those first that readers wait for; one of which most
+// chunks are here already is not fetched, what lacks comes singly. Each chunk is verified by its own digest: a
 // profile can waste time, and nothing else.
 func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error {
 	if err := t.checkProfile(p); err != nil {
 		return err
 	}
 	c := t.newCrowd(ctx, prefetch)
+	// The cache waits for promised chunks when it is closed: see flights.close.
+	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
 	return c.wait(t.prefetchAll(c, p, limiter(rate)))
 }
 
@@ -47,20 +49,14 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
 	if err := t.loadPages(c, p); err != nil {
 		return err
 	}
-	begun := make([]chan struct{}, len(p.Bundles))
-	for n, b := range p.Bundles {
-		begun[n] = make(chan struct{})
-		if err := c.addBundle(b, l, begun[n]); err != nil {
-			return err
-		}
+	bundles, err := c.promise(p.Bundles)
+	if err != nil {
+		return err
 	}
-	// A chunk of a bundle that waits for its turn has no flight yet, and would be
-	// fetched twice.
-	for _, b := range begun {
-		select {
-		case <-b:
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
+	defer c.abandon(bundles)
+	for _, b := range bundles {
+		if err := c.addBundle(b, l); err != nil {
+			return err
 		}
 	}
 	for _, chunk := range p.Chunks {
@@ -111,26 +107,46 @@ func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
 	return context.Cause(c.ctx)
 }
 
-// addBundle has a bundle fetched when there is a place. begun is closed when its
-// chunks are known to be on their way, or it is known that they come otherwise.
-func (c *crowd) addBundle(b tree.Bundle, l *rate.Limiter, begun chan struct{}) error {
-	chunks := make([]target, len(b.Chunks))
-	lack := 0
-	for n, chunk := range b.Chunks {
-		pg, err := c.t.pageOf(c.ctx, chunk)
-		if err != nil {
-			return err
+// bundle is a bundle on its way, with the flights that it brings.
+type bundle struct {
+	tree.Bundle
+	flights map[int]*flight // by place in the bundle
+	job     *job
+	done    chan struct{} // closed when the flights have what it had for them
+}
+
+// promise makes flights for all chunks that bundles will bring, before any of
+// those is fetched. Who wants such a chunk waits for its bundle, which goes first
+// then, and does not fetch the chunk besides.
+func (c *crowd) promise(list []tree.Bundle) ([]*bundle, error) {
+	var bundles []*bundle
+	for _, one := range list {
+		chunks := make([]target, len(one.Chunks))
+		near := make([]bool, len(chunks))
+		for n, chunk := range one.Chunks {
+			pg, err := c.t.pageOf(c.ctx, chunk)
+			if err != nil {
+				c.abandon(bundles)
+				return nil, err
+			}
+			chunks[n] = target{c.t, pg, chunk - pg.first}
+			near[n] = c.t.near(pg, chunk-pg.first)
 		}
-		i := chunk - pg.first
-		chunks[n] = target{c.t, pg, i}
-		if !pg.hole(i) && !pg.present(i) && !c.t.near(pg, i) {
-			lack++
+		b := &bundle{Bundle: one, done: make(chan struct{})}
+		b.job = &job{priority: promised, cost: b.Size(), several: true, run: func() {
+			defer close(b.done)
+			c.runBundle(b)
+		}}
+		if b.flights = c.t.boardBundle(chunks, near, b.job, c.before); b.flights != nil {
+			bundles = append(bundles, b)
 		}
 	}
-	if 2*lack <= len(chunks) {
-		close(begun)
-		return nil
-	}
+	return bundles, nil
+}
+
+// addBundle has a bundle fetched when there is a place. A reader may have had it
+// fetched before.
+func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
 	select {
 	case c.places <- struct{}{}:
 	case <-c.ctx.Done():
@@ -140,48 +156,63 @@ func (c *crowd) addBundle(b tree.Bundle, l *rate.Limiter, begun chan struct{}) e
 		<-c.places
 		return err
 	}
-	done := make(chan struct{})
-	c.t.c.flights.add(&job{priority: c.priority, cost: b.Size(), run: func() {
-		defer close(done)
-		c.runBundle(b, chunks, begun)
-	}})
+	fl := c.t.c.flights
+	fl.mu.Lock()
+	fl.promote(b.job, c.priority)
+	fl.mu.Unlock()
 	c.wg.Go(func() {
 		defer func() { <-c.places }()
-		<-done
+		<-b.done
 	})
 	return nil
 }
 
-// runBundle fetches a bundle and gives its chunks to those that want them.
-func (c *crowd) runBundle(b tree.Bundle, chunks []target, begun chan struct{}) {
-	if c.ctx.Err() != nil {
-		close(begun)
-		return
+// abandon gives up those bundles that nobody has begun to fetch. What readers
+// want of them is fetched singly.
+func (c *crowd) abandon(bundles []*bundle) {
+	fl := c.t.c.flights
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, b := range bundles {
+		// In a queue, it runs and sees that it isn't wanted any more.
+		if b.job.priority == promised {
+			b.job.started = true
+			fl.backOut(b.flights)
+			close(b.done)
+		}
 	}
-	fs := c.t.boardBundle(chunks, c.before)
-	close(begun)
-	if len(fs) == 0 {
+}
+
+// runBundle fetches a bundle and gives its chunks to those that want them.
+func (c *crowd) runBundle(b *bundle) {
+	fl := c.t.c.flights
+	backOut := func(fs map[int]*flight) {
+		fl.mu.Lock()
+		defer fl.mu.Unlock()
+		fl.backOut(fs)
+	}
+	if c.ctx.Err() != nil {
+		backOut(b.flights)
 		return
 	}
 	start := time.Now()
-	u := c.t.use()
-	content, err := u.fetch(b.Digest, b.Size())
+	content, err := c.t.use().fetch(b.Digest, b.Size())
 	if err != nil {
 		// Its chunks can still be had one by one: prefetchAll asks for them, and
 		// whoever waits for one has it fetched at once.
 		c.t.stats.failed.Add(1)
-		c.t.c.flights.backOut(fs)
+		backOut(b.flights)
 		return
 	}
 	var size int64
-	for _, f := range fs {
+	for _, f := range b.flights {
 		size += f.size
 	}
 	c.t.stats.fetched(b.Chunks[0], size, time.Since(start))
 	for n, stored := range b.Stored {
 		frame := content[:stored]
 		content = content[stored:]
-		f := fs[n]
+		f := b.flights[n]
 		if f == nil {
 			continue
 		}
@@ -189,7 +220,7 @@ func (c *crowd) runBundle(b tree.Bundle, chunks []target, begun chan struct{}) {
 		if _, err := object.Decode(buf[:0], f.digest, f.size, frame); err != nil {
 			buffers.put(buf)
 			c.t.stats.failed.Add(1)
-			c.t.c.flights.backOut(map[int]*flight{n: f})
+			backOut(map[int]*flight{n: f})
 			continue
 		}
 		f.pooled = true
@@ -198,42 +229,64 @@ func (c *crowd) runBundle(b tree.Bundle, chunks []target, begun chan struct{}) {
 }
 
 // boardBundle makes flights for those chunks of a bundle that lack and are not on
-// their way, by their place in the bundle. A fetch that waits for its turn is
-// taken over.
-func (t *Tree) boardBundle(chunks []target, before uint64) map[int]*flight {
+// their way, by their place in the bundle, or returns nil where that is not worth
+// a fetch of the bundle. near tells which may be had without one. A fetch of one
+// chunk that waits for its turn is taken over.
+func (t *Tree) boardBundle(chunks []target, near []bool, j *job, before uint64) map[int]*flight {
 	fl := t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	fs := map[int]*flight{}
 	if fl.closed {
-		return fs
+		return nil
 	}
+	lack := 0
+	var places []int
 	for n, to := range chunks {
 		if to.pg.hole(to.i) || to.pg.present(to.i) {
 			continue
 		}
+		if f := fl.m[to.pg.digests[to.i]]; f == nil || f.job != nil && !f.job.started && !f.job.several {
+			places = append(places, n)
+			if !near[n] {
+				lack++
+			}
+		}
+	}
+	if 2*lack <= len(chunks) {
+		return nil
+	}
+	fs := map[int]*flight{}
+	wanted := promised
+	for _, n := range places {
+		to := chunks[n]
 		f := fl.m[to.pg.digests[to.i]]
 		switch {
 		case f == nil:
 			f = t.newFlight(to.pg, to.i, before)
 			f.wanted = background
 			fl.m[f.digest] = f
-		case f.job != nil && !f.job.started:
-			f.job.started = true // the scheduler passes it over
-			f.job = nil
+		case f.job == j:
+			continue // a bundle has it twice
 		default:
-			continue
+			f.job.started = true // the scheduler passes it over
+			wanted = min(wanted, f.wanted)
 		}
+		f.job = j
 		fs[n] = f
 	}
+	fl.promote(j, wanted)
 	return fs
 }
 
-// backOut has flights that a bundle can't serve fetched singly.
+// backOut has flights that a bundle can't serve fetched singly, as far as somebody
+// wants them; the others never were. Under flights.mu.
 func (fl *flights) backOut(fs map[int]*flight) {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
 	for _, f := range fs {
+		if f.refs.Load() == 1 { // its own
+			delete(fl.m, f.digest)
+			fl.idle.Broadcast()
+			continue
+		}
 		f.job = &job{priority: f.wanted, cost: f.size, run: f.fetch}
 		fl.queue(f.job)
 	}

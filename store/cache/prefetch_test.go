@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -108,6 +110,56 @@ func TestBadBundles(t *testing.T) {
 	if err := tr.Prefetch(t.Context(), p, 0); !errors.As(err, &re) {
 		t.Errorf("the origin is down: %v", err)
 	}
+}
+
+// Who wants a chunk of a bundle whose turn has not come has it fetched at once, as
+// a whole; what nobody wants of bundles that are given up is not fetched.
+func TestReadersMoveABundleForward(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 83, chunks: 30, mean: 9000, page: 4096})
+	p := &tree.Profile{Tree: s.digest, Chunks: []int{4, 5, 6, 7, 8, 9, 20, 21}}
+	p.Bundles = []tree.Bundle{w.bundle(s, 4, 5, 6), w.bundle(s, 7, 8, 9), w.bundle(s, 20, 21)}
+	c := openCache(t, t.TempDir(), Options{Fetches: 2})
+	tr := openTree(t, c, s.digest, w)
+	mustRead(t, tr, s, 0, 1)
+	settle(t, c)
+	begun, open := make(chan struct{}), make(chan struct{})
+	w.gate = func(d object.Digest) {
+		if d == p.Bundles[0].Digest {
+			close(begun)
+			<-open
+		}
+	}
+	// A rate at which the second bundle would never come.
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make(chan error)
+	go func() {
+		cr := tr.newCrowd(ctx, prefetch)
+		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size()))
+		errs <- cr.wait(tr.prefetchAll(cr, p, l))
+	}()
+	<-begun
+	for _, i := range []int{9, 7, 8} {
+		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
+	}
+	cancel()
+	close(open)
+	if err := <-errs; !errors.Is(err, context.Canceled) {
+		t.Errorf("a prefetch that was given up: %v", err)
+	}
+	settle(t, c)
+	for n, want := range []int{1, 1, 0} {
+		if got := w.asked[p.Bundles[n].Digest]; got != want {
+			t.Errorf("bundle %d was fetched %d times, not %d", n, got, want)
+		}
+	}
+	for _, i := range p.Chunks[3:] {
+		if n := w.asked[s.chunks[i].Digest]; n != 0 {
+			t.Errorf("chunk %d was fetched singly", i)
+		}
+	}
+	w.gate = nil
+	readAll(t, tr, s)
 }
 
 // Who wants a chunk of a bundle that is on its way waits for it.

@@ -132,12 +132,28 @@ func (t *Tree) pageNumberAt(off int64) int {
 	return sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off })
 }
 
-// metaAhead is the longest metadata that is fetched when a tree is opened. Who
-// has more inodes than that needs seldom wants all of them.
+// metaAhead is the longest metadata that is fetched ahead. Who has more inodes than
+// that needs seldom wants all of them.
 const metaAhead = 32 << 20
 
-func (t *Tree) fetchMeta() {
-	if m := t.manifest.Meta; m > 0 && m < metaAhead && t.missing.Load() > 0 && t.use().fetcher != nil {
-		t.askRange(0, m, readahead)
+// FetchMeta fetches metadata of moderate size in the background. It is for a tree
+// of which no profile tells what its readers want.
+func (t *Tree) FetchMeta() {
+	if m := t.manifest.Meta; m > 0 && m < metaAhead {
+		t.fetchAhead(m)
+	}
+}
+
+// fetchFirst fetches what every mount reads first, with the index page that it is
+// in.
+func (t *Tree) fetchFirst() {
+	if t.manifest.Size > 0 {
+		t.fetchAhead(1)
+	}
+}
+
+func (t *Tree) fetchAhead(to int64) {
+	if t.missing.Load() > 0 && t.use().fetcher != nil {
+		t.askRange(0, to, readahead)
 	}
 }

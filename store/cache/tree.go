@@ -105,8 +105,8 @@ func newTree(c *Cache, d object.Digest, m *tree.Manifest) *Tree {
 }
 
 // Tree opens a tree. What is not here of its manifest is fetched; a tree that is
-// in the cache needs no origin, and f may be nil then. Metadata of moderate size
-// is fetched ahead in the background. An opened tree must be closed.
+// in the cache needs no origin, and f may be nil then. What a mount reads first is
+// fetched in the background. An opened tree must be closed.
 //
 // Where a tree is opened several times, what is fetched is fetched with the
 // fetcher that was given last.
@@ -125,7 +125,7 @@ func (c *Cache) Tree(ctx context.Context, d object.Digest, f Fetcher) (*Tree, er
 		}
 		t.keepMeta("manifest", content, 0)
 	}
-	t.fetchMeta()
+	t.fetchFirst()
 	return t, nil
 }
 

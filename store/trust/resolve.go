@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"premix/store/object"
@@ -43,10 +44,15 @@ func Dir(home string) (string, error) {
 type Resolver struct {
 	o Options
 	s state
+
+	mu     sync.Mutex
+	stores map[string]*tree.Info // as they were believed last, by origin
 }
 
 // New returns a resolver. Nothing is read yet.
-func New(o Options) *Resolver { return &Resolver{o, state{o.Dir}} }
+func New(o Options) *Resolver {
+	return &Resolver{o: o, s: state{o.Dir}, stores: map[string]*tree.Info{}}
+}
 
 // Resolved is what a reference stands for.
 type Resolved struct {
@@ -122,6 +128,11 @@ func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info,
 	if err != nil {
 		return nil, false, err
 	}
+	return r.believe(o, content)
+}
+
+// believe is Store for an origin that has said what its store is.
+func (r *Resolver) believe(o origin.Origin, content []byte) (info *tree.Info, first bool, err error) {
 	info, err = tree.ParseInfo(content)
 	if err != nil {
 		return nil, false, &UntrustedError{o.String(), err}
@@ -141,7 +152,32 @@ func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info,
 	if err != nil {
 		return nil, false, err
 	}
+	r.mu.Lock()
+	r.stores[o.String()] = info
+	r.mu.Unlock()
 	return info, first, nil
+}
+
+// file is a file of an origin on its way.
+type file struct {
+	done    chan struct{}
+	content []byte
+	err     error
+}
+
+// begin asks an origin for a file. What is asked for together takes one round trip.
+func begin(ctx context.Context, o origin.Origin, name string) *file {
+	f := &file{done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		f.content, f.err = o.File(ctx, name)
+	}()
+	return f
+}
+
+func (f *file) wait() ([]byte, error) {
+	<-f.done
+	return f.content, f.err
 }
 
 // believed returns the keys that count for what an origin says, and whether that
@@ -185,11 +221,14 @@ func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.Publi
 
 // ask has one origin say what a tag stands for, and believes it or not.
 func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref) (*Resolved, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // where the store is wrong its tag is not waited for
+	tag := begin(ctx, o, ref.TagPath())
 	info, first, err := r.Store(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	signed, err := o.File(ctx, ref.TagPath())
+	signed, err := tag.wait()
 	if err != nil {
 		return nil, err
 	}
@@ -250,13 +289,23 @@ func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolve
 
 // ProfileRecord returns the record of a profile of a tree, by its name, and its
 // signed form. Where an origin says that it has none, and no other one has it, the
-// error is an origin.ErrNotFound: nobody waits for a profile.
+// error is an origin.ErrNotFound: nobody waits for a profile. An origin that was
+// believed before is not asked again what its store is.
 func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.Digest, name string) (record *tree.ProfileRecord, signed []byte, err error) {
 	if err := tree.ParseProfileName(name); err != nil {
 		return nil, nil, err
 	}
 	var missing, denied error
 	err = g.Each(ctx, func(ctx context.Context, o origin.Origin) error {
+		r.mu.Lock()
+		info := r.stores[o.String()]
+		r.mu.Unlock()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var store *file
+		if info == nil {
+			store = begin(ctx, o, tree.InfoPath)
+		}
 		content, err := o.File(ctx, tree.ProfilePath(d, name))
 		if err != nil {
 			if errors.Is(err, origin.ErrNotFound) {
@@ -264,7 +313,12 @@ func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.
 			}
 			return err
 		}
-		info, _, err := r.Store(ctx, o)
+		if store != nil {
+			var said []byte
+			if said, err = store.wait(); err == nil {
+				info, _, err = r.believe(o, said)
+			}
+		}
 		if err == nil {
 			if record, err = tree.OpenProfile(content, info.ID, d, name, info.Keys); err != nil {
 				err = &UntrustedError{o.String(), err}
@@ -318,16 +372,13 @@ func ReadKeys(path string) ([]tree.PublicKey, error) {
 // keyPrefix is what every public key begins with: see [tree.PublicKey].
 const keyPrefix = "premix-ed25519 "
 
-// Profile returns the profile of a tree with the given number of chunks, by its
-// name. Where no origin has it the error is an origin.ErrNotFound.
-func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string, chunks int) (*tree.Profile, error) {
+// Profile returns the content of a profile's object, by the name of the profile:
+// see [tree.ParseProfile]. Where no origin has it the error is an
+// origin.ErrNotFound.
+func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string) ([]byte, error) {
 	record, _, err := r.ProfileRecord(ctx, g, d, name)
 	if err != nil {
 		return nil, err
 	}
-	content, err := g.Verified(ctx, record.Profile, -1)
-	if err != nil {
-		return nil, err
-	}
-	return tree.ParseProfile(content, d, chunks)
+	return g.Verified(ctx, record.Profile, -1)
 }

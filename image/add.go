@@ -74,7 +74,7 @@ type adder struct {
 //	dir:DIR, or DIR                           a root
 //
 // Everything is verified by its digests before a tag stands for it. Layers that
-// the store has are not unpacked again. Killed at any moment it leaves what the next
+// the store has are not unpacked again, nor fetched if they stand alone. Killed at any moment it leaves what the next
 // gc removes.
 func Add(ctx context.Context, s *store.Store, where string, ref *tree.Ref, o Options) (*Added, error) {
 	began := time.Now()
@@ -212,6 +212,13 @@ func (a *adder) unpack(ctx context.Context, src *source, name tree.Ref, r *Recor
 		have, err := a.have(&r.Layers[i])
 		if err != nil {
 			return 0, err
+		}
+		if have && r.Layers[i].Alone {
+			if err := a.applyTree(ctx, r.Layers[i].Tree, root); err != nil {
+				return 0, explain(b.String(), err)
+			}
+			a.o.Progress.DoneLayers.Add(1)
+			continue
 		}
 		if src.far {
 			file := filepath.Join(a.scratch, "layer.tar")

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -314,6 +315,141 @@ func TestSources(t *testing.T) {
 	if st, err := os.Lstat(filepath.Join(mounted(t, s, im.Layers[2].Tree), "tmp")); err != nil || st.Mode() != 0o777|os.ModeDir|os.ModeSticky {
 		t.Errorf("tmp of the third layer: %v, %v", st, err)
 	}
+}
+
+// TestReuse adds an image whose layers the store has from other images: the root
+// is made from their trees, and is what their archives make.
+func TestReuse(t *testing.T) {
+	needRoot(t)
+	awkward := newArchive(t).put(tar.TypeDir, "d/", 0o750, "").put(tar.TypeReg, "d/a", 0o4711, strings.Repeat("a", 5000)).
+		put(tar.TypeLink, "d/b", 0o4711, "d/a").put(tar.TypeSymlink, "d/s", 0o777, "a").put(tar.TypeFifo, "d/fifo", 0o600, "").
+		put(tar.TypeReg, "d/"+strings.Repeat("n", 220), 0, "").put(tar.TypeReg, ".wh.big", 0, "").
+		put(tar.TypeDir, "etc/", 0o700, "").put(tar.TypeReg, "etc/.wh..wh..opq", 0, "").put(tar.TypeReg, "etc/new", 0o600, "new")
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeChar, Name: "d/null", Mode: 0o666, Devmajor: 1, Devminor: 3, ModTime: time.Unix(7, 0)},
+		{Typeflag: tar.TypeDir, Name: "d/\xff\n", Mode: 0o755, Uid: 4_000_000, ModTime: time.Unix(1_600_000_000, 123456789), Format: tar.FormatPAX,
+			PAXRecords: map[string]string{"SCHILY.xattr.user.bytes": "\x00=\n\xff", "SCHILY.xattr.trusted.x": ""}},
+	} {
+		if err := awkward.w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := [][]byte{base(t), top(t, "x"), awkward.bytes()}
+	var layers []v1.Layer
+	for _, d := range data {
+		layers = append(layers, layerOf(t, d, "gzip"))
+	}
+	whole := "oci:" + writeLayout(t, imageOf(t, layers...))
+	fresh, o := newStore(t)
+	want := add(t, fresh, o, whole, "x")
+	s, o := newStore(t)
+	for i, l := range layers {
+		add(t, s, o, "oci:"+writeLayout(t, imageOf(t, l)), fmt.Sprint("part-", i))
+	}
+	web := httptest.NewServer(registry.New())
+	defer web.Close()
+	ref, err := name.ParseReference(strings.TrimPrefix(web.URL, "http://") + "/a/b:c")
+	if err == nil {
+		err = remote.Write(ref, imageOf(t, layers...))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Progress = &Progress{}
+	got := add(t, s, o, ref.String(), "x")
+	if got.Unpacked != 0 || o.Progress.Fetched.Load() != 0 {
+		t.Errorf("%d layers unpacked, %d bytes fetched", got.Unpacked, o.Progress.Fetched.Load())
+	}
+	if got.Record.Root != want.Record.Root {
+		equal(t, mounted(t, s, got.Record.Root), mounted(t, fresh, want.Record.Root))
+		t.Errorf("root %s, want %s", got.Record.Root.Short(), want.Record.Root.Short())
+	}
+}
+
+// TestTogether adds images with a common layer at the same time, while others are
+// removed.
+func TestTogether(t *testing.T) {
+	needRoot(t)
+	s, o := newStore(t)
+	below := layerOf(t, base(t), "gzip")
+	gone := add(t, s, o, "oci:"+writeLayout(t, imageOf(t, below)), "gone")
+	var all sync.WaitGroup
+	for i := range 4 {
+		dir := writeLayout(t, imageOf(t, below, layerOf(t, top(t, fmt.Sprint(i/2)), "gzip")))
+		all.Go(func() {
+			ref := tree.Ref{Name: fmt.Sprint("x", i), Tag: "1"}
+			if _, err := Add(t.Context(), s, "oci:"+dir, &ref, o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Go(func() {
+		if _, err := Remove(t.Context(), s, gone.Ref); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.GC(t.Context(), store.GCOptions{Keep: 1}); err != nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+	if _, err := s.GC(t.Context(), store.GCOptions{Keep: 1}); err != nil {
+		t.Error(err)
+	}
+	if v, err := s.Verify(t.Context(), store.VerifyOptions{}); err != nil || len(v.Findings) > 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	list, err := List(s)
+	if err != nil || len(list) != 4 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, l := range list {
+		if l.Err != nil {
+			t.Errorf("%s: %v", l.Ref, l.Err)
+			continue
+		}
+		for _, y := range l.Image.Layers {
+			if r, err := s.Resolve(ChainRef(y.ChainID)); err != nil || r.Tree != y.Tree {
+				t.Errorf("%s: %v", l.Ref, err)
+			}
+			if _, err := s.Tree(y.Tree); err != nil {
+				t.Errorf("%s: %v", l.Ref, err)
+			}
+		}
+	}
+}
+
+// TestDiskFull adds what the store's disk has no room for.
+func TestDiskFull(t *testing.T) {
+	needRoot(t)
+	disk := t.TempDir()
+	if err := unix.Mount("premix-test", disk, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("no tmpfs can be mounted: %v", err)
+	}
+	defer func() {
+		if err := unix.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := store.Init(filepath.Join(disk, "store"), store.Options{Home: t.TempDir(), Unsynced: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := s.Key("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := newArchive(t).put(tar.TypeReg, "big", 0o644, strings.Repeat("premix", 1<<20)).bytes()
+	source := "oci:" + writeLayout(t, imageOf(t, layerOf(t, big, "gzip")))
+	_, err = Add(t.Context(), s, source, &tree.Ref{Name: "x", Tag: "1"}, Options{Key: key})
+	var known *Error
+	var access *store.AccessError
+	if !(errors.As(err, &known) && known.Kind == Disk) && !errors.As(err, &access) {
+		t.Errorf("%v", err)
+	}
+	if left, err := os.ReadDir(filepath.Join(s.Dir(), "work/writers")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	add(t, s, Options{Key: key}, "oci:"+writeLayout(t, imageOf(t, layerOf(t, top(t, "fits"), "gzip"))), "x")
 }
 
 // TestRemove takes images away, one by one, and all with the gc.

@@ -44,7 +44,7 @@ var rooms = map[string]room{
 		imports: []string{"recipe", "hotstart"},
 	},
 	"image": {
-		imports: []string{"image/layer", "store", "store/tree", "store/object"},
+		imports: []string{"image/layer", "store", "store/erofs", "store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"},
 	},
 	"image/bundle": {

@@ -226,18 +226,24 @@ func (a *adder) unpack(ctx context.Context, src *source, name tree.Ref, r *Recor
 				return 0, explain(b.String(), err)
 			}
 		}
+		flat := false
 		if !have {
-			if err := a.unpackLayer(ctx, b, &r.Layers[i], root); err != nil {
+			if flat, err = a.unpackLayer(ctx, b, &r.Layers[i], root, i == 0); err != nil {
 				return 0, explain(b.String(), err)
 			}
 			unpacked++
 		}
-		limits := &a.limits
-		if !have {
-			limits = nil // they were counted
-		}
-		if _, err := apply(ctx, b, root, layer.Options{Limits: limits}); err != nil {
-			return 0, explain(b.String(), err)
+		if !flat {
+			limits := &a.limits
+			if !have {
+				limits = nil // they were counted
+			}
+			if _, err := apply(ctx, b, root, layer.Options{Limits: limits}); err != nil {
+				return 0, explain(b.String(), err)
+			}
+		} else if len(src.layers) == 1 {
+			r.Root = r.Layers[0].Tree
+			return unpacked, os.RemoveAll(root)
 		}
 		a.o.Progress.DoneLayers.Add(1)
 	}
@@ -271,20 +277,32 @@ func (a *adder) have(l *Layer) (bool, error) {
 	return false, nil
 }
 
-func (a *adder) unpackLayer(ctx context.Context, b *blob, l *Layer, root string) error {
-	dir := filepath.Join(a.scratch, "layer")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
+// unpackLayer unpacks a layer into a directory of its own and publishes it. The
+// lowest one is unpacked in the root, which is empty so far; flat tells whether it
+// can stay there.
+func (a *adder) unpackLayer(ctx context.Context, b *blob, l *Layer, root string, lowest bool) (flat bool, err error) {
+	dir, o := root, layer.Options{Overlay: true, Limits: &a.limits}
+	if !lowest {
+		dir, o.Parent = filepath.Join(a.scratch, "layer"), root
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return false, err
+		}
 	}
-	applied, err := apply(ctx, b, dir, layer.Options{Overlay: true, Parent: root, Limits: &a.limits})
+	applied, err := apply(ctx, b, dir, o)
 	if err != nil {
-		return err
+		return false, err
 	}
 	l.Alone = !applied.Leans
 	if l.Tree, err = a.publish(ctx, dir, ChainRef(l.ChainID)); err != nil {
-		return err
+		return false, err
 	}
-	return os.RemoveAll(dir)
+	if lowest && applied.Whiteouts == 0 {
+		return true, nil
+	}
+	if err := os.RemoveAll(dir); err != nil || !lowest {
+		return false, err
+	}
+	return false, os.Mkdir(root, 0o755)
 }
 
 // apply unpacks a layer and verifies it.

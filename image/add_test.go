@@ -344,7 +344,11 @@ func TestReuse(t *testing.T) {
 	want := add(t, fresh, o, whole, "x")
 	s, o := newStore(t)
 	for i, l := range layers {
-		add(t, s, o, "oci:"+writeLayout(t, imageOf(t, l)), fmt.Sprint("part-", i))
+		part := add(t, s, o, "oci:"+writeLayout(t, imageOf(t, l)), fmt.Sprint("part-", i))
+		// A root has no whiteouts, also where its lowest layer does.
+		if _, err := os.Lstat(filepath.Join(mounted(t, s, part.Record.Root), "big")); errors.Is(err, os.ErrNotExist) != (i > 0) {
+			t.Errorf("part %d: big: %v", i, err)
+		}
 	}
 	web := httptest.NewServer(registry.New())
 	defer web.Close()

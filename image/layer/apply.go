@@ -66,6 +66,9 @@ type Applied struct {
 	// below: it lacks a directory of something, or links to a file that it does
 	// not have. On other layers it becomes another directory.
 	Leans bool
+	// Whiteouts tells how often the archive takes something away. Without any, and
+	// on top of nothing, both ways to unpack give the same directory.
+	Whiteouts int64
 }
 
 // Apply unpacks a tar archive, uncompressed, into a directory that nobody else may
@@ -474,6 +477,7 @@ func (a *applier) remove(fd int, base, name string) error {
 
 // makeOpaque hides what the layers below have in a directory.
 func (a *applier) makeOpaque(fd int, real string) error {
+	a.applied.Whiteouts++
 	if a.o.Overlay {
 		return unix.Lsetxattr(procPath(fd, "."), opaqueXattr, []byte("y"), 0)
 	}
@@ -521,6 +525,7 @@ func (a *applier) clear(fd int, real string) error {
 // whiteout hides what the layers below have at a name.
 func (a *applier) whiteout(fd int, base, name string, h *tar.Header) error {
 	a.hidden[name] = true
+	a.applied.Whiteouts++
 	if a.own[name] {
 		// What this layer has there stays; of a directory, only that.
 		sub, err := a.openDir(name)

@@ -46,10 +46,14 @@ func (t *Tree) checkProfile(p *tree.Profile) error {
 }
 
 func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
+	var begun map[object.Digest]*early
+	if l == nil {
+		begun = c.fetchEarly(p.Bundles)
+	}
 	if err := t.loadPages(c, p); err != nil {
 		return err
 	}
-	bundles, err := c.promise(p.Bundles)
+	bundles, err := c.promise(p.Bundles, begun)
 	if err != nil {
 		return err
 	}
@@ -112,13 +116,64 @@ type bundle struct {
 	tree.Bundle
 	flights map[int]*flight // by place in the bundle
 	job     *job
+	early   *early        // nil where it is not on its way yet
 	done    chan struct{} // closed when the flights have what it had for them
+}
+
+// early is the content of a bundle whose fetch began before it was known what the
+// bundle brings.
+type early struct {
+	done    chan struct{}
+	content []byte
+	err     error
+}
+
+// fetchEarly begins to fetch the first bundles while the index pages come, in an
+// empty cache only: in another one the pages may tell that a bundle is not wanted.
+func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
+	// The chunk that a mount reads first may be here.
+	if c.t.c.chunks.Load() > 1 {
+		return nil
+	}
+	begun := map[object.Digest]*early{}
+	var bytes int64
+	for _, b := range list {
+		if bytes += b.Size(); bytes > c.t.c.o.Window {
+			break
+		}
+		if begun[b.Digest] != nil {
+			continue
+		}
+		e := &early{done: make(chan struct{})}
+		begun[b.Digest] = e
+		u := c.t.use()
+		c.wg.Go(func() {
+			defer close(e.done)
+			e.content, e.err = u.fetch(b.Digest, b.Size())
+		})
+	}
+	return begun
+}
+
+// fetch returns the bundle's content.
+func (b *bundle) fetch(u use) ([]byte, error) {
+	e := b.early
+	if e == nil {
+		return u.fetch(b.Digest, b.Size())
+	}
+	b.early = nil // its memory is free when the content has been given away
+	select {
+	case <-e.done:
+		return e.content, e.err
+	case <-u.ctx.Done():
+		return nil, context.Cause(u.ctx)
+	}
 }
 
 // promise makes flights for all chunks that bundles will bring, before any of
 // those is fetched. Who wants such a chunk waits for its bundle, which goes first
 // then, and does not fetch the chunk besides.
-func (c *crowd) promise(list []tree.Bundle) ([]*bundle, error) {
+func (c *crowd) promise(list []tree.Bundle, begun map[object.Digest]*early) ([]*bundle, error) {
 	var bundles []*bundle
 	for _, one := range list {
 		chunks := make([]target, len(one.Chunks))
@@ -132,7 +187,8 @@ func (c *crowd) promise(list []tree.Bundle) ([]*bundle, error) {
 			chunks[n] = target{c.t, pg, chunk - pg.first}
 			near[n] = c.t.near(pg, chunk-pg.first)
 		}
-		b := &bundle{Bundle: one, done: make(chan struct{})}
+		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{})}
+		delete(begun, one.Digest)
 		b.job = &job{priority: promised, cost: b.Size(), several: true, run: func() {
 			defer close(b.done)
 			c.runBundle(b)
@@ -196,7 +252,7 @@ func (c *crowd) runBundle(b *bundle) {
 		return
 	}
 	start := time.Now()
-	content, err := c.t.use().fetch(b.Digest, b.Size())
+	content, err := b.fetch(c.t.use())
 	if err != nil {
 		// Its chunks can still be had one by one: prefetchAll asks for them, and
 		// whoever waits for one has it fetched at once.

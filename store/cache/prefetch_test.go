@@ -162,6 +162,43 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	readAll(t, tr, s)
 }
 
+// In an empty cache bundles do not wait for the index pages, and come once.
+func TestBundlesBeforePages(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 84, chunks: 60, mean: 9000, page: 20})
+	p := &tree.Profile{Tree: s.digest, Chunks: []int{21, 22, 45, 46}, Bundles: []tree.Bundle{w.bundle(s, 21, 22), w.bundle(s, 45, 46)}}
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	mustRead(t, tr, s, 0, 1)
+	settle(t, c)
+	page := tr.Manifest().Pages[2].Digest
+	asked := make(chan struct{}, len(p.Bundles))
+	w.gate = func(d object.Digest) {
+		switch d {
+		case page:
+			for range p.Bundles {
+				<-asked
+			}
+		case p.Bundles[0].Digest, p.Bundles[1].Digest:
+			asked <- struct{}{}
+		}
+	}
+	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range p.Bundles {
+		if n := w.asked[b.Digest]; n != 1 {
+			t.Errorf("a bundle was fetched %d times", n)
+		}
+	}
+	for _, i := range p.Chunks {
+		if n := w.asked[s.chunks[i].Digest]; n != 0 || !presentChunk(tr, i) {
+			t.Errorf("chunk %d: fetched singly %d times, here: %t", i, n, presentChunk(tr, i))
+		}
+	}
+	mustRead(t, tr, s, 0, int64(len(s.image)))
+}
+
 // Who wants a chunk of a bundle that is on its way waits for it.
 func TestReadersWaitForABundle(t *testing.T) {
 	w := newWorld()

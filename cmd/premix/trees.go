@@ -12,7 +12,7 @@ import (
 	"premix/store/tree"
 )
 
-// treeFlags say where trees come from for verbs that mount them by themselves.
+// treeFlags say where trees come from, for all verbs that mount them.
 type treeFlags struct {
 	origins, proxies       []string
 	keyFile, tokenFile, ca string

@@ -13,6 +13,7 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -82,6 +83,13 @@ type faultyFile struct {
 	setup
 	f    *os.File
 	size int64
+	hung atomic.Int64 // reads that wait now, because of setup.Hang
+}
+
+// figures is what a server answers when it is asked.
+type figures struct {
+	fuse.Stats
+	Hung int64
 }
 
 func (i *faultyFile) Size() int64 { return i.size }
@@ -97,6 +105,8 @@ func (i *faultyFile) ReadAt(ctx context.Context, p []byte, off int64) (int, erro
 		return 0, errBad
 	}
 	if in(i.Hang) {
+		i.hung.Add(1)
+		defer i.hung.Add(-1)
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
@@ -116,7 +126,7 @@ func serverMain(text string) error {
 	if err != nil {
 		return err
 	}
-	img := &faultyFile{s, f, st.Size()}
+	img := &faultyFile{setup: s, f: f, size: st.Size()}
 	opts := fuse.Options{Name: source, Timeout: s.Timeout, InFlight: s.InFlight, Log: func(m string) { fmt.Fprintln(os.Stderr, m) }}
 	var server *fuse.Server
 	switch {
@@ -146,7 +156,7 @@ func serverMain(text string) error {
 	}
 	// The end of standard input is the end of the test; other lines ask for figures.
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		if err := json.NewEncoder(os.Stdout).Encode(server.Stats()); err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(figures{server.Stats(), img.hung.Load()}); err != nil {
 			return err
 		}
 	}
@@ -226,9 +236,9 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-func (s *server) stats(t *testing.T) fuse.Stats {
+func (s *server) stats(t *testing.T) figures {
 	t.Helper()
-	var st fuse.Stats
+	var st figures
 	if _, err := io.WriteString(s.ask, "\n"); err != nil {
 		t.Fatal(err)
 	}

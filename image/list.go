@@ -43,6 +43,28 @@ func List(s *store.Store) ([]Listed, error) {
 	return list, nil
 }
 
+// CheckLoose says why a tag may not be taken away by itself: it is not there, it
+// names a tree, or it belongs to an image.
+func CheckLoose(s *store.Store, ref tree.Ref) error {
+	if ref.Tag == "" {
+		return &Error{Kind: Usage, Reason: ref.String() + " names a tree by its digest", Way: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
+	}
+	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
+		if strings.HasPrefix(ref.Name, p) {
+			return &Error{Kind: Usage, Reason: ref.String() + " belongs to an image", Way: "premix image ls lists the images, premix image rm takes one away"}
+		}
+	}
+	if _, err := s.Resolve(ref); err != nil {
+		return err
+	}
+	_, err := s.Resolve(RecordRef(ref))
+	var use *store.UseError
+	if errors.As(err, &use) {
+		return nil
+	}
+	return &Error{Kind: Usage, Reason: ref.String() + " is the root of an image", Way: "premix image rm " + ref.String() + " takes the image away", Err: err}
+}
+
 // Removed tells what was removed.
 type Removed struct {
 	Ref    tree.Ref

@@ -43,6 +43,7 @@ objects that are named by their content. Any web server can serve it.
 		a.storeInit(o),
 		a.storePublish(o),
 		a.storeLs(o),
+		a.storeRm(o),
 		a.storeVerify(o),
 		a.storeGC(o),
 		a.storeDiff(o),

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"premix/internal/faulty"
@@ -34,10 +35,12 @@ func TestFaultsOfOneOrigin(t *testing.T) {
 			d := s.digests[0]
 			o := quick()
 			o.Proxies = nil
-			g := origin.NewGroup([]origin.Origin{open(t, server.URL, o)}, o)
-			if _, err := g.Verified(context.Background(), s.digests[1], -1); err != nil {
+			good := origin.NewGroup([]origin.Origin{open(t, server.URL, o)}, o)
+			if _, err := good.Verified(context.Background(), s.digests[1], -1); err != nil {
 				t.Fatal(err)
 			}
+			o = facing(fault)
+			g := origin.NewGroup([]origin.Origin{open(t, server.URL, o)}, o)
 			h.Set(fault, "objects/")
 			content, err := g.Verified(context.Background(), d, int64(len(s.contents[d])))
 			if kind := origin.KindOf(err); kind != wantKinds[fault] || content != nil {
@@ -54,7 +57,7 @@ func TestFaultsOfOneOrigin(t *testing.T) {
 				h.Set(faulty.None, "")
 			}()
 			patient := quick()
-			patient.Patience = 10 * time.Second
+			patient.Patience = time.Minute
 			g = origin.NewGroup([]origin.Origin{open(t, server.URL, o)}, patient)
 			content, err = g.Verified(context.Background(), d, -1)
 			if e, ok := errors.AsType[*origin.Error](err); ok && !e.Temporary() {
@@ -77,7 +80,7 @@ func TestFaultsAreRoutedAround(t *testing.T) {
 			s := newSample(t, 8, 20000)
 			bad, first := s.serve(t)
 			_, second := s.serve(t)
-			g := origin.NewGroup([]origin.Origin{open(t, first.URL, quick()), open(t, second.URL, quick())}, quick())
+			g := origin.NewGroup([]origin.Origin{open(t, first.URL, facing(fault)), open(t, second.URL, quick())}, quick())
 			bad.Set(fault, "")
 			for _, d := range s.digests {
 				content, err := g.Verified(context.Background(), d, int64(len(s.contents[d])))
@@ -125,16 +128,19 @@ func TestWrongSize(t *testing.T) {
 	}
 }
 
-// counting is an origin that can be held.
+// counting is an origin that can be held. Tests with it run in a bubble, where time
+// stands still until everybody waits: what is counted then is all that comes.
 type counting struct {
 	origin.Origin
 	calls atomic.Int64
+	takes time.Duration
 	gate  chan struct{} // nil: open
 	fail  atomic.Bool
 }
 
 func (c *counting) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 	c.calls.Add(1)
+	time.Sleep(c.takes)
 	if c.gate != nil {
 		select {
 		case <-c.gate:
@@ -155,7 +161,9 @@ func (c *counting) File(ctx context.Context, name string) ([]byte, error) {
 	return c.Origin.File(ctx, name)
 }
 
-func TestOneFetch(t *testing.T) {
+func TestOneFetch(t *testing.T) { synctest.Test(t, oneFetch) }
+
+func oneFetch(t *testing.T) {
 	s := newSample(t, 1, 5000)
 	c := &counting{Origin: open(t, s.dir, quick()), gate: make(chan struct{})}
 	var hooked atomic.Int64
@@ -168,36 +176,31 @@ func TestOneFetch(t *testing.T) {
 	g := origin.NewGroup([]origin.Origin{c}, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var impatient, patient sync.WaitGroup
-	var begun atomic.Int64
 	for range 20 {
 		impatient.Go(func() {
-			begun.Add(1)
 			if _, err := g.Verified(ctx, s.digests[0], -1); !errors.Is(err, context.Canceled) {
 				t.Errorf("a caller that gave up got %v", err)
 			}
 		})
 		patient.Go(func() {
-			begun.Add(1)
 			if b, err := g.Verified(context.Background(), s.digests[0], -1); err != nil || !bytes.Equal(b, s.contents[s.digests[0]]) {
 				t.Errorf("%d bytes, %v", len(b), err)
 			}
 		})
 	}
-	for c.calls.Load() == 0 || begun.Load() < 40 {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(20 * time.Millisecond)
+	synctest.Wait()
 	cancel()
 	impatient.Wait()
 	close(c.gate)
 	patient.Wait()
-	// A patient caller that came after the end of the fetch begins another one.
-	if n := c.calls.Load(); n > 2 || hooked.Load() != n {
+	if n := c.calls.Load(); n != 1 || hooked.Load() != n {
 		t.Errorf("%d fetches for 40 callers, %d told to the hook", n, hooked.Load())
 	}
 }
 
-func TestNobodyWaitsAnyMore(t *testing.T) {
+func TestNobodyWaitsAnyMore(t *testing.T) { synctest.Test(t, nobodyWaitsAnyMore) }
+
+func nobodyWaitsAnyMore(t *testing.T) {
 	s := newSample(t, 1, 10)
 	c := &counting{Origin: open(t, s.dir, quick()), gate: make(chan struct{})}
 	g := origin.NewGroup([]origin.Origin{c}, quick())
@@ -207,9 +210,7 @@ func TestNobodyWaitsAnyMore(t *testing.T) {
 		defer close(done)
 		_, _ = g.Verified(ctx, s.digests[0], -1) // checked by TestOneFetch
 	}()
-	for c.calls.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	synctest.Wait()
 	cancel()
 	<-done
 	close(c.gate)
@@ -221,7 +222,9 @@ func TestNobodyWaitsAnyMore(t *testing.T) {
 	}
 }
 
-func TestNoHerd(t *testing.T) {
+func TestNoHerd(t *testing.T) { synctest.Test(t, noHerd) }
+
+func noHerd(t *testing.T) {
 	s := newSample(t, 200, 10)
 	c := &counting{Origin: open(t, s.dir, quick())}
 	c.fail.Store(true)
@@ -251,7 +254,9 @@ func TestNoHerd(t *testing.T) {
 	}
 }
 
-func TestProbeOnTheSide(t *testing.T) {
+func TestProbeOnTheSide(t *testing.T) { synctest.Test(t, probeOnTheSide) }
+
+func probeOnTheSide(t *testing.T) {
 	s := newSample(t, 1, 10)
 	first, second := &counting{Origin: open(t, s.dir, quick())}, open(t, s.dir, quick())
 	first.fail.Store(true)
@@ -281,7 +286,9 @@ func TestProbeOnTheSide(t *testing.T) {
 	}
 }
 
-func TestIdleFetchesLeaveRoom(t *testing.T) {
+func TestIdleFetchesLeaveRoom(t *testing.T) { synctest.Test(t, idleFetchesLeaveRoom) }
+
+func idleFetchesLeaveRoom(t *testing.T) {
 	s := newSample(t, 9, 10)
 	c := &counting{Origin: open(t, s.dir, quick()), gate: make(chan struct{})}
 	o := quick()
@@ -298,24 +305,24 @@ func TestIdleFetchesLeaveRoom(t *testing.T) {
 	for _, d := range s.digests[:8] {
 		get(origin.Idle(context.Background()), d)
 	}
-	for c.calls.Load() < 3 {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(20 * time.Millisecond)
+	synctest.Wait()
 	if n := c.calls.Load(); n != 3 {
 		t.Errorf("%d idle fetches at once in a group of 4", n)
 	}
 	get(context.Background(), s.digests[8])
-	for c.calls.Load() < 4 {
-		time.Sleep(time.Millisecond)
+	synctest.Wait()
+	if n := c.calls.Load(); n != 4 {
+		t.Errorf("%d fetches at once in a group of 4, when somebody waits", n)
 	}
 	close(c.gate)
 	all.Wait()
 }
 
-func TestHedge(t *testing.T) {
+func TestHedge(t *testing.T) { synctest.Test(t, hedge) }
+
+func hedge(t *testing.T) {
 	s := newSample(t, 20, 10)
-	slow, fast := &counting{Origin: open(t, s.dir, quick())}, &counting{Origin: open(t, s.dir, quick())}
+	slow, fast := &counting{Origin: open(t, s.dir, quick()), takes: time.Millisecond}, &counting{Origin: open(t, s.dir, quick())}
 	o := quick()
 	o.Hedge = true
 	g := origin.NewGroup([]origin.Origin{slow, fast}, o)

@@ -60,9 +60,11 @@ func (h *hub) take() (uploaded int64, requests []string) {
 	return uploaded, requests
 }
 
-func (h *hub) open(t testing.TB) *origin.OCI {
+func (h *hub) open(t testing.TB) *origin.OCI { return h.openWith(t, quick()) }
+
+func (h *hub) openWith(t testing.TB, o origin.Options) *origin.OCI {
 	t.Helper()
-	one, err := origin.Open("oci://"+strings.TrimPrefix(h.URL, "http://")+"/lab/store", quick())
+	one, err := origin.Open("oci://"+strings.TrimPrefix(h.URL, "http://")+"/lab/store", o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +292,8 @@ func TestRegistryFaults(t *testing.T) {
 			for _, where := range []string{"/blobs/", "/v2/"} {
 				h.Set(faulty.None, "")
 				_, second := s.serve(t)
-				g := origin.NewGroup([]origin.Origin{server.open(t), open(t, second.URL, quick())}, quick())
-				alone := server.open(t)
+				g := origin.NewGroup([]origin.Origin{server.openWith(t, hasty()), open(t, second.URL, quick())}, quick())
+				alone := server.openWith(t, hasty())
 				h.Set(fault, where)
 				for _, d := range s.digests {
 					if b, err := g.Verified(context.Background(), d, -1); err != nil || !bytes.Equal(b, s.contents[d]) {

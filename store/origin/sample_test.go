@@ -64,13 +64,35 @@ func (s *sample) serve(t testing.TB) (*faulty.Handler, *httptest.Server) {
 	return h, server
 }
 
-// quick are options whose limits a test can wait for.
+// quick are options that waste no time on an origin that fails, and wait long for
+// one that is well: the machine may be a slow one.
 func quick() origin.Options {
 	return origin.Options{
 		Proxies: []string{origin.Direct},
-		Connect: 2 * time.Second, Header: 500 * time.Millisecond, Stall: 500 * time.Millisecond, StallBytes: 4 << 10,
+		Connect: time.Minute, Header: time.Minute, Stall: time.Minute, StallBytes: 4 << 10,
 		Patience: -1, Rest: 5 * time.Millisecond, RestMost: 20 * time.Millisecond, Cooldown: 10 * time.Millisecond,
 	}
+}
+
+// hasty are options with limits that a test can wait for. What is well may exceed
+// them on a slow machine.
+func hasty() origin.Options {
+	o := quick()
+	o.Connect, o.Header, o.Stall = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
+	return o
+}
+
+// facing are options with a short limit where the fault is one that only that limit
+// ends.
+func facing(fault faulty.Fault) origin.Options {
+	o := quick()
+	switch fault {
+	case faulty.Late:
+		o.Header = hasty().Header
+	case faulty.Stall, faulty.Trickle:
+		o.Stall = hasty().Stall
+	}
+	return o
 }
 
 func open(t testing.TB, url string, o origin.Options) origin.Origin {

@@ -317,35 +317,40 @@ func TestKernelVersion2Removes(t *testing.T) {
 }
 
 func TestStaleParentsAreCleaned(t *testing.T) {
-	h := writable(t)[0]
+	// Any premix cleans up where it is, also those of other tests: this is done
+	// where none of them is.
+	own := filepath.Join(writable(t)[0].own, fmt.Sprintf("test-%d", os.Getpid()))
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := removeGroups(own); err != nil {
+			t.Error(err)
+		}
+	})
 	dead := exec.Command("true")
 	if err := dead.Run(); err != nil {
 		t.Fatal(err)
 	}
 	name := func(pid int, start, ns string) string {
-		return filepath.Join(h.own, fmt.Sprintf("premix-%d.%s.%s", pid, start, ns))
+		return filepath.Join(own, fmt.Sprintf("premix-%d.%s.%s", pid, start, ns))
 	}
 	stale := []string{
 		name(dead.ProcessState.Pid(), "123", pidNamespace()), // no such process
 		name(os.Getppid(), "1", pidNamespace()),              // its number is another's now
 	}
 	kept := []string{
-		filepath.Join(h.own, parentName(os.Getppid())),     // alive
+		filepath.Join(own, parentName(os.Getppid())),       // alive
 		name(dead.ProcessState.Pid(), "123", "4026000000"), // of another PID namespace: not to be told
-		filepath.Join(h.own, "premix-x"),
+		filepath.Join(own, "premix-x"),
 	}
 	for _, dir := range append(append([]string{}, stale...), kept...) {
 		if err := os.MkdirAll(filepath.Join(dir, "1.1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := removeGroups(dir); err != nil {
-				t.Error(err)
-			}
-		})
 	}
 	sleeper := join(t, []string{filepath.Join(stale[0], "1.1")})
-	cleanStale(h.own)
+	cleanStale(own)
 	if err := sleeper.Wait(); err == nil {
 		t.Error("a process in a stale cgroup was not killed")
 	}

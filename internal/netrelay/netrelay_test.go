@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -84,14 +85,14 @@ func TestTransfer(t *testing.T) {
 				}
 			}()
 			begin := time.Now()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			conn, err := l.B.Dial(ctx, "tcp", listener.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			conn.SetDeadline(begin.Add(30 * time.Second))
+			conn.SetDeadline(begin.Add(2 * time.Minute))
 			got, err := io.ReadAll(conn)
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +141,7 @@ func TestDelay(t *testing.T) {
 			b.WriteToUDPAddrPort(buf[:n], from)
 		}
 	}()
-	a.SetDeadline(time.Now().Add(10 * time.Second))
+	a.SetDeadline(time.Now().Add(2 * time.Minute))
 	for range 5 {
 		begin := time.Now()
 		if _, err := a.WriteTo([]byte("ping"), b.LocalAddr()); err != nil {
@@ -155,32 +156,72 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// receive counts packets until none has come for a while.
-func receive(t *testing.T, c *net.UDPConn) int {
+// inbox counts what comes to a socket while it is sent: the socket's own buffer is
+// finite.
+type inbox struct {
+	n   atomic.Int64
+	err chan error // of the last read
+}
+
+func receive(c *net.UDPConn) *inbox {
+	in := &inbox{err: make(chan error, 1)}
+	go func() {
+		buf := make([]byte, 2000)
+		for {
+			if _, _, err := c.ReadFrom(buf); err != nil {
+				in.err <- err
+				return
+			}
+			in.n.Add(1)
+		}
+	}()
+	return in
+}
+
+// all waits until as many packets have come as the link says that it let through,
+// and then for one that should not be there.
+func (in *inbox) all(t *testing.T, c *net.UDPConn, l *Link) int {
 	t.Helper()
-	for n := 0; ; n++ {
-		c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		if _, _, err := c.ReadFrom(make([]byte, 2000)); errors.Is(err, os.ErrDeadlineExceeded) {
-			return n
-		} else if err != nil {
-			t.Fatal(err)
+	waitFor(t, "what the link let through", func() bool { ab, _ := l.Counters(); return in.n.Load() >= ab.Packets })
+	c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if err := <-in.err; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return int(in.n.Load())
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
 		}
 	}
+}
+
+// taken waits until the link has decided about n packets.
+func taken(t *testing.T, l *Link, n int) {
+	t.Helper()
+	waitFor(t, "what was sent", func() bool {
+		ab, _ := l.Counters()
+		return ab.Packets+ab.Lost+ab.Dropped >= int64(n)
+	})
 }
 
 func TestLoss(t *testing.T) {
 	l := newLink(t, Options{Loss: 0.3, Seed: 5})
 	a, b := udp(t, l)
+	in := receive(b)
 	const sent = 3000
 	for i := range sent {
 		if _, err := a.WriteTo(make([]byte, 100), b.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
 		if i%100 == 99 {
-			time.Sleep(time.Millisecond) // the device's own queue is finite
+			taken(t, l, i+1) // the device's own queue is finite
 		}
 	}
-	got := receive(t, b)
+	got := in.all(t, b, l)
 	ab, _ := l.Counters()
 	if int(ab.Packets) != got || int(ab.Lost+ab.Packets) != sent {
 		t.Errorf("%d of %d packets arrived, counted as %+v", got, sent, ab)
@@ -196,18 +237,27 @@ func TestDropTail(t *testing.T) {
 	// 1,000 bytes and headers are about 8.5 ms at 1 Mbit/s: 100 ms hold a dozen.
 	l := newLink(t, Options{Rate: 1e6, Queue: 100 * time.Millisecond})
 	a, b := udp(t, l)
-	for range 50 {
-		if _, err := a.WriteTo(make([]byte, 1000), b.LocalAddr()); err != nil {
-			t.Fatal(err)
+	in := receive(b)
+	sent := 0
+	for range 100 { // once is enough, where nobody keeps this process from sending
+		for range 50 {
+			if _, err := a.WriteTo(make([]byte, 1000), b.LocalAddr()); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+		taken(t, l, sent)
+		if ab, _ := l.Counters(); ab.Dropped > 0 {
+			break
 		}
 	}
-	got := receive(t, b)
+	got := in.all(t, b, l)
 	ab, _ := l.Counters()
-	if int(ab.Packets) != got || int(ab.Packets+ab.Dropped) != 50 {
+	if int(ab.Packets) != got || int(ab.Packets+ab.Dropped) != sent {
 		t.Errorf("%d packets arrived, counted as %+v", got, ab)
 	}
 	if got < 12 || ab.Dropped == 0 {
-		t.Errorf("%d of 50 packets arrived: a queue of 100 ms holds 12 and drops some", got)
+		t.Errorf("%d of %d packets arrived: a queue of 100 ms holds 12 and drops some", got, sent)
 	}
 }
 

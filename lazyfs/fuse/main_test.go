@@ -44,8 +44,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// source is what these tests' mounts have for one in mountinfo.
-const source = "premix-fuse-test"
+// source is what the mounts of this test, and of no other that runs beside it, have
+// for one in mountinfo.
+var source = fmt.Sprintf("premix-fuse-test-%d-end", os.Getpid())
 
 func mounts() int {
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -57,6 +58,7 @@ func mounts() int {
 
 // setup tells a server what to do.
 type setup struct {
+	Name    string // Options.Name; launch knows it
 	Tree    bool
 	Dir     string
 	File    string        // the image
@@ -127,7 +129,7 @@ func serverMain(text string) error {
 		return err
 	}
 	img := &faultyFile{setup: s, f: f, size: st.Size()}
-	opts := fuse.Options{Name: source, Timeout: s.Timeout, InFlight: s.InFlight, Log: func(m string) { fmt.Fprintln(os.Stderr, m) }}
+	opts := fuse.Options{Name: s.Name, Timeout: s.Timeout, InFlight: s.InFlight, Log: func(m string) { fmt.Fprintln(os.Stderr, m) }}
 	var server *fuse.Server
 	switch {
 	case s.State != nil:
@@ -177,6 +179,7 @@ type server struct {
 // launch starts a server; prepare may change how.
 func launch(t *testing.T, s setup, prepare func(*exec.Cmd)) *server {
 	t.Helper()
+	s.Name = source
 	text, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -261,6 +264,16 @@ func (s *server) device(t *testing.T) *os.File {
 		t.Fatal(err)
 	}
 	return os.NewFile(uintptr(fd), "/dev/fuse")
+}
+
+// waitFor waits for something that others do.
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
+		}
+	}
 }
 
 func needRoot(t *testing.T) {

@@ -25,6 +25,7 @@ const (
 	KindTrust       Kind = "trust"       // what an origin gave is not to be trusted
 	KindNotRunning  Kind = "not running" // there is no node
 	KindNotMounted  Kind = "not mounted"
+	KindNoTree      Kind = "no tree" // the origins answer, and have no such tag
 	KindInternal    Kind = "internal"
 )
 
@@ -62,7 +63,7 @@ func usage(way, format string, args ...any) error {
 // statusOf is the HTTP status that goes with a kind.
 func statusOf(k Kind) int {
 	switch k {
-	case KindUsage:
+	case KindUsage, KindNoTree:
 		return http.StatusBadRequest
 	case KindBusy:
 		return http.StatusConflict
@@ -76,9 +77,12 @@ func statusOf(k Kind) int {
 type MountRequest struct {
 	// ID is random: a client that lost its connection asks again with the same
 	// one, and is not told that its own mount is in the way.
-	ID      string   `json:"id"`
-	Ref     string   `json:"ref"`
-	Dir     string   `json:"dir"`
+	ID  string `json:"id"`
+	Ref string `json:"ref"`
+	Dir string `json:"dir"`
+	// Within is a directory below which the node chooses Dir by the tree's digest;
+	// "" for the node's own. See [Attach].
+	Within  string   `json:"within,omitempty"`
 	Origins []string `json:"origins,omitempty"` // in order of preference; none: those of the configuration
 	Proxies []string `json:"proxies,omitempty"`
 	// Files, which are read again whenever the mount is made again.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"premix/store/object"
 	"premix/store/tree"
 )
 
@@ -16,9 +17,16 @@ import (
 // content and on nothing else.
 func attachedDir(dir string) string { return filepath.Join(dir, "at") }
 
+// AttachedPath is where [Attach] mounts a tree for a request with the given Within,
+// absolute. The name is short, since the options of an overlay mount have room for
+// 4 KiB of paths.
+func AttachedPath(within string, d object.Digest) string {
+	return filepath.Join(within, d.String()[:16])
+}
+
 // Attach mounts a tree at a directory that the node chooses by the tree's digest,
-// or finds it mounted there. It stays until it is unmounted like any other. Like
-// Mount it starts the node.
+// or finds it mounted there: at the node's own, or below r.Within, at AttachedPath.
+// It stays until it is unmounted like any other. Like Mount it starts the node.
 func Attach(ctx context.Context, r MountRequest) (*Mounted, error) {
 	r.Dir = ""
 	return ask(ctx, r)
@@ -35,6 +43,9 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 		return nil, err
 	}
 	r.Dir = filepath.Join(attachedDir(d.config.Dir), digest.String())
+	if r.Within != "" {
+		r.Dir = AttachedPath(r.Within, digest)
+	}
 	// What the tag stands for has been decided: it may move in between.
 	r.Ref = tree.Ref{Name: ref.Name, Digest: digest}.String()
 	for {
@@ -49,6 +60,9 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 			d.mu.Unlock()
 			switch state {
 			case stateMounted:
+				if m.entry.Tree != digest {
+					return nil, usage("premix umount "+r.Dir, "%s is a mount of %s", r.Dir, m.entry.Ref)
+				}
 				return m, nil
 			case stateFailed:
 				return nil, err

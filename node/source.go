@@ -131,6 +131,8 @@ func kindOf(err error) Kind {
 		return false
 	}
 	switch {
+	case is(new(*trust.NoTagError)):
+		return KindNoTree
 	case is(new(*trust.ChangedError), new(*trust.UntrustedError), new(*trust.RollbackError)):
 		return KindTrust
 	case is(new(*lazyfs.UnavailableError)):

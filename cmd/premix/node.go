@@ -227,7 +227,7 @@ func sizeText(n int64) string {
 // nodeExit is the exit code of what a node refused.
 func nodeExit(k node.Kind) int {
 	switch k {
-	case node.KindUsage, node.KindNotMounted:
+	case node.KindUsage, node.KindNotMounted, node.KindNoTree:
 		return exitUsage
 	case node.KindUnavailable:
 		return exitUnavailable

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -50,6 +50,14 @@ var rooms = map[string]room{
 	"image/bundle": {
 		imports: []string{"image"},
 		modules: []string{"github.com/google/go-containerregistry", "github.com/moby/profiles", "github.com/opencontainers/runtime-spec", "golang.org/x/sys", "golang.org/x/term"},
+	},
+	"image/watch": {
+		imports: []string{"image", "store", "store/tree", "store/object"},
+		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
+	},
+	"image/snapshotter": {
+		imports: []string{"image", "node", "lazyfs", "store/tree", "store/object"},
+		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "google.golang.org/grpc", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"image/layer": {
 		modules: []string{"golang.org/x/sys"},

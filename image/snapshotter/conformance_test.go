@@ -1,0 +1,66 @@
+package snapshotter_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/containerd/v2/core/snapshots/testsuite"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"premix/image/snapshotter"
+	"premix/node"
+)
+
+// needRoot skips what mounts.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+}
+
+// start runs a snapshotter in this process, and returns a client of it.
+func start(t *testing.T, root string, request func(string) node.MountRequest) (snapshots.Snapshotter, func() error) {
+	t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	address := filepath.Join(root, "socket")
+	ended := make(chan error, 1)
+	go func() {
+		ended <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, Log: slog.New(slog.DiscardHandler)}, address)
+	}()
+	conn, err := grpc.NewClient("unix://"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// The socket may not be there yet.
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: time.Second}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "premix"), func() error {
+		conn.Close()
+		end()
+		return <-ended
+	}
+}
+
+// containerd's own suite for snapshotters, over the socket. It knows by the name
+// what overlayfs cannot do.
+func TestConformance(t *testing.T) {
+	needRoot(t)
+	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
+		s, end := start(t, root, func(ref string) node.MountRequest {
+			t.Errorf("%s is looked up", ref)
+			return node.MountRequest{}
+		})
+		return s, end, nil
+	})
+}

@@ -1,0 +1,287 @@
+package snapshotter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"premix/image"
+	"premix/lazyfs"
+	"premix/node"
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+const (
+	// lookUpWithin bounds the search for a layer's tree. Whoever pulls an image waits
+	// for it.
+	lookUpWithin = 10 * time.Second
+	// quietFor is how long origins are left alone that did not answer: an image has
+	// many layers.
+	quietFor = time.Minute
+	// mountsAtOnce bounds how many trees are mounted again at the same time.
+	mountsAtOnce = 4
+)
+
+// layers are the trees of lazy snapshots and their mounts, which are the node's.
+type layers struct {
+	dir     string // where they are mounted
+	request func(ref string) node.MountRequest
+	log     *slog.Logger
+	wanted  func(context.Context) ([]object.Digest, error) // trees that a snapshot has
+
+	repair sync.Mutex // held while what ought to be mounted is mounted again
+
+	mu      sync.Mutex
+	finding int       // calls of find whose snapshot is not committed yet: nothing is swept meanwhile
+	owed    bool      // a sweep was put off
+	quiet   time.Time // no origin is asked before
+	closed  bool
+	sweeps  sync.WaitGroup // that were put off, and run now
+}
+
+// path is where a tree is mounted.
+func (l *layers) path(d object.Digest) string { return node.AttachedPath(l.dir, d) }
+
+// errNoTree says that containerd has to pull a layer.
+var errNoTree = errors.New("no tree for this layer")
+
+// find mounts the tree of a layer, of which only the chain id is known. The mount
+// stays until release is called, and afterwards if a snapshot has it by then. All
+// errors mean that the layer has to be pulled, and have been logged.
+func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.Digest, release func(), err error) {
+	hex, ok := strings.CutPrefix(chain, "sha256:")
+	if _, err := object.ParseDigest(hex); !ok || err != nil {
+		return object.Digest{}, nil, errNoTree // of an algorithm that no store has
+	}
+	l.mu.Lock()
+	if time.Now().Before(l.quiet) {
+		l.mu.Unlock()
+		return object.Digest{}, nil, errNoTree
+	}
+	l.finding++
+	l.mu.Unlock()
+	defer func() {
+		if err != nil {
+			l.found()
+		}
+	}()
+	refs := []tree.Ref{image.ChainRef(chain)}
+	if lowest {
+		refs = append(refs, image.LayerRef(chain)) // its chain id is its diff id
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lookUpWithin, errSlow)
+	defer cancel()
+	for _, ref := range refs {
+		m, err := l.attach(ctx, ref)
+		if err == nil {
+			if m.Note != "" {
+				l.log.Warn(m.Note)
+			}
+			return m.Tree, l.found, nil
+		}
+		if node.IsKind(err, node.KindNoTree) {
+			continue
+		}
+		l.log.Warn("a layer is pulled, since its tree cannot be had", "chain", chain, "error", err)
+		if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
+			l.mu.Lock()
+			l.quiet = time.Now().Add(quietFor)
+			l.mu.Unlock()
+		}
+		return object.Digest{}, nil, errNoTree
+	}
+	return object.Digest{}, nil, errNoTree
+}
+
+var errSlow = fmt.Errorf("no origin has answered within %v", lookUpWithin)
+
+// found ends what find began.
+func (l *layers) found() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finding--
+	if l.finding > 0 || !l.owed || l.closed {
+		return
+	}
+	l.owed = false
+	l.sweeps.Go(func() {
+		if err := l.sweep(context.Background()); err != nil {
+			l.log.Error("take mounts away that no snapshot has", "error", err)
+		}
+	})
+}
+
+// close waits for what goes on behind the scenes.
+func (l *layers) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.sweeps.Wait()
+}
+
+func (l *layers) attach(ctx context.Context, ref tree.Ref) (*node.Mounted, error) {
+	r := l.request(ref.String())
+	r.Within = l.dir
+	return node.Attach(ctx, r)
+}
+
+// ensure mounts again what is not mounted: after a reboot, after both processes of
+// the node died, or where somebody has unmounted it.
+func (l *layers) ensure(ctx context.Context, trees []object.Digest) error {
+	missing, err := l.missing(ctx, trees)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	l.repair.Lock()
+	defer l.repair.Unlock()
+	if missing, err = l.missing(ctx, missing); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(mountsAtOnce)
+	for _, d := range missing {
+		g.Go(func() error {
+			err := l.unmount(ctx, l.path(d))
+			if err == nil {
+				_, err = l.attach(ctx, tree.Ref{Name: "layer", Digest: d})
+			}
+			if err != nil {
+				return unavailable(fmt.Errorf("layer in tree %s: %w", d.Short(), err))
+			}
+			l.log.Info("mounted again", "tree", d.Short())
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// unavailable makes an error one that containerd knows as temporary.
+func unavailable(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable) }
+
+// missing are those among trees that are not mounted by a node that lives.
+func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.Digest, error) {
+	if len(trees) == 0 {
+		return nil, nil
+	}
+	c, err := node.ReadConfig()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	// A node that begins mounts again what a dead one has left.
+	client, _, err := node.Start(ctx, c)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	status, err := client.Status(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	table, err := lazyfs.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	serves := map[string]object.Digest{}
+	for _, m := range status.Mounts {
+		if m.Error == "" {
+			serves[m.Dir] = m.Tree
+		}
+	}
+	var missing []object.Digest
+	for _, d := range trees {
+		path := l.path(d)
+		if serves[path] != d || lazyfs.Top(table, path) == nil {
+			missing = append(missing, d)
+		}
+	}
+	return missing, nil
+}
+
+// unmount takes away what is mounted at a directory below l.dir, whoever it was.
+// Whoever uses it goes on reading.
+func (l *layers) unmount(ctx context.Context, path string) error {
+	if _, err := node.Umount(ctx, path, true); err != nil && !node.IsKind(err, node.KindNotMounted) {
+		return err
+	}
+	for {
+		table, err := lazyfs.Mounts()
+		if err != nil {
+			return err
+		}
+		if lazyfs.Top(table, path) == nil {
+			return nil
+		}
+		// A node of which nothing is left, not even its journal.
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
+// sweep takes away the mounts that no snapshot has. While trees are being found it
+// is put off.
+func (l *layers) sweep(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.finding > 0 {
+		l.owed = true
+		return nil
+	}
+	trees, err := l.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, d := range trees {
+		keep[l.path(d)] = true
+	}
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(l.dir, e.Name())
+		if keep[path] {
+			continue
+		}
+		err := l.unmount(ctx, path)
+		if err == nil {
+			err = os.Remove(path) // never what is in it
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// usage is what a tree takes in the node's cache.
+func (l *layers) usage(ctx context.Context, text string) snapshots.Usage {
+	d, err := object.ParseDigest(text)
+	if err != nil {
+		return snapshots.Usage{}
+	}
+	status, err := node.NewClient(node.Dir()).Status(ctx)
+	if err != nil {
+		return snapshots.Usage{} // without a node nobody knows, and it is no reason to fail
+	}
+	for _, m := range status.Mounts {
+		if m.Dir == l.path(d) {
+			return snapshots.Usage{Size: m.Present}
+		}
+	}
+	return snapshots.Usage{}
+}

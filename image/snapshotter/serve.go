@@ -1,0 +1,183 @@
+package snapshotter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+)
+
+// endWithin is how long calls that are under way may take when the snapshotter ends.
+const endWithin = 10 * time.Second
+
+// Run serves the snapshots API at address, the path of a socket, until ctx ends.
+// Mounts stay: those who use them, and the next snapshotter, go on with them.
+func Run(ctx context.Context, o Options, address string) (err error) {
+	if os.Geteuid() != 0 {
+		return &Error{Unavailable, "only root can mount the layers of containers", "sudo premix snapshotter ...", nil}
+	}
+	if o.Root, err = makeRoot(o.Root); err != nil {
+		return err
+	}
+	lock, err := takeLock(o.Root)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	s, err := New(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.Cleanup(ctx); err != nil {
+		o.Log.Error("take away what a snapshotter that was killed has left", "error", err)
+	}
+	l, err := listen(address)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(s))
+
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	restored := make(chan struct{})
+	go func() {
+		defer close(restored)
+		s.restore(ctx)
+	}()
+	defer func() { <-restored }()
+	defer end()
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	notifyReady()
+	o.Log.Info("serving snapshots", "address", address, "root", o.Root)
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve %s: %w", address, err)
+	case <-ctx.Done():
+	}
+	stop := time.AfterFunc(endWithin, server.Stop)
+	defer stop.Stop()
+	server.GracefulStop()
+	return nil
+}
+
+// restore mounts again what is missing, so that the first container need not wait
+// for it. What cannot be mounted is tried again when somebody wants it.
+func (s *Snapshotter) restore(ctx context.Context) {
+	trees, err := s.wanted(ctx)
+	if err == nil {
+		err = s.layers.ensure(ctx, trees)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Error("mount again", "error", err)
+	}
+}
+
+// makeRoot makes the root, and returns its path as the kernel's table of mounts
+// shows it.
+func makeRoot(root string) (string, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return "", rootError(root, err)
+	}
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		return "", rootError(root, err)
+	}
+	if strings.ContainsAny(root, ":,\\") {
+		return "", rootError(root, errors.New(`overlayfs cannot have ":", "," or "\" in a path`))
+	}
+	if err := overlayutils.Supported(root); err != nil {
+		return "", rootError(root, err)
+	}
+	return root, nil
+}
+
+// takeLock keeps other snapshotters from a root. The kernel gives the lock back
+// when the process ends, however it does.
+func takeLock(root string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, rootError(root, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, &Error{Busy, "another snapshotter uses " + root, "end it, or give another directory with --root", err}
+	}
+	return f, nil
+}
+
+// listen makes the socket, or takes the one that systemd has made: calls then wait
+// while a snapshotter is restarted (sd_listen_fds(3)).
+func listen(address string) (net.Listener, error) {
+	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && os.Getenv("LISTEN_FDS") == "1" {
+		f := os.NewFile(3, "socket of systemd")
+		defer f.Close()
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, addressError(address, err)
+		}
+		return l, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(address), 0o711); err != nil {
+		return nil, addressError(address, err)
+	}
+	// A socket on which nobody listens is one of a snapshotter that was killed.
+	if c, err := net.Dial("unix", address); err == nil {
+		c.Close()
+		return nil, &Error{Busy, "somebody serves " + address + " already", "end it, or give another path with --address", nil}
+	}
+	st, err := os.Lstat(address)
+	switch {
+	case err == nil && st.Mode().Type() != fs.ModeSocket:
+		return nil, addressError(address, errors.New("it is there, and no socket"))
+	case err == nil:
+		if err := os.Remove(address); err != nil {
+			return nil, addressError(address, err)
+		}
+	}
+	l, err := net.Listen("unix", address)
+	if err != nil {
+		return nil, addressError(address, err)
+	}
+	// Whoever may connect decides what containers see.
+	if err := os.Chmod(address, 0o600); err != nil {
+		return nil, errors.Join(addressError(address, err), l.Close())
+	}
+	return l, nil
+}
+
+func addressError(address string, err error) error {
+	return &Error{Usage, fmt.Sprintf("%s cannot be a socket: %v", address, err), "give the path of a socket with --address, of at most 107 bytes", err}
+}
+
+// notifyReady tells systemd that containerd may start, if systemd asks
+// (sd_notify(3)). It is no matter of life and death.
+func notifyReady() {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	c, err := net.Dial("unixgram", path)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_, _ = c.Write([]byte("READY=1"))
+}

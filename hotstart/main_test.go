@@ -121,7 +121,7 @@ func (b *bench) prepare(probe string) error {
 	if probe != "" {
 		in = map[string]string{"input": b.input(probe)}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return b.starter.Prepare(ctx, in, scratch)
 }
@@ -221,15 +221,15 @@ func gzipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// eventually waits until a condition holds, and fails after ten seconds.
+// eventually waits until a condition holds, and fails when it would wait for ever.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("not within ten seconds: %s", what)
+	t.Fatalf("not within two minutes: %s", what)
 }
 
 // processesWith lists the processes whose environment holds a mark.

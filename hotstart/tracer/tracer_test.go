@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,9 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleeper starts a process that sleeps in a system call, and waits until it is
-// there.
-func sleeper(t *testing.T, argv ...string) *exec.Cmd {
+// napping are the calls of sleep(1), by the C library's age.
+var napping = []int{unix.SYS_CLOCK_NANOSLEEP, unix.SYS_NANOSLEEP}
+
+// sleeper starts a process and waits until it sleeps in one of some system calls: on
+// its way there it may sleep elsewhere.
+func sleeper(t *testing.T, calls []int, argv ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if err := cmd.Start(); err != nil {
@@ -26,13 +30,16 @@ func sleeper(t *testing.T, argv ...string) *exec.Cmd {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "stat"))
-		if err == nil && strings.Contains(string(b), ") S ") {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+		proc := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid))
+		// The call's number and arguments, or "running".
+		in, err := os.ReadFile(filepath.Join(proc, "syscall"))
+		stat, err2 := os.ReadFile(filepath.Join(proc, "stat"))
+		if err == nil && err2 == nil && slices.ContainsFunc(calls, func(nr int) bool { return strings.HasPrefix(string(in), strconv.Itoa(nr)+" ") }) && strings.Contains(string(stat), ") S ") {
 			return cmd
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%v does not sleep: %s %v", argv, b, err)
+			t.Fatalf("%v does not sleep in %v: %s %s %v", argv, calls, in, stat, errors.Join(err, err2))
 		}
 	}
 }
@@ -112,7 +119,7 @@ func TestCall(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := sleeper(t, "cat", fifo)
+	cmd := sleeper(t, []int{unix.SYS_OPENAT}, "cat", fifo)
 	p, err := Hold(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +134,7 @@ func TestCall(t *testing.T) {
 func TestForkIsOurChild(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := sleeper(t, "sleep", "600")
+	cmd := sleeper(t, napping, "sleep", "600")
 	p, err := Hold(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +167,7 @@ func TestForkIsOurChild(t *testing.T) {
 func TestGone(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := sleeper(t, "sleep", "600")
+	cmd := sleeper(t, napping, "sleep", "600")
 	p, err := Hold(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)

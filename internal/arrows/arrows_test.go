@@ -114,6 +114,9 @@ var rooms = map[string]room{
 		imports: []string{"engine", "recipe", "hotstart", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"engine/spawn": {
+		modules: []string{"golang.org/x/sys"},
+	},
 	"engine": {
 		imports: []string{"recipe", "hotstart", "record"},
 		modules: []string{"golang.org/x/sys"},

@@ -1,0 +1,171 @@
+package spawn
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// shellPath interprets commands.
+const shellPath = "/bin/sh"
+
+// step is a part of the way of a child to its program.
+type step uint8
+
+const (
+	stepPrepare step = iota + 1
+	stepCgroup
+	stepDirectory
+	stepOutput
+	stepExecute
+)
+
+// String says it for people, after "cannot".
+func (s step) String() string {
+	switch s {
+	case stepCgroup:
+		return "join its cgroup"
+	case stepDirectory:
+		return "enter its directory"
+	case stepOutput:
+		return "open its output"
+	case stepExecute:
+		return "be executed"
+	}
+	return "be started"
+}
+
+// child is what a starter needs to know.
+type child struct {
+	argv   []string   // of the program; empty: only the shell is used
+	paths  [][]string // where the program may be, each in pieces
+	shell  string     // command for the shell, if none of the paths can be executed; "" for none
+	env    *environ   // what all children have
+	more   []string   // further entries of the environment
+	dir    string     // "" for that of the spawner
+	joins  []int      // descriptors of cgroup.procs
+	stdout int
+	stderr int
+}
+
+// environ is an environment as the kernel wants it.
+type environ struct {
+	entries  []string
+	pointers []uintptr // into text
+	text     []byte
+	path     []string // directories of PATH
+	index    map[string]int
+}
+
+// defaultPath is where programs are looked for without a PATH: as the shell does.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// newEnviron makes an environment of KEY=VALUE entries, without those named.
+func newEnviron(entries []string, without ...string) *environ {
+	e := &environ{index: make(map[string]int)}
+	path, found := defaultPath, false
+next:
+	for _, entry := range entries {
+		name, value, _ := strings.Cut(entry, "=")
+		for _, w := range without {
+			if name == w {
+				continue next
+			}
+		}
+		if at, ok := e.index[name]; ok {
+			e.entries[at] = entry // the last one counts
+		} else {
+			e.index[name] = len(e.entries)
+			e.entries = append(e.entries, entry)
+		}
+		if name == "PATH" {
+			path, found = value, true
+		}
+	}
+	if !found || path != "" {
+		e.path = strings.Split(path, ":")
+	} else {
+		e.path = []string{""}
+	}
+	var starts []int
+	for _, entry := range e.entries {
+		starts = append(starts, len(e.text))
+		e.text = append(append(e.text, entry...), 0)
+	}
+	for _, at := range starts {
+		e.pointers = append(e.pointers, uintptr(unsafe.Pointer(&e.text[at])))
+	}
+	return e
+}
+
+// pathsOf are the places to look for a program, each in pieces.
+func (e *environ) pathsOf(name string, paths [][]string) [][]string {
+	if strings.Contains(name, "/") {
+		return append(paths, []string{name})
+	}
+	for _, dir := range e.path {
+		if dir == "" {
+			dir = "."
+		}
+		paths = append(paths, []string{dir, "/", name})
+	}
+	return paths
+}
+
+// joinText has a shell join as many cgroups as its first argument says, by the
+// descriptors from 3 on, and execute the rest of its arguments.
+const joinText = `n=$1; shift; i=3; while [ $i -lt $((n+3)) ]; do echo 0 >/proc/self/fd/$i || exit 125; i=$((i+1)); done; exec "$@" 3>&- 4>&- 5>&- 6>&-`
+
+// forkExec starts a child with the means of package syscall.
+func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
+	attr := &syscall.ProcAttr{
+		Dir:   c.dir,
+		Env:   append(append([]string{}, c.env.entries...), c.more...),
+		Files: []uintptr{0, uintptr(c.stdout), uintptr(c.stderr)},
+		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL},
+	}
+	for _, fd := range c.joins {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	errno = unix.ENOENT
+	try := func(path string, argv []string) bool {
+		if n := len(c.joins); n > 0 {
+			if err := unix.Access(path, unix.X_OK); err != nil {
+				return false
+			}
+			argv = append([]string{"sh", "-c", joinText, "sh", strconv.Itoa(n), path}, argv[1:]...)
+			path = shellPath
+		}
+		p, err := syscall.ForkExec(path, argv, attr)
+		if err == nil {
+			pid = p
+			return true
+		}
+		var e syscall.Errno
+		if !errors.As(err, &e) {
+			e = unix.EINVAL
+		}
+		if e != unix.ENOENT {
+			errno = e
+		}
+		return false
+	}
+	if len(c.argv) > 0 {
+		for _, p := range c.paths {
+			if try(strings.Join(p, ""), c.argv) {
+				return pid, 0, 0
+			}
+		}
+	}
+	if c.shell != "" && try(shellPath, []string{"sh", "-c", c.shell}) {
+		return pid, 0, 0
+	}
+	if c.dir != "" && unix.Access(c.dir, unix.X_OK) != nil {
+		return 0, stepDirectory, errno
+	}
+	return 0, stepExecute, errno
+}

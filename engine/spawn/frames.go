@@ -1,0 +1,252 @@
+package spawn
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+)
+
+// Arg is the first argument of a spawner.
+const Arg = "spawner"
+
+// Kinds of frames.
+const (
+	frameSetup   = 's' // client: the first, Setup as JSON
+	frameTask    = 't' // client: start a task
+	frameSignal  = 'k' // client: signal a task, or all
+	frameDrop    = 'd' // client: give back what has not begun
+	frameResults = 'r' // spawner: results
+	frameError   = 'e' // spawner: why it cannot work
+)
+
+// maxFrame is the longest frame that is believed in.
+const maxFrame = 64 << 20
+
+// Setup says how a spawner works.
+type Setup struct {
+	Slots int
+	Board string   // file of the board; it is made
+	Logs  []string // two files a slot: standard output, standard error
+}
+
+// Task is what one process needs. Either Argv or Shell is there, or both: then the
+// shell is given Shell if Argv cannot be executed, which is what the shell would have
+// found out itself.
+type Task struct {
+	ID      uint64
+	Argv    []string // looked up with the PATH of the task; no shell
+	Shell   string   // command for /bin/sh -c
+	Env     []string // KEY=VALUE, in place of what the spawner has
+	Dir     string   // absolute; "" for that of the spawner
+	Stdout  string   // file of its own for standard output; "" for the log
+	Stderr  string   // file of its own for standard error; "" for the log
+	Timeout time.Duration
+	Grace   time.Duration // between SIGTERM at the timeout and SIGKILL
+	Join    []string      // cgroups, as directories
+	CPUs    []int         // to run on; none: those of the spawner
+	Nodes   []int         // NUMA nodes to take memory from; none: any
+}
+
+// Result is how a task ended.
+type Result struct {
+	ID       uint64
+	Slot     int
+	Started  time.Time
+	Ended    time.Time
+	Status   syscall.WaitStatus
+	Errno    syscall.Errno // why it was not started, 0 if it was
+	At       string        // what could not be done, if Errno is not 0
+	Dropped  bool          // it was given back: nothing was started
+	TimedOut bool
+	Signaled bool // the client had it signalled
+	User     time.Duration
+	System   time.Duration
+	MaxRSS   int64 // bytes
+	Read     int64 // bytes from storage
+	Written  int64 // bytes to storage
+	Out, Err Piece // what it wrote to the logs
+}
+
+// Piece is a part of a log.
+type Piece struct{ Offset, Length int64 }
+
+// Bits of a task's frame and of a result's.
+const (
+	bitDropped  = 1
+	bitTimedOut = 2
+	bitSignaled = 4
+)
+
+func putString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func putStrings(b []byte, list []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, s := range list {
+		b = putString(b, s)
+	}
+	return b
+}
+
+func putInts(b []byte, list []int) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, v := range list {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	return b
+}
+
+// reader takes a frame apart. After a mistake it gives zeros, and bad is set.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) string() string {
+	n := r.uint()
+	if n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return ""
+	}
+	s := string(r.b[:n])
+	r.b = r.b[n:]
+	return s
+}
+
+func (r *reader) strings() []string {
+	n := r.uint()
+	if n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	var list []string
+	for range n {
+		list = append(list, r.string())
+	}
+	return list
+}
+
+func (r *reader) ints() []int {
+	n := r.uint()
+	if n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	var list []int
+	for range n {
+		list = append(list, int(r.uint()))
+	}
+	return list
+}
+
+var errFrame = errors.New("a frame is damaged")
+
+func (t *Task) put(b []byte) []byte {
+	b = binary.AppendUvarint(b, t.ID)
+	b = putStrings(b, t.Argv)
+	b = putString(b, t.Shell)
+	b = putStrings(b, t.Env)
+	b = putString(b, t.Dir)
+	b = putString(b, t.Stdout)
+	b = putString(b, t.Stderr)
+	b = binary.AppendUvarint(b, uint64(t.Timeout))
+	b = binary.AppendUvarint(b, uint64(t.Grace))
+	b = putStrings(b, t.Join)
+	b = putInts(b, t.CPUs)
+	return putInts(b, t.Nodes)
+}
+
+func (t *Task) get(r *reader) error {
+	*t = Task{ID: r.uint(), Argv: r.strings(), Shell: r.string(), Env: r.strings(), Dir: r.string(),
+		Stdout: r.string(), Stderr: r.string(), Timeout: time.Duration(r.uint()), Grace: time.Duration(r.uint()),
+		Join: r.strings(), CPUs: r.ints(), Nodes: r.ints()}
+	if r.bad {
+		return errFrame
+	}
+	return nil
+}
+
+func (s *Result) put(b []byte) []byte {
+	var bits uint64
+	if s.Dropped {
+		bits |= bitDropped
+	}
+	if s.TimedOut {
+		bits |= bitTimedOut
+	}
+	if s.Signaled {
+		bits |= bitSignaled
+	}
+	b = binary.AppendUvarint(b, s.ID)
+	b = binary.AppendUvarint(b, bits)
+	b = binary.AppendUvarint(b, uint64(s.Slot))
+	b = binary.AppendUvarint(b, uint64(s.Started.UnixNano()))
+	b = binary.AppendUvarint(b, uint64(s.Ended.Sub(s.Started)))
+	b = binary.AppendUvarint(b, uint64(s.Status))
+	b = binary.AppendUvarint(b, uint64(s.Errno))
+	b = putString(b, s.At)
+	for _, v := range []int64{int64(s.User), int64(s.System), s.MaxRSS, s.Read, s.Written, s.Out.Offset, s.Out.Length, s.Err.Offset, s.Err.Length} {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	return b
+}
+
+func (s *Result) get(r *reader) error {
+	s.ID = r.uint()
+	bits := r.uint()
+	s.Dropped, s.TimedOut, s.Signaled = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0
+	s.Slot = int(r.uint())
+	s.Started = time.Unix(0, int64(r.uint())).UTC()
+	s.Ended = s.Started.Add(time.Duration(r.uint()))
+	s.Status, s.Errno, s.At = syscall.WaitStatus(r.uint()), syscall.Errno(r.uint()), r.string()
+	for _, v := range []*int64{(*int64)(&s.User), (*int64)(&s.System), &s.MaxRSS, &s.Read, &s.Written, &s.Out.Offset, &s.Out.Length, &s.Err.Offset, &s.Err.Length} {
+		*v = int64(r.uint())
+	}
+	if r.bad {
+		return errFrame
+	}
+	return nil
+}
+
+// readFrame reads a frame into buf, which it may replace.
+func readFrame(in io.Reader, buf []byte) (frame []byte, err error) {
+	var head [4]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil {
+		return buf, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n == 0 || n > maxFrame {
+		return buf, fmt.Errorf("a frame of %d bytes: %w", n, errFrame)
+	}
+	if uint32(cap(buf)) < n {
+		buf = make([]byte, n)
+	}
+	buf = buf[:n]
+	if _, err := io.ReadFull(in, buf); err != nil {
+		return buf, io.ErrUnexpectedEOF
+	}
+	return buf, nil
+}
+
+// beginFrame makes room for the length of a frame in b, which ends before it.
+func beginFrame(b []byte, kind byte) []byte { return append(b, 0, 0, 0, 0, kind) }
+
+// endFrame writes the length of the frame that begins at.
+func endFrame(b []byte, at int) []byte {
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b
+}

@@ -1,0 +1,570 @@
+package spawn
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is the descriptor on which a spawner talks with its client.
+const socket = 3
+
+// Results are sent after batchWait, or when there are batchMost.
+const (
+	batchWait = 5 * time.Millisecond
+	batchMost = 128
+)
+
+// server is the spawner's side.
+type server struct {
+	setup Setup
+	env   *environ
+	board *board
+	limit syscall.Rlimit
+
+	mu      sync.Mutex
+	work    sync.Cond // the queue has something, or closed is set
+	queue   []Task
+	results []byte // encoded, without the head of a frame
+	count   int    // of results
+	armed   bool   // the batch is going to be sent
+	busy    int    // slots that run a task
+	closed  bool
+
+	send  sync.Mutex // held while a batch is written
+	arm   chan struct{}
+	slots []*slot
+}
+
+// slot runs one task at a time in a thread of its own.
+type slot struct {
+	*server
+	n        int
+	words    []uint64
+	out, err int // logs
+	outSize  int64
+	errSize  int64
+	pinned   bool
+	home     unix.CPUSet
+	paths    [][]string
+
+	// mu guards what others ask for while a task runs.
+	mu       sync.Mutex
+	id       uint64
+	pid      int // 0: none runs
+	timedOut bool
+	signaled bool
+}
+
+// Main is the spawner. It returns the exit status.
+func Main() int {
+	// It allocates little and lives long; a collection would only stop its threads.
+	debug.SetGCPercent(400)
+	in := bufio.NewReaderSize(os.NewFile(socket, "socket"), 256<<10)
+	unix.CloseOnExec(socket)
+	s := &server{arm: make(chan struct{}, 1)}
+	s.work.L = &s.mu
+	if err := s.begin(in); err != nil {
+		b := endFrame(append(beginFrame(nil, frameError), err.Error()...), 0)
+		_ = write(b) // a client that is gone needs no reason
+		return 1
+	}
+	go s.flusher()
+	err := s.serve(in)
+	s.killAll(unix.SIGKILL)
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// begin reads the setup and starts the slots.
+func (s *server) begin(in *bufio.Reader) error {
+	frame, err := readFrame(in, nil)
+	if err != nil {
+		return err
+	}
+	if frame[0] != frameSetup {
+		return errFrame
+	}
+	if err := json.Unmarshal(frame[1:], &s.setup); err != nil {
+		return err
+	}
+	if _, err := unix.Setsid(); err != nil {
+		return os.NewSyscallError("setsid", err)
+	}
+	if err := defaultChild(); err != nil {
+		return err
+	}
+	if s.limit, err = fileLimit(); err != nil {
+		return err
+	}
+	s.env = newEnviron(os.Environ(), ownNames...)
+	if s.board, err = createBoard(s.setup.Board, s.setup.Slots); err != nil {
+		return err
+	}
+	// A thread that waits for its child holds none of these for long.
+	runtime.GOMAXPROCS(s.setup.Slots + 2)
+	began := make(chan error, s.setup.Slots)
+	for i := range s.setup.Slots {
+		t := &slot{server: s, n: i, words: s.board.slot(i)}
+		s.slots = append(s.slots, t)
+		go t.main(s.setup.Logs[2*i], s.setup.Logs[2*i+1], began)
+	}
+	for range s.setup.Slots {
+		if err := <-began; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownNames are variables that each task has with values of its own.
+var ownNames = []string{"PREMIX_TASK", "PREMIX_TRY", "PWD"}
+
+// defaultChild has the kernel not deliver SIGCHLD: its default disposition is to be
+// ignored without a signal, and without reaping.
+func defaultChild() error {
+	var act [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+	if errno != 0 {
+		return os.NewSyscallError("sigaction", errno)
+	}
+	return nil
+}
+
+// fileLimit is the limit of open files that premix was started with. Go raises it
+// for itself and gives children the old one, which it does not tell: so one is asked.
+func fileLimit() (syscall.Rlimit, error) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return limit, os.NewSyscallError("getrlimit", err)
+	}
+	out, err := exec.Command(shellPath, "-c", "ulimit -Sn").Output()
+	if err != nil {
+		return limit, fmt.Errorf("%s: %w", shellPath, err)
+	}
+	if n, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64); err == nil {
+		limit.Cur = n
+	}
+	return limit, nil
+}
+
+// serve reads what the client wants until it is gone.
+func (s *server) serve(in *bufio.Reader) error {
+	var frame []byte
+	var err error
+	for {
+		if frame, err = readFrame(in, frame); err != nil {
+			return nil // the client has gone, one way or the other
+		}
+		r := &reader{b: frame[1:]}
+		switch frame[0] {
+		case frameTask:
+			s.mu.Lock()
+			for len(r.b) > 0 && err == nil {
+				var t Task
+				if err = t.get(r); err == nil {
+					s.queue = append(s.queue, t)
+				}
+			}
+			s.mu.Unlock()
+			s.work.Broadcast()
+		case frameSignal:
+			id, sig := r.uint(), syscall.Signal(r.uint())
+			if r.bad {
+				return errFrame
+			}
+			for _, t := range s.slots {
+				t.signal(id, sig)
+			}
+		case frameDrop:
+			id := r.uint()
+			if r.bad {
+				return errFrame
+			}
+			s.drop(id)
+		default:
+			return errFrame
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// drop gives back a task that has not begun, or all of them if id is 0.
+func (s *server) drop(id uint64) {
+	s.mu.Lock()
+	kept := s.queue[:0]
+	now := time.Now()
+	for _, t := range s.queue {
+		if id != 0 && t.ID != id {
+			kept = append(kept, t)
+			continue
+		}
+		r := Result{ID: t.ID, Dropped: true, Started: now, Ended: now}
+		s.results = r.put(s.results)
+		s.count++
+	}
+	s.queue = kept
+	s.mu.Unlock()
+	s.flush()
+}
+
+func (s *server) killAll(sig syscall.Signal) {
+	s.mu.Lock()
+	s.closed, s.queue = true, nil
+	s.mu.Unlock()
+	// A slot that is about to start a task is waited for.
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		busy := false
+		for _, t := range s.slots {
+			t.signal(0, sig)
+			busy = busy || atomic.LoadUint64(&t.words[0]) != 0
+		}
+		if !busy {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// signal sends a signal to the task with an id, or to whatever runs if it is 0.
+func (t *slot) signal(id uint64, sig syscall.Signal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pid == 0 || id != 0 && t.id != id {
+		return
+	}
+	t.signaled = true
+	_ = unix.Kill(-t.pid, sig) // it may just have ended
+}
+
+// main is the thread of a slot.
+func (t *slot) main(stdout, stderr string, began chan<- error) {
+	runtime.LockOSThread() // for good: children die with it
+	st, err := t.open(stdout, stderr)
+	began <- err
+	if err != nil {
+		return
+	}
+	for {
+		t.server.mu.Lock()
+		for len(t.queue) == 0 && !t.closed {
+			t.work.Wait()
+		}
+		if t.closed {
+			t.server.mu.Unlock()
+			select {} // the process is about to end
+		}
+		task := t.queue[0]
+		t.queue[0] = Task{}
+		t.queue = t.queue[1:]
+		t.busy++
+		t.server.mu.Unlock()
+		r := t.run(st, &task)
+		t.server.mu.Lock()
+		t.busy--
+		t.results = r.put(t.results)
+		t.count++
+		now := len(t.queue) == 0 || t.count >= batchMost
+		arm := !now && !t.armed
+		t.armed = t.armed || arm
+		t.server.mu.Unlock()
+		if now {
+			t.flush()
+		} else if arm {
+			t.arm <- struct{}{}
+		}
+	}
+}
+
+func (t *slot) open(stdout, stderr string) (*starter, error) {
+	var err error
+	if t.out, t.outSize, err = openLog(stdout); err != nil {
+		return nil, err
+	}
+	if t.err, t.errSize, err = openLog(stderr); err != nil {
+		return nil, err
+	}
+	if err := unix.SchedGetaffinity(0, &t.home); err != nil {
+		return nil, os.NewSyscallError("sched_getaffinity", err)
+	}
+	return newStarter(t.limit)
+}
+
+func openLog(path string) (fd int, size int64, err error) {
+	fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return 0, 0, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, sizeOf(fd), nil
+}
+
+func sizeOf(fd int) int64 {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Size
+}
+
+// run runs a task to its end.
+func (t *slot) run(st *starter, task *Task) *Result {
+	r := &Result{ID: task.ID, Slot: t.n, Started: time.Now()}
+	fail := func(at step, errno syscall.Errno) *Result {
+		r.At, r.Errno, r.Ended = at.String(), errno, time.Now()
+		atomic.StoreUint64(&t.words[0], 0)
+		return r
+	}
+	atomic.StoreUint64(&t.words[1], 0)
+	atomic.StoreUint64(&t.words[2], uint64(r.Started.UnixNano()))
+	atomic.StoreUint64(&t.words[0], task.ID)
+	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err}
+	c.more = append(c.more, "PREMIX_TASK="+strconv.FormatUint(task.ID>>idShift, 10), "PREMIX_TRY="+strconv.FormatUint(task.ID&(1<<idShift-1), 10))
+	if task.Dir != "" {
+		c.more = append(c.more, "PWD="+task.Dir)
+	}
+	if len(task.Env) > 0 {
+		c.env, c.more = newEnviron(append(append(append([]string{}, t.env.entries...), c.more...), task.Env...)), nil
+	}
+	if len(task.Argv) > 0 {
+		t.paths = c.env.pathsOf(task.Argv[0], t.paths[:0])
+		c.paths = t.paths
+	}
+	var own []int
+	defer func() {
+		for _, fd := range own {
+			unix.Close(fd)
+		}
+	}()
+	open := func(path string, flags int) (int, error) {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o666)
+		if err == nil {
+			own = append(own, fd)
+		}
+		return fd, err
+	}
+	for _, f := range []struct {
+		path string
+		fd   *int
+	}{{task.Stdout, &c.stdout}, {task.Stderr, &c.stderr}} {
+		if f.path == "" {
+			continue
+		}
+		if f.path == task.Stdout && f.fd == &c.stderr {
+			*f.fd = c.stdout // both into one file, in one order
+			continue
+		}
+		fd, err := open(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
+		if err != nil {
+			return fail(stepOutput, errnoOf(err))
+		}
+		*f.fd = fd
+	}
+	for _, dir := range task.Join {
+		fd, err := open(dir+"/cgroup.procs", unix.O_WRONLY)
+		if err != nil {
+			return fail(stepCgroup, errnoOf(err))
+		}
+		c.joins = append(c.joins, fd)
+	}
+	if err := t.pin(task); err != nil {
+		return fail(stepPrepare, errnoOf(err))
+	}
+	pid, at, errno := st.start(c)
+	if errno != 0 {
+		return fail(at, errno)
+	}
+	atomic.StoreUint64(&t.words[1], uint64(pid))
+	t.mu.Lock()
+	t.id, t.pid, t.timedOut, t.signaled = task.ID, pid, false, false
+	t.mu.Unlock()
+	if t.stopping() {
+		t.signal(0, unix.SIGKILL) // the client has gone in between
+	}
+	var timer *time.Timer
+	if task.Timeout > 0 {
+		timer = time.AfterFunc(task.Timeout, func() { t.timeout(task.ID, task.Grace) })
+	}
+	var usage syscall.Rusage
+	for {
+		if _, err := syscall.Wait4(pid, &r.Status, 0, &usage); err != syscall.EINTR {
+			break
+		}
+	}
+	t.mu.Lock()
+	t.pid = 0
+	r.TimedOut, r.Signaled = t.timedOut, t.signaled
+	t.mu.Unlock()
+	// What the task left behind. A number is not given to another group while this
+	// one has members, and numbers come round only after all others were given.
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	if timer != nil {
+		timer.Stop()
+	}
+	r.Ended = time.Now()
+	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
+	r.MaxRSS = usage.Maxrss << 10
+	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9
+	r.Out, t.outSize = grown(t.out, t.outSize)
+	r.Err, t.errSize = grown(t.err, t.errSize)
+	atomic.StoreUint64(&t.words[0], 0)
+	return r
+}
+
+// idShift separates the number of a task from that of its try in an id.
+const idShift = 16
+
+// ID is the id of a try of a task.
+func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
+
+// Of tells the task and the try that an id stands for.
+func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
+
+func (s *server) stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// timeout ends a task: SIGTERM, grace, SIGKILL.
+func (t *slot) timeout(id uint64, grace time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pid == 0 || t.id != id {
+		return
+	}
+	sig := unix.SIGTERM
+	if t.timedOut || grace == 0 {
+		sig = unix.SIGKILL
+	}
+	t.timedOut = true
+	_ = unix.Kill(-t.pid, sig)
+	if sig == unix.SIGTERM {
+		time.AfterFunc(grace, func() { t.timeout(id, grace) })
+	}
+}
+
+// grown is what was appended to a log since it had a size, and its size now.
+func grown(fd int, before int64) (Piece, int64) {
+	size := sizeOf(fd)
+	return Piece{Offset: before, Length: max(0, size-before)}, size
+}
+
+// pin sets what the children of this thread inherit: CPUs and NUMA nodes.
+func (t *slot) pin(task *Task) error {
+	if len(task.CPUs) == 0 && len(task.Nodes) == 0 {
+		if !t.pinned {
+			return nil
+		}
+		t.pinned = false
+		if err := setNodes(nil); err != nil {
+			return err
+		}
+		return unix.SchedSetaffinity(0, &t.home)
+	}
+	t.pinned = true
+	set := t.home
+	if len(task.CPUs) > 0 {
+		set.Zero()
+		for _, n := range task.CPUs {
+			set.Set(n)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return err
+	}
+	return setNodes(task.Nodes)
+}
+
+// Policies of set_mempolicy(2).
+const (
+	mpolDefault = 0
+	mpolBind    = 2
+)
+
+func setNodes(nodes []int) error {
+	var mask [16]uint64
+	policy := uintptr(mpolDefault)
+	for _, n := range nodes {
+		if n < 64*len(mask) {
+			mask[n/64] |= 1 << (n % 64)
+			policy = mpolBind
+		}
+	}
+	bits := uintptr(64 * len(mask))
+	at := uintptr(unsafe.Pointer(&mask))
+	if policy == mpolDefault {
+		bits, at = 0, 0
+	}
+	_, _, errno := unix.RawSyscall(unix.SYS_SET_MEMPOLICY, policy, at, bits)
+	runtime.KeepAlive(&mask)
+	if errno != 0 && errno != unix.ENOSYS {
+		return errno
+	}
+	return nil
+}
+
+func errnoOf(err error) syscall.Errno {
+	if e, ok := err.(syscall.Errno); ok {
+		return e
+	}
+	return unix.EIO
+}
+
+// flusher sends a batch some time after its first result.
+func (s *server) flusher() {
+	for range s.arm {
+		time.Sleep(batchWait)
+		s.flush()
+	}
+}
+
+// flush sends the results that there are.
+func (s *server) flush() {
+	s.send.Lock()
+	defer s.send.Unlock()
+	s.mu.Lock()
+	body := s.results
+	s.results, s.count, s.armed = nil, 0, false
+	s.mu.Unlock()
+	if len(body) == 0 {
+		return
+	}
+	frame := make([]byte, 0, len(body)+5)
+	frame = append(beginFrame(frame, frameResults), body...)
+	if err := write(endFrame(frame, 0)); err != nil {
+		// The client has gone; serve reads that too, and ends all.
+		return
+	}
+}
+
+// write writes to the client.
+func write(b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(socket, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}

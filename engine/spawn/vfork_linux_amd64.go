@@ -1,0 +1,200 @@
+package spawn
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// call is one system call of a child. The assembly knows its layout.
+type call struct {
+	number uintptr
+	args   [6]uintptr
+	mode   uintptr
+}
+
+// What becomes of the result of a call.
+const (
+	must  = 0 // an error ends the child
+	may   = 1 // an error is noted, and the next call is made
+	equal = 2 // anything but args[5] ends the child
+)
+
+// lastCall ends a list of calls.
+const lastCall = ^uintptr(0)
+
+// failure is written by a child that could not execute a program. The assembly
+// knows its layout.
+type failure struct {
+	errno int64 // negative: of the call that ended the child
+	tried int64 // negative: of a program that was tried, ENOENT aside
+	at    uintptr
+	final int64 // 1: the child has ended
+}
+
+// cloneArgs is struct clone_args of clone3(2), version 2.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+//go:noescape
+func vfork(args *cloneArgs, size uintptr, prog *call, failed *failure) int
+
+// starter starts children from one thread. What the kernel reads by address is held
+// by its fields until the child has executed: nothing of it lies on a stack that
+// could move.
+type starter struct {
+	calls  []call
+	what   []step // what each call is, for errors
+	text   []byte // strings, each with its 0
+	argv   []uintptr
+	envv   []uintptr
+	failed failure
+	clone  cloneArgs
+	mask   uint64         // the signals that a child blocks
+	limit  syscall.Rlimit // of open files, for children
+	self   uintptr        // process id
+	zero   [2]byte        // "0", for cgroup.procs
+	shell  shellStrings   // of the program that interprets commands
+	slow   bool           // clone3 is not there
+	starts []int          // where strings begin in text: arguments, then environment
+	paths  []int          // where paths to try begin in text
+}
+
+type shellStrings struct{ path, name, option []byte }
+
+// newStarter makes a starter for the calling thread, which the caller has locked.
+// All signals are blocked in it: a handler must not run in a child that shares the
+// memory of the parent.
+func newStarter(limit syscall.Rlimit) (*starter, error) {
+	s := &starter{limit: limit, self: uintptr(unix.Getpid()), zero: [2]byte{'0', 0}}
+	s.shell = shellStrings{[]byte(shellPath + "\x00"), []byte("sh\x00"), []byte("-c\x00")}
+	all := ^uint64(0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&s.mask)), 8, 0, 0)
+	if errno != 0 {
+		return nil, errno
+	}
+	return s, nil
+}
+
+func (s *starter) add(what step, mode, number uintptr, args ...uintptr) {
+	c := call{number: number, mode: mode}
+	copy(c.args[:], args)
+	s.calls = append(s.calls, c)
+	s.what = append(s.what, what)
+}
+
+// put adds a string to text and returns where it begins. Addresses are taken when
+// text has its final place.
+func (s *starter) put(parts ...string) int {
+	at := len(s.text)
+	for _, p := range parts {
+		s.text = append(s.text, p...)
+	}
+	s.text = append(s.text, 0)
+	return at
+}
+
+func address(b []byte, at int) uintptr { return uintptr(unsafe.Pointer(&b[at])) }
+
+// start starts a child. The error is an errno, and step says what could not be
+// done.
+func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
+	if s.slow {
+		return forkExec(c)
+	}
+	s.calls, s.what, s.text = s.calls[:0], s.what[:0], s.text[:0]
+	s.starts, s.paths = s.starts[:0], s.paths[:0]
+	for _, a := range c.argv {
+		s.starts = append(s.starts, s.put(a))
+	}
+	for _, e := range c.more {
+		s.starts = append(s.starts, s.put(e))
+	}
+	dir := 0
+	if c.dir != "" {
+		dir = s.put(c.dir)
+	}
+	script := 0
+	if c.shell != "" {
+		script = s.put(c.shell)
+	}
+	for _, p := range c.paths {
+		s.paths = append(s.paths, s.put(p...))
+	}
+	// text has its place now.
+	s.argv = s.argv[:0]
+	for i := range c.argv {
+		s.argv = append(s.argv, address(s.text, s.starts[i]))
+	}
+	s.argv = append(s.argv, 0)
+	if c.shell != "" {
+		s.argv = append(s.argv, address(s.shell.name, 0), address(s.shell.option, 0), address(s.text, script), 0)
+	}
+	s.envv = append(s.envv[:0], c.env.pointers...)
+	for i := range c.more {
+		s.envv = append(s.envv, address(s.text, s.starts[len(c.argv)+i]))
+	}
+	s.envv = append(s.envv, 0)
+	env := uintptr(unsafe.Pointer(&s.envv[0]))
+
+	s.add(stepPrepare, must, unix.SYS_SETPGID)
+	s.add(stepPrepare, must, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
+	// The parent may have been killed before the line above.
+	s.add(stepPrepare, equal, unix.SYS_GETPPID, 0, 0, 0, 0, 0, s.self)
+	for _, fd := range c.joins {
+		s.add(stepCgroup, must, unix.SYS_WRITE, uintptr(fd), address(s.zero[:], 0), 1)
+	}
+	if c.dir != "" {
+		s.add(stepDirectory, must, unix.SYS_CHDIR, address(s.text, dir))
+	}
+	s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stdout), 1)
+	s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stderr), 2)
+	s.add(stepPrepare, must, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.limit)), 0)
+	s.add(stepPrepare, must, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&s.mask)), 0, 8)
+	if len(c.argv) > 0 {
+		for _, p := range s.paths {
+			s.add(stepExecute, may, unix.SYS_EXECVE, address(s.text, p), uintptr(unsafe.Pointer(&s.argv[0])), env)
+		}
+	}
+	if c.shell != "" {
+		s.add(stepExecute, may, unix.SYS_EXECVE, address(s.shell.path, 0), uintptr(unsafe.Pointer(&s.argv[len(c.argv)+1])), env)
+	}
+	s.calls = append(s.calls, call{number: lastCall})
+	s.what = append(s.what, stepExecute)
+	s.failed = failure{}
+	s.clone = cloneArgs{flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD)}
+	pid = vfork(&s.clone, unsafe.Sizeof(s.clone), &s.calls[0], &s.failed)
+	runtime.KeepAlive(s)
+	runtime.KeepAlive(c)
+	if pid < 0 {
+		errno = syscall.Errno(-pid)
+		if errno == unix.ENOSYS || errno == unix.EPERM || errno == unix.EINVAL {
+			// A kernel before 5.5, or a sandbox that does not know clone3.
+			s.slow = true
+			return forkExec(c)
+		}
+		return 0, stepPrepare, errno
+	}
+	if s.failed.final == 0 {
+		return pid, 0, 0
+	}
+	var ws syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
+			break
+		}
+	}
+	at = s.what[(s.failed.at-uintptr(unsafe.Pointer(&s.calls[0])))/unsafe.Sizeof(call{})]
+	switch {
+	case s.failed.errno != 0:
+		errno = syscall.Errno(-s.failed.errno)
+	case s.failed.tried != 0:
+		errno = syscall.Errno(-s.failed.tried)
+	default:
+		errno = unix.ENOENT
+	}
+	return 0, at, errno
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,11 +60,25 @@ func withBinary(m *testing.M) int {
 	return code
 }
 
+// patience is how long is waited for what must come. A machine may be slow, and it
+// may have other things to do.
+const patience = 2 * time.Minute
+
+// comes waits until something is so, and tells whether it was.
+func comes(is func() bool) bool {
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
 // leftovers tells of processes, mounts and cgroups that are there because of
-// this test's premix. Those of a premix that was killed are given a moment.
+// this test's premix. Those of a premix that was killed are given time to go.
 func leftovers() []error {
 	var errs []error
-	for range 40 {
+	comes(func() bool {
 		errs = nil
 		for _, p := range processes(func(exe, _ string) bool { return exe == binary }) {
 			errs = append(errs, fmt.Errorf("process %d of premix", p))
@@ -77,14 +92,11 @@ func leftovers() []error {
 				errs = append(errs, fmt.Errorf("mount %s", line))
 			}
 		}
-		if len(errs) == 0 {
-			break
+		for _, dir := range cgroups() {
+			errs = append(errs, fmt.Errorf("cgroup %s", dir))
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	for _, dir := range cgroups() {
-		errs = append(errs, fmt.Errorf("cgroup %s", dir))
-	}
+		return len(errs) == 0
+	})
 	return errs
 }
 
@@ -114,7 +126,7 @@ func processes(f func(exe, environ string) bool) []int {
 	}()
 	select {
 	case <-done:
-	case <-time.After(time.Second): // one that hangs in the kernel, and is none of ours
+	case <-time.After(10 * time.Second): // one that hangs in the kernel, and is none of ours
 	}
 	var list []int
 	for len(found) > 0 {
@@ -123,19 +135,22 @@ func processes(f func(exe, environ string) bool) []int {
 	return list
 }
 
-// cgroups are those of any premix whose process is dead, wherever they are.
+// parent matches the name of a premix's own cgroup: its process is the first part.
+var parent = regexp.MustCompile(`^premix-(\d+)\.\d+\.\d+$`)
+
+// cgroups are those of a premix whose process is dead, wherever they are. Other
+// tests that run beside this one kill theirs, too, and clean up later.
 func cgroups() []string {
 	var list []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // it went while we looked
 		}
-		rest, ok := strings.CutPrefix(e.Name(), "premix-")
-		if !ok || !e.IsDir() {
+		m := parent.FindStringSubmatch(e.Name())
+		if m == nil || !e.IsDir() {
 			return nil
 		}
-		pid, _, _ := strings.Cut(rest, ".")
-		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat("/proc/" + m[1]); errors.Is(err, fs.ErrNotExist) {
 			list = append(list, path)
 		}
 		return fs.SkipDir
@@ -163,7 +178,7 @@ func TestScripts(t *testing.T) {
 			})
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lines": lines, "sleepless": sleepless},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lines": lines, "sleepless": sleepless, "registry": registryCommand()},
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case "hot":
@@ -221,13 +236,9 @@ func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: sleepless FILE")
 	}
-	for range 500 {
-		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !comes(func() bool { _, err := os.Stat(ts.MkAbs(args[0])); return err == nil }) {
+		ts.Fatalf("%s did not come", args[0])
 	}
-	ts.Fatalf("%s did not come", args[0])
 }
 
 var (

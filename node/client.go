@@ -100,7 +100,7 @@ func (c *Client) retry(ctx context.Context, method, path string, in, out any) er
 	for begun := time.Now(); ; {
 		err := c.do(ctx, method, path, in, out)
 		var lost *lostError
-		if !errors.As(err, &lost) || time.Since(begun) > 10*time.Second {
+		if !errors.As(err, &lost) || time.Since(begun) > 30*time.Second {
 			return err
 		}
 		select {

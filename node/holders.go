@@ -17,7 +17,7 @@ import (
 
 // holdersWithin bounds the search for holders. A process that hangs in the kernel
 // can make whoever looks at it hang too, and must not keep a mount from its end.
-const holdersWithin = 2 * time.Second
+const holdersWithin = 5 * time.Second
 
 // holders finds the processes that hold a mount, by what /proc tells: it never
 // looks into the mount, which may be dead. Processes of others are invisible to

@@ -224,7 +224,7 @@ func (d *daemon) sweep(name string) error {
 		}
 		err = lazyfs.Remove(dir)
 		// A mount(2) that was under way when its worker died ends now.
-		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > time.Second {
+		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > 10*time.Second {
 			return err
 		}
 		time.Sleep(10 * time.Millisecond)

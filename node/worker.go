@@ -71,7 +71,7 @@ func openCache(c Config) (*cache.Cache, error) {
 			Quota: c.Quota, Floor: c.Floor, RAMDir: c.RAM, RAMQuota: c.RAMQuota, VerifyAlways: c.Verify, Timeout: c.Timeout,
 		})
 		var used *cache.InUseError
-		if !errors.As(err, &used) || time.Since(begun) > 2*time.Second {
+		if !errors.As(err, &used) || time.Since(begun) > 10*time.Second {
 			return ch, err
 		}
 		time.Sleep(10 * time.Millisecond)

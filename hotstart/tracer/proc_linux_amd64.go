@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -343,8 +345,47 @@ func iovec(b []byte) unix.Iovec {
 func (p *Proc) Release() error { return p.detach(0) }
 
 // ReleaseStopped is Release, but leaves the process stopped by SIGSTOP, as a
-// checkpointer wants it: no thread executes an instruction in between.
-func (p *Proc) ReleaseStopped() error { return p.detach(unix.SIGSTOP) }
+// checkpointer wants it: no thread executes an instruction in between. It returns
+// when all are stopped: to whoever attaches before, a thread would seem to run, and
+// take the signal later, in the middle of what is done to it.
+func (p *Proc) ReleaseStopped() error {
+	if err := p.detach(unix.SIGSTOP); err != nil {
+		return err
+	}
+	for _, tid := range p.Threads {
+		for begun := time.Now(); ; time.Sleep(100 * time.Microsecond) {
+			state, err := p.state(tid)
+			if err != nil {
+				return gone(err)
+			}
+			if state == 'T' {
+				break
+			}
+			if time.Since(begun) > stopWithin {
+				return fmt.Errorf("thread %d is in state %c, and does not stop", tid, state)
+			}
+		}
+	}
+	return nil
+}
+
+// stopWithin is far longer than a thread that has been let go takes to stop, on
+// whatever machine.
+const stopWithin = time.Minute
+
+// state is that of a thread in proc_pid_stat(5).
+func (p *Proc) state(tid int) (byte, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.Pid) + "/task/" + strconv.Itoa(tid) + "/stat")
+	if err != nil {
+		return 0, unix.ESRCH
+	}
+	// The name in parentheses may hold anything.
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) == 0 || f[0][0] == 'Z' || f[0][0] == 'X' {
+		return 0, unix.ESRCH
+	}
+	return f[0][0], nil
+}
 
 func (p *Proc) detach(sig unix.Signal) error {
 	for _, late := range p.later {

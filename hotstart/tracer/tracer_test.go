@@ -164,6 +164,37 @@ func TestForkIsOurChild(t *testing.T) {
 	}
 }
 
+// A process that was released stopped is stopped.
+func TestReleaseStopped(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := sleeper(t, napping, "sleep", "600")
+	for range 100 {
+		p, err := Hold(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.ReleaseStopped(); err != nil {
+			t.Fatal(err)
+		}
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "stat"))
+		if err != nil || !strings.Contains(string(stat), ") T ") {
+			t.Fatalf("not stopped: %s %v", stat, err)
+		}
+		if err := unix.Kill(cmd.Process.Pid, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Hold(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Kill()
+	if err := p.ReleaseStopped(); !errors.Is(err, ErrGone) {
+		t.Errorf("released after its end: %v, want ErrGone", err)
+	}
+}
+
 func TestGone(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -352,15 +352,20 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 	}
 	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform), remote.WithUserAgent("premix"))
 	if err != nil {
-		return nil, remoteError(ctx, ref, err)
+		err = RemoteError(ctx, ref.String(), err)
+		var known *Error
+		if errors.As(err, &known) && known.Kind == Unreachable && !strings.Contains(where, ":") {
+			known.Way += "; a source in a directory is written with ./ or dir:"
+		}
+		return nil, err
 	}
 	im, err := desc.Image()
 	if err != nil {
-		return nil, remoteError(ctx, ref, err)
+		return nil, RemoteError(ctx, ref.String(), err)
 	}
 	digest, err := im.Digest()
 	if err != nil {
-		return nil, remoteError(ctx, ref, err)
+		return nil, RemoteError(ctx, ref.String(), err)
 	}
 	s, err := fromImage(im, digest)
 	if err != nil {
@@ -368,7 +373,7 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 		if errors.As(err, &known) {
 			return nil, err
 		}
-		return nil, remoteError(ctx, ref, err)
+		return nil, RemoteError(ctx, ref.String(), err)
 	}
 	s.far = true
 	for i := range s.layers {
@@ -376,7 +381,7 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 		s.layers[i].open = func() (io.ReadCloser, error) {
 			r, err := open()
 			if err != nil {
-				return nil, remoteError(ctx, ref, err)
+				return nil, RemoteError(ctx, ref.String(), err)
 			}
 			return r, nil
 		}
@@ -387,17 +392,20 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 	return s, nil
 }
 
-func remoteError(ctx context.Context, ref name.Reference, err error) error {
+// RemoteError says why a registry did not give something.
+func RemoteError(ctx context.Context, what string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", ref, err), Err: err,
-		Way: "see whether the registry can be reached; a source in a directory is written with ./ or dir:"}
+	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", what, err), Err: err,
+		Way: "see whether the registry can be reached"}
 	var answer *transport.Error
 	if errors.As(err, &answer) {
 		switch {
 		case answer.StatusCode == 401 || answer.StatusCode == 403:
 			e.Way = "log in as for docker: credentials are taken from ~/.docker/config.json"
+		case answer.StatusCode == 429:
+			e.Way = "the registry wants to be asked less often: log in, or wait"
 		case answer.StatusCode == 404:
 			e.Kind, e.Way = Usage, "the registry answers and does not have it: check name and tag"
 		}

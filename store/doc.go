@@ -11,6 +11,7 @@
 //	  locks/         empty files for flock(2): gc, tag-<digest>, shard-<ab>, own-<name>
 //	  writers/W/     one for each running writer: its lock, staged objects, and
 //	                 directories in which its owner makes up what is published
+//	  own/N/         what a caller keeps there; see [Store.Own]
 //
 // The private key is not in it: see [KeyFile].
 //

@@ -79,3 +79,13 @@ func (s *Store) Lock(ctx context.Context, name string) (func(), error) {
 	}
 	return s.lock(ctx, "own-"+name)
 }
+
+// Own returns a directory of a caller's own in the store, by a name of letters, for
+// what nobody else needs to see. It is on the store's filesystem and never served.
+func (s *Store) Own(name string) (string, error) {
+	if err := s.prepare(); err != nil {
+		return "", accessError(s.dir, err)
+	}
+	dir := s.path(ownDir + "/" + name)
+	return dir, accessError(s.dir, os.MkdirAll(dir, 0o700))
+}

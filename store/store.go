@@ -49,6 +49,7 @@ const (
 	workDir    = "work"
 	locksDir   = "work/locks"
 	writersDir = "work/writers"
+	ownDir     = "work/own"
 	tempPrefix = "file-" // of mutable files that are being written, in work
 )
 

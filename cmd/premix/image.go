@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/image"
+	"premix/image/watch"
 )
 
 func (a *app) imageCommand() *cobra.Command {
@@ -25,7 +26,7 @@ one for the root that a container sees.
 	}
 	cmd.PersistentFlags().StringVar(&o.dir, "store", "", "the store's directory (default: $PREMIX_STORE)")
 	cmd.PersistentFlags().StringVar(&o.key, "key", "", "file of the private key (default: $PREMIX_HOME/keys/ID.key)")
-	cmd.AddCommand(a.imageAdd(o), a.imageLs(o), a.imageRm(o))
+	cmd.AddCommand(a.imageAdd(o), a.imageLs(o), a.imageRm(o), a.imageSync(o))
 	return cmd
 }
 
@@ -42,4 +43,12 @@ func imageExit(k image.Kind) int {
 		return exitDirectory
 	}
 	return exitUsage
+}
+
+// syncExit is the exit code of a round that did not get all that it should.
+func syncExit(e *watch.FailedError) int {
+	if e.Unreachable {
+		return exitOrigin
+	}
+	return exitFailed
 }

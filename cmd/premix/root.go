@@ -16,6 +16,7 @@ import (
 	"premix/engine/local"
 	"premix/hotstart"
 	"premix/image"
+	"premix/image/watch"
 	"premix/node"
 	"premix/recipe"
 	"premix/record"
@@ -140,6 +141,14 @@ func messages(err error) []message {
 		}
 		return list
 	}
+	var listed watch.Problems
+	if errors.As(err, &listed) {
+		var list []message
+		for _, p := range listed {
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
+		}
+		return list
+	}
 	m := message{Error: err.Error(), Exit: code}
 	var h hinted
 	var unavailable *hotstart.Unavailable
@@ -211,6 +220,10 @@ func exitCode(err error) int {
 		rollback    *trust.RollbackError
 		older       *store.OlderError
 		bad         *image.Error
+		listed      watch.Problems
+		lacking     *watch.FailedError
+		busy        *watch.BusyError
+		lost        *watch.StateError
 		status      *commandStatus
 	)
 	switch {
@@ -226,16 +239,18 @@ func exitCode(err error) int {
 		return status.code
 	case errors.As(err, &bad):
 		return imageExit(bad.Kind)
-	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+	case errors.As(err, &lacking):
+		return syncExit(lacking)
+	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
 		return exitTrust
 	case errors.As(err, &unavailable):
 		return exitUnavailable
-	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access):
+	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
 		return exitFailed
 	case errors.As(err, &silent), object.IsCorrupt(err), tree.IsInvalid(err):
 		return exitOrigin

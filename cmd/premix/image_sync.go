@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/image"
+	"premix/image/watch"
+	"premix/store"
+)
+
+func (a *app) imageSync(o *storeFlags) *cobra.Command {
+	var opt watch.Options
+	var maxBytes memoryFlag
+	var once, status, schema, noSync bool
+	cmd := &cobra.Command{
+		Use:   "sync LIST.yaml",
+		Short: "Keep the images of a watch list up to date",
+		Long: `Keep a store's images as a watch list says: tags of registries, with wildcards. New
+and changed images are added, and those that left the list or their registry are removed.
+It goes on until SIGTERM or SIGINT; the list may be changed meanwhile, and SIGHUP asks for
+a round at once.
+
+  premix image sync --store /srv/store images.yaml
+  premix image sync --store /srv/store images.yaml --once      (for cron)
+  premix image sync --store /srv/store images.yaml --status
+
+See docs/image.md for what a list can say.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if schema && len(args) == 0 {
+				return nil
+			}
+			return arguments("LIST.yaml")(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if schema {
+				_, err := a.stdout.Write(watch.Schema())
+				return err
+			}
+			if once && status {
+				return &usageError{errors.New("--once and --status exclude each other"), "leave one of them out"}
+			}
+			s, err := o.openWith(store.Options{Home: store.Home(), Unsynced: noSync})
+			if err != nil {
+				return err
+			}
+			if status {
+				return a.syncStatus(s, args[0])
+			}
+			if opt.Add.Key, err = s.Key(o.key); err != nil {
+				return err
+			}
+			opt.Add.MaxBytes = int64(maxBytes)
+			if once {
+				return a.syncOnce(s, args[0], opt)
+			}
+			return a.syncDaemon(s, args[0], opt)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&once, "once", false, "make one round and end; the status tells whether all images are as the list says")
+	f.BoolVar(&status, "status", false, "tell what is known of the list's images, and ask nobody")
+	f.BoolVar(&opt.Eager, "now", false, "try also what failed lately")
+	f.BoolVar(&schema, "schema", false, "print the JSON Schema of a watch list")
+	f.Var(&maxBytes, "max-bytes", "refuse an image that unpacks to more (default 256G)")
+	f.Int64Var(&opt.Add.MaxEntries, "max-entries", image.DefaultEntries, "refuse an image with more files, directories and links")
+	f.BoolVar(&noSync, "no-sync", false, "do not wait for the disk: verify the store after a power failure")
+	return cmd
+}
+
+func (a *app) syncOnce(s *store.Store, file string, opt watch.Options) error {
+	l, err := watch.Load(file)
+	if err != nil {
+		return err
+	}
+	if !a.json {
+		opt.Report = a.syncRow
+	}
+	w, err := watch.New(s, l, opt)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	ctx, done := storeContext()
+	defer done()
+	sum, err := w.Round(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.printJSON(syncedRow(sum)); err != nil {
+			return err
+		}
+	} else {
+		a.synced(sum)
+	}
+	return sum.Err()
+}
+
+func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	now := make(chan struct{}, 1)
+	go func() {
+		for sig := range signals {
+			if sig != syscall.SIGHUP {
+				// Notify delivers the signals of package syscall on this system.
+				number, _ := sig.(syscall.Signal)
+				signal.Reset()
+				cancel(&storeInterrupted{number})
+				return
+			}
+			select {
+			case now <- struct{}{}:
+			default: // one round will do
+			}
+		}
+	}()
+	// A line of JSON for each image as it comes, so that a log can be read while it grows.
+	lines := json.NewEncoder(a.stdout)
+	opt.Report = a.syncRow
+	if a.json {
+		opt.Report = func(r watch.Row) { _ = lines.Encode(r) } // a closed log must not end the daemon
+	}
+	d := &watch.Daemon{Store: s, File: file, Options: opt, Now: now,
+		Broken: func(err error) {
+			a.tell(err)
+			fmt.Fprintln(a.stderr, "note: the list as it was before goes on")
+		},
+		Done: func(sum *watch.Summary, err error) error {
+			var access *store.AccessError
+			switch {
+			case errors.As(err, &access):
+				a.tell(err) // a full disk may have room by the next round
+			case err != nil:
+				return err
+			case !a.json:
+				a.synced(sum)
+			}
+			return nil
+		},
+		Pause: func(until time.Time) {
+			if !a.json {
+				fmt.Fprintf(a.stdout, "next round at %s\n", until.Format(time.DateTime))
+			}
+		},
+	}
+	err := d.Run(ctx)
+	var ended *storeInterrupted
+	if errors.As(err, &ended) {
+		return nil // it was asked to end
+	}
+	return err
+}
+
+// syncRow prints what became of an image, if anything did.
+func (a *app) syncRow(r watch.Row) {
+	what := r.Ref
+	if what == "" {
+		what = r.Source
+	}
+	switch r.Action {
+	case watch.Unchanged:
+	case watch.Added, watch.Updated:
+		fmt.Fprintf(a.stdout, "%s %s from %s, %s written\n", r.Action, what, r.Source, size(r.Bytes))
+	case watch.Removed:
+		fmt.Fprintf(a.stdout, "removed %s\n", what)
+	case watch.Vanished:
+		fmt.Fprintf(a.stdout, "%s stays for now: %s is gone since %s\n", what, r.Source, r.Gone.Local().Format(time.DateTime))
+	case watch.Waiting:
+		fmt.Fprintf(a.stderr, "note: %s is not tried before %s: %s\n", what, r.Retry.Local().Format(time.DateTime), r.Error)
+	case watch.Failed:
+		fmt.Fprintf(a.stderr, "error: %s: %s\n", what, r.Error)
+		if r.Hint != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", r.Hint)
+		}
+	}
+}
+
+func (a *app) synced(sum *watch.Summary) {
+	fmt.Fprintf(a.stdout, "%d images: %d unchanged, %d added, %d updated, %d removed, %d gone, %d failed, %d waiting\n", len(sum.Rows),
+		sum.Count(watch.Unchanged), sum.Count(watch.Added), sum.Count(watch.Updated), sum.Count(watch.Removed),
+		sum.Count(watch.Vanished), sum.Count(watch.Failed), sum.Count(watch.Waiting))
+	if sum.GC != nil {
+		fmt.Fprintf(a.stdout, "gc removed %d objects, %s\n", sum.GC.Removed, size(sum.GC.Freed))
+	}
+}
+
+// syncedJSON is a round as --once prints it.
+type syncedJSON struct {
+	Images []watch.Row   `json:"images"`
+	GC     *collectedRow `json:"gc,omitempty"`
+}
+
+func syncedRow(sum *watch.Summary) syncedJSON {
+	j := syncedJSON{Images: sum.Rows}
+	if j.Images == nil {
+		j.Images = []watch.Row{}
+	}
+	if c := sum.GC; c != nil {
+		j.GC = &collectedRow{false, c.Trees, c.Objects, c.Bytes, c.Young, c.Removed, c.Freed, c.Profiles, c.Writers}
+	}
+	return j
+}
+
+func (a *app) syncStatus(s *store.Store, file string) error {
+	l, err := watch.Load(file)
+	if err != nil {
+		return err
+	}
+	st, err := watch.Read(s, l.Name)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(st)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "IMAGE\tFROM\tDIGEST\tCHECKED\tSTATE")
+	for _, i := range st.Images {
+		state, checked := "here", "never"
+		if !i.Checked.IsZero() {
+			checked = i.Checked.Local().Format(time.DateTime)
+		}
+		switch {
+		case i.Failures > 0:
+			state = fmt.Sprintf("failed %d times, again at %s: %s", i.Failures, i.Retry.Local().Format(time.DateTime), i.Error)
+		case !i.Gone.IsZero():
+			state = "gone since " + i.Gone.Local().Format(time.DateTime)
+		case i.Record.IsZero():
+			state = "to come"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.19s\t%s\t%s\n", i.Ref, i.Source(), i.Digest, checked, state)
+	}
+	for _, t := range st.Entries {
+		fmt.Fprintf(w, "-\t%s\t\t\tfailed %d times, again at %s: %s\n", t.Entry, t.Failures, t.Retry.Local().Format(time.DateTime), t.Error)
+	}
+	return w.Flush()
+}

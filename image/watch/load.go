@@ -1,0 +1,415 @@
+package watch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"gopkg.in/yaml.v3"
+
+	"premix/store/tree"
+)
+
+// maxList is the size above which a file is taken for something else, bytes.
+const maxList = 16 << 20
+
+// Keys, in the order in which people write them.
+var (
+	listKeys  = []string{"name", "interval", "together", "timeout", "platform", "gone", "gc", "images"}
+	entryKeys = []string{"image", "tags", "exclude", "exclude_names", "newest", "as", "platform", "gone"}
+	gcKeys    = []string{"keep", "keep_for"}
+)
+
+// Forms of texts; the schema has the same.
+var (
+	nameForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	platformForm = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?$`)
+	daysForm     = regexp.MustCompile(`^([0-9]{1,5})d(.*)$`)
+)
+
+// Load reads and checks a watch list. What its writer can mend is returned as
+// [Problems], all of it.
+func Load(file string) (*List, error) {
+	l := &loader{problems: problems{file: file}, gone: Gone{After: defaultGone}}
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return nil, err
+	}
+	text, err := readFile(file)
+	if err != nil {
+		l.add(0, "name a watch list: docs/image.md shows one", "%v", err)
+		return nil, l.err()
+	}
+	l.list = &List{Path: abs, Interval: defaultInterval, Together: defaultTogether, Timeout: defaultTimeout}
+	l.list.Name = strings.ToLower(strings.TrimSuffix(filepath.Base(abs), filepath.Ext(abs)))
+	if root := l.document(text); root != nil {
+		l.top(root)
+	}
+	if err := l.err(); err != nil {
+		return nil, err
+	}
+	return l.list, nil
+}
+
+func readFile(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxList+1))
+	if err == nil && len(text) > maxList {
+		err = fmt.Errorf("%s is larger than %d MiB", file, maxList>>20)
+	}
+	return text, err
+}
+
+// loader turns one YAML file into a List.
+type loader struct {
+	problems
+	list     *List
+	platform string // of entries that name none
+	gone     Gone
+}
+
+func (l *loader) document(text []byte) *yaml.Node {
+	const form = "a watch list has a key images: with a list of names below it"
+	var doc, second yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&doc)
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
+		l.add(0, form, "the watch list is empty")
+		return nil
+	case err != nil:
+		l.syntax(err)
+		return nil
+	case doc.Content[0].Kind != yaml.MappingNode:
+		l.add(doc.Content[0].Line, form, "this is no watch list")
+		return nil
+	}
+	if err := d.Decode(&second); err == nil {
+		l.add(second.Line, "give each list a file of its own", "a second document begins")
+	} else if !errors.Is(err, io.EOF) {
+		l.syntax(err)
+	}
+	return doc.Content[0]
+}
+
+// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
+var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+
+func (l *loader) syntax(err error) {
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	m := syntaxPlace.FindStringSubmatch(first)
+	line, _ := strconv.Atoi(m[1]) // 0 where there is none
+	l.add(line, "a text that begins with * or [ must be quoted, and indentation is made of spaces", "this is no YAML: %s", m[2])
+}
+
+func follow(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode && n.Alias != nil {
+		n = n.Alias
+	}
+	return n
+}
+
+// mapping reads a mapping whose keys are known; what names it in messages.
+func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], follow(n.Content[i+1])
+		switch {
+		case k.Kind != yaml.ScalarNode || !slices.Contains(known, k.Value):
+			l.add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
+		case seen[k.Value] > 0:
+			l.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+		default:
+			seen[k.Value] = k.Line
+			each(k.Value, v)
+		}
+	}
+}
+
+// text reads a scalar as it is written: a tag like 1.10 need not be quoted.
+func (l *loader) text(n *yaml.Node, key string) (string, bool) {
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
+		l.add(n.Line, "", "%s must be a text", key)
+		return "", false
+	}
+	return n.Value, true
+}
+
+// texts reads a list of at least one text.
+func (l *loader) texts(n *yaml.Node, key string) (list []string) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+		l.add(n.Line, key+": [ONE, ANOTHER]", "%s must be a list", key)
+		return nil
+	}
+	for _, c := range n.Content {
+		if s, ok := l.text(follow(c), "each of "+key); ok {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// patterns reads a list of patterns.
+func (l *loader) patterns(n *yaml.Node, key string) []string {
+	list := l.texts(n, key)
+	for _, p := range list {
+		l.pattern(n.Line, key, p)
+	}
+	return list
+}
+
+func (l *loader) pattern(line int, key, p string) {
+	if _, err := path.Match(p, ""); err != nil {
+		l.add(line, "each [ has its ], and \\ takes a wildcard its meaning", "%s: the pattern %q is malformed", key, p)
+	}
+}
+
+func (l *loader) number(n *yaml.Node, key string, most int) int {
+	i, err := strconv.Atoi(n.Value)
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil || i < 1 || i > most {
+		l.add(n.Line, "", "%s must be a whole number from 1 to %d", key, most)
+		return 1
+	}
+	return i
+}
+
+// duration reads a time of more than nothing, which may begin with days.
+func (l *loader) duration(n *yaml.Node, key string) time.Duration {
+	s, ok := l.text(n, key)
+	if !ok {
+		return time.Second
+	}
+	var d time.Duration
+	rest := s
+	if m := daysForm.FindStringSubmatch(s); m != nil {
+		days, _ := strconv.Atoi(m[1]) // five digits at most
+		d, rest = time.Duration(days)*24*time.Hour, m[2]
+	}
+	if rest != "" {
+		more, err := time.ParseDuration(rest)
+		if err != nil || more < 0 || more > math.MaxInt64-d {
+			d = 0
+		} else {
+			d += more
+		}
+	}
+	if d <= 0 {
+		l.add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is no time", key, s)
+		return time.Second
+	}
+	return d
+}
+
+func (l *loader) readPlatform(n *yaml.Node) string {
+	s, ok := l.text(n, "platform")
+	if ok && !platformForm.MatchString(s) {
+		l.add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
+	}
+	return s
+}
+
+func (l *loader) readGone(n *yaml.Node) Gone {
+	switch n.Value {
+	case "keep":
+		return Gone{Keep: true}
+	case "remove":
+		return Gone{}
+	}
+	return Gone{After: l.duration(n, "gone")}
+}
+
+func (l *loader) top(root *yaml.Node) {
+	var images *yaml.Node
+	l.mapping(root, "the watch list", listKeys, func(key string, v *yaml.Node) {
+		switch key {
+		case "name":
+			l.list.Name, _ = l.text(v, key)
+		case "interval":
+			l.list.Interval = l.duration(v, key)
+		case "together":
+			l.list.Together = l.number(v, key, 64)
+		case "timeout":
+			l.list.Timeout = l.duration(v, key)
+		case "platform":
+			l.platform = l.readPlatform(v)
+		case "gone":
+			l.gone = l.readGone(v)
+		case "gc":
+			l.gc(v)
+		case "images":
+			images = v
+		}
+	})
+	if !nameForm.MatchString(l.list.Name) {
+		l.add(0, "name: mine, in small letters, digits and . _ -", "the list has no name: %q does not do", l.list.Name)
+	}
+	switch {
+	case images == nil:
+		l.add(root.Line, "images: [debian:12]", "images is missing")
+		return
+	case images.Kind != yaml.SequenceNode:
+		l.add(images.Line, "images: [debian:12]", "images must be a list")
+		return
+	}
+	for _, n := range images.Content {
+		l.entry(follow(n))
+	}
+}
+
+func (l *loader) gc(n *yaml.Node) {
+	gc := &GC{Keep: 1, KeepFor: 24 * time.Hour}
+	switch {
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!bool":
+		var on bool
+		if n.Decode(&on) != nil || !on {
+			return
+		}
+	case n.Kind == yaml.MappingNode:
+		l.mapping(n, "gc", gcKeys, func(key string, v *yaml.Node) {
+			switch key {
+			case "keep":
+				gc.Keep = l.number(v, "gc.keep", 1<<30)
+			case "keep_for":
+				gc.KeepFor = l.duration(v, "gc.keep_for")
+			}
+		})
+	default:
+		l.add(n.Line, "gc: true, or gc: {keep_for: 7d}", "gc must be true, false or a mapping")
+	}
+	l.list.GC = gc
+}
+
+func (l *loader) entry(n *yaml.Node) {
+	e := Entry{Line: n.Line, Platform: l.platform, Gone: l.gone}
+	was := len(l.problems.list)
+	var image string
+	switch n.Kind {
+	case yaml.ScalarNode:
+		image, _ = l.text(n, "an image")
+	case yaml.MappingNode:
+		l.mapping(n, "an image", entryKeys, func(key string, v *yaml.Node) {
+			switch key {
+			case "image":
+				image, _ = l.text(v, key)
+			case "tags":
+				e.Tags = l.patterns(v, key)
+			case "exclude":
+				e.Exclude = l.patterns(v, key)
+			case "exclude_names":
+				e.ExcludeNames = l.patterns(v, key)
+			case "newest":
+				e.Newest = l.number(v, key, 1<<30)
+			case "as":
+				e.As, _ = l.text(v, key)
+			case "platform":
+				e.Platform = l.readPlatform(v)
+			case "gone":
+				e.Gone = l.readGone(v)
+			}
+		})
+		if image == "" && len(l.problems.list) == was {
+			l.add(n.Line, "image: REGISTRY/NAME:TAG", "an image has no image: that says which")
+		}
+	default:
+		l.add(n.Line, "write REGISTRY/NAME:TAG, or image: and more keys", "an image must be a text or a mapping")
+	}
+	if len(l.problems.list) > was {
+		return
+	}
+	l.source(&e, image)
+	if len(l.problems.list) == was {
+		l.list.Entries = append(l.list.Entries, e)
+	}
+}
+
+// source takes [REGISTRY/]NAME[:TAG] apart.
+func (l *loader) source(e *Entry, image string) {
+	rest := strings.TrimPrefix(image, "docker://")
+	host := name.DefaultRegistry
+	if first, more, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		host, rest = first, more
+	}
+	if host == "docker.io" {
+		host = name.DefaultRegistry
+	}
+	if strings.Contains(rest, "@") {
+		l.add(e.Line, "write a tag; premix image add adds what never changes", "%s names a digest", image)
+		return
+	}
+	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
+		if e.Tags != nil {
+			l.add(e.Line, "leave one of them out", "%s has a tag, and there are tags: besides", image)
+			return
+		}
+		e.Tags, rest = []string{rest[i+1:]}, rest[:i]
+		l.pattern(e.Line, "image", e.Tags[0])
+	}
+	if e.Tags == nil {
+		e.Tags = []string{tree.DefaultTag}
+	}
+	registry, err := name.NewRegistry(host)
+	if err != nil || wild(host) {
+		l.add(e.Line, "it is a host, and perhaps a port; wildcards stand behind it", "%q is no registry", host)
+		return
+	}
+	e.Registry = registry.RegistryStr()
+	if e.Registry == name.DefaultRegistry && !strings.Contains(rest, "/") {
+		rest = "library/" + rest
+	}
+	e.Name = rest
+	l.pattern(e.Line, "image", rest)
+	if !wild(rest) {
+		if _, err := name.NewRepository(e.Registry + "/" + rest); err != nil {
+			l.add(e.Line, "write [REGISTRY/]NAME[:TAG]", "%s: %v", image, err)
+			return
+		}
+	}
+	l.local(e)
+}
+
+// local settles the name in the store.
+func (l *loader) local(e *Entry) {
+	given := e.As != ""
+	if !given {
+		switch {
+		case e.Registry != name.DefaultRegistry:
+			e.As = e.Registry + "/${name}"
+		case strings.HasPrefix(e.Name, "library/"):
+			e.As = "${base}"
+		default:
+			e.As = "${name}"
+		}
+	}
+	const way = "as: mirror/${name}, where ${name} is the name without its registry"
+	example := "a/b"
+	if !wild(e.Name) {
+		example = e.Name
+	} else if e.as("a/b") == e.as("a/c") {
+		l.add(e.Line, way, "as: several names would become one, %s", e.As)
+		return
+	}
+	for _, tag := range e.Tags {
+		if wild(tag) {
+			tag = tree.DefaultTag
+		}
+		if _, err := tree.ParseRef(e.as(example) + ":" + tag); err != nil {
+			l.add(e.Line, way, "the name %s does not do in a store: %v", e.as(example), err)
+			return
+		}
+	}
+}

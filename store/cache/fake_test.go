@@ -230,13 +230,11 @@ func settle(t testing.TB, c *Cache) {
 // waitFor waits for something that happens in the background.
 func waitFor(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for range 5000 {
-		if is() {
-			return
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
-	t.Fatalf("%s never came", what)
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }

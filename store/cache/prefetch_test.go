@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -241,7 +242,9 @@ func TestReadersWaitForABundle(t *testing.T) {
 	}
 }
 
-func TestCompleteKeepsToItsRate(t *testing.T) {
+func TestCompleteKeepsToItsRate(t *testing.T) { synctest.Test(t, completeKeepsToItsRate) }
+
+func completeKeepsToItsRate(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 83, chunks: 100, mean: 60_000, page: 4096}) // about 6 MB
 	c := openCache(t, t.TempDir(), Options{})

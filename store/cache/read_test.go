@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"premix/store/object"
@@ -65,7 +66,9 @@ func TestReadAtEdges(t *testing.T) {
 	}
 }
 
-func TestOneFetchWhoeverAsks(t *testing.T) {
+func TestOneFetchWhoeverAsks(t *testing.T) { synctest.Test(t, oneFetchWhoeverAsks) }
+
+func oneFetchWhoeverAsks(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 3, chunks: 4, mean: 100_000, page: 4096})
 	c := openCache(t, t.TempDir(), Options{})
@@ -105,7 +108,9 @@ func TestRandomReadFetchesItsChunk(t *testing.T) {
 
 // Several readers go through the tree in order at the same time, and many chunks
 // are on their way at once although each asks for 64 KiB at a time.
-func TestSequentialReadersAreReadAhead(t *testing.T) {
+func TestSequentialReadersAreReadAhead(t *testing.T) { synctest.Test(t, sequentialReadersAreReadAhead) }
+
+func sequentialReadersAreReadAhead(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 5, chunks: 400, mean: 50_000, page: 50})
 	c := openCache(t, t.TempDir(), Options{Fetches: 16})
@@ -198,7 +203,9 @@ func TestReadFailsTyped(t *testing.T) {
 	readAll(t, tr, s)
 }
 
-func TestTimeout(t *testing.T) {
+func TestTimeout(t *testing.T) { synctest.Test(t, timeout) }
+
+func timeout(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 8, chunks: 2, mean: 50_000, page: 4096})
 	c := openCache(t, t.TempDir(), Options{Timeout: 10 * time.Millisecond})

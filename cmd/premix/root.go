@@ -16,6 +16,7 @@ import (
 	"premix/engine/local"
 	"premix/hotstart"
 	"premix/image"
+	"premix/image/snapshotter"
 	"premix/image/watch"
 	"premix/node"
 	"premix/recipe"
@@ -94,7 +95,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -225,6 +226,7 @@ func exitCode(err error) int {
 		busy        *watch.BusyError
 		lost        *watch.StateError
 		status      *commandStatus
+		snapshots   *snapshotter.Error
 	)
 	switch {
 	case err == nil:
@@ -239,6 +241,8 @@ func exitCode(err error) int {
 		return status.code
 	case errors.As(err, &bad):
 		return imageExit(bad.Kind)
+	case errors.As(err, &snapshots):
+		return snapshotterExit(snapshots.Kind)
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
 	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -37,7 +37,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/store": {
-		imports: []string{"internal/figures", "internal/netrelay"},
+		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipes": {
@@ -126,7 +126,7 @@ var rooms = map[string]room{
 		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
 	},
 	"hotstart": {
-		imports: []string{"hotstart/tracer", "hotstart/criu"},
+		imports: []string{"hotstart/tracer", "hotstart/criu", "image", "image/bundle"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/criu": {
@@ -148,6 +148,10 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/figures": {
+		modules: []string{"golang.org/x/sys"},
+	},
+	"internal/workbench": {
+		imports: []string{"internal/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/netrelay": {

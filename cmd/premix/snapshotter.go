@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"premix/image/snapshotter"
+	"premix/node"
+)
+
+func (a *app) snapshotterCommand() *cobra.Command {
+	var (
+		t       treeFlags
+		stores  []string
+		address string
+		o       snapshotter.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "snapshotter [--store DIR | --origin URL]",
+		Short: "Give containerd the layers of images that a store has",
+		Long: `Serve containerd as a snapshotter (a proxy plugin), in the foreground. Layers that
+the store has are mounted, and containerd does not pull them; others it pulls and
+unpacks as usual. It needs root.
+
+  premix snapshotter --origin https://example.org/store
+
+containerd is told of it in its config.toml:
+
+  [proxy_plugins.premix]
+    type = "snapshot"
+    address = "/run/premix/snapshotter.sock"`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			t.origins = append(t.origins, stores...)
+			c, err := node.ReadConfig()
+			if err != nil {
+				return err
+			}
+			if len(t.origins)+len(c.Origins) == 0 {
+				return &usageError{errors.New("there is no origin for layers"), "--origin URL, --store DIR, or origins in " + node.ConfigFile()}
+			}
+			ctx, done := storeContext()
+			defer done()
+			o.Request = t.request
+			o.Log = slog.New(slog.NewTextHandler(a.stderr, nil))
+			return snapshotter.Run(ctx, o, address)
+		},
+	}
+	t.register(cmd)
+	f := cmd.Flags()
+	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
+	f.StringVar(&address, "address", "/run/premix/snapshotter.sock", "socket at which containerd calls")
+	f.StringVar(&o.Root, "root", "/var/lib/premix/snapshotter", "directory for snapshots, on a disk")
+	return cmd
+}
+
+// snapshotterExit is the exit code of an error of a snapshotter.
+func snapshotterExit(k snapshotter.Kind) int {
+	switch k {
+	case snapshotter.Unavailable:
+		return exitUnavailable
+	case snapshotter.Busy:
+		return exitDirectory
+	}
+	return exitUsage
+}

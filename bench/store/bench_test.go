@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,38 +11,39 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/workbench"
 )
 
 func testLab(t *testing.T) *lab {
 	t.Helper()
-	return &lab{dir: t.TempDir(), log: func(string, ...any) {}}
+	l, err := workbench.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	l.Log = func(string, ...any) {}
+	return &lab{l}
 }
 
-// What fails half way is made again; what is there is kept.
-func TestOnce(t *testing.T) {
+// A download is whole or fails.
+func TestDownload(t *testing.T) {
 	l := testLab(t)
-	made := 0
-	fail := errors.New("no")
-	make := func(err error) func(string) error {
-		return func(path string) error {
-			made++
-			return errors.Join(os.WriteFile(path, []byte("x"), 0o666), err)
-		}
+	path := filepath.Join(l.Dir, "served/pull/layer")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("0123456789"), 0o644)); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := l.once("a/b", make(fail)); !errors.Is(err, fail) {
-		t.Fatalf("the error is %v", err)
+	o, err := l.Serve(nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for range 2 {
-		path, err := l.once("a/b", make(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err := os.ReadFile(path); err != nil || string(b) != "x" {
-			t.Errorf("read %q, %v", b, err)
-		}
+	defer o.Close()
+	var got strings.Builder
+	if err := download(o.URL+"/pull/layer", &got); err != nil || got.String() != "0123456789" {
+		t.Errorf("downloaded %q, %v", got.String(), err)
 	}
-	if made != 2 {
-		t.Errorf("made %d times, want 2", made)
+	if err := download(o.URL+"/pull/nothing", io.Discard); err == nil {
+		t.Error("a file that is not there was downloaded")
 	}
 }
 
@@ -84,64 +84,6 @@ func TestOperations(t *testing.T) {
 		if _, err := op.do(p); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%s of a file that is not there: %v", op.name, err)
 		}
-	}
-}
-
-// The origin serves files and blobs, and counts.
-func TestOrigin(t *testing.T) {
-	l := testLab(t)
-	for name, content := range map[string]string{"served/pull/layer": "0123456789", "served/bench/blobs/sha256:ab": "abcdefghij"} {
-		path := filepath.Join(l.dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o, err := l.serve(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.close()
-	for _, c := range []struct {
-		path, ranges string
-		status       int
-		want         string
-	}{
-		{"/pull/layer", "", 200, "0123456789"},
-		{"/pull/layer", "bytes=2-4", 206, "234"},
-		{"/v2/", "", 200, ""},
-		{"/v2/bench/blobs/sha256:ab", "bytes=0-1", 206, "ab"},
-		{"/v2/bench/blobs/sha256:cd", "", 404, "404 page not found\n"},
-		{"/../lock", "", 404, "404 page not found\n"},
-	} {
-		req, err := http.NewRequest("GET", o.URL+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.ranges != "" {
-			req.Header.Set("Range", c.ranges)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != c.status || string(body) != c.want {
-			t.Errorf("%s %s: %d %q %v, want %d %q", c.path, c.ranges, resp.StatusCode, body, err, c.status, c.want)
-		}
-	}
-	if n := o.requests.Load(); n != 6 {
-		t.Errorf("%d requests were counted, want 6", n)
-	}
-	var got strings.Builder
-	if err := download(o.URL+"/pull/layer", &got); err != nil || got.String() != "0123456789" {
-		t.Errorf("downloaded %q, %v", got.String(), err)
-	}
-	if err := download(o.URL+"/pull/nothing", io.Discard); err == nil {
-		t.Error("a file that is not there was downloaded")
 	}
 }
 

@@ -61,7 +61,7 @@ func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
 		}
 		made, err := c.make()
 		if err != nil {
-			l.log("%s does not take part: %v", c.name, err)
+			l.Log("%s does not take part: %v", c.name, err)
 			continue
 		}
 		all = append(all, made)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"premix/internal/workbench"
 )
 
 // tree is a directory that contenders show.
@@ -85,13 +87,13 @@ const packages = "python3-numpy,samtools,r-base-core"
 func (l *lab) root(ctx context.Context, version int) (tree, error) {
 	const release = "bookworm"
 	return l.tree(fmt.Sprintf("root-v%d", version), func(dir string) error {
-		mirrors, err := debianMirrors(ctx, release)
+		mirrors, err := workbench.DebianMirrors(ctx, release)
 		if err != nil {
 			return err
 		}
 		stable := "deb " + mirrors[release] + " " + release + " main"
 		if version == 1 {
-			return run(nil, command(ctx, "mmdebstrap", "--variant=minbase", "--include="+packages,
+			return workbench.Run(nil, workbench.Command(ctx, "mmdebstrap", "--variant=minbase", "--include="+packages,
 				"--aptopt=APT::Install-Recommends false", "--customize-hook=rm -rf $1/var/lib/apt/lists/* $1/var/cache/apt/*.bin",
 				release, dir, stable))
 		}
@@ -99,7 +101,7 @@ func (l *lab) root(ctx context.Context, version int) (tree, error) {
 		if err != nil {
 			return err
 		}
-		if err := run(nil, command(ctx, "cp", "-a", before.dir, dir)); err != nil {
+		if err := workbench.Run(nil, workbench.Command(ctx, "cp", "-a", before.dir, dir)); err != nil {
 			return err
 		}
 		sources, what := stable+"\n", "apt-get install -y --no-install-recommends bwa minimap2 python3-pandas"
@@ -121,37 +123,18 @@ for f in resolv.conf hosts; do touch "$1/etc/$f"; mount --bind "/etc/$f" "$1/etc
 chroot "$1" sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive '"$2"' && apt-get clean'
 rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin
 `
-		return run(nil, command(ctx, "unshare", "--mount", "sh", "-c", script, "sh", dir, what))
+		return workbench.Run(nil, workbench.Command(ctx, "unshare", "--mount", "sh", "-c", script, "sh", dir, what))
 	})
-}
-
-// debianMirrors tells, for each suite of a release, the mirror that this machine's
-// apt is configured with.
-func debianMirrors(ctx context.Context, release string) (map[string]string, error) {
-	out, err := command(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages").Output()
-	if err != nil {
-		return nil, fmt.Errorf("ask apt for its mirrors: %w", err)
-	}
-	mirrors := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 2 && mirrors[f[0]] == "" {
-			mirrors[f[0]] = f[1]
-		}
-	}
-	if mirrors[release] == "" {
-		return nil, fmt.Errorf("apt has no mirror of Debian %s: run apt-get update, or on Debian %s", release, release)
-	}
-	return mirrors, nil
 }
 
 // tree makes a tree once, and the list of its files.
 func (l *lab) tree(name string, make func(dir string) error) (tree, error) {
 	t := tree{name: name}
 	var err error
-	if t.dir, err = l.once("trees/"+name, make); err != nil {
+	if t.dir, err = l.Once("trees/"+name, make); err != nil {
 		return t, err
 	}
-	t.paths, err = l.once("trees/"+name+".paths", func(path string) error {
+	t.paths, err = l.Once("trees/"+name+".paths", func(path string) error {
 		f, err := os.Create(path)
 		if err != nil {
 			return err
@@ -174,7 +157,7 @@ func (l *lab) tree(name string, make func(dir string) error) (tree, error) {
 
 // tar is the tree as a tar archive, which contenders that take layers start from.
 func (l *lab) tar(ctx context.Context, t tree) (string, error) {
-	return l.once("trees/"+t.name+".tar", func(path string) error {
-		return run(nil, command(ctx, "tar", "--sort=name", "--numeric-owner", "--xattrs", "-C", t.dir, "-cf", path, "."))
+	return l.Once("trees/"+t.name+".tar", func(path string) error {
+		return workbench.Run(nil, workbench.Command(ctx, "tar", "--sort=name", "--numeric-owner", "--xattrs", "-C", t.dir, "-cf", path, "."))
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/workbench"
 )
 
 func main() {
@@ -114,40 +115,24 @@ func (o *options) run(ctx context.Context) error {
 		}
 		cases = append(cases, startCases[i])
 	}
-	work, err := filepath.Abs(o.work)
+	shared, err := workbench.Open(o.work)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(work, 0o755); err != nil {
-		return err
-	}
-	if work, err = filepath.EvalSymlinks(work); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(filepath.Join(work, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another benchmark works in %s: %w", work, err)
-	}
-	begin := time.Now()
-	l := &lab{dir: work, log: func(format string, args ...any) {
-		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
-	}}
-	r, err := figures.Open(filepath.Join(work, "results.jsonl"), os.Stdout)
+	defer shared.Close()
+	l := &lab{shared}
+	r, err := figures.Open(filepath.Join(l.Dir, "results.jsonl"), os.Stdout)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	fmt.Fprintln(r.Human, figures.Machine(work))
+	fmt.Fprintln(r.Human, figures.Machine(l.Dir))
 	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
 	if b.contenders, err = l.contenders(ctx, o); err != nil {
 		return err
 	}
 	for _, p := range selected {
-		l.log("measuring: %s", p.name)
+		l.Log("measuring: %s", p.name)
 		if err := p.run(b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}

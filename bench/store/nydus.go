@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"premix/internal/workbench"
 )
 
 // nydus is nydusd with its FUSE file system and the registry as its backend. Its
@@ -54,7 +56,7 @@ func (n *nydus) prepare(ctx context.Context, t tree, profile string) error {
 		}
 		list = lines(b)
 	}
-	_, err := n.lab.once("served/nydus/"+n.bootstrap(t, profile), func(path string) error {
+	_, err := n.lab.Once("served/nydus/"+n.bootstrap(t, profile), func(path string) error {
 		return n.create(ctx, t, path, list, "")
 	})
 	return err
@@ -63,7 +65,7 @@ func (n *nydus) prepare(ctx context.Context, t tree, profile string) error {
 // create makes an image: its blobs are put where the registry looks for them. With
 // a dictionary (the bootstrap of another image) chunks of that are not stored again.
 func (n *nydus) create(ctx context.Context, t tree, bootstrap string, prefetch []string, dictionary string) error {
-	blobs := filepath.Join(n.lab.dir, "served/nydus/blobs")
+	blobs := filepath.Join(n.lab.Dir, "served/nydus/blobs")
 	fresh := bootstrap + ".blobs"
 	defer os.RemoveAll(fresh)
 	for _, dir := range []string{blobs, fresh} {
@@ -82,9 +84,9 @@ func (n *nydus) create(ctx context.Context, t tree, bootstrap string, prefetch [
 			fmt.Fprintln(&input, "/"+path)
 		}
 	}
-	cmd := command(ctx, n.image, append(args, t.dir)...)
+	cmd := workbench.Command(ctx, n.image, append(args, t.dir)...)
 	cmd.Stdin = strings.NewReader(input.String())
-	if err := run(nil, cmd); err != nil {
+	if err := workbench.Run(nil, cmd); err != nil {
 		return err
 	}
 	made, err := os.ReadDir(fresh)
@@ -133,23 +135,23 @@ type nydusMount struct {
 	*nydus
 	place
 	dir, config string
-	process     *daemon
+	process     *workbench.Daemon
 }
 
 func (m *nydusMount) mount(ctx context.Context) (string, error) {
 	name := m.bootstrap(m.tree, m.profile)
 	bootstrap := filepath.Join(m.scratch, "bootstrap")
-	if err := run(m.client, command(ctx, os.Args[0], "pull", m.origin+"/nydus/"+name, bootstrap)); err != nil {
+	if err := workbench.Run(m.client, workbench.Command(ctx, os.Args[0], "pull", m.origin+"/nydus/"+name, bootstrap)); err != nil {
 		return "", err
 	}
-	cmd := command(ctx, m.daemon, "fuse", "--mountpoint", m.dir, "--bootstrap", bootstrap, "--config", m.config,
+	cmd := workbench.Command(ctx, m.daemon, "fuse", "--mountpoint", m.dir, "--bootstrap", bootstrap, "--config", m.config,
 		"--rlimit-nofile", "0", "--log-level", "warn", "--log-file", filepath.Join(m.scratch, "nydusd.log"))
 	cmd.Cancel = func() error { return nil } // closed by close
 	var err error
-	if m.process, err = startDaemon(m.client, cmd); err != nil {
+	if m.process, err = workbench.StartDaemon(m.client, cmd); err != nil {
 		return "", err
 	}
-	return m.dir, mounted(ctx, m.dir)
+	return m.dir, workbench.Mounted(ctx, m.dir)
 }
 
 func (m *nydusMount) close() error {
@@ -159,5 +161,5 @@ func (m *nydusMount) close() error {
 	if m.process == nil {
 		return nil
 	}
-	return m.process.stop()
+	return m.process.Stop()
 }

@@ -15,6 +15,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/workbench"
 )
 
 // Counts of what is done at random, or to a part of the files.
@@ -35,15 +36,15 @@ func local(c contender) bool { return c.name() == "native" || c.name() == "overl
 // is put into the page cache, as the disk of the origin is nobody's merit.
 func (b *benchmark) chill(c contender) error {
 	if local(c) {
-		return dropCaches()
+		return workbench.DropCaches()
 	}
-	served := filepath.Join(b.lab.dir, "served", strings.TrimSuffix(c.name(), "-fuse"))
-	return run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served))
+	served := filepath.Join(b.lab.Dir, "served", strings.TrimSuffix(c.name(), "-fuse"))
+	return workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served))
 }
 
 // with opens a contender and mounts the tree for the time of f.
 func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir string) error) (err error) {
-	if p.scratch, err = b.lab.scratch(); err != nil {
+	if p.scratch, err = b.lab.Scratch(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(p.scratch)) }()
@@ -62,11 +63,11 @@ func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir s
 // probed does an operation in a process of its own. Of several rounds the first
 // only makes things warm, and the median of the others counts.
 func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, rounds, count, files int) (float64, error) {
-	cmd := command(ctx, os.Args[0], "probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
+	cmd := workbench.Command(ctx, os.Args[0], "probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
 		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files), dir)
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := run(h, cmd); err != nil {
+	if err := workbench.Run(h, cmd); err != nil {
 		return 0, err
 	}
 	var rates []float64
@@ -163,11 +164,11 @@ func (b *benchmark) cold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o, err := b.lab.serve(nil)
+	o, err := b.lab.Serve(nil)
 	if err != nil {
 		return err
 	}
-	defer o.close()
+	defer o.Close()
 	got := rates{}
 	for rep := range min(b.reps, 3) {
 		for _, op := range b.operations {
@@ -177,7 +178,7 @@ func (b *benchmark) cold(ctx context.Context) error {
 				}
 				if err := b.with(ctx, c, place{tree: t, origin: o.URL}, func(dir string) error {
 					rate, err := probed(ctx, nil, op, t, dir, 1, coldRandom, smallFiles)
-					b.lab.log("cold %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					b.lab.Log("cold %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
 					got.add(op.name, c.name(), rate)
 					return err
 				}); err != nil {
@@ -196,11 +197,11 @@ func (b *benchmark) warm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o, err := b.lab.serve(nil)
+	o, err := b.lab.Serve(nil)
 	if err != nil {
 		return err
 	}
-	defer o.close()
+	defer o.Close()
 	got := rates{}
 	if err := b.together(ctx, all, place{tree: t, origin: o.URL}, nil, func(dirs []string) error {
 		for rep := range b.reps {
@@ -210,7 +211,7 @@ func (b *benchmark) warm(ctx context.Context) error {
 					if err != nil {
 						return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
 					}
-					b.lab.log("warm %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					b.lab.Log("warm %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
 					got.add(op.name, c.name(), rate)
 				}
 			}
@@ -233,12 +234,12 @@ func (b *benchmark) together(ctx context.Context, all []contender, p place, dirs
 }
 
 // newLink is the network of the parts that have one, with the origin at its far end.
-func (b *benchmark) newLink() (*netrelay.Link, *origin, error) {
+func (b *benchmark) newLink() (*netrelay.Link, *workbench.Origin, error) {
 	l, err := netrelay.New(netrelay.Options{Rate: b.rate, Delay: b.delay, Offload: true})
 	if err != nil {
 		return nil, nil, err
 	}
-	o, err := b.lab.serve(l.A)
+	o, err := b.lab.Serve(l.A)
 	if err != nil {
 		l.Close()
 		return nil, nil, err
@@ -257,7 +258,7 @@ func (b *benchmark) link(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.lab.once("served/plain", func(path string) error {
+	if _, err := b.lab.Once("served/plain", func(path string) error {
 		if err := os.Mkdir(path, 0o755); err != nil {
 			return err
 		}
@@ -270,7 +271,7 @@ func (b *benchmark) link(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	defer o.close()
+	defer o.Close()
 	at := place{tree: t, origin: o.URL, client: l.B}
 	const plain = "download"
 	got := rates{}
@@ -280,7 +281,7 @@ func (b *benchmark) link(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.lab.log("%s: %s/s", plain, figures.Size(rate))
+		b.lab.Log("%s: %s/s", plain, figures.Size(rate))
 		got.add("sequential", plain, rate)
 		for _, op := range b.operations {
 			if !slices.Contains([]string{"read-small", "sequential", "random-4k"}, op.name) {
@@ -291,18 +292,18 @@ func (b *benchmark) link(ctx context.Context) error {
 					return err
 				}
 				before, _ := l.Counters()
-				asked := o.requests.Load()
+				asked := o.Requests.Load()
 				if err := b.with(ctx, c, at, func(dir string) error {
 					rate, err := probed(ctx, l.B, op, t, dir, 1, linkRandom, linkFiles)
 					got.add(op.name, c.name(), rate)
-					b.lab.log("link %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
+					b.lab.Log("link %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
 					return err
 				}); err != nil {
 					return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
 				}
 				after, _ := l.Counters()
 				if rep == 0 {
-					wire, n := float64(after.Bytes-before.Bytes), float64(o.requests.Load()-asked)
+					wire, n := float64(after.Bytes-before.Bytes), float64(o.Requests.Load()-asked)
 					name := "link/" + op.name + "/" + c.name()
 					if err := errors.Join(b.Add(figures.Figure{Name: name + "/bytes", Value: wire, Unit: "B"}),
 						b.Add(figures.Figure{Name: name + "/requests", Value: n, Unit: "requests"})); err != nil {
@@ -323,16 +324,16 @@ func (b *benchmark) link(ctx context.Context) error {
 
 // downloaded is the rate of a plain download to a file.
 func (b *benchmark) downloaded(ctx context.Context, h *netrelay.Host, url string) (float64, error) {
-	if err := run(nil, exec.Command("sh", "-c", `cat "$1" >/dev/null`, "sh", filepath.Join(b.lab.dir, "served/plain", bigFile))); err != nil {
+	if err := workbench.Run(nil, exec.Command("sh", "-c", `cat "$1" >/dev/null`, "sh", filepath.Join(b.lab.Dir, "served/plain", bigFile))); err != nil {
 		return 0, err
 	}
-	dir, err := b.lab.scratch()
+	dir, err := b.lab.Scratch()
 	if err != nil {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
 	begin := now()
-	if err := run(h, command(ctx, os.Args[0], "pull", url, filepath.Join(dir, "got"))); err != nil {
+	if err := workbench.Run(h, workbench.Command(ctx, os.Args[0], "pull", url, filepath.Join(dir, "got"))); err != nil {
 		return 0, err
 	}
 	return bigSize / since(begin), nil

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/workbench"
 )
 
 // native is the directory itself.
@@ -64,8 +66,8 @@ func (p *pull) prepare(ctx context.Context, t tree, _ string) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.lab.once("served/pull/"+t.name+".tar.gz", func(path string) error {
-		return run(nil, command(ctx, "sh", "-c", `gzip -n -c "$1" >"$2"`, "sh", archive, path))
+	_, err = p.lab.Once("served/pull/"+t.name+".tar.gz", func(path string) error {
+		return workbench.Run(nil, workbench.Command(ctx, "sh", "-c", `gzip -n -c "$1" >"$2"`, "sh", archive, path))
 	})
 	return err
 }
@@ -79,7 +81,7 @@ func (p *pulled) mount(ctx context.Context) (string, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	return dir, run(p.client, command(ctx, os.Args[0], "pull", p.origin+"/pull/"+p.tree.name+".tar.gz", dir))
+	return dir, workbench.Run(p.client, workbench.Command(ctx, os.Args[0], "pull", p.origin+"/pull/"+p.tree.name+".tar.gz", dir))
 }
 
 func (p *pulled) close() error { return os.RemoveAll(filepath.Join(p.scratch, "root")) }

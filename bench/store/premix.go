@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"premix/internal/workbench"
 )
 
 // premixMount is premix itself, by its command line, with a node of its own for
@@ -36,19 +38,19 @@ func (m *premixMount) name() string { return m.label }
 
 // command is a premix with a home of its own.
 func (m *premixMount) command(ctx context.Context, home string, args ...string) *exec.Cmd {
-	cmd := command(ctx, m.program, args...)
+	cmd := workbench.Command(ctx, m.program, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+home)
 	return cmd
 }
 
 // home is where the publisher's keys are.
-func (m *premixMount) home() string { return filepath.Join(m.lab.dir, "premix-home") }
+func (m *premixMount) home() string { return filepath.Join(m.lab.Dir, "premix-home") }
 
-func (m *premixMount) store() string { return filepath.Join(m.lab.dir, "served/premix") }
+func (m *premixMount) store() string { return filepath.Join(m.lab.Dir, "served/premix") }
 
 func (m *premixMount) prepare(ctx context.Context, t tree, profile string) error {
-	if _, err := m.lab.once("served/premix", func(path string) error {
-		return run(nil, m.command(ctx, m.home(), "store", "init", path))
+	if _, err := m.lab.Once("served/premix", func(path string) error {
+		return workbench.Run(nil, m.command(ctx, m.home(), "store", "init", path))
 	}); err != nil {
 		return err
 	}
@@ -60,8 +62,8 @@ func (m *premixMount) prepare(ctx context.Context, t tree, profile string) error
 
 // publish publishes a tree once.
 func (m *premixMount) publish(ctx context.Context, t tree) error {
-	_, err := m.lab.once("premix-published-"+t.name, func(path string) error {
-		if err := run(nil, m.command(ctx, m.home(), "store", "publish", "--store", m.store(), t.dir, "bench/"+t.name)); err != nil {
+	_, err := m.lab.Once("premix-published-"+t.name, func(path string) error {
+		if err := workbench.Run(nil, m.command(ctx, m.home(), "store", "publish", "--store", m.store(), t.dir, "bench/"+t.name)); err != nil {
 			return err
 		}
 		return os.WriteFile(path, nil, 0o666)
@@ -71,13 +73,13 @@ func (m *premixMount) publish(ctx context.Context, t tree) error {
 
 // record makes a start with --record, and publishes what was recorded.
 func (m *premixMount) record(ctx context.Context, t tree, profile string) error {
-	_, err := m.lab.once("premix-profile-"+t.name+"-"+profile, func(path string) (err error) {
-		o, err := m.lab.serve(nil)
+	_, err := m.lab.Once("premix-profile-"+t.name+"-"+profile, func(path string) (err error) {
+		o, err := m.lab.Serve(nil)
 		if err != nil {
 			return err
 		}
-		defer o.close()
-		scratch, err := m.lab.scratch()
+		defer o.Close()
+		scratch, err := m.lab.Scratch()
 		if err != nil {
 			return err
 		}
@@ -100,7 +102,7 @@ func (m *premixMount) record(ctx context.Context, t tree, profile string) error 
 		if err := s.umount(ctx); err != nil {
 			return err
 		}
-		if err := run(nil, m.command(ctx, m.home(), "store", "profile", "--store", m.store(), "--name", profile, "bench/"+t.name, half)); err != nil {
+		if err := workbench.Run(nil, m.command(ctx, m.home(), "store", "profile", "--store", m.store(), "--name", profile, "bench/"+t.name, half)); err != nil {
 			return err
 		}
 		return os.Rename(half, path)
@@ -113,7 +115,7 @@ func (m *premixMount) open(ctx context.Context, p place) (shown, error) {
 	if err := os.Mkdir(s.dir, 0o755); err != nil {
 		return nil, err
 	}
-	return s, run(p.client, m.command(ctx, s.node, "node", "start"))
+	return s, workbench.Run(p.client, m.command(ctx, s.node, "node", "start"))
 }
 
 type premixShown struct {
@@ -130,15 +132,15 @@ func (s *premixShown) mount(ctx context.Context) (string, error) {
 		profile = "none"
 	}
 	args := append([]string{"mount", "--origin", s.origin + "/premix", "--backend", s.backend, "--profile", profile}, s.more...)
-	return s.dir, run(s.client, s.command(ctx, s.node, append(args, "bench/"+s.tree.name, s.dir)...))
+	return s.dir, workbench.Run(s.client, s.command(ctx, s.node, append(args, "bench/"+s.tree.name, s.dir)...))
 }
 
 func (s *premixShown) umount(ctx context.Context) error {
-	return run(s.client, s.command(ctx, s.node, "umount", s.dir))
+	return workbench.Run(s.client, s.command(ctx, s.node, "umount", s.dir))
 }
 
 // close does not depend on ctx: the node must end also when the benchmark is
 // interrupted.
 func (s *premixShown) close() error {
-	return run(s.client, s.command(context.Background(), s.node, "node", "stop", "--lazy"))
+	return workbench.Run(s.client, s.command(context.Background(), s.node, "node", "stop", "--lazy"))
 }

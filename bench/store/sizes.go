@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"premix/internal/figures"
+	"premix/internal/workbench"
 )
 
 // sizes measures what three successive versions of one image occupy.
@@ -24,7 +25,7 @@ func (b *benchmark) sizes(ctx context.Context) error {
 	for _, k := range b.keepers() {
 		var after []float64
 		for _, t := range versions {
-			b.lab.log("size: %s, %s", k.name, t.name)
+			b.lab.Log("size: %s, %s", k.name, t.name)
 			n, err := k.add(ctx, t)
 			if err != nil {
 				return fmt.Errorf("%s: %w", k.name, err)
@@ -66,7 +67,7 @@ func (b *benchmark) keepers() []keeper {
 		if err := layers.prepare(ctx, t, ""); err != nil {
 			return 0, err
 		}
-		info, err := os.Stat(filepath.Join(l.dir, "served/pull", t.name+".tar.gz"))
+		info, err := os.Stat(filepath.Join(l.Dir, "served/pull", t.name+".tar.gz"))
 		if err != nil {
 			return 0, err
 		}
@@ -94,7 +95,7 @@ func (s *stargz) keeper() keeper {
 		if err := s.prepare(ctx, t, ""); err != nil {
 			return 0, err
 		}
-		info, err := os.Stat(filepath.Join(s.lab.dir, "served/stargz", s.image(t, ""), "layer"))
+		info, err := os.Stat(filepath.Join(s.lab.Dir, "served/stargz", s.image(t, ""), "layer"))
 		if err != nil {
 			return 0, err
 		}
@@ -107,28 +108,28 @@ func (s *stargz) keeper() keeper {
 // image is told of the one before.
 func (n *nydus) keeper(name string, dictionary bool) keeper {
 	own := *n
-	own.lab = &lab{dir: filepath.Join(n.lab.dir, "sizes", name), log: n.lab.log}
+	own.lab = &lab{&workbench.Lab{Dir: filepath.Join(n.lab.Dir, "sizes", name), Log: n.lab.Log}}
 	before := ""
 	return keeper{name, func(ctx context.Context, t tree) (int64, error) {
-		path, err := own.lab.once("served/nydus/"+t.name, func(path string) error { return own.create(ctx, t, path, nil, before) })
+		path, err := own.lab.Once("served/nydus/"+t.name, func(path string) error { return own.create(ctx, t, path, nil, before) })
 		if err != nil {
 			return 0, err
 		}
 		if dictionary {
 			before = path
 		}
-		return usage(filepath.Join(own.lab.dir, "served"))
+		return workbench.Usage(filepath.Join(own.lab.Dir, "served"))
 	}}
 }
 
 // keeper of premix publishes to a store of its own.
 func (m *premixMount) keeper() keeper {
 	own := *m
-	own.lab = &lab{dir: filepath.Join(m.lab.dir, "sizes/premix"), log: m.lab.log}
+	own.lab = &lab{&workbench.Lab{Dir: filepath.Join(m.lab.Dir, "sizes/premix"), Log: m.lab.Log}}
 	return keeper{"premix", func(ctx context.Context, t tree) (int64, error) {
 		if err := own.prepare(ctx, t, ""); err != nil {
 			return 0, err
 		}
-		return usage(own.store())
+		return workbench.Usage(own.store())
 	}}
 }

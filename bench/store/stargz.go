@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"premix/internal/workbench"
 )
 
 // stargz is the FUSE file system of containerd's stargz-snapshotter. Its program
@@ -18,11 +20,11 @@ type stargz struct {
 func newStargz(ctx context.Context, l *lab) (*stargz, error) {
 	s := &stargz{lab: l}
 	var err error
-	s.program, err = l.once("peers/stargz", func(path string) error {
-		cmd := command(ctx, "go", "build", "-trimpath", "-o", path, ".")
+	s.program, err = l.Once("peers/stargz", func(path string) error {
+		cmd := workbench.Command(ctx, "go", "build", "-trimpath", "-o", path, ".")
 		cmd.Dir = "bench/store/stargz" // the Makefile runs this program at the top
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
-		return run(nil, cmd)
+		return workbench.Run(nil, cmd)
 	})
 	return s, err
 }
@@ -51,12 +53,12 @@ func (s *stargz) prepare(ctx context.Context, t tree, profile string) error {
 		args = append(args, files)
 	}
 	image := s.image(t, profile)
-	path, err := s.lab.once("served/stargz/"+image, func(path string) error {
+	path, err := s.lab.Once("served/stargz/"+image, func(path string) error {
 		if err := os.Mkdir(path, 0o755); err != nil {
 			return err
 		}
 		args[2] = filepath.Join(path, "layer")
-		return run(nil, command(ctx, s.program, args...))
+		return workbench.Run(nil, workbench.Command(ctx, s.program, args...))
 	})
 	if err != nil {
 		return err
@@ -72,7 +74,7 @@ func (s *stargz) prepare(ctx context.Context, t tree, profile string) error {
 	if err := json.Unmarshal(b, &about); err != nil {
 		return err
 	}
-	_, err = s.lab.once("served/bench/blobs/"+about.Digest, func(link string) error {
+	_, err = s.lab.Once("served/bench/blobs/"+about.Digest, func(link string) error {
 		return os.Symlink(filepath.Join("../../stargz", image, "layer"), link)
 	})
 	return err
@@ -86,14 +88,14 @@ func (s *stargz) open(ctx context.Context, p place) (shown, error) {
 			return nil, err
 		}
 	}
-	about := filepath.Join(s.lab.dir, "served/stargz", s.image(p.tree, p.profile), "layer.json")
-	cmd := command(ctx, s.program, "mount", p.origin, about, cache, m.dir)
+	about := filepath.Join(s.lab.Dir, "served/stargz", s.image(p.tree, p.profile), "layer.json")
+	cmd := workbench.Command(ctx, s.program, "mount", p.origin, about, cache, m.dir)
 	cmd.Cancel = func() error { return nil } // closed by close
 	var err error
-	if m.daemon, err = startDaemon(p.client, cmd); err != nil {
+	if m.daemon, err = workbench.StartDaemon(p.client, cmd); err != nil {
 		return nil, err
 	}
-	if err := m.daemon.says("ready"); err != nil {
+	if err := m.daemon.Says("ready"); err != nil {
 		m.close()
 		return nil, err
 	}
@@ -101,22 +103,22 @@ func (s *stargz) open(ctx context.Context, p place) (shown, error) {
 }
 
 type stargzMount struct {
-	daemon *daemon
+	daemon *workbench.Daemon
 	dir    string
 }
 
 func (m *stargzMount) mount(context.Context) (string, error) {
-	if _, err := m.daemon.in.Write([]byte("\n")); err != nil {
+	if _, err := m.daemon.In.Write([]byte("\n")); err != nil {
 		return "", err
 	}
-	return m.dir, m.daemon.says("mounted")
+	return m.dir, m.daemon.Says("mounted")
 }
 
 func (m *stargzMount) close() error {
 	if err := unmount(m.dir); err != nil {
 		return err
 	}
-	return m.daemon.stop()
+	return m.daemon.Stop()
 }
 
 // lines splits what a list has one a line.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/netrelay"
+	"premix/internal/workbench"
 )
 
 // startCase is a command that is started in a root.
@@ -38,10 +39,10 @@ func startIn(ctx context.Context, h *netrelay.Host, dir, name string) (time.Dura
 		if c.name != name {
 			continue
 		}
-		cmd := command(ctx, os.Args[0], append([]string{"start", dir}, c.args...)...)
+		cmd := workbench.Command(ctx, os.Args[0], append([]string{"start", dir}, c.args...)...)
 		var out bytes.Buffer
 		cmd.Stdout = &out
-		if err := run(h, cmd); err != nil {
+		if err := workbench.Run(h, cmd); err != nil {
 			return 0, err
 		}
 		var seconds float64
@@ -99,7 +100,7 @@ func startMain(args []string) error {
 // touched is a list of the files that a start opens, in order, one a line: what
 // fanotify(7) sees when it is done in the tree itself.
 func (l *lab) touched(ctx context.Context, t tree, name string) (string, error) {
-	return l.once("trees/"+t.name+"."+name, func(path string) error {
+	return l.Once("trees/"+t.name+"."+name, func(path string) error {
 		names := map[uint64]string{} // by inode: the start has mounts of its own, whose paths are not ours
 		err := filepath.WalkDir(t.dir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() {

@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/workbench"
 )
 
 func now() time.Time                { return time.Now() }
@@ -87,7 +88,7 @@ func (b *benchmark) starts(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	defer o.close()
+	defer o.Close()
 	for _, c := range b.cases {
 		got := map[string]*started{}
 		for _, v := range all {
@@ -106,7 +107,7 @@ func (b *benchmark) starts(ctx context.Context) error {
 					return fmt.Errorf("%s: %s: %w", c.name, v.label(), err)
 				}
 				m := got[v.label()]
-				b.lab.log("start %s: %s, %d: %s", c.name, v.label(), rep+1, figures.Seconds(m.total[len(m.total)-1]))
+				b.lab.Log("start %s: %s, %d: %s", c.name, v.label(), rep+1, figures.Seconds(m.total[len(m.total)-1]))
 			}
 		}
 		if err := b.reportStarts(c.name, opened[c.name], all, got); err != nil {
@@ -117,7 +118,7 @@ func (b *benchmark) starts(ctx context.Context) error {
 }
 
 // start measures one start.
-func (b *benchmark) start(ctx context.Context, v variant, at place, l *netrelay.Link, o *origin, name string, got *started) (err error) {
+func (b *benchmark) start(ctx context.Context, v variant, at place, l *netrelay.Link, o *workbench.Origin, name string, got *started) (err error) {
 	if v.warm {
 		if _, err := startIn(ctx, nil, at.tree.dir, name); err != nil {
 			return err
@@ -125,7 +126,7 @@ func (b *benchmark) start(ctx context.Context, v variant, at place, l *netrelay.
 	} else if err := b.chill(v.contender); err != nil {
 		return err
 	}
-	if at.scratch, err = b.lab.scratch(); err != nil {
+	if at.scratch, err = b.lab.Scratch(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(at.scratch)) }()
@@ -135,7 +136,7 @@ func (b *benchmark) start(ctx context.Context, v variant, at place, l *netrelay.
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	before, _ := l.Counters()
-	asked := o.requests.Load()
+	asked := o.Requests.Load()
 	begin := now()
 	dir, err := s.mount(ctx)
 	if err != nil {
@@ -149,7 +150,7 @@ func (b *benchmark) start(ctx context.Context, v variant, at place, l *netrelay.
 	got.mount = append(got.mount, mounted)
 	after, _ := l.Counters()
 	got.bytes = append(got.bytes, float64(after.Bytes-before.Bytes))
-	got.requests = append(got.requests, float64(o.requests.Load()-asked))
+	got.requests = append(got.requests, float64(o.Requests.Load()-asked))
 	return nil
 }
 

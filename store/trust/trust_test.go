@@ -82,7 +82,16 @@ func (s *shop) tag(serial int64, what string) object.Digest {
 
 func (s *shop) origin() origin.Origin { return open(s.t, s.server.URL) }
 
-var quick = origin.Options{Proxies: []string{origin.Direct}, Header: 300 * time.Millisecond, Stall: 300 * time.Millisecond, Patience: -1, Rest: time.Millisecond, RestMost: 2 * time.Millisecond}
+// quick wastes no time on an origin that fails, and waits long for one that is well:
+// the machine may be a slow one. hasty waits for none.
+var (
+	quick = limited(time.Minute)
+	hasty = limited(300 * time.Millisecond)
+)
+
+func limited(d time.Duration) origin.Options {
+	return origin.Options{Proxies: []string{origin.Direct}, Header: d, Stall: d, Patience: -1, Rest: time.Millisecond, RestMost: 2 * time.Millisecond}
+}
 
 func open(t *testing.T, url string) origin.Origin {
 	t.Helper()
@@ -231,7 +240,11 @@ func TestOffline(t *testing.T) {
 	}
 	for _, f := range []faulty.Fault{faulty.HangUp, faulty.Late, faulty.Stall, faulty.Truncate, faulty.Fail, faulty.Portal, faulty.Loop} {
 		s.fault.Set(f, "")
-		res, err := resolve(t, dir, group(s.origin()))
+		o, err := origin.Open(s.server.URL, hasty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := resolve(t, dir, group(o))
 		if err != nil || res.Tree != d || res.Offline == nil || res.First {
 			t.Errorf("an origin that %s: %+v, %v", f, res, err)
 		}

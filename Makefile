@@ -26,7 +26,7 @@ go:
 # Everything for the demo, the tests and the benchmarks.
 .PHONY: setup
 setup:
-	@scripts/setup.sh go criu demo test bench
+	@scripts/setup.sh go criu demo test bench containerd
 
 .PHONY: demo
 demo: setup-demo build
@@ -39,6 +39,7 @@ test: setup-test build lint
 # The same tests with the fault runs made long.
 .PHONY: soak
 soak: setup-test build
+	@scripts/setup.sh containerd-1.7
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
 
 .PHONY: lint
@@ -64,7 +65,7 @@ bench-store: setup-bench build
 setup-demo: go
 	@scripts/setup.sh criu demo
 setup-test: go
-	@scripts/setup.sh criu demo test
+	@scripts/setup.sh criu demo test containerd
 setup-bench: go
 	@scripts/setup.sh criu demo test bench
 

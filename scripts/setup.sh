@@ -4,19 +4,23 @@
 #   scripts/setup.sh go              a Go toolchain that is new enough (checked, never installed)
 #   scripts/setup.sh demo test bench the Debian packages of each
 #   scripts/setup.sh criu            a CRIU that works on this kernel
+#   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
+#   scripts/setup.sh containerd-1.7  a build of 1.7
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
 # and the exit status is 1 where the demo, the tests or the benchmarks cannot
 # do without them. CRIU is never required: without it premix starts tasks
-# `fork` and `cold`.
+# `fork` and `cold`. Builds of containerd lie in ${XDG_CACHE_HOME:-~/.cache}/premix/containerd;
+# tests skip what is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc)
+test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
+containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap)
 
 say() { printf '%s\n' "setup: $*" >&2; }
@@ -113,25 +117,52 @@ setup_criu() {
 	return 0
 }
 
-[ $# -gt 0 ] || set -- go criu demo test bench
+# build_containerd MODULE VERSION: programs of a fixed version, through the Go
+# module proxy, whose content Go's checksum database vouches for. A module with
+# exclude directives cannot be installed by `go install`, so a copy is built.
+build_containerd() {
+	local module=$1 version=$2 to work source
+	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/containerd/${version#v}
+	[ -x "$to/containerd" ] && [ -x "$to/ctr" ] && [ -x "$to/containerd-shim-runc-v2" ] && return 0
+	say "building containerd ${version#v}, once; this takes some minutes"
+	work=$(mktemp -d)
+	# shellcheck disable=SC2064 # the path of now
+	trap "chmod -R u+w '$work'; rm -rf '$work'" RETURN
+	source=$(cd "$work" && "${GO:-go}" mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p')
+	[ -n "$source" ] || return 1
+	cp -r "$source" "$work/source"
+	chmod -R u+w "$work/source"
+	(cd "$work/source" && CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off "${GO:-go}" build -trimpath -tags no_btrfs,no_devmapper,no_zfs,no_aufs \
+		-ldflags "-s -w -X $module/version.Version=${version#v}" -o "$work/bin/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2) || return 1
+	mkdir -p "$(dirname "$to")"
+	rm -rf "$to"
+	mv "$work/bin" "$to"
+}
+
+[ $# -gt 0 ] || set -- go criu demo test bench containerd
 packages=()
 status=0
 for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
-	criu) ;;
+	criu | containerd-1.7) ;;
+	containerd) packages+=("${containerd_packages[@]}") ;;
 	demo) packages+=("${demo_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
 	bench) packages+=("${bench_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench"
+		say "hint: go, criu, demo, test, bench, containerd, containerd-1.7"
 		exit 2
 		;;
 	esac
 done
 [ ${#packages[@]} = 0 ] || need "${packages[@]}" || status=1
 for set in "$@"; do
-	[ "$set" != criu ] || setup_criu
+	case $set in
+	criu) setup_criu ;;
+	containerd) build_containerd github.com/containerd/containerd/v2 v2.1.9 || status=1 ;;
+	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
+	esac
 done
 exit "$status"

@@ -45,6 +45,7 @@ type Frozen struct {
 	Env    map[string]string `json:"env"` // the recipe's part of the environment
 	Inputs []recipe.Input    `json:"inputs"`
 	Data   map[string]string `json:"data"`
+	Image  string            `json:"image,omitempty"` // NAME[:TAG] and the digest of its record
 }
 
 // Task is one command over one sample: a line of plan.jsonl.
@@ -97,6 +98,10 @@ func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sa
 			Data:   r.Data,
 		},
 	}}
+	if r.Image != nil {
+		p.Header.Frozen.Tool = spec.Argv[0]
+		p.Header.Frozen.Image = r.Image.Ref + " " + r.Image.Digest
+	}
 	for i, s := range samples {
 		p.Tasks = append(p.Tasks, Task{
 			Task:    i + 1,
@@ -130,6 +135,14 @@ func FindTool(name string, env []string) string {
 	return name
 }
 
+// named is an image as messages name it.
+func named(image string) string {
+	if image == "" {
+		return "none"
+	}
+	return image
+}
+
 // changed says in what a plan differs from the one on the disk, as a sentence
 // that follows "the run was begun with"; "" if in nothing that matters.
 func (p *Plan) changed(old *Plan) string {
@@ -137,6 +150,8 @@ func (p *Plan) changed(old *Plan) string {
 	switch {
 	case old.Header.Recipe != p.Header.Recipe:
 		return fmt.Sprintf("recipe %s, this one is %s", old.Header.Recipe, p.Header.Recipe)
+	case a.Image != b.Image:
+		return fmt.Sprintf("image %s, it is now %s", named(a.Image), named(b.Image))
 	case !slices.Equal(a.Argv, b.Argv):
 		return fmt.Sprintf("command `%s`, it is now `%s`", strings.Join(a.Argv, " "), strings.Join(b.Argv, " "))
 	case a.Tool != b.Tool:

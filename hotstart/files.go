@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,28 +40,39 @@ func copyDir(from, to string, inputs []string) error {
 		if err != nil {
 			return err
 		}
-		switch mode := info.Mode(); {
-		case mode.IsDir():
-			if err := os.Mkdir(dst, mode.Perm()); err != nil && !os.IsExist(err) {
-				return err
-			}
-			return nil
-		case mode&fs.ModeSymlink != 0:
-			target, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(target, dst)
-		case mode&fs.ModeNamedPipe != 0:
-			if err := unix.Mkfifo(dst, uint32(mode.Perm())); err != nil && err != unix.EEXIST {
-				return &os.PathError{Op: "mkfifo", Path: dst, Err: err}
-			}
-			return nil
-		case mode.IsRegular():
-			return copyFile(path, dst, mode.Perm())
+		if err := copyEntry(path, dst, info); err != nil {
+			return err
 		}
-		return fmt.Errorf("%s: the tool made a file of an unsupported type (%v)", path, info.Mode().Type())
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+			return os.Lchown(dst, int(st.Uid), int(st.Gid))
+		}
+		return nil
 	})
+}
+
+// copyEntry copies one file, or makes a directory.
+func copyEntry(path, dst string, info fs.FileInfo) error {
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		if err := os.Mkdir(dst, mode.Perm()); err != nil && !os.IsExist(err) {
+			return err
+		}
+		return nil
+	case mode&fs.ModeSymlink != 0:
+		target, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, dst)
+	case mode&fs.ModeNamedPipe != 0:
+		if err := unix.Mkfifo(dst, uint32(mode.Perm())); err != nil && err != unix.EEXIST {
+			return &os.PathError{Op: "mkfifo", Path: dst, Err: err}
+		}
+		return nil
+	case mode.IsRegular():
+		return copyFile(path, dst, mode.Perm())
+	}
+	return fmt.Errorf("%s: the tool made a file of an unsupported type (%v)", path, info.Mode().Type())
 }
 
 func copyFile(from, to string, perm fs.FileMode) error {

@@ -19,10 +19,11 @@ import (
 // Fingerprint is what must be equal for a snapshot to be valid. CRIU itself
 // compares sizes and build ids only, and a build id names a build, not bytes.
 type Fingerprint struct {
-	Kernel string  `json:"kernel"` // uname(2), release
-	CPU    string  `json:"cpu"`    // digest of the CPU's vendor and features
-	Recipe string  `json:"recipe"` // digest of what the recipe freezes
-	Files  []Stamp `json:"files"`  // binary, libraries and data
+	Kernel string  `json:"kernel"`          // uname(2), release
+	CPU    string  `json:"cpu"`             // digest of the CPU's vendor and features
+	Image  string  `json:"image,omitempty"` // digest of the record of the image that the tool runs in
+	Recipe string  `json:"recipe"`          // digest of what the recipe freezes
+	Files  []Stamp `json:"files"`           // binary, libraries and data; with an image, data only
 }
 
 // Stamp is what a file was like. Where size, times and inode are unchanged the
@@ -132,10 +133,13 @@ func newFingerprint(spec Spec, files []string) (Fingerprint, error) {
 	if err != nil {
 		return fp, err
 	}
-	all := append([]string(nil), files...)
-	// A script is mapped by nobody.
-	if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
-		all = append(all, program)
+	var all []string
+	if spec.Image == nil {
+		all = append(all, files...)
+		// A script is mapped by nobody.
+		if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
+			all = append(all, program)
+		}
 	}
 	for _, path := range spec.Data {
 		found, err := regularFiles(path)
@@ -167,7 +171,11 @@ func hostFingerprint(spec Spec) (Fingerprint, error) {
 	if err != nil {
 		return Fingerprint{}, err
 	}
-	return Fingerprint{Kernel: unix.ByteSliceToString(u.Release[:]), CPU: cpu, Recipe: spec.Recipe}, nil
+	fp := Fingerprint{Kernel: unix.ByteSliceToString(u.Release[:]), CPU: cpu, Recipe: spec.Recipe}
+	if spec.Image != nil {
+		fp.Image = spec.Image.Digest
+	}
+	return fp, nil
 }
 
 // cpuDigest covers what programs choose code by: vendor, model and flags.
@@ -225,10 +233,20 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 		return &Mismatch{fmt.Sprintf("the kernel is %s instead of %s", now.Kernel, fp.Kernel)}
 	case now.CPU != fp.CPU:
 		return &Mismatch{"the CPU has other features"}
+	case now.Image != fp.Image:
+		return &Mismatch{fmt.Sprintf("the image is %s instead of %s", short(now.Image), short(fp.Image))}
 	case now.Recipe != fp.Recipe:
 		return &Mismatch{"the recipe has changed"}
 	}
 	return nil
+}
+
+// short is a digest as it is shown to people.
+func short(digest string) string {
+	if digest == "" {
+		return "none"
+	}
+	return digest[:min(len(digest), 12)]
 }
 
 // check compares a snapshot's fingerprint with the present. Differences are a

@@ -57,6 +57,7 @@ type Spec struct {
 	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
 	Recipe string   // digest of what the recipe freezes; part of the fingerprint
 	Varies []Vary
+	Image  *Image // the tool runs in a container of it; nil: on the machine as it is
 }
 
 // Task is one start of a Spec over one sample.

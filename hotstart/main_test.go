@@ -144,6 +144,9 @@ func (b *bench) input(commands string) string {
 	if _, err := io.WriteString(f, commands); err != nil {
 		b.t.Fatal(err)
 	}
+	if err := f.Chmod(0o644); err != nil { // the user of an image reads it too
+		b.t.Fatal(err)
+	}
 	return f.Name()
 }
 

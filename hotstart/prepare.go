@@ -204,6 +204,9 @@ func (p *preparation) use(snap *Snapshot) {
 
 // tryFork gets a template that can be forked, and proves forks of it.
 func (p *preparation) tryFork() error {
+	if p.spec.Image != nil {
+		return &Unavailable{Kind: Fork, Reason: "a process in a container cannot be given the mounts of another"}
+	}
 	snap := p.find()
 	if snap != nil {
 		if proof, ok := snap.Proofs[Fork]; ok && !proof.Equal {
@@ -308,6 +311,9 @@ func (p *preparation) openTemplate(r role) error {
 	cfg.Role = r
 	if b := p.behind; r == roleLoad && b != nil {
 		cfg.Exe, cfg.Argv, cfg.Env = b.Exe, b.Argv, b.Env
+		if cfg.Container != nil {
+			cfg.Container.Request.Env = b.Env
+		}
 	}
 	p.begun = time.Now()
 	if r == roleTemplate {
@@ -315,7 +321,7 @@ func (p *preparation) openTemplate(r role) error {
 			return err
 		}
 	}
-	st, err := openStage(cfg)
+	st, err := p.Starter.openStage(cfg)
 	if err != nil {
 		return err
 	}
@@ -366,13 +372,17 @@ func (p *preparation) layOutTemplate(t Task) error {
 			return err
 		}
 	}
-	return nil
+	return p.spec.give(t.Dir)
 }
 
 // tryRestore gets a snapshot with images of this kind, and proves them.
 func (p *preparation) tryRestore(kind Kind) error {
 	if p.host.criu == "" {
 		return &Unavailable{Kind: kind, Reason: p.host.noCriu, Hint: p.host.hint}
+	}
+	if im := p.spec.Image; im != nil && im.UID != 0 && !hasCapability(unix.CAP_SYS_RESOURCE) {
+		return &Unavailable{Kind: kind, Reason: fmt.Sprintf("the image's user is %d, and to freeze another user's process takes CAP_SYS_RESOURCE, which premix does not have here", im.UID),
+			Hint: "give premix the capability, or build the image without USER"}
 	}
 	snap, err := p.find(), error(nil)
 	if snap != nil && !snap.has(kind) {
@@ -474,6 +484,11 @@ func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo)
 		return err
 	}
 	p.end()
+	if p.spec.Image != nil {
+		if err := os.Rename(filepath.Join(copyImages, upperName), filepath.Join(snap.Dir, upperName)); err != nil {
+			return err
+		}
+	}
 	workDir := filepath.Join(snap.Dir, workName)
 	if err := os.Mkdir(workDir, 0o700); err != nil {
 		return err
@@ -492,7 +507,12 @@ func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo)
 		if err := snap.seal(); err != nil {
 			return err
 		}
-		done, err := criu.Convert(copyImages, hotImages, filepath.Join(snap.Dir, pageName))
+		pages := filepath.Join(snap.Dir, pageName)
+		mapped := pages
+		if p.spec.Image != nil {
+			mapped = pagesPath
+		}
+		done, err := criu.Convert(copyImages, hotImages, pages, mapped)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"premix/image/bundle"
 )
 
 // A stage is this same binary, executed again by a Starter to stand between it
@@ -27,6 +29,9 @@ const stageSocket = 3
 // FixedDir is where, as root, every task sees its own directory. Tools that
 // print their working directory print the same for every sample.
 const FixedDir = "/run/premix/work"
+
+// pagesPath is where the page file of a snapshot is in a container.
+const pagesPath = "/run/premix/pages"
 
 // logDir is where, in a stage's own mount namespace, CRIU logs a restore.
 const logDir = "/run/premix/log"
@@ -54,8 +59,17 @@ type stageConfig struct {
 	Task       Task   // Dir is the template's own for roleLoad and roleTemplate
 	Hide       string // directory that the tool must not see: other tasks' files
 	Criu       string
-	Images     string // for roleRestore and roleTemplate
-	PageFile   string // that the images map; empty: none
+	Images     string           // for roleRestore and roleTemplate
+	PageFile   string           // that the images map; empty: none
+	Container  *containerConfig // nil: none
+}
+
+// containerConfig says which container a tool runs in, and where that is made.
+type containerConfig struct {
+	Request bundle.Request
+	Bundle  string // directory
+	ID      string
+	Upper   string // directory whose content the root's upper layer begins with; empty: none
 }
 
 func (c *stageConfig) line() *regexp.Regexp {
@@ -80,6 +94,8 @@ type request struct {
 	Hide   string
 	Dir    string
 	Signal syscall.Signal
+	// For opFork: that of the task.
+	Container *containerConfig
 }
 
 type eventKind string

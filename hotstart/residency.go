@@ -46,9 +46,9 @@ func cachedBytes(f *os.File, offset, length int64) (bytes int64, ok bool) {
 	return int64(counts.cached) * 4096, e == 0
 }
 
-// readRandomly makes held processes read single pages of their page file, and
-// sees to the rest of it, if it is cold.
-func readRandomly(pageFile string, held []*tracer.Proc) error {
+// readRandomly makes held processes read single pages of their page file, which
+// they see at the path mapped, and sees to the rest of it, if it is cold.
+func readRandomly(pageFile, mapped string, held []*tracer.Proc) error {
 	f, err := os.Open(pageFile)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func readRandomly(pageFile string, held []*tracer.Proc) error {
 			return errors.Join(err, f.Close())
 		}
 		for _, m := range maps {
-			if m.path != pageFile {
+			if m.path != mapped {
 				continue
 			}
 			if _, err := h.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_RANDOM); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ import (
 //	hot/           images that map the page file
 //	pages          the page file (see package criu)
 //	copy/          CRIU's own images
+//	upper/         what the tool had written in the root of its container
 //
 // hot/ and pages, or copy/, or both are missing where that kind of start was
 // not asked for or is not valid. A snapshot without images only keeps proofs,
@@ -116,8 +118,14 @@ func key(spec Spec, namespaces bool) string {
 	if spec.Ready.Line != nil {
 		line = spec.Ready.Line.String()
 	}
-	json.NewEncoder(h).Encode([]any{metaVersion, spec.Name, spec.Argv, spec.Env, spec.Inputs, spec.Plain,
-		spec.Dirs, spec.Ready.Kind, line, spec.Stream, spec.Data, namespaces})
+	what := []any{metaVersion, spec.Name, spec.Argv, spec.Env, spec.Inputs, spec.Plain,
+		spec.Dirs, spec.Ready.Kind, line, spec.Stream, spec.Data, namespaces}
+	if im := spec.Image; im != nil {
+		// Not what the image is: that is compared, and a difference told.
+		what[3] = slices.DeleteFunc(slices.Clone(spec.Env), func(e string) bool { return slices.Contains(im.Env, e) })
+		what = append(what, im.Ref)
+	}
+	json.NewEncoder(h).Encode(what)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -405,6 +413,9 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 		return err
 	}
 	cfg.Images = filepath.Join(s.Dir, string(kind))
+	if cfg.Container != nil {
+		cfg.Container.Upper = filepath.Join(s.Dir, upperName)
+	}
 	if kind == Hot {
 		cfg.PageFile = s.pagePath()
 	}

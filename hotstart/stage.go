@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
 	"premix/hotstart/tracer"
+	"premix/image/bundle"
 )
 
 // firstPid is about where the process ids of tools begin in their own
@@ -36,6 +36,8 @@ type stage struct {
 	chld     chan os.Signal
 	prefix   []byte // what the template wrote to stdout, where it is a stream
 	stdout   int    // descriptor that drains the template's streamed stdout; -1 if there is none
+
+	container *bundle.Container // nil: the tool sees the machine as it is
 }
 
 // StageMain is main for a stage and returns its exit status.
@@ -88,6 +90,11 @@ func (s *stage) run() error {
 		}
 	}()
 	var err error
+	if s.cfg.Container != nil {
+		if err := s.makeContainer(); err != nil {
+			return err
+		}
+	}
 	switch s.cfg.Role {
 	case roleCold:
 		err = s.cold()
@@ -225,40 +232,32 @@ const hideOptions = "size=4k,mode=0555"
 
 // exec starts the tool in its directory, in the task's cgroups.
 func (s *stage) exec() (int, error) {
+	if s.cfg.Namespaces {
+		if err := s.passFirstPid(); err != nil {
+			return 0, err
+		}
+	}
+	if s.container != nil {
+		return s.execInContainer()
+	}
 	path, err := s.cfg.Exe, error(nil)
 	if path == "" {
 		if path, err = lookPath(s.cfg.Argv[0], s.cfg.Env); err != nil {
 			return 0, err
 		}
 	}
-	dir := s.workDir()
-	stdin, err := os.Open(os.DevNull)
+	files, err := openStreams(os.DevNull, s.workDir())
+	defer closeAll(files)
 	if err != nil {
 		return 0, err
 	}
-	defer stdin.Close()
-	stdout, err := os.OpenFile(filepath.Join(dir, StdoutName), os.O_WRONLY, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer stdout.Close()
-	stderr, err := os.OpenFile(filepath.Join(dir, StderrName), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer stderr.Close()
 	leave, err := joinCgroups(s.cfg.Task.Cgroups)
 	if err != nil {
 		return 0, err
 	}
 	defer leave()
-	if s.cfg.Namespaces {
-		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0); err != nil {
-			return 0, fmt.Errorf("choose the tool's process id: %w", err)
-		}
-	}
 	p, err := os.StartProcess(path, s.cfg.Argv, &os.ProcAttr{
-		Dir: dir, Env: s.cfg.Env, Files: []*os.File{stdin, stdout, stderr},
+		Dir: s.workDir(), Env: s.cfg.Env, Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
@@ -267,11 +266,46 @@ func (s *stage) exec() (int, error) {
 	return p.Pid, nil
 }
 
+// passFirstPid makes firstPid the next process id of the namespace.
+func (s *stage) passFirstPid() error {
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0); err != nil {
+		return fmt.Errorf("choose the tool's process id: %w", err)
+	}
+	return nil
+}
+
+// openStreams opens what a tool gets as its standard input, output and error. What
+// was opened is returned with an error too.
+func openStreams(null, dir string) (files []*os.File, err error) {
+	for _, f := range []struct {
+		path  string
+		flags int
+	}{
+		{null, os.O_RDONLY},
+		{filepath.Join(dir, StdoutName), os.O_WRONLY},
+		{filepath.Join(dir, StderrName), os.O_WRONLY | os.O_APPEND},
+	} {
+		file, err := os.OpenFile(f.path, f.flags, 0)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
 func (s *stage) cold() error {
 	pid, err := s.exec()
 	if err != nil {
 		return err
 	}
+	s.releaseContainer()
 	s.tasks[pid] = 0
 	return s.link.send(event{Kind: evStarted, Pid: pid})
 }
@@ -283,11 +317,12 @@ func (s *stage) restore() error {
 	}
 	// Stopped, whatever comes next: CRIU fails if what it restored ends before
 	// it has let go of every thread.
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir)
+	pid, err := s.criu().Restore(s.cfg.Images, logDir)
 	leave()
 	if err != nil {
 		return err
 	}
+	s.releaseContainer()
 	s.tasks[pid] = 0
 	if s.cfg.PageFile == "" {
 		pids, err := tree(pid)
@@ -321,7 +356,7 @@ func (s *stage) restoreTemplate() error {
 			return err
 		}
 	}
-	pid, err := criu.Restore(s.cfg.Criu, s.cfg.Images, logDir)
+	pid, err := s.criu().Restore(s.cfg.Images, logDir)
 	if err != nil {
 		return err
 	}
@@ -340,13 +375,17 @@ func (s *stage) holdRestored(pid int) error {
 	if err := s.hold(pids); err != nil {
 		return err
 	}
-	s.guard = tracer.NewGuard(s.cfg.PageFile)
+	mapped := s.cfg.PageFile
+	if s.container != nil {
+		mapped = pagesPath
+	}
+	s.guard = tracer.NewGuard(mapped)
 	for _, p := range s.held {
 		if err := s.guard.Install(p); err != nil {
 			return err
 		}
 	}
-	return readRandomly(s.cfg.PageFile, s.held)
+	return readRandomly(s.cfg.PageFile, mapped, s.held)
 }
 
 // reap collects every child that has ended and reports those that were tasks.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/criu"
+	"premix/image/bundle"
 )
 
 // Options steers a Starter.
@@ -64,7 +65,11 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	if len(spec.Argv) == 0 {
 		return nil, errors.New("the command is empty")
 	}
-	if _, err := lookPath(spec.Argv[0], spec.Env); err != nil {
+	if spec.Image == nil {
+		if _, err := lookPath(spec.Argv[0], spec.Env); err != nil {
+			return nil, err
+		}
+	} else if err := spec.Image.Find(spec.Argv[0], spec.Env); err != nil {
 		return nil, err
 	}
 	if opt.Store == "" {
@@ -144,6 +149,7 @@ type Process struct {
 	Stdout *os.File
 
 	stage *stageHandle
+	room  *bundle.Bundle // of a fork's container
 	id    int
 	own   bool // the stage serves this task only
 	watch *inputWatch
@@ -163,6 +169,10 @@ func (p *Process) Wait() (Exit, error) {
 	p.Latency = opened.Sub(p.begun)
 	if p.own {
 		p.stage.close()
+	}
+	if p.room != nil {
+		// What cannot be taken away is so by the next premix.
+		_ = p.room.Close()
 	}
 	if e.Kind != evExited {
 		return Exit{Code: -1}, fmt.Errorf("the task was lost: %s", e.Error)
@@ -257,8 +267,17 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 			return errors.New("the template has gone")
 		}
 		p.stage = template
-		id, err := template.fork(ctx, t, hide, p.done)
-		p.id = id
+		c := s.config(t).Container
+		if c != nil {
+			var err error
+			if p.room, err = c.furnish(s.spec); err != nil {
+				return err
+			}
+		}
+		var err error
+		if p.id, err = template.fork(ctx, t, hide, c, p.done); err != nil && p.room != nil {
+			err = errors.Join(err, p.room.Close())
+		}
 		return err
 	}
 	cfg := s.config(t)
@@ -280,7 +299,7 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 	default:
 		return fmt.Errorf("unknown kind of start %q", kind)
 	}
-	st, err := openStage(cfg)
+	st, err := s.openStage(cfg)
 	if err != nil {
 		return err
 	}
@@ -303,6 +322,9 @@ func (s *Starter) config(t Task) stageConfig {
 	}
 	if s.spec.Ready.Line != nil {
 		c.Line = s.spec.Ready.Line.String()
+	}
+	if s.spec.Image != nil {
+		c.Container = &containerConfig{Request: s.spec.request()}
 	}
 	return c
 }
@@ -339,7 +361,7 @@ func (s *Starter) layOut(t Task, bind bool) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	return left, nil
+	return left, s.spec.give(t.Dir)
 }
 
 func (s *Starter) isPlain(name string) bool {
@@ -390,6 +412,7 @@ type stageHandle struct {
 	cmd  *exec.Cmd
 	link *link
 	held templateInfo
+	room *bundle.Bundle // of its container; nil: there is none
 
 	ready chan event // first event of the role
 	done  chan struct{}
@@ -415,7 +438,24 @@ var spawner = sync.OnceValue(func() chan func() {
 	return jobs
 })
 
-func openStage(cfg stageConfig) (*stageHandle, error) {
+// openStage starts a stage, with a bundle of its own where it is to make a
+// container.
+func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
+	if cfg.Container == nil {
+		return openStage(cfg, nil)
+	}
+	room, err := cfg.Container.furnish(s.spec)
+	if err != nil {
+		return nil, err
+	}
+	h, err := openStage(cfg, room)
+	if err != nil {
+		return nil, errors.Join(err, room.Close())
+	}
+	return h, nil
+}
+
+func openStage(cfg stageConfig, room *bundle.Bundle) (*stageHandle, error) {
 	if cfg.Namespaces {
 		for _, dir := range []string{FixedDir, logDir} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -451,7 +491,7 @@ func openStage(cfg stageConfig) (*stageHandle, error) {
 		return nil, fmt.Errorf("start a stage: %w", err)
 	}
 	h := &stageHandle{
-		dir: cfg.Task.Dir, cmd: cmd, link: newLink(ours), ready: make(chan event, 1), done: make(chan struct{}),
+		dir: cfg.Task.Dir, room: room, cmd: cmd, link: newLink(ours), ready: make(chan event, 1), done: make(chan struct{}),
 		replies: map[int]chan event{}, exits: map[int]chan event{}, early: map[int]event{},
 	}
 	if err := h.link.send(cfg); err != nil {
@@ -507,6 +547,10 @@ func (h *stageHandle) listen() {
 	}
 	h.link.f.Close()
 	err := h.cmd.Wait()
+	if h.room != nil {
+		// What cannot be taken away now, the next premix will.
+		_ = h.room.Close()
+	}
 	gone := event{Kind: evFailed, Error: fmt.Sprintf("its stage ended (%v)", err)}
 	h.mu.Lock()
 	h.dead = &gone
@@ -591,8 +635,8 @@ func (h *stageHandle) ask(ctx context.Context, r request) (event, error) {
 	}
 }
 
-func (h *stageHandle) fork(ctx context.Context, t Task, hide string, done chan event) (int, error) {
-	e, err := h.ask(ctx, request{Op: opFork, Task: t, Hide: hide})
+func (h *stageHandle) fork(ctx context.Context, t Task, hide string, c *containerConfig, done chan event) (int, error) {
+	e, err := h.ask(ctx, request{Op: opFork, Task: t, Hide: hide, Container: c})
 	if err != nil {
 		return 0, err
 	}

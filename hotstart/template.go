@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
 	"premix/hotstart/tracer"
 )
 
@@ -166,6 +165,10 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 		for _, name := range s.cfg.Inputs {
 			path := filepath.Join(dir, name)
 			f, err := lease(path)
+			if err != nil && s.container != nil {
+				release()
+				return release, nil, err // what lies elsewhere is not seen in there
+			}
 			if err != nil {
 				var moved string
 				if f, moved, err = leaseElsewhere(path, leaseDirs); err != nil {
@@ -185,6 +188,9 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return release, nil, fmt.Errorf("make FIFO %s: %w", path, err)
+			}
+			if err := s.give(path); err != nil {
+				return release, nil, err
 			}
 			f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 			if err != nil {
@@ -437,6 +443,9 @@ func (s *stage) exchangeFIFOs() error {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			return err
 		}
+		if err := s.give(path); err != nil {
+			return err
+		}
 	}
 	for _, p := range s.held {
 		fds, err := descriptors(p.Pid)
@@ -492,6 +501,9 @@ func (s *stage) behindWrapper() *program {
 	argv, err := readStrings(dir + "cmdline")
 	if err != nil || len(argv) == 0 {
 		return nil
+	}
+	if s.container != nil && filepath.Base(argv[0]) != filepath.Base(exe) {
+		return nil // runc executes what argv names
 	}
 	env, err := readStrings(dir + "environ")
 	if err != nil {
@@ -661,10 +673,22 @@ func (s *stage) dump(dir string) error {
 		}
 	}
 	s.held, s.template = nil, nil
-	err := criu.Dump(s.cfg.Criu, pid, dir)
+	err := s.checkShared()
+	if err == nil {
+		err = s.criu().Dump(pid, dir)
+	}
 	if err != nil {
 		signalTask(pid, unix.SIGKILL)
 		return err
+	}
+	if s.container != nil {
+		upper := filepath.Join(dir, upperName)
+		if err := os.Mkdir(upper, 0o700); err != nil {
+			return err
+		}
+		if err := copyUpper(s.container.Upper, upper); err != nil {
+			return fmt.Errorf("keep what the tool has written in its root: %w", err)
+		}
 	}
 	if s.cfg.Stream {
 		return os.WriteFile(filepath.Join(dir, prefixName), s.prefix, 0o600)

@@ -85,6 +85,15 @@ func (s *Snapshot) Export(dir string) error {
 	if err := copyDir(filepath.Join(s.Dir, workName), work, nil); err != nil {
 		return err
 	}
+	if s.Fingerprint.Image != "" {
+		upper := filepath.Join(dir, upperName)
+		if err := os.Mkdir(upper, 0o700); err != nil {
+			return err
+		}
+		if err := copyUpper(filepath.Join(s.Dir, upperName), upper); err != nil {
+			return err
+		}
+	}
 	return away.save()
 }
 
@@ -202,7 +211,18 @@ func (s *Snapshot) moveIn(dir string) error {
 		} else if err := copyFile(pages, s.pagePath(), 0o600); err != nil {
 			return err
 		}
-		if err := criu.Relocate(filepath.Join(s.Dir, string(Hot)), was, s.pagePath()); err != nil {
+		if s.Fingerprint.Image == "" { // else it is mounted where the images say
+			if err := criu.Relocate(filepath.Join(s.Dir, string(Hot)), was, s.pagePath()); err != nil {
+				return err
+			}
+		}
+	}
+	if s.Fingerprint.Image != "" {
+		upper := filepath.Join(s.Dir, upperName)
+		if err := os.Mkdir(upper, 0o700); err != nil {
+			return err
+		}
+		if err := copyUpper(filepath.Join(dir, upperName), upper); err != nil {
 			return err
 		}
 	}
@@ -241,6 +261,7 @@ func (s *Snapshot) moveIn(dir string) error {
 // what its stamps say of inodes and times by what holds here.
 func (fp *Fingerprint) settle() error {
 	now, err := hostFingerprint(Spec{Recipe: fp.Recipe})
+	now.Image = fp.Image // a run compares it with the image that it has
 	if err != nil {
 		return err
 	}

@@ -274,6 +274,9 @@ func (p *parser) tool(n *yaml.Node) {
 		if !strings.HasPrefix(first, "${data.") {
 			p.add(p.find(n, first), "name the tool", "the command begins with %s, which is no tool", first)
 		}
+	case strings.Contains(first, "/") && !filepath.IsAbs(first) && p.r.Image != nil:
+		p.add(p.find(n, first), "name a program of the image: by its absolute path, or one on the image's PATH",
+			"the tool %s would lie beside the recipe, but the command runs in an image", first)
 	case strings.Contains(first, "/") && !filepath.IsAbs(first):
 		abs := filepath.Join(p.dir, first)
 		if _, err := os.Stat(abs); err != nil {
@@ -282,6 +285,9 @@ func (p *parser) tool(n *yaml.Node) {
 			return
 		}
 		p.r.Command[0] = strings.ReplaceAll(abs, "$", "$$")
+	}
+	if p.r.Image != nil {
+		return // what other words name is in there
 	}
 	fixed := make(map[string]bool)
 	for _, in := range p.r.Inputs {

@@ -22,7 +22,7 @@ import (
 const maxRecipe = 1 << 20
 
 // keys of a recipe, in the order in which people write them.
-var keys = []string{"name", "command", "data", "inputs", "outputs", "ready", "pipe",
+var keys = []string{"name", "image", "command", "data", "inputs", "outputs", "ready", "pipe",
 	"threads", "memory", "timeout", "retries", "env", "varies", "probe"}
 
 // reserved names mean something by themselves, or would be taken to.
@@ -37,12 +37,13 @@ var (
 
 // Load reads and checks the recipe at path. What its writer can mend is
 // returned as Problems, all of it; what lies in path is named with the words of
-// path. A tree that is named as data is a mistake here: see LoadTrees.
-func Load(path string) (*Recipe, error) { return LoadTrees(path, nil) }
+// path. A tree that is named as data, or an image, is a mistake here: see LoadFrom.
+func Load(path string) (*Recipe, error) { return LoadFrom(path, Sources{}) }
 
-// LoadTrees is Load for recipes whose data may be trees, each of which is mounted
-// by trees as it is met.
-func LoadTrees(path string, trees Trees) (*Recipe, error) {
+// LoadFrom is Load for recipes whose data may be trees, and whose tool may be in an
+// image: each is mounted as it is met. Where images cannot be used on this machine or
+// by this user, the error is a *hotstart.Unavailable.
+func LoadFrom(path string, from Sources) (*Recipe, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("recipe %s: %w", path, err)
@@ -51,7 +52,7 @@ func LoadTrees(path string, trees Trees) (*Recipe, error) {
 	if problem != nil {
 		return nil, Problems{*problem}
 	}
-	return parse(path, abs, text, trees)
+	return parse(path, abs, text, from)
 }
 
 // readFile reads a file whose writer is told what is wrong with it.
@@ -113,8 +114,8 @@ func cause(err error) string {
 type parser struct {
 	collector
 	r      *Recipe
-	dir    string   // absolute, of the recipe
-	trees  Trees    // nil: there are none
+	dir    string // absolute, of the recipe
+	from   Sources
 	lines  []string // of the file
 	starts []int    // lines of the top-level keys
 
@@ -125,6 +126,8 @@ type parser struct {
 	memoryAt   int             // line of ${memory}; 0: nowhere
 	command    *yaml.Node
 	pipe       *yaml.Node
+
+	unavailable *hotstart.Unavailable // why no image can be used; nil: nothing is known
 }
 
 // pair is one KEY: VALUE of a mapping.
@@ -135,12 +138,12 @@ type pair struct {
 }
 
 // parse checks the text of a recipe. file is how problems name it.
-func parse(file, abs string, text []byte, trees Trees) (*Recipe, error) {
+func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	p := &parser{
 		collector:  collector{file: file},
 		r:          &Recipe{Path: abs, Threads: 1, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
 		dir:        filepath.Dir(abs),
-		trees:      trees,
+		from:       from,
 		lines:      strings.Split(string(text), "\n"),
 		dataLines:  make(map[string]int),
 		inputLines: make(map[string]int),
@@ -152,6 +155,9 @@ func parse(file, abs string, text []byte, trees Trees) (*Recipe, error) {
 		return nil, p.err()
 	}
 	p.top(root)
+	if p.unavailable != nil {
+		return nil, p.unavailable // mending the rest would not help
+	}
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -314,7 +320,7 @@ func (p *parser) top(root *yaml.Node) {
 		key  string
 		read func(*yaml.Node)
 	}{
-		{"name", p.name}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
+		{"name", p.name}, {"image", p.image}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
 		{"ready", p.ready}, {"threads", p.threads}, {"memory", p.memory}, {"timeout", p.timeout},
 		{"retries", p.retries}, {"command", p.words}, {"env", p.env}, {"pipe", p.shell},
 		{"varies", p.varies}, {"probe", p.probe},

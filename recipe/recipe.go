@@ -37,6 +37,7 @@ type Recipe struct {
 	Env     map[string]string // in addition to the base environment, placeholders unexpanded
 	Varies  []hotstart.Vary
 	Probe   map[string]string // input name to absolute path; nil: none
+	Image   *hotstart.Image   // that the tool runs in; nil: none
 
 	outputs []pattern
 }
@@ -124,7 +125,8 @@ func (r *Recipe) Files(inputs map[string]string) map[string]string {
 // Spec is what a start of this recipe freezes. threads and memory (bytes) stand
 // for the placeholders of the same names; 0 takes the recipe's own. The
 // environment is PATH, HOME and USER as premix has them, LANG=C.UTF-8, TMPDIR=.
-// and the recipe's, which wins.
+// and the recipe's, which wins. In an image it is LANG and TMPDIR, the image's and
+// the recipe's.
 //
 // Spec.Recipe does not depend on the pipe's text, memory, timeout or retries
 // (except where ${memory} stands in the command). Whether there is a pipe at all
@@ -138,6 +140,7 @@ func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 		Varies: slices.Clone(r.Varies),
 		Env:    r.environment(values),
 		Dirs:   r.dirs(),
+		Image:  r.Image,
 	}
 	for _, w := range r.Command {
 		spec.Argv = append(spec.Argv, expand(w, values))
@@ -189,9 +192,16 @@ func (r *Recipe) values(threads int, memory int64) map[string]string {
 
 func (r *Recipe) environment(values map[string]string) []string {
 	env := map[string]string{"LANG": "C.UTF-8", "TMPDIR": "."}
-	for _, name := range []string{"PATH", "HOME", "USER"} {
-		if v, ok := os.LookupEnv(name); ok {
+	if r.Image != nil {
+		for _, e := range r.Image.Env {
+			name, v, _ := strings.Cut(e, "=")
 			env[name] = v
+		}
+	} else {
+		for _, name := range []string{"PATH", "HOME", "USER"} {
+			if v, ok := os.LookupEnv(name); ok {
+				env[name] = v
+			}
 		}
 	}
 	for name, v := range r.Env {

@@ -177,7 +177,7 @@ func TestSchemaForms(t *testing.T) {
 		{"unknown: 1", false},
 	} {
 		text := base + tt.line + "\n"
-		_, perr := parse("r.yaml", "/r.yaml", []byte(text), nil)
+		_, perr := parse("r.yaml", "/r.yaml", []byte(text), Sources{})
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)
@@ -343,10 +343,10 @@ func TestTrees(t *testing.T) {
 		"tree:refs/bacteria@" + digest + "/ecoli": {"refs/bacteria@" + digest, "ecoli"},
 	} {
 		var asked string
-		r, err := parse("r.yaml", "/r.yaml", text(data), func(ref tree.Ref) (string, error) {
+		r, err := parse("r.yaml", "/r.yaml", text(data), Sources{Trees: func(ref tree.Ref) (string, error) {
 			asked = ref.String()
 			return mounted, nil
-		})
+		}})
 		if err != nil {
 			t.Errorf("%s: %v", data, err)
 			continue
@@ -363,18 +363,63 @@ func TestTrees(t *testing.T) {
 		"tree:refs:1//etc/passwd": "leads out of the tree",
 		"tree:refs:missing":       "no such tag\n  hint: try another",
 	} {
-		_, err := parse("r.yaml", "/r.yaml", text(data), func(ref tree.Ref) (string, error) {
+		_, err := parse("r.yaml", "/r.yaml", text(data), Sources{Trees: func(ref tree.Ref) (string, error) {
 			if ref.Tag == "missing" {
 				return "", hinted{}
 			}
 			return mounted, nil
-		})
+		}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", data, err, want)
 		}
 	}
-	if _, err := parse("r.yaml", "/r.yaml", text("tree:refs:1"), nil); err == nil {
+	if _, err := parse("r.yaml", "/r.yaml", text("tree:refs:1"), Sources{}); err == nil {
 		t.Error("a tree was taken where none can be mounted")
+	}
+}
+
+func TestImage(t *testing.T) {
+	im := &hotstart.Image{Digest: "d1"}
+	im.Env = []string{"PATH=/opt:/bin", "HOME=/root", "LANG=de_DE"}
+	images := func(ref tree.Ref) (*hotstart.Image, error) {
+		switch ref.Tag {
+		case "missing":
+			return nil, hinted{}
+		case "refused":
+			return nil, &hotstart.Unavailable{Kind: hotstart.Cold, Reason: "not here"}
+		}
+		return im, nil
+	}
+	text := func(image, command string) []byte {
+		return []byte("name: tool\nimage: " + image + "\ncommand: " + command + " ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.x\"}\nenv: {HOME: /h}\n")
+	}
+	r, err := parse("r.yaml", "/r.yaml", text("tools/star:2.7", "STAR /etc/passwd"), Sources{Images: images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := r.Spec(0, 0)
+	if spec.Image == nil || spec.Image.Ref != "tools/star:2.7" || spec.Image.Digest != "d1" {
+		t.Errorf("image %+v", spec.Image)
+	}
+	if want := []string{"HOME=/h", "LANG=de_DE", "PATH=/opt:/bin", "TMPDIR=."}; !slices.Equal(spec.Env, want) {
+		t.Errorf("environment %q, want %q", spec.Env, want)
+	}
+	for _, c := range []struct{ image, command, want string }{
+		{"Tools:1", "tool", "r.yaml:2: image: reference"},
+		{"tools:missing", "tool", "no such tag\n  hint: try another"},
+		{"'${r1}'", "tool", "r.yaml:2: no placeholder stands in image"},
+		{"tools:1", "./tool", "r.yaml:3: the tool ./tool would lie beside the recipe"},
+	} {
+		if _, err := parse("r.yaml", "/r.yaml", text(c.image, c.command), Sources{Images: images}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %s: %v, want %q", c.image, c.command, err, c.want)
+		}
+	}
+	var unavailable *hotstart.Unavailable
+	if _, err := parse("r.yaml", "/r.yaml", text("tools:refused", "tool"), Sources{Images: images}); !errors.As(err, &unavailable) {
+		t.Errorf("an image that cannot be used here: %v", err)
+	}
+	if _, err := parse("r.yaml", "/r.yaml", text("tools:1", "tool"), Sources{}); err == nil {
+		t.Error("an image was taken where none can be mounted")
 	}
 }
 

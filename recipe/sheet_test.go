@@ -19,7 +19,7 @@ pipe: cat > ${sample}.sorted.sam
 
 func pairsRecipe(t testing.TB) *Recipe {
 	t.Helper()
-	r, err := parse("r.yaml", "/r.yaml", []byte(pairs), nil)
+	r, err := parse("r.yaml", "/r.yaml", []byte(pairs), Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/hotstart"
 	"premix/store/tree"
 )
 
@@ -20,6 +22,17 @@ const treePrefix = "tree:"
 // of the plan and of fingerprints. An error with a Hint method has its own way
 // out.
 type Trees func(ref tree.Ref) (dir string, err error)
+
+// Images describes the image of a reference, and sees to it that its root is
+// mounted. An error that is a *hotstart.Unavailable is not the recipe's fault; one
+// with a Hint method has its own way out.
+type Images func(ref tree.Ref) (*hotstart.Image, error)
+
+// Sources are where a recipe's trees and images come from.
+type Sources struct {
+	Trees  Trees  // nil: it can name no trees
+	Images Images // nil: it can name no image
+}
 
 // splitTree takes an entry of data apart that begins with treePrefix.
 func splitTree(s string) (ref tree.Ref, inside string, err error) {
@@ -46,17 +59,13 @@ func (p *parser) tree(n *yaml.Node, s, what string) string {
 		p.add(n.Line, "write tree:NAME:TAG or tree:NAME:TAG/PATH", "%s: %v", what, err)
 		return ""
 	}
-	if p.trees == nil {
+	if p.from.Trees == nil {
 		p.add(n.Line, "name a directory instead", "%s: %s: trees can't be mounted here", what, s)
 		return ""
 	}
-	dir, err := p.trees(ref)
+	dir, err := p.from.Trees(ref)
 	if err != nil {
-		hint := ""
-		if h, ok := err.(interface{ Hint() string }); ok {
-			hint = h.Hint()
-		}
-		p.add(n.Line, hint, "%s: %v", what, err)
+		p.add(n.Line, hintOf(err), "%s: %v", what, err)
 		return ""
 	}
 	path := filepath.Join(dir, inside)
@@ -66,4 +75,43 @@ func (p *parser) tree(n *yaml.Node, s, what string) string {
 		return ""
 	}
 	return path
+}
+
+// image reads which image the tool runs in.
+func (p *parser) image(n *yaml.Node) {
+	// Known even where it cannot be had: what is said of the tool depends on it.
+	p.r.Image = &hotstart.Image{}
+	s, ok := p.text(n, "image")
+	if !ok || p.frozen(n, s, "image") {
+		return
+	}
+	ref, err := tree.ParseRef(s)
+	if err != nil {
+		p.add(n.Line, "image: NAME:TAG, as `premix image ls` shows it", "image: %v", err)
+		return
+	}
+	if p.from.Images == nil {
+		p.add(n.Line, "take it out, and install the tool", "image: %s: images can't be mounted here", s)
+		return
+	}
+	im, err := p.from.Images(ref)
+	var unavailable *hotstart.Unavailable
+	switch {
+	case errors.As(err, &unavailable):
+		p.unavailable = unavailable
+	case err != nil:
+		p.add(n.Line, hintOf(err), "image: %v", err)
+	default:
+		im.Ref = s
+		p.r.Image = im
+	}
+}
+
+// hintOf is the way out that an error names, if it does.
+func hintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
 }

@@ -26,7 +26,7 @@ given with --probe; without either it is left to the first run.`,
 		Args: arguments("RECIPE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, _ := interruptible()
-			o.Trees = a.trees(ctx, &from)
+			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Start, o.Threads = args[0], hotstart.Kind(start), int(threads)
 			if !a.json {
 				o.Messages = a.stderr

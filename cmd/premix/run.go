@@ -41,7 +41,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 				return &usageError{errors.New("--retries is less than 0"), "0 means one try a task"}
 			}
 			ctx, kill := interruptible()
-			o.Trees = a.trees(ctx, &from)
+			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
 			o.Start, o.Jobs, o.Threads = hotstart.Kind(start), int(jobs), int(threads)
 			o.Memory, o.Timeout = int64(memory), time.Duration(timeout)

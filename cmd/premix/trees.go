@@ -4,9 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"premix/hotstart"
+	"premix/image"
 	"premix/node"
 	"premix/recipe"
 	"premix/store/tree"
@@ -34,16 +38,44 @@ func (t *treeFlags) request(ref string) node.MountRequest {
 	}
 }
 
-// trees mounts the trees that recipes name as data.
-func (a *app) trees(ctx context.Context, t *treeFlags) recipe.Trees {
-	return func(ref tree.Ref) (string, error) {
-		m, err := node.Attach(ctx, t.request(ref.String()))
-		if err != nil {
-			return "", err
-		}
-		if m.Note != "" {
-			fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
-		}
-		return m.Dir, nil
+// sources are what recipes may name: trees, and an image.
+func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
+	return recipe.Sources{
+		Trees: func(ref tree.Ref) (string, error) {
+			m, err := a.mounted(ctx, t, ref)
+			if err != nil {
+				return "", err
+			}
+			return m.Dir, nil
+		},
+		Images: func(ref tree.Ref) (*hotstart.Image, error) {
+			if err := hotstart.NoContainers(); err != nil {
+				return nil, err
+			}
+			record, err := a.mounted(ctx, t, image.RecordRef(ref))
+			if err != nil {
+				return nil, err
+			}
+			im, err := image.Open(record.Dir)
+			if err != nil {
+				return nil, err
+			}
+			root, err := a.mounted(ctx, t, tree.Ref{Name: ref.Name, Digest: im.Root})
+			if err != nil {
+				return nil, err
+			}
+			return hotstart.OpenImage(record.Tree.String(), im, root.Dir, filepath.Join(node.Dir(), "exec"))
+		},
 	}
+}
+
+// mounted mounts a tree, unless it is.
+func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref) (*node.Mounted, error) {
+	began := time.Now()
+	m, err := node.Attach(ctx, t.request(ref.String()))
+	// A mount that was there has its note from when it was made.
+	if err == nil && m.Note != "" && m.Since.After(began) {
+		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
+	}
+	return m, err
 }

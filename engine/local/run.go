@@ -40,7 +40,7 @@ type Options struct {
 	// cancelled to end them gracefully. nil: never.
 	Kill <-chan struct{}
 
-	Trees recipe.Trees // mounts trees that the recipe names as data; nil: it can name none
+	From recipe.Sources // of trees and images that the recipe names
 
 	Messages io.Writer // notices and progress, for people; nil: none
 	Terminal bool      // Messages is a terminal: one progress line, rewritten
@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if o.Grace == 0 {
 		o.Grace = Grace
 	}
-	rec, err := recipe.LoadTrees(o.Recipe, o.Trees)
+	rec, err := recipe.LoadFrom(o.Recipe, o.From)
 	if err != nil {
 		return nil, err
 	}
@@ -237,9 +237,9 @@ type PrepareOptions struct {
 	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
 	Store    string // of snapshots; empty: hotstart.DefaultStore
 	Start    hotstart.Kind
-	Threads  int          // 0: the recipe's
-	Trees    recipe.Trees // mounts trees that the recipe names as data; nil: it can name none
-	Messages io.Writer    // notices, for people; nil: none
+	Threads  int            // 0: the recipe's
+	From     recipe.Sources // of trees and images that the recipe names
+	Messages io.Writer      // notices, for people; nil: none
 }
 
 // Prepared tells how tasks of a recipe are going to start.
@@ -252,7 +252,7 @@ type Prepared struct {
 
 // Prepare makes and proves what hot starts of a recipe need, without a run.
 func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
-	rec, err := recipe.LoadTrees(o.Recipe, o.Trees)
+	rec, err := recipe.LoadFrom(o.Recipe, o.From)
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,12 @@ import (
 )
 
 // checkTool says in plain words that a recipe's program is missing, or is none.
-// The error is a *ToolError.
+// The error is a *ToolError, or with an image an *image.Error.
 func checkTool(rec *recipe.Recipe) error {
 	spec := rec.Spec(0, 0)
+	if spec.Image != nil {
+		return spec.Image.Find(spec.Argv[0], spec.Env)
+	}
 	tool := engine.FindTool(spec.Argv[0], spec.Env)
 	if filepath.Base(tool) == tool {
 		return &ToolError{Tool: tool}

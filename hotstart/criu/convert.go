@@ -114,11 +114,11 @@ func Settle(dir, workDir string) error {
 
 // Convert reads the images in src and writes to dst, an existing empty
 // directory, images whose large private anonymous VMAs are mappings of the
-// page file, which it creates at an absolute path: the one by which the restored
-// process is going to map it. src is left as it is, though out of the page cache:
+// page file, which it creates at an absolute path. mapped is the one by which the
+// restored process is going to map it. src is left as it is, though out of the page cache:
 // the page file, as large again, is what restores are going to need there. Files
 // that stay the same are hard links.
-func Convert(src, dst, pageFile string) (*Converted, error) {
+func Convert(src, dst, pageFile, mapped string) (*Converted, error) {
 	entries, err := os.ReadDir(src)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func Convert(src, dst, pageFile string) (*Converted, error) {
 		Pos:   proto.Uint64(0),
 		Fown: &fown.FownEntry{Uid: proto.Uint32(0), Euid: proto.Uint32(0), Signum: proto.Uint32(0),
 			PidType: proto.Uint32(0), Pid: proto.Uint32(0)},
-		Name: proto.String(pageFile),
+		Name: proto.String(mapped),
 		Mode: proto.Uint32(0o100600),
 	}
 	err = files.set(len(files.entries), &fdinfo.FileEntry{

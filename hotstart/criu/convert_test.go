@@ -96,7 +96,7 @@ func images(t *testing.T) (dir string, big, heap uint64) {
 func TestConvert(t *testing.T) {
 	src, big, heap := images(t)
 	dst, pageFile := t.TempDir(), filepath.Join(t.TempDir(), "pages")
-	done, err := Convert(src, dst, pageFile)
+	done, err := Convert(src, dst, pageFile, pageFile)
 	if err != nil {
 		t.Fatal(err)
 	}

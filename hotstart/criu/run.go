@@ -61,28 +61,35 @@ func Check(ctx context.Context, path string) error {
 	return nil
 }
 
+// Program is CRIU, and where it is executed.
+type Program struct {
+	Path string
+	// Enter calls a function on a thread that is in the namespaces of a container,
+	// where CRIU has to be to find the files of processes there. nil: no container.
+	Enter func(func() error) error
+}
+
 // Dump writes the images of the process tree under pid to dir, an existing
 // directory, and ends the processes.
-func Dump(path string, pid int, dir string) error {
-	cmd := exec.Command(path, "dump", "--tree", strconv.Itoa(pid), "--images-dir", dir,
-		"--log-file", "dump.log", "-v2", "--file-locks", "--network-lock", "skip",
+func (p Program) Dump(pid int, dir string) error {
+	return p.run("dump", dir, dir, "dump.log", "--tree", strconv.Itoa(pid),
+		"-v2", "--file-locks", "--network-lock", "skip",
 		"--manage-cgroups=ignore", "--ghost-limit", "1G")
-	return runLogged("dump", cmd, filepath.Join(dir, "dump.log"))
 }
 
 // Restore brings back the tree in images as a child of the calling process,
 // whose id it returns. work takes the log. No instruction of the program is
 // executed until its processes get SIGCONT.
-func Restore(path, images, work string) (pid int, err error) {
-	pidFile := filepath.Join(work, "restore.pid")
-	args := []string{"restore", "--images-dir", images, "--work-dir", work,
-		"--log-file", "restore.log", "-v1", "--restore-detached", "--restore-sibling",
+func (p Program) Restore(images, work string) (pid int, err error) {
+	const pidFile = "restore.pid" // in work, CRIU's working directory
+	err = p.run("restore", images, work, "restore.log",
+		"-v1", "--restore-detached", "--restore-sibling",
 		"--file-locks", "--network-lock", "skip", "--manage-cgroups=ignore", "--pidfile", pidFile,
-		"--leave-stopped"}
-	if err := runLogged("restore", exec.Command(path, args...), filepath.Join(work, "restore.log")); err != nil {
+		"--leave-stopped")
+	if err != nil {
 		return 0, err
 	}
-	b, err := os.ReadFile(pidFile)
+	b, err := os.ReadFile(filepath.Join(work, pidFile))
 	if err != nil {
 		return 0, fmt.Errorf("criu restore: %w", err)
 	}
@@ -93,11 +100,24 @@ func Restore(path, images, work string) (pid int, err error) {
 	return pid, nil
 }
 
-// runLogged runs criu so that it dies with the calling thread, and turns a failure
-// into an Error with what the log says.
-func runLogged(op string, cmd *exec.Cmd, logFile string) error {
+// run runs criu so that it dies with the calling thread, and turns a failure into
+// an Error with what the log in work says.
+func (p Program) run(op, images, work, log string, args ...string) error {
+	cmd, logFile := exec.Command(p.Path), filepath.Join(work, log)
+	if p.Enter != nil {
+		close, err := carry(cmd, &images, &work)
+		defer close()
+		if err != nil {
+			return err
+		}
+	}
+	cmd.Args = append(cmd.Args, append([]string{op, "--images-dir", images, "--work-dir", work, "--log-file", log}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err := cmd.Run()
+	enter := p.Enter
+	if enter == nil {
+		enter = func(f func() error) error { return f() }
+	}
+	err := enter(cmd.Run)
 	if err == nil {
 		return nil
 	}

@@ -53,7 +53,11 @@ type Request struct {
 	// for memory.
 	Scratch string
 
+	// NoNewPrivileges keeps setuid programs from giving the command more rights.
+	NoNewPrivileges bool
+
 	Terminal bool // set by Run
+	sharePID bool // set by Make
 }
 
 // stage.json

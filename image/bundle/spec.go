@@ -39,6 +39,9 @@ func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
 	}
+	if r.sharePID {
+		s.Linux.Namespaces = s.Linux.Namespaces[1:]
+	}
 	if err := r.process(s, root); err != nil {
 		return nil, err
 	}
@@ -70,7 +73,7 @@ func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 // process fills in what is executed.
 func (r *Request) process(s *specs.Spec, root string) error {
 	set := &r.Image.Settings
-	p := &specs.Process{Terminal: r.Terminal, Cwd: "/", Args: r.Command}
+	p := &specs.Process{Terminal: r.Terminal, Cwd: "/", Args: r.Command, NoNewPrivileges: r.NoNewPrivileges}
 	s.Process = p
 	if len(p.Args) == 0 {
 		p.Args = slices.Concat(set.Entrypoint, set.Cmd)
@@ -87,13 +90,7 @@ func (r *Request) process(s *specs.Spec, root string) error {
 	if p.User, home, err = user(root, who); err != nil {
 		return err
 	}
-	var env []string
-	for _, e := range slices.Concat([]string{usualPath, "HOME=" + home}, set.Env, r.Env) {
-		name, _, _ := strings.Cut(e, "=")
-		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
-		env = append(env, e)
-	}
-	p.Env = env
+	p.Env = Merge([]string{usualPath, "HOME=" + home}, set.Env, r.Env)
 	if r.Terminal {
 		p.Env = append(p.Env, "TERM="+os.Getenv("TERM"))
 	}
@@ -107,6 +104,39 @@ func (r *Request) process(s *specs.Spec, root string) error {
 		p.Capabilities.Effective, p.Capabilities.Permitted = capabilities, capabilities
 	}
 	return r.findCommand(root, p)
+}
+
+// Merge joins lists of NAME=VALUE. What comes later wins.
+func Merge(lists ...[]string) []string {
+	var env []string
+	for _, e := range slices.Concat(lists...) {
+		name, _, _ := strings.Cut(e, "=")
+		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		env = append(env, e)
+	}
+	return env
+}
+
+// Account is how an image's user sees the world.
+type Account struct {
+	UID, GID uint32
+	Env      []string // the image's, with PATH and HOME
+}
+
+// AccountOf looks up the user of an image whose root is mounted at root.
+func AccountOf(im *image.Image, root string) (Account, error) {
+	u, home, err := user(root, im.Settings.User)
+	if err != nil {
+		return Account{}, err
+	}
+	return Account{u.UID, u.GID, Merge([]string{usualPath, "HOME=" + home}, im.Settings.Env)}, nil
+}
+
+// Find sees whether the image whose root is mounted at root has a command, looked
+// for by the PATH of env.
+func Find(root, name string, env []string) error {
+	r := Request{}
+	return r.findCommand(root, &specs.Process{Args: []string{name}, Env: env, Cwd: "/"})
 }
 
 // findCommand sees whether there is such a command, so that it can be told in

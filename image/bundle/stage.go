@@ -80,7 +80,7 @@ func prepare(b string) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("mount /proc: %w", err)
 	}
 	root := filepath.Join(b, "root")
-	if err := o.mountRoot(b, root); err != nil {
+	if _, err := o.mountRoot(b, root, nil); err != nil {
 		return nil, err
 	}
 	s, err := o.Request.spec(root, o.ID)
@@ -95,27 +95,33 @@ func prepare(b string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// mountRoot mounts what the command sees as "/".
-func (o *order) mountRoot(b, root string) error {
+// mountRoot mounts what the command sees as "/", and returns the directory that
+// takes what is written there. seed fills it before, if it is not nil.
+func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper string, err error) {
 	rw := o.Scratch
 	if rw == "" {
 		rw = filepath.Join(b, "rw")
 		if err := os.Mkdir(rw, 0o700); err != nil {
-			return err
+			return "", err
 		}
 		if err := unix.Mount("premix", rw, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
-			return fmt.Errorf("mount a tmpfs: %w", err)
+			return "", fmt.Errorf("mount a tmpfs: %w", err)
 		}
 	}
 	upper, work := filepath.Join(rw, "upper"), filepath.Join(rw, "work")
 	for _, d := range []string{upper, work, root} {
 		if err := os.Mkdir(d, 0o755); err != nil {
-			return err
+			return "", err
 		}
 	}
 	// The upper directory's own mode is that of "/".
 	if err := os.Chmod(upper, 0o755); err != nil {
-		return err
+		return "", err
+	}
+	if seed != nil {
+		if err := seed(upper); err != nil {
+			return "", fmt.Errorf("fill the root's upper layer: %w", err)
+		}
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(o.Request.Root), escape(upper), escape(work))
 	if err := unix.Mount("premix", root, "overlay", unix.MS_NODEV, options); err != nil {
@@ -123,9 +129,9 @@ func (o *order) mountRoot(b, root string) error {
 		if o.Scratch != "" {
 			e.Way += ", and --scratch a filesystem that can be its upper one, such as ext4 or xfs"
 		}
-		return e
+		return "", e
 	}
-	return nil
+	return upper, nil
 }
 
 // escape quotes what overlayfs would take for the end of a path.

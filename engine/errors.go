@@ -71,3 +71,7 @@ func (e *OutputError) Error() string { return fmt.Sprintf("output %s: %s", e.Nam
 
 // Hint names the way out.
 func (e *OutputError) Hint() string { return e.Way }
+
+// DirectoryError is err as a *DirError where it is one that a user can do something
+// about, such as a missing right; otherwise it is err.
+func DirectoryError(dir string, err error) error { return dirError(dir, err) }

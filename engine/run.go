@@ -23,6 +23,7 @@ import (
 const (
 	StateDir   = ".premix"     // everything but outputs and the page
 	ReportFile = "report.html" // the page
+	QueueDir   = "queue"       // in StateDir, of tasks without a recipe; see engine/queue
 )
 
 // Names in StateDir.
@@ -81,6 +82,9 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	ours := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == StateDir })
 	if len(entries) > 0 && !ours {
 		return nil, &DirError{Dir: dir, Reason: "is not empty and holds no run", Way: "give a new or empty directory with --out"}
+	}
+	if _, err := os.Stat(filepath.Join(dir, StateDir, QueueDir)); err == nil {
+		return nil, &DirError{Dir: dir, Reason: "holds tasks without a recipe", Way: "give another directory with --out; premix task ls shows what is in this one"}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, StateDir), 0o777); err != nil {
 		return nil, err

@@ -57,8 +57,9 @@ func (e *FormatError) Hint() string { return "use the version of premix that wro
 type Writer struct {
 	f *os.File
 
-	sync sync.Mutex
-	size int64 // bytes of whole lines in the file; guarded by sync
+	sync     sync.Mutex
+	size     int64 // bytes of whole lines in the file; guarded by sync
+	reserved int64 // size that space is reserved up to; guarded by sync
 
 	mu      sync.Mutex
 	pending *batch
@@ -125,12 +126,26 @@ func (w *Writer) write(lines []byte) error {
 		err = unix.Fdatasync(int(w.f.Fd()))
 	}
 	if err != nil {
+		w.reserved = 0
 		return errors.Join(fmt.Errorf("write %s: %w", w.f.Name(), err), w.f.Truncate(w.size))
 	}
 	w.size += int64(len(lines))
-	// Not every file system can reserve; the table is whole without it.
-	_ = unix.Fallocate(int(w.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, w.size, reserve)
+	if w.reserved < w.size+reserve {
+		// Not every file system can reserve; the table is whole without it.
+		if unix.Fallocate(int(w.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, w.size, 2*reserve) == nil {
+			w.reserved = w.size + 2*reserve
+		}
+	}
 	return nil
+}
+
+// Append appends whole lines that the caller has made, and returns where they begin
+// when they are durable. On an error nothing of them stays in the file.
+func (w *Writer) Append(lines []byte) (offset int64, err error) {
+	w.sync.Lock()
+	defer w.sync.Unlock()
+	offset = w.size
+	return offset, w.write(lines)
 }
 
 // Close gives back the reserved space and closes the file.

@@ -20,7 +20,7 @@ const (
 // Times are UTC; durations are seconds; sizes are bytes.
 type Task struct {
 	Task   int    `json:"task" parquet:"task"`     // number in the plan, from 1
-	Sample string `json:"sample" parquet:"sample"` // name from the sample sheet
+	Sample string `json:"sample" parquet:"sample"` // name from the sample sheet, or of a task without a recipe
 	Try    int    `json:"try" parquet:"try"`       // from 1, counted over all invocations
 	Slot   int    `json:"slot" parquet:"slot"`     // from 0; one task at a time runs in a slot
 
@@ -51,6 +51,14 @@ type Task struct {
 
 	StderrOffset int64 `json:"stderr_offset" parquet:"stderr_offset"` // where its standard error begins in stderr.log
 	StderrLength int64 `json:"stderr_length" parquet:"stderr_length"`
+
+	// Of tasks without a recipe.
+	Group        string `json:"group,omitempty" parquet:"group,dict"`
+	Cores        int    `json:"cores,omitempty" parquet:"cores"`   // held while it ran
+	Memory       int64  `json:"memory,omitempty" parquet:"memory"` // held while it ran; 0: not counted
+	Log          string `json:"log,omitempty" parquet:"log,dict"`  // which pair of logs has its output, in place of stderr.log
+	StdoutOffset int64  `json:"stdout_offset,omitempty" parquet:"stdout_offset"`
+	StdoutLength int64  `json:"stdout_length,omitempty" parquet:"stdout_length"`
 }
 
 // OK tells whether the try succeeded.

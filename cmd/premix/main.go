@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	"premix/engine/spawn"
 	"premix/hotstart"
 	"premix/image/bundle"
 	"premix/node"
@@ -15,6 +16,9 @@ func main() {
 	// A stage is this binary, executed again to stand between premix and a tool.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
+	}
+	if len(os.Args) == 2 && os.Args[1] == spawn.Arg {
+		os.Exit(spawn.Main())
 	}
 	if len(os.Args) == 3 && os.Args[1] == bundle.StageArg {
 		os.Exit(bundle.Main(os.Args[2]))

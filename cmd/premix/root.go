@@ -14,6 +14,7 @@ import (
 
 	"premix/engine"
 	"premix/engine/local"
+	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/image"
 	"premix/image/snapshotter"
@@ -95,7 +96,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.taskCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -154,7 +155,10 @@ func messages(err error) []message {
 	var h hinted
 	var unavailable *hotstart.Unavailable
 	var damaged *hotstart.Damaged
+	var input *queue.InputError
 	switch {
+	case errors.As(err, &input):
+		m.Error, m.Hint, m.File, m.Line = input.Reason, input.Way, input.File, input.Line
 	case errors.As(err, &h):
 		m.Hint = h.Hint()
 	case errors.As(err, &unavailable):
@@ -191,6 +195,7 @@ func (a *app) tell(err error) {
 func exitCode(err error) int {
 	var (
 		usage       *usageError
+		input       *queue.InputError
 		problems    recipe.Problems
 		budget      *local.BudgetError
 		tool        *local.ToolError
@@ -245,7 +250,7 @@ func exitCode(err error) int {
 		return snapshotterExit(snapshots.Kind)
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
-	case errors.As(err, &usage), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+	case errors.As(err, &usage), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):

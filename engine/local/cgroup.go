@@ -351,11 +351,16 @@ type group struct {
 	v2     bool     // memory is in version 2
 }
 
-// add makes the cgroup of a try.
+// add makes the cgroup of a try with the limits that all have.
 func (c *cgroups) add(name string) (g *group, err error) {
 	if c == nil {
 		return &group{}, nil
 	}
+	return c.addWith(name, c.limits)
+}
+
+// addWith makes the cgroup of a try with limits of its own.
+func (c *cgroups) addWith(name string, l limits) (g *group, err error) {
 	g = &group{}
 	defer func() {
 		if err != nil {
@@ -372,7 +377,7 @@ func (c *cgroups) add(name string) (g *group, err error) {
 		if p.has("memory") {
 			g.memory, g.v2 = dir, p.v2
 		}
-		if err := p.limit(dir, c.limits); err != nil {
+		if err := p.limit(dir, l); err != nil {
 			return g, err
 		}
 	}

@@ -33,12 +33,16 @@ func (e *FailedError) Hint() string { return e.Way }
 type Interrupted struct {
 	Signal syscall.Signal
 	Dir    string // run directory; set by Run
+	Way    string // how to go on, where that is not --resume
 }
 
 func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
 
 // Hint names the way out.
 func (e *Interrupted) Hint() string {
+	if e.Way != "" {
+		return e.Way
+	}
 	if e.Dir == "" {
 		return ""
 	}

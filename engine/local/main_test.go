@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"premix/engine/spawn"
 	"premix/hotstart"
 )
 
@@ -13,6 +14,9 @@ func TestMain(m *testing.M) {
 	// A stage is this same binary, executed again.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
+	}
+	if len(os.Args) > 1 && os.Args[1] == spawn.Arg {
+		os.Exit(spawn.Main())
 	}
 	code := m.Run()
 	for _, h := range thisHierarchies() {

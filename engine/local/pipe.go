@@ -97,7 +97,7 @@ func startShell(text string, env, cgroups []string, namespace bool, place func(*
 		}
 		cmd.ExtraFiles = []*os.File{line.read}
 	}
-	err := spawn(cmd)
+	err := startTied(cmd)
 	if namespace && errors.Is(err, unix.EPERM) {
 		// Root without CAP_SYS_ADMIN, as in most containers.
 		return startShell(text, env, cgroups, false, place)

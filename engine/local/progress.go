@@ -69,8 +69,11 @@ func (p *progress) note(format string, args ...any) {
 	}
 }
 
-// draw writes the state of a schedule.
-func (p *progress) draw(s *schedule) {
+// state is what a progress line tells of.
+type state interface{ line(now time.Time) string }
+
+// draw writes the state of what is going on.
+func (p *progress) draw(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.w == nil {

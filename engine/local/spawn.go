@@ -19,8 +19,8 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return jobs
 })
 
-// spawn starts a command whose life is tied to premix'.
-func spawn(cmd *exec.Cmd) error {
+// startTied starts a command whose life is tied to premix'.
+func startTied(cmd *exec.Cmd) error {
 	started := make(chan error)
 	spawner() <- func() { started <- cmd.Start() }
 	return <-started

@@ -21,13 +21,13 @@ import (
 //	0 magic   1 slots   2 session (the spawner's process id)   3 start of the
 //	spawner's process   4 digest of the boot id and the PID namespace   5-7 zero
 //
-// followed by four words a slot: task id (0: none), process id, start in nanoseconds
-// since 1970, zero. A slot's words are written by its thread and read by anybody
+// followed by five words a slot: task id (0: none), process id, start in nanoseconds
+// since 1970, and the sizes of its two logs at that moment. A slot's words are written by its thread and read by anybody
 // without a lock: who reads sees a task or the next one.
 const (
 	boardMagic = 0x0a64726f62786d70
 	boardHead  = 8
-	boardSlot  = 4
+	boardSlot  = 5
 )
 
 // Running is what a slot runs.
@@ -36,6 +36,8 @@ type Running struct {
 	PID     int
 	Slot    int
 	Started time.Time
+	Out     int64 // where its standard output begins in the log
+	Err     int64 // where its standard error begins
 }
 
 // board is a mapped board.
@@ -67,7 +69,7 @@ func createBoard(path string, slots int) (*board, error) {
 	}
 	b := &board{data: data, words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
 	pid := os.Getpid()
-	b.words[1], b.words[2], b.words[3], b.words[4] = uint64(slots), uint64(pid), startTime(pid), place()
+	b.words[1], b.words[2], b.words[3], b.words[4] = uint64(slots), uint64(pid), startTime(pid), Place()
 	atomic.StoreUint64(&b.words[0], boardMagic)
 	return b, nil
 }
@@ -105,10 +107,10 @@ func ReadBoard(path string) (*Board, error) {
 		return b, nil // its writer got no further
 	}
 	b.Session, b.start, b.place = int(word(2)), word(3), word(4)
-	for i := range min(int(word(1)), len(text)/8/boardSlot) {
+	for i := range min(int(word(1)), (len(text)/8-boardHead)/boardSlot) {
 		at := boardHead + i*boardSlot
 		if id := word(at); id != 0 {
-			b.Running = append(b.Running, Running{ID: id, PID: int(word(at + 1)), Slot: i, Started: time.Unix(0, int64(word(at+2))).UTC()})
+			b.Running = append(b.Running, Running{ID: id, PID: int(word(at + 1)), Slot: i, Started: time.Unix(0, int64(word(at+2))).UTC(), Out: int64(word(at + 3)), Err: int64(word(at + 4))})
 		}
 	}
 	return b, nil
@@ -122,7 +124,7 @@ const sweepWait = 5 * time.Second
 // members, and if it was given away since, the leader began at another time; so none
 // but those are met.
 func (b *Board) Sweep() error {
-	if b.Session <= 1 || b.place != place() {
+	if b.Session <= 1 || b.place != Place() {
 		return nil // of another boot, or of another machine
 	}
 	for end := time.Now().Add(sweepWait); ; {
@@ -192,8 +194,8 @@ func startTime(pid int) uint64 {
 	return v
 }
 
-// place tells one boot of one machine, and one PID namespace, from others.
-func place() uint64 {
+// Place tells one boot of one machine, and one PID namespace, from others.
+func Place() uint64 {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without one, the namespace has to do
 	space, _ := os.Readlink("/proc/self/ns/pid")
 	// FNV-1a, 64 bits.

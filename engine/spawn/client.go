@@ -76,8 +76,8 @@ func (s *Spawner) Start(tasks []Task) error {
 	return s.write(s.buf)
 }
 
-// Signal sends a signal to the processes of a task, or of all tasks if id is 0.
-// What has not begun is not met by it.
+// Signal sends a signal to the processes of a task. If id is 0 it is sent to all, and
+// to whatever is started from then on: it is for the end of the work.
 func (s *Spawner) Signal(id uint64, sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,6 +43,7 @@ type server struct {
 	armed   bool   // the batch is going to be sent
 	busy    int    // slots that run a task
 	closed  bool
+	last    syscall.Signal // that was sent to all; what was about to start gets it too
 
 	send  sync.Mutex // held while a batch is written
 	arm   chan struct{}
@@ -187,6 +188,11 @@ func (s *server) serve(in *bufio.Reader) error {
 			id, sig := r.uint(), syscall.Signal(r.uint())
 			if r.bad {
 				return errFrame
+			}
+			if id == 0 {
+				s.mu.Lock()
+				s.last = sig
+				s.mu.Unlock()
 			}
 			for _, t := range s.slots {
 				t.signal(id, sig)
@@ -333,6 +339,8 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	atomic.StoreUint64(&t.words[1], 0)
 	atomic.StoreUint64(&t.words[2], uint64(r.Started.UnixNano()))
+	atomic.StoreUint64(&t.words[3], uint64(t.outSize))
+	atomic.StoreUint64(&t.words[4], uint64(t.errSize))
 	atomic.StoreUint64(&t.words[0], task.ID)
 	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err}
 	c.more = append(c.more, "PREMIX_TASK="+strconv.FormatUint(task.ID>>idShift, 10), "PREMIX_TRY="+strconv.FormatUint(task.ID&(1<<idShift-1), 10))
@@ -394,8 +402,8 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	t.mu.Lock()
 	t.id, t.pid, t.timedOut, t.signaled = task.ID, pid, false, false
 	t.mu.Unlock()
-	if t.stopping() {
-		t.signal(0, unix.SIGKILL) // the client has gone in between
+	if sig := t.stopping(); sig != 0 {
+		t.signal(0, sig)
 	}
 	var timer *time.Timer
 	if task.Timeout > 0 {
@@ -436,10 +444,15 @@ func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<id
 // Of tells the task and the try that an id stands for.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
-func (s *server) stopping() bool {
+// stopping is the signal that a task gets which began while all were signalled; 0
+// for none.
+func (s *server) stopping() syscall.Signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closed
+	if s.closed {
+		return unix.SIGKILL
+	}
+	return s.last
 }
 
 // timeout ends a task: SIGTERM, grace, SIGKILL.

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -111,7 +111,11 @@ var rooms = map[string]room{
 		imports: []string{"engine", "record"},
 	},
 	"engine/local": {
-		imports: []string{"engine", "recipe", "hotstart", "record"},
+		imports: []string{"engine", "engine/queue", "engine/spawn", "recipe", "hotstart", "record"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"engine/queue": {
+		imports: []string{"engine", "engine/spawn", "recipe", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/spawn": {

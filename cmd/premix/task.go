@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/queue"
+)
+
+func (a *app) taskCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "task",
+		Short: "Run commands without a recipe, very many of them",
+		Long: `Run commands without a recipe, very many of them: submit them to a directory, run
+them, and see what became of each.
+
+  seq 1000 | sed 's/.*/gzip part.&/' | premix task run --out out -
+  premix task ls out
+  premix task why out 471`,
+		Args: arguments("submit, run, ls, why, tail, cancel, retry or prune"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "task "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskCancel(), a.taskRetry(), a.taskPrune())
+	return cmd
+}
+
+// batchFlags say how tasks are read and what they need.
+type batchFlags struct {
+	input   queue.Input
+	batch   queue.BatchOptions
+	format  string
+	array   string
+	cores   countFlag
+	memory  memoryFlag
+	timeout durationFlag
+	growth  float64
+}
+
+// register takes the name of the flag for the memory of a task: to run, --memory is
+// that of all.
+func (b *batchFlags) register(cmd *cobra.Command, memory string) {
+	f := cmd.Flags()
+	f.StringVar(&b.format, "format", "", "how tasks are written: lines, jsonl, csv or tsv (default: by the name of FILE)")
+	f.BoolVarP(&b.input.Null, "null", "0", false, "lines end with a byte of 0, not with a newline")
+	f.StringVarP(&b.input.Template, "template", "t", "", "command with places for each line, or row of a table: {}, {1}, {name}, {.}, {/}")
+	f.StringVar(&b.array, "array", "", "run each task once for every index, as in 1-100; it is in $PREMIX_INDEX")
+	f.StringVar(&b.batch.Group, "group", "", "group of the tasks (default: "+queue.DefaultGroup+")")
+	f.StringSliceVar(&b.batch.After, "after", nil, "start when all tasks of this group have succeeded")
+	f.IntVar(&b.batch.Priority, "priority", 0, "higher ones start first")
+	f.IntVar(&b.batch.Retries, "max-retries", 0, "further tries of a task that failed")
+	f.Var(&b.cores, "cores", "cores of a task (default: 1)")
+	f.Var(&b.memory, memory, "memory of a task, as in 2G: it is counted, and limited where that is possible")
+	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after one that ran out of it")
+	f.Var(&b.timeout, "timeout", "longest time of a try, as in 2h")
+	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
+}
+
+// submit submits the tasks in file, or on standard input if it is "-".
+func (b *batchFlags) submit(a *app, q *queue.Queue, file string) (*queue.Submitted, error) {
+	var err error
+	if b.batch.Dir, err = os.Getwd(); err != nil {
+		return nil, err
+	}
+	if b.array != "" {
+		if b.input.Array, err = queue.ParseArray(b.array); err != nil {
+			return nil, err
+		}
+	}
+	b.batch.Cores, b.batch.Memory, b.batch.Timeout = int(b.cores), int64(b.memory), time.Duration(b.timeout)
+	b.batch.Growth = b.growth
+	switch b.format {
+	case "lines", "jsonl", "csv", "tsv":
+		b.input.Format = queue.Format(b.format)
+	case "":
+		b.input.Format = map[string]queue.Format{".jsonl": queue.JSONL, ".ndjson": queue.JSONL, ".csv": queue.CSV, ".tsv": queue.TSV}[filepath.Ext(file)]
+	default:
+		return nil, &usageError{fmt.Errorf("there is no format %q", b.format), "it is one of lines, jsonl, csv and tsv"}
+	}
+	in := os.Stdin
+	b.input.Name = "standard input"
+	if file != "-" {
+		if in, err = os.Open(file); err != nil {
+			return nil, &usageError{err, "give a file of commands, or - for standard input"}
+		}
+		defer in.Close()
+		b.input.Name = file
+	}
+	batch, err := q.Submit(b.batch)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.input.Read(in, batch); err != nil {
+		batch.Abort()
+		return nil, err
+	}
+	return batch.Commit()
+}
+
+// check looks at what the flags themselves say.
+func (b *batchFlags) check() error {
+	switch {
+	case b.batch.Retries < 0:
+		return &usageError{fmt.Errorf("--max-retries is less than 0"), "0 means one try a task"}
+	case b.growth < 1:
+		return &usageError{fmt.Errorf("--memory-growth is less than 1"), "2 doubles the memory for each further try"}
+	}
+	return nil
+}
+
+// selection reads numbers of tasks from a command line.
+func selection(group string, tasks []string) (*queue.Selection, error) {
+	s := &queue.Selection{Group: group}
+	for _, t := range tasks {
+		if err := s.ParseTasks(t); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// atLeast wants a directory and perhaps more.
+func atLeast(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return &usageError{fmt.Errorf("DIR is missing"), "usage: " + cmd.UseLine()}
+	}
+	return nil
+}

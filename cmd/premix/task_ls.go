@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/queue"
+)
+
+func (a *app) taskLs() *cobra.Command {
+	var (
+		all, failed bool
+		group       string
+	)
+	cmd := &cobra.Command{
+		Use:   "ls DIR [TASK...]",
+		Short: "Show how far the groups of tasks are, or single tasks",
+		Args:  atLeast,
+		RunE: func(_ *cobra.Command, args []string) error {
+			q, err := queue.Open(args[0], version, false)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			if all || failed || len(args) > 1 {
+				s, err := selection(group, args[1:])
+				if err != nil {
+					return err
+				}
+				if failed {
+					s.States = []queue.State{queue.Failed}
+				}
+				list, err := q.Tasks(s)
+				if err != nil {
+					return err
+				}
+				return a.listTasks(list)
+			}
+			st := q.Status()
+			if a.json {
+				return a.printJSON(st)
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "GROUP\tTASKS\tWAITING\tRUNNING\tSUCCEEDED\tFAILED\tCANCELLED\tAFTER")
+			for _, g := range st.Groups {
+				if group != "" && g.Group != group {
+					continue
+				}
+				after := strings.Join(g.After, ",")
+				if after == "" {
+					after = "-"
+				}
+				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", g.Group, g.Tasks, g.Waiting, g.Running, g.Succeeded, g.Failed, g.Cancelled, after)
+			}
+			return w.Flush()
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&all, "tasks", false, "one line a task")
+	f.BoolVar(&failed, "failed", false, "one line a task that failed")
+	f.StringVar(&group, "group", "", "only this group")
+	return cmd
+}
+
+// listTasks prints one line a task.
+func (a *app) listTasks(list []queue.TaskStatus) error {
+	w := bufio.NewWriter(a.stdout)
+	if a.json {
+		enc := json.NewEncoder(w)
+		for i := range list {
+			if err := enc.Encode(&list[i]); err != nil {
+				return err
+			}
+		}
+		return w.Flush()
+	}
+	fmt.Fprintf(w, "%8s  %-10s %5s  %s\n", "TASK", "STATE", "TRIES", "GROUP")
+	for _, t := range list {
+		fmt.Fprintf(w, "%8d  %-10s %5d  %s\n", t.Task, t.State, t.Tries, t.Group)
+	}
+	return w.Flush()
+}

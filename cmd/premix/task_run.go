@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/local"
+	"premix/engine/queue"
+)
+
+func (a *app) taskRun() *cobra.Command {
+	var (
+		o      local.TaskOptions
+		out    string
+		jobs   countFlag
+		budget memoryFlag
+		pin    string
+		quiet  bool
+		flags  batchFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "run [FILE|-] --out DIR",
+		Short: "Submit tasks and run all that wait",
+		Long: `Submit tasks, as premix task submit does, and run all tasks of the directory that
+wait. The same tasks are not submitted twice: the same command goes on after an
+interruption. Without FILE it runs what is there. Exits with 0 only if all tasks of
+the directory have succeeded.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return &usageError{fmt.Errorf("%q is one argument too many", args[1]), "usage: " + cmd.UseLine()}
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if out == "" {
+				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
+			}
+			switch pin {
+			case "", string(local.PinCore), string(local.PinNUMA):
+			default:
+				return &usageError{fmt.Errorf("there is no --pin %s", pin), "it is core or numa"}
+			}
+			if err := flags.check(); err != nil {
+				return err
+			}
+			q, err := queue.Open(out, version, len(args) > 0)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			ctx, kill := interruptible()
+			if !quiet && !a.json {
+				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
+			}
+			if len(args) > 0 {
+				flags.batch.Once = true
+				s, err := flags.submit(a, q, args[0])
+				if err != nil {
+					return err
+				}
+				if s.Before && o.Messages != nil {
+					fmt.Fprintf(o.Messages, "these %d tasks were submitted before: going on with them\n", s.Tasks)
+				}
+			}
+			o.Queue, o.Kill, o.Jobs, o.Memory, o.Pin = q, kill, int(jobs), int64(budget), local.Pin(pin)
+			sum, err := local.RunTasks(ctx, o)
+			if sum == nil {
+				return err
+			}
+			if a.json {
+				return errors.Join(err, a.printJSON(sum))
+			}
+			if quiet && err == nil {
+				return nil
+			}
+			return errors.Join(err, sum.Write(a.stdout))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
+	f.VarP(&jobs, "jobs", "j", "cores that tasks take together (default: those of the machine)")
+	f.Var(&budget, "memory", "memory that tasks take together, as in 16G (default: all)")
+	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
+	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
+	f.BoolVar(&quiet, "quiet", false, "print errors only")
+	flags.register(cmd, "task-memory")
+	return cmd
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/queue"
+)
+
+func (a *app) taskSubmit() *cobra.Command {
+	var (
+		out   string
+		flags batchFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "submit FILE|- --out DIR",
+		Short: "Add tasks to a directory",
+		Long: `Add tasks to a directory: one command a line, JSON Lines, or the rows of a table
+with a template. All of them are added, or none. A premix task run that works on the
+directory runs them, too.`,
+		Args: arguments("FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if out == "" {
+				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
+			}
+			if err := flags.check(); err != nil {
+				return err
+			}
+			q, err := queue.Open(out, version, true)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			s, err := flags.submit(a, q, args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			_, err = fmt.Fprintf(a.stdout, "%d tasks submitted, numbers %d to %d\n", s.Tasks, s.First, s.First+s.Tasks-1)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
+	flags.register(cmd, "memory")
+	return cmd
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"premix/engine/queue"
+)
+
+func (a *app) taskTail() *cobra.Command {
+	var (
+		stderr bool
+		bytes  int64
+	)
+	cmd := &cobra.Command{
+		Use:   "tail DIR TASK",
+		Short: "Print what a task has written",
+		Long: `Print what a task has written to its standard output, or to standard error with
+--stderr: in its last try, or so far if it is running.`,
+		Args: arguments("DIR", "TASK"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			task, err := taskNumber(args[1])
+			if err != nil {
+				return err
+			}
+			q, err := queue.Open(args[0], version, false)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			return q.Output(task, stderr, bytes, a.stdout)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&stderr, "stderr", false, "standard error in place of standard output")
+	f.Int64Var(&bytes, "bytes", -1, "print at most so many bytes of the end")
+	f.Lookup("bytes").DefValue = "all"
+	return cmd
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/queue"
+)
+
+func (a *app) taskWhy() *cobra.Command {
+	return &cobra.Command{
+		Use:   "why DIR TASK",
+		Short: "Say in one sentence what a task waits for, or died of",
+		Args:  arguments("DIR", "TASK"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			task, err := taskNumber(args[1])
+			if err != nil {
+				return err
+			}
+			q, err := queue.Open(args[0], version, false)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			x, err := q.Why(task)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(x)
+			}
+			name := ""
+			if x.Name != "" {
+				name = " (" + x.Name + ")"
+			}
+			fmt.Fprintf(a.stdout, "task %d%s: %s\n", x.Task, name, x.Why)
+			for _, l := range x.Stderr {
+				fmt.Fprintf(a.stdout, "    | %s\n", l)
+			}
+			if x.Way != "" {
+				fmt.Fprintf(a.stdout, "  hint: %s\n", x.Way)
+			}
+			return nil
+		},
+	}
+}
+
+// taskNumber reads the number of a task.
+func taskNumber(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, &usageError{fmt.Errorf("%q is not the number of a task", text), "premix task ls --tasks lists them"}
+	}
+	return n, nil
+}

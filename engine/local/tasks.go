@@ -1,0 +1,720 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine/queue"
+	"premix/engine/spawn"
+	"premix/record"
+)
+
+// TaskOptions say how tasks without a recipe are run.
+type TaskOptions struct {
+	Queue    *queue.Queue
+	Binary   string // premix, to be executed as the spawner; "" for this one
+	Jobs     int    // cores that tasks take together; 0: those of the machine
+	Memory   int64  // budget in bytes; 0: what the machine has
+	Grace    time.Duration
+	FailFast bool
+	Pin      Pin
+	Kill     <-chan struct{} // as in Options
+
+	Messages io.Writer
+	Terminal bool
+}
+
+// TaskSummary is what one invocation did.
+type TaskSummary struct {
+	Dir       string        `json:"dir"`
+	Tasks     int           `json:"tasks"`  // in the directory
+	Before    int           `json:"before"` // that had succeeded before
+	Succeeded int           `json:"succeeded"`
+	Failed    int           `json:"failed"`
+	Cancelled int           `json:"cancelled"`
+	NotRun    int           `json:"not_run"`
+	Seconds   float64       `json:"seconds"`
+	User      float64       `json:"user"`   // CPU seconds of the tasks
+	System    float64       `json:"system"` // CPU seconds
+	Failures  []TaskFailure `json:"failures,omitempty"`
+}
+
+// TaskFailure is one task that failed, after its last try.
+type TaskFailure struct {
+	Task  int    `json:"task"`
+	Name  string `json:"name,omitempty"`
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Prefetching: a spawner is given tasks ahead, so that its slots do not wait for this
+// process, for as long as prefetchTime bridges; tasks that run longer need none.
+const (
+	prefetchTime = 100 * time.Millisecond
+	prefetchMost = 512
+	prefetchLong = 500 * time.Millisecond
+)
+
+// How often new orders are looked for.
+const orderInterval = 100 * time.Millisecond
+
+// maxUnsettled is how many ended tries may wait for their records to be durable
+// before no more tasks are started.
+const maxUnsettled = 1 << 16
+
+// maxDeaths is how many spawners may die one after another without a task that ends.
+const maxDeaths = 5
+
+// tasks is the state of one invocation. But for settling, everything happens in the
+// goroutine that calls work.
+type tasks struct {
+	o        TaskOptions
+	q        *queue.Queue
+	p        *queue.Picker
+	progress *progress
+	slots    int
+	budget   int64
+	setup    spawn.Setup
+	spawner  *spawn.Spawner
+	ended    chan ending
+	deaths   int
+	seen     []hierarchy
+	groups   *cgroups
+	noGroups bool
+	pins     *pins
+
+	active    map[uint64]*activeTask
+	cores     int   // held by active tasks
+	memory    int64 // held by active tasks
+	heavy     int   // active tasks that are not of one core and nothing else
+	batch     []spawn.Task
+	mean      float64 // seconds of a task
+	known     bool    // mean is
+	unsettled int
+	begun     time.Time
+	user      float64
+	system    float64
+	before    [4]int
+	over      int // tasks that ended for good in this invocation
+	failures  []TaskFailure
+	failed    int
+	stopped   bool
+	broken    error
+}
+
+// activeTask is a task that the spawner has.
+type activeTask struct {
+	*queue.Task
+	heavy bool
+	group *group
+	pin   *pinned
+}
+
+// ending is what comes from a spawner: results, or its end.
+type ending struct {
+	from    *spawn.Spawner
+	results []spawn.Result
+	err     error
+	end     bool
+}
+
+// settling are records on their way to the disk.
+type settling struct {
+	records []*record.Task
+	err     error
+}
+
+// RunTasks runs what waits in a task directory, and what is submitted in the
+// meantime, and returns when nothing is left that can start. Errors are as those of
+// Run. The summary is nil if nothing could be run at all.
+func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
+	if o.Grace == 0 {
+		o.Grace = Grace
+	}
+	s := &tasks{o: o, q: o.Queue, active: make(map[uint64]*activeTask), ended: make(chan ending, 64), begun: time.Now(), seen: thisHierarchies()}
+	s.progress = newProgress(o.Messages, o.Terminal)
+	defer s.progress.clear()
+	if s.slots = o.Jobs; s.slots == 0 {
+		s.slots = cores(s.seen)
+	}
+	if s.budget = o.Memory; s.budget == 0 {
+		if s.budget, err = memory(s.seen); err != nil {
+			return nil, err
+		}
+	}
+	if s.pins, err = newPins(o.Pin); err != nil {
+		return nil, err
+	}
+	if err := s.q.Work(); err != nil {
+		return nil, err
+	}
+	s.before = s.q.Counts()
+	s.setup = spawn.Setup{Slots: s.slots, Board: s.q.Board(queue.LocalWorker)}
+	for i := range s.slots {
+		_, out, errs := s.q.Logs(queue.LocalWorker, i)
+		s.setup.Logs = append(s.setup.Logs, out, errs)
+	}
+	old, err := spawn.ReadBoard(s.setup.Board)
+	if err == nil {
+		err = old.Sweep()
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.p = s.q.Picker()
+	if s.before[queue.Waiting] > 0 {
+		if err := s.spawn(); err != nil {
+			return nil, err
+		}
+		s.work(ctx)
+		if s.spawner != nil {
+			if cerr := s.spawner.Close(); cerr != nil {
+				s.progress.note("closing the spawner: %v", cerr)
+			}
+		}
+		if cerr := s.groups.close(); cerr != nil {
+			s.progress.note("a cgroup is left: %v", cerr)
+		}
+	}
+	s.progress.clear()
+	if _, err := s.q.Prune(false, false); err != nil {
+		s.progress.note("intermediates are left: %v", err)
+	}
+	sum := s.summary()
+	var i *Interrupted
+	switch {
+	case ctx.Err() != nil && errors.As(context.Cause(ctx), &i):
+		return sum, &Interrupted{Signal: i.Signal, Dir: s.q.Dir, Way: "premix task run --out " + s.q.Dir + " goes on"}
+	case s.broken != nil:
+		return sum, s.broken
+	case sum.Failed+sum.NotRun > 0:
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks,
+			Way: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed and premix task run --out %[1]s run them again", s.q.Dir)}
+	}
+	return sum, nil
+}
+
+func (s *tasks) summary() *TaskSummary {
+	count := s.q.Counts()
+	sum := &TaskSummary{Dir: s.q.Dir, Before: s.before[queue.Succeeded], Succeeded: count[queue.Succeeded] - s.before[queue.Succeeded],
+		Failed: count[queue.Failed], Cancelled: count[queue.Cancelled], NotRun: count[queue.Waiting],
+		Seconds: time.Since(s.begun).Seconds(), User: s.user, System: s.system, Failures: s.failures}
+	for _, n := range count {
+		sum.Tasks += n
+	}
+	return sum
+}
+
+// spawn starts a spawner and listens to it.
+func (s *tasks) spawn() error {
+	binary := s.o.Binary
+	if binary == "" {
+		binary = "/proc/self/exe"
+	}
+	sp, err := spawn.Start(binary, s.setup)
+	if err != nil {
+		return err
+	}
+	s.spawner = sp
+	go func() {
+		err := sp.Results(func(batch []spawn.Result) {
+			s.ended <- ending{from: sp, results: append([]spawn.Result(nil), batch...)}
+		})
+		s.ended <- ending{from: sp, err: err, end: true}
+	}()
+	return nil
+}
+
+// work runs what there is.
+func (s *tasks) work(ctx context.Context) {
+	toSettle := make(chan []*record.Task)
+	settled := make(chan settling, 1)
+	go func() {
+		for records := range toSettle {
+			settled <- settling{records, s.settle(records)}
+		}
+	}()
+	defer close(toSettle)
+	var (
+		waiting   []*record.Task // to be settled
+		orders    = time.NewTicker(orderInterval)
+		tick      = time.NewTicker(s.progress.interval())
+		interrupt = ctx.Done()
+		kill      <-chan struct{}
+		grace     <-chan time.Time
+	)
+	defer orders.Stop()
+	defer tick.Stop()
+	for {
+		if !s.stopped {
+			s.fill()
+		}
+		if len(s.active) == 0 && s.unsettled == 0 {
+			return // nothing is on its way, and nothing can start
+		}
+		var hand chan<- []*record.Task
+		if len(waiting) > 0 {
+			hand = toSettle
+		}
+		select {
+		case e := <-s.ended:
+			if e.from != s.spawner {
+				continue // of one that died
+			}
+			if e.end {
+				s.died(e.err)
+				continue
+			}
+			for i := range e.results {
+				if rec := s.finish(ctx, &e.results[i]); rec != nil {
+					waiting = append(waiting, rec)
+					s.unsettled++
+				}
+			}
+		case hand <- waiting:
+			waiting = nil
+		case done := <-settled:
+			s.unsettled -= len(done.records)
+			for _, rec := range done.records {
+				s.settledOne(rec, done.err)
+			}
+		case <-orders.C:
+			s.look()
+		case <-tick.C:
+			s.progress.draw(s)
+		case <-interrupt:
+			interrupt, kill = nil, s.o.Kill
+			s.progress.notice("ending %d running tasks (again to kill them)", min(len(s.active), s.slots))
+			s.stop()
+			if s.spawner != nil {
+				_ = s.spawner.Signal(0, unix.SIGTERM) // if it is gone, so are they
+			}
+			t := time.NewTimer(s.o.Grace)
+			defer t.Stop()
+			grace = t.C
+		case <-grace:
+			_ = s.spawner.Signal(0, unix.SIGKILL)
+		case <-kill:
+			kill = nil
+			_ = s.spawner.Signal(0, unix.SIGKILL)
+		}
+	}
+}
+
+// stop starts no more tasks, and has those given back that have not begun.
+func (s *tasks) stop() {
+	s.stopped = true
+	_ = s.spawner.Drop(0) // if it is gone, died takes them back
+}
+
+// look takes in new orders.
+func (s *tasks) look() {
+	if !s.q.Changed() {
+		return
+	}
+	if err := s.q.Refresh(); err != nil {
+		s.fail(err)
+		return
+	}
+	s.p.Refresh()
+	cancelled := make(map[int]bool)
+	for _, t := range s.p.Cancelled() {
+		cancelled[t] = true
+	}
+	if len(cancelled) == 0 {
+		return
+	}
+	for id, a := range s.active {
+		if !cancelled[a.Number] {
+			continue
+		}
+		_ = errors.Join(s.spawner.Drop(id), s.spawner.Signal(id, unix.SIGTERM))
+		sp, id := s.spawner, id
+		time.AfterFunc(s.o.Grace, func() { _ = sp.Signal(id, unix.SIGKILL) }) // it may have ended, or all of it
+	}
+}
+
+// fail stops the run for good.
+func (s *tasks) fail(err error) {
+	if s.broken == nil {
+		s.broken = &StoppedError{err: err}
+	}
+	s.stop()
+}
+
+// fill hands tasks to the spawner.
+func (s *tasks) fill() {
+	for s.unsettled < maxUnsettled {
+		t, err := s.p.Next(s.fits)
+		if err != nil {
+			s.fail(err)
+			break
+		}
+		if t == nil {
+			break
+		}
+		s.start(t)
+		if len(s.batch) >= prefetchMost {
+			s.hand()
+		}
+	}
+	s.hand()
+}
+
+// hand hands the batch over.
+func (s *tasks) hand() {
+	if len(s.batch) == 0 {
+		return
+	}
+	// Where the spawner is gone, its end is on its way.
+	_ = s.spawner.Start(s.batch)
+	clear(s.batch)
+	s.batch = s.batch[:0]
+}
+
+// light tells whether a task takes one core and nothing else: many of those may be
+// handed over ahead.
+func (s *tasks) light(t *queue.Task) bool {
+	return t.Cores == 1 && t.Memory == 0 && s.pins == nil
+}
+
+// fits tells whether a task can start now.
+func (s *tasks) fits(t *queue.Task) bool {
+	if t.Ooms > 0 && t.Memory > s.budget {
+		t.Memory = s.budget
+	}
+	if s.tooLarge(t) != nil {
+		return true // to fail
+	}
+	if s.light(t) && s.heavy == 0 {
+		return len(s.active) < s.slots+s.ahead()
+	}
+	return s.cores+t.Cores <= s.slots && s.memory+t.Memory <= s.budget
+}
+
+// ahead is how many tasks are handed over ahead.
+func (s *tasks) ahead() int {
+	if !s.known || s.mean > prefetchLong.Seconds() || s.o.FailFast {
+		return 0
+	}
+	return min(prefetchMost, s.slots+int(float64(s.slots)*prefetchTime.Seconds()/max(s.mean, 1e-6)))
+}
+
+// tooLarge says why a task can never start here.
+func (s *tasks) tooLarge(t *queue.Task) *failure {
+	switch {
+	case t.Cores > s.slots:
+		return &failure{record.CauseStart, fmt.Sprintf("the task needs %d cores and there are %d", t.Cores, s.slots), "ask for fewer cores, or give more with --jobs"}
+	case t.Memory > s.budget:
+		return &failure{record.CauseStart, fmt.Sprintf("the task needs %s of memory and there are %s", bytesText(t.Memory), bytesText(s.budget)), "ask for less memory, or give more with --memory"}
+	}
+	return nil
+}
+
+// start puts a task into the batch.
+func (s *tasks) start(t *queue.Task) {
+	a := &activeTask{Task: t, heavy: !s.light(t)}
+	id := t.ID()
+	s.active[id] = a
+	out, errs := t.Spec.Files(t.Files, t.Number)
+	st := spawn.Task{ID: id, Argv: t.Argv, Env: t.Environ(), Dir: t.Dir, Stdout: out, Stderr: errs, Timeout: t.Timeout, Grace: s.o.Grace}
+	if t.Argv == nil {
+		st.Shell = t.Command
+		if argv, ok := queue.Direct(t.Command); ok && len(t.Env) == 0 {
+			st.Argv = argv
+		}
+	}
+	s.cores += t.Cores
+	s.memory += t.Memory
+	if a.heavy {
+		s.heavy++
+	}
+	f := s.tooLarge(t)
+	if f == nil && t.Memory > 0 {
+		if err := s.limit(a, id, &st); err != nil {
+			f = &failure{cause: record.CauseStart, text: err.Error()}
+		}
+	}
+	if f != nil {
+		now := time.Now()
+		go func() { // the channel may be full, and this is who empties it
+			s.ended <- ending{from: s.spawner, results: []spawn.Result{{ID: id, Started: now, Ended: now, Errno: unix.ENOEXEC, At: f.text + "\x00" + f.hint}}}
+		}()
+		return
+	}
+	if s.pins != nil {
+		a.pin = s.pins.take(t.Cores)
+		st.CPUs, st.Nodes = a.pin.cpus, a.pin.nodes
+	}
+	s.batch = append(s.batch, st)
+}
+
+// limit makes the cgroup of a task.
+func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
+	if s.groups == nil && !s.noGroups {
+		var lacks []string
+		s.groups, lacks = newCgroups(s.seen, max(s.slots, cores(s.seen)), limits{})
+		s.noGroups = s.groups == nil
+		for _, l := range lacks {
+			s.progress.note("no limit on %s", l)
+		}
+	}
+	if s.groups == nil {
+		return nil
+	}
+	a.group, err = s.groups.addWith(fmt.Sprintf("%d.%d", a.Number, a.Try), limits{memory: a.Memory, threads: a.Cores})
+	if err != nil {
+		return err
+	}
+	st.Join = a.group.dirs
+	return nil
+}
+
+// release takes back what an active task held.
+func (s *tasks) release(id uint64, a *activeTask) {
+	delete(s.active, id)
+	s.cores -= a.Cores
+	s.memory -= a.Memory
+	if a.heavy {
+		s.heavy--
+	}
+	if a.pin != nil {
+		s.pins.give(a.pin)
+	}
+}
+
+// finish makes the record of a try. It returns nil if there is none.
+func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
+	a := s.active[r.ID]
+	if a == nil {
+		return nil
+	}
+	kills := 0
+	if a.group != nil {
+		kills = a.group.oomKills()
+		if err := a.group.remove(); err != nil {
+			s.progress.note("a cgroup is left: %v", err)
+		}
+	}
+	s.release(r.ID, a)
+	if r.Dropped {
+		s.p.Done(a.Number, 0)
+		return nil
+	}
+	s.deaths = 0
+	took := r.Ended.Sub(r.Started).Seconds()
+	if s.known {
+		s.mean += (took - s.mean) / 16
+	} else {
+		s.mean, s.known = took, true
+	}
+	name, _, _ := s.q.Logs(queue.LocalWorker, r.Slot)
+	rec := &record.Task{
+		Task: a.Number, Sample: strings.ToValidUTF8(a.Name, "?"), Try: a.Try, Slot: r.Slot, Start: "cold", Group: a.Group,
+		Queued: a.Queued, Started: r.Started, Ended: r.Ended, Wait: max(0, r.Started.Sub(a.Queued).Seconds()), Seconds: took,
+		User: r.User.Seconds(), System: r.System.Seconds(), MaxRSS: r.MaxRSS, ReadBytes: r.Read, WriteBytes: r.Written,
+		Exit: -1, Cores: a.Cores, Memory: a.Memory, Log: name,
+		StdoutOffset: r.Out.Offset, StdoutLength: r.Out.Length, StderrOffset: r.Err.Offset, StderrLength: r.Err.Length,
+	}
+	if r.Errno == 0 {
+		if r.Status.Exited() {
+			rec.Exit = r.Status.ExitStatus()
+		} else {
+			rec.Signal = int(r.Status.Signal())
+		}
+	}
+	s.user += rec.User
+	s.system += rec.System
+	if f := s.verdict(ctx, a, r, kills); f != nil {
+		rec.Cause, rec.Error, rec.Hint = f.cause, limit(strings.ToValidUTF8(f.text, "?")), f.hint
+		if s.o.FailFast && f.cause != record.CauseInterrupted && !s.stopped {
+			s.progress.notice("task %d failed: no more tasks are started", a.Number)
+			s.stop()
+		}
+	}
+	return rec
+}
+
+// verdict is nil if a try succeeded.
+func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kills int) *failure {
+	if r.Errno != 0 {
+		text, hint, own := strings.Cut(r.At, "\x00")
+		if own {
+			return &failure{record.CauseStart, text, hint}
+		}
+		f := &failure{cause: record.CauseStart, text: fmt.Sprintf("the command cannot %s: %v", r.At, r.Errno)}
+		if errors.Is(r.Errno, fs.ErrNotExist) && len(a.Argv) > 0 {
+			f.hint = fmt.Sprintf("install %s, or put its directory on PATH", a.Argv[0])
+		}
+		return f
+	}
+	if r.Status.Exited() && r.Status.ExitStatus() == 0 {
+		return nil
+	}
+	switch {
+	case r.Signaled && ctx.Err() != nil:
+		return &failure{cause: record.CauseInterrupted, text: "interrupted"}
+	case r.Signaled:
+		return &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
+	case r.TimedOut:
+		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
+	case kills > 0:
+		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", bytesText(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
+	case r.Status.Exited():
+		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("the command ended with status %d", r.Status.ExitStatus())}
+		if r.Status.ExitStatus() == 127 {
+			f.hint = "the shell did not find a program: install it, or put its directory on PATH"
+		}
+		return f
+	}
+	f := statusFailure("the command", -1, syscall.Signal(r.Status.Signal()))
+	if f.hint != "" && r.Status.Signal() == unix.SIGKILL {
+		f.hint = "premix did not send it: perhaps the machine ran out of memory; submit with --memory so that fewer tasks run at a time"
+	} else {
+		f.hint = ""
+	}
+	return f
+}
+
+// settle makes records durable.
+func (s *tasks) settle(records []*record.Task) error {
+	var st unix.Statfs_t
+	if unix.Statfs(s.q.Dir, &st) == nil && st.Bavail == 0 {
+		for _, rec := range records {
+			// Many programs do not look at what write(2) returns.
+			if rec.OK() && rec.StdoutLength+rec.StderrLength > 0 {
+				rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
+			}
+		}
+	}
+	return s.q.Settle(records)
+}
+
+// settledOne counts a try whose record is durable, or could not be made so.
+func (s *tasks) settledOne(rec *record.Task, err error) {
+	s.p.Done(rec.Task, rec.Seconds)
+	switch {
+	case err != nil:
+		s.fail(err)
+		return
+	case rec.OK():
+		s.over++
+		return
+	case rec.Cause == record.CauseInterrupted:
+		return
+	case rec.Cause == record.CauseDisk:
+		s.fail(errors.New("the disk of " + s.q.Dir + " is full"))
+		return
+	}
+	if s.q.State(rec.Task) == queue.Waiting {
+		s.progress.note("task %d, try %d: %s; trying again", rec.Task, rec.Try, rec.Error)
+		return
+	}
+	s.over++
+	s.failed++
+	if len(s.failures) < maxFailures {
+		s.failures = append(s.failures, TaskFailure{Task: rec.Task, Name: rec.Sample, Error: rec.Error, Hint: rec.Hint})
+	}
+}
+
+// died replaces a spawner that died. What it had is run again.
+func (s *tasks) died(err error) {
+	var told *spawn.Error
+	if errors.As(err, &told) {
+		s.broken = &StoppedError{err: err}
+		s.stopped = true
+	}
+	if cerr := s.spawner.Close(); cerr != nil {
+		s.progress.note("%v", cerr)
+	}
+	n := len(s.active)
+	for id, a := range s.active {
+		if a.group != nil {
+			if err := a.group.remove(); err != nil {
+				s.progress.note("a cgroup is left: %v", err)
+			}
+		}
+		s.release(id, a)
+		s.p.Done(a.Number, 0)
+	}
+	s.batch = s.batch[:0]
+	if s.stopped {
+		return
+	}
+	s.progress.note("the spawner died; %d tasks are started again", n)
+	s.deaths++
+	if s.deaths > maxDeaths {
+		s.broken = &StoppedError{err: fmt.Errorf("the spawner died %d times without a task that ended", s.deaths)}
+		s.stopped = true
+		return
+	}
+	if err := s.spawn(); err != nil {
+		s.broken, s.stopped = &StoppedError{err: err}, true
+	}
+}
+
+// line is the progress line.
+func (s *tasks) line(now time.Time) string {
+	count := s.q.Counts()
+	all := count[0] + count[1] + count[2] + count[3]
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d/%d done, %d running", count[queue.Succeeded], all, min(len(s.active), s.slots))
+	if count[queue.Failed] > 0 {
+		fmt.Fprintf(&b, ", %d failed", count[queue.Failed])
+	}
+	if elapsed := now.Sub(s.begun); s.over > 0 && elapsed > 0 {
+		rate := float64(s.over) / elapsed.Seconds()
+		left := time.Duration(float64(count[queue.Waiting]) / rate * float64(time.Second))
+		fmt.Fprintf(&b, " · %s · %s left", rateText(rate), durationText(left))
+	}
+	return b.String()
+}
+
+// Write writes the summary for people.
+func (sum *TaskSummary) Write(w io.Writer) error {
+	var b strings.Builder
+	if sum.Before == sum.Tasks {
+		fmt.Fprintf(&b, "nothing to do, all %d tasks are done\n", sum.Tasks)
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
+	fmt.Fprintf(&b, "%d of %d tasks succeeded in %s", sum.Before+sum.Succeeded, sum.Tasks, secondsText(sum.Seconds))
+	if sum.Before > 0 {
+		fmt.Fprintf(&b, " (%d were done before)", sum.Before)
+	}
+	for _, c := range []struct {
+		n    int
+		text string
+	}{{sum.Failed, "failed"}, {sum.Cancelled, "cancelled"}, {sum.NotRun, "not run"}} {
+		if c.n > 0 {
+			fmt.Fprintf(&b, ", %d %s", c.n, c.text)
+		}
+	}
+	if n := sum.Succeeded + sum.Failed; sum.Seconds > 0 && n > 0 {
+		fmt.Fprintf(&b, "; %s", rateText(float64(n)/sum.Seconds))
+	}
+	b.WriteByte('\n')
+	for _, f := range sum.Failures {
+		name := f.Name
+		if name != "" {
+			name = " (" + name + ")"
+		}
+		fmt.Fprintf(&b, "failed: task %d%s: %s\n", f.Task, name, f.Error)
+		if f.Hint != "" {
+			fmt.Fprintf(&b, "  hint: %s\n", f.Hint)
+		}
+	}
+	if more := sum.Failed - len(sum.Failures); more > 0 {
+		fmt.Fprintf(&b, "and %d more: `premix task ls %s --failed` lists them all\n", more, sum.Dir)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

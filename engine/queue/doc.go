@@ -1,0 +1,66 @@
+// Package queue keeps tasks without a recipe: what was asked for, what became of it,
+// and what is to be done next. What runs them is in the packages beside it.
+//
+// Words:
+//
+//   - task: one command. Its number counts from 1 in the order of submission.
+//   - batch: the tasks of one submission. All of them are there, or none.
+//   - group: tasks with a name in common. A group may come after others: its tasks
+//     start when all tasks of those have succeeded.
+//   - order: what a user asked for: a batch, or to cancel, retry or prune tasks.
+//   - try: one execution of a task. Tries are counted over all invocations.
+//   - worker: a premix that runs tasks of the directory. It has a number and a
+//     journal of its own.
+//   - settle: to make the records of tries durable.
+//   - index: what is known of each task in a few bytes, derived from the rest.
+//   - intermediate: a file that nobody needs once the groups that come after have
+//     succeeded.
+//
+// A task directory:
+//
+//	DIR/.premix/queue/orders.jsonl   record.Header, then one [Order] a line
+//	DIR/.premix/queue/tasks.jsonl    one [Spec] a line, nothing else
+//	DIR/.premix/queue/journal-N.jsonl  record.Header, then one record.Task a line
+//	DIR/.premix/queue/log-W-S.out    standard output of what worker W ran in slot S
+//	DIR/.premix/queue/log-W-S.err    standard error
+//	DIR/.premix/queue/board-W        what worker W runs now; see package spawn
+//	DIR/.premix/queue/index          the index
+//	DIR/.premix/queue/submit.lock    held (flock) while a batch is written
+//	DIR/.premix/queue/lock           held while orders, or the index, are changed
+//	DIR/.premix/queue/work.lock      held by the worker of this machine while it works
+//
+// Orders, tasks and journals are the truth. They only grow; what stands in them is
+// never changed. A batch is written into tasks.jsonl first and made durable, then its
+// order is; what stands in tasks.jsonl behind the last ordered batch was never
+// submitted, and the next submission takes its place. The journals lack at most what
+// was not settled: those tasks run again.
+//
+// # The index
+//
+// State as a replay of JSON takes seconds for half a million tasks, and it is asked
+// for while tasks run, by other processes. So there is an index: a file of fixed
+// entries of 56 bytes, mapped by everybody. It can be thrown away at any time. Its
+// head says how far into the orders and each journal it has got; who opens it catches
+// up from there. To apply an order or a record twice changes nothing, so it does not
+// matter where a process was killed. It is made afresh where it may not be whole:
+// after a crash of the machine (the boot is noted in it), on another machine (memory
+// is not shared over a network), and where a journal is shorter than the index says.
+// Where it cannot be written, as on a full disk or by a reader without the right to,
+// it is made in memory.
+//
+// Orders and journals may be applied in any order, so that they need no common clock:
+//
+//   - A record counts if its try is higher than those before it.
+//   - A cancelled task runs no more, but a success that comes in later is one.
+//   - A retry says after which try it came: failures of later tries count.
+//
+// # Who writes
+//
+// The truth of a batch is written under submit.lock, orders and index under lock, a
+// journal by its worker alone. Lock order: submit.lock, work.lock, lock. lock is held
+// for the time of a few writes and never while waiting for a user or a task, except
+// that who has to make an index afresh holds it until that is done.
+//
+// The entries have no locks for readers: a reader may see an entry between two
+// changes of it, and shows it so for a moment.
+package queue

@@ -1,0 +1,147 @@
+package queue
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"premix/record"
+)
+
+// Kinds of orders.
+const (
+	orderBatch  = "batch"
+	orderCancel = "cancel"
+	orderRetry  = "retry"
+	orderPrune  = "prune"
+)
+
+// Order is a line of orders.jsonl: what a user asked for.
+type Order struct {
+	Order string    `json:"order"`
+	At    time.Time `json:"at"`
+	User  string    `json:"user,omitempty"`
+
+	// Of a batch.
+	First    int     `json:"first,omitempty"` // number of its first task
+	Tasks    int     `json:"tasks,omitempty"`
+	Offset   int64   `json:"offset,omitempty"` // in tasks.jsonl
+	Bytes    int64   `json:"bytes,omitempty"`
+	Digest   string  `json:"digest,omitempty"` // of those bytes and of Options, SHA-256
+	Groups   []Group `json:"groups,omitempty"` // in the order in which its tasks name them
+	Dir      string  `json:"dir,omitempty"`
+	Cores    int     `json:"cores,omitempty"`
+	Memory   int64   `json:"memory,omitempty"`
+	Priority int     `json:"priority,omitempty"`
+	Timeout  float64 `json:"timeout,omitempty"` // seconds
+	Retries  int     `json:"retries,omitempty"`
+	Growth   float64 `json:"growth,omitempty"`
+	Files    string  `json:"files,omitempty"` // directory for a file a task
+
+	// Of the others: first task, last task, last try before the order.
+	Which [][3]int `json:"which,omitempty"`
+}
+
+// Group is what a batch says of a group.
+type Group struct {
+	Name  string   `json:"name"`
+	After []string `json:"after,omitempty"`
+}
+
+func (o *Order) options() Options {
+	opts := Options{Dir: o.Dir, Cores: o.Cores, Memory: o.Memory, Priority: o.Priority,
+		Timeout: time.Duration(o.Timeout * float64(time.Second)), Retries: o.Retries, Growth: o.Growth}
+	if len(o.Groups) > 0 {
+		opts.Group = o.Groups[0].Name
+	}
+	return opts
+}
+
+// appendOrders makes orders durable. size is where they go: what stands behind it was
+// written by a premix that did not get to the end of a line. The caller holds lock.
+func appendOrders(f *os.File, size int64, orders []*Order) (int64, error) {
+	var buf bytes.Buffer
+	for _, o := range orders {
+		line, err := marshal(o)
+		if err != nil {
+			return size, err
+		}
+		buf.Write(line)
+		buf.WriteByte('\n')
+	}
+	return appendLines(f, size, buf.Bytes())
+}
+
+// appendLines makes lines durable, or leaves nothing of them.
+func appendLines(f *os.File, size int64, lines []byte) (int64, error) {
+	err := f.Truncate(size)
+	if err == nil {
+		_, err = f.WriteAt(lines, size)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return size, errors.Join(err, f.Truncate(size))
+	}
+	return size + int64(len(lines)), nil
+}
+
+// readLines calls f with each whole line of r that begins at or after offset from,
+// and returns where the last one ends. A line that is longer than any that is written
+// counts as whole: f refuses it.
+func readLines(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
+	buf := make([]byte, 256<<10)
+	kept := 0
+	end = from
+	for {
+		n, err := r.ReadAt(buf[kept:], end+int64(kept))
+		text := buf[:kept+n]
+		begun := 0
+		for {
+			i := bytes.IndexByte(text[begun:], '\n')
+			if i < 0 {
+				break
+			}
+			if ferr := f(text[begun:begun+i+1], end+int64(begun)); ferr != nil {
+				return end + int64(begun), ferr
+			}
+			begun += i + 1
+		}
+		kept = copy(buf, text[begun:])
+		end += int64(begun)
+		if errors.Is(err, io.EOF) || err == nil && n == 0 {
+			return end, nil
+		}
+		if err != nil {
+			return end, err
+		}
+		if kept == len(buf) {
+			buf = append(buf, make([]byte, len(buf))...)
+		}
+	}
+}
+
+// readHeader reads the first line of a table and returns where it ends; 0 if it is
+// not whole.
+func readHeader(f *os.File) (end int64, err error) {
+	errFound := errors.New("found")
+	_, err = readLines(f, 0, func(line []byte, _ int64) error {
+		var h record.Header
+		if json.Unmarshal(line, &h) != nil || h.Format < 1 {
+			return errFound
+		}
+		if h.Format > record.Format {
+			return &record.FormatError{Path: f.Name(), Format: h.Format}
+		}
+		end = int64(len(line))
+		return errFound
+	})
+	if errors.Is(err, errFound) {
+		err = nil
+	}
+	return end, err
+}

@@ -1,0 +1,315 @@
+package queue
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"premix/engine/spawn"
+)
+
+// Picker says which task is next. It holds what waits as ranges of numbers, so that
+// half a million tasks of one batch are one range. It is for one goroutine.
+//
+// It is fair: the next task is one of the user who has had the least core time of
+// those who have tasks that can start; of that user's tasks those with the highest
+// priority come first, and among groups that have such the one with the least core
+// time. A task that failed comes before those of its group and priority that have not
+// run.
+type Picker struct {
+	q      *Queue
+	lanes  [][]*lane    // by group; the highest priority first
+	seen   int          // tasks that were added
+	orders int          // orders that were taken in
+	active map[int]Held // tasks that were picked and not given back
+	core   []float64    // core seconds by group
+	users  map[string]float64
+}
+
+// Held is what a task takes while it is active.
+type Held struct {
+	Cores  int
+	Memory int64
+	charge float64
+	group  int
+}
+
+// lane are the waiting tasks of one group and one priority.
+type lane struct {
+	priority int32
+	first    []int    // that failed before
+	ranges   [][2]int // in order
+}
+
+func (l *lane) empty() bool { return len(l.first) == 0 && len(l.ranges) == 0 }
+
+// Task is a task that is to be run.
+type Task struct {
+	Number int
+	Try    int
+	Group  string
+	Files  string // directory for a file a task, of its batch
+	Ooms   int    // tries that ran out of memory
+	Queued time.Time
+	*Spec
+}
+
+// ID is what a spawner calls the try.
+func (t *Task) ID() uint64 { return spawn.ID(t.Number, t.Try) }
+
+// Picker makes a picker of what waits.
+func (q *Queue) Picker() *Picker {
+	p := &Picker{q: q, active: make(map[int]Held), users: make(map[string]float64)}
+	p.Refresh()
+	return p
+}
+
+// Refresh takes in what was ordered since. The queue has been refreshed.
+func (p *Picker) Refresh() {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	entries := p.q.x.entries()
+	for len(p.lanes) < len(p.q.groups) {
+		p.lanes = append(p.lanes, nil)
+		p.core = append(p.core, p.least())
+	}
+	begun := p.seen
+	for ; p.seen < len(entries); p.seen++ {
+		e := &entries[p.seen]
+		if e.state() == Waiting {
+			p.add(e, p.seen+1, e.fails > 0)
+		}
+	}
+	for ; p.orders < len(p.q.list); p.orders++ {
+		o := p.q.list[p.orders]
+		if o.Order != orderRetry {
+			continue
+		}
+		for _, w := range o.Which {
+			for t := w[0]; t <= min(w[1], begun); t++ {
+				if _, active := p.active[t]; !active && entries[t-1].state() == Waiting {
+					p.add(&entries[t-1], t, true)
+				}
+			}
+		}
+	}
+}
+
+// least is the least core time of a group that has tasks: where a new one begins, so
+// that it does not come before all others until it has caught up.
+func (p *Picker) least() float64 {
+	least := math.Inf(1)
+	for g, lanes := range p.lanes {
+		if len(lanes) > 0 {
+			least = min(least, p.core[g])
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+func (p *Picker) lane(e *entry) *lane {
+	lanes := p.lanes[e.group]
+	i, ok := slices.BinarySearchFunc(lanes, e.priority, func(l *lane, priority int32) int { return int(priority) - int(l.priority) })
+	if !ok {
+		p.lanes[e.group] = slices.Insert(lanes, i, &lane{priority: e.priority})
+	}
+	return p.lanes[e.group][i]
+}
+
+func (p *Picker) add(e *entry, task int, failed bool) {
+	l := p.lane(e)
+	if failed {
+		l.first = append(l.first, task)
+		return
+	}
+	if last := len(l.ranges) - 1; last >= 0 && l.ranges[last][1] == task-1 {
+		l.ranges[last][1] = task
+		return
+	}
+	l.ranges = append(l.ranges, [2]int{task, task})
+}
+
+// clean drops from the head of a lane what has not to be run any more.
+func (p *Picker) clean(l *lane, entries []entry) (task int, ok bool) {
+	for !l.empty() {
+		if len(l.first) > 0 {
+			task = l.first[0]
+		} else {
+			task = l.ranges[0][0]
+		}
+		if _, active := p.active[task]; !active && entries[task-1].state() == Waiting {
+			return task, true
+		}
+		l.pop()
+	}
+	return 0, false
+}
+
+func (l *lane) pop() {
+	switch {
+	case len(l.first) > 0:
+		l.first = l.first[1:]
+	case l.ranges[0][0] == l.ranges[0][1]:
+		l.ranges = l.ranges[1:]
+	default:
+		l.ranges[0][0]++
+	}
+}
+
+// Next is the task that is to be run next. It is nil if none can start now, and later
+// tells whether that may change without a new order: tasks are active that others
+// wait for. fits is asked once, whether the task can start; if not, the task stays
+// where it is.
+func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	entries := p.q.x.entries()
+	var best *lane
+	number, group := 0, -1
+	for g := range p.lanes {
+		if len(p.lanes[g]) == 0 || !p.ready(g) {
+			continue
+		}
+		for len(p.lanes[g]) > 0 {
+			l := p.lanes[g][0]
+			task, ok := p.clean(l, entries)
+			if !ok {
+				p.lanes[g] = p.lanes[g][1:]
+				continue
+			}
+			if best == nil || p.before(g, l, group, best) {
+				best, number, group = l, task, g
+			}
+			break
+		}
+	}
+	if best == nil {
+		return nil, nil
+	}
+	e := &entries[number-1]
+	spec, err := p.q.spec(e)
+	if err != nil {
+		return nil, err
+	}
+	t = &Task{Number: number, Try: int(e.try) + 1, Group: p.q.groups[group].name, Files: p.q.list[e.order].Files, Ooms: int(e.ooms), Queued: p.q.list[e.order].At, Spec: spec}
+	for range t.Ooms {
+		t.Memory = int64(float64(t.Memory) * t.Growth)
+	}
+	if !fits(t) {
+		return nil, nil
+	}
+	best.pop()
+	h := Held{Cores: t.Cores, Memory: t.Memory, group: group, charge: float64(t.Cores) * 0.001}
+	p.active[number] = h
+	p.charge(group, h.charge)
+	return t, nil
+}
+
+func (p *Picker) charge(group int, v float64) {
+	p.core[group] += v
+	p.users[p.q.groups[group].user] += v
+}
+
+// ready tells whether all groups before a group are complete.
+func (p *Picker) ready(group int) bool {
+	for _, a := range p.q.groups[group].after {
+		if !p.q.groups[a].complete() {
+			return false
+		}
+	}
+	return true
+}
+
+// before tells whether the head of lane a of group g comes before that of b of h.
+func (p *Picker) before(g int, a *lane, h int, b *lane) bool {
+	u, v := p.q.groups[g].user, p.q.groups[h].user
+	if u != v && p.users[u] != p.users[v] {
+		return p.users[u] < p.users[v]
+	}
+	if u == v && a.priority != b.priority {
+		return a.priority > b.priority
+	}
+	return p.core[g] < p.core[h]
+}
+
+// Done takes an active task back, which has run for some time. Its records are
+// settled; if it waits again it is picked again.
+func (p *Picker) Done(task int, seconds float64) {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	h, ok := p.active[task]
+	if !ok {
+		return
+	}
+	delete(p.active, task)
+	p.charge(h.group, float64(h.Cores)*seconds-h.charge)
+	if e, ok := p.q.entry(task); ok && e.state() == Waiting {
+		l := p.lane(&e)
+		l.first = append(l.first, task)
+	}
+}
+
+// Cancelled are the active tasks that were cancelled.
+func (p *Picker) Cancelled() []int {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	var list []int
+	for t := range p.active {
+		if e, ok := p.q.entry(t); ok && e.state() == Cancelled {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// Left counts what waits: that can start, now or when active tasks have ended, and
+// that cannot because a group before it has failed.
+func (p *Picker) Left() (waiting, blocked int) {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	for i, g := range p.q.groups {
+		if p.q.stuck(i, nil) {
+			blocked += g.count[Waiting]
+		} else {
+			waiting += g.count[Waiting]
+		}
+	}
+	return waiting, blocked
+}
+
+// stuck tells whether a group waits for one that cannot become complete.
+func (q *Queue) stuck(group int, seen []int) bool {
+	for _, a := range q.groups[group].after {
+		b := q.groups[a]
+		if b.count[Failed]+b.count[Cancelled] > 0 || !slices.Contains(seen, a) && q.stuck(a, append(seen, group)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Counts are how many tasks of the directory are in each state.
+func (q *Queue) Counts() (count [4]int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range q.groups {
+		for s, n := range g.count {
+			count[s] += n
+		}
+	}
+	return count
+}
+
+// State is what a task is in.
+func (q *Queue) State(task int) State {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(task)
+	if !ok {
+		return Waiting
+	}
+	return e.state()
+}

@@ -1,0 +1,620 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine"
+	"premix/engine/spawn"
+	"premix/record"
+)
+
+// LocalWorker is the name of the worker of this machine.
+const LocalWorker = "0"
+
+// Board is the file of a worker's board.
+func (q *Queue) Board(worker string) string { return q.path("board-" + worker) }
+
+// Logs are the files of a slot's logs, for standard output and standard error. The
+// name of the pair is what records call Log.
+func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
+	name = fmt.Sprintf("%s-%d", worker, slot)
+	return name, q.path("log-" + name + ".out"), q.path("log-" + name + ".err")
+}
+
+// Running is what the worker of this machine runs now.
+func (q *Queue) Running() []spawn.Running {
+	if !q.HasWorker() {
+		return nil
+	}
+	b, err := spawn.ReadBoard(q.Board(LocalWorker))
+	if err != nil {
+		return nil
+	}
+	return b.Running
+}
+
+// GroupStatus is a group and how far it is.
+type GroupStatus struct {
+	Group     string   `json:"group"`
+	User      string   `json:"user"`
+	After     []string `json:"after,omitempty"`
+	Tasks     int      `json:"tasks"`
+	Waiting   int      `json:"waiting"` // without those that run
+	Running   int      `json:"running"`
+	Succeeded int      `json:"succeeded"`
+	Failed    int      `json:"failed"`
+	Cancelled int      `json:"cancelled"`
+}
+
+// Status is how far a task directory is.
+type Status struct {
+	Dir    string        `json:"dir"`
+	Worker bool          `json:"worker"` // one runs its tasks
+	Tasks  int           `json:"tasks"`
+	Groups []GroupStatus `json:"groups"`
+}
+
+// Status sums up the directory.
+func (q *Queue) Status() *Status {
+	running := q.Running()
+	worker := q.HasWorker()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := &Status{Dir: q.Dir, Worker: worker, Groups: []GroupStatus{}}
+	at := make([]int, len(q.groups)) // where a group stands in the list
+	for i, g := range q.groups {
+		at[i] = len(s.Groups)
+		if g.total == 0 {
+			continue // a batch may name one whose tasks all have others
+		}
+		st := GroupStatus{Group: g.name, User: g.user, Tasks: g.total, Waiting: g.count[Waiting],
+			Succeeded: g.count[Succeeded], Failed: g.count[Failed], Cancelled: g.count[Cancelled]}
+		for _, a := range g.after {
+			st.After = append(st.After, q.groups[a].name)
+		}
+		s.Tasks += g.total
+		s.Groups = append(s.Groups, st)
+	}
+	for _, r := range running {
+		task, _ := spawn.Of(r.ID)
+		if e, ok := q.entry(task); ok && e.state() == Waiting {
+			s.Groups[at[e.group]].Running++
+			s.Groups[at[e.group]].Waiting--
+		}
+	}
+	return s
+}
+
+// Selection picks tasks. Its conditions are joined by and; without any it picks all.
+type Selection struct {
+	Tasks  [][2]int // first and last of ranges; none: all
+	Group  string   // "" for any
+	States []State  // none: any
+}
+
+// ParseTasks adds tasks as people write them: 4711, or 1-100.
+func (s *Selection) ParseTasks(text string) error {
+	first, last, isRange := strings.Cut(text, "-")
+	a, err := strconv.Atoi(first)
+	b := a
+	if err == nil && isRange {
+		b, err = strconv.Atoi(last)
+	}
+	if err != nil || a < 1 || b < a {
+		return &InputError{Reason: fmt.Sprintf("%q is not the number of a task", text), Way: "write a number, or a range as in 1-100"}
+	}
+	s.Tasks = append(s.Tasks, [2]int{a, b})
+	return nil
+}
+
+// each calls f for each entry that is picked. The caller holds mu.
+func (q *Queue) each(s *Selection, f func(task int, e *entry)) error {
+	entries := q.x.entries()
+	group := -1
+	if s.Group != "" {
+		id, ok := q.names[s.Group]
+		if !ok {
+			return &InputError{Reason: fmt.Sprintf("there is no group %s in %s", s.Group, q.Dir), Way: "premix task ls shows the groups"}
+		}
+		group = id
+	}
+	ranges := s.Tasks
+	if len(ranges) == 0 {
+		ranges = [][2]int{{1, len(entries)}}
+	}
+	for _, r := range ranges {
+		if len(s.Tasks) > 0 && r[1] > len(entries) {
+			return q.noTask(r[1])
+		}
+		for t := r[0]; t <= r[1]; t++ {
+			e := &entries[t-1]
+			if group >= 0 && int(e.group) != group {
+				continue
+			}
+			if len(s.States) > 0 && !slices.Contains(s.States, e.state()) {
+				continue
+			}
+			f(t, e)
+		}
+	}
+	return nil
+}
+
+// TaskStatus is a task as ls shows it.
+type TaskStatus struct {
+	Task  int    `json:"task"`
+	Group string `json:"group"`
+	State string `json:"state"`
+	Tries int    `json:"tries"`
+}
+
+// Tasks lists tasks.
+func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
+	running := make(map[int]bool)
+	for _, r := range q.Running() {
+		task, _ := spawn.Of(r.ID)
+		running[task] = true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	list := []TaskStatus{}
+	err := q.each(s, func(task int, e *entry) {
+		st := TaskStatus{Task: task, Group: q.groups[e.group].name, State: e.state().String(), Tries: int(e.try)}
+		if e.state() == Waiting && running[task] {
+			st.State = "running"
+		}
+		list = append(list, st)
+	})
+	return list, err
+}
+
+// select makes an order of those that f picks, as ranges of equal tries.
+func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) {
+	var list [][3]int
+	n := 0
+	err := q.each(s, func(task int, e *entry) {
+		if !f(e) {
+			return
+		}
+		n++
+		if last := len(list) - 1; last >= 0 && list[last][1] == task-1 && list[last][2] == int(e.try) {
+			list[last][1] = task
+			return
+		}
+		list = append(list, [3]int{task, task, int(e.try)})
+	})
+	return list, n, err
+}
+
+// maxWhich is how many ranges stand in one order.
+const maxWhich = 4096
+
+// change orders what is picked, and returns how many tasks that are.
+func (q *Queue) change(kind string, s *Selection, f func(*entry) bool) (n int, err error) {
+	defer func() { err = engine.DirectoryError(q.Dir, err) }()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	err = q.locked(func() error {
+		if err := q.catchUp(); err != nil {
+			return err
+		}
+		list, count, err := q.which(s, f)
+		if err != nil {
+			return err
+		}
+		n = count
+		for part := range slices.Chunk(list, maxWhich) {
+			if err := q.order(&Order{Order: kind, Which: part}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return n, err
+}
+
+// Cancel has tasks not run that have not ended.
+func (q *Queue) Cancel(s *Selection) (int, error) {
+	return q.change(orderCancel, s, func(e *entry) bool { return e.state() == Waiting })
+}
+
+// Retry has tasks run again that failed or were cancelled.
+func (q *Queue) Retry(s *Selection) (int, error) {
+	return q.change(orderRetry, s, func(e *entry) bool { return e.state() == Failed || e.state() == Cancelled })
+}
+
+// Explanation is what why tells.
+type Explanation struct {
+	Task    int          `json:"task"`
+	Name    string       `json:"name,omitempty"`
+	Group   string       `json:"group"`
+	Command string       `json:"command"`
+	State   string       `json:"state"`
+	Why     string       `json:"why"` // one sentence
+	Way     string       `json:"hint,omitempty"`
+	Stderr  []string     `json:"stderr,omitempty"` // last lines
+	Record  *record.Task `json:"record,omitempty"` // of the last try
+}
+
+// Why says what a task waits for, or what became of it.
+func (q *Queue) Why(task int) (*Explanation, error) {
+	running := q.Running()
+	worker := q.HasWorker()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(task)
+	if !ok {
+		return nil, q.noTask(task)
+	}
+	spec, err := q.spec(&e)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := q.record(&e)
+	if err != nil {
+		return nil, err
+	}
+	x := &Explanation{Task: task, Name: spec.Name, Group: q.groups[e.group].name, Command: spec.Text(), State: e.state().String(), Record: rec}
+	switch e.state() {
+	case Succeeded:
+		x.Why = fmt.Sprintf("it succeeded in try %d, after %s", e.try, seconds(rec.Seconds))
+	case Failed:
+		x.Why = fmt.Sprintf("it failed %s: %s", times(int(e.fails)), rec.Error)
+		x.Way = rec.Hint
+		if x.Way == "" {
+			x.Way = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
+		}
+		if text, err := q.read1(rec.Log, ".err", rec.StderrOffset, rec.StderrLength, tailBytes); err == nil {
+			x.Stderr = lastLines(text, engine.StderrLines)
+		}
+	case Cancelled:
+		x.Why = "it was cancelled"
+		x.Way = fmt.Sprintf("premix task retry %s %d has it run after all", q.Dir, task)
+	default:
+		for _, r := range running {
+			if t, try := spawn.Of(r.ID); t == task {
+				x.State = "running"
+				x.Why = fmt.Sprintf("it has been running for %s, as process %d, in try %d", seconds(time.Since(r.Started).Seconds()), r.PID, try)
+				return x, nil
+			}
+		}
+		x.Why, x.Way = q.waits(&e, task, worker)
+		if rec != nil && rec.Cause != "" {
+			x.Why += fmt.Sprintf("; try %d ended so: %s", rec.Try, rec.Error)
+		}
+	}
+	return x, nil
+}
+
+// waits says what a task waits for.
+func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
+	g := q.groups[e.group]
+	for _, a := range g.after {
+		before := q.groups[a]
+		switch {
+		case before.complete():
+			continue
+		case before.count[Waiting] > 0:
+			return fmt.Sprintf("it waits for group %s, of which %d of %d tasks have succeeded", before.name, before.count[Succeeded], before.total), ""
+		case before.count[Failed] > 0:
+			return fmt.Sprintf("it waits for group %s, of which %d tasks failed", before.name, before.count[Failed]),
+				fmt.Sprintf("mend the cause, then premix task retry %s --failed", q.Dir)
+		default:
+			return fmt.Sprintf("it waits for group %s, of which %d tasks were cancelled", before.name, before.count[Cancelled]),
+				fmt.Sprintf("premix task retry %s --group %s has them run after all", q.Dir, before.name)
+		}
+	}
+	if !worker {
+		return "it waits for a premix that runs the tasks of this directory", "premix task run --out " + q.Dir
+	}
+	n := 0
+	entries := q.x.entries()
+	for i := range entries {
+		o := &entries[i]
+		if o.group == e.group && o.state() == Waiting && (o.priority > e.priority || o.priority == e.priority && i < task-1) {
+			n++
+		}
+	}
+	return fmt.Sprintf("it waits for free cores; %d tasks of its group come before it", n), ""
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func seconds(s float64) string {
+	if s < 1 {
+		return fmt.Sprintf("%.1f ms", s*1000)
+	}
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// Text is the command for people.
+func (s *Spec) Text() string {
+	if s.Argv == nil {
+		return s.Command
+	}
+	var words []string
+	for _, a := range s.Argv {
+		words = append(words, Quote(a))
+	}
+	return strings.Join(words, " ")
+}
+
+// tailBytes is how much of the end of an output people are shown lines of.
+const tailBytes = 16 << 10
+
+// read1 reads the last bytes, at most most, of a piece of a log.
+func (q *Queue) read1(log, ext string, offset, length int64, most int64) ([]byte, error) {
+	if length == 0 || log == "" {
+		return nil, nil
+	}
+	f, err := os.Open(q.path("log-" + filepath.Base(log) + ext))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	n := min(length, most)
+	text := make([]byte, n)
+	got, err := f.ReadAt(text, offset+length-n)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return text[:got], err
+}
+
+func lastLines(text []byte, n int) []string {
+	t := strings.TrimRight(strings.ToValidUTF8(string(text), "?"), "\r\n")
+	if t == "" {
+		return nil
+	}
+	lines := strings.Split(t, "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// Output copies what a task wrote, in its last try or so far, to standard output if
+// stderr is false. limit is how many bytes from the end; negative: all.
+func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
+	spec, err := q.Spec(task)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	e, _ := q.entry(task)
+	files := q.list[e.order].Files
+	rec, err := q.record(&e)
+	q.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	own, ext := spec.Stdout, ".out"
+	if stderr {
+		own, ext = spec.Stderr, ".err"
+	}
+	out, errs := spec.Files(files, task)
+	if own = out; stderr {
+		own = errs
+	}
+	var name string
+	var offset, length int64
+	for _, r := range q.Running() {
+		if t, _ := spawn.Of(r.ID); t == task {
+			name, _, _ = q.Logs(LocalWorker, r.Slot)
+			if offset = r.Out; stderr {
+				offset = r.Err
+			}
+			length = -1
+		}
+	}
+	if name == "" && rec != nil {
+		name, offset, length = rec.Log, rec.StdoutOffset, rec.StdoutLength
+		if stderr {
+			offset, length = rec.StderrOffset, rec.StderrLength
+		}
+	}
+	path := own
+	if path == "" {
+		if name == "" {
+			return nil // it has not run
+		}
+		path = q.path("log-" + filepath.Base(name) + ext)
+	} else {
+		offset, length = 0, -1
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if length < 0 {
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		length = max(0, info.Size()-offset)
+	}
+	if limit >= 0 && length > limit {
+		offset, length = offset+length-limit, limit
+	}
+	_, err = io.Copy(w, io.NewSectionReader(f, offset, length))
+	return err
+}
+
+// Files are the files of a task's own for standard output and standard error, each
+// "" if that goes to the log. dir is that of its batch.
+func (s *Spec) Files(dir string, task int) (stdout, stderr string) {
+	abs := func(p string) string {
+		if p == "" || filepath.IsAbs(p) {
+			return p
+		}
+		return filepath.Join(s.Dir, p)
+	}
+	stdout, stderr = abs(s.Stdout), abs(s.Stderr)
+	if dir != "" {
+		if stdout == "" {
+			stdout = filepath.Join(dir, strconv.Itoa(task)+".out")
+		}
+		if stderr == "" {
+			stderr = filepath.Join(dir, strconv.Itoa(task)+".err")
+		}
+	}
+	return stdout, stderr
+}
+
+// Pruned is what Prune did.
+type Pruned struct {
+	Files int   `json:"files"` // intermediates that were removed
+	Bytes int64 `json:"bytes"` // that were given back
+}
+
+// Prune removes the intermediates of tasks whose group, and all groups that come
+// after it, have succeeded. Where no group comes after one, its intermediates are
+// removed if last is true. With output, what tasks that succeeded have written into
+// the logs is given back, too.
+func (q *Queue) Prune(last, output bool) (*Pruned, error) {
+	p := &Pruned{}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	after := make([]bool, len(q.groups)) // some group comes after it
+	open := make([]bool, len(q.groups))  // it or a later one is not complete
+	for i, g := range q.groups {
+		open[i] = !g.complete()
+	}
+	for range q.groups { // as often as a chain could be long
+		changed := false
+		for i, g := range q.groups {
+			for _, a := range g.after {
+				after[a] = true
+				if open[i] && !open[a] {
+					open[a], changed = true, true
+				}
+			}
+		}
+		if !changed {
+			break
+		}
+	}
+	var which [][3]int
+	var errs []error
+	entries := q.x.entries()
+	for i := range entries {
+		e := entries[i]
+		if e.state() != Succeeded {
+			continue
+		}
+		if e.flags&flagPruned == 0 && int64(e.specLen) > int64(len(plain)) && !open[e.group] && (after[e.group] || last) {
+			spec, err := q.spec(&e)
+			if err != nil {
+				return p, err
+			}
+			if len(spec.Intermediates) > 0 {
+				for _, name := range spec.Intermediates {
+					if !filepath.IsAbs(name) {
+						name = filepath.Join(spec.Dir, name)
+					}
+					info, err := os.Lstat(name)
+					if err != nil {
+						continue // it is gone
+					}
+					if err := os.RemoveAll(name); err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					p.Files++
+					p.Bytes += info.Size()
+				}
+				which = append(which, [3]int{i + 1, i + 1, int(e.try)})
+			}
+		}
+		if output {
+			n, err := q.punch(&e)
+			p.Bytes += n
+			errs = append(errs, err)
+		}
+	}
+	err := q.locked(func() error {
+		for part := range slices.Chunk(which, maxWhich) {
+			if err := q.catchUp(); err != nil {
+				return err
+			}
+			if err := q.order(&Order{Order: orderPrune, Which: part}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return p, errors.Join(append(errs, err)...)
+}
+
+// punch gives back what a task has written into the logs. Whole blocks can be given
+// back only.
+func (q *Queue) punch(e *entry) (int64, error) {
+	rec, err := q.record(e)
+	if err != nil || rec == nil || rec.Log == "" {
+		return 0, err
+	}
+	var sum int64
+	for _, piece := range []struct {
+		ext            string
+		offset, length int64
+	}{{".out", rec.StdoutOffset, rec.StdoutLength}, {".err", rec.StderrOffset, rec.StderrLength}} {
+		if piece.length == 0 {
+			continue
+		}
+		f, err := os.OpenFile(q.path("log-"+filepath.Base(rec.Log)+piece.ext), os.O_WRONLY, 0)
+		if err != nil {
+			return sum, err
+		}
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, piece.offset, piece.length)
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return sum, err
+		}
+		sum += piece.length
+	}
+	return sum, nil
+}
+
+// Records are all records of the tasks in dir, a worker after the other, in the order
+// in which they were settled. Memory does not grow with their number.
+func Records(dir string) iter.Seq2[*record.Task, error] {
+	return func(yield func(*record.Task, error) bool) {
+		q := &Queue{Dir: dir}
+		numbers, _, err := q.journals()
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		slices.Sort(numbers)
+		stop := errors.New("stop")
+		for _, n := range numbers {
+			_, _, err := record.Read(q.journalPath(n), func(rec *record.Task) error {
+				if !yield(rec, nil) {
+					return stop
+				}
+				return nil
+			})
+			if errors.Is(err, stop) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}

@@ -1,11 +1,13 @@
 package hotstart
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,44 +109,139 @@ func (b *bench) nothingLeft(im *Image) {
 }
 
 // containerCommands are what a tool is asked in a container.
-const containerCommands = "sum\nenv MARK\nenv HOME\nenv PATH\ncwd\numask\nfile /etc/mark\nstatus\nmake made\nwrite\nsum\ngrow\ndontneed\nthread\n"
+const containerCommands = "sum\nenv MARK\nenv HOME\nenv PATH\ncwd\numask\nfile /etc/mark\nstatus\nmake made\nwrite\nsum\ngrow\ndontneed\nthread\nput /etc/mark\n"
 
+// TestEveryKindInAContainer: whatever the start, the tool has the image's files,
+// user and environment, the same rights and filters, and gives the same.
 func TestEveryKindInAContainer(t *testing.T) {
 	needContainers(t)
-	for _, user := range []string{"", "bio"} {
-		t.Run("user "+user, func(t *testing.T) {
-			im := newImage(t, user)
-			spec := imageSpec(im, "-m", "40", "-l", "log", "input")
+	all := []Kind{Cold, Copy, Hot, Fork}
+	for name, c := range map[string]struct {
+		user     string
+		args     []string
+		edit     func(*Spec)
+		commands string
+		kinds    []Kind
+	}{
+		"root":       {"", []string{"-m", "40", "-l", "log", "-i", "DATA"}, nil, containerCommands + "index\nlog x\n", all},
+		"a user":     {"bio", []string{"-m", "40"}, nil, containerCommands, all},
+		"read":       {"", []string{"-m", "8", "-r"}, func(s *Spec) { s.Ready.Kind = ReadyRead }, "sum\nstatus\n", all},
+		"stream":     {"", []string{"-m", "8", "-p", "header"}, func(s *Spec) { s.Stream = true }, "sum\n", all},
+		"threads":    {"", []string{"-m", "40", "-t", "2"}, nil, "sum\nstatus\nwrite\ndontneed\nfree\nsum\n", []Kind{Cold, Copy, Hot}},
+		"own filter": {"", []string{"-m", "8", "-s"}, nil, "sum\ngetppid\nstatus\n", all},
+		// The log lies in the root, and both must be as they were.
+		"root's files": {"", []string{"-m", "8", "-l", "/tmp/log"}, nil, "log one\nsum\nfile /tmp/log\n", []Kind{Cold, Copy, Hot}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			im := newImage(t, c.user)
+			spec := imageSpec(im, append(c.args, "input")...)
+			if i := slices.Index(spec.Argv, "DATA"); i > 0 {
+				spec.Argv[i] = filepath.Join(t.TempDir(), "index")
+				if err := os.WriteFile(spec.Argv[i], []byte("indexed\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				spec.Data = []string{spec.Argv[i]}
+			}
+			if c.edit != nil {
+				c.edit(&spec)
+			}
 			want := ""
-			for _, kind := range []Kind{Cold, Copy, Hot} {
+			for _, kind := range c.kinds {
 				b := newBench(t, spec, kind)
 				err := b.prepare("sum\n")
-				if kind != Cold && user != "" && !hasCapability(unix.CAP_SYS_RESOURCE) {
+				if kind != Cold && c.user != "" && !hasCapability(unix.CAP_SYS_RESOURCE) {
 					wantUnavailable(t, err, kind, "takes CAP_SYS_RESOURCE")
 					continue
 				}
 				if err != nil {
 					t.Fatalf("prepare: %v", err)
 				}
-				r := b.run(containerCommands)
-				if !r.exit.OK() || r.proc.Kind != kind {
-					t.Fatalf("%s start was %s: %s, stderr %q", kind, r.proc.Kind, r.exit, r.err)
-				}
-				if want == "" {
-					want = r.out
-					for _, line := range []string{"cwd " + FixedDir, "env MARK=image", "env PATH=/opt:/bin", "file image", "NoNewPrivs:\t1", "Seccomp:\t2"} {
-						if !strings.Contains(want, line) {
-							t.Errorf("a cold start has no %q:\n%s", line, want)
-						}
+				for range 2 { // the second finds nothing of the first
+					r := b.run(c.commands)
+					if !r.exit.OK() || r.proc.Kind != kind {
+						t.Fatalf("%s start was %s: %s, stderr %q", kind, r.proc.Kind, r.exit, r.err)
 					}
-				} else if r.out != want {
-					t.Errorf("%s start:\n%s\nand cold:\n%s", kind, r.out, want)
-				}
-				if got := read(t, filepath.Join(r.dir, "made")); got != "made\n" {
-					t.Errorf("%s: the tool made %q", kind, got)
+					if want == "" {
+						want = r.out
+					} else if r.out != want {
+						t.Errorf("%s start:\n%s\nthe first cold one:\n%s", kind, r.out, want)
+					}
+					if strings.Contains(c.commands, "make made") && read(t, filepath.Join(r.dir, "made")) != "made\n" {
+						t.Errorf("%s: the tool could not write", kind)
+					}
 				}
 				b.nothingLeft(im)
 			}
+			if strings.HasPrefix(c.commands, containerCommands) {
+				for _, line := range []string{"cwd " + FixedDir, "env MARK=image", "env PATH=/opt:/bin", "env HOME=" + map[string]string{"": "/root", "bio": "/home/bio"}[c.user],
+					"file image", "NoNewPrivs:\t1", "Seccomp:\t2", fmt.Sprintf("Uid:\t%d", im.UID)} {
+					if !strings.Contains(want, line+"\n") && !strings.Contains(want, line+"\t") {
+						t.Errorf("a cold start has no %q:\n%s", line, want)
+					}
+				}
+			}
+			if mark := read(t, filepath.Join(im.Root, "etc/mark")); mark != "image\n" {
+				t.Errorf("a tool has written into the image: %q", mark)
+			}
 		})
+	}
+}
+
+// TestContainerThatCannotBe: what runc says is told.
+func TestContainerThatCannotBe(t *testing.T) {
+	needContainers(t)
+	im := newImage(t, "")
+	spec := imageSpec(im, "input")
+	spec.Data = []string{"/nonexistent/data"}
+	b := newBench(t, spec, Cold)
+	b.mustPrepare("")
+	_, err := b.starter.Start(t.Context(), Task{Dir: b.task(), Inputs: map[string]string{"input": b.input("sum\n")}})
+	if err == nil || !strings.Contains(err.Error(), "/nonexistent/data") {
+		t.Errorf("got %v", err)
+	}
+	b.nothingLeft(im)
+	spec.Argv[0] = "nosuch"
+	var known *image.Error
+	if _, err := New(spec, Options{Store: b.store}); !errors.As(err, &known) || known.Kind != image.Usage {
+		t.Errorf("a program that is not in the image: %v", err)
+	}
+}
+
+// TestChangedImage: a snapshot of another image is not used, and that is told.
+func TestChangedImage(t *testing.T) {
+	needContainers(t)
+	im := newImage(t, "")
+	spec := imageSpec(im, "-m", "4", "input")
+	b := newBench(t, spec, Hot)
+	b.mustPrepare("sum\n")
+	b.starter.Close()
+	other := *im
+	other.Digest = strings.Repeat("2", 64)
+	// What the image says of the environment is the image's, not the recipe's.
+	other.Env = append(slices.Clone(im.Env), "NEW=1")
+	spec.Image, spec.Env = &other, other.Env
+	next := benchIn(t, spec, Hot, b.dir, b.store)
+	next.mustPrepare("sum\n")
+	if !slices.ContainsFunc(next.notices, func(n string) bool {
+		return strings.HasSuffix(n, "preparing afresh: the image is 222222222222 instead of 111111111111")
+	}) {
+		t.Errorf("notices %q", next.notices)
+	}
+	if r := next.run("env NEW\n"); r.proc.Kind != Hot || r.out != "env NEW=1\n" {
+		t.Errorf("%s start, %q", r.proc.Kind, r.out)
+	}
+	next.nothingLeft(im)
+	// With one task it would not pay to prepare, and the run goes on cold.
+	spec.Image = im
+	last, err := New(spec, Options{Store: b.store, Start: Auto, Tasks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer last.Close()
+	if err := last.Prepare(t.Context(), nil, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	if kind, reason := last.Decision(); kind != Cold {
+		t.Errorf("%s: %s", kind, reason)
 	}
 }

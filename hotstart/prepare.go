@@ -64,6 +64,7 @@ type preparation struct {
 	viaHot   bool         // held was itself restored hot
 	behind   *program     // the tool proper behind a wrapper; nil: the command itself
 	whole    bool         // take wrappers along: without them outputs differed
+	noHot    error        // why the attempt at a hot start failed
 	coldDir  string       // what the probe gave cold
 	searched *Snapshot
 	begun    time.Time
@@ -204,10 +205,20 @@ func (p *preparation) use(snap *Snapshot) {
 
 // tryFork gets a template that can be forked, and proves forks of it.
 func (p *preparation) tryFork() error {
-	if p.spec.Image != nil {
-		return &Unavailable{Kind: Fork, Reason: "a process in a container cannot be given the mounts of another"}
-	}
 	snap := p.find()
+	if p.spec.Image != nil && (snap == nil || !snap.has(Hot)) {
+		// Only what was restored can go into the container of a task.
+		err := p.tryRestore(Hot)
+		var u *Unavailable
+		if errors.As(err, &u) {
+			p.noHot = err
+			return &Unavailable{Kind: Fork, Reason: "in a container it takes what was restored hot: " + u.Reason, Hint: u.Hint}
+		}
+		if err != nil {
+			return err
+		}
+		snap = p.searched
+	}
 	if snap != nil {
 		if proof, ok := snap.Proofs[Fork]; ok && !proof.Equal {
 			return &Unavailable{Kind: Fork, Reason: proof.Reason}
@@ -254,8 +265,8 @@ func (p *preparation) tryFork() error {
 // wrapper. The proof compares with a start through the wrapper.
 func (p *preparation) stepBehind() error {
 	behind := p.held.held.Behind
-	if behind == nil || p.whole {
-		return nil
+	if behind == nil || p.whole || p.viaHot && p.spec.Image != nil {
+		return nil // in a container only what was restored hot can be forked
 	}
 	p.end()
 	p.behind = behind
@@ -289,8 +300,8 @@ func (p *preparation) getTemplate() error {
 	}
 	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
 		err := p.openTemplate(roleTemplate)
-		if err == nil {
-			return nil
+		if err == nil || p.spec.Image != nil {
+			return err
 		}
 		p.opt.Log("the template cannot be restored hot, loading it: %v", err)
 	}
@@ -377,6 +388,9 @@ func (p *preparation) layOutTemplate(t Task) error {
 
 // tryRestore gets a snapshot with images of this kind, and proves them.
 func (p *preparation) tryRestore(kind Kind) error {
+	if kind == Hot && p.noHot != nil {
+		return p.noHot
+	}
 	if p.host.criu == "" {
 		return &Unavailable{Kind: kind, Reason: p.host.noCriu, Hint: p.host.hint}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/criu"
 	"premix/hotstart/tracer"
 	"premix/image/bundle"
 )
@@ -38,6 +39,7 @@ type stage struct {
 	stdout   int    // descriptor that drains the template's streamed stdout; -1 if there is none
 
 	container *bundle.Container // nil: the tool sees the machine as it is
+	rights    criu.Capabilities // of the tool; what is forked gets them back
 }
 
 // StageMain is main for a stage and returns its exit status.
@@ -356,10 +358,18 @@ func (s *stage) restoreTemplate() error {
 			return err
 		}
 	}
-	pid, err := s.criu().Restore(s.cfg.Images, logDir)
+	images := s.cfg.Images
+	if s.container != nil {
+		var err error
+		if images, err = s.movable(); err != nil {
+			return err
+		}
+	}
+	pid, err := s.criu().Restore(images, logDir)
 	if err != nil {
 		return err
 	}
+	s.releaseContainer()
 	if err := s.holdRestored(pid); err != nil {
 		return err
 	}

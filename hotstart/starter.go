@@ -269,6 +269,11 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 		p.stage = template
 		c := s.config(t).Container
 		if c != nil {
+			s.mu.Lock()
+			if s.snapshot != nil {
+				c.Upper = filepath.Join(s.snapshot.Dir, upperName)
+			}
+			s.mu.Unlock()
 			var err error
 			if p.room, err = c.furnish(s.spec); err != nil {
 				return err

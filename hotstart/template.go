@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/tracer"
+	"premix/image/bundle"
 )
 
 // How a tool is stopped at its input.
@@ -601,13 +602,21 @@ func (s *stage) fork(r request) error {
 	if err != nil {
 		return err
 	}
+	var room *bundle.Container
+	if r.Container != nil {
+		if room, err = r.Container.makeFor(r.Task, s.cfg.Inputs); err != nil {
+			return err
+		}
+		defer room.Release()
+	}
 	child, err := s.template.Fork()
 	if err != nil {
 		return err
 	}
-	// Before it has other mounts: what it writes to is found by a path.
-	err = attach(child, r.Task.Cgroups)
-	if err == nil {
+	if room != nil {
+		err = s.move(child, room, r, fds)
+	} else if err = attach(child, r.Task.Cgroups); err == nil {
+		// Only now: with other mounts its cgroups are not found any more.
 		err = s.dress(child, r, fds)
 	}
 	if err != nil {
@@ -647,6 +656,12 @@ func (s *stage) dress(child *tracer.Proc, r request, fds []descriptor) error {
 	} else {
 		in.call("chdir", unix.SYS_CHDIR, in.str(r.Task.Dir))
 	}
+	s.reopenAll(in, fds)
+	return in.done()
+}
+
+// reopenAll gives a child descriptors of its own, in its present directory.
+func (s *stage) reopenAll(in *injector, fds []descriptor) {
 	for _, d := range fds {
 		switch kind := d.mode & unix.S_IFMT; {
 		case s.inside(d.target):
@@ -658,7 +673,6 @@ func (s *stage) dress(child *tracer.Proc, r request, fds []descriptor) error {
 			in.reopen(d, fmt.Sprintf("/proc/self/fd/%d", d.fd))
 		}
 	}
-	return in.done()
 }
 
 // dump writes the template's images into dir. The template ends.
@@ -763,17 +777,20 @@ func newInjector(p *tracer.Proc) *injector {
 }
 
 // str puts a string into the process and returns its address there.
-func (in *injector) str(v string) uint64 {
+func (in *injector) str(v string) uint64 { return in.bytes(append([]byte(v), 0)) }
+
+// bytes is str for anything.
+func (in *injector) bytes(b []byte) uint64 {
 	if in.err != nil {
 		return 0
 	}
-	if in.used+len(v)+1 > scratchSize {
+	if in.used+len(b) > scratchSize {
 		in.err = errors.New("paths of the task are too long")
 		return 0
 	}
 	addr := in.mem + uint64(in.used)
-	in.err = in.p.Write(addr, append([]byte(v), 0))
-	in.used += len(v) + 1
+	in.err = in.p.Write(addr, b)
+	in.used += (len(b) + 7) &^ 7 // structures are aligned
 	return addr
 }
 

@@ -296,6 +296,17 @@ func (p *Proc) robustList() (head, size uint64) {
 	return head, size
 }
 
+// SuspendSeccomp lets injected calls pass by the process's seccomp filters until it
+// is let go. The caller must have CAP_SYS_ADMIN.
+func (p *Proc) SuspendSeccomp() error {
+	for _, tid := range p.Threads {
+		if err := unix.PtraceSetOptions(tid, options|unix.PTRACE_O_SUSPEND_SECCOMP); err != nil {
+			return fmt.Errorf("suspend seccomp of %d: %w", tid, gone(err))
+		}
+	}
+	return nil
+}
+
 // Alloc maps size bytes of fresh memory into the process.
 func (p *Proc) Alloc(size int) (uint64, error) {
 	return p.Syscall(unix.SYS_MMAP, 0, uint64(size), unix.PROT_READ|unix.PROT_WRITE,

@@ -51,7 +51,7 @@ func (b *Backend) String() string { return string(*b) }
 // files are read in rows of them.
 const (
 	readAhead         = 1024
-	readAheadProfiled = 32 // the profile knows better which chunks are wanted
+	readAheadProfiled = 16 // what was recorded, and not more, is being fetched
 	readAheadRecord   = 16 // what is recorded should be what was asked for
 )
 

@@ -80,6 +80,10 @@ func (d *daemon) background(m *mount, l *lookup) {
 		}
 		return
 	}
+	guided := func() {}
+	if l != nil {
+		guided = t.Guide()
+	}
 	go func() {
 		defer t.Close()
 		profiled := l != nil && d.prefetch(m, t, l)
@@ -87,7 +91,13 @@ func (d *daemon) background(m *mount, l *lookup) {
 			close(l.over)
 		}
 		if !profiled {
+			guided()
 			t.FetchMeta()
+		} else {
+			go func() {
+				sleep(m.ctx, startTime)
+				guided()
+			}()
 		}
 		if m.entry.Eager || m.entry.Background > 0 {
 			d.complete(m, t)
@@ -112,7 +122,7 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 		p, err = tree.ParseProfile(l.content, t.Digest(), t.Manifest().Chunks())
 	}
 	if err == nil {
-		d.say(m, fmt.Sprintf("%s: fetching %d chunks", l.name, len(p.Chunks)))
+		d.say(m, fmt.Sprintf("%s: fetching %d chunks", l.name, len(p.Parts)))
 		err = t.Prefetch(m.ctx, p, 0)
 	}
 	if err != nil {
@@ -122,7 +132,7 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 		d.say(m, l.name+": failed, reads fetch what they need")
 		return p != nil
 	}
-	d.say(m, fmt.Sprintf("%s: %d chunks are here", l.name, len(p.Chunks)))
+	d.say(m, fmt.Sprintf("%s: %d chunks are here", l.name, len(p.Parts)))
 	return true
 }
 

@@ -16,11 +16,11 @@ import (
 // the worker loses more.
 type recording struct {
 	path  string
-	prior []int // chunks that earlier workers have noted
+	prior []tree.Part // what earlier workers have noted
 
 	mu       sync.Mutex
 	recorder *cache.Recorder
-	written  int // chunks in the file
+	written  int // leaves in the file that the recorder has noted; -1 before the first
 }
 
 // recordEvery is the time between two writings of a profile.
@@ -38,7 +38,7 @@ func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		r.prior = p.Chunks
+		r.prior = p.Parts
 	}
 	r.recorder = t.Record()
 	// Now, so that a file that cannot be written is known before the work is done.
@@ -53,20 +53,12 @@ func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 func (r *recording) save() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.recorder.Profile()
-	if len(r.prior) > 0 {
-		seen := map[int]bool{}
-		for _, c := range r.prior {
-			seen[c] = true
-		}
-		p.Chunks = append(slices.Clone(r.prior), slices.DeleteFunc(p.Chunks, func(c int) bool { return seen[c] })...)
-	}
-	if p.Chunks == nil {
-		p.Chunks = []int{} // a list in JSON, too
-	}
-	if len(p.Chunks) == r.written {
+	touched := r.recorder.Touched()
+	if touched == r.written {
 		return nil
 	}
+	p := r.recorder.Profile()
+	p.Parts = merge(r.prior, p.Parts)
 	content, err := p.Marshal()
 	if err != nil {
 		return err
@@ -74,8 +66,29 @@ func (r *recording) save() error {
 	if err := replaceFile(r.path, content, 0o644); err != nil {
 		return err
 	}
-	r.written = len(p.Chunks)
+	r.written = touched
 	return nil
+}
+
+// merge returns the parts of two recordings, the second one of which went on where
+// the first had ended.
+func merge(first, then []tree.Part) []tree.Part {
+	parts, place := slices.Clone(first), map[int]int{}
+	for i, p := range parts {
+		place[p.Chunk] = i
+	}
+	for _, p := range then {
+		i, both := place[p.Chunk]
+		switch {
+		case !both:
+			parts = append(parts, p)
+		case !parts[i].Whole() && !p.Whole():
+			parts[i].Runs = tree.Join(append(slices.Clone(parts[i].Runs), p.Runs...), 0)
+		default:
+			parts[i].Runs = nil
+		}
+	}
+	return parts
 }
 
 // finish writes what was recorded, and records no more.

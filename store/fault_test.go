@@ -579,8 +579,19 @@ func TestProfiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := rand.Perm(len(tr.Chunks()))
-	recorded := &tree.Profile{Tree: tr.Digest(), Chunks: append(append([]int{}, all...), all[0], all[1])}
+	recorded := &tree.Profile{Tree: tr.Digest()}
+	var all []int
+	for _, i := range rand.Perm(len(tr.Chunks())) {
+		part := tree.Part{Chunk: i}
+		if n := object.Leaves(tr.Chunks()[i].Size); n > 8 && i%2 == 0 {
+			part.Runs = []object.Run{{From: 0, To: 2}, {From: 3, To: 4}, {From: n - 3, To: n}}
+		}
+		recorded.Parts = append(recorded.Parts, part)
+		if !tr.Chunks()[i].Hole() {
+			all = append(all, i)
+		}
+	}
+	recorded.Parts = append(recorded.Parts, recorded.Parts[:2]...)
 	if _, err := s.PublishProfile(context.Background(), recorded, "start", key); err != nil {
 		t.Fatal(err)
 	}
@@ -588,39 +599,40 @@ func TestProfiles(t *testing.T) {
 	if err != nil || r.Name != "start" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if fmt.Sprint(p.Chunks) != fmt.Sprint(all) {
+	if fmt.Sprint(p.Chunks()) != fmt.Sprint(all) {
 		t.Error("the order of the chunks is another one")
 	}
 	if len(p.Bundles) < 3 {
-		t.Errorf("%d bundles for more than 20 MiB", len(p.Bundles))
+		t.Errorf("%d bundles of more than 10 MiB", len(p.Bundles))
 	}
-	var order []int
-	for i, b := range p.Bundles {
-		row, err := s.Content(b.Digest, b.Size())
+	bundled, some := 0, 0
+	p.InBundles(func(i int, b tree.Bundle, parts []tree.Part) bool {
+		row, err := s.Content(b.Digest, b.Size)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(row) > tree.MaxBundle {
 			t.Errorf("bundle %d has %d bytes", i, len(row))
 		}
-		for j, n := range b.Stored {
-			c := tr.Chunks()[b.Chunks[j]]
-			if _, err := object.Decode(nil, c.Digest, c.Size, row[:n]); err != nil {
-				t.Errorf("bundle %d, chunk %d: %v", i, b.Chunks[j], err)
+		for _, part := range parts {
+			c := tr.Chunks()[part.Chunk]
+			n := part.Size(c.Size)
+			if err := object.OpenSlice(c.Digest, c.Size, part.Slice(c.Size), row[:n], func(int64, []byte) {}); err != nil {
+				t.Errorf("bundle %d, chunk %d: %v", i, part.Chunk, err)
+			}
+			if !part.Whole() {
+				some++
+				if want := fmt.Sprintf("[{0 4} {%d %d}]", object.Leaves(c.Size)-3, object.Leaves(c.Size)); fmt.Sprint(part.Runs) != want {
+					t.Errorf("chunk %d: leaves %v, want %s", part.Chunk, part.Runs, want)
+				}
 			}
 			row = row[n:]
 		}
-		order = append(order, b.Chunks...)
-	}
-	want, seen := []int{}, map[object.Digest]bool{}
-	for _, i := range all {
-		if d := tr.Chunks()[i].Digest; !seen[d] {
-			seen[d] = true
-			want = append(want, i)
-		}
-	}
-	if fmt.Sprint(order) != fmt.Sprint(want) {
-		t.Error("the bundles do not follow the profile")
+		bundled += len(parts)
+		return true
+	})
+	if bundled != len(all) || some == 0 {
+		t.Errorf("%d of %d parts are in bundles, %d of them are not whole chunks", bundled, len(all), some)
 	}
 
 	time.Sleep(20 * time.Millisecond)

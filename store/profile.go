@@ -40,9 +40,9 @@ func (s *Store) Profile(d object.Digest, name string) (*tree.ProfileRecord, *tre
 	return r, p, nil
 }
 
-// PublishProfile makes bundles of the chunks of a recorded profile and puts it
-// beside its tree, under a name; one of this name is replaced. It returns the
-// profile as it was published.
+// PublishProfile makes bundles of what a recorded profile names and puts it beside
+// its tree, under a name; one of this name is replaced. It returns the profile as
+// it was published.
 func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name string, key tree.PrivateKey) (*tree.Profile, error) {
 	if err := tree.ParseProfileName(name); err != nil {
 		return nil, &UseError{Reason: err.Error(), Way: "give another --name", Err: err}
@@ -57,18 +57,21 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	}
 	defer w.Close()
 	p := &tree.Profile{Tree: recorded.Tree}
-	b := &bundler{w: w, t: t, p: p, bundled: map[object.Digest]bool{}}
 	seen := map[int]bool{}
-	for _, i := range recorded.Chunks {
-		if err := context.Cause(ctx); err != nil {
-			return nil, err
-		}
-		if seen[i] || i < 0 || i >= len(t.chunks) {
+	for _, part := range recorded.Parts {
+		i := part.Chunk
+		if seen[i] || i < 0 || i >= len(t.chunks) || t.chunks[i].Hole() {
 			continue
 		}
 		seen[i] = true
-		p.Chunks = append(p.Chunks, i)
-		if err := b.add(i); err != nil {
+		p.Parts = append(p.Parts, worthwhile(part, t.chunks[i].Size))
+	}
+	b := &bundler{w: w, t: t, p: p}
+	for _, part := range p.Parts {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if err := b.add(part); err != nil {
 			return nil, err
 		}
 	}
@@ -95,37 +98,53 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	return p, accessError(s.dir, s.replace(tree.ProfilePath(p.Tree, name), signed))
 }
 
-// bundler rows up stored forms of chunks.
-type bundler struct {
-	w       *Writer
-	t       *Tree
-	p       *tree.Profile
-	bundled map[object.Digest]bool
-	open    tree.Bundle
-	row     []byte
+// worthwhile is what of a chunk goes into a bundle. Leaves between others that were
+// touched take hardly more than the proof that does without them. Of a chunk of
+// which most was touched all is taken: a node keeps whole chunks for good.
+func worthwhile(p tree.Part, size int64) tree.Part {
+	var runs []object.Run
+	touched, all := 0, object.Leaves(size)
+	for _, r := range tree.Join(p.Runs, 1) {
+		r.From, r.To = max(r.From, 0), min(r.To, all)
+		if r.From < r.To {
+			runs = append(runs, r)
+			touched += r.To - r.From
+		}
+	}
+	if 8*touched >= 7*all {
+		runs = nil
+	}
+	return tree.Part{Chunk: p.Chunk, Runs: runs}
 }
 
-func (b *bundler) add(i int) error {
-	c := b.t.chunks[i]
-	if c.Hole() || b.bundled[c.Digest] {
-		return nil
-	}
-	b.bundled[c.Digest] = true
-	stored, err := b.t.s.Object(c.Digest)
-	if err == nil {
-		_, err = object.Decode(nil, c.Digest, c.Size, stored)
-	}
+// bundleSizes are those of the contents of a profile's first bundles, the last one
+// of all that follow. A start runs on what it has: the first is soon there, and the
+// connections that bring the others speed up meanwhile.
+var bundleSizes = []int{1 << 20, 2 << 20, 4 << 20}
+
+// bundler rows up parts of chunks.
+type bundler struct {
+	w    *Writer
+	t    *Tree
+	p    *tree.Profile
+	open tree.Bundle
+	row  []byte
+}
+
+func (b *bundler) add(part tree.Part) error {
+	c := b.t.chunks[part.Chunk]
+	content, err := b.t.s.Content(c.Digest, c.Size)
 	if err != nil {
-		return damage("tree "+b.t.digest.Short(), fmt.Errorf("chunk %d: %w", i, err))
+		return damage("tree "+b.t.digest.Short(), fmt.Errorf("chunk %d: %w", part.Chunk, err))
 	}
-	if len(b.row)+len(stored) > tree.MaxBundle {
+	full := bundleSizes[min(len(b.p.Bundles), len(bundleSizes)-1)]
+	if len(b.row) > 0 && len(b.row)+int(part.Size(c.Size)) > full {
 		if err := b.flush(); err != nil {
 			return err
 		}
 	}
-	b.row = append(b.row, stored...)
-	b.open.Stored = append(b.open.Stored, len(stored))
-	b.open.Chunks = append(b.open.Chunks, i)
+	b.row = object.AppendSlice(b.row, content, part.Slice(c.Size))
+	b.open.Parts++
 	return nil
 }
 
@@ -133,11 +152,11 @@ func (b *bundler) flush() error {
 	if len(b.row) == 0 {
 		return nil
 	}
-	d, _, err := b.w.Put(b.row)
+	d, err := b.w.putDense(b.row)
 	if err != nil {
 		return err
 	}
-	b.open.Digest = d
+	b.open.Digest, b.open.Size = d, int64(len(b.row))
 	b.p.Bundles = append(b.p.Bundles, b.open)
 	b.open, b.row = tree.Bundle{}, b.row[:0]
 	return nil

@@ -359,18 +359,32 @@ func (v *verifier) profile(d object.Digest, name string) error {
 	if err != nil {
 		return err
 	}
-	for i, b := range p.Bundles {
-		row, err := v.s.Content(b.Digest, b.Size())
-		if err != nil {
-			return fmt.Errorf("bundle %d: %w", i, err)
+	if err := p.Check(len(t.chunks), func(i int) (int64, bool, error) { return t.chunks[i].Size, t.chunks[i].Hole(), nil }); err != nil {
+		return err
+	}
+	var first error
+	p.InBundles(func(i int, b tree.Bundle, parts []tree.Part) bool {
+		first = t.checkBundle(b, parts)
+		if first != nil {
+			first = fmt.Errorf("bundle %d: %w", i, first)
 		}
-		for j, n := range b.Stored {
-			c := t.chunks[b.Chunks[j]]
-			if _, err := object.Decode(nil, c.Digest, c.Size, row[:n]); err != nil {
-				return fmt.Errorf("bundle %d, chunk %d: %w", i, b.Chunks[j], err)
-			}
-			row = row[n:]
+		return first == nil
+	})
+	return first
+}
+
+func (t *Tree) checkBundle(b tree.Bundle, parts []tree.Part) error {
+	row, err := t.s.Content(b.Digest, b.Size)
+	if err != nil {
+		return err
+	}
+	for _, part := range parts {
+		c := t.chunks[part.Chunk]
+		n := part.Size(c.Size)
+		if err := object.OpenSlice(c.Digest, c.Size, part.Slice(c.Size), row[:n], func(int64, []byte) {}); err != nil {
+			return fmt.Errorf("chunk %d: %w", part.Chunk, err)
 		}
+		row = row[n:]
 	}
 	return nil
 }

@@ -132,6 +132,16 @@ func (w *Writer) Put(content []byte) (d object.Digest, written int64, err error)
 	return d, written, err
 }
 
+// putDense is Put for what is made once and fetched often.
+func (w *Writer) putDense(content []byte) (object.Digest, error) {
+	d := object.Sum(content)
+	if _, ok, err := w.Has(d); ok || err != nil {
+		return d, err
+	}
+	_, err := w.PutStored(d, object.EncodeDense(nil, content))
+	return d, err
+}
+
 // stored holds buffers for stored forms.
 var stored = sync.Pool{New: func() any { return new([]byte) }}
 

@@ -67,9 +67,9 @@ follows the profile needs few requests. Without FILE the tree's profiles are lis
 				if err != nil {
 					return err
 				}
-				row := profileRow{Name: n, Tree: r.Tree.String(), Chunks: len(p.Chunks), Bundles: len(p.Bundles), Time: rec.Time}
+				row := profileRow{Name: n, Tree: r.Tree.String(), Chunks: len(p.Parts), Bundles: len(p.Bundles), Time: rec.Time}
 				for _, b := range p.Bundles {
-					row.Bytes += b.Size()
+					row.Bytes += b.Size
 				}
 				rows = append(rows, row)
 			}

@@ -445,6 +445,7 @@ func (c *Cache) Close() error {
 		t.saveRecency()
 		t.imageMu.Lock()
 		t.gone = true
+		t.dropPartsLocked() // nothing on disk speaks of them
 		if im := t.image.Swap(nil); im != nil {
 			err = errors.Join(err, im.close())
 		}

@@ -9,6 +9,8 @@
 //     cache was opened, and its sums are in memory.
 //   - sums: CRC-32C (RFC 3720, appendix B.4) of each 4 KiB block of the image
 //     file, as far as the chunk reaches into it.
+//   - part: what is here of a chunk that is not present: some blocks, which a bundle
+//     has brought. Nothing on disk speaks of it; it goes when the cache is closed.
 //   - flight: one chunk on its way into memory, whoever asked for it.
 //   - kept: written into the image file. What quota, floor or a full disk do not
 //     let in is passed through: readers get it from memory all the same.
@@ -54,7 +56,7 @@
 //
 // # Memory
 //
-// A present chunk takes about 90 bytes and, once verified, 4 bytes for each
+// A known chunk takes about 100 bytes and, once verified, 4 bytes for each
 // block: some 0.15 % of what is cached. Chunks on their way are bounded by
 // [Options.Window] and by the number of readers.
 //
@@ -69,7 +71,7 @@
 //	Tree.imageMu        R: who writes chunks, W: who punches or replaces files
 //	flights.mu          what is on its way
 //	image.accounting    what its files take
-//	index.mu, volume.mu, Cache.pinMu, Tree.loadMu, streams.mu, Recorder.mu,
+//	index.mu, volume.mu, expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, Recorder.mu,
 //	slowest.mu          leaves: nothing is locked under them
 //
 // The image files of two trees are locked at the same time only by who shares

@@ -98,7 +98,7 @@ func (c *Cache) evictChunk(v victim) (freed int64, ok bool) {
 		return 0, false
 	}
 	held := im.allocated()
-	if !t.discardAnyLocked(v.pg, v.i) {
+	if !t.discardAnyLocked(v.pg, v.i) && !t.dropPartLocked(v.pg, v.i, v.pg.part[v.i].Load()) {
 		return 0, false
 	}
 	c.evicted.Add(1)
@@ -115,10 +115,12 @@ func (c *Cache) findVictims() {
 	total := 0
 	each := func(visit func(victim)) {
 		for _, t := range c.all() {
-			if !t.evictable() || t.kept.Load() == 0 {
+			if !t.evictable() || t.kept.Load() == 0 && t.parts.Load() == 0 {
 				continue
 			}
-			t.eachPresent(func(pg *page, i int) { visit(victim{t, pg, i, pg.used[i].Load()}) })
+			one := func(pg *page, i int) { visit(victim{t, pg, i, pg.used[i].Load()}) }
+			t.eachPresent(one)
+			t.eachPart(one)
 		}
 	}
 	each(func(v victim) { oldest, newest = min(oldest, v.used), max(newest, v.used) })
@@ -148,7 +150,7 @@ func (c *Cache) findVictims() {
 func (c *Cache) removeEmpty() bool {
 	any := false
 	for _, t := range c.all() {
-		if t.kept.Load() == 0 && t.evictable() && c.remove(t, false) == nil {
+		if t.kept.Load() == 0 && t.parts.Load() == 0 && t.evictable() && c.remove(t, false) == nil {
 			any = true
 		}
 	}
@@ -196,6 +198,7 @@ func (c *Cache) takeOut(t *Tree, whole bool) (trash []string, err error) {
 		t.count(pg, i, -1)
 		c.index.remove(t, pg.first+i, pg.digests[i])
 	})
+	t.eachPart(t.forgetPart)
 	if name := c.trashName(t.digest.String()); os.Rename(t.dir, name) == nil {
 		trash = append(trash, name)
 	}

@@ -128,7 +128,7 @@ func (t *Tree) shared(chunk, step int, limit int64) bool {
 		if step < 0 && pg.offs[i+1] <= limit || step > 0 && pg.offs[i] >= limit {
 			return false
 		}
-		if pg.present(i) {
+		if pg.present(i) || pg.part[i].Load() != nil {
 			return true
 		}
 	}
@@ -221,6 +221,7 @@ func (t *Tree) write(pg *page, i int, content []byte, from target) error {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
 	if !pg.present(i) && t.image.Load() == im {
+		t.forgetPart(pg, i)
 		from, to := t.punchable(pg, i)
 		err = errors.Join(err, im.punch(from, to))
 		im.account()
@@ -249,6 +250,7 @@ func (t *Tree) writeLocked(pg *page, i int, content []byte, from target, s *sums
 	if pg.state[i].CompareAndSwap(nil, s) {
 		t.count(pg, i, 1)
 	}
+	t.forgetPart(pg, i)
 	return nil
 }
 
@@ -291,6 +293,7 @@ func (t *Tree) discardLocked(pg *page, i int, seen *sums) bool {
 	}
 	t.count(pg, i, -1)
 	t.c.index.remove(t, pg.first+i, pg.digests[i])
+	t.forgetPart(pg, i)
 	// If either fails the chunk is still no longer believed, and it is hashed
 	// before it is after the next opening.
 	err := im.mark(pg.first+i, 0)

@@ -26,6 +26,10 @@ type page struct {
 	// for writing; changes between the others need no lock.
 	state []atomic.Pointer[sums]
 	used  []atomic.Uint64 // generation of the last use
+	// part of each chunk, nil for those that are present or not here at all. It
+	// becomes non-nil under imageMu for reading; blocks are punched under imageMu for
+	// writing, after it became nil.
+	part []atomic.Pointer[part]
 }
 
 // sums are the CRC-32C of the blocks of a verified chunk: the first one of what
@@ -45,6 +49,7 @@ func newPage(first int, start int64, chunks []tree.Chunk) *page {
 		offs:    tree.Offsets(start, chunks),
 		state:   make([]atomic.Pointer[sums], len(chunks)),
 		used:    make([]atomic.Uint64, len(chunks)),
+		part:    make([]atomic.Pointer[part], len(chunks)),
 	}
 	for i, c := range chunks {
 		p.digests[i] = c.Digest
@@ -63,13 +68,19 @@ func (p *page) at(off int64) int {
 
 // sumUp returns the sums of a chunk with this content.
 func (p *page) sumUp(i int, content []byte) *sums {
-	s := &sums{make([]uint32, 0, len(content)/block+2)}
-	for at := p.offs[i]; len(content) > 0; {
-		n := min(int64(len(content)), block-at%block)
-		s.crc = append(s.crc, crc32.Checksum(content[:n], castagnoli))
-		content, at = content[n:], at+n
+	return &sums{sumBlocks(p.offs[i], content)}
+}
+
+// sumBlocks returns the CRC-32C of each block of b, which begins at the given place
+// of the image.
+func sumBlocks(at int64, b []byte) []uint32 {
+	crc := make([]uint32, 0, len(b)/block+2)
+	for len(b) > 0 {
+		n := min(int64(len(b)), block-at%block)
+		crc = append(crc, crc32.Checksum(b[:n], castagnoli))
+		b, at = b[n:], at+n
 	}
-	return s
+	return crc
 }
 
 // fits tells whether b, bytes of chunk i that begin at off, agrees with its sums.

@@ -248,6 +248,7 @@ func (t *Tree) moveFiles(k pinKind) error {
 		t.count(pg, i, -1)
 		t.c.index.remove(t, pg.first+i, pg.digests[i])
 	})
+	t.eachPart(t.forgetPart)
 	return nil
 }
 
@@ -326,6 +327,7 @@ func (c *Cache) Drop(d object.Digest) error {
 		return &BusyError{d, "was pinned or mounted meanwhile", "try again"}
 	}
 	t.eachPresent(func(pg *page, i int) { t.discardAnyLocked(pg, i) })
+	t.dropPartsLocked()
 	return nil
 }
 

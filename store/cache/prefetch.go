@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,34 +14,22 @@ import (
 )
 
 // Prefetch fetches what a profile names, in its order, with at most rate bytes of
-// the image, or of a bundle, per second; 0 sets no bound. Bundles go first, each with one
-// request and several at once, those first that readers wait for; one of which most
-// chunks are here already is not fetched, what lacks comes singly. Each chunk is verified by its own digest: a
-// profile can waste time, and nothing else.
+// the image, or of a bundle, per second; 0 sets no bound. Bundles go first, each
+// with one request and several at once, those first that readers wait for; one of
+// which most is here already is not fetched, what lacks comes singly, and whole.
+// Everything is verified by the digests of its chunks: a profile can waste time, and
+// nothing else.
 func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error {
-	if err := t.checkProfile(p); err != nil {
+	if p.Tree != t.digest {
+		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
+	}
+	if err := p.CheckChunks(t.manifest.Chunks()); err != nil {
 		return err
 	}
 	c := t.newCrowd(ctx, prefetch)
 	// The cache waits for promised chunks when it is closed: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
 	return c.wait(t.prefetchAll(c, p, limiter(rate)))
-}
-
-func (t *Tree) checkProfile(p *tree.Profile) error {
-	if p.Tree != t.digest {
-		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
-	}
-	total := t.manifest.Chunks()
-	outside := func(i int) bool { return i < 0 || i >= total }
-	bad := slices.ContainsFunc(p.Chunks, outside)
-	for _, b := range p.Bundles {
-		bad = bad || slices.ContainsFunc(b.Chunks, outside) || len(b.Stored) != len(b.Chunks) || b.Size() > tree.MaxBundle
-	}
-	if bad {
-		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it does not fit a tree of %d chunks", total)}
-	}
-	return nil
 }
 
 func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
@@ -53,7 +40,17 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
 	if err := t.loadPages(c, p); err != nil {
 		return err
 	}
-	bundles, err := c.promise(p.Bundles, begun)
+	err := p.Check(t.manifest.Chunks(), func(chunk int) (int64, bool, error) {
+		pg, err := t.pageOf(c.ctx, chunk)
+		if err != nil {
+			return 0, false, err
+		}
+		return pg.size(chunk - pg.first), pg.hole(chunk - pg.first), nil
+	})
+	if err != nil {
+		return err
+	}
+	bundles, err := c.promise(p, begun)
 	if err != nil {
 		return err
 	}
@@ -63,12 +60,32 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
 			return err
 		}
 	}
-	for _, chunk := range p.Chunks {
-		pg, err := t.pageOf(c.ctx, chunk)
+	// A part that a bundle did not bring can only be had with all of its chunk. So
+	// the bundles must have come before that is known.
+	if err := c.addRest(p, l, func(part tree.Part) bool { return part.Whole() }); err != nil {
+		return err
+	}
+	for _, b := range bundles {
+		select {
+		case <-b.done:
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
+	}
+	return c.addRest(p, l, func(part tree.Part) bool { return !part.Whole() })
+}
+
+// addRest asks for the chunks of those parts that are not here.
+func (c *crowd) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) bool) error {
+	for _, part := range p.Parts {
+		if !which(part) {
+			continue
+		}
+		pg, err := c.t.pageOf(c.ctx, part.Chunk)
 		if err != nil {
 			return err
 		}
-		if i := chunk - pg.first; !pg.hole(i) && !pg.present(i) {
+		if i := part.Chunk - pg.first; !pg.hole(i) && !c.t.hasPart(pg, i, part) {
 			if err := c.add(pg, i, l); err != nil {
 				return err
 			}
@@ -99,25 +116,29 @@ func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
 			}
 		})
 	}
-	for _, b := range p.Bundles {
-		for _, chunk := range b.Chunks {
-			ask(chunk)
-		}
-	}
-	for _, chunk := range p.Chunks {
-		ask(chunk)
+	for _, part := range p.Parts {
+		ask(part.Chunk)
 	}
 	pages.Wait()
 	return context.Cause(c.ctx)
 }
 
-// bundle is a bundle on its way, with the flights that it brings.
+// bundle is a bundle on its way, with what it brings: flights of whole chunks, and
+// parts of others.
 type bundle struct {
 	tree.Bundle
+	slices  []slice
 	flights map[int]*flight // by place in the bundle
+	parts   map[int]bool    // by place in the bundle
 	job     *job
 	early   *early        // nil where it is not on its way yet
 	done    chan struct{} // closed when the flights have what it had for them
+}
+
+// slice is a part of a chunk in a bundle.
+type slice struct {
+	target
+	part tree.Part
 }
 
 // early is the content of a bundle whose fetch began before it was known what the
@@ -131,14 +152,13 @@ type early struct {
 // fetchEarly begins to fetch the first bundles while the index pages come, in an
 // empty cache only: in another one the pages may tell that a bundle is not wanted.
 func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
-	// The chunk that a mount reads first may be here.
-	if c.t.c.chunks.Load() > 1 {
+	if c.t.c.chunks.Load() > 0 {
 		return nil
 	}
 	begun := map[object.Digest]*early{}
 	var bytes int64
 	for _, b := range list {
-		if bytes += b.Size(); bytes > c.t.c.o.Window {
+		if bytes += b.Size; bytes > c.t.c.o.Window {
 			break
 		}
 		if begun[b.Digest] != nil {
@@ -149,7 +169,7 @@ func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 		u := c.t.use()
 		c.wg.Go(func() {
 			defer close(e.done)
-			e.content, e.err = u.fetch(b.Digest, b.Size())
+			e.content, e.err = u.fetch(b.Digest, b.Size)
 		})
 	}
 	return begun
@@ -159,7 +179,7 @@ func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 func (b *bundle) fetch(u use) ([]byte, error) {
 	e := b.early
 	if e == nil {
-		return u.fetch(b.Digest, b.Size())
+		return u.fetch(b.Digest, b.Size)
 	}
 	b.early = nil // its memory is free when the content has been given away
 	select {
@@ -170,34 +190,39 @@ func (b *bundle) fetch(u use) ([]byte, error) {
 	}
 }
 
-// promise makes flights for all chunks that bundles will bring, before any of
-// those is fetched. Who wants such a chunk waits for its bundle, which goes first
-// then, and does not fetch the chunk besides.
-func (c *crowd) promise(list []tree.Bundle, begun map[object.Digest]*early) ([]*bundle, error) {
-	var bundles []*bundle
-	for _, one := range list {
-		chunks := make([]target, len(one.Chunks))
-		near := make([]bool, len(chunks))
-		for n, chunk := range one.Chunks {
-			pg, err := c.t.pageOf(c.ctx, chunk)
-			if err != nil {
-				c.abandon(bundles)
-				return nil, err
+// promise makes known what bundles will bring, before any of those is fetched: whole
+// chunks by flights, parts as expected. Who wants such a thing waits for its bundle,
+// which goes first then, and does not fetch the chunk besides.
+func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early) (bundles []*bundle, err error) {
+	p.InBundles(func(_ int, one tree.Bundle, parts []tree.Part) bool {
+		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]bool{}}
+		for _, part := range parts {
+			var pg *page
+			if pg, err = c.t.pageOf(c.ctx, part.Chunk); err != nil {
+				return false
 			}
-			chunks[n] = target{c.t, pg, chunk - pg.first}
-			near[n] = c.t.near(pg, chunk-pg.first)
+			b.slices = append(b.slices, slice{target{c.t, pg, part.Chunk - pg.first}, part})
 		}
-		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{})}
 		delete(begun, one.Digest)
-		b.job = &job{priority: promised, cost: b.Size(), several: true, run: func() {
-			defer close(b.done)
-			c.runBundle(b)
-		}}
-		if b.flights = c.t.boardBundle(chunks, near, b.job, c.before); b.flights != nil {
+		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
+		if c.t.boardBundle(b, c.before) {
 			bundles = append(bundles, b)
 		}
+		return true
+	})
+	if err != nil {
+		c.abandon(bundles)
 	}
-	return bundles, nil
+	return bundles, err
+}
+
+// end lets those go that wait for a bundle: what it had for them is here.
+func (b *bundle) end() {
+	for n := range b.parts {
+		to := b.slices[n]
+		to.t.expected.remove(to.part.Chunk, b)
+	}
+	close(b.done)
 }
 
 // addBundle has a bundle fetched when there is a place. A reader may have had it
@@ -208,7 +233,7 @@ func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}
-	if err := pace(c.ctx, l, b.Size()); err != nil {
+	if err := pace(c.ctx, l, b.Size); err != nil {
 		<-c.places
 		return err
 	}
@@ -234,13 +259,14 @@ func (c *crowd) abandon(bundles []*bundle) {
 		if b.job.priority == promised {
 			b.job.started = true
 			fl.backOut(b.flights)
-			close(b.done)
+			b.end()
 		}
 	}
 }
 
-// runBundle fetches a bundle and gives its chunks to those that want them.
+// runBundle fetches a bundle and gives what it has to those that want it.
 func (c *crowd) runBundle(b *bundle) {
+	defer b.end()
 	fl := c.t.c.flights
 	backOut := func(fs map[int]*flight) {
 		fl.mu.Lock()
@@ -260,78 +286,118 @@ func (c *crowd) runBundle(b *bundle) {
 		backOut(b.flights)
 		return
 	}
-	var size int64
-	for _, f := range b.flights {
-		size += f.size
-	}
-	c.t.stats.fetched(b.Chunks[0], size, time.Since(start))
-	for n, stored := range b.Stored {
-		frame := content[:stored]
-		content = content[stored:]
+	c.t.stats.fetched(b.slices[0].part.Chunk, b.Size, time.Since(start))
+	for n, to := range b.slices {
+		length := int64(0)
+		if !to.pg.hole(to.i) {
+			length = to.part.Size(to.pg.size(to.i))
+		}
+		one := content[:length]
+		content = content[length:]
 		f := b.flights[n]
-		if f == nil {
+		if f == nil && !b.parts[n] {
 			continue
 		}
-		buf := buffers.get(f.size)
-		if _, err := object.Decode(buf[:0], f.digest, f.size, frame); err != nil {
-			buffers.put(buf)
+		if err := c.deliver(to, f, one); err != nil {
 			c.t.stats.failed.Add(1)
-			backOut(map[int]*flight{n: f})
-			continue
+			if f != nil {
+				backOut(map[int]*flight{n: f})
+			}
 		}
-		f.pooled = true
-		f.finish(buf, nil)
 	}
 }
 
-// boardBundle makes flights for those chunks of a bundle that lack and are not on
-// their way, by their place in the bundle, or returns nil where that is not worth
-// a fetch of the bundle. near tells which may be had without one. A fetch of one
-// chunk that waits for its turn is taken over.
-func (t *Tree) boardBundle(chunks []target, near []bool, j *job, before uint64) map[int]*flight {
+// deliver verifies a slice and keeps what is in it, or gives it to a flight.
+func (c *crowd) deliver(to slice, f *flight, content []byte) error {
+	size := to.pg.size(to.i)
+	var pieces []piece
+	err := object.OpenSlice(to.pg.digests[to.i], size, to.part.Slice(size), content, func(off int64, data []byte) {
+		pieces = append(pieces, piece{off, data})
+	})
+	switch {
+	case err != nil:
+		return err
+	case f == nil:
+		c.t.keepPart(to.pg, to.i, pieces, c.before)
+	default:
+		// A flight has memory of its own: the bundle's may be large.
+		buf := buffers.get(f.size)
+		copy(buf, content)
+		f.pooled = true
+		f.finish(buf, nil)
+	}
+	return nil
+}
+
+// hasPart tells whether what a part names is here.
+func (t *Tree) hasPart(pg *page, i int, part tree.Part) bool {
+	if pg.present(i) || part.Whole() {
+		return pg.present(i)
+	}
+	q := pg.part[i].Load()
+	if q == nil {
+		return false
+	}
+	for _, r := range part.Runs {
+		at, end := wholeBlocks(pg, i, int64(r.From)*object.LeafSize, min(int64(r.To)*object.LeafSize, pg.size(i)))
+		if at < end && !q.has(pg, i, at, end-at) {
+			return false
+		}
+	}
+	return true
+}
+
+// boardBundle makes flights for those whole chunks of a bundle that lack and are not
+// on their way, and has parts of the others expected. It tells whether the bundle is
+// worth a fetch. A fetch of one chunk that waits for its turn is taken over.
+func (t *Tree) boardBundle(b *bundle, before uint64) bool {
 	fl := t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	if fl.closed {
-		return nil
+		return false
 	}
 	lack := 0
 	var places []int
-	for n, to := range chunks {
-		if to.pg.hole(to.i) || to.pg.present(to.i) {
+	for n, to := range b.slices {
+		if to.pg.hole(to.i) || t.hasPart(to.pg, to.i, to.part) || !to.part.Whole() && t.c.o.VerifyAlways {
 			continue
 		}
-		if f := fl.m[to.pg.digests[to.i]]; f == nil || f.job != nil && !f.job.started && !f.job.several {
+		if f := fl.m[to.pg.digests[to.i]]; f == nil || to.part.Whole() && f.job != nil && !f.job.started && !f.job.several {
 			places = append(places, n)
-			if !near[n] {
+			if !t.near(to.pg, to.i) {
 				lack++
 			}
 		}
 	}
-	if 2*lack <= len(chunks) {
-		return nil
+	if 2*lack <= len(b.slices) {
+		return false
 	}
-	fs := map[int]*flight{}
 	wanted := promised
 	for _, n := range places {
-		to := chunks[n]
+		to := b.slices[n]
+		if !to.part.Whole() {
+			b.parts[n] = true
+			t.expected.add(to.part.Chunk, to.part.Runs, b)
+			continue
+		}
 		f := fl.m[to.pg.digests[to.i]]
 		switch {
 		case f == nil:
 			f = t.newFlight(to.pg, to.i, before)
 			f.wanted = background
 			fl.m[f.digest] = f
-		case f.job == j:
+		case f.job == b.job:
 			continue // a bundle has it twice
 		default:
 			f.job.started = true // the scheduler passes it over
 			wanted = min(wanted, f.wanted)
 		}
-		f.job = j
-		fs[n] = f
+		f.job = b.job
+		b.flights[n] = f
 	}
-	fl.promote(j, wanted)
-	return fs
+	fl.promote(b.job, wanted)
+	return true
 }
 
 // backOut has flights that a bundle can't serve fetched singly, as far as somebody

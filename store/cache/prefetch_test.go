@@ -16,17 +16,30 @@ import (
 	"premix/store/tree"
 )
 
-// bundle makes the bundle of some chunks, as publishing a profile does.
-func (w *world) bundle(s sample, chunks ...int) tree.Bundle {
-	var b tree.Bundle
-	var content []byte
+// whole are parts that are all of their chunks.
+func whole(chunks ...int) []tree.Part {
+	var parts []tree.Part
 	for _, i := range chunks {
-		n := len(content)
-		content = object.Encode(content, w.contents[s.chunks[i].Digest])
-		b.Chunks, b.Stored = append(b.Chunks, i), append(b.Stored, len(content)-n)
+		parts = append(parts, tree.Part{Chunk: i})
 	}
-	b.Digest = w.add(content)
-	return b
+	return parts
+}
+
+// profile makes a profile of rows of parts, each of which is a bundle, and of the
+// rest, which is in none.
+func (w *world) profile(s sample, rest []tree.Part, rows ...[]tree.Part) *tree.Profile {
+	p := &tree.Profile{Tree: s.digest}
+	for _, row := range rows {
+		var content []byte
+		for _, part := range row {
+			c := s.chunks[part.Chunk]
+			content = object.AppendSlice(content, w.contents[c.Digest], part.Slice(c.Size))
+		}
+		p.Parts = append(p.Parts, row...)
+		p.Bundles = append(p.Bundles, tree.Bundle{Digest: w.add(content), Size: int64(len(content)), Parts: len(row)})
+	}
+	p.Parts = append(p.Parts, rest...)
+	return p
 }
 
 func presentChunk(tr *Tree, i int) bool {
@@ -37,11 +50,7 @@ func presentChunk(tr *Tree, i int) bool {
 func TestPrefetchByBundles(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 80, chunks: 60, mean: 9000, page: 16})
-	p := &tree.Profile{
-		Tree:    s.digest,
-		Chunks:  []int{50, 3, 17, 18, 19, 44, 5, 6, 7, 30, 31},
-		Bundles: []tree.Bundle{w.bundle(s, 50, 3, 17), w.bundle(s, 18, 19, 44), w.bundle(s, 5, 6, 7)},
-	}
+	p := w.profile(s, whole(30, 31), whole(50, 3, 17), whole(18, 19, 44), whole(5, 6, 7))
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	// Most of the last bundle is here: only the rest of it is fetched.
@@ -55,7 +64,7 @@ func TestPrefetchByBundles(t *testing.T) {
 	if n := w.requests.Load() - before; n > 2+3+3 {
 		t.Errorf("%d requests", n)
 	}
-	for _, i := range p.Chunks {
+	for _, i := range p.Chunks() {
 		if !presentChunk(tr, i) {
 			t.Errorf("chunk %d is not here", i)
 		}
@@ -64,7 +73,7 @@ func TestPrefetchByBundles(t *testing.T) {
 		t.Errorf("a bundle of which one chunk lacked was fetched %d times", n)
 	}
 	before = w.requests.Load()
-	for _, i := range p.Chunks {
+	for _, i := range p.Chunks() {
 		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
 	}
 	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
@@ -79,11 +88,11 @@ func TestPrefetchByBundles(t *testing.T) {
 func TestBadBundles(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 81, chunks: 60, mean: 9000, page: 4096})
-	swapped := w.bundle(s, 10, 11, 12)
-	swapped.Chunks = []int{10, 40, 12}
-	gone := w.bundle(s, 20, 21)
-	delete(w.contents, gone.Digest)
-	p := &tree.Profile{Tree: s.digest, Chunks: []int{10, 40, 12, 20, 21}, Bundles: []tree.Bundle{swapped, gone}}
+	p := w.profile(s, nil, whole(10, 11, 12), whole(20, 21))
+	wrong := bytes.Clone(w.contents[p.Bundles[0].Digest])
+	wrong[s.chunks[10].Size] ^= 1 // in chunk 11
+	p.Bundles[0].Digest = w.add(wrong)
+	delete(w.contents, p.Bundles[1].Digest)
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
@@ -94,10 +103,12 @@ func TestBadBundles(t *testing.T) {
 		t.Errorf("%d failures were counted", n)
 	}
 	for name, bad := range map[string]*tree.Profile{
-		"of another tree":   {Tree: object.Sum(nil), Chunks: []int{1}},
-		"beyond the tree":   {Tree: s.digest, Chunks: []int{60}},
-		"a bundle too long": {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Stored: []int{tree.MaxBundle + 1}, Chunks: []int{1}}}},
-		"lengths that lack": {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Chunks: []int{1}}}},
+		"of another tree":   {Tree: object.Sum(nil), Parts: whole(1)},
+		"beyond the tree":   {Tree: s.digest, Parts: whole(60)},
+		"beyond a chunk":    {Tree: s.digest, Parts: []tree.Part{{Chunk: 1, Runs: []object.Run{{From: 0, To: 4000}}}}},
+		"a bundle too long": {Tree: s.digest, Parts: whole(1), Bundles: []tree.Bundle{{Digest: object.Sum(nil), Size: tree.MaxBundle + 1, Parts: 1}}},
+		"another length":    {Tree: s.digest, Parts: whole(1), Bundles: []tree.Bundle{{Digest: object.Sum(nil), Size: s.chunks[1].Size + 1, Parts: 1}}},
+		"parts that lack":   {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Size: 1, Parts: 1}}},
 	} {
 		if err := tr.Prefetch(t.Context(), bad, 0); !tree.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
@@ -118,8 +129,7 @@ func TestBadBundles(t *testing.T) {
 func TestReadersMoveABundleForward(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 83, chunks: 30, mean: 9000, page: 4096})
-	p := &tree.Profile{Tree: s.digest, Chunks: []int{4, 5, 6, 7, 8, 9, 20, 21}}
-	p.Bundles = []tree.Bundle{w.bundle(s, 4, 5, 6), w.bundle(s, 7, 8, 9), w.bundle(s, 20, 21)}
+	p := w.profile(s, nil, whole(4, 5, 6), whole(7, 8, 9), whole(20, 21))
 	c := openCache(t, t.TempDir(), Options{Fetches: 2})
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
@@ -136,7 +146,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	errs := make(chan error)
 	go func() {
 		cr := tr.newCrowd(ctx, prefetch)
-		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size()))
+		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
 		errs <- cr.wait(tr.prefetchAll(cr, p, l))
 	}()
 	<-begun
@@ -154,7 +164,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 			t.Errorf("bundle %d was fetched %d times, not %d", n, got, want)
 		}
 	}
-	for _, i := range p.Chunks[3:] {
+	for _, i := range p.Chunks()[3:] {
 		if n := w.asked[s.chunks[i].Digest]; n != 0 {
 			t.Errorf("chunk %d was fetched singly", i)
 		}
@@ -167,11 +177,10 @@ func TestReadersMoveABundleForward(t *testing.T) {
 func TestBundlesBeforePages(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 84, chunks: 60, mean: 9000, page: 20})
-	p := &tree.Profile{Tree: s.digest, Chunks: []int{21, 22, 45, 46}, Bundles: []tree.Bundle{w.bundle(s, 21, 22), w.bundle(s, 45, 46)}}
+	p := w.profile(s, nil, whole(21, 22), whole(45, 46))
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	mustRead(t, tr, s, 0, 1)
-	settle(t, c)
+	waitFor(t, "the first index page", func() bool { return tr.pages[0].Load() != nil })
 	page := tr.Manifest().Pages[2].Digest
 	asked := make(chan struct{}, len(p.Bundles))
 	w.gate = func(d object.Digest) {
@@ -192,7 +201,7 @@ func TestBundlesBeforePages(t *testing.T) {
 			t.Errorf("a bundle was fetched %d times", n)
 		}
 	}
-	for _, i := range p.Chunks {
+	for _, i := range p.Chunks() {
 		if n := w.asked[s.chunks[i].Digest]; n != 0 || !presentChunk(tr, i) {
 			t.Errorf("chunk %d: fetched singly %d times, here: %t", i, n, presentChunk(tr, i))
 		}
@@ -204,20 +213,20 @@ func TestBundlesBeforePages(t *testing.T) {
 func TestReadersWaitForABundle(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 82, chunks: 30, mean: 9000, page: 4096})
-	b := w.bundle(s, 4, 5, 6, 7)
+	p := w.profile(s, nil, whole(4, 5, 6, 7))
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	mustRead(t, tr, s, 0, 1)
 	begun, open := make(chan struct{}), make(chan struct{})
 	w.gate = func(d object.Digest) {
-		if d == b.Digest {
+		if d == p.Bundles[0].Digest {
 			close(begun)
 			<-open
 		}
 	}
 	errs := make(chan error)
 	go func() {
-		errs <- tr.Prefetch(t.Context(), &tree.Profile{Tree: s.digest, Chunks: b.Chunks, Bundles: []tree.Bundle{b}}, 0)
+		errs <- tr.Prefetch(t.Context(), p, 0)
 	}()
 	<-begun
 	read := make(chan struct{})

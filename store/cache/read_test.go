@@ -90,7 +90,7 @@ func TestRandomReadFetchesItsChunk(t *testing.T) {
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
 	r := rand.New(rand.NewPCG(1, 1))
-	touched := map[object.Digest]bool{s.chunks[0].Digest: true} // every mount reads it
+	touched := map[object.Digest]bool{}
 	settle(t, c)
 	for range 300 {
 		off := r.Int64N(int64(len(s.image))-4096) &^ 4095
@@ -279,8 +279,8 @@ func TestMetadataIsFetchedAhead(t *testing.T) {
 	s := w.publish(t, shape{seed: 12, chunks: 50, mean: 20_000, meta: 9, page: 5})
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	waitFor(t, "what a mount reads first", func() bool { return tr.Stats().PresentChunks > 0 })
-	if got := tr.Stats().PresentChunks; got != 1 {
+	waitFor(t, "the first index page", func() bool { return tr.pages[0].Load() != nil })
+	if got := tr.Stats().PresentChunks; got != 0 {
 		t.Errorf("%d chunks are here before anything was read", got)
 	}
 	tr.FetchMeta()
@@ -306,9 +306,17 @@ func TestRecord(t *testing.T) {
 	}
 	r.Stop()
 	mustRead(t, tr, s, s.offs[30], 1)
+	// One byte is noted as its block, within its chunk.
+	for _, part := range r.Profile().Parts {
+		start, size := s.offs[part.Chunk], s.chunks[part.Chunk].Size
+		to := object.Leaves(min(size, (start&^(block-1))+block-start))
+		if len(part.Runs) != 1 || part.Runs[0] != (object.Run{From: 0, To: to}) {
+			t.Errorf("chunk %d at %d: leaves %v, want 0 to %d", part.Chunk, start, part.Runs, to)
+		}
+	}
 	p := r.Profile()
-	if p.Tree != s.digest || !slices.Equal(p.Chunks, want) {
-		t.Errorf("%v, want %v", p.Chunks, want)
+	if p.Tree != s.digest || !slices.Equal(p.Chunks(), want) {
+		t.Errorf("%v, want %v", p.Chunks(), want)
 	}
 }
 

@@ -82,8 +82,19 @@ func (s *streams) saw(off, n, window int64) (from, to int64) {
 
 func abs(n int64) int64 { return max(n, -n) }
 
+// Guide says that a profile names what will be wanted: until done is called nothing
+// is fetched ahead of readers because they seem to go on in order. In a program that
+// is being started they seldom do.
+func (t *Tree) Guide() (done func()) {
+	t.guided.Add(1)
+	return sync.OnceFunc(func() { t.guided.Add(-1) })
+}
+
 // ahead asks for what a reader who reads at off will want next.
 func (t *Tree) ahead(off, n int64) {
+	if t.guided.Load() > 0 {
+		return
+	}
 	window := t.c.o.Window
 	// What is fetched ahead must be read before it is evicted again, or forgotten
 	// if it could not be kept.
@@ -119,7 +130,7 @@ func (t *Tree) askRange(from, to int64, p priority) {
 			return
 		}
 		for i := pg.at(from); i < len(pg.digests) && pg.offs[i] < to; i++ {
-			if !pg.hole(i) && !pg.present(i) {
+			if !pg.hole(i) && !pg.present(i) && pg.part[i].Load() == nil {
 				t.ask(pg, i, p)
 			}
 		}
@@ -139,21 +150,19 @@ const metaAhead = 32 << 20
 // FetchMeta fetches metadata of moderate size in the background. It is for a tree
 // of which no profile tells what its readers want.
 func (t *Tree) FetchMeta() {
-	if m := t.manifest.Meta; m > 0 && m < metaAhead {
-		t.fetchAhead(m)
+	if m := t.manifest.Meta; m > 0 && m < metaAhead && t.missing.Load() > 0 && t.use().fetcher != nil {
+		t.askRange(0, m, readahead)
 	}
 }
 
-// fetchFirst fetches what every mount reads first, with the index page that it is
-// in.
+// fetchFirst fetches the index page that every reader of the tree needs first. What
+// to fetch of the tree itself a profile may know better.
 func (t *Tree) fetchFirst() {
-	if t.manifest.Size > 0 {
-		t.fetchAhead(1)
+	u := t.use()
+	if len(t.pages) == 0 || t.pages[0].Load() != nil || u.fetcher == nil {
+		return
 	}
-}
-
-func (t *Tree) fetchAhead(to int64) {
-	if t.missing.Load() > 0 && t.use().fetcher != nil {
-		t.askRange(0, to, readahead)
-	}
+	go func() {
+		_, _ = t.page(u.ctx, 0) // whoever needs it is told what is wrong
+	}()
 }

@@ -1,24 +1,29 @@
 package cache
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 
+	"premix/store/object"
 	"premix/store/tree"
 )
 
-// Recorder notes in which order chunks are first touched.
+// Recorder notes in which order chunks are first touched, and which of their
+// leaves.
 type Recorder struct {
-	t     *Tree
-	mu    sync.Mutex
-	seen  []bool // by chunk
-	order []int
+	t       *Tree
+	mu      sync.Mutex
+	order   []int
+	touched map[int][]uint64 // by chunk: a bit for each leaf
+	leaves  int              // number of those
 }
 
-// Record begins to note which chunks are read, present or not, until Stop is
-// called. Readahead and prefetch don't count, nor do holes.
+// Record begins to note what is read, present or not, until Stop is called.
+// Readahead and prefetch don't count, nor do holes. Blocks are noted whole: they
+// are what the kernel reads.
 func (t *Tree) Record() *Recorder {
-	r := &Recorder{t: t, seen: make([]bool, t.manifest.Chunks())}
+	r := &Recorder{t: t, touched: map[int][]uint64{}}
 	for {
 		old := t.record.Load()
 		list := []*Recorder{r}
@@ -49,24 +54,60 @@ func (r *Recorder) Stop() {
 	}
 }
 
+// Touched returns how many leaves were noted so far.
+func (r *Recorder) Touched() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leaves
+}
+
 // Profile returns what was noted so far. It has no bundles.
 func (r *Recorder) Profile() *tree.Profile {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return &tree.Profile{Tree: r.t.digest, Chunks: slices.Clone(r.order)}
+	p := &tree.Profile{Tree: r.t.digest, Parts: make([]tree.Part, 0, len(r.order))}
+	for _, chunk := range r.order {
+		part := tree.Part{Chunk: chunk}
+		for k, word := range r.touched[chunk] {
+			for ; word != 0; word &= word - 1 {
+				leaf := 64*k + bits.TrailingZeros64(word)
+				if n := len(part.Runs); n > 0 && part.Runs[n-1].To == leaf {
+					part.Runs[n-1].To++
+				} else {
+					part.Runs = append(part.Runs, object.Run{From: leaf, To: leaf + 1})
+				}
+			}
+		}
+		p.Parts = append(p.Parts, part)
+	}
+	return p
 }
 
-func (t *Tree) recordTouch(chunk int) {
+// recordTouch notes that bytes of chunk i were read, which lie at off in the image.
+func (t *Tree) recordTouch(pg *page, i int, off, n int64) {
 	list := t.record.Load()
 	if list == nil {
 		return
 	}
+	from, to := leavesOf(pg, i, off, n)
 	for _, r := range *list {
-		r.mu.Lock()
-		if !r.seen[chunk] {
-			r.seen[chunk] = true
-			r.order = append(r.order, chunk)
+		r.note(pg.first+i, from, to, object.Leaves(pg.size(i)))
+	}
+}
+
+func (r *Recorder) note(chunk, from, to, all int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	set := r.touched[chunk]
+	if set == nil {
+		set = make([]uint64, (all+63)/64)
+		r.touched[chunk] = set
+		r.order = append(r.order, chunk)
+	}
+	for leaf := from; leaf < to; leaf++ {
+		if bit := uint64(1) << (leaf % 64); set[leaf/64]&bit == 0 {
+			set[leaf/64] |= bit
+			r.leaves++
 		}
-		r.mu.Unlock()
 	}
 }

@@ -14,6 +14,7 @@ const slowestKept = 8
 // counters are what happened to a tree since the cache was opened.
 type counters struct {
 	hits, misses        atomic.Int64 // chunks read
+	waits               atomic.Int64 // for bundles with parts, also of those who still wait
 	fetches, failed     atomic.Int64 // of objects
 	contentBytes        atomic.Int64 // fetched
 	copied, copiedBytes atomic.Int64 // chunks from other trees
@@ -66,6 +67,7 @@ type Stats struct {
 	Chunks        int64 `json:"chunks"`         // holes included
 	PresentChunks int64 `json:"present_chunks"` // known holes included
 	PresentBytes  int64 `json:"present_bytes"`  // known holes included
+	PartChunks    int64 `json:"part_chunks"`    // chunks of which a part is here that a profile named
 
 	Hits          int64       `json:"hits"`          // chunks read that were here
 	Misses        int64       `json:"misses"`        // chunks read that were waited for
@@ -88,7 +90,7 @@ func (t *Tree) Stats() Stats {
 	total := int64(t.manifest.Chunks())
 	s := Stats{
 		Size: t.manifest.Size, Chunks: total,
-		PresentChunks: total - t.missing.Load(), PresentBytes: t.present.Load() + t.holes.Load(),
+		PresentChunks: total - t.missing.Load(), PresentBytes: t.present.Load() + t.holes.Load(), PartChunks: t.parts.Load(),
 		Hits: n.hits.Load(), Misses: n.misses.Load(),
 		Fetches: n.fetches.Load(), FailedFetches: n.failed.Load(),
 		FetchedBytes: n.contentBytes.Load(),

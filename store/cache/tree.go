@@ -55,6 +55,9 @@ type Tree struct {
 	present  atomic.Int64        // bytes of present chunks
 	holes    atomic.Int64        // bytes of known holes
 	kept     atomic.Int64        // number of present chunks, without holes
+	parts    atomic.Int64        // chunks of which a part is here
+	guided   atomic.Int32        // see Guide
+	expected expected
 	record   atomic.Pointer[[]*Recorder]
 	streams  streams
 	stats    counters
@@ -105,8 +108,8 @@ func newTree(c *Cache, d object.Digest, m *tree.Manifest) *Tree {
 }
 
 // Tree opens a tree. What is not here of its manifest is fetched; a tree that is
-// in the cache needs no origin, and f may be nil then. What a mount reads first is
-// fetched in the background. An opened tree must be closed.
+// in the cache needs no origin, and f may be nil then. The index page that readers
+// need first is fetched in the background. An opened tree must be closed.
 //
 // Where a tree is opened several times, what is fetched is fetched with the
 // fetcher that was given last.
@@ -258,7 +261,7 @@ func (t *Tree) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 func (t *Tree) askAhead(pg *page, i int, end int64) int64 {
 	const most = 32
 	for n := 0; i < len(pg.digests) && pg.offs[i] < end && n < most; i, n = i+1, n+1 {
-		if !pg.hole(i) && !pg.present(i) {
+		if !t.comes(pg, i, pg.offs[i], min(end, pg.offs[i+1])-pg.offs[i]) {
 			t.ask(pg, i, demand)
 		}
 	}
@@ -271,8 +274,8 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 		clear(p)
 		return nil
 	}
-	t.recordTouch(pg.first + i)
-	missed := false
+	t.recordTouch(pg, i, off, int64(len(p)))
+	missed, waited := false, false
 	for try := 0; ; try++ {
 		if s := pg.state[i].Load(); s != nil && s != unverified && !t.c.o.VerifyAlways {
 			if t.readSummed(pg, i, s, p, off) {
@@ -285,6 +288,25 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			// Either the chunk has just been evicted, or the file is damaged. Having
 			// it hashed tells.
 			pg.state[i].CompareAndSwap(s, unverified)
+		}
+		if t.readPart(pg, i, p, off) {
+			if !missed {
+				t.stats.hits.Add(1)
+			}
+			return nil
+		}
+		if !waited {
+			var err error
+			if waited, err = t.await(ctx, pg, i, off, int64(len(p))); err != nil {
+				return err
+			}
+			if waited {
+				if !missed {
+					missed = true
+					t.stats.misses.Add(1)
+				}
+				continue
+			}
 		}
 		f := t.want(pg, i, demand)
 		if f == nil {

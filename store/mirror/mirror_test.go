@@ -101,7 +101,7 @@ func (l *lab) profile() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if _, err := l.store.PublishProfile(context.Background(), &tree.Profile{Tree: r.Tree, Chunks: []int{3, 0, 1}}, "start", key); err != nil {
+	if _, err := l.store.PublishProfile(context.Background(), &tree.Profile{Tree: r.Tree, Parts: []tree.Part{{Chunk: 3}, {Chunk: 0, Runs: []object.Run{{From: 0, To: 1}}}, {Chunk: 1}}}, "start", key); err != nil {
 		l.t.Fatal(err)
 	}
 }

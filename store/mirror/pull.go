@@ -278,7 +278,7 @@ func (f *filler) profile(ctx context.Context, m *tree.Manifest, one profile) err
 		return err
 	}
 	for _, b := range p.Bundles {
-		if err := f.put(ctx, b.Digest, b.Size()); err != nil {
+		if err := f.put(ctx, b.Digest, b.Size); err != nil {
 			return err
 		}
 	}

@@ -19,12 +19,13 @@
 //   - reference: what people write for a tree, NAME[:TAG] or NAME@DIGEST.
 //   - tag record: "NAME:TAG is this tree", signed. Its serial grows with every
 //     change, so that an old record that somebody serves again is noticed.
-//   - profile: the chunks that a start of something in the tree touched, in order
-//     of first touch, with bundles of them. It is signed too, although chunks
-//     from it are verified like all others: what it could do otherwise is waste
-//     a reader's time.
-//   - bundle: an object whose content is a row of stored forms of chunks, so that
-//     one request fetches many.
+//   - profile: what a start of something in the tree touched: which leaves (see
+//     package object) of which chunks, in order of first touch, with bundles of
+//     them. It is signed too, although what it brings is verified by the digests
+//     of the chunks: what it could do otherwise is waste a reader's time.
+//   - part: what was touched of one chunk, all of it or some of its leaves.
+//   - bundle: an object whose content is a row of parts, so that one request
+//     fetches many.
 //
 // # The store on disk and on the wire
 //

@@ -1,52 +1,142 @@
 package tree
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
 	"premix/store/object"
 )
 
 const (
-	// ProfileFormat is what a profile's format field says.
-	ProfileFormat = "premix profile 1"
+	// ProfileFormat is what a profile's format field says. Version 1 named whole
+	// chunks only.
+	ProfileFormat = "premix profile 2"
 	// MaxBundle is the largest content of a bundle, in bytes.
 	MaxBundle = 8 << 20
-	// maxProfile bounds the entries of a profile: 1 TiB of mean chunks.
+	// maxProfile bounds the parts of a profile: 1 TiB of mean chunks.
 	maxProfile = 1 << 22
 )
 
-// Profile is the order in which a start touched a tree.
+// Profile is what a start touched of a tree, in order.
 type Profile struct {
 	Format  string        `json:"format"`
 	Tree    object.Digest `json:"tree"`
-	Chunks  []int         `json:"chunks"`            // indexes among the tree's chunks, in order of first touch, each once
-	Bundles []Bundle      `json:"bundles,omitempty"` // of the first of these chunks; none in a profile that was only recorded
+	Parts   []Part        `json:"parts"`             // in order of first touch, each chunk once
+	Bundles []Bundle      `json:"bundles,omitempty"` // of the first of these parts; none in a profile that was only recorded
 }
 
-// Bundle names an object whose content is a row of chunks' stored forms, those
-// of the next chunks of the profile. A chunk that lies in the tree twice is
-// bundled once.
+// Part is what was touched of a chunk. It is written as the number of the chunk
+// among the tree's, and behind it, if that is not all, the leaves (object.LeafSize)
+// as in 17:0-4,9,12-63: each run with its first and its last one.
+type Part struct {
+	Chunk int
+	Runs  []object.Run // none: the whole chunk
+}
+
+// Whole tells whether it is all of the chunk.
+func (p Part) Whole() bool { return len(p.Runs) == 0 }
+
+// Size returns the length of the slice that the part is of a chunk of so many
+// bytes: see object.AppendSlice. The runs must fit such a chunk.
+func (p Part) Size(chunk int64) int64 {
+	if p.Whole() {
+		return chunk
+	}
+	return object.SliceSize(chunk, p.Runs)
+}
+
+// Slice returns the runs of the part in a chunk of so many bytes.
+func (p Part) Slice(chunk int64) []object.Run {
+	if p.Whole() {
+		return []object.Run{{From: 0, To: object.Leaves(chunk)}}
+	}
+	return p.Runs
+}
+
+// MarshalText writes the part as its type describes.
+func (p Part) MarshalText() ([]byte, error) {
+	b := strconv.AppendInt(nil, int64(p.Chunk), 10)
+	for i, r := range p.Runs {
+		b = append(b, ":,"[min(i, 1)])
+		b = strconv.AppendInt(b, int64(r.From), 10)
+		if r.To > r.From+1 {
+			b = strconv.AppendInt(append(b, '-'), int64(r.To-1), 10)
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalText reads what MarshalText writes, and nothing else.
+func (p *Part) UnmarshalText(text []byte) error {
+	var got Part
+	chunk, rest, some := strings.Cut(string(text), ":")
+	n, err := strconv.ParseInt(chunk, 10, 32)
+	got.Chunk = int(n)
+	for some && err == nil {
+		var run, first, last string
+		run, rest, some = strings.Cut(rest, ",")
+		first, last, _ = strings.Cut(run, "-")
+		if last == "" {
+			last = first
+		}
+		var from, to int64
+		if from, err = strconv.ParseInt(first, 10, 32); err == nil {
+			to, err = strconv.ParseInt(last, 10, 32)
+		}
+		got.Runs = append(got.Runs, object.Run{From: int(from), To: int(to) + 1})
+	}
+	if err != nil {
+		return fmt.Errorf("%.40q is no part of a chunk", text)
+	}
+	if again, _ := got.MarshalText(); string(again) != string(text) { // it never fails
+		return fmt.Errorf("%.40q is no part of a chunk: it would be written %.40q", text, again)
+	}
+	*p = got
+	return nil
+}
+
+// Bundle names an object whose content is a row of slices of chunks (see
+// object.AppendSlice): the next parts of the profile. So many together are
+// compressed better, and every one is verified by the digest of its chunk.
 type Bundle struct {
 	Digest object.Digest `json:"digest"`
-	Stored []int         `json:"stored"` // length of each stored form in the row, bytes
-	Chunks []int         `json:"chunks"` // the index of each one's chunk
+	Size   int64         `json:"size"`  // of the content, bytes
+	Parts  int           `json:"parts"` // how many
 }
 
-// Size returns the length of the bundle's content, in bytes.
-func (b Bundle) Size() int64 {
-	var n int64
-	for _, s := range b.Stored {
-		n += int64(s)
+// Chunks returns the numbers of the chunks that were touched, in order.
+func (p *Profile) Chunks() []int {
+	list := make([]int, len(p.Parts))
+	for i, part := range p.Parts {
+		list[i] = part.Chunk
 	}
-	return n
+	return list
+}
+
+// InBundles gives each bundle's parts to visit, in order, until that returns false.
+func (p *Profile) InBundles(visit func(i int, b Bundle, parts []Part) bool) {
+	rest := p.Parts
+	for i, b := range p.Bundles {
+		if !visit(i, b, rest[:b.Parts]) {
+			return
+		}
+		rest = rest[b.Parts:]
+	}
 }
 
 // Marshal returns the content of the profile's object.
 func (p *Profile) Marshal() ([]byte, error) {
 	p.Format = ProfileFormat
+	if p.Parts == nil {
+		p.Parts = []Part{} // a list in JSON, too
+	}
 	return marshal(p)
 }
 
 // ParseProfile reads a profile of the tree d, which has the given number of
-// chunks.
+// chunks. How long those are it does not know: see [Profile.Check].
 func ParseProfile(content []byte, d object.Digest, chunks int) (*Profile, error) {
 	const what = "profile"
 	var p Profile
@@ -54,31 +144,99 @@ func ParseProfile(content []byte, d object.Digest, chunks int) (*Profile, error)
 		return nil, err
 	}
 	if p.Format != ProfileFormat {
-		return nil, invalid(what, "its format is %q, this premix reads %q", p.Format, ProfileFormat)
+		return nil, invalid(what, "its format is %q, this premix reads %q: record it again", p.Format, ProfileFormat)
 	}
 	if p.Tree != d {
 		return nil, invalid(what, "it was recorded on tree %s, not on %s", p.Tree.Short(), d.Short())
 	}
-	if len(p.Chunks) > maxProfile || len(p.Chunks) > chunks {
-		return nil, invalid(what, "%d chunks of a tree of %d", len(p.Chunks), chunks)
+	return &p, p.CheckChunks(chunks)
+}
+
+// CheckChunks tells whether the profile can be one of a tree of so many chunks, of
+// which nothing else is known. [Profile.Check] knows more.
+func (p *Profile) CheckChunks(chunks int) error {
+	const what = "profile"
+	if len(p.Parts) > maxProfile || len(p.Parts) > chunks {
+		return invalid(what, "%d chunks of a tree of %d", len(p.Parts), chunks)
 	}
-	for _, c := range p.Chunks {
-		if c < 0 || c >= chunks {
-			return nil, invalid(what, "chunk %d of a tree of %d", c, chunks)
+	for _, part := range p.Parts {
+		if part.Chunk < 0 || part.Chunk >= chunks {
+			return invalid(what, "chunk %d of a tree of %d", part.Chunk, chunks)
+		}
+		if part.Whole() {
+			continue
+		}
+		if err := object.CheckRuns(MaxChunk, part.Runs); err != nil {
+			return invalid(what, "chunk %d: %v", part.Chunk, err)
 		}
 	}
+	left := len(p.Parts)
 	for i, b := range p.Bundles {
-		if len(b.Stored) != len(b.Chunks) || len(b.Stored) == 0 || b.Digest.IsZero() {
-			return nil, invalid(what, "bundle %d: %d lengths for %d chunks", i, len(b.Stored), len(b.Chunks))
+		if b.Parts < 1 || b.Parts > left || b.Digest.IsZero() {
+			return invalid(what, "bundle %d: %d parts", i, b.Parts)
 		}
-		for j, n := range b.Stored {
-			if n < 1 || n > object.MaxStored || b.Chunks[j] < 0 || b.Chunks[j] >= chunks {
-				return nil, invalid(what, "bundle %d: chunk %d of %d bytes", i, b.Chunks[j], n)
+		if b.Size < 1 || b.Size > MaxBundle {
+			return invalid(what, "bundle %d: %d bytes, the limit is %d", i, b.Size, MaxBundle)
+		}
+		left -= b.Parts
+	}
+	return nil
+}
+
+// Check tells whether the profile fits its tree, of which size returns the length
+// of a chunk in bytes, and whether it is a hole.
+func (p *Profile) Check(chunks int, size func(chunk int) (n int64, hole bool, err error)) error {
+	const what = "profile"
+	if err := p.CheckChunks(chunks); err != nil {
+		return err
+	}
+	slice := func(part Part) (int64, error) {
+		n, hole, err := size(part.Chunk)
+		if err != nil || hole {
+			return 0, err // nothing of a hole is in a bundle
+		}
+		if !part.Whole() {
+			if err := object.CheckRuns(n, part.Runs); err != nil {
+				return 0, invalid(what, "chunk %d: %v", part.Chunk, err)
 			}
 		}
-		if b.Size() > MaxBundle {
-			return nil, invalid(what, "bundle %d: %d bytes, over the limit of %d", i, b.Size(), MaxBundle)
+		return part.Size(n), nil
+	}
+	left := p.Parts
+	for i, b := range p.Bundles {
+		var sum int64
+		for _, part := range left[:b.Parts] {
+			n, err := slice(part)
+			if err != nil {
+				return err
+			}
+			sum += n
+		}
+		if sum != b.Size {
+			return invalid(what, "bundle %d: its parts have %d bytes, and it %d", i, sum, b.Size)
+		}
+		left = left[b.Parts:]
+	}
+	for _, part := range left {
+		if _, err := slice(part); err != nil {
+			return err
 		}
 	}
-	return &p, nil
+	return nil
+}
+
+// Join makes runs of leaves of what lies in any order and may overlap. Runs with no
+// more than gap leaves between them become one.
+func Join(runs []object.Run, gap int) []object.Run {
+	runs = slices.Clone(runs)
+	slices.SortFunc(runs, func(a, b object.Run) int { return a.From - b.From })
+	var out []object.Run
+	for _, r := range runs {
+		if n := len(out); n > 0 && r.From <= out[n-1].To+gap {
+			out[n-1].To = max(out[n-1].To, r.To)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,12 +238,17 @@ func TestInfo(t *testing.T) {
 
 func TestProfile(t *testing.T) {
 	d := object.Sum(nil)
-	p := &Profile{Tree: d, Chunks: []int{3, 1}, Bundles: []Bundle{{object.Sum([]byte("b")), []int{10, 20}, []int{3, 1}}}}
+	p := &Profile{Tree: d, Parts: []Part{{Chunk: 3}, {1, []object.Run{{From: 0, To: 2}, {From: 4, To: 5}}}, {Chunk: 2}},
+		Bundles: []Bundle{{object.Sum([]byte("b")), 30, 2}}}
 	content, err := p.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ParseProfile(content, d, 4); err != nil || len(got.Chunks) != 2 || got.Bundles[0].Size() != 30 {
+	if !bytes.Contains(content, []byte(`"1:0-1,4"`)) {
+		t.Errorf("it is written\n%s", content)
+	}
+	got, err := ParseProfile(content, d, 4)
+	if err != nil || !reflect.DeepEqual(got, p) || !slices.Equal(got.Chunks(), []int{3, 1, 2}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if _, err := ParseProfile(content, d, 3); !IsInvalid(err) {
@@ -249,17 +257,56 @@ func TestProfile(t *testing.T) {
 	if _, err := ParseProfile(content, object.Sum([]byte("t")), 4); !IsInvalid(err) {
 		t.Errorf("another tree: %v", err)
 	}
+	if _, err := ParseProfile(bytes.Replace(content, []byte("profile 2"), []byte("profile 1"), 1), d, 4); !IsInvalid(err) {
+		t.Errorf("another format: %v", err)
+	}
 	for name, b := range map[string]Bundle{
-		"lengths missing": {d, []int{1}, []int{1, 2}}, "no length": {d, []int{0}, []int{1}},
-		"no chunk": {d, nil, nil}, "no digest": {object.Digest{}, []int{1}, []int{1}},
-		"too long": {d, []int{MaxBundle, 1}, []int{1, 2}}, "chunk below zero": {d, []int{1}, []int{-1}},
+		"no size": {d, 0, 1}, "no part": {d, 1, 0}, "no digest": {object.Digest{}, 1, 1},
+		"too long": {d, MaxBundle + 1, 1}, "more parts than there are": {d, 1, 2}, "fewer than none": {d, 1, -1},
 	} {
-		content, err := (&Profile{Tree: d, Chunks: []int{1}, Bundles: []Bundle{b}}).Marshal()
+		content, err := (&Profile{Tree: d, Parts: []Part{{Chunk: 1}}, Bundles: []Bundle{b}}).Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ParseProfile(content, d, 4); !IsInvalid(err) {
 			t.Errorf("%s: error %v, want an InvalidError", name, err)
 		}
+	}
+	for _, part := range []string{"", "-1", "x", "1:", "1:2-", "1:3-2", "1:2-2", "1:1,2", "1:5,2", "1:0-4096", "01", "1:+2", "1:2,", "99999999999", "1:-1"} {
+		content := fmt.Sprintf(`{"format":"premix profile 2","tree":"%s","parts":["%s"]}`, d, part)
+		if p, err := ParseProfile([]byte(content), d, 4); !IsInvalid(err) {
+			t.Errorf("%q was taken for %+v: %v", part, p, err)
+		}
+	}
+}
+
+func TestProfileFitsItsTree(t *testing.T) {
+	chunk := func(i int) (int64, bool, error) {
+		return []int64{10 << 10, 10<<10 + 1, 1 << 40}[i], i == 2, nil
+	}
+	whole := []Part{{Chunk: 0}, {Chunk: 2}, {1, []object.Run{{From: 10, To: 11}}}}
+	size := int64(10<<10) + object.SliceSize(10<<10+1, whole[2].Runs)
+	for name, p := range map[string]struct {
+		Profile
+		ok bool
+	}{
+		"it fits":             {Profile{Parts: whole, Bundles: []Bundle{{object.Digest{1}, size, 3}}}, true},
+		"a bundle is shorter": {Profile{Parts: whole, Bundles: []Bundle{{object.Digest{1}, size + 1, 3}}}, false},
+		"leaves beyond":       {Profile{Parts: []Part{{0, []object.Run{{From: 10, To: 11}}}}}, false},
+		"no such chunk":       {Profile{Parts: []Part{{Chunk: 3}}}, false},
+	} {
+		if err := p.Check(3, chunk); (err == nil) != p.ok || err != nil && !IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestJoin(t *testing.T) {
+	in := []object.Run{{From: 7, To: 9}, {From: 0, To: 2}, {From: 1, To: 4}, {From: 5, To: 6}, {From: 20, To: 21}}
+	if got := fmt.Sprint(Join(in, 0)); got != "[{0 4} {5 6} {7 9} {20 21}]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(Join(in, 1)); got != "[{0 9} {20 21}]" {
+		t.Error(got)
 	}
 }

@@ -305,7 +305,7 @@ func TestDirectory(t *testing.T) {
 func TestProfile(t *testing.T) {
 	s, dir := newShop(t, 1, 1), t.TempDir()
 	d := object.Sum([]byte("tree"))
-	content, err := (&tree.Profile{Tree: d, Chunks: []int{2, 0}}).Marshal()
+	content, err := (&tree.Profile{Tree: d, Parts: []tree.Part{{Chunk: 2}, {Chunk: 0}}}).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}

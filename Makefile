@@ -61,6 +61,12 @@ bench-store: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-store ./bench/store
 	bin/bench-store $(BENCH_ARGS)
 
+.PHONY: bench-containers
+bench-containers: setup-bench build
+	@scripts/setup.sh containerd
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-containers ./bench/containers
+	bin/bench-containers $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

@@ -36,6 +36,10 @@ var rooms = map[string]room{
 		imports: []string{"recipe", "hotstart", "internal/figures"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"bench/containers": {
+		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
+		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
+	},
 	"bench/store": {
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
@@ -163,8 +167,8 @@ var rooms = map[string]room{
 	},
 }
 
-// testRooms are for tests alone.
-var testRooms = []string{"internal/awkward", "internal/faulty"}
+// testRooms are for tests, and some for benchmarks too.
+var testRooms = []string{"internal/awkward", "internal/faulty", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

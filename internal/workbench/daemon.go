@@ -3,6 +3,7 @@ package workbench
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -91,4 +92,25 @@ func Mounted(ctx context.Context, dir string) error {
 			return fmt.Errorf("nothing is mounted at %s", dir)
 		}
 	}
+}
+
+// UnmountBelow ends all mounts below a directory that a repetition has left, those
+// whose server is gone too.
+func UnmountBelow(dir string) error {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	lines := strings.Split(string(text), "\n")
+	for i := len(lines) - 1; i >= 0; i-- { // what lies on another mount comes after it
+		f := strings.Fields(lines[i])
+		if len(f) < 5 || !strings.HasPrefix(f[4], dir+"/") {
+			continue
+		}
+		if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, &os.PathError{Op: "unmount", Path: f[4], Err: err})
+		}
+	}
+	return errors.Join(errs...)
 }

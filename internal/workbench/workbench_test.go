@@ -1,12 +1,19 @@
 package workbench
 
 import (
+	"archive/tar"
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func testLab(t *testing.T) *Lab {
@@ -105,5 +112,93 @@ func TestLock(t *testing.T) {
 	l := testLab(t)
 	if _, err := Open(l.Dir); err == nil {
 		t.Error("a second benchmark works in the same directory")
+	}
+}
+
+// A layer's archive says what overlayfs keeps: whiteouts, opaque directories, hard
+// links, extended attributes.
+func TestWriteLayer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("overlayfs' own attributes need root")
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	err := errors.Join(
+		os.Mkdir(at("d"), 0o750),
+		os.WriteFile(at("d/file"), []byte("content"), 0o640),
+		os.Link(at("d/file"), at("d/link")),
+		os.Symlink("file", at("d/symbolic")),
+		unix.Mknod(at("d/gone"), unix.S_IFCHR, 0),
+		unix.Mknod(at("null"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
+		unix.Setxattr(at("d"), "trusted.overlay.opaque", []byte("y"), 0),
+		unix.Setxattr(at("d/file"), "trusted.premix", []byte{0, 1}, 0),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := writeLayer(&b, dir); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for r := tar.NewReader(&b); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%c %s %o %s%s %d,%d %x", h.Typeflag, h.Name, h.Mode, h.Linkname, content, h.Devmajor, h.Devminor, h.PAXRecords["SCHILY.xattr.trusted.premix"]))
+	}
+	want := []string{
+		"5 d/ 750  0,0 ",
+		"0 d/.wh..wh..opq 0  0,0 ",
+		"0 d/file 640 content 0,0 0001",
+		"0 d/.wh.gone 0  0,0 ",
+		"1 d/link 640 d/file 0,0 ",
+		"2 d/symbolic 777 file 0,0 ",
+		"3 null 600  1,3 ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What is mounted below a directory is unmounted, and nothing else.
+func TestUnmountBelow(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	top := t.TempDir()
+	for _, name := range []string{"a", "a/b", "ab"} {
+		dir := filepath.Join(top, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("premix-test", dir, "tmpfs", 0, "size=64k"); err != nil {
+			t.Skipf("no tmpfs can be mounted: %v", err)
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+	}
+	mounts := func() int {
+		text, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), " "+top+"/")
+	}
+	if n := mounts(); n != 3 {
+		t.Fatalf("%d mounts", n)
+	}
+	if err := UnmountBelow(filepath.Join(top, "a")); err != nil {
+		t.Error(err)
+	}
+	if n := mounts(); n != 2 { // on a itself, and ab
+		t.Errorf("%d mounts are left, want 2", n)
 	}
 }

@@ -1,0 +1,31 @@
+// Containers measures what it takes until a container runs, side by side with other
+// ways to have its image on a node.
+//
+// Words used here:
+//
+//   - A contender is one way to have an image on a node that runs containerd: full
+//     (pulled and unpacked for overlayfs), stargz (stargz-snapshotter, whose own
+//     format the image was converted to) and premix (premix snapshotter, with the
+//     image in a store).
+//   - A workload is a command in a container. Its start is measured cold, on a node
+//     that has nothing: pull, first byte of output, end; then warm, a second time on
+//     the same node.
+//   - A profile says which chunks of each layer a workload reads. It is recorded by
+//     premix with the layers mounted as the container has them, and published under
+//     the usual name before the workload is measured.
+//
+// containerd (2.1.9, see scripts/setup.sh), snapshotter and client are processes on
+// one host of a link; registry and store are served by one web server on the other.
+// Bytes are those of the link towards the node, with all headers, up to the end of
+// the workload; requests are those that the server answered. On loopback bytes are
+// not counted. The client is the same for all contenders: package main in peers,
+// which does what ctr does.
+//
+// Images are built once from Debian's packages, from the mirrors that apt has: one of
+// several layers with python, gcc, R, samtools, bwa and STAR, and a small one of one
+// layer with busybox.
+//
+// Contenders alternate (A B A B), so that whatever else the machine does meets all of
+// them, and a figure is a median. Figures are printed as tables and written as JSON
+// Lines to results.jsonl in the work directory, see package figures.
+package main

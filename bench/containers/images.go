@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"premix/internal/workbench"
+)
+
+// lab is the work directory, with what this benchmark makes in it.
+type lab struct{ *workbench.Lab }
+
+// image is an image as everybody builds them.
+type image struct {
+	name   string
+	layers []workbench.Layer // lowest first
+	cases  []workload
+}
+
+// workload is a command in a container. It writes something.
+type workload struct {
+	name string
+	args []string
+}
+
+var images = []image{
+	{"small", []workbench.Layer{{Name: "busybox", Variant: "extract", Packages: "busybox-static"}},
+		[]workload{{"echo", []string{"/bin/busybox", "echo", "hello"}}}},
+	{"science", []workbench.Layer{
+		{Name: "base", Variant: "minbase"},
+		{Name: "python", Packages: "python3-numpy"},
+		{Name: "gcc", Packages: "gcc libc6-dev"},
+		{Name: "r", Packages: "r-base-core"},
+		{Name: "aligners", Packages: "samtools bwa"},
+		{Name: "star", Packages: "rna-star"},
+	}, []workload{
+		{"echo", []string{"/bin/echo", "hello"}},
+		{"python", []string{"python3", "-c", "import numpy; print(numpy.arange(3))"}},
+		{"gcc", []string{"sh", "-c", `cd /tmp && printf '#include <stdio.h>\nint main(void) { puts("hello"); }\n' >a.c && gcc -O2 -o a a.c && ./a`}},
+		{"r", []string{"Rscript", "-e", "print(summary(c(1, 2, 3)))"}},
+		{"samtools", []string{"samtools", "--version"}},
+		{"star", []string{"STAR", "--version"}},
+	}},
+}
+
+// layout is the image as an OCI layout, with layers compressed with gzip.
+func (l *lab) layout(ctx context.Context, im image) (string, error) {
+	return l.Once("layouts/"+im.name, func(path string) error {
+		var layers []v1.Layer
+		archives, err := l.Debian(ctx, im.layers)
+		if err != nil {
+			return err
+		}
+		for _, archive := range archives {
+			y, err := tarball.LayerFromFile(archive, tarball.WithMediaType(types.OCILayer))
+			if err != nil {
+				return err
+			}
+			layers = append(layers, y)
+		}
+		return writeLayout(path, layers, nil)
+	})
+}
+
+// writeLayout writes an image of layers; about are annotations of them, if any.
+func writeLayout(path string, layers []v1.Layer, about []map[string]string) error {
+	base := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
+	var adds []mutate.Addendum
+	for i, y := range layers {
+		a := mutate.Addendum{Layer: y, MediaType: types.OCILayer}
+		if about != nil {
+			a.Annotations = about[i]
+		}
+		adds = append(adds, a)
+	}
+	out, err := mutate.Append(base, adds...)
+	if err != nil {
+		return err
+	}
+	c, err := out.ConfigFile()
+	if err != nil {
+		return err
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture = "linux", "amd64"
+	c.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
+	if out, err = mutate.ConfigFile(out, c); err != nil {
+		return err
+	}
+	index, err := layout.Write(path, empty.Index)
+	if err != nil {
+		return err
+	}
+	return index.AppendImage(out)
+}
+
+// publish makes a layout what the registry has as NAME:latest.
+func (l *lab) publish(name, dir string) error {
+	_, err := l.Once("served/"+name, func(path string) error {
+		manifest, err := manifestOf(dir)
+		if err != nil {
+			return err
+		}
+		for _, kind := range []string{"blobs", "manifests"} {
+			if err := os.MkdirAll(filepath.Join(path, kind), 0o755); err != nil {
+				return err
+			}
+		}
+		blobs, err := filepath.Glob(filepath.Join(dir, "blobs/sha256/*"))
+		if err != nil {
+			return err
+		}
+		for _, blob := range blobs {
+			if err := os.Link(blob, filepath.Join(path, "blobs", "sha256:"+filepath.Base(blob))); err != nil {
+				return err
+			}
+		}
+		file := filepath.Join(dir, "blobs/sha256", manifest.Hex)
+		return errors.Join(os.Link(file, filepath.Join(path, "manifests", "latest")), os.Link(file, filepath.Join(path, "manifests", manifest.String())))
+	})
+	return err
+}
+
+// manifestOf is the digest of the one image in a layout.
+func manifestOf(dir string) (v1.Hash, error) {
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	if len(m.Manifests) != 1 {
+		return v1.Hash{}, fmt.Errorf("%s holds %d images", dir, len(m.Manifests))
+	}
+	return m.Manifests[0].Digest, nil
+}
+
+// configOf reads the configuration of the one image in a layout.
+func configOf(dir string) (*v1.ConfigFile, error) {
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	digest, err := manifestOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	im, err := index.Image(digest)
+	if err != nil {
+		return nil, err
+	}
+	return im.ConfigFile()
+}
+
+// estargz is the image converted to stargz-snapshotter's format, by the program of
+// bench/store that does it.
+func (l *lab) estargz(ctx context.Context, im image) (string, error) {
+	return l.Once("layouts/"+im.name+"-estargz", func(path string) error {
+		program, err := l.build(ctx, "stargz", "bench/store/stargz")
+		if err != nil {
+			return err
+		}
+		var layers []v1.Layer
+		var about []map[string]string
+		archives, err := l.Debian(ctx, im.layers)
+		if err != nil {
+			return err
+		}
+		for _, archive := range archives {
+			blob, err := l.Once(strings.TrimSuffix(archive[len(l.Dir)+1:], ".tar")+".estargz", func(blob string) error {
+				if err := workbench.Run(nil, workbench.Command(ctx, program, "convert", archive, blob)); err != nil {
+					return err
+				}
+				return os.Rename(blob+".json", strings.TrimSuffix(blob, ".half")+".json")
+			})
+			if err != nil {
+				return err
+			}
+			content, err := os.ReadFile(blob + ".json")
+			if err != nil {
+				return err
+			}
+			var described struct {
+				TOC string `json:"toc"`
+			}
+			if err := json.NewDecoder(bytes.NewReader(content)).Decode(&described); err != nil {
+				return err
+			}
+			// Taken as it is: compressed again it would be another.
+			y, err := tarball.LayerFromFile(blob, tarball.WithMediaType(types.OCILayer))
+			if err != nil {
+				return err
+			}
+			layers = append(layers, y)
+			about = append(about, map[string]string{"containerd.io/snapshot/stargz/toc.digest": described.TOC})
+		}
+		return writeLayout(path, layers, about)
+	})
+}
+
+// build builds a program of another module below bench.
+func (l *lab) build(ctx context.Context, name, module string) (string, error) {
+	return l.Once("peers/"+name, func(path string) error {
+		cmd := workbench.Command(ctx, "go", "build", "-trimpath", "-o", path, ".")
+		cmd.Dir = module // the Makefile runs this program at the top
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
+		return workbench.Run(nil, cmd)
+	})
+}
+
+// find picks images and workloads by name.
+func find(names, cases []string) ([]image, error) {
+	var picked []image
+	for _, im := range images {
+		if !slices.Contains(names, im.name) {
+			continue
+		}
+		im.cases = slices.DeleteFunc(slices.Clone(im.cases), func(c workload) bool { return len(cases) > 0 && !slices.Contains(cases, c.name) })
+		picked = append(picked, im)
+	}
+	if len(picked) != len(names) {
+		return nil, fmt.Errorf("there are not all of the images %v", names)
+	}
+	return picked, nil
+}

@@ -41,6 +41,12 @@ test: setup-test build lint
 soak: setup-test build
 	@scripts/setup.sh containerd-1.7
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
+	$(MAKE) conformance
+
+# containerd's suites for snapshotters as of 1.7 and 1.6; that of 2.1 is among the tests.
+.PHONY: conformance
+conformance: go
+	cd image/snapshotter/conformance && $(GO) test -count=1 . && $(GO) test -count=1 -modfile=go-1.6.mod .
 
 .PHONY: lint
 lint: go

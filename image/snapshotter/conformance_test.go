@@ -6,15 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots/testsuite"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"premix/image/snapshotter"
 	"premix/node"
@@ -37,11 +33,7 @@ func start(t *testing.T, root string, request func(string) node.MountRequest) (s
 	go func() {
 		ended <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, Log: slog.New(slog.DiscardHandler)}, address)
 	}()
-	conn, err := grpc.NewClient("unix://"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The socket may not be there yet.
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: time.Second}}))
+	conn, err := dial(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,14 @@ package snapshotter_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // versions are those of containerd that every run of the tests uses; the others
@@ -19,83 +22,121 @@ func versions() []string {
 	return list
 }
 
-func eachVersion(t *testing.T, test func(t *testing.T, c *containerd)) {
-	for _, v := range versions() {
-		t.Run(v, func(t *testing.T) {
-			m := newMachine(t)
-			m.serve("--origin", m.origin.URL)
-			test(t, m.newContainerd(v))
-		})
-	}
-}
-
 // wantContent is what the images of these tests show.
 const wantContent = "above\nkept\nnew\n"
 
 const showContent = "ls covered; cat data/*; ls data/gone 2>/dev/null; true"
 
 func TestContainerd(t *testing.T) {
-	eachVersion(t, func(t *testing.T, c *containerd) {
-		low := base(t)
-		// One layer twice: overlayfs refuses that.
-		img := picture(t, low, upper(t), layer(t, file{name: "middle", content: "m"}), upper(t))
-		ref := c.push(img, "lazy:1")
-		c.add(ref, "lazy:1")
-		if err := c.pull(ref); err != nil {
-			t.Fatal(err)
-		}
-		if got := c.pulled(img); len(got) > 0 {
-			t.Errorf("layers %q were pulled, which the store has", got)
-		}
-		out, err := c.container(ref, "hello", "echo", "hello")
-		if err != nil || out != "hello\n" {
-			t.Errorf("echo hello: %v\n%s", err, out)
-		}
-		out, err = c.container(ref, "content", "sh", "-c", showContent+"; echo x >/written; rm /data/kept; touch /covered/z; cat /written")
-		if err != nil || out != wantContent+"x\n" {
-			t.Errorf("content: %v\n%s", err, out)
-		}
+	t.Parallel()
+	for _, v := range versions() {
+		t.Run(v, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			m.serve("--origin", m.origin.URL)
+			testContainerd(t, m.newContainerd(v))
+		})
+	}
+}
 
-		// Of an image that the store knows a part of, the rest is pulled.
-		derived := picture(t, low, layer(t, file{name: "own", content: "own\n"}))
-		derivedRef := c.push(derived, "derived:1")
-		if err := c.pull(derivedRef); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := c.pulled(derived), layersOf(t, derived)[1:]; !slices.Equal(got, want) {
-			t.Errorf("layers %q were pulled, want %q", got, want)
-		}
-		if out, err := c.container(derivedRef, "derived", "cat", "/own", "/data/kept"); err != nil || out != "own\nkept\n" {
-			t.Errorf("derived: %v\n%s", err, out)
-		}
+func testContainerd(t *testing.T, c *containerd) {
+	low := base(t)
+	// One layer twice: overlayfs refuses that.
+	img := picture(t, low, upper(t), layer(t, file{name: "middle", content: "m"}), upper(t))
+	ref := c.push(img, "lazy:1")
+	c.add(ref, "lazy:1")
+	if err := c.pull(ref); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.pulled(img); len(got) > 0 {
+		t.Errorf("layers %q were pulled, which the store has", got)
+	}
+	out, err := c.container(ref, "hello", "echo", "hello")
+	if err != nil || out != "hello\n" {
+		t.Errorf("echo hello: %v\n%s", err, out)
+	}
+	out, err = c.container(ref, "content", "sh", "-c", showContent+"; echo x >/written; rm /data/kept; touch /covered/z; cat /written")
+	if err != nil || out != wantContent+"x\n" {
+		t.Errorf("content: %v\n%s", err, out)
+	}
 
-		// One that the store does not know at all is pulled.
-		other := picture(t, layer(t, file{name: "other", content: "1"}), base(t), upper(t))
-		otherRef := c.push(other, "other:1")
-		if err := c.pull(otherRef); err != nil {
-			t.Fatal(err)
-		}
-		if got := c.pulled(other); len(got) != 4 {
-			t.Errorf("layers %q were pulled, want all four", got)
-		}
-		if out, err := c.container(otherRef, "other", "sh", "-c", showContent); err != nil || out != wantContent {
-			t.Errorf("other: %v\n%s", err, out)
-		}
+	// Of an image that the store knows a part of, the rest is pulled.
+	derived := picture(t, low, layer(t, file{name: "own", content: "own\n"}))
+	derivedRef := c.push(derived, "derived:1")
+	if err := c.pull(derivedRef); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.pulled(derived), layersOf(t, derived)[1:]; !slices.Equal(got, want) {
+		t.Errorf("layers %q were pulled, want %q", got, want)
+	}
+	if out, err := c.container(derivedRef, "derived", "cat", "/own", "/data/kept"); err != nil || out != "own\nkept\n" {
+		t.Errorf("derived: %v\n%s", err, out)
+	}
 
-		c.restarts(ref)
-		c.reboot(ref)
+	// One that the store does not know at all is pulled.
+	other := picture(t, layer(t, file{name: "other", content: "1"}), base(t), upper(t))
+	otherRef := c.push(other, "other:1")
+	if err := c.pull(otherRef); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.pulled(other); len(got) != 4 {
+		t.Errorf("layers %q were pulled, want all four", got)
+	}
+	if out, err := c.container(otherRef, "other", "sh", "-c", showContent); err != nil || out != wantContent {
+		t.Errorf("other: %v\n%s", err, out)
+	}
 
-		for _, r := range []string{ref, derivedRef, otherRef} {
-			c.mustCtr("images", "rm", "--sync", r)
+	c.wrong()
+	two := c.atOnce()
+	c.restarts(ref)
+	c.reboot(ref)
+
+	for _, r := range []string{ref, derivedRef, otherRef, two} {
+		c.mustCtr("images", "rm", "--sync", r)
+	}
+	if list, err := c.ctr("images", "ls", "-q"); err != nil || strings.Contains(list, "sha256:") {
+		// CRI names images by their digests too.
+		for name := range strings.FieldsSeq(list) {
+			c.mustCtr("images", "rm", "--sync", name)
 		}
-		if list, err := c.ctr("images", "ls", "-q"); err != nil || strings.Contains(list, "sha256:") {
-			// CRI names images by their digests too.
-			for name := range strings.FieldsSeq(list) {
-				c.mustCtr("images", "rm", "--sync", name)
-			}
+	}
+	c.emptied()
+}
+
+// wrong pulls an image of which the registry has damaged a layer: it is refused.
+func (c *containerd) wrong() {
+	c.t.Helper()
+	img := picture(c.t, layer(c.t, file{name: "good", content: "good"}))
+	ref := c.push(img, "wrong:1")
+	bad := layersOf(c.t, img)[1]
+	c.registry.spoiled(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, bad) {
+			return false
 		}
-		c.emptied()
+		_, _ = w.Write(make([]byte, sizeOf(c.t, img, 1)))
+		return true
 	})
+	defer c.registry.spoiled(nil)
+	if err := c.pull(ref); err == nil {
+		c.t.Error("an image with a damaged layer was pulled")
+	}
+	if out, err := c.container(ref, "wrong", "cat", "/good"); err == nil {
+		c.t.Errorf("an image with a damaged layer runs: %s", out)
+	}
+}
+
+// sizeOf is the size of an image's layer as the registry has it.
+func sizeOf(t *testing.T, img v1.Image, i int) int64 {
+	t.Helper()
+	list, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := list[i].Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // restarts kills one daemon after the other under a running container.
@@ -109,6 +150,8 @@ func (c *containerd) restarts(ref string) {
 			c.t.Fatalf("after the end of %s: %v\n%s", after, err, out)
 		}
 	}
+	c.registry.down(true) // from now on nobody needs it
+	defer c.registry.down(false)
 	c.snapshotter.kill()
 	alive("snapshotter", "/data/new")
 	c.again("--origin", c.origin.URL)
@@ -141,27 +184,27 @@ func (c *containerd) reboot(ref string) {
 	}
 }
 
-// Two containers of an image that nobody has yet start at once.
-func TestTwoAtOnce(t *testing.T) {
-	eachVersion(t, func(t *testing.T, c *containerd) {
-		img := picture(t, base(t), upper(t))
-		ref := c.push(img, "two:1")
-		c.add(ref, "two:1")
-		var all sync.WaitGroup
-		for i := range 2 {
-			all.Go(func() {
-				if err := c.pull(ref); err != nil {
-					t.Errorf("pull: %v", err)
-					return
-				}
-				if out, err := c.container(ref, fmt.Sprintf("at-once-%d", i), "sh", "-c", showContent); err != nil || out != wantContent {
-					t.Errorf("run: %v\n%s", err, out)
-				}
-			})
-		}
-		all.Wait()
-		if got := c.pulled(img); len(got) > 0 {
-			t.Errorf("layers %q were pulled", got)
-		}
-	})
+// atOnce starts two containers of an image that nobody has yet.
+func (c *containerd) atOnce() string {
+	c.t.Helper()
+	img := picture(c.t, base(c.t), upper(c.t))
+	ref := c.push(img, "two:1")
+	c.add(ref, "two:1")
+	var all sync.WaitGroup
+	for i := range 2 {
+		all.Go(func() {
+			if err := c.pull(ref); err != nil {
+				c.t.Errorf("pull: %v", err)
+				return
+			}
+			if out, err := c.container(ref, fmt.Sprintf("at-once-%d", i), "sh", "-c", showContent); err != nil || out != wantContent {
+				c.t.Errorf("run: %v\n%s", err, out)
+			}
+		})
+	}
+	all.Wait()
+	if got := c.pulled(img); len(got) > 0 {
+		c.t.Errorf("layers %q were pulled", got)
+	}
+	return ref
 }

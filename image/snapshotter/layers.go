@@ -97,6 +97,7 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 		}
 		l.log.Warn("a layer is pulled, since its tree cannot be had", "chain", chain, "error", err)
 		if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
+			l.log.Warn("all layers are pulled for a while", "for", quietFor)
 			l.mu.Lock()
 			l.quiet = time.Now().Add(quietFor)
 			l.mu.Unlock()

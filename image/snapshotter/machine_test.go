@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -164,6 +165,14 @@ func (m *machine) run(args ...string) string {
 		m.t.Fatalf("premix %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return out
+}
+
+// json runs premix and reads what it prints.
+func (m *machine) json(v any, args ...string) {
+	m.t.Helper()
+	if err := json.Unmarshal([]byte(m.run(args...)), v); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 func (m *machine) try(bin string, args ...string) (string, error) {

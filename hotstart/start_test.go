@@ -442,7 +442,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=10m", // with PREMIX_SOAK
+	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=40m", // with PREMIX_SOAK
 		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestNoFork|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch)$")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)

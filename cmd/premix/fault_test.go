@@ -422,7 +422,7 @@ func TestOrdinaryUser(t *testing.T) {
 func TestManyTasks(t *testing.T) {
 	tasks := 300
 	if soak {
-		tasks = 10_000
+		tasks = 4_000
 	}
 	s := newScene(t, "", "", 1)
 	s.write(t, "r.yaml", "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: '${sample}.txt'}\n")

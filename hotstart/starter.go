@@ -658,7 +658,7 @@ func (h *stageHandle) close() {
 	}
 	select {
 	case <-h.done:
-	case <-time.After(2 * time.Second):
+	case <-time.After(20 * time.Second): // what a stage without namespaces leaves nobody ends
 		h.cmd.Process.Kill()
 		<-h.done
 	}

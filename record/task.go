@@ -37,7 +37,7 @@ type Task struct {
 
 	User       float64 `json:"user" parquet:"user"`               // CPU time in user mode, tool and pipe
 	System     float64 `json:"system" parquet:"system"`           // CPU time in the kernel, tool and pipe
-	MaxRSS     int64   `json:"max_rss" parquet:"max_rss"`         // largest resident set of one process of tool or pipe
+	MaxRSS     int64   `json:"max_rss" parquet:"max_rss"`         // largest resident set of one process of tool or pipe; 0 if too small to tell
 	ReadBytes  int64   `json:"read_bytes" parquet:"read_bytes"`   // read from storage, not from the page cache
 	WriteBytes int64   `json:"write_bytes" parquet:"write_bytes"` // sent to storage
 

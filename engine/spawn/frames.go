@@ -64,7 +64,7 @@ type Result struct {
 	Signaled bool // the client had it signalled
 	User     time.Duration
 	System   time.Duration
-	MaxRSS   int64 // bytes
+	MaxRSS   int64 // bytes; 0 if it was less than the spawner's own
 	Read     int64 // bytes from storage
 	Written  int64 // bytes to storage
 	Out, Err Piece // what it wrote to the logs

@@ -84,6 +84,7 @@ func Main() int {
 		return 1
 	}
 	go s.flusher()
+	shrink()
 	err := s.serve(in)
 	s.killAll(unix.SIGKILL)
 	if err != nil {
@@ -427,7 +428,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	r.Ended = time.Now()
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
-	r.MaxRSS = usage.Maxrss << 10
+	r.MaxRSS = exact(usage.Maxrss << 10)
 	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9
 	r.Out, t.outSize = grown(t.out, t.outSize)
 	r.Err, t.errSize = grown(t.err, t.errSize)

@@ -1,0 +1,54 @@
+package spawn
+
+import (
+	"bufio"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// shrink gives back what this process no longer needs of its binary and its heap, and
+// has the kernel forget how large it was: see exact. It is an improvement and not a
+// need, so what fails is left.
+func shrink() {
+	debug.FreeOSMemory()
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		// from-to permissions offset device inode path
+		fields := strings.Fields(s.Text())
+		if len(fields) < 6 || fields[4] == "0" || fields[1] != "r-xp" {
+			continue // code alone is what stands in the file: data may have been relocated
+		}
+		a, b, _ := strings.Cut(fields[0], "-")
+		from, err1 := strconv.ParseUint(a, 16, 64)
+		to, err2 := strconv.ParseUint(b, 16, 64)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		_, _, _ = unix.RawSyscall(unix.SYS_MADVISE, uintptr(from), uintptr(to-from), unix.MADV_DONTNEED)
+	}
+	// 5: reset the peak (proc_pid_clear_refs(5)).
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
+}
+
+// exact is what a task's largest resident set is, from what the kernel tells of it. A
+// child begins its life in the memory of its parent, and the kernel counts that as the
+// child's own: of a task that was smaller than the spawner nothing is known, and 0 is
+// told.
+func exact(peak int64) int64 {
+	if peak > 64<<20 {
+		return peak
+	}
+	var own unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &own) != nil || peak <= own.Maxrss<<10 {
+		return 0
+	}
+	return peak
+}

@@ -124,12 +124,13 @@ func (p *preparation) explicit(kind Kind) error {
 
 // auto tries the kinds in their order and settles on the first that will do.
 func (p *preparation) auto() error {
-	if snap := p.find(); p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
+	snap := p.find()
+	if p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
 		p.decide(Cold, "there is one task, and no snapshot yet: preparing one would not pay")
 		return nil
 	}
 	kinds := []Kind{Fork, Hot, Copy}
-	if p.opt.Keep {
+	if p.opt.Keep || snap.hotFirst(p.opt.Tasks) {
 		kinds = []Kind{Hot, Copy, Fork}
 	}
 	var reasons []string

@@ -110,6 +110,18 @@ func (s *Snapshot) has(k Kind) bool {
 	return err == nil
 }
 
+// hotFirst tells whether to be content with a hot start that is proved: for one
+// task, since a template would be restored hot for it alone, and where a fork would
+// have to be proved first and the tool's data may have yet to arrive, all of which a
+// cold start of the probe would wait for.
+func (s *Snapshot) hotFirst(tasks int) bool {
+	if s == nil || !s.has(Hot) || !s.Proofs[Hot].Equal {
+		return false
+	}
+	_, known := s.Proofs[Fork]
+	return tasks == 1 || !known && s.Pages != ""
+}
+
 // key identifies what a Spec freezes. Everything that reaches the tool before
 // its input counts, and nothing else.
 func key(spec Spec, namespaces bool) string {

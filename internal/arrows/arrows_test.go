@@ -45,7 +45,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipes": {
-		imports: []string{"recipe", "hotstart"},
+		imports: []string{"recipe", "hotstart", "internal/netrelay"},
 	},
 	"image": {
 		imports: []string{"image/layer", "store", "store/erofs", "store/tree", "store/object"},

@@ -6,6 +6,7 @@
 #   scripts/setup.sh criu            a CRIU that works on this kernel
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
+#   scripts/setup.sh soak            the Debian packages of tests that take long
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
@@ -21,6 +22,7 @@ cd "$(dirname "$0")/.."
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
 test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
+soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap)
 
 say() { printf '%s\n' "setup: $*" >&2; }
@@ -150,9 +152,10 @@ for set in "$@"; do
 	demo) packages+=("${demo_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
 	bench) packages+=("${bench_packages[@]}") ;;
+	soak) packages+=("${soak_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench, containerd, containerd-1.7"
+		say "hint: go, criu, demo, test, bench, soak, containerd, containerd-1.7"
 		exit 2
 		;;
 	esac

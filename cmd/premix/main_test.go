@@ -187,9 +187,11 @@ func TestScripts(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "fork":
 				return canFork(), nil
-			case "runc":
-				_, err := exec.LookPath("runc")
+			case "runc", "podman", "apptainer":
+				_, err := exec.LookPath(name)
 				return err == nil, nil
+			case "soak":
+				return os.Getenv("PREMIX_SOAK") != "", nil
 			case "busybox":
 				_, err := os.Stat(filepath.Join(os.Getenv("PREMIX_TESTDATA"), "oci/latest/glibc/amd64/rootfs.tar.gz"))
 				return os.Getenv("PREMIX_TESTDATA") != "" && err == nil, nil

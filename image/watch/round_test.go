@@ -499,7 +499,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, step := false, 2
+	whole, step := false, 3
 	if os.Getenv("PREMIX_SOAK") != "" {
 		step = 1
 	}

@@ -49,9 +49,9 @@
 // waiting in the kernel; whoever takes a request when no other is left waiting
 // starts one more, up to Options.InFlight. So a fetch that takes long costs
 // a goroutine, and holds up nobody. Requests end with Options.Timeout (EIO), or
-// when their reader is interrupted (EINTR); both cancel the context with which
-// the image is read. Readahead has nobody to interrupt it, and only ends with its
-// time. Replies above 16 KiB are made in pooled memory of at most Options.Memory.
+// when their reader is killed (EINTR, which nobody sees); both cancel the context
+// with which the image is read. Another signal ends nothing, as with a file on
+// a disk. Readahead has nobody to be killed, and only ends with its time. Replies above 16 KiB are made in pooled memory of at most Options.Memory.
 // They are written, not spliced: an [Image] gives bytes in memory, and of a 4 KiB
 // read three quarters of the server's time are read(2), write(2) and pread(2)
 // already.

@@ -45,7 +45,7 @@ func errnoOf(err error) unix.Errno {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, context.Canceled): // only INTERRUPT and the end cancel
+	case errors.Is(err, context.Canceled): // only the death of the reader and the end cancel
 		return unix.EINTR
 	case errors.Is(err, context.DeadlineExceeded):
 		return unix.EIO

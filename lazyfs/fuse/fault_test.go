@@ -198,7 +198,7 @@ func TestInFlightIsBounded(t *testing.T) {
 }
 
 // A reader that is killed ends at once, not with the request's time, and the image
-// is told to give up.
+// is told to give up. A signal that he handles ends nothing.
 func TestInterrupt(t *testing.T) {
 	needRoot(t)
 	src := t.TempDir()
@@ -209,26 +209,39 @@ func TestInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := int64(bytes.Index(all, content[:page]))
-	mnt := t.TempDir()
-	srv := serve(t, setup{Dir: mnt, File: image, Tree: true, Hang: [2]int64{at, at + 1}, Timeout: -1})
-	cmd := exec.Command("dd", "if="+filepath.Join(mnt, "file"), "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	// Any request counts as in flight, the look-up of the name too: what is to be
-	// cancelled is the read.
-	waitFor(t, "the read", func() bool { return srv.stats(t).Hung > 0 })
-	_ = cmd.Process.Kill()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case <-ended:
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the reader cannot be killed")
-	}
-	// The reader need not wait for the answer.
-	waitFor(t, "the end of the read", func() bool { return srv.stats(t).Cancelled > 0 })
-	if n := srv.stats(t).Cancelled; n != 1 {
-		t.Errorf("%d requests were cancelled, want 1", n)
+	for _, before := range [][]os.Signal{nil, {unix.SIGUSR1, unix.SIGSTOP, unix.SIGCONT}} {
+		mnt := t.TempDir()
+		srv := serve(t, setup{Dir: mnt, File: image, Tree: true, Hang: [2]int64{at, at + 1}, Timeout: -1})
+		cmd := exec.Command("dd", "if="+filepath.Join(mnt, "file"), "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Any request counts as in flight, the look-up of the name too: what is to be
+		// cancelled is the read.
+		waitFor(t, "the read", func() bool { return srv.stats(t).Hung > 0 })
+		for _, sig := range before { // dd handles SIGUSR1
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if before != nil {
+			waitFor(t, "the interrupt", func() bool { return srv.stats(t).Ops["interrupt"].Count > 0 })
+			if st := srv.stats(t); st.Hung != 1 || st.Cancelled != 0 {
+				t.Errorf("after a signal that ends nothing %d reads hang, %d were cancelled", st.Hung, st.Cancelled)
+			}
+		}
+		_ = cmd.Process.Kill()
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Minute):
+			t.Fatal("the reader cannot be killed")
+		}
+		// The reader need not wait for the answer.
+		waitFor(t, "the end of the read", func() bool { return srv.stats(t).Cancelled > 0 })
+		if n := srv.stats(t).Cancelled; n != 1 {
+			t.Errorf("%d requests were cancelled, want 1", n)
+		}
 	}
 }

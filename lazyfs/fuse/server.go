@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,8 +118,8 @@ type Server struct {
 	memory *semaphore.Weighted
 	pools  [poolClasses]sync.Pool // of *[]byte
 
-	mu      sync.Mutex                    // a leaf: nothing is locked below it
-	running map[uint64]context.CancelFunc // by the number of the request
+	mu      sync.Mutex         // a leaf: nothing is locked below it
+	running map[uint64]running // by the number of the request
 
 	counters                    [opCount]counter
 	timeouts, cancelled, resent atomic.Uint64
@@ -129,7 +131,7 @@ func newServer(fs fileSystem, dev *os.File, st state, opts Options) *Server {
 		ready:   make(chan struct{}),
 		ended:   make(chan struct{}),
 		memory:  semaphore.NewWeighted(opts.Memory),
-		running: map[uint64]context.CancelFunc{},
+		running: map[uint64]running{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -339,7 +341,7 @@ func (s *Server) begin(r *request) (stop func()) {
 	}
 	unique := r.unique
 	s.mu.Lock()
-	s.running[unique] = cancel
+	s.running[unique] = running{r.ctx, cancel, r.pid}
 	s.mu.Unlock()
 	return func() {
 		s.mu.Lock()
@@ -349,22 +351,76 @@ func (s *Server) begin(r *request) (stop func()) {
 	}
 }
 
-// interrupt ends the request whose reader does not want to wait any longer.
+// running is a request being answered.
+type running struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	thread uint32 // that waits for it; 0 where that is not known
+}
+
+// interrupt ends the request whose reader is being killed. The kernel tells of any
+// signal, also of one that its reader handles or that only stops him for a while:
+// no read of a file on a disk ends by those, and few programs expect one that does.
 func (s *Server) interrupt(r *request) {
 	if len(r.body) < 8 {
 		return
 	}
 	unique := order.Uint64(r.body)
 	s.mu.Lock()
-	cancel := s.running[unique]
+	w, ok := s.running[unique]
 	s.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		return
+	switch {
+	case !ok:
+		// It has ended, or another reader holds it and has not come to begin. EAGAIN has
+		// the kernel ask again in the second case.
+		s.reply(r, -int32(unix.EAGAIN), nil)
+	case killed(w.thread):
+		w.cancel()
+	default:
+		go w.watch()
 	}
-	// It has ended, or another reader holds it and has not come to begin. EAGAIN has
-	// the kernel ask again in the second case.
-	s.reply(r, -int32(unix.EAGAIN), nil)
+}
+
+// killedEvery is how long a reader that has been killed may wait, if he had another
+// signal before.
+const killedEvery = 50 * time.Millisecond
+
+// watch ends a request when its reader is killed: of a second signal the kernel
+// does not tell.
+func (w running) watch() {
+	tick := time.NewTicker(killedEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-tick.C:
+			if killed(w.thread) {
+				w.cancel()
+				return
+			}
+		}
+	}
+}
+
+// killed tells whether a thread is being killed, or has gone, or cannot be seen.
+// Whatever signal it is that kills a process, the kernel has SIGKILL pending for
+// each of its threads then.
+func killed(thread uint32) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(status)) {
+		name, mask, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err != nil || bits&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // reply sends an error, or out, which begins in r's memory behind room for

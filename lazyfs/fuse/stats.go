@@ -27,7 +27,7 @@ type Stats struct {
 	Ops       map[string]OpStats // by the operation's name in lower case; those that occurred
 	InFlight  int                // requests being answered now
 	Timeouts  uint64             // answered EIO because of Options.Timeout
-	Cancelled uint64             // given up because the reader was interrupted
+	Cancelled uint64             // given up because the reader was killed
 	Resent    uint64             // delivered again after a restart
 }
 

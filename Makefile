@@ -43,10 +43,12 @@ soak: setup-test build
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
 	$(MAKE) conformance
 
-# containerd's suites for snapshotters as of 1.7 and 1.6; that of 2.1 is among the tests.
+# containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
+# tests; and Kubernetes' own types on what is in dist.
 .PHONY: conformance
 conformance: go
 	cd image/snapshotter/conformance && $(GO) test -count=1 . && $(GO) test -count=1 -modfile=go-1.6.mod .
+	cd dist/containerd && $(GO) test -count=1 .
 
 .PHONY: lint
 lint: go

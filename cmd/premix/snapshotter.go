@@ -38,7 +38,14 @@ containerd is told of it in its config.toml:
 			if err != nil {
 				return err
 			}
-			if len(t.origins)+len(c.Origins) == 0 {
+			// The node that runs may have been started with another configuration.
+			if len(t.origins) == 0 {
+				t.origins = c.Origins
+			}
+			if len(t.proxies) == 0 {
+				t.proxies = c.Proxies
+			}
+			if len(t.origins) == 0 {
 				return &usageError{errors.New("there is no origin for layers"), "--origin URL, --store DIR, or origins in " + node.ConfigFile()}
 			}
 			ctx, done := storeContext()

@@ -142,10 +142,11 @@ func sizeOf(t *testing.T, img v1.Image, i int) int64 {
 // restarts kills one daemon after the other under a running container.
 func (c *containerd) restarts(ref string) {
 	c.t.Helper()
-	c.mustCtr("run", "-d", "--snapshotter", "premix", ref, "long", "sleep", "100000")
+	long := c.id("long")
+	c.mustCtr("run", "-d", "--snapshotter", "premix", ref, long, "sleep", "100000")
 	alive := func(after, file string) {
 		c.t.Helper()
-		out, err := c.ctr("task", "exec", "--exec-id", "after-"+after, "long", "sh", "-c", "cat "+file+" && echo w >/w-"+after)
+		out, err := c.ctr("task", "exec", "--exec-id", "after-"+after, long, "sh", "-c", "cat "+file+" && echo w >/w-"+after)
 		if err != nil || out == "" {
 			c.t.Fatalf("after the end of %s: %v\n%s", after, err, out)
 		}
@@ -164,7 +165,7 @@ func (c *containerd) restarts(ref string) {
 	if out, err := c.container(ref, "meanwhile", "cat", "/data/kept"); err != nil || out != "kept\n" {
 		c.t.Errorf("another container: %v\n%s", err, out)
 	}
-	c.remove("long")
+	c.remove(long)
 }
 
 // reboot takes away what a reboot takes: processes, mounts, the node's directory.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -519,4 +520,57 @@ func (m *machine) nodeProcesses() []string {
 	var s struct{ Supervisor, Worker int }
 	m.json(&s, "node", "status", "--json")
 	return []string{fmt.Sprint(s.Supervisor), fmt.Sprint(s.Worker)}
+}
+
+// systemd's socket is there before the snapshotter, and calls wait in it.
+func TestSystemd(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: m.path("snap")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	socket, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.path("notify")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer notify.Close()
+	for range 2 {
+		s := m.client() // nobody has accepted its connection yet
+		answered := make(chan error, 1)
+		go func() {
+			_, err := s.Stat(t.Context(), "nothing")
+			answered <- err
+		}()
+		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, m.bin, "snapshotter", "--origin", m.origin.URL, "--root", m.path("root"))
+		cmd.Env = append(m.env(), "LISTEN_FDS=1", "NOTIFY_SOCKET="+m.path("notify"))
+		cmd.ExtraFiles = []*os.File{socket}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		message := make([]byte, 100)
+		if err := notify.SetReadDeadline(time.Now().Add(eventually)); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := notify.ReadFromUnix(message)
+		if err != nil || string(message[:n]) != "READY=1" {
+			t.Errorf("systemd is told %q (%v)", message[:n], err)
+		}
+		if err := <-answered; !errdefs.IsNotFound(err) {
+			t.Errorf("got %v, want that it is not found", err)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed
+		if _, err := os.Stat(m.path("snap")); err != nil {
+			t.Errorf("systemd's socket is gone: %v", err)
+		}
+	}
 }

@@ -507,33 +507,30 @@ func (m *machine) newContainerd(version string) *containerd {
 	return c
 }
 
+// config is what dist has for this version, with directories of the test's own.
 func (c *containerd) config() string {
-	common := fmt.Sprintf(`root = %q
-state = %q
-[grpc]
-  address = %q
-[proxy_plugins.premix]
-  type = "snapshot"
-  address = %q
-`, c.path("c-root"), c.path("c-state"), c.path("c"), c.path("snap"))
-	if !c.cri {
-		return "version = 3\n" + `disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri"]` + "\n" + common + fmt.Sprintf(`
+	c.t.Helper()
+	file, top, rest := "config-2.toml", "", fmt.Sprintf(`
 [plugins."io.containerd.internal.v1.opt"]
   path = %q
-[[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "linux/%s"
-  snapshotter = "premix"
-`, c.path("opt"), runtime.GOARCH)
-	}
-	return "version = 2\n" + common + fmt.Sprintf(`
-[plugins."io.containerd.internal.v1.opt"]
-  path = %q
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "premix"
+`, c.path("opt"))
+	if c.cri {
+		file = "config-1.toml"
+		rest += fmt.Sprintf(`
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = %q
   conf_dir = %q
-`, c.path("opt"), c.path("cni"), c.path("cni"))
+`, c.path("cni"), c.path("cni"))
+	} else {
+		top = `disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri"]` + "\n"
+	}
+	content, err := os.ReadFile(filepath.Join("..", "..", "dist", "containerd", file))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	snippet := strings.ReplaceAll(string(content), "/run/premix/snapshotter.sock", c.path("snap"))
+	snippet = strings.ReplaceAll(snippet, "linux/amd64", "linux/"+runtime.GOARCH)
+	return top + fmt.Sprintf("root = %q\nstate = %q\n", c.path("c-root"), c.path("c-state")) + snippet + rest + fmt.Sprintf("\n[grpc]\n  address = %q\n", c.path("c"))
 }
 
 func (c *containerd) up() {
@@ -577,7 +574,15 @@ func (c *containerd) down() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	// containerd leaves a tmpfs or two in its state directory.
+	for _, pattern := range []string{"/run/containerd/runc/*/", "/sys/fs/cgroup/*/", "/sys/fs/cgroup/*/*/"} {
+		var left []string
+		if !wait(func() bool {
+			left, _ = filepath.Glob(pattern + c.id("*")) // the pattern is right
+			return len(left) == 0
+		}) {
+			c.t.Errorf("containers have left %q", left)
+		}
+	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		c.t.Error(err)
@@ -681,9 +686,13 @@ func (plain) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
+// id is the id of a container. Containers of all containerds have cgroups and
+// runc's state at the same places.
+func (c *containerd) id(name string) string { return filepath.Base(c.dir) + "-" + name }
+
 // container runs a command in an image, and returns what it wrote.
-func (c *containerd) container(ref, id string, command ...string) (string, error) {
-	return c.ctr(append([]string{"run", "--rm", "--snapshotter", "premix", ref, id}, command...)...)
+func (c *containerd) container(ref, name string, command ...string) (string, error) {
+	return c.ctr(append([]string{"run", "--rm", "--snapshotter", "premix", ref, c.id(name)}, command...)...)
 }
 
 // mountsBelow are the mounts below a directory of the machine.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -317,7 +318,7 @@ func (s *tasks) stop() {
 
 // look takes in new orders.
 func (s *tasks) look() {
-	if !s.q.Changed() {
+	if !s.q.Changed() && !s.p.Behind() {
 		return
 	}
 	if err := s.q.Refresh(); err != nil {
@@ -586,16 +587,27 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kil
 
 // settle makes records durable.
 func (s *tasks) settle(records []*record.Task) error {
-	var st unix.Statfs_t
-	if unix.Statfs(s.q.Dir, &st) == nil && st.Bavail == 0 {
+	if full(s.q.Dir) {
 		for _, rec := range records {
-			// Many programs do not look at what write(2) returns.
-			if rec.OK() && rec.StdoutLength+rec.StderrLength > 0 {
+			// Many programs do not look at what write(2) returns; others fail for it.
+			if rec.OK() && rec.StdoutLength+rec.StderrLength > 0 || rec.Cause == record.CauseExit {
 				rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
 			}
 		}
 	}
 	return s.q.Settle(records)
+}
+
+// full tells whether the disk has no room for this user.
+func full(dir string) bool {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return false
+	}
+	if os.Geteuid() == 0 {
+		return st.Bfree == 0
+	}
+	return st.Bavail == 0
 }
 
 // settledOne counts a try whose record is durable, or could not be made so.

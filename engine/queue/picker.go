@@ -95,6 +95,13 @@ func (p *Picker) Refresh() {
 	}
 }
 
+// Behind tells whether the queue knows orders that the picker has not taken in.
+func (p *Picker) Behind() bool {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	return p.orders < len(p.q.list)
+}
+
 // least is the least core time of a group that has tasks: where a new one begins, so
 // that it does not come before all others until it has caught up.
 func (p *Picker) least() float64 {

@@ -75,6 +75,11 @@ bench-containers: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-containers ./bench/containers
 	bin/bench-containers $(BENCH_ARGS)
 
+.PHONY: bench-travel
+bench-travel: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-travel ./bench/travel
+	PATH="$(CURDIR)/bin:$$PATH" bin/bench-travel $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

@@ -17,6 +17,8 @@
 //   - A proof is the comparison, byte by byte, of what one probe sample gives
 //     cold and by another kind of start. No kind but Cold is used unproved
 //     where there is a sample to prove it with.
+//   - An Image is what a tool may run in: its container is made by runc, for each
+//     task anew (see container.go).
 //   - A stage is a child process, this same binary, that stands between premix
 //     and one task or template (see protocol.go).
 //
@@ -29,4 +31,9 @@
 // its directory at FixedDir, its real inputs bind-mounted at the fixed names,
 // and the directories of other tasks out of sight. Without privileges inputs
 // are symbolic links, and Fork and Cold are to be had.
+//
+// With an Image all that the tool sees is the image's root, with an upper layer of
+// its own that is thrown away, its directory at FixedDir and the data, read-only, at
+// the paths that they have outside. It has the image's user, docker's capabilities
+// and seccomp profile, and no new privileges. That needs root.
 package hotstart

@@ -2,6 +2,7 @@ package hotstart
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/criu"
+	"premix/image"
+	"premix/image/bundle"
 )
 
 // Check is one thing that this machine can or cannot do.
@@ -68,6 +71,8 @@ func Doctor(ctx context.Context) []Check {
 		add("hot start", false, "needs namespaces and criu", "")
 		add("copy start", false, "needs namespaces and criu", "")
 	}
+	runc := bundle.Possible()
+	add("containers", runc == nil, detail(runc, "runc, for recipes that name an image"), howToContain(runc))
 	store, err := DefaultStore()
 	detailStore := store
 	if err == nil {
@@ -75,6 +80,15 @@ func Doctor(ctx context.Context) []Check {
 	}
 	add("snapshot store", err == nil, detail(err, detailStore), "set PREMIX_HOME to a directory of your own on a local disk")
 	return checks
+}
+
+// howToContain is the way out where there are no containers.
+func howToContain(err error) string {
+	var known *image.Error
+	if errors.As(err, &known) && os.Geteuid() == 0 {
+		return known.Way
+	}
+	return "run premix as root or through sudo, and install runc: sudo apt-get install -y --no-install-recommends runc"
 }
 
 func detail(err error, ok string) string {

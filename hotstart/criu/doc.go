@@ -20,6 +20,10 @@
 //
 // Congruence lets the kernel map a slot by 2 MiB entries.
 //
+// A process in a container is frozen and restored by a CRIU that is executed in the
+// container's namespaces (Program.Enter), so that its images hold nothing of the
+// container but paths.
+//
 // What stays different from anonymous memory is what madvise(2) discards and
 // what mremap(2) adds: both would show bytes of the page file where there have
 // to be zeros. A process that is restored from converted images must therefore

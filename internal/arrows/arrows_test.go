@@ -44,6 +44,10 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"bench/travel": {
+		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"recipes": {
 		imports: []string{"recipe", "hotstart", "internal/netrelay"},
 	},

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"premix/internal/netrelay"
+	"premix/internal/workbench"
+)
+
+// run is one repetition.
+type run struct {
+	seconds float64 // until the first aligned read
+	whole   float64 // until the end of the sample
+	fetched int64   // bytes that had come over the link by the first aligned read
+}
+
+// firstArg is the first argument of this program as a pipe of the recipe.
+const firstArg = "first"
+
+// first passes SAM on and writes to path when the first record came, in
+// nanoseconds since the epoch.
+func first(from io.Reader, path string) error {
+	r := bufio.NewReaderSize(from, 1<<20)
+	for seen := false; ; {
+		line, err := r.ReadSlice('\n')
+		if !seen && len(line) > 0 && line[0] != '@' {
+			seen = true
+			// Whole or not there: somebody waits for it.
+			half := path + ".half"
+			if err := os.WriteFile(half, []byte(strconv.FormatInt(time.Now().UnixNano(), 10)), 0o644); err != nil {
+				return err
+			}
+			if err := os.Rename(half, path); err != nil {
+				return err
+			}
+		}
+		if _, err := os.Stdout.Write(line); err != nil {
+			return err
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
+	}
+}
+
+// scripts of the contenders on B, with an empty HERE and the environment of onNode.
+var scripts = map[string]string{
+	"full": `set -e
+mkdir "$HERE/root" "$HERE/index" "$HERE/work"
+curl -sf "$ORIGIN/root.tar.gz" | tar -C "$HERE/root" -xz &
+curl -sf "$ORIGIN/index.tar" | tar -C "$HERE/index" -x
+wait $!
+cp "$LAB"/genome/b_?.fq "$HERE/work"
+mount --bind "$HERE/work" "$HERE/root/mnt"; mount --bind "$HERE/index" "$HERE/root/srv"
+mount -t proc proc "$HERE/root/proc"; mount --bind /dev "$HERE/root/dev"
+chroot "$HERE/root" STAR --runThreadN 1 --genomeDir /srv --readFilesIn /mnt/b_1.fq /mnt/b_2.fq \
+	--outFileNamePrefix /mnt/ --outSAMtype SAM --outStd SAM --limitIObufferSize 8000 50000000 | "$SELF" first "$LAB/first" >"$HERE/b.sam"
+`,
+	"cold": `set -e
+"$PREMIX" run "$RECIPE" "$LAB/b.csv" --origin "$ORIGIN/store" --out "$HERE/out" --start cold
+cp "$HERE/out/b.sam" "$HERE"
+`,
+	"hot": `set -e
+"$PREMIX" snapshot pull snaps/star:1 --origin "$ORIGIN/store"
+"$PREMIX" run "$RECIPE" "$LAB/b.csv" --origin "$ORIGIN/store" --out "$HERE/out" --start hot
+cp "$HERE/out/b.sam" "$HERE"
+`,
+}
+
+func (b *benchmark) measure(ctx context.Context, name string) (r run, err error) {
+	// The profile is at the origin, or it is not.
+	script := scripts[strings.TrimSuffix(name, "+profile")]
+	store := filepath.Join(b.Dir, "served", "store")
+	profiles := filepath.Join(store, "profiles")
+	if name == "hot+profile" {
+		cmd := workbench.Command(ctx, b.premix, "store", "profile", "--store", store, "snaps/star:1", filepath.Join(b.Dir, "start.json"))
+		if err := workbench.Run(nil, cmd); err != nil {
+			return r, err
+		}
+	} else if err := os.RemoveAll(profiles); err != nil {
+		return r, err
+	}
+	here, err := b.Scratch()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(here)) }()
+	marker := filepath.Join(b.Dir, "first")
+	if err := os.Remove(marker); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return r, err
+	}
+	if err := workbench.DropCaches(); err != nil {
+		return r, err
+	}
+	before, _ := b.link.Counters()
+	arrived := make(chan int64, 1)
+	seen, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		defer close(arrived)
+		for tick := time.NewTicker(5 * time.Millisecond); ; {
+			select {
+			case <-seen.Done():
+				return
+			case <-tick.C:
+			}
+			if _, err := os.Stat(marker); err == nil {
+				now, _ := b.link.Counters()
+				arrived <- now.Bytes
+				return
+			}
+		}
+	}()
+	begin := time.Now()
+	if err := b.onNode(ctx, b.link.B, &r.whole, script, "HERE="+here, "ORIGIN="+b.origin.URL, "SELF="+b.self); err != nil {
+		return r, err
+	}
+	text, err := os.ReadFile(marker)
+	if err != nil {
+		return r, fmt.Errorf("no read was aligned: %w", err)
+	}
+	at, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return r, err
+	}
+	r.seconds = time.Unix(0, at).Sub(begin).Seconds()
+	r.fetched = <-arrived - before.Bytes
+	return r, b.check(filepath.Join(here, "b.sam"))
+}
+
+// check wants all reads to be aligned, however they were.
+func (b *benchmark) check(sam string) error {
+	text, err := os.ReadFile(sam)
+	if err != nil {
+		return err
+	}
+	records := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "@") {
+			records++
+		}
+	}
+	if records < 2*pairs*9/10 {
+		return fmt.Errorf("%d records of %d reads", records, 2*pairs)
+	}
+	return nil
+}
+
+// onNode runs a script in a mount namespace of its own, on a host of the link or
+// here, with an empty premix home, and stops its node. took is for the seconds that
+// the script itself took; it may be nil.
+func (b *benchmark) onNode(ctx context.Context, host *netrelay.Host, took *float64, script string, env ...string) (err error) {
+	home, err := b.Scratch()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
+	outer := `mount --bind "$1" "$PREMIX_HOME" || exit
+begin=$(date +%s%N)
+sh -c "$2"
+status=$?
+echo $(($(date +%s%N) - begin)) >"$1/took"
+"$PREMIX" node stop --lazy >&2
+exit $status`
+	cmd := workbench.Command(ctx, "unshare", "--mount", "sh", "-c", outer, "node", home, script)
+	cmd.Env = append(os.Environ(), append(env, "LAB="+b.Dir, "PREMIX="+b.premix, "RECIPE="+b.recipe(),
+		"PREMIX_HOME="+filepath.Join(b.Dir, "node"))...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	if err := workbench.Run(host, cmd); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(home, "took"))
+	if err != nil || took == nil {
+		return err
+	}
+	nanoseconds, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	*took = float64(nanoseconds) / 1e9
+	return err
+}

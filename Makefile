@@ -74,6 +74,7 @@ bench-containers: setup-bench build
 	@scripts/setup.sh containerd
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-containers ./bench/containers
 	bin/bench-containers $(BENCH_ARGS)
+	@$(MAKE) --no-print-directory bench-travel BENCH_ARGS=
 
 .PHONY: bench-travel
 bench-travel: setup-bench build

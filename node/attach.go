@@ -38,7 +38,7 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 	if err != nil {
 		return nil, err
 	}
-	digest, note, err := src.resolve(ctx, ref)
+	digest, note, err := d.resolve(ctx, src, ref, r)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 		if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 			return nil, dirError(d.config.Dir, err)
 		}
-		m, err := d.mount(ctx, r)
+		m, err := d.mountWith(ctx, r, src.opening)
 		var e *Error
 		if errors.As(err, &e) && e.Kind == KindUsage && d.at(r.Dir) != nil {
 			continue // somebody else attached it at this moment

@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"premix/store/cache"
-	"premix/store/origin"
 	"premix/store/tree"
 )
 
 const (
 	// usualProfile is prefetched where a mount names none, if the store has it.
-	usualProfile = "start"
+	usualProfile = tree.UsualProfile
 	noProfile    = "none"
 )
 
@@ -54,10 +53,7 @@ func (d *daemon) lookUp(m *mount, src *source) *lookup {
 	d.say(m, l.name+": looked up")
 	go func() {
 		defer close(l.done)
-		l.content, l.err = src.resolver.Profile(m.ctx, src.group, m.entry.Tree, l.name)
-		if errors.Is(l.err, origin.ErrNotFound) {
-			l.content, l.err = nil, nil
-		}
+		l.content, l.err = src.profile(m.ctx, m.entry.Tree, l.name)
 	}()
 	return l
 }

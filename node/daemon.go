@@ -18,6 +18,7 @@ import (
 	"premix/store/cache"
 	"premix/store/object"
 	"premix/store/tree"
+	"premix/store/trust"
 )
 
 // daemon is what a worker runs.
@@ -122,6 +123,12 @@ func (d *daemon) step(m *mount, step string) error {
 
 // mount answers a request for a mount.
 func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
+	return d.mountWith(ctx, r, nil)
+}
+
+// mountWith is mount for a reference that was looked up already: opening is what came
+// then, if anything did.
+func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.Opening) (*mount, error) {
 	ref, err := tree.ParseRef(r.Ref)
 	if err != nil {
 		return nil, usage("write it as in refs/bacteria:2026", "%v", err)
@@ -148,7 +155,7 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 		return m, m.err
 	}
 	defer close(m.done)
-	err = d.first(ctx, m, ref)
+	err = d.first(ctx, m, ref, opening)
 	if err != nil {
 		d.forget(m)
 		d.mu.Lock()
@@ -197,7 +204,7 @@ func (d *daemon) forget(m *mount) {
 
 // first mounts for the first time: the reference is looked up now, and never again
 // for this mount.
-func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref) error {
+func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *trust.Opening) error {
 	list, err := lazyfs.Mounts()
 	if err != nil {
 		return err
@@ -209,9 +216,12 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref) error {
 	if err != nil {
 		return err
 	}
-	digest, note, err := src.resolve(ctx, ref)
+	digest, note, err := d.resolve(ctx, src, ref, m.entry.MountRequest)
 	if err != nil {
 		return err
+	}
+	if src.opening == nil {
+		src.opening = opening
 	}
 	d.mu.Lock()
 	m.entry.Tree, m.note = digest, note

@@ -20,6 +20,7 @@ import (
 type source struct {
 	group    *origin.Group
 	resolver *trust.Resolver
+	opening  *trust.Opening // what came with the tag's record; may be nil
 }
 
 // source opens the origins of a mount. Nothing is connected to yet.
@@ -62,15 +63,21 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 		}
 		list = append(list, one)
 	}
-	return &source{origin.NewGroup(list, o), trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+	return &source{group: origin.NewGroup(list, o), resolver: trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
 }
 
-// resolve looks a reference up. The note, if any, is for the user.
-func (s *source) resolve(ctx context.Context, ref tree.Ref) (d object.Digest, note string, err error) {
-	res, err := s.resolver.Resolve(ctx, s.group, ref)
-	if err != nil {
-		return d, "", explain(err)
+// resolve looks the reference of a mount up. The note, if any, is for the user.
+func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRequest) (digest object.Digest, note string, err error) {
+	var res *trust.Resolved
+	if d.knows(s, ref) {
+		res, err = s.resolver.Resolve(ctx, s.group, ref)
+	} else {
+		res, err = s.resolver.Open(ctx, s.group, ref, openingOf(r))
 	}
+	if err != nil {
+		return digest, "", explain(err)
+	}
+	s.opening = res.Opening
 	switch {
 	case res.Offline != nil:
 		note = fmt.Sprintf("no origin answers (%v): %s is what it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
@@ -84,12 +91,67 @@ func (s *source) resolve(ctx context.Context, ref tree.Ref) (d object.Digest, no
 	return res.Tree, note, nil
 }
 
+// knows tells whether what the reference stood for last is in the cache: then an
+// opening would bring what is here.
+func (d *daemon) knows(s *source, ref tree.Ref) bool {
+	last, ok := s.resolver.Last(s.group, ref)
+	if !ok {
+		return false
+	}
+	t, err := d.cache.Tree(d.ctx, last, nil)
+	if err != nil {
+		return false
+	}
+	_ = t.Close() // counts down, and cannot fail
+	return true
+}
+
+// openingOf names the profile whose opening serves a mount.
+func openingOf(r MountRequest) string {
+	if r.Profile == "" || r.Profile == noProfile {
+		return tree.UsualProfile
+	}
+	return r.Profile
+}
+
 // fetcher is what the cache fetches with; nil where there is nothing.
 func (s *source) fetcher() cache.Fetcher {
-	if s == nil {
+	switch {
+	case s == nil:
 		return nil
+	case s.opening != nil:
+		return &opened{s.group, s.opening}
 	}
 	return s.group
+}
+
+// opened fetches what did not come with the opening.
+type opened struct {
+	*origin.Group
+	opening *trust.Opening
+}
+
+// Verified serves cache.Fetcher.
+func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
+	if content := o.opening.Object(ctx, d); content != nil && (size < 0 || int64(len(content)) == size) {
+		return content, nil
+	}
+	return o.Group.Verified(ctx, d, size)
+}
+
+// profile returns the content of a profile's object, nil where the store has none of
+// this name.
+func (s *source) profile(ctx context.Context, d object.Digest, name string) ([]byte, error) {
+	if s.opening != nil {
+		if content, ok := s.opening.Profile(d, name); ok {
+			return content, nil
+		}
+	}
+	content, err := s.resolver.Profile(ctx, s.group, d, name)
+	if errors.Is(err, origin.ErrNotFound) {
+		return nil, nil
+	}
+	return content, err
 }
 
 // hinted is an error that knows the way out.

@@ -48,6 +48,9 @@ func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	defer unlock()
 	s.info.Keys = append(s.info.Keys, missing...)
+	if err := s.dropAllOpenings(); err != nil {
+		return nil, accessError(dir, err)
+	}
 	return s, accessError(dir, s.writeInfo())
 }
 
@@ -61,7 +64,7 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	for _, e := range list {
 		// A mirror whose making was cut off has these and no store.json.
-		if !slices.Contains([]string{"objects", "tags", "profiles", workDir}, e.Name()) {
+		if !slices.Contains([]string{"objects", "tags", "profiles", tree.OpeningsDir, workDir}, e.Name()) {
 			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it holds %s", dir, e.Name()), Way: "give a directory of its own, which need not exist"}
 		}
 	}
@@ -119,7 +122,7 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	current, err := s.Resolve(ref)
 	switch {
 	case err == nil && current.Serial == r.Serial && current.Tree == r.Tree:
-		return false, nil
+		return false, accessError(s.dir, s.healOpenings(ref))
 	case err == nil && current.Serial >= r.Serial && !rollback:
 		return false, &OlderError{ref, r.Serial, current.Serial}
 	}
@@ -127,7 +130,13 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	if err := s.replace(ref.HistoryPath(), s.leading(ref, history, signed)); err != nil {
 		return false, accessError(s.dir, err)
 	}
-	return true, accessError(s.dir, s.replace(ref.TagPath(), signed))
+	if err := s.dropOpenings(ref); err != nil {
+		return false, accessError(s.dir, err)
+	}
+	if err := s.replace(ref.TagPath(), signed); err != nil {
+		return false, accessError(s.dir, err)
+	}
+	return true, accessError(s.dir, s.writeOpenings(ref))
 }
 
 // leading returns the history that ends with a record: that which is given, else
@@ -168,12 +177,14 @@ func (s *Store) leads(ref tree.Ref, history, signed []byte) bool {
 
 // AdoptProfile writes a record of a profile as its store signed it, whose objects
 // were put or found by this writer. It flushes first.
-func (w *Writer) AdoptProfile(d object.Digest, name string, signed []byte) error {
+func (w *Writer) AdoptProfile(ctx context.Context, d object.Digest, name string, signed []byte) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if _, err := tree.OpenProfile(signed, w.s.info.ID, d, name, w.s.info.Keys); err != nil {
 		return err
 	}
-	return accessError(w.s.dir, w.s.replace(tree.ProfilePath(d, name), signed))
+	return w.s.reopen(ctx, d, func() error {
+		return accessError(w.s.dir, w.s.replace(tree.ProfilePath(d, name), signed))
+	})
 }

@@ -68,6 +68,9 @@
 // replaced by rename(2). A history that ends in a torn line was left by a crash:
 // the line was never in TAG.json, and the next writer takes it away.
 //
+// A tag's openings are removed before TAG.json is replaced, or a profile of its tree,
+// and made anew afterwards: see opening.go.
+//
 // # What makes a tree reproducible
 //
 // Names are taken in the order of their bytes. Numbers of inodes and devices,

@@ -113,6 +113,9 @@ func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	// The public key first: a private key that no store knows is of no use, and
 	// in this order a crash leaves the old one working.
 	s.info.Keys = append(s.info.Keys, key.Public())
+	if err := s.dropAllOpenings(); err != nil {
+		return tree.PublicKey{}, accessError(s.dir, err)
+	}
 	if err := s.writeInfo(); err != nil {
 		return tree.PublicKey{}, accessError(s.dir, err)
 	}

@@ -95,7 +95,9 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	if err != nil {
 		return nil, err
 	}
-	return p, accessError(s.dir, s.replace(tree.ProfilePath(p.Tree, name), signed))
+	return p, s.reopen(ctx, p.Tree, func() error {
+		return accessError(s.dir, s.replace(tree.ProfilePath(p.Tree, name), signed))
+	})
 }
 
 // worthwhile is what of a chunk goes into a bundle. Leaves between others that were

@@ -59,6 +59,9 @@ func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 		return false, err
 	}
 	defer unlock()
+	if err := s.dropOpenings(ref); err != nil {
+		return false, accessError(s.dir, err)
+	}
 	path := s.path(ref.TagPath())
 	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil

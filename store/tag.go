@@ -49,7 +49,7 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 		return nil, err
 	}
 	if past.current && past.last.Tree == o.Tree {
-		return &Tagged{past.last, true}, nil
+		return &Tagged{past.last, true}, accessError(s.dir, s.healOpenings(o.Ref))
 	}
 	now := o.Now
 	if now.IsZero() {
@@ -66,10 +66,13 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if err := s.appendHistory(o.Ref, past, signed); err != nil {
 		return nil, accessError(s.dir, err)
 	}
+	if err := s.dropOpenings(o.Ref); err != nil {
+		return nil, accessError(s.dir, err)
+	}
 	if err := s.replace(o.Ref.TagPath(), signed); err != nil {
 		return nil, accessError(s.dir, err)
 	}
-	return &Tagged{Record: r}, nil
+	return &Tagged{Record: r}, accessError(s.dir, s.writeOpenings(o.Ref))
 }
 
 // tagLock is the name of a tag's lock.

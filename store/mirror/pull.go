@@ -285,5 +285,5 @@ func (f *filler) profile(ctx context.Context, m *tree.Manifest, one profile) err
 	if err := keep(); err != nil {
 		return err
 	}
-	return f.w.AdoptProfile(one.record.Tree, one.record.Name, one.signed)
+	return f.w.AdoptProfile(ctx, one.record.Tree, one.record.Name, one.signed)
 }

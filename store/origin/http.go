@@ -50,6 +50,16 @@ func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 	return h.web.get(ctx, request{name: name, url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}})
 }
 
+// Opening returns a file like File, and calls got with what has come of it whenever
+// more has. It is the first thing that is asked for before many others: connections
+// for those are opened besides, as far as there is none.
+func (h *HTTP) Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
+	for _, r := range h.web.routes {
+		r.spare.want()
+	}
+	return h.web.get(ctx, request{name: "opening", url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}, got: got})
+}
+
 func (h *HTTP) url(name string) string { return h.base.JoinPath(name).String() }
 
 // refetch asks for an object again that was wrong: past the caches on the way,
@@ -107,6 +117,8 @@ type request struct {
 	limit  int64 // of the body, bytes
 	offset int64 // of a range; meaningful where length is not 0
 	length int64 // exact length of the range; 0 for everything
+
+	got func(soFar []byte) // may be nil
 }
 
 // errWhole is returned for a range where the server sent everything instead.
@@ -239,7 +251,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	}
 	stall := watch(cancel, w.o.Stall, w.o.StallBytes)
 	defer stall.stop()
-	b, err := readBody(resp.Body, resp.ContentLength, limit, stall)
+	b, err := readBody(resp.Body, resp.ContentLength, limit, stall, req.got)
 	switch {
 	case err == nil:
 	case errors.Is(context.Cause(inner), errStalled):
@@ -260,7 +272,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 var errLarge = errors.New("larger than the limit")
 
 // readBody reads at most limit bytes; length is -1 where it is not known.
-func readBody(r io.Reader, length, limit int64, s *stallWatch) ([]byte, error) {
+func readBody(r io.Reader, length, limit int64, s *stallWatch, got func([]byte)) ([]byte, error) {
 	room := length
 	if room < 0 {
 		room = min(limit, 64<<10)
@@ -275,6 +287,9 @@ func readBody(r io.Reader, length, limit int64, s *stallWatch) ([]byte, error) {
 		s.progress(n)
 		if int64(len(b)) > limit {
 			return b, errLarge
+		}
+		if got != nil && n > 0 {
+			got(b)
 		}
 		if errors.Is(err, io.EOF) {
 			return b, nil

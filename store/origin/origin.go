@@ -27,6 +27,15 @@ type Origin interface {
 	String() string
 }
 
+// Opener is an origin far away, of which it is worth while to ask for an opening
+// (see tree.Opening) instead of its parts.
+type Opener interface {
+	Origin
+	// Opening returns a file like File, and calls got with what has come of it
+	// whenever more has. It may begin anew.
+	Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
+}
+
 // Kind is what a caller can decide on when an origin failed.
 type Kind string
 

@@ -27,6 +27,7 @@ type route struct {
 	proxy  func(*http.Request) (*url.URL, error)
 	client *http.Client
 	push   http.RoundTripper // for uploads, which a registry may take its time to check
+	spare  *spare
 
 	login sync.Mutex // held while web.prepare is called
 	ready bool       // it was, with success; guarded by login
@@ -141,10 +142,11 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 		routes = append(routes, &route{name: "environment", proxy: http.ProxyFromEnvironment})
 	}
 	for _, r := range routes {
+		r.spare = &spare{dial: (&net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}).DialContext}
 		transport := func(t *tls.Config, header time.Duration) http.RoundTripper {
 			return &http.Transport{
 				Proxy:                  r.proxy,
-				DialContext:            (&net.Dialer{Timeout: o.Connect, KeepAlive: 15 * time.Second}).DialContext,
+				DialContext:            r.spare.DialContext,
 				TLSClientConfig:        t,
 				TLSHandshakeTimeout:    o.Connect,
 				ResponseHeaderTimeout:  header,

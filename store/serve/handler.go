@@ -39,6 +39,7 @@ const (
 	objects  class = "object"
 	tags     class = "tag"
 	profiles class = "profile"
+	openings class = "opening"
 	info     class = "store"
 	nothing  class = "none"
 )
@@ -77,6 +78,11 @@ func classify(name string) (class, string) {
 		profile, ok := strings.CutSuffix(file, ".json")
 		if _, err := object.ParseDigest(digest); ok && err == nil && tree.ParseProfileName(profile) == nil {
 			return profiles, document
+		}
+	case strings.HasPrefix(name, tree.OpeningsDir+"/"):
+		tag, profile, _ := strings.Cut(name[len(tree.OpeningsDir)+1:], "/")
+		if len(tag) == 32 && strings.Trim(tag, "0123456789abcdef") == "" && tree.ParseProfileName(profile) == nil {
+			return openings, "application/octet-stream"
 		}
 	}
 	return nothing, ""

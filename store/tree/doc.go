@@ -26,6 +26,7 @@
 //   - part: what was touched of one chunk, all of it or some of its leaves.
 //   - bundle: an object whose content is a row of parts, so that one request
 //     fetches many.
+//   - opening: copies of what a mount of a tag needs first, in one file.
 //
 // # The store on disk and on the wire
 //
@@ -36,6 +37,7 @@
 //	tags/NAME/TAG.json                the current [TagRecord]
 //	tags/NAME/TAG.history.jsonl       all of them, oldest first, one a line
 //	profiles/<tree's digest>/P.json   [ProfileRecord] of the profile called P
+//	openings/<hash of the tag>/P      [Opening] of a tag, for mounts with profile P
 //
 // Objects never change and may be cached for ever. The other files are small and
 // must be revalidated.

@@ -9,6 +9,8 @@
 //   - replay: an older record than the one that was seen, from an origin that
 //     lags behind or lies.
 //   - fork: another record with the same serial.
+//   - opening: what an origin sent together with a tag's record, see package tree.
+//     Nothing in it is believed more than what it repeats.
 //   - offline: no origin answered, and the record that was seen is used.
 //
 // # What is believed

@@ -65,6 +65,8 @@ type Resolved struct {
 	Keys   []tree.PublicKey // that are believed for this store
 	Origin string           // who gave the record
 	First  bool             // the origin was used for the first time, and its keys were taken on trust
+	// Opening is what came with the record; nil where nothing did.
+	Opening *Opening
 	// Offline is why no origin could be asked, where the record is the one that
 	// was seen last. Whether that will do is for the caller to decide.
 	Offline error
@@ -73,6 +75,36 @@ type Resolved struct {
 // Resolve returns the tree that ref stands for, by the word of the first origin
 // that can be believed. Errors are those of this package and of package origin.
 func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (*Resolved, error) {
+	return r.resolve(ctx, g, ref, "")
+}
+
+// Open is Resolve for somebody who is about to mount the tree with a profile, by its
+// name: what a mount needs comes with the answer, where the origin has it together.
+func (r *Resolver) Open(ctx context.Context, g *origin.Group, ref tree.Ref, profile string) (*Resolved, error) {
+	if err := tree.ParseProfileName(profile); err != nil {
+		return nil, err
+	}
+	return r.resolve(ctx, g, ref, profile)
+}
+
+// Last returns what a reference stood for when one of these origins was last asked,
+// and whether one was.
+func (r *Resolver) Last(g *origin.Group, ref tree.Ref) (object.Digest, bool) {
+	if !ref.Digest.IsZero() {
+		return ref.Digest, true
+	}
+	var names []string
+	for _, s := range g.Stats() {
+		names = append(names, s.Origin)
+	}
+	res := r.offline(names, ref, nil)
+	if res == nil {
+		return object.Digest{}, false
+	}
+	return res.Tree, true
+}
+
+func (r *Resolver) resolve(ctx context.Context, g *origin.Group, ref tree.Ref, profile string) (*Resolved, error) {
 	if !ref.Digest.IsZero() {
 		return &Resolved{Ref: ref, Tree: ref.Digest}, nil
 	}
@@ -84,7 +116,7 @@ func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (
 	)
 	err := g.Each(ctx, func(ctx context.Context, o origin.Origin) (err error) {
 		asked = append(asked, o.String())
-		res, err = r.ask(ctx, o, ref)
+		res, err = r.ask(ctx, o, ref, profile)
 		switch {
 		case err == nil, errors.Is(err, origin.ErrNotFound):
 		case silent(err):
@@ -220,7 +252,20 @@ func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.Publi
 }
 
 // ask has one origin say what a tag stands for, and believes it or not.
-func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref) (*Resolved, error) {
+func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profile string) (*Resolved, error) {
+	if opener, ok := o.(origin.Opener); ok && profile != "" {
+		// An opening may lag behind what it repeats: where it is not believed, or not
+		// there, the files themselves decide. Servers answer in many ways for what is
+		// not there.
+		res, err := r.askOpening(ctx, opener, ref, profile)
+		if err == nil || ctx.Err() != nil {
+			return res, err
+		}
+		switch origin.KindOf(err) {
+		case origin.Unreachable, origin.Certificate, origin.TimedOut, origin.Stalled:
+			return nil, err // as the files would be
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // where the store is wrong its tag is not waited for
 	tag := begin(ctx, o, ref.TagPath())
@@ -232,6 +277,11 @@ func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref) (*Res
 	if err != nil {
 		return nil, err
 	}
+	return r.judge(o, ref, info, first, signed)
+}
+
+// judge believes a tag's record or not.
+func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first bool, signed []byte) (*Resolved, error) {
 	record, err := tree.OpenTag(signed, info.ID, ref, info.Keys)
 	if err != nil {
 		return nil, &UntrustedError{o.String(), err}

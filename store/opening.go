@@ -1,0 +1,228 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// openingPages bounds the index pages in an opening, in bytes. A tree with more has
+// the rest fetched when it is needed.
+const openingPages = 256 << 10
+
+// Openings repeat what lies elsewhere, and must never be older than that for long. So
+// they are removed before what they repeat changes and made anew afterwards, under
+// the tag's lock: a crash in between leaves none, which costs readers a round trip
+// or two. The next publish of the tag makes them, even one that changes nothing.
+
+// dropOpenings removes those of a tag.
+func (s *Store) dropOpenings(ref tree.Ref) error {
+	dir := s.path(ref.OpeningDir())
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if !s.sync {
+		return nil
+	}
+	return syncDir(filepath.Dir(dir)) // it must not come back behind what changes next
+}
+
+// dropAllOpenings is for a change of store.json, which all of them repeat.
+func (s *Store) dropAllOpenings() error {
+	if err := os.RemoveAll(s.path(tree.OpeningsDir)); err != nil {
+		return err
+	}
+	if !s.sync {
+		return nil
+	}
+	return syncDir(s.dir)
+}
+
+// writeOpenings makes those of a tag whose record has just been written.
+func (s *Store) writeOpenings(ref tree.Ref) error {
+	r, err := s.Resolve(ref)
+	if err != nil {
+		return err
+	}
+	names, err := s.Profiles(r.Tree)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(names, tree.UsualProfile) {
+		names = append(names, tree.UsualProfile)
+	}
+	for _, name := range names {
+		content, err := s.opening(ref, r, name)
+		if err != nil {
+			return err
+		}
+		if content == nil {
+			continue
+		}
+		if err := s.replace(ref.OpeningPath(name), content); err != nil {
+			return accessError(s.dir, err)
+		}
+	}
+	return nil
+}
+
+// healOpenings makes the openings of a tag that has none.
+func (s *Store) healOpenings(ref tree.Ref) error {
+	if _, err := os.Lstat(s.path(ref.OpeningPath(tree.UsualProfile))); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return s.writeOpenings(ref)
+}
+
+// opening makes the opening of a tag for mounts with a profile, nil where it would be
+// too long.
+func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte, error) {
+	var w tree.OpeningWriter
+	for _, name := range []string{tree.InfoPath, ref.TagPath()} {
+		content, err := os.ReadFile(s.path(name))
+		if err != nil {
+			return nil, accessError(s.dir, err)
+		}
+		w.File(name, content)
+	}
+	m, err := s.Manifest(r.Tree)
+	if err != nil {
+		return nil, err
+	}
+	add := func(put func(object.Digest, []byte), d object.Digest) error {
+		stored, err := s.Object(d)
+		if err == nil {
+			put(d, stored)
+		}
+		return accessError(s.dir, err)
+	}
+	if err := add(w.Object, r.Tree); err != nil {
+		return nil, err
+	}
+	wanted := []int{0} // chunks
+	record, p, err := s.Profile(r.Tree, profile)
+	switch {
+	case err == nil:
+		signed, err := os.ReadFile(s.path(tree.ProfilePath(r.Tree, profile)))
+		if err != nil {
+			return nil, accessError(s.dir, err)
+		}
+		w.File(tree.ProfilePath(r.Tree, profile), signed)
+		if err := add(w.Object, record.Profile); err != nil {
+			return nil, err
+		}
+		wanted = append(wanted, p.Chunks()...)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, nil // it is damaged, or of another format: verify tells
+	}
+	for _, page := range pagesOf(m, wanted) {
+		if page.PageSize() > openingPages-int64(w.Len()) && w.Len() > 0 {
+			break
+		}
+		if err := add(w.Later, page.Digest); err != nil {
+			return nil, err
+		}
+	}
+	if content := w.Bytes(); len(content) <= tree.MaxOpening {
+		return content, nil
+	}
+	return nil, nil
+}
+
+// pagesOf returns the index pages that list the given chunks, in order of these.
+func pagesOf(m *tree.Manifest, chunks []int) []tree.Page {
+	var pages []tree.Page
+	for _, chunk := range chunks {
+		for _, p := range m.Pages {
+			if chunk < p.Chunks {
+				if !slices.Contains(pages, p) {
+					pages = append(pages, p)
+				}
+				break
+			}
+			chunk -= p.Chunks
+		}
+	}
+	return pages
+}
+
+// reopen makes the openings anew of all tags that stand for a tree, when change has
+// changed what they repeat of its profiles.
+func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error) error {
+	refs, err := s.Tags()
+	if err != nil {
+		return err
+	}
+	var of []tree.Ref
+	for _, ref := range refs {
+		// What is damaged has no opening, and is told elsewhere.
+		if r, err := s.Resolve(ref); err == nil && r.Tree == d {
+			of = append(of, ref)
+		}
+	}
+	for _, ref := range of {
+		if err := s.locked(ctx, ref, func() error { return s.dropOpenings(ref) }); err != nil {
+			return err
+		}
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	for _, ref := range of {
+		err := s.locked(ctx, ref, func() error {
+			if _, err := s.Resolve(ref); errors.Is(err, fs.ErrNotExist) {
+				return nil // it was taken away meanwhile
+			}
+			return s.writeOpenings(ref)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locked calls do with a tag's lock.
+func (s *Store) locked(ctx context.Context, ref tree.Ref, do func() error) error {
+	unlock, err := s.lock(ctx, tagLock(ref))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return accessError(s.dir, do())
+}
+
+// checkOpenings tells of openings that are not what they repeat.
+func (v *verifier) checkOpenings(ref tree.Ref, r *tree.TagRecord) {
+	list, err := os.ReadDir(v.s.path(ref.OpeningDir()))
+	if err != nil {
+		return // there need not be any
+	}
+	for _, e := range list {
+		path := ref.OpeningPath(e.Name())
+		have, err := os.ReadFile(v.s.path(path))
+		var want []byte
+		if err == nil {
+			want, err = v.s.opening(ref, r, e.Name())
+		}
+		if again, changed := v.s.Resolve(ref); changed != nil || *again != *r {
+			return // somebody publishes at this moment
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			v.found(path, nil, "%v", err)
+		case !slices.Equal(have, want):
+			v.found(path, nil, "it is not what lies in the store; remove it: the next publish of %s makes it anew", ref)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package origin
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// spares is how many connections are opened ahead.
+	spares = 6
+	// spareTime is how long one of them waits to be used.
+	spareTime = time.Second
+)
+
+// spare dials, and opens connections ahead of their use when it is told that many
+// will be wanted soon: a connection takes a round trip, which is over then.
+type spare struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu    sync.Mutex
+	asked bool
+	ready map[string][]net.Conn // by network and address
+}
+
+// want has connections opened besides the next one that is dialled.
+func (s *spare) want() {
+	s.mu.Lock()
+	s.asked = true
+	s.mu.Unlock()
+}
+
+// DialContext serves http.Transport.
+func (s *spare) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	s.mu.Lock()
+	key, asked := network+" "+address, s.asked
+	s.asked = false
+	if list := s.ready[key]; len(list) > 0 {
+		c := list[len(list)-1]
+		s.ready[key] = list[:len(list)-1]
+		s.mu.Unlock()
+		return c, nil
+	}
+	s.mu.Unlock()
+	if asked {
+		for range spares {
+			go s.open(key, network, address)
+		}
+	}
+	return s.dial(ctx, network, address)
+}
+
+func (s *spare) open(key, network, address string) {
+	c, err := s.dial(context.Background(), network, address) // the dialer has a limit
+	if err != nil {
+		return // whoever needs a connection learns why there is none
+	}
+	s.mu.Lock()
+	if s.ready == nil {
+		s.ready = map[string][]net.Conn{}
+	}
+	s.ready[key] = append(s.ready[key], c)
+	s.mu.Unlock()
+	time.AfterFunc(spareTime, func() {
+		if s.take(key, c) {
+			_ = c.Close() // nothing was sent
+		}
+	})
+}
+
+// take tells whether a connection was still waiting, and takes it away.
+func (s *spare) take(key string, c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.ready[key])
+	s.ready[key] = slices.DeleteFunc(s.ready[key], func(o net.Conn) bool { return o == c })
+	return len(s.ready[key]) < n
+}

@@ -1,0 +1,186 @@
+package trust_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"premix/internal/faulty"
+	"premix/store/object"
+	"premix/store/origin"
+	"premix/store/tree"
+	"premix/store/trust"
+)
+
+// open writes the opening of the tag as the shop has it now, with what change does
+// to its parts.
+func (s *shop) open(change func(path string, content []byte) []byte) {
+	s.t.Helper()
+	var w tree.OpeningWriter
+	for _, path := range []string{tree.InfoPath, ref.TagPath()} {
+		content, err := os.ReadFile(filepath.Join(s.dir, path))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		w.File(path, change(path, content))
+	}
+	w.Object(object.Sum([]byte("first")), object.Encode(nil, []byte("first")))
+	w.Later(object.Sum([]byte("later")), object.Encode(nil, []byte("later")))
+	w.Later(object.Sum([]byte("wrong")), object.Encode(nil, []byte("it is another one")))
+	s.write(ref.OpeningPath("start"), w.Bytes())
+}
+
+func same(_ string, content []byte) []byte { return content }
+
+func openFrom(t *testing.T, dir string, g *origin.Group) (*trust.Resolved, error) {
+	t.Helper()
+	return trust.New(trust.Options{Dir: dir}).Open(t.Context(), g, ref, "start")
+}
+
+func TestOpening(t *testing.T) {
+	s, dir := newShop(t, 1, 1), t.TempDir()
+	d := s.tag(1, "one")
+	// None is there: the files are asked for.
+	res, err := openFrom(t, dir, group(s.origin()))
+	if err != nil || res.Tree != d || res.Opening != nil || !res.First {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	s.open(same)
+	before := s.fault.Requests()
+	res, err = openFrom(t, dir, group(s.origin()))
+	if err != nil || res.Tree != d || res.Opening == nil || res.First {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	for _, what := range []string{"first", "later"} {
+		if got := res.Opening.Object(t.Context(), object.Sum([]byte(what))); string(got) != what {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	for _, what := range []string{"first", "wrong", "absent"} { // each once
+		if got := res.Opening.Object(t.Context(), object.Sum([]byte(what))); got != nil {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	if got, ok := res.Opening.Profile(d, "start"); got != nil || !ok {
+		t.Errorf("a profile that is not there: %q, %t", got, ok)
+	}
+	if n := s.fault.Requests() - before; n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// An opening is believed no more than what it repeats: it can't bring an older record
+// back, nor a forged one, nor another store's keys. Where it lags behind, or is
+// damaged, the files decide.
+func TestOpeningsThatLie(t *testing.T) {
+	forged := tree.NewPrivateKey([32]byte{9})
+	for name, change := range map[string]func(s *shop) func(string, []byte) []byte{
+		"a forged record": func(s *shop) func(string, []byte) []byte {
+			return func(path string, content []byte) []byte {
+				if path != ref.TagPath() {
+					return content
+				}
+				signed, err := tree.SignTag(forged, &tree.TagRecord{Store: s.id, Name: ref.Name, Tag: ref.Tag, Tree: object.Sum([]byte("evil")), Serial: 99})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return signed
+			}
+		},
+		"other keys": func(s *shop) func(string, []byte) []byte {
+			return func(path string, content []byte) []byte {
+				if path != tree.InfoPath {
+					return content
+				}
+				info := &tree.Info{Format: tree.StoreFormat, ID: s.id, Keys: []tree.PublicKey{forged.Public()}}
+				changed, err := info.Marshal()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return changed
+			}
+		},
+		"nothing in it": func(*shop) func(string, []byte) []byte {
+			return func(string, []byte) []byte { return nil }
+		},
+	} {
+		s, dir := newShop(t, 1, 1), t.TempDir()
+		d := s.tag(2, "two")
+		if _, err := resolve(t, dir, group(s.origin())); err != nil {
+			t.Fatal(err)
+		}
+		s.open(change(s))
+		res, err := openFrom(t, dir, group(s.origin()))
+		if err != nil || res.Tree != d || res.Opening != nil {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+	}
+
+	// An older record, in an opening that nobody has made anew.
+	s, dir := newShop(t, 1, 1), t.TempDir()
+	s.tag(1, "one")
+	s.open(same)
+	d := s.tag(2, "two")
+	if _, err := resolve(t, dir, group(s.origin())); err != nil {
+		t.Fatal(err)
+	}
+	res, err := openFrom(t, dir, group(s.origin()))
+	if err != nil || res.Tree != d || res.Opening != nil {
+		t.Errorf("an opening that lags behind: %+v, %v", res, err)
+	}
+	// The files are old as well: that is a replay.
+	s.tag(1, "one")
+	var back *trust.RollbackError
+	if _, err := openFrom(t, dir, group(s.origin())); !errors.As(err, &back) {
+		t.Errorf("a replay: %v", err)
+	}
+
+	// Servers that answer strangely where they have nothing.
+	for _, f := range []faulty.Fault{faulty.NotThere, faulty.Portal, faulty.Refuse, faulty.Loop, faulty.Fail, faulty.Strange, faulty.Flip, faulty.Short, faulty.Other} {
+		s, dir := newShop(t, 1, 1), t.TempDir()
+		d := s.tag(1, "one")
+		s.open(same)
+		s.fault.Set(f, tree.OpeningsDir)
+		if res, err := openFrom(t, dir, group(s.origin())); err != nil || res.Tree != d {
+			t.Errorf("openings: the server %s: %v", f, err)
+		}
+	}
+
+	// One that is cut off, in its head or behind it, or no opening at all.
+	s.tag(3, "three")
+	s.open(same)
+	path := filepath.Join(s.dir, ref.OpeningPath("start"))
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 5, 8, 100, len(content) - 3} {
+		if err := os.WriteFile(path, content[:n], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		res, err := openFrom(t, dir, group(s.origin()))
+		if err != nil || res.Record.Serial != 3 {
+			t.Fatalf("%d of %d bytes: %v", n, len(content), err)
+		}
+		if res.Opening != nil {
+			if got := res.Opening.Object(t.Context(), object.Sum([]byte("wrong"))); got != nil {
+				t.Errorf("%d of %d bytes: %q", n, len(content), got)
+			}
+		}
+	}
+}
+
+// Whoever gives up is not kept, though the origin says nothing.
+func TestOpeningGivenUp(t *testing.T) {
+	s, dir := newShop(t, 1, 1), t.TempDir()
+	s.tag(1, "one")
+	s.open(same)
+	s.fault.Set(faulty.Late, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := trust.New(trust.Options{Dir: dir}).Open(ctx, group(s.origin()), ref, "start"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -65,7 +65,7 @@ func (d *taskDir) run(o TaskOptions) (*TaskSummary, error) {
 	if o.Jobs == 0 {
 		o.Jobs = 2
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	sum, err := RunTasks(ctx, o)
 	if ctx.Err() != nil {
@@ -258,7 +258,7 @@ func TestOrdersWhileItRuns(t *testing.T) {
 	}()
 	other := &taskDir{t: t, dir: d.dir}
 	other.open()
-	for end := time.Now().Add(time.Minute); len(other.q.Running()) < 2; {
+	for end := time.Now().Add(5 * time.Minute); len(other.q.Running()) < 2; {
 		if time.Now().After(end) {
 			t.Fatal("the tasks do not run")
 		}
@@ -290,6 +290,7 @@ func TestKilledSpawners(t *testing.T) {
 	gone := make(chan int)
 	go func() {
 		kills, last := 0, 0
+		var done int64 // when the last one was killed
 		for {
 			select {
 			case <-stop:
@@ -297,9 +298,15 @@ func TestKilledSpawners(t *testing.T) {
 				return
 			case <-time.After(150 * time.Millisecond):
 			}
+			// Each is left to do something first: on a slow machine nothing would ever be
+			// done otherwise.
+			st, err := os.Stat(filepath.Join(d.dir, "done"))
+			if err != nil || st.Size() == done {
+				continue
+			}
 			b, err := spawn.ReadBoard(d.q.Board(queue.LocalWorker))
 			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 {
-				last = b.Session
+				last, done = b.Session, st.Size()
 				if unix.Kill(last, unix.SIGKILL) == nil {
 					kills++
 				}
@@ -357,7 +364,7 @@ func TestInterruptedTasks(t *testing.T) {
 	d.submit(queue.BatchOptions{}, queue.Lines, "trap 'echo term; exit 1' TERM; echo begun; while :; do sleep 0.01; done\n"+strings.Repeat("true\n", 20))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if text, _ := os.ReadFile(filepath.Join(d.dir, ".premix", "queue", "log-0-0.out")); len(text) > 0 {
 				break
 			}

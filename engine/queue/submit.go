@@ -66,6 +66,9 @@ func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 		if o.Files, err = filepath.Abs(o.Files); err != nil {
 			return nil, err
 		}
+		if err := os.MkdirAll(o.Files, 0o777); err != nil {
+			return nil, &InputError{Reason: fmt.Sprintf("--files: %v", err), Way: "name a directory in which you may write"}
+		}
 	}
 	b := &Batch{q: q, o: o, hash: sha256.New(), known: make(map[string]int)}
 	if b.lock, _, err = takeLock(q.path(submitLock), -1); err != nil {

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine/queue"
+	"premix/engine/spawn"
+)
+
+// taskScene is a task directory whose tasks have a mark in their environment.
+type taskScene struct {
+	*scene
+}
+
+func newTaskScene(t *testing.T) *taskScene {
+	t.Helper()
+	s := &taskScene{&scene{dir: t.TempDir()}}
+	s.mark = "PREMIX_TEST_MARK=" + s.dir
+	t.Cleanup(func() { s.gone(t) })
+	return s
+}
+
+func (s *taskScene) command(stdin string, args ...string) *exec.Cmd {
+	cmd := exec.Command(binary, append([]string{"task"}, args...)...)
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.mark)
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// success runs a task command that must succeed.
+func (s *taskScene) success(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	cmd := s.command(stdin, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatalf("premix task %v: %v\n%s", args, err, &out)
+		}
+	case <-ctx.Done():
+		_ = cmd.Process.Signal(syscall.SIGQUIT)
+		<-done
+		t.Fatalf("premix task %v came to no end\n%s", args, &out)
+	}
+	return out.String()
+}
+
+// once checks that each task has one success in the records, and nothing after it.
+func (s *taskScene) once(t *testing.T, tasks int) {
+	t.Helper()
+	succeeded := make([]int, tasks+1)
+	for rec, err := range queue.Records(s.path("out")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if succeeded[rec.Task] > 0 {
+			t.Errorf("task %d has a record after its success: try %d", rec.Task, rec.Try)
+		}
+		if rec.OK() {
+			succeeded[rec.Task]++
+		}
+	}
+	for task, n := range succeeded[1:] {
+		if n != 1 {
+			t.Errorf("task %d succeeded %d times", task+1, n)
+		}
+	}
+}
+
+// premix, its spawner, or both are killed with SIGKILL at random moments, and the
+// same command is given again until all is done.
+func TestTasksKilledAtRandomMoments(t *testing.T) {
+	tasks, kills := 150, 8
+	if soak {
+		tasks, kills = 3000, 50
+	}
+	for _, victim := range []string{"premix", "spawner", "both"} {
+		t.Run(victim, func(t *testing.T) {
+			s := newTaskScene(t)
+			var text strings.Builder
+			for i := 1; i <= tasks; i++ {
+				// Half of them need a shell, and leave something behind that is killed.
+				if i%2 == 0 {
+					fmt.Fprintf(&text, "sh -c 'sleep 0.0%d; echo %d'; sleep 100 &\n", i%4, i)
+				} else {
+					fmt.Fprintf(&text, "sleep 0.0%d %d\n", i%3, 0)
+				}
+			}
+			args := []string{"run", "--out", "out", "-j", "3", "-"}
+			for range kills {
+				cmd := s.command(text.String(), args...)
+				var out bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &out
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
+				if victim != "premix" {
+					b, err := spawn.ReadBoard(s.path("out/.premix/queue/board-0"))
+					if err == nil && b.Session > 0 && parentOf(b.Session) == cmd.Process.Pid {
+						_ = unix.Kill(b.Session, unix.SIGKILL)
+					}
+				}
+				if victim == "spawner" {
+					// It goes on with another one.
+					time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+				}
+				if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+					t.Fatal(err)
+				}
+				var exit *exec.ExitError
+				if err := cmd.Wait(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 0) {
+					t.Fatalf("%v\n%s", err, &out)
+				}
+			}
+			s.success(t, text.String(), args...)
+			s.once(t, tasks)
+			for i := 2; i <= tasks; i += 37 * 2 {
+				if got := s.success(t, "", "tail", "out", fmt.Sprint(i)); got != fmt.Sprintln(i) {
+					t.Errorf("task %d wrote %q", i, got)
+				}
+			}
+		})
+	}
+}
+
+// parentOf is the parent of a process.
+func parentOf(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	var state string
+	var ppid int
+	_, err = fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &ppid)
+	if err != nil {
+		return 0
+	}
+	return ppid
+}
+
+// A premix that is killed while it submits has submitted all or nothing.
+func TestKilledWhileSubmitting(t *testing.T) {
+	s := newTaskScene(t)
+	const each = 20000
+	text := strings.Repeat("true\n", each)
+	rounds := 6
+	if soak {
+		rounds = 50
+	}
+	for range rounds {
+		cmd := s.command(text, "submit", "--out", "out", "-")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	}
+	s.success(t, text, "submit", "--out", "out", "-")
+	q, err := queue.Open(s.path("out"), "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if n := q.Counts()[queue.Waiting]; n == 0 || n%each != 0 {
+		t.Errorf("%d tasks", n)
+	}
+}
+
+func TestTenThousandFailures(t *testing.T) {
+	s := newTaskScene(t)
+	tasks := 1000
+	if soak {
+		tasks = 10000
+	}
+	cmd := s.command(strings.Repeat("false\n", tasks), "run", "--out", "out", "-")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := bytes.Count(out, []byte("\n")); n > 40 {
+		t.Errorf("%d lines are printed:\n%s", n, out)
+	}
+	if !bytes.Contains(out, []byte(fmt.Sprintf("and %d more", tasks-10))) {
+		t.Errorf("%s", out)
+	}
+	s.success(t, "", "retry", "out", "--failed")
+	q, err := queue.Open(s.path("out"), "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if n := q.Counts()[queue.Waiting]; n != tasks {
+		t.Errorf("%d tasks wait again", n)
+	}
+}
+
+// Every byte that a command can have gets through, on each way in.
+func TestOddBytes(t *testing.T) {
+	s := newTaskScene(t)
+	var odd []byte
+	for c := 1; c < 256; c++ {
+		odd = append(odd, byte(c))
+	}
+	s.success(t, "printf %s "+queue.Quote(string(odd))+"\x00", "run", "--out", "out", "-0", "-")
+	if got := s.success(t, "", "tail", "out", "1"); got != string(odd) {
+		t.Errorf("as a command: %q", got)
+	}
+	s.success(t, string(odd)+"\x00", "run", "--out", "out", "-0", "-t", "printf '%s' {}", "-")
+	if got := s.success(t, "", "tail", "out", "2"); got != string(odd) {
+		t.Errorf("through a template: %q", got)
+	}
+	s.success(t, `{"command":["printf","%s","a\u0001\u007f\n\"'ü\\"]}`, "run", "--out", "out", "--format", "jsonl", "-")
+	if got := s.success(t, "", "tail", "out", "3"); got != "a\x01\x7f\n\"'ü\\" {
+		t.Errorf("as JSON: %q", got)
+	}
+}
+
+// The first Ctrl-C ends the running tasks, and the same command goes on.
+func TestTasksInterrupted(t *testing.T) {
+	s := newTaskScene(t)
+	text := "trap 'touch ended; exit 1' TERM; touch begun; while [ ! -e go ]; do sleep 0.01; done\ntrue\n"
+	args := []string{"run", "--out", "out", "-j", "1", "-"}
+	cmd := s.command(text, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "begun")
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "ended")); err != nil {
+		t.Errorf("the task was not asked to end: %v", err)
+	}
+	s.write(t, "go", "")
+	s.success(t, text, args...)
+	s.once(t, 2)
+}

@@ -12,32 +12,38 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// versions are those of containerd that every run of the tests uses; the others
-// take part in long runs.
-func versions() []string {
-	list := []string{"system", "2.1.9"}
-	if os.Getenv("PREMIX_SOAK") != "" {
-		list = append(list, "1.7.35")
+func TestContainerd(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		version string
+		cri     bool // pull as Kubernetes does, not by ctr
+		soak    bool // in long runs only
+	}{
+		{"system", true, false},
+		{"2.1.9", false, false},
+		{"2.1.9", true, true},
+		{"1.7.35", true, true},
+	} {
+		name := c.version
+		if c.cri {
+			name += "-cri"
+		}
+		t.Run(name, func(t *testing.T) {
+			if c.soak && os.Getenv("PREMIX_SOAK") == "" {
+				t.Skip("long runs only: PREMIX_SOAK=1")
+			}
+			t.Parallel()
+			m := newMachine(t)
+			m.serve("--origin", m.origin.URL)
+			testContainerd(t, m.newContainerd(c.version, c.cri))
+		})
 	}
-	return list
 }
 
 // wantContent is what the images of these tests show.
 const wantContent = "above\nkept\nnew\n"
 
 const showContent = "ls covered; cat data/*; ls data/gone 2>/dev/null; true"
-
-func TestContainerd(t *testing.T) {
-	t.Parallel()
-	for _, v := range versions() {
-		t.Run(v, func(t *testing.T) {
-			t.Parallel()
-			m := newMachine(t)
-			m.serve("--origin", m.origin.URL)
-			testContainerd(t, m.newContainerd(v))
-		})
-	}
-}
 
 func testContainerd(t *testing.T, c *containerd) {
 	low := base(t)
@@ -76,7 +82,11 @@ func testContainerd(t *testing.T, c *containerd) {
 	// One that the store does not know at all is pulled.
 	other := picture(t, layer(t, file{name: "other", content: "1"}), base(t), upper(t))
 	otherRef := c.push(other, "other:1")
-	if err := c.pull(otherRef); err != nil {
+	pull := c.pull
+	if c.old { // of which ctr fetches and unpacks everything itself
+		pull = c.pullByCtr
+	}
+	if err := pull(otherRef); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.pulled(other); len(got) != 4 {

@@ -455,15 +455,16 @@ type containerd struct {
 	*machine
 	version string
 	bin     string // directory of its programs
-	cri     bool   // pull through CRI: `ctr images pull` fetches everything first
+	cri     bool   // pull through CRI
+	old     bool   // 1.x, of which ctr fetches everything before it asks a snapshotter
 	daemon  *daemon
 }
 
 // newContainerd starts a containerd beside the machine's snapshotter. The version
 // is that of a build by scripts/setup.sh, or "system".
-func (m *machine) newContainerd(version string) *containerd {
+func (m *machine) newContainerd(version string, cri bool) *containerd {
 	m.t.Helper()
-	c := &containerd{machine: m, version: version}
+	c := &containerd{machine: m, version: version, cri: cri}
 	if version == "system" {
 		path, err := exec.LookPath("containerd")
 		if err != nil {
@@ -497,7 +498,7 @@ func (m *machine) newContainerd(version string) *containerd {
 	if len(fields) < 3 {
 		m.t.Fatalf("containerd --version: %s", out)
 	}
-	c.cri = strings.HasPrefix(strings.TrimPrefix(fields[2], "v"), "1.")
+	c.old = strings.HasPrefix(strings.TrimPrefix(fields[2], "v"), "1.")
 	if err := os.WriteFile(m.path("config.toml"), []byte(c.config()), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
@@ -510,18 +511,27 @@ func (m *machine) newContainerd(version string) *containerd {
 // config is what dist has for this version, with directories of the test's own.
 func (c *containerd) config() string {
 	c.t.Helper()
-	file, top, rest := "config-2.toml", "", fmt.Sprintf(`
+	file, top := "config-2.toml", ""
+	rest := fmt.Sprintf(`
 [plugins."io.containerd.internal.v1.opt"]
   path = %q
 `, c.path("opt"))
-	if c.cri {
+	switch {
+	case c.old:
 		file = "config-1.toml"
 		rest += fmt.Sprintf(`
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = %q
   conf_dir = %q
 `, c.path("cni"), c.path("cni"))
-	} else {
+	case c.cri:
+		top = `disabled_plugins = ["io.containerd.nri.v1.nri"]` + "\n"
+		rest += fmt.Sprintf(`
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = [%q]
+  conf_dir = %q
+`, c.path("cni"), c.path("cni"))
+	default:
 		top = `disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri"]` + "\n"
 	}
 	content, err := os.ReadFile(filepath.Join("..", "..", "dist", "containerd", file))
@@ -643,11 +653,7 @@ func (c *containerd) mustCtr(args ...string) string {
 // pull pulls an image the way that asks snapshotters first.
 func (c *containerd) pull(ref string) error {
 	if !c.cri {
-		out, err := c.ctr("images", "pull", "--plain-http", "--snapshotter", "premix", ref)
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
-		}
-		return nil
+		return c.pullByCtr(ref)
 	}
 	conn, err := grpc.NewClient("unix://"+c.path("c"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -664,6 +670,14 @@ func (c *containerd) pull(ref string) error {
 		err = conn.Invoke(ctx, "/runtime.v1alpha2.ImageService/PullImage", in, &out, grpc.ForceCodec(plain{}))
 	}
 	return err
+}
+
+func (c *containerd) pullByCtr(ref string) error {
+	out, err := c.ctr("images", "pull", "--plain-http", "--snapshotter", "premix", ref)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // plain has gRPC send bytes as they are.

@@ -39,7 +39,7 @@ type Image struct {
 	Digest  string       // of its record; part of the fingerprint
 	Image   *image.Image // its configuration
 	Root    string       // where its root is mounted
-	Bundles string       // directory for containers' bundles
+	Bundles string       // directory for containers' bundles; nothing of it lies where tasks are
 	bundle.Account
 }
 

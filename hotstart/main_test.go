@@ -20,14 +20,17 @@ import (
 // tool is the stand-in for an aligner, testdata/tool.c, compiled once.
 var tool string
 
-// TestMain is also main for the stages that tests open, and for the run that
-// TestKilledPremix kills.
+// TestMain is also main for the stages that tests open, and for the runs that
+// TestKilledPremix and TestKilledContainers kill.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == StageArg {
 		os.Exit(StageMain())
 	}
 	if dir := os.Getenv("PREMIX_TEST_VICTIM"); dir != "" {
 		os.Exit(victim(dir))
+	}
+	if root := os.Getenv("PREMIX_TEST_CONTAINER"); root != "" {
+		os.Exit(containerVictim(root, os.Getenv("PREMIX_TEST_DIR")))
 	}
 	os.Exit(withTool(m))
 }

@@ -7,13 +7,14 @@
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
+#   scripts/setup.sh kubernetes      etcd, and a build of kube-apiserver
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
 # and the exit status is 1 where the demo, the tests or the benchmarks cannot
 # do without them. CRIU is never required: without it premix starts tasks
-# `fork` and `cold`. Builds of containerd lie in ${XDG_CACHE_HOME:-~/.cache}/premix/containerd;
-# tests skip what is not there.
+# `fork` and `cold`. Builds lie in ${XDG_CACHE_HOME:-~/.cache}/premix, in containerd/VERSION
+# and kubernetes/VERSION; tests skip what is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +23,7 @@ cd "$(dirname "$0")/.."
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
 test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
+kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap)
 
@@ -141,6 +143,28 @@ build_containerd() {
 	mv "$work/bin" "$to"
 }
 
+# build_kubernetes VERSION: kube-apiserver of a fixed version. Its module names the
+# modules that are published beside it by directories of its repository; a module
+# made here names the same ones by their versions, v0.X.Y for v1.X.Y.
+build_kubernetes() {
+	local version=$1 to work source
+	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/kubernetes/${version#v}
+	[ -x "$to/kube-apiserver" ] && return 0
+	say "building kube-apiserver ${version#v}, once; this takes many minutes"
+	work=$(mktemp -d)
+	# shellcheck disable=SC2064 # the path of now
+	trap "rm -rf '$work'" RETURN
+	source=$(cd "$work" && "${GO:-go}" mod download -json "k8s.io/kubernetes@$version" | sed -n 's/^\t"Dir": "\(.*\)",\{0,1\}$/\1/p')
+	[ -n "$source" ] || return 1
+	sed -e 's|^module .*|module premix/kubernetes|' -e "s|=> \./staging/src/\(.*\)|=> \1 v0${version#v1}|" "$source/go.mod" >"$work/go.mod"
+	cp "$source/go.sum" "$work/go.sum"
+	(cd "$work" && "${GO:-go}" mod edit -require "k8s.io/kubernetes@$version" &&
+		CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off "${GO:-go}" build -trimpath -ldflags '-s -w' -o "$work/bin/" k8s.io/kubernetes/cmd/kube-apiserver) || return 1
+	mkdir -p "$(dirname "$to")"
+	rm -rf "$to"
+	mv "$work/bin" "$to"
+}
+
 [ $# -gt 0 ] || set -- go criu demo test bench containerd
 packages=()
 status=0
@@ -148,6 +172,7 @@ for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
 	criu | containerd-1.7) ;;
+	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
 	demo) packages+=("${demo_packages[@]}") ;;
 	test) packages+=("${test_packages[@]}") ;;
@@ -155,7 +180,7 @@ for set in "$@"; do
 	soak) packages+=("${soak_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench, soak, containerd, containerd-1.7"
+		say "hint: go, criu, demo, test, bench, containerd, containerd-1.7, kubernetes"
 		exit 2
 		;;
 	esac
@@ -166,6 +191,7 @@ for set in "$@"; do
 	criu) setup_criu ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.1.9 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
+	kubernetes) build_kubernetes v1.33.3 || status=1 ;;
 	esac
 done
 exit "$status"

@@ -171,8 +171,8 @@ func TestTaskFailures(t *testing.T) {
 
 func TestTasksHoldTheirCores(t *testing.T) {
 	d := newTaskDir(t)
-	// Each task notes how many run with it.
-	command := `{"command":"mkdir run/$PREMIX_TASK; ls run | tr '\\n' ' ' >>seen; echo >>seen; sleep 0.05; rmdir run/$PREMIX_TASK","cores":%d,"memory":%d}` + "\n"
+	// Each task notes how many run with it, in one piece: others do so, too.
+	command := `{"command":"mkdir run/$PREMIX_TASK; echo $(ls run) >>seen; sleep 0.05; rmdir run/$PREMIX_TASK","cores":%d,"memory":%d}` + "\n"
 	var text strings.Builder
 	cores := map[string]int{}
 	for i := 1; i <= 24; i++ {

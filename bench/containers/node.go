@@ -38,6 +38,10 @@ func (b *benchmark) contenders() []contender {
 		}
 		return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, profile: profile,
 			start: func(ctx context.Context, n *node) error {
+				// As a service of the machine it runs before anything is pulled.
+				if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
+					return err
+				}
 				cmd := b.premixCommand(ctx, n.home(), "snapshotter", "--origin", n.origin.URL+"/premix", "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix"))
 				return n.daemon(cmd, n.socket("premix"))
 			},

@@ -9,7 +9,7 @@ VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknow
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.8.0
 
-TEST_TIMEOUT ?= 15m
+TEST_TIMEOUT ?= 30m
 SOAK_TIMEOUT ?= 2h
 
 export GO STATICCHECK GOVULNCHECK

@@ -82,6 +82,11 @@ bench-travel: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-travel ./bench/travel
 	PATH="$(CURDIR)/bin:$$PATH" bin/bench-travel $(BENCH_ARGS)
 
+.PHONY: bench-tasks
+bench-tasks: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-tasks ./bench/tasks
+	bin/bench-tasks $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

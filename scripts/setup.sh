@@ -25,7 +25,7 @@ test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
-bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap)
+bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make python3-pip:/usr/lib/python3/dist-packages/pip)
 
 say() { printf '%s\n' "setup: $*" >&2; }
 

@@ -40,6 +40,10 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
 	},
+	"bench/tasks": {
+		imports: []string{"internal/figures"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"bench/store": {
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},

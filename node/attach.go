@@ -42,6 +42,9 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 	if err != nil {
 		return nil, err
 	}
+	if err := src.kept(ctx); err != nil {
+		return nil, err
+	}
 	r.Dir = filepath.Join(attachedDir(d.config.Dir), digest.String())
 	if r.Within != "" {
 		r.Dir = AttachedPath(r.Within, digest)

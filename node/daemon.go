@@ -248,6 +248,9 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 		return errors.Join(err, t.Close())
 	}
 	err = t.Close() // the base has it open too
+	if err == nil && src != nil {
+		err = src.kept(ctx) // before anybody sees the tree
+	}
 	if err == nil {
 		err = d.bind(m, b)
 	}

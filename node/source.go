@@ -21,6 +21,7 @@ type source struct {
 	group    *origin.Group
 	resolver *trust.Resolver
 	opening  *trust.Opening // what came with the tag's record; may be nil
+	resolved *trust.Resolved
 }
 
 // source opens the origins of a mount. Nothing is connected to yet.
@@ -77,7 +78,7 @@ func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRe
 	if err != nil {
 		return digest, "", explain(err)
 	}
-	s.opening = res.Opening
+	s.opening, s.resolved = res.Opening, res
 	switch {
 	case res.Offline != nil:
 		note = fmt.Sprintf("no origin answers (%v): %s is what it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
@@ -112,6 +113,14 @@ func openingOf(r MountRequest) string {
 		return tree.UsualProfile
 	}
 	return r.Profile
+}
+
+// kept returns when what the source was believed is remembered.
+func (s *source) kept(ctx context.Context) error {
+	if s.resolved == nil {
+		return nil
+	}
+	return explain(s.resolved.Kept(ctx))
 }
 
 // fetcher is what the cache fetches with; nil where there is nothing.

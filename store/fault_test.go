@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -642,8 +643,10 @@ func TestProfiles(t *testing.T) {
 	if found := verify(t, s); len(found) > 0 {
 		t.Errorf("%+v", found)
 	}
-	flip(t, filepath.Join(s.Dir(), p.Bundles[0].Digest.Path()))
-	if found := verify(t, s); len(found) != 2 || !strings.Contains(fmt.Sprint(found), "bundle 0") {
+	// A bundle of one whole chunk is that chunk's object.
+	several := slices.IndexFunc(p.Bundles, func(b tree.Bundle) bool { return b.Parts > 1 })
+	flip(t, filepath.Join(s.Dir(), p.Bundles[several].Digest.Path()))
+	if found := verify(t, s); len(found) != 2 || !strings.Contains(fmt.Sprint(found), fmt.Sprintf("bundle %d", several)) {
 		t.Errorf("a damaged bundle: %+v", found)
 	}
 	// It goes with its tree.

@@ -109,6 +109,7 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		return nil, err
 	}
 	wanted := []int{0} // chunks
+	var first []tree.Bundle
 	record, p, err := s.Profile(r.Tree, profile)
 	switch {
 	case err == nil:
@@ -121,6 +122,9 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 			return nil, err
 		}
 		wanted = append(wanted, p.Chunks()...)
+		if len(p.Bundles) > 0 && p.Bundles[0].Size <= firstBundle {
+			first = p.Bundles[:1]
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, nil // it is damaged, or of another format: verify tells
 	}
@@ -129,6 +133,11 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 			break
 		}
 		if err := add(w.Later, page.Digest); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range first {
+		if err := add(w.Later, b.Digest); err != nil {
 			return nil, err
 		}
 	}

@@ -68,6 +68,9 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	}
 	b := &bundler{w: w, t: t, p: p}
 	for _, part := range p.Parts {
+		b.total += part.Size(t.chunks[part.Chunk].Size)
+	}
+	for _, part := range p.Parts {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
@@ -119,18 +122,37 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 	return tree.Part{Chunk: p.Chunk, Runs: runs}
 }
 
-// bundleSizes are those of the contents of a profile's first bundles, the last one
-// of all that follow. A start runs on what it has: the first is soon there, and the
-// connections that bring the others speed up meanwhile.
+// firstBundle is the size of the content of a profile's first bundle, which comes with
+// the opening of a tag: it has what the mount itself reads, and what a start does
+// first.
+const firstBundle = 256 << 10
+
+// bundleSizes are those of the contents of the following bundles, the last one of all
+// further ones. A start runs on what it has: the first is soon there, and the
+// connections that bring the others speed up meanwhile. A start that needs little
+// has all of it in one, since several would save it little time.
 var bundleSizes = []int{1 << 20, 2 << 20, 4 << 20}
 
 // bundler rows up parts of chunks.
 type bundler struct {
-	w    *Writer
-	t    *Tree
-	p    *tree.Profile
-	open tree.Bundle
-	row  []byte
+	w     *Writer
+	t     *Tree
+	p     *tree.Profile
+	total int64 // bytes of all parts
+	open  tree.Bundle
+	row   []byte
+}
+
+// full is the size at which the open bundle is done.
+func (b *bundler) full() int {
+	switch n := len(b.p.Bundles); {
+	case n == 0:
+		return firstBundle
+	case b.total <= tree.MaxBundle:
+		return tree.MaxBundle
+	default:
+		return bundleSizes[min(n-1, len(bundleSizes)-1)]
+	}
 }
 
 func (b *bundler) add(part tree.Part) error {
@@ -139,8 +161,7 @@ func (b *bundler) add(part tree.Part) error {
 	if err != nil {
 		return damage("tree "+b.t.digest.Short(), fmt.Errorf("chunk %d: %w", part.Chunk, err))
 	}
-	full := bundleSizes[min(len(b.p.Bundles), len(bundleSizes)-1)]
-	if len(b.row) > 0 && len(b.row)+int(part.Size(c.Size)) > full {
+	if len(b.row) > 0 && len(b.row)+int(part.Size(c.Size)) > b.full() {
 		if err := b.flush(); err != nil {
 			return err
 		}

@@ -308,6 +308,22 @@ func (t *Tree) comes(pg *page, i int, off, n int64) bool {
 	return q != nil && q.has(pg, i, off, n) || t.expected.find(pg, i, off, n) != nil
 }
 
+// planned returns when it is known what the bundles of a profile will bring, which is
+// a matter of index pages: a reader who did not wait for that would fetch what is
+// about to come.
+func (t *Tree) planned(ctx context.Context) error {
+	p := t.planning.Load()
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-*p:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // await returns when a bundle has come that was to bring what lies at off in chunk
 // i, at once where there is none.
 func (t *Tree) await(ctx context.Context, pg *page, i int, off, n int64) (waited bool, err error) {

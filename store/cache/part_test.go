@@ -246,6 +246,50 @@ func TestReadersWaitForParts(t *testing.T) {
 	}
 }
 
+// A reader who comes before the index pages, and so before it is known what bundles
+// bring, does not have a chunk fetched of which they bring what he wants.
+func TestReadersWaitForThePlan(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 305, chunks: 40, mean: 60_000, page: 10})
+	var parts []tree.Part
+	for i := 20; i < 30; i++ {
+		if s.chunks[i].Size > 4*block {
+			parts = append(parts, partly(s, i, 1, 2))
+		}
+	}
+	p := w.profile(s, nil, parts)
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, w)
+	waitFor(t, "the first index page", func() bool { return tr.pages[0].Load() != nil })
+	page := tr.manifest.Pages[2].Digest
+	open := make(chan struct{})
+	w.gate = func(d object.Digest) {
+		if d == page {
+			<-open
+		}
+	}
+	errs := make(chan error)
+	go func() { errs <- tr.Prefetch(t.Context(), p, 0) }()
+	waitFor(t, "the prefetch", func() bool { return tr.planning.Load() != nil })
+	var readers sync.WaitGroup
+	for _, part := range parts {
+		readers.Go(func() {
+			off, n := s.block(part.Chunk, 1)
+			mustRead(t, tr, s, off, n)
+		})
+	}
+	close(open)
+	readers.Wait()
+	if err := <-errs; err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		if n := w.asked[s.chunks[part.Chunk].Digest]; n != 0 {
+			t.Errorf("chunk %d was fetched %d times", part.Chunk, n)
+		}
+	}
+}
+
 // Readers, two profiles, eviction and completion at once: never a wrong byte.
 func TestPartsUnderLoad(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()

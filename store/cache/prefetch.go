@@ -26,13 +26,21 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error 
 	if err := p.CheckChunks(t.manifest.Chunks()); err != nil {
 		return err
 	}
+	planning := make(chan struct{})
+	planned := sync.OnceFunc(func() { close(planning) })
+	t.planning.Store(&planning)
+	defer func() {
+		t.planning.CompareAndSwap(&planning, nil)
+		planned()
+	}()
 	c := t.newCrowd(ctx, prefetch)
 	// The cache waits for promised chunks when it is closed: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
-	return c.wait(t.prefetchAll(c, p, limiter(rate)))
+	return c.wait(t.prefetchAll(c, p, limiter(rate), planned))
 }
 
-func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
+// prefetchAll calls planned when readers can see what bundles will bring.
+func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func()) error {
 	var begun map[object.Digest]*early
 	if l == nil {
 		begun = c.fetchEarly(p.Bundles)
@@ -51,6 +59,7 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter) error {
 		return err
 	}
 	bundles, err := c.promise(p, begun)
+	planned()
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	go func() {
 		cr := tr.newCrowd(ctx, prefetch)
 		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
-		errs <- cr.wait(tr.prefetchAll(cr, p, l))
+		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}))
 	}()
 	<-begun
 	for _, i := range []int{9, 7, 8} {

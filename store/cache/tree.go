@@ -58,6 +58,7 @@ type Tree struct {
 	parts    atomic.Int64        // chunks of which a part is here
 	guided   atomic.Int32        // see Guide
 	expected expected
+	planning atomic.Pointer[chan struct{}] // closed when it is known what a profile will bring; nil if none is being looked at
 	record   atomic.Pointer[[]*Recorder]
 	streams  streams
 	stats    counters
@@ -296,6 +297,9 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			return nil
 		}
 		if !waited {
+			if err := t.planned(ctx); err != nil {
+				return err
+			}
 			var err error
 			if waited, err = t.await(ctx, pg, i, off, int64(len(p))); err != nil {
 				return err

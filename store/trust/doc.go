@@ -37,6 +37,7 @@
 //	                          32 digits of the BLAKE3 digest of NAME:TAG
 //	DIR/lock                  held, by flock(2), from reading to writing either
 //
-// Files are replaced whole by rename(2). A line of known_stores that is removed
+// Files are replaced whole by rename(2). What an opening said is written while it is
+// used already: [Resolved.Kept]. A line of known_stores that is removed
 // is forgotten.
 package trust

@@ -86,16 +86,27 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 	if known == nil {
 		return nil, failed
 	}
-	info, first, err := r.believe(from, known.Files[tree.InfoPath])
+	info, first, err := r.believe(from, known.Files[tree.InfoPath], false)
 	if err != nil {
 		return nil, err
 	}
-	res, err := r.judge(from, ref, info, first, known.Files[ref.TagPath()])
+	res, err := r.judge(from, ref, info, first, known.Files[ref.TagPath()], false)
 	if err != nil {
 		return nil, err
 	}
 	o.store, o.keys = res.Store, res.Keys
 	res.Opening = o
+	// The disk is slow: what was believed is brought there while its user goes on, and
+	// judged once more then, since others may have come first.
+	res.keep = &keeping{done: make(chan struct{})}
+	go func() {
+		defer close(res.keep.done)
+		info, _, err := r.believe(from, known.Files[tree.InfoPath], true)
+		if err == nil {
+			_, err = r.judge(from, ref, info, first, known.Files[ref.TagPath()], true)
+		}
+		res.keep.err = err
+	}()
 	return res, nil
 }
 

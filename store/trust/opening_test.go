@@ -36,7 +36,11 @@ func same(_ string, content []byte) []byte { return content }
 
 func openFrom(t *testing.T, dir string, g *origin.Group) (*trust.Resolved, error) {
 	t.Helper()
-	return trust.New(trust.Options{Dir: dir}).Open(t.Context(), g, ref, "start")
+	res, err := trust.New(trust.Options{Dir: dir}).Open(t.Context(), g, ref, "start")
+	if err == nil {
+		err = res.Kept(t.Context())
+	}
+	return res, err
 }
 
 func TestOpening(t *testing.T) {
@@ -68,6 +72,19 @@ func TestOpening(t *testing.T) {
 	}
 	if n := s.fault.Requests() - before; n != 1 {
 		t.Errorf("%d requests", n)
+	}
+	// On first use it is remembered like the files.
+	dir = t.TempDir()
+	if res, err = openFrom(t, dir, group(s.origin())); err != nil || res.Opening == nil || !res.First {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if res, err = resolve(t, dir, group(s.origin())); err != nil || res.First {
+		t.Errorf("%+v, %v", res, err)
+	}
+	s.tag(1, "another one")
+	var back *trust.RollbackError
+	if _, err = resolve(t, dir, group(s.origin())); !errors.As(err, &back) {
+		t.Errorf("what the opening said was forgotten: %v", err)
 	}
 }
 

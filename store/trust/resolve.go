@@ -67,6 +67,7 @@ type Resolved struct {
 	First  bool             // the origin was used for the first time, and its keys were taken on trust
 	// Opening is what came with the record; nil where nothing did.
 	Opening *Opening
+	keep    *keeping
 	// Offline is why no origin could be asked, where the record is the one that
 	// was seen last. Whether that will do is for the caller to decide.
 	Offline error
@@ -160,11 +161,12 @@ func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info,
 	if err != nil {
 		return nil, false, err
 	}
-	return r.believe(o, content)
+	return r.believe(o, content, true)
 }
 
-// believe is Store for an origin that has said what its store is.
-func (r *Resolver) believe(o origin.Origin, content []byte) (info *tree.Info, first bool, err error) {
+// believe is Store for an origin that has said what its store is. What is new it only
+// pins where keep is true.
+func (r *Resolver) believe(o origin.Origin, content []byte, keep bool) (info *tree.Info, first bool, err error) {
 	info, err = tree.ParseInfo(content)
 	if err != nil {
 		return nil, false, &UntrustedError{o.String(), err}
@@ -176,7 +178,9 @@ func (r *Resolver) believe(o origin.Origin, content []byte) (info *tree.Info, fi
 		}
 		if isNew {
 			first = len(r.o.Keys) == 0
-			err = r.s.pin(Known{o.String(), info.ID, keys, time.Now().UTC().Truncate(time.Second)})
+			if keep {
+				err = r.s.pin(Known{o.String(), info.ID, keys, time.Now().UTC().Truncate(time.Second)})
+			}
 		}
 		info.Keys = keys
 		return err
@@ -277,11 +281,11 @@ func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profi
 	if err != nil {
 		return nil, err
 	}
-	return r.judge(o, ref, info, first, signed)
+	return r.judge(o, ref, info, first, signed, true)
 }
 
-// judge believes a tag's record or not.
-func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first bool, signed []byte) (*Resolved, error) {
+// judge believes a tag's record or not. It only keeps it where keep is true.
+func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first bool, signed []byte, keep bool) (*Resolved, error) {
 	record, err := tree.OpenTag(signed, info.ID, ref, info.Keys)
 	if err != nil {
 		return nil, &UntrustedError{o.String(), err}
@@ -305,8 +309,31 @@ func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first b
 				return nil
 			}
 		}
+		if !keep {
+			return nil
+		}
 		return replace(r.s.seenFile(info.ID, ref), signed)
 	})
+}
+
+// keeping is what was believed on its way to the disk.
+type keeping struct {
+	done chan struct{}
+	err  error
+}
+
+// Kept returns when what was believed is remembered on disk, so that nothing older
+// will be. Who acts on what an opening said calls it before that is to be seen.
+func (res *Resolved) Kept(ctx context.Context) error {
+	if res.keep == nil {
+		return nil
+	}
+	select {
+	case <-res.keep.done:
+		return res.keep.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // offline returns what was seen of a tag of the store that these origins had,
@@ -366,7 +393,7 @@ func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.
 		if store != nil {
 			var said []byte
 			if said, err = store.wait(); err == nil {
-				info, _, err = r.believe(o, said)
+				info, _, err = r.believe(o, said, true)
 			}
 		}
 		if err == nil {

@@ -61,7 +61,7 @@ the directory have succeeded.`,
 					return err
 				}
 				if s.Before && o.Messages != nil {
-					fmt.Fprintf(o.Messages, "these %d tasks were submitted before: going on with them\n", s.Tasks)
+					fmt.Fprintf(o.Messages, "these %d tasks were submitted before: going on with them, as they were submitted then\n", s.Tasks)
 				}
 			}
 			o.Queue, o.Kill, o.Jobs, o.Memory, o.Pin = q, kill, int(jobs), int64(budget), local.Pin(pin)

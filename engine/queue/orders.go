@@ -30,7 +30,7 @@ type Order struct {
 	Tasks    int     `json:"tasks,omitempty"`
 	Offset   int64   `json:"offset,omitempty"` // in tasks.jsonl
 	Bytes    int64   `json:"bytes,omitempty"`
-	Digest   string  `json:"digest,omitempty"` // of those bytes and of Options, SHA-256
+	Digest   string  `json:"digest,omitempty"` // of group, directory and those bytes, SHA-256
 	Groups   []Group `json:"groups,omitempty"` // in the order in which its tasks name them
 	Dir      string  `json:"dir,omitempty"`
 	Cores    int     `json:"cores,omitempty"`

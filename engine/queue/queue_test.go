@@ -235,8 +235,10 @@ func TestOnce(t *testing.T) {
 	if s := submit(t, q, BatchOptions{Once: true}, Input{}, "a\nb\n"); !s.Before || s.First != 1 {
 		t.Errorf("%+v", s)
 	}
-	if s := submit(t, q, BatchOptions{Once: true, Options: Options{Cores: 2}}, Input{}, "a\nb\n"); s.Before {
-		t.Errorf("other options: %+v", s)
+	for _, o := range []Options{{Dir: "/other"}, {Group: "other"}} {
+		if s := submit(t, q, BatchOptions{Once: true, Options: o}, Input{}, "a\nb\n"); s.Before {
+			t.Errorf("%+v: %+v", o, s)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ const DefaultGroup = "tasks"
 type BatchOptions struct {
 	Options
 	After []string // groups that its groups come after
-	Once  bool     // if the same tasks were submitted before, they are not submitted again
+	Once  bool     // if the same tasks, of the same group and directory, were submitted before, they are not submitted again
 	Files string   // directory for a file a task, in place of the logs; "" for none
 }
 
@@ -91,7 +91,7 @@ func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 	if _, err := b.note(o.Group, o.After); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(b.hash, "%+v\n", o)
+	fmt.Fprintf(b.hash, "%q %q\n", o.Group, o.Dir)
 	b.w = bufio.NewWriterSize(&writerAt{q.tasks, b.offset}, 256<<10)
 	return b, nil
 }

@@ -52,9 +52,3 @@ func TestFirst(t *testing.T) {
 		}
 	}
 }
-
-func TestComplement(t *testing.T) {
-	if got := complement([]byte("AACGT")); got != "ACGTT" {
-		t.Errorf("got %s", got)
-	}
-}

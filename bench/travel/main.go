@@ -38,9 +38,9 @@ var contenders = []string{"full", "cold", "hot", "hot+profile"}
 func benchMain() error {
 	work := flag.String("work", "bench-work/travel", "`directory` for image, index, snapshot and results")
 	premix := flag.String("premix", "bin/premix", "the premix to measure")
-	builder := flag.String("image", "recipes/image/build.sh", "script that adds STAR's image to a store")
+	builder := flag.String("image", "recipes/image/build.sh", "script that adds an image of Debian packages to a store")
 	reps := flag.Int("reps", 3, "repetitions")
-	bases := flag.Int("bases", 60_000_000, "size of the genome")
+	bases := flag.Int("bases", 170_000_000, "size of the genome")
 	rate := flag.Int64("rate", 1000, "rate of the link, `Mbit/s`")
 	delay := flag.Duration("delay", 10*time.Millisecond, "delay of the link, one way")
 	only := flag.String("contenders", strings.Join(contenders, ","), "what is measured")
@@ -126,6 +126,6 @@ func (b *benchmark) tell(results *figures.Results, names []string, measured map[
 			return err
 		}
 	}
-	results.Table(fmt.Sprintf("STAR in an image, index of %s, on a node that has nothing (%s)", figures.Size(float64(b.index)), figures.Machine(b.Dir)), rows)
+	results.Table(fmt.Sprintf("minimap2 in an image, index of %s, on a node that has nothing (%s)", figures.Size(float64(b.index)), figures.Machine(b.Dir)), rows)
 	return nil
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -58,22 +60,21 @@ func first(from io.Reader, path string) error {
 // scripts of the contenders on B, with an empty HERE and the environment of onNode.
 var scripts = map[string]string{
 	"full": `set -e
-mkdir "$HERE/root" "$HERE/index" "$HERE/work"
+mkdir "$HERE/root" "$HERE/index"
 curl -sf "$ORIGIN/root.tar.gz" | tar -C "$HERE/root" -xz &
 curl -sf "$ORIGIN/index.tar" | tar -C "$HERE/index" -x
 wait $!
-cp "$LAB"/genome/b_?.fq "$HERE/work"
-mount --bind "$HERE/work" "$HERE/root/mnt"; mount --bind "$HERE/index" "$HERE/root/srv"
-mount -t proc proc "$HERE/root/proc"; mount --bind /dev "$HERE/root/dev"
-chroot "$HERE/root" STAR --runThreadN 1 --genomeDir /srv --readFilesIn /mnt/b_1.fq /mnt/b_2.fq \
-	--outFileNamePrefix /mnt/ --outSAMtype SAM --outStd SAM --limitIObufferSize 8000 50000000 | "$SELF" first "$LAB/first" >"$HERE/b.sam"
+cp "$LAB/genome/b.fq" "$HERE/root/mnt"
+mount --bind "$HERE/index" "$HERE/root/srv"
+chroot "$HERE/root" ` + strings.NewReplacer("INDEX", "/srv", "READS", "/mnt/b.fq").Replace(command) + ` |
+	"$SELF" first "$LAB/first" >"$HERE/b.sam"
 `,
 	"cold": `set -e
 "$PREMIX" run "$RECIPE" "$LAB/b.csv" --origin "$ORIGIN/store" --out "$HERE/out" --start cold
 cp "$HERE/out/b.sam" "$HERE"
 `,
 	"hot": `set -e
-"$PREMIX" snapshot pull snaps/star:1 --origin "$ORIGIN/store"
+"$PREMIX" snapshot pull snaps/map:1 --origin "$ORIGIN/store"
 "$PREMIX" run "$RECIPE" "$LAB/b.csv" --origin "$ORIGIN/store" --out "$HERE/out" --start hot
 cp "$HERE/out/b.sam" "$HERE"
 `,
@@ -82,11 +83,10 @@ cp "$HERE/out/b.sam" "$HERE"
 func (b *benchmark) measure(ctx context.Context, name string) (r run, err error) {
 	// The profile is at the origin, or it is not.
 	script := scripts[strings.TrimSuffix(name, "+profile")]
-	store := filepath.Join(b.Dir, "served", "store")
-	profiles := filepath.Join(store, "profiles")
+	profiles := filepath.Join(b.Dir, "served", "store", "profiles")
 	if name == "hot+profile" {
-		cmd := workbench.Command(ctx, b.premix, "store", "profile", "--store", store, "snaps/star:1", filepath.Join(b.Dir, "start.json"))
-		if err := workbench.Run(nil, cmd); err != nil {
+		script := `"$PREMIX" store profile --store "$LAB/served/store" snaps/map:1 "$LAB/start.json" >&2`
+		if err := b.onNode(ctx, nil, filepath.Join(b.Dir, "home"), nil, script); err != nil {
 			return r, err
 		}
 	} else if err := os.RemoveAll(profiles); err != nil {
@@ -123,8 +123,13 @@ func (b *benchmark) measure(ctx context.Context, name string) (r run, err error)
 			}
 		}
 	}()
+	home, err := b.Scratch()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
 	begin := time.Now()
-	if err := b.onNode(ctx, b.link.B, &r.whole, script, "HERE="+here, "ORIGIN="+b.origin.URL, "SELF="+b.self); err != nil {
+	if err := b.onNode(ctx, b.link.B, home, &r.whole, script, "HERE="+here, "ORIGIN="+b.origin.URL, "SELF="+b.self); err != nil {
 		return r, err
 	}
 	text, err := os.ReadFile(marker)
@@ -152,34 +157,37 @@ func (b *benchmark) check(sam string) error {
 			records++
 		}
 	}
-	if records < 2*pairs*9/10 {
-		return fmt.Errorf("%d records of %d reads", records, 2*pairs)
+	if records < reads*9/10 {
+		return fmt.Errorf("%d records of %d reads", records, reads)
 	}
 	return nil
 }
 
 // onNode runs a script in a mount namespace of its own, on a host of the link or
-// here, with an empty premix home, and stops its node. took is for the seconds that
-// the script itself took; it may be nil.
-func (b *benchmark) onNode(ctx context.Context, host *netrelay.Host, took *float64, script string, env ...string) (err error) {
-	home, err := b.Scratch()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
-	outer := `mount --bind "$1" "$PREMIX_HOME" || exit
+// here, with this premix home, and stops its node. took is for the seconds that the
+// script itself took; it may be nil.
+func (b *benchmark) onNode(ctx context.Context, host *netrelay.Host, home string, took *float64, script string, env ...string) error {
+	const outer = `mount --bind "$1" "$PREMIX_HOME" || exit
 begin=$(date +%s%N)
 sh -c "$2"
 status=$?
 echo $(($(date +%s%N) - begin)) >"$1/took"
 "$PREMIX" node stop --lazy >&2
 exit $status`
-	cmd := workbench.Command(ctx, "unshare", "--mount", "sh", "-c", outer, "node", home, script)
+	cmd := exec.CommandContext(ctx, "unshare", "--mount", "sh", "-c", outer, "node", home, script)
 	cmd.Env = append(os.Environ(), append(env, "LAB="+b.Dir, "PREMIX="+b.premix, "RECIPE="+b.recipe(),
 		"PREMIX_HOME="+filepath.Join(b.Dir, "node"))...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	if err := workbench.Run(host, cmd); err != nil {
-		return err
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	var err error
+	if host == nil {
+		err = cmd.Run()
+	} else {
+		err = host.Run(cmd)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, said.String())
 	}
 	text, err := os.ReadFile(filepath.Join(home, "took"))
 	if err != nil || took == nil {

@@ -15,18 +15,19 @@ import (
 
 // Sizes of the samples.
 const (
-	pairs   = 2000
-	length  = 100 // of a read, bases
-	insert  = 300 // between the ends of a pair
+	reads   = 2000
+	length  = 150 // of a read, bases
 	columns = 80  // of a line of FASTA
 )
 
 // benchmark is what the parts share. Its directory holds
 //
-//	genome/       genome.fa, the reads of two samples, ref/: STAR's index
+//	genome/       genome.fa, the reads of two samples, ref/: the index
 //	served/       store/ and, for the full download, root.tar.gz and index.tar
+//	home/         A's premix home
 //	node/         where premix' home is, on A and on B
-//	star.yaml     the recipe; a.csv, b.csv: sample sheets
+//	map.yaml      the recipe; a.csv, b.csv: sample sheets
+//	start.json    the order in which the start of sample a touched the snapshot
 type benchmark struct {
 	*workbench.Lab
 	premix, builder, self string
@@ -37,26 +38,45 @@ type benchmark struct {
 	origin *workbench.Origin
 }
 
-// recipeText: the shipped recipe's options, but records on standard output, early.
-const recipeText = `name: star
-image: biodepot/star:2.7
-command: >-
-  STAR --runThreadN 1 --genomeDir ${data.ref} --readFilesIn ${r1} ${r2}
-  --outFileNamePrefix ${star}/ --outSAMtype SAM --outStd SAM
-  --limitIObufferSize 8000 50000000
+// command aligns read by read and gives each record out at once. INDEX and READS
+// stand for paths.
+const command = "stdbuf -oL minimap2 -a -t 1 -K 1 INDEX/genome.mmi READS"
+
+var recipeText = `name: map
+image: tools/minimap2:1
+command: ` + strings.NewReplacer("INDEX", "${data.ref}", "READS", "${reads}").Replace(command) + `
 data: {ref: "tree:refs/generated:1"}
-inputs: {r1: {file: r1.fq}, r2: {file: r2.fq}}
-outputs:
-  star: "${sample}/"
-  stdout: "${sample}.sam"
-ready: read
+inputs: [reads]
+outputs: {stdout: "${sample}.sam"}
 pipe: SELF ` + firstArg + ` DIR/first
-varies:
-  - {file: stdout, lines: '^@CO'}
-  - {file: "${star}/Log.out"}
-  - {file: "${star}/Log.final.out"}
-  - {file: "${star}/Log.progress.out"}
 `
+
+// steps are what A does once, each in its own part of the work directory.
+var steps = []struct{ made, script string }{
+	{"served/store", `set -e
+mkdir -p "$LAB/served"
+"$PREMIX" store init "$OUT"
+PATH="$(dirname "$PREMIX"):$PATH"
+PACKAGES=minimap2 "$BUILDER" "$OUT" tools/minimap2:1`},
+	{"published", `set -e
+"$PREMIX" store publish --store "$LAB/served/store" "$LAB/genome/ref" refs/generated:1 >"$OUT"`},
+	{"served/index.tar", `tar -C "$LAB/genome/ref" -cf "$OUT" .`},
+	{"served/root.tar.gz", `set -e
+"$PREMIX" mount --origin "$LAB/served/store" tools/minimap2:1 "$LAB/root"
+tar -C "$LAB/root" -czf "$OUT" .
+"$PREMIX" umount "$LAB/root"
+rmdir "$LAB/root"`},
+	{"pushed", `set -e
+"$PREMIX" prepare "$RECIPE" --origin "$LAB/served/store" --start hot --probe "$LAB/a.csv"
+"$PREMIX" snapshot push map snaps/map:1 --to "$LAB/served/store" >"$OUT"
+"$PREMIX" snapshot rm map`},
+	{"start.json", `set -e
+"$PREMIX" snapshot pull snaps/map:1 --origin "$LAB/served/store" --record "$OUT"
+"$PREMIX" run "$RECIPE" "$LAB/one.csv" --origin "$LAB/served/store" --out "$LAB/recorded" --start hot
+"$PREMIX" umount --all
+rm -r "$LAB/recorded"
+"$PREMIX" snapshot rm map`},
+}
 
 func (b *benchmark) prepare(ctx context.Context) error {
 	genome, err := b.Once("genome", func(dir string) error { return b.generate(ctx, dir) })
@@ -66,49 +86,36 @@ func (b *benchmark) prepare(ctx context.Context) error {
 	if b.index, err = workbench.Usage(filepath.Join(genome, "ref")); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(b.Dir, "node"), 0o700); err != nil {
-		return err
+	for _, dir := range []string{"node", "home"} {
+		if err := os.MkdirAll(filepath.Join(b.Dir, dir), 0o700); err != nil {
+			return err
+		}
 	}
 	text := strings.NewReplacer("SELF", b.self, "DIR", b.Dir).Replace(recipeText)
 	if err := os.WriteFile(b.recipe(), []byte(text), 0o644); err != nil {
 		return err
 	}
-	for _, sample := range []string{"a", "b"} {
-		sheet := fmt.Sprintf("sample,r1,r2\n%s,%[2]s/%[1]s_1.fq,%[2]s/%[1]s_2.fq\n", sample, genome)
+	for _, sample := range []string{"a", "b", "one"} {
+		sheet := fmt.Sprintf("sample,reads\n%s,%s/%[1]s.fq\n", sample, genome)
 		if err := os.WriteFile(b.sheet(sample), []byte(sheet), 0o644); err != nil {
 			return err
 		}
 	}
-	_, err = b.Once("served", func(dir string) error {
-		// What A does: everything once, and the profile of sample a's start.
-		return b.onNode(ctx, nil, nil, `set -e
-mkdir "$OUT"; cd "$OUT"
-
-PATH="$(dirname "$PREMIX"):$PATH"
-"$PREMIX" store init store
-"$BUILDER" store biodepot/star:2.7
-"$PREMIX" store publish --store store "$LAB/genome/ref" refs/generated:1
-"$PREMIX" prepare "$RECIPE" --origin "$OUT/store" --start hot --probe "$LAB/a.csv"
-"$PREMIX" snapshot push star snaps/star:1 --to store
-"$PREMIX" mount --origin "$OUT/store" biodepot/star:2.7 "$LAB/root"
-tar -C "$LAB/root" -czf root.tar.gz .
-tar -C "$LAB/genome/ref" -cf index.tar .
-"$PREMIX" node stop --lazy
-rmdir "$LAB/root"
-rm -r "$PREMIX_HOME"/*
-"$PREMIX" snapshot pull snaps/star:1 --origin "$OUT/store" --record "$LAB/start.json"
-"$PREMIX" run "$RECIPE" "$LAB/a.csv" --origin "$OUT/store" --out "$LAB/recorded" --start hot
-"$PREMIX" umount --all
-rm -r "$LAB/recorded"
-`, "OUT="+dir, "BUILDER="+b.builder)
-	})
-	return err
+	for _, step := range steps {
+		_, err := b.Once(step.made, func(path string) error {
+			return b.onNode(ctx, nil, filepath.Join(b.Dir, "home"), nil, step.script, "OUT="+path, "BUILDER="+b.builder)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (b *benchmark) recipe() string             { return filepath.Join(b.Dir, "star.yaml") }
+func (b *benchmark) recipe() string             { return filepath.Join(b.Dir, "map.yaml") }
 func (b *benchmark) sheet(sample string) string { return filepath.Join(b.Dir, sample+".csv") }
 
-// generate makes a genome of random bases, reads of it, and STAR's index.
+// generate makes a genome of random bases, reads of it, and the index.
 func (b *benchmark) generate(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "ref"), 0o755); err != nil {
 		return err
@@ -128,30 +135,19 @@ func (b *benchmark) generate(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, sample := range []string{"a", "b"} {
-		var at []int
-		for range pairs {
-			at = append(at, r.IntN(len(genome)-insert-length))
-		}
-		for end := 1; end <= 2; end++ {
-			err := write(filepath.Join(dir, fmt.Sprintf("%s_%d.fq", sample, end)), func(w *bufio.Writer) {
-				for i, p := range at {
-					read := string(genome[p : p+length])
-					if end == 2 {
-						read = complement(genome[p+insert : p+insert+length])
-					}
-					fmt.Fprintf(w, "@%s%d\n%s\n+\n%s\n", sample, i, read, strings.Repeat("I", length))
-				}
-			})
-			if err != nil {
-				return err
+	// one is the beginning of a sample: what a start touches, and no more.
+	for sample, n := range map[string]int{"a": reads, "b": reads, "one": 1} {
+		err := write(filepath.Join(dir, sample+".fq"), func(w *bufio.Writer) {
+			for i := range n {
+				at := r.IntN(len(genome) - length)
+				fmt.Fprintf(w, "@%s%d\n%s\n+\n%s\n", sample, i, genome[at:at+length], strings.Repeat("I", length))
 			}
+		})
+		if err != nil {
+			return err
 		}
 	}
-	cmd := workbench.Command(ctx, "STAR", "--runMode", "genomeGenerate", "--genomeDir", filepath.Join(dir, "ref"),
-		"--genomeFastaFiles", filepath.Join(dir, "genome.fa"), "--genomeSAindexNbases", "12", "--runThreadN", "2",
-		"--outFileNamePrefix", filepath.Join(dir, "log-"))
-	return workbench.Run(nil, cmd)
+	return workbench.Run(nil, workbench.Command(ctx, "minimap2", "-x", "sr", "-d", filepath.Join(dir, "ref", "genome.mmi"), filepath.Join(dir, "genome.fa")))
 }
 
 func write(path string, fill func(*bufio.Writer)) error {
@@ -166,13 +162,4 @@ func write(path string, fill func(*bufio.Writer)) error {
 		return err
 	}
 	return f.Close()
-}
-
-// complement is the other strand, read in its direction.
-func complement(read []byte) string {
-	other := make([]byte, len(read))
-	for i, base := range read {
-		other[len(read)-1-i] = map[byte]byte{'A': 'T', 'C': 'G', 'G': 'C', 'T': 'A'}[base]
-	}
-	return string(other)
 }

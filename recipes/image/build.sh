@@ -3,6 +3,7 @@
 # star.yaml beside this file.
 #
 #   sudo ./build.sh STORE [NAME:TAG]
+#   sudo PACKAGES=minimap2,samtools ./build.sh STORE tools/minimap2:1
 #
 # Needs: root, premix, mmdebstrap. The packages come from where apt gets them.
 set -eu
@@ -13,6 +14,7 @@ if [ $# -lt 1 ] || [ $# -gt 2 ]; then
 fi
 store=$1
 name=${2:-biodepot/star:2.7}
+packages=${PACKAGES:-rna-star}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
@@ -25,8 +27,8 @@ for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/source
 	fi
 done
 
-# The essential packages and STAR: no documentation, no lists of packages.
-mmdebstrap --variant=essential --include=rna-star \
+# The essential packages and the tools: no documentation, no lists of packages.
+mmdebstrap --variant=essential --include="$packages" \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' \
 	"$VERSION_CODENAME" "$work/root" "$@"

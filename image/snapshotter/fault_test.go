@@ -24,6 +24,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"premix/lazyfs"
+	"premix/node"
 )
 
 // client talks to the machine's snapshotter as containerd does. Calls wait until
@@ -573,4 +576,53 @@ func TestSystemd(t *testing.T) {
 			t.Errorf("systemd's socket is gone: %v", err)
 		}
 	}
+}
+
+// Where the kernel has no EROFS the node shows the trees itself: whiteouts and
+// opaque directories are there too.
+func TestFUSE(t *testing.T) {
+	m := newMachine(t)
+	img := m.stored("fuse:1")
+	t.Setenv("PREMIX_HOME", m.path("home"))
+	s, end := start(t, m.path("root"), func(ref string) node.MountRequest {
+		return node.MountRequest{ID: fmt.Sprint(rand.Uint64()), Ref: ref, Origins: []string{m.origin.URL}, Backend: lazyfs.FUSE}
+	})
+	top, lazy, err := layers(t.Context(), s, chains(t, img))
+	if err != nil || lazy != len(chains(t, img)) {
+		t.Fatalf("%d layers are lazy (%v)", lazy, err)
+	}
+	m.shows(t.Context(), s, top)
+	if err := clear(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	m.emptied()
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The options of an overlay mount have room for as many layers as images may have.
+func TestDeepImage(t *testing.T) {
+	if os.Getenv("PREMIX_SOAK") == "" {
+		t.Skip("long runs only: PREMIX_SOAK=1")
+	}
+	t.Parallel()
+	m := newMachine(t)
+	list := []v1.Layer{base(t), upper(t)}
+	for i := range 124 {
+		list = append(list, layer(t, file{name: fmt.Sprintf("layer-%d", i), content: fmt.Sprint(i)}))
+	}
+	img := picture(t, list...)
+	m.add(m.push(img, "deep:1"), "deep:1")
+	m.serve("--origin", m.origin.URL)
+	s := m.client()
+	top, lazy, err := layers(t.Context(), s, chains(t, img))
+	if err != nil || lazy != 127 {
+		t.Fatalf("%d layers are lazy (%v)", lazy, err)
+	}
+	m.shows(t.Context(), s, top)
+	if err := clear(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	m.emptied()
 }

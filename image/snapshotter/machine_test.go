@@ -35,6 +35,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"premix/node"
 )
 
 // eventually is how long something may take on a slow machine.
@@ -52,6 +54,10 @@ var premix = sync.OnceValues(func() (string, error) {
 var scratch string // of all tests, removed by TestMain
 
 func TestMain(m *testing.M) {
+	// Tests with the snapshotter in this process have nodes of this binary too.
+	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
+		os.Exit(node.Main(os.Args[1], "test"))
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "snapshotter-test-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -219,6 +219,12 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		return true, nil
 	}
 	tree, release, err := s.layers.find(ctx, chain, parent == "")
+	if ctx.Err() != nil {
+		if err == nil {
+			release()
+		}
+		return false, ctx.Err() // nobody waits for a snapshot any more
+	}
 	if err != nil {
 		return false, nil // containerd pulls the layer; find has said why
 	}

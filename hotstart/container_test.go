@@ -21,12 +21,13 @@ import (
 	"premix/image/bundle"
 )
 
-// needContainers skips a test of what needs runc, and says so.
+// needContainers skips a test of what only root can do, and says so. With root, runc
+// has to be there.
 func needContainers(t *testing.T) {
 	t.Helper()
 	needRoot(t)
 	if err := bundle.Possible(); err != nil {
-		t.Skipf("no containers: %v", err)
+		t.Fatalf("no containers: %v (`make setup` installs runc)", err)
 	}
 }
 

@@ -62,6 +62,33 @@ func TestTravel(t *testing.T) {
 	}
 }
 
+// TestTravelOfAContainer: what the tool had written in the root of its container
+// travels too.
+func TestTravelOfAContainer(t *testing.T) {
+	needContainers(t)
+	im := newImage(t, "")
+	spec := imageSpec(im, "-m", "20", "-l", "/tmp/log", "input")
+	dir := exported(t, spec, Hot)
+	there := newBench(t, spec, Hot)
+	s, err := Import(there.store, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	there.mustPrepare(probeCommands)
+	all, err := List(there.store)
+	if err != nil || len(all) != 1 || all[0].ID != s.ID {
+		t.Fatalf("a snapshot was prepared afresh: %d of them, %v, notices %q", len(all), err, there.notices)
+	}
+	r := there.run("log travelled\nfile /tmp/log\nsum\n")
+	if !r.exit.OK() || r.proc.Kind != Hot || !strings.HasPrefix(r.out, "logged\nfile before\nfile after travelled\nsum ") {
+		t.Errorf("%s start, %s, stdout %q, stderr %q", r.proc.Kind, r.exit, r.out, r.err)
+	}
+	there.nothingLeft(im)
+}
+
 func TestImportRefuses(t *testing.T) {
 	needRoot(t)
 	binary := filepath.Join(t.TempDir(), "tool")

@@ -8,6 +8,10 @@
 // leave, but for what the recipe names under varies; the test prints what that
 // was. Nothing else may be left: no process, mount, cgroup or work directory.
 //
+// image/ has STAR once more, in an image that a script makes from Debian packages.
+// Its test runs it cold, hot and forked, and hot on a node that has nothing, over a
+// link.
+//
 // The data are the E. coli genome of Debian's package bowtie-examples and reads
 // that wgsim cuts from it. With PREMIX_TESTDATA set, yeast reads are run too.
 package recipes

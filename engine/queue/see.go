@@ -401,13 +401,10 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	own, ext := spec.Stdout, ".out"
+	path, errs := spec.Files(files, task)
+	ext := ".out"
 	if stderr {
-		own, ext = spec.Stderr, ".err"
-	}
-	out, errs := spec.Files(files, task)
-	if own = out; stderr {
-		own = errs
+		path, ext = errs, ".err"
 	}
 	var name string
 	var offset, length int64
@@ -426,7 +423,6 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 			offset, length = rec.StderrOffset, rec.StderrLength
 		}
 	}
-	path := own
 	if path == "" {
 		if name == "" {
 			return nil // it has not run

@@ -36,7 +36,10 @@ type failure struct {
 
 // cloneArgs is struct clone_args of clone3(2), version 2.
 type cloneArgs struct {
-	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+	flags      uint64
+	_          [3]uint64 // pidfd, child_tid, parent_tid
+	exitSignal uint64
+	_          [6]uint64 // stack, stack_size, tls, set_tid, set_tid_size, cgroup
 }
 
 //go:noescape

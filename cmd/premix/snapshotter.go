@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,7 @@ containerd is told of it in its config.toml:
 	f := cmd.Flags()
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringVar(&address, "address", "/run/premix/snapshotter.sock", "socket at which containerd calls")
+	f.DurationVar(&o.LookUp, "lookup-timeout", 10*time.Second, "pull a layer whose tree no origin has given in this time")
 	f.StringVar(&o.Root, "root", "/var/lib/premix/snapshotter", "directory for snapshots, on a disk")
 	return cmd
 }

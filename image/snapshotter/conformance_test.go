@@ -31,7 +31,7 @@ func start(t *testing.T, root string, request func(string) node.MountRequest) (s
 	address := filepath.Join(root, "socket")
 	ended := make(chan error, 1)
 	go func() {
-		ended <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, Log: slog.New(slog.DiscardHandler)}, address)
+		ended <- snapshotter.Run(ctx, snapshotter.Options{Root: root, Request: request, LookUp: eventually, Log: slog.New(slog.DiscardHandler)}, address)
 	}()
 	conn, err := dial(address)
 	if err != nil {

@@ -25,9 +25,6 @@ import (
 )
 
 const (
-	// lookUpWithin bounds the search for a layer's tree. Whoever pulls an image waits
-	// for it.
-	lookUpWithin = 10 * time.Second
 	// quietFor is how long origins are left alone that did not answer: an image has
 	// many layers.
 	quietFor = time.Minute
@@ -39,6 +36,7 @@ const (
 type layers struct {
 	dir     string // where they are mounted
 	request func(ref string) node.MountRequest
+	lookUp  time.Duration
 	log     *slog.Logger
 	wanted  func(context.Context) ([]object.Digest, error) // trees that a snapshot has
 
@@ -82,7 +80,7 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 	if lowest {
 		refs = append(refs, image.LayerRef(chain)) // its chain id is its diff id
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, lookUpWithin, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.lookUp, errSlow)
 	defer cancel()
 	for _, ref := range refs {
 		m, err := l.attach(ctx, ref)
@@ -107,7 +105,7 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 	return object.Digest{}, nil, errNoTree
 }
 
-var errSlow = fmt.Errorf("no origin has answered within %v", lookUpWithin)
+var errSlow = errors.New("no origin has answered in time")
 
 // found ends what find began.
 func (l *layers) found() {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -57,6 +58,12 @@ func TestMain(m *testing.M) {
 	// Tests with the snapshotter in this process have nodes of this binary too.
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
 		os.Exit(node.Main(os.Args[1], "test"))
+	}
+	// Most of their time tests wait for daemons, not for processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "snapshotter-test-"); err != nil {
@@ -287,7 +294,7 @@ func (d *daemon) stop() {
 // serve starts the snapshotter and waits until it answers.
 func (m *machine) serve(args ...string) {
 	m.t.Helper()
-	args = append([]string{"snapshotter", "--root", m.path("root"), "--address", m.path("snap")}, args...)
+	args = append([]string{"snapshotter", "--root", m.path("root"), "--address", m.path("snap"), "--lookup-timeout", eventually.String()}, args...)
 	m.snapshotter = m.start("snapshotter", nil, m.bin, args...)
 	m.answers(m.path("snap"), m.snapshotter)
 }

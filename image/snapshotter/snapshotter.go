@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -34,7 +35,9 @@ type Options struct {
 	Root string // absolute
 	// Request is a request for a tree, which says where it comes from.
 	Request func(ref string) node.MountRequest
-	Log     *slog.Logger
+	// LookUp bounds the search for a layer's tree. Whoever pulls an image waits for it.
+	LookUp time.Duration
+	Log    *slog.Logger
 }
 
 // Snapshotter is a snapshots.Snapshotter of containerd, and a snapshots.Cleaner.
@@ -62,7 +65,7 @@ func New(o Options) (*Snapshotter, error) {
 	if s.store, err = storage.NewMetaStore(filepath.Join(s.root, "metadata.db")); err != nil {
 		return nil, rootError(o.Root, err)
 	}
-	s.layers = &layers{dir: s.treesDir(), request: o.Request, log: o.Log, wanted: s.wanted}
+	s.layers = &layers{dir: s.treesDir(), request: o.Request, lookUp: o.LookUp, log: o.Log, wanted: s.wanted}
 	return s, nil
 }
 

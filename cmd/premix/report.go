@@ -6,19 +6,32 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/report"
 )
 
 func (a *app) reportCommand() *cobra.Command {
 	var html string
+	var usage bool
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
 		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
 timeline of its tasks, to DIR/report.html if not told otherwise. run writes that page
-too, when it ends.`,
+too, when it ends. With --usage, and of a task directory, it tells instead what tasks
+took of the cores that they held.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if usage || queue.IsDir(args[0]) {
+				u, err := report.ReadUsage(args[0])
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return u.WriteJSON(a.stdout)
+				}
+				return u.WriteText(a.stdout)
+			}
 			r, err := report.Read(args[0])
 			if err != nil {
 				return err
@@ -40,6 +53,7 @@ too, when it ends.`,
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
 	cmd.Flags().StringVar(&html, "html", "", "file of the page (default: DIR/report.html)")
 	return cmd
 }

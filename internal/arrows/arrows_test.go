@@ -120,7 +120,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3"},
 	},
 	"report": {
-		imports: []string{"engine", "record"},
+		imports: []string{"engine", "engine/queue", "record"},
 	},
 	"engine/local": {
 		imports: []string{"engine", "engine/queue", "engine/spawn", "recipe", "hotstart", "record"},

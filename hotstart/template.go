@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -81,6 +82,7 @@ func (s *stage) load(requests <-chan request) error {
 	if err != nil {
 		return err
 	}
+	rest(pids[:len(pids)-1])
 	if err := s.hold(pids); err != nil {
 		return err
 	}
@@ -419,6 +421,27 @@ func tree(pid int) ([]int, error) {
 		all = append(all, children[all[i]]...)
 	}
 	return all, nil
+}
+
+// restWithin is how long a process may take to come to rest, a small part of the
+// time that the kernel gives a lease.
+const restWithin = 5 * time.Second
+
+// rest waits until processes sleep, or have no time left for it. One that begins
+// another and waits for it may come to wait only when that one has come far.
+func rest(pids []int) {
+	for begun := time.Now(); time.Since(begun) < restWithin; time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(pids, runs) {
+			return
+		}
+	}
+}
+
+// runs tells whether a process is running, or would like to.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name in parentheses may hold anything.
+	return err == nil && bytes.HasPrefix(b[bytes.LastIndexByte(b, ')')+1:], []byte(" R"))
 }
 
 func (s *stage) hold(pids []int) error {

@@ -21,9 +21,11 @@ import (
 // TaskOptions say how tasks without a recipe are run.
 type TaskOptions struct {
 	Queue    *queue.Queue
-	Binary   string // premix, to be executed as the spawner; "" for this one
-	Jobs     int    // cores that tasks take together; 0: those of the machine
-	Memory   int64  // budget in bytes; 0: what the machine has
+	Binary   string   // premix, to be executed as the spawner; "" for this one
+	Worker   string   // "" for the local one
+	Share    [][2]int // tasks to run, as first and last numbers of ranges; nil: all
+	Jobs     int      // cores that tasks take together; 0: those of the machine
+	Memory   int64    // budget in bytes; 0: what the machine has
 	Grace    time.Duration
 	FailFast bool
 	Pin      Pin
@@ -141,6 +143,9 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 		o.Grace = Grace
 	}
 	s := &tasks{o: o, q: o.Queue, active: make(map[uint64]*activeTask), ended: make(chan ending, 64), begun: time.Now(), seen: thisHierarchies()}
+	if s.o.Worker == "" {
+		s.o.Worker = queue.LocalWorker
+	}
 	s.progress = newProgress(o.Messages, o.Terminal)
 	defer s.progress.clear()
 	if s.slots = o.Jobs; s.slots == 0 {
@@ -154,13 +159,13 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	if s.pins, err = newPins(o.Pin); err != nil {
 		return nil, err
 	}
-	if err := s.q.Work(); err != nil {
+	if err := s.q.Work(s.o.Worker); err != nil {
 		return nil, err
 	}
 	s.before = s.q.Counts()
-	s.setup = spawn.Setup{Slots: s.slots, Board: s.q.Board(queue.LocalWorker)}
+	s.setup = spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}
 	for i := range s.slots {
-		_, out, errs := s.q.Logs(queue.LocalWorker, i)
+		_, out, errs := s.q.Logs(s.o.Worker, i)
 		s.setup.Logs = append(s.setup.Logs, out, errs)
 	}
 	old, err := spawn.ReadBoard(s.setup.Board)
@@ -170,7 +175,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.p = s.q.Picker()
+	s.p = s.q.Picker(s.o.Share)
 	if s.before[queue.Waiting] > 0 {
 		if err := s.spawn(); err != nil {
 			return nil, err
@@ -517,7 +522,7 @@ func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 	} else {
 		s.mean, s.known = took, true
 	}
-	name, _, _ := s.q.Logs(queue.LocalWorker, r.Slot)
+	name, _, _ := s.q.Logs(s.o.Worker, r.Slot)
 	rec := &record.Task{
 		Task: a.Number, Sample: strings.ToValidUTF8(a.Name, "?"), Try: a.Try, Slot: r.Slot, Start: "cold", Group: a.Group,
 		Queued: a.Queued, Started: r.Started, Ended: r.Ended, Wait: max(0, r.Started.Sub(a.Queued).Seconds()), Seconds: took,

@@ -281,6 +281,39 @@ func TestOrdersWhileItRuns(t *testing.T) {
 	}
 }
 
+// Two workers have shares of one directory, as on two machines.
+func TestWorkersWithShares(t *testing.T) {
+	d := newTaskDir(t)
+	d.submit(queue.BatchOptions{}, queue.Lines, strings.Repeat("echo $PREMIX_TASK\n", 100))
+	done := make(chan error)
+	for name, share := range map[string][][2]int{"a": {{1, 40}}, "b": {{41, 90}}} {
+		w := &taskDir{t: t, dir: d.dir}
+		w.open()
+		go func() {
+			_, err := w.run(TaskOptions{Worker: name, Share: share})
+			done <- err
+		}()
+	}
+	for range 2 {
+		var left *FailedError // of the tasks of the other, and of nobody
+		if err := <-done; !errors.As(err, &left) || left.Failed > 0 {
+			t.Error(err)
+		}
+	}
+	if err := d.q.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if c := d.q.Counts(); c[queue.Succeeded] != 90 || c[queue.Waiting] != 10 {
+		t.Errorf("%v", c)
+	}
+	if got := d.output(41, false); got != "41\n" {
+		t.Errorf("task 41 wrote %q", got)
+	}
+	if got := len(d.records()); got != 90 {
+		t.Errorf("%d records", got)
+	}
+}
+
 // The spawner is killed again and again, and each task succeeds once.
 func TestKilledSpawners(t *testing.T) {
 	d := newTaskDir(t)

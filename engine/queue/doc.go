@@ -24,10 +24,10 @@
 //	DIR/.premix/queue/log-W-S.out    standard output of what worker W ran in slot S
 //	DIR/.premix/queue/log-W-S.err    standard error
 //	DIR/.premix/queue/board-W        what worker W runs now; see package spawn
-//	DIR/.premix/queue/index          the index
+//	DIR/.premix/queue/index-HOST     the index, as one machine has it
 //	DIR/.premix/queue/submit.lock    held (flock) while a batch is written
 //	DIR/.premix/queue/lock           held while orders, or the index, are changed
-//	DIR/.premix/queue/work.lock      held by the worker of this machine while it works
+//	DIR/.premix/queue/work-W.lock    held by worker W while it works
 //
 // Orders, tasks and journals are the truth. They only grow; what stands in them is
 // never changed. A batch is written into tasks.jsonl first and made durable, then its
@@ -43,8 +43,9 @@
 // head says how far into the orders and each journal it has got; who opens it catches
 // up from there. To apply an order or a record twice changes nothing, so it does not
 // matter where a process was killed. It is made afresh where it may not be whole:
-// after a crash of the machine (the boot is noted in it), on another machine (memory
-// is not shared over a network), and where a journal is shorter than the index says.
+// after a crash of the machine (the boot is noted in it), and where a journal is shorter
+// than the index says. Each machine has its own, since memory is not shared over a
+// network; what other machines have done is in their journals.
 // Where it cannot be written, as on a full disk or by a reader without the right to,
 // it is made in memory.
 //
@@ -53,6 +54,12 @@
 //   - A record counts if its try is higher than those before it.
 //   - A cancelled task runs no more, but a success that comes in later is one.
 //   - A retry says after which try it came: failures of later tries count.
+//
+// # Workers
+//
+// Usually there is one worker, 0, for all tasks. An engine that spreads a directory
+// over machines gives each worker a name and a share, ranges of task numbers that no
+// other worker has. All that a worker writes has its name: logs, board, journal, lock.
 //
 // # Who writes
 //

@@ -18,6 +18,7 @@ import (
 // run.
 type Picker struct {
 	q      *Queue
+	share  [][2]int     // nil: all
 	lanes  [][]*lane    // by group; the highest priority first
 	seen   int          // tasks that were added
 	orders int          // orders that were taken in
@@ -57,9 +58,10 @@ type Task struct {
 // ID is what a spawner calls the try.
 func (t *Task) ID() uint64 { return spawn.ID(t.Number, t.Try) }
 
-// Picker makes a picker of what waits.
-func (q *Queue) Picker() *Picker {
-	p := &Picker{q: q, active: make(map[int]Held), users: make(map[string]float64)}
+// Picker makes a picker of what waits, of a share: the first and the last numbers of
+// ranges. nil is all there is and will be.
+func (q *Queue) Picker(share [][2]int) *Picker {
+	p := &Picker{q: q, share: share, active: make(map[int]Held), users: make(map[string]float64)}
 	p.Refresh()
 	return p
 }
@@ -127,6 +129,9 @@ func (p *Picker) lane(e *entry) *lane {
 }
 
 func (p *Picker) add(e *entry, task int, failed bool) {
+	if p.share != nil && !slices.ContainsFunc(p.share, func(r [2]int) bool { return task >= r[0] && task <= r[1] }) {
+		return
+	}
 	l := p.lane(e)
 	if failed {
 		l.first = append(l.first, task)

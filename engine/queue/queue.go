@@ -26,10 +26,9 @@ import (
 const (
 	ordersFile  = "orders.jsonl"
 	tasksFile   = "tasks.jsonl"
-	indexFile   = "index"
+	indexFile   = "index-" // and the name of the machine
 	lockFile    = "lock"
 	submitLock  = "submit.lock"
-	workLock    = "work.lock"
 	parquetFile = "tasks.parquet"
 	planFile    = "plan.jsonl" // of a run with a recipe
 )
@@ -70,6 +69,17 @@ func (g *group) complete() bool { return g.count[Succeeded] == g.total }
 
 func (q *Queue) path(name string) string {
 	return filepath.Join(q.Dir, engine.StateDir, engine.QueueDir, name)
+}
+
+// indexPath is the index of this machine: memory is not shared over a network.
+func (q *Queue) indexPath() string {
+	host, _ := os.Hostname() // one without a name is still one
+	return q.path(indexFile + strings.Map(func(r rune) rune {
+		if r == '/' || r < ' ' {
+			return '_'
+		}
+		return r
+	}, host))
 }
 
 // IsDir tells whether dir is a task directory.
@@ -118,7 +128,7 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 		return nil, err
 	}
 	if !q.own {
-		if q.x, err = openIndex(q.path(indexFile), true); err != nil {
+		if q.x, err = openIndex(q.indexPath(), true); err != nil {
 			q.own = true // a full disk: as a reader
 		}
 	}

@@ -85,7 +85,7 @@ func again(t *testing.T, dir, want string) {
 		t.Errorf("with the index: states %s, want %s", got, want)
 	}
 	q.Close()
-	if err := os.Remove(q.path(indexFile)); err != nil {
+	if err := os.Remove(q.indexPath()); err != nil {
 		t.Fatal(err)
 	}
 	q = open(t, dir)
@@ -102,7 +102,7 @@ func TestLife(t *testing.T) {
 	if s.First != 1 || s.Tasks != 5 {
 		t.Fatalf("%+v", s)
 	}
-	if err := q.Work(); err != nil {
+	if err := q.Work(LocalWorker); err != nil {
 		t.Fatal(err)
 	}
 	end(t, q, 1, 1, "")
@@ -248,7 +248,7 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	q := open(t, dir)
 	submit(t, q, BatchOptions{}, Input{}, "a\nb\n")
 	submit(t, q, BatchOptions{Options: Options{Group: "g"}}, Input{}, "c\n")
-	if err := q.Work(); err != nil {
+	if err := q.Work(LocalWorker); err != nil {
 		t.Fatal(err)
 	}
 	for task := 1; task <= 3; task++ {
@@ -263,7 +263,7 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := os.ReadFile(q.path(indexFile))
+	index, err := os.ReadFile(q.indexPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,11 +275,11 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	check := func(what string, n, tasks, done int) {
 		t.Helper()
 		for _, old := range []bool{false, true} {
-			if err := os.Remove(q.path(indexFile)); err != nil {
+			if err := os.Remove(q.indexPath()); err != nil {
 				t.Fatal(err)
 			}
 			if old {
-				write(q.path(indexFile), index)
+				write(q.indexPath(), index)
 			}
 			again, err := Open(dir, "v1", false)
 			if err != nil {
@@ -347,14 +347,14 @@ func TestOneWorker(t *testing.T) {
 	if q.HasWorker() {
 		t.Error("there is a worker before one came")
 	}
-	if err := q.Work(); err != nil {
+	if err := q.Work(LocalWorker); err != nil {
 		t.Fatal(err)
 	}
 	if !other.HasWorker() {
 		t.Error("the worker is not seen")
 	}
 	var busy *engine.DirError
-	if err := other.Work(); !errors.As(err, &busy) || !strings.Contains(busy.Error(), fmt.Sprint(os.Getpid())) {
+	if err := other.Work(LocalWorker); !errors.As(err, &busy) || !strings.Contains(busy.Error(), fmt.Sprint(os.Getpid())) {
 		t.Errorf("a second worker: %v", err)
 	}
 }
@@ -384,7 +384,7 @@ func TestOrderOfTasks(t *testing.T) {
 {"command":"4","priority":5,"retries":1}
 `)
 	submit(t, q, BatchOptions{Options: Options{Group: "gather"}, After: []string{DefaultGroup}}, Input{}, "5\n")
-	p := q.Picker()
+	p := q.Picker(nil)
 	var got []int
 	for _, cause := range []string{"", record.CauseExit, "", "", ""} {
 		got = append(got, next(t, q, p, cause))
@@ -405,7 +405,7 @@ func TestAGroupWaitsForFailures(t *testing.T) {
 	submit(t, q, BatchOptions{Options: Options{Group: "a"}}, Input{}, "1\n2\n")
 	submit(t, q, BatchOptions{Options: Options{Group: "b"}, After: []string{"a"}}, Input{}, "3\n")
 	submit(t, q, BatchOptions{Options: Options{Group: "c"}, After: []string{"b"}}, Input{}, "4\n")
-	p := q.Picker()
+	p := q.Picker(nil)
 	next(t, q, p, record.CauseExit)
 	next(t, q, p, "")
 	if n := next(t, q, p, ""); n != 0 {
@@ -436,6 +436,19 @@ func TestAGroupWaitsForFailures(t *testing.T) {
 	}
 }
 
+func TestShares(t *testing.T) {
+	q := open(t, t.TempDir())
+	submit(t, q, BatchOptions{}, Input{}, strings.Repeat("x\n", 10))
+	p := q.Picker([][2]int{{2, 3}, {7, 7}})
+	var got []int
+	for n := next(t, q, p, ""); n != 0; n = next(t, q, p, "") {
+		got = append(got, n)
+	}
+	if !slices.Equal(got, []int{2, 3, 7}) {
+		t.Errorf("tasks %v", got)
+	}
+}
+
 func TestFairness(t *testing.T) {
 	q := open(t, t.TempDir())
 	many := strings.Repeat("x\n", 50)
@@ -445,7 +458,7 @@ func TestFairness(t *testing.T) {
 			submit(t, q, BatchOptions{Options: Options{Group: g}}, Input{}, many)
 		}
 	}
-	p := q.Picker()
+	p := q.Picker(nil)
 	count := make(map[string]int)
 	for range 40 {
 		task, err := p.Next(any1)
@@ -465,7 +478,7 @@ func TestFairness(t *testing.T) {
 func TestMemoryGrows(t *testing.T) {
 	q := open(t, t.TempDir())
 	submit(t, q, BatchOptions{Options: Options{Memory: 100, Retries: 5, Growth: 1.5}}, Input{}, "x\n")
-	p := q.Picker()
+	p := q.Picker(nil)
 	for _, c := range []struct {
 		cause string
 		want  int64

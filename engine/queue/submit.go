@@ -268,20 +268,21 @@ func (q *Queue) submitted(digest string) *Submitted {
 	return nil
 }
 
-// Work makes this process the worker of the directory on this machine, and begins
-// its journal when the first records are settled. The error is an *engine.DirError
-// if there is another worker.
-func (q *Queue) Work() (err error) {
+// Work makes this process a worker of the directory, the local one or another. Its
+// journal begins when the first records are settled. The error is an *engine.DirError
+// if there is another worker of that name.
+func (q *Queue) Work(worker string) (err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
 	if q.orders == nil {
 		return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
 	}
-	f, busy, err := takeLock(q.path(workLock), time.Second)
+	path := q.workLock(worker)
+	f, busy, err := takeLock(path, time.Second)
 	if err != nil {
 		return err
 	}
 	if busy {
-		return &engine.DirError{Dir: q.Dir, Reason: "is in use by another premix (" + signature(q.path(workLock)) + ")", Way: "that one runs what is submitted; follow it with premix task ls, or wait until it has ended"}
+		return &engine.DirError{Dir: q.Dir, Reason: "is in use by another premix (" + signature(path) + ")", Way: "that one runs what is submitted; follow it with premix task ls, or wait until it has ended"}
 	}
 	sign(f)
 	q.mu.Lock()
@@ -290,8 +291,11 @@ func (q *Queue) Work() (err error) {
 	return q.locked(q.catchUp)
 }
 
-// HasWorker tells whether a worker runs tasks of the directory on this machine.
-func (q *Queue) HasWorker() bool { return isLocked(q.path(workLock)) }
+// workLock is what a worker holds.
+func (q *Queue) workLock(worker string) string { return q.path("work-" + worker + ".lock") }
+
+// HasWorker tells whether the local worker runs.
+func (q *Queue) HasWorker() bool { return isLocked(q.workLock(LocalWorker)) }
 
 // Settle makes records durable, in a group: they are in the journal, or none is.
 func (q *Queue) Settle(records []*record.Task) error {

@@ -51,11 +51,11 @@ func TestQuotaIsWhatDuCounts(t *testing.T) {
 				continue
 			}
 			// It looks at one file after the other, and may have seen what was evicted
-			// from one and, a moment later, what took its place in another.
+			// from one and, a moment later, what took its place in another. And file
+			// systems allocate lists of extents when they write back, which the cache
+			// notices within a second, and makes room for: see tendLoop.
 			settle(t, c)
-			if n := du(t, dir); n > quota {
-				t.Fatalf("%d bytes of a quota of %d", n, quota)
-			}
+			waitFor(t, "what the quota allows", func() bool { return du(t, dir) <= quota })
 		}
 		settle(t, c)
 		waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })

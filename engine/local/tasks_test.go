@@ -322,24 +322,19 @@ func TestKilledSpawners(t *testing.T) {
 	stop := make(chan struct{})
 	gone := make(chan int)
 	go func() {
-		kills, last := 0, 0
-		var done int64 // when the last one was killed
+		kills, last, ended := 0, 0, 0
 		for {
 			select {
 			case <-stop:
 				gone <- kills
 				return
-			case <-time.After(150 * time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			}
-			// Each is left to do something first: on a slow machine nothing would ever be
-			// done otherwise.
-			st, err := os.Stat(filepath.Join(d.dir, "done"))
-			if err != nil || st.Size() == done {
-				continue
-			}
+			// One that has not ended a task is spared: a run without progress is given up.
+			now := d.q.Counts()[queue.Succeeded]
 			b, err := spawn.ReadBoard(d.q.Board(queue.LocalWorker))
-			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 {
-				last, done = b.Session, st.Size()
+			if err == nil && b.Session > 0 && b.Session != last && len(b.Running) > 0 && (last == 0 || now > ended) {
+				last, ended = b.Session, now
 				if unix.Kill(last, unix.SIGKILL) == nil {
 					kills++
 				}
@@ -374,7 +369,7 @@ func TestTasksOnAFullDisk(t *testing.T) {
 	d.submit(queue.BatchOptions{Options: queue.Options{Dir: "/"}}, queue.Lines, strings.Repeat("head -c 100000 /dev/zero\n", tasks))
 	sum, err := d.run(TaskOptions{})
 	var stopped *StoppedError
-	if !errors.As(err, &stopped) || sum.Succeeded == 0 || sum.Succeeded == tasks {
+	if !errors.As(err, &stopped) || sum.Succeeded == tasks {
 		t.Fatalf("%+v, %v", sum, err)
 	}
 	d.q.Close()

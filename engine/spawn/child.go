@@ -159,6 +159,9 @@ func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
 			if try(strings.Join(p, ""), c.argv) {
 				return pid, 0, 0
 			}
+			if errno == unix.ENOEXEC {
+				break // a script for the shell: no reason to look further
+			}
 		}
 	}
 	if c.shell != "" && try(shellPath, []string{"sh", "-c", c.shell}) {

@@ -146,6 +146,8 @@ func TestTasks(t *testing.T) {
 		{task: spawn.Task{Argv: []string{"tool"}, Env: []string{"PATH=" + dir}}, out: "found\n"},
 		{task: spawn.Task{Argv: []string{"./tool"}, Dir: dir}, out: "found\n"},
 		{task: spawn.Task{Argv: []string{"tool"}, Dir: dir, Env: []string{"PATH=:/none"}}, out: "found\n"},
+		// A script without a first line is the shell's, and comes before what stands further back on PATH.
+		{task: spawn.Task{Argv: []string{"bare"}, Shell: "bare", Env: []string{"PATH=" + dir + "/none:" + dir + "/sub:" + dir}}, out: "bare\n"},
 		{task: spawn.Task{Shell: "echo mine; echo too >&2", Stdout: own, Stderr: own}},
 		{task: spawn.Task{Shell: "ulimit -n"}, out: "*"},
 		{task: spawn.Task{Shell: "readlink /proc/self/fd/0"}, out: "/dev/null\n"},
@@ -153,6 +155,11 @@ func TestTasks(t *testing.T) {
 		{task: spawn.Task{Shell: "grep -E 'Sig(Blk|Ign)' /proc/self/status"}, out: "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"},
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("#!/bin/sh\necho found\n"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o777),
+		os.WriteFile(filepath.Join(dir, "sub", "bare"), []byte("echo bare\n"), 0o777),
+		os.WriteFile(filepath.Join(dir, "bare"), []byte("#!/bin/sh\necho other\n"), 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	var tasks []spawn.Task
@@ -182,7 +189,7 @@ func TestTasks(t *testing.T) {
 		t.Errorf("its own file holds %q, %v", text, err)
 	}
 	var limit syscall.Rlimit
-	out := b.text(results[cases[11].task.ID].Slot, false, results[cases[11].task.ID].Out)
+	out := b.text(results[cases[12].task.ID].Slot, false, results[cases[12].task.ID].Out)
 	if err := syscall.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || strings.TrimSpace(out) == "" {
 		t.Errorf("limit of files %q, %v", out, err)
 	}

@@ -18,7 +18,7 @@ type call struct {
 // What becomes of the result of a call.
 const (
 	must  = 0 // an error ends the child
-	may   = 1 // an error is noted, and the next call is made
+	may   = 1 // an error is noted, and the next call is made; after ENOEXEC it is that at args[5]
 	equal = 2 // anything but args[5] ends the child
 )
 
@@ -157,16 +157,21 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	s.add(stepPrepare, must, unix.SYS_DUP2, uintptr(c.stderr), 2)
 	s.add(stepPrepare, must, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.limit)), 0)
 	s.add(stepPrepare, must, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&s.mask)), 0, 8)
+	tries := len(s.calls)
 	if len(c.argv) > 0 {
 		for _, p := range s.paths {
 			s.add(stepExecute, may, unix.SYS_EXECVE, address(s.text, p), uintptr(unsafe.Pointer(&s.argv[0])), env)
 		}
 	}
+	last := len(s.calls) // the shell, or the end
 	if c.shell != "" {
 		s.add(stepExecute, may, unix.SYS_EXECVE, address(s.shell.path, 0), uintptr(unsafe.Pointer(&s.argv[len(c.argv)+1])), env)
 	}
 	s.calls = append(s.calls, call{number: lastCall})
 	s.what = append(s.what, stepExecute)
+	for i := tries; i < len(s.calls)-1; i++ {
+		s.calls[i].args[5] = uintptr(unsafe.Pointer(&s.calls[max(last, i+1)]))
+	}
 	s.failed = failure{}
 	s.clone = cloneArgs{flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD)}
 	pid = vfork(&s.clone, unsafe.Sizeof(s.clone), &s.calls[0], &s.failed)

@@ -48,6 +48,10 @@ alternative:
 	CMPQ AX, $-2 // ENOENT tells least
 	JEQ  done
 	MOVQ AX, 8(R13)
+	CMPQ AX, $-8 // ENOEXEC: a script for the shell, no reason to look further
+	JNE  done
+	MOVQ 48(R12), R12
+	JMP  next
 
 done:
 	ADDQ $64, R12

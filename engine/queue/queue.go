@@ -53,7 +53,7 @@ type Queue struct {
 	journal *record.Writer
 	number  int // of journal
 	work    *os.File
-	logs    map[string]*os.File
+	logs    map[string]*os.File // that are made durable; for Settle alone
 }
 
 // group is a group and what its tasks are in.

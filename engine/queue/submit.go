@@ -297,8 +297,12 @@ func (q *Queue) workLock(worker string) string { return q.path("work-" + worker 
 // HasWorker tells whether the local worker runs.
 func (q *Queue) HasWorker() bool { return isLocked(q.workLock(LocalWorker)) }
 
-// Settle makes records durable, in a group: they are in the journal, or none is.
+// Settle makes records durable, in a group: they are in the journal, or none is. What
+// the tries have written into the logs is durable before. It is for one goroutine.
 func (q *Queue) Settle(records []*record.Task) error {
+	if err := q.syncLogs(records); err != nil {
+		return err
+	}
 	var lines []byte
 	var err error
 	lengths := make([]int, len(records))
@@ -338,6 +342,36 @@ func (q *Queue) Settle(records []*record.Task) error {
 		q.x.head().changes++
 		return nil
 	})
+}
+
+// syncLogs makes the logs durable that tries have written to.
+func (q *Queue) syncLogs(records []*record.Task) error {
+	written := make(map[string]bool)
+	for _, r := range records {
+		if r.Log == "" {
+			continue
+		}
+		if r.StdoutLength > 0 {
+			written["log-"+r.Log+".out"] = true
+		}
+		if r.StderrLength > 0 {
+			written["log-"+r.Log+".err"] = true
+		}
+	}
+	for name := range written {
+		f := q.logs[name]
+		if f == nil {
+			var err error
+			if f, err = os.Open(q.path(name)); err != nil {
+				return err
+			}
+			q.logs[name] = f
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			return &os.PathError{Op: "sync", Path: f.Name(), Err: err}
+		}
+	}
+	return nil
 }
 
 // begin makes the journal of this worker.

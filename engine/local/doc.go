@@ -1,4 +1,5 @@
-// Package local is the engine that runs tasks on this machine.
+// Package local is the engine that runs tasks on this machine: those of a recipe
+// ([Run]), and those without one ([RunTasks]).
 //
 // Words:
 //
@@ -22,4 +23,12 @@
 // is to stop it (Options.FailFast), or if the disk of the run directory is full,
 // since no further task could succeed. If it is interrupted, it ends the running
 // tasks too: SIGTERM, grace, SIGKILL.
+//
+// Tasks without a recipe are many and short. One goroutine gives them to a spawner
+// (package spawn), takes results back and gives the next ones; records are made durable
+// in groups by a second one, while tasks go on. A spawner is given short tasks of one
+// core ahead, so that its slots never wait; the shorter they are, the more. A task with
+// more cores, or with memory, is given when it fits, and nothing comes before it in the
+// meantime. Only a task with memory has a cgroup: to make one takes longer than many a
+// task. A spawner that died is replaced, and what it had is run again.
 package local

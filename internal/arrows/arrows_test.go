@@ -117,7 +117,7 @@ var rooms = map[string]room{
 		imports: []string{"store/object"},
 	},
 	"store/object": {
-		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3"},
+		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3", "lukechampine.com/blake3"},
 	},
 	"report": {
 		imports: []string{"engine", "engine/queue", "record"},

@@ -15,6 +15,11 @@
 // it has been decompressed, which [Decode] does within bounds: it never writes
 // more than the content's expected size, whatever the frame claims.
 //
+// A slice of an object is some of its leaves, the pieces of 1 KiB over which BLAKE3 is
+// a tree of hashes, with as many of the hashes as it takes to verify them by the
+// object's own digest: see slice.go. One module hashes objects, the other gives the
+// hashes within the tree, which the first does not.
+//
 // Where an object lies, below the root of a store:
 //
 //	objects/ab/abcdef...   two hexadecimal digits, then all 64

@@ -92,3 +92,6 @@ func (s *Store) Own(name string) (string, error) {
 	dir := s.path(ownDir + "/" + name)
 	return dir, accessError(s.dir, os.MkdirAll(dir, 0o700))
 }
+
+// Synced tells whether the store waits for the disk; see [Options].
+func (s *Store) Synced() bool { return s.sync }

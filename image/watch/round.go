@@ -261,7 +261,7 @@ func (r *round) save() error {
 	for _, i := range r.images {
 		r.state.Images = append(r.state.Images, *i)
 	}
-	return r.state.write(r.file)
+	return r.state.write(r.file, r.store.Synced())
 }
 
 func (r *round) report(row Row) {

@@ -98,8 +98,8 @@ func readState(file string) (*State, error) {
 	return st, nil
 }
 
-// write replaces the file, which is on the disk when it returns.
-func (st *State) write(file string) error {
+// write replaces the file, which with sync is on the disk when it returns.
+func (st *State) write(file string, sync bool) error {
 	slices.SortFunc(st.Images, func(a, b Image) int { return cmp.Compare(a.Ref, b.Ref) })
 	content, err := json.MarshalIndent(st, "", "  ")
 	if err != nil {
@@ -112,10 +112,13 @@ func (st *State) write(file string) error {
 		return err
 	}
 	_, err = f.Write(append(content, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(half, file); err != nil {
+	if err := os.Rename(half, file); err != nil || !sync {
 		return err
 	}
 	d, err := os.Open(filepath.Dir(file))

@@ -66,7 +66,11 @@ const (
 	prefetchLong = 500 * time.Millisecond
 )
 
-// How often new orders are looked for.
+// settleInterval is how long ended tries wait for company before their records are made
+// durable, while others run: each time costs as much as a task.
+const settleInterval = 20 * time.Millisecond
+
+// How often new orders are looked for, and records that wait are seen to.
 const orderInterval = 100 * time.Millisecond
 
 // maxUnsettled is how many ended tries may wait for their records to be durable
@@ -251,6 +255,7 @@ func (s *tasks) work(ctx context.Context) {
 	defer close(toSettle)
 	var (
 		waiting   []*record.Task // to be settled
+		last      time.Time      // when others were
 		orders    = time.NewTicker(orderInterval)
 		tick      = time.NewTicker(s.progress.interval())
 		interrupt = ctx.Done()
@@ -267,7 +272,7 @@ func (s *tasks) work(ctx context.Context) {
 			return // nothing is on its way, and nothing can start
 		}
 		var hand chan<- []*record.Task
-		if len(waiting) > 0 {
+		if len(waiting) > 0 && (len(s.active) == 0 || s.stopped || time.Since(last) >= settleInterval) {
 			hand = toSettle
 		}
 		select {
@@ -286,7 +291,7 @@ func (s *tasks) work(ctx context.Context) {
 				}
 			}
 		case hand <- waiting:
-			waiting = nil
+			waiting, last = nil, time.Now()
 		case done := <-settled:
 			s.unsettled -= len(done.records)
 			for _, rec := range done.records {

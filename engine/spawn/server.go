@@ -24,7 +24,7 @@ const socket = 3
 
 // Results are sent after batchWait, or when there are batchMost.
 const (
-	batchWait = 5 * time.Millisecond
+	batchWait = 10 * time.Millisecond
 	batchMost = 128
 )
 

@@ -146,8 +146,10 @@ func (b *benchmark) prepare(ctx context.Context, picked []image) error {
 		if err := b.lab.publish(im.name+"-estargz", dir); err != nil {
 			return err
 		}
-		if err := b.adds(ctx, im); err != nil {
-			return err
+		for _, store := range []string{plainStore, profiledStore} {
+			if err := b.adds(ctx, im, store); err != nil {
+				return err
+			}
 		}
 		for _, w := range im.cases {
 			if _, err := b.recorded(ctx, im, w); err != nil {

@@ -50,12 +50,10 @@ func (b *benchmark) workload(ctx context.Context, p *place, im image, w workload
 	}
 	for rep := range b.reps {
 		for _, c := range all {
-			profiles := b.unprofiled
-			if c.profile {
-				profiles = func(im image) error { return b.profiled(ctx, im, w) }
-			}
-			if err := profiles(im); err != nil {
-				return err
+			if c.store == profiledStore {
+				if err := b.profiled(ctx, im, w); err != nil {
+					return err
+				}
 			}
 			if err := b.once(ctx, p, im, w, c, got[c.name]); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
@@ -70,11 +68,11 @@ func (b *benchmark) workload(ctx context.Context, p *place, im image, w workload
 // once measures one workload on a node that has nothing.
 func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c contender, got measured) (err error) {
 	// What the server has to read is in its page cache, as that of a busy one.
-	served := []string{filepath.Join(b.lab.Dir, "served", c.image(im))}
-	if c.snapshotter == "premix" {
-		served = []string{b.store()}
+	served := c.store
+	if served == "" {
+		served = c.image(im)
 	}
-	if err := workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served[0])); err != nil {
+	if err := workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", filepath.Join(b.lab.Dir, "served", served))); err != nil {
 		return err
 	}
 	n, err := b.newNode(ctx, c, p.client, p.origin)

@@ -22,7 +22,7 @@ type contender struct {
 	name        string
 	snapshotter string // as containerd calls it
 	image       func(im image) string
-	profile     bool
+	store       string // of premix
 	// start starts the snapshotter, nil for one that containerd has itself.
 	start func(ctx context.Context, n *node) error
 	// stop ends what start has left besides the daemons of the node.
@@ -31,18 +31,14 @@ type contender struct {
 
 func (b *benchmark) contenders() []contender {
 	lab := b.lab
-	premix := func(profile bool) contender {
-		name := "premix"
-		if profile {
-			name += "+profile"
-		}
-		return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, profile: profile,
+	premix := func(name, store string) contender {
+		return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, store: store,
 			start: func(ctx context.Context, n *node) error {
 				// As a service of the machine it runs before anything is pulled.
 				if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
 					return err
 				}
-				cmd := b.premixCommand(ctx, n.home(), "snapshotter", "--origin", n.origin.URL+"/premix", "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix"))
+				cmd := b.premixCommand(ctx, n.home(), "snapshotter", "--origin", n.origin.URL+"/"+store, "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix"))
 				return n.daemon(cmd, n.socket("premix"))
 			},
 			stop: func(n *node) error {
@@ -56,8 +52,8 @@ func (b *benchmark) contenders() []contender {
 				cmd := workbench.Command(ctx, lab.peers(), "snapshotter", strings.TrimPrefix(n.origin.URL, "http://"), n.socket("stargz"), filepath.Join(n.dir, "stargz"))
 				return n.daemon(cmd, n.socket("stargz"))
 			}},
-		premix(false),
-		premix(true),
+		premix("premix", plainStore),
+		premix("premix+profile", profiledStore),
 	}
 }
 

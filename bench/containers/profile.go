@@ -14,12 +14,18 @@ import (
 // usualProfile is the profile that a node fetches ahead when nobody names another.
 const usualProfile = "start"
 
-func (b *benchmark) home() string  { return filepath.Join(b.lab.Dir, "premix-home") }
-func (b *benchmark) store() string { return filepath.Join(b.lab.Dir, "served/premix") }
+// Names of the stores, in what the origin serves. One has never seen a profile.
+const (
+	plainStore    = "premix"
+	profiledStore = "premix-profiled"
+)
 
-// adds adds an image to the store, once.
-func (b *benchmark) adds(ctx context.Context, im image) error {
-	if _, err := b.lab.Once("served/premix", func(path string) error {
+func (b *benchmark) home() string             { return filepath.Join(b.lab.Dir, "premix-home") }
+func (b *benchmark) store(name string) string { return filepath.Join(b.lab.Dir, "served", name) }
+
+// adds adds an image to a store, once.
+func (b *benchmark) adds(ctx context.Context, im image, store string) error {
+	if _, err := b.lab.Once("served/"+store, func(path string) error {
 		return workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "init", path))
 	}); err != nil {
 		return err
@@ -28,8 +34,8 @@ func (b *benchmark) adds(ctx context.Context, im image) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.lab.Once("premix-added-"+im.name, func(path string) error {
-		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "image", "add", "--store", b.store(), "oci:"+dir, "bench/"+im.name)); err != nil {
+	_, err = b.lab.Once(store+"-added-"+im.name, func(path string) error {
+		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "image", "add", "--store", b.store(store), "oci:"+dir, "bench/"+im.name)); err != nil {
 			return err
 		}
 		return os.WriteFile(path, nil, 0o666)
@@ -76,7 +82,7 @@ func (b *benchmark) recorded(ctx context.Context, im image, w workload) (string,
 				return err
 			}
 			file := filepath.Join(path, fmt.Sprint(i, ".jsonl"))
-			if err := workbench.Run(nil, b.premixCommand(ctx, home, "mount", "--origin", b.store(), "--profile", "none", "--record", file, ref, dir)); err != nil {
+			if err := workbench.Run(nil, b.premixCommand(ctx, home, "mount", "--origin", b.store(plainStore), "--profile", "none", "--record", file, ref, dir)); err != nil {
 				return err
 			}
 			lower = append([]string{dir}, lower...)
@@ -116,18 +122,9 @@ func (b *benchmark) profiled(ctx context.Context, im image, w workload) error {
 		return err
 	}
 	for i, ref := range refs {
-		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "profile", "--store", b.store(), "--name", usualProfile, ref, filepath.Join(dir, fmt.Sprint(i, ".jsonl")))); err != nil {
+		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "profile", "--store", b.store(profiledStore), "--name", usualProfile, ref, filepath.Join(dir, fmt.Sprint(i, ".jsonl")))); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// unprofiled takes the usual profiles of an image's layers away.
-func (b *benchmark) unprofiled(im image) error {
-	list, err := filepath.Glob(filepath.Join(b.store(), "profiles/*", usualProfile+".json"))
-	for _, file := range list {
-		err = errors.Join(err, os.Remove(file))
-	}
-	return err
 }

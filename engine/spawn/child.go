@@ -50,6 +50,7 @@ type child struct {
 	joins  []int      // descriptors of cgroup.procs
 	stdout int
 	stderr int
+	short  bool // it is likely to end at once
 }
 
 // environ is an environment as the kernel wants it.

@@ -59,6 +59,7 @@ type slot struct {
 	outSize  int64
 	errSize  int64
 	pinned   bool
+	short    bool // the last task was a short one
 	home     unix.CPUSet
 	paths    [][]string
 
@@ -343,7 +344,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	atomic.StoreUint64(&t.words[3], uint64(t.outSize))
 	atomic.StoreUint64(&t.words[4], uint64(t.errSize))
 	atomic.StoreUint64(&t.words[0], task.ID)
-	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err}
+	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err, short: t.short}
 	c.more = append(c.more, "PREMIX_TASK="+strconv.FormatUint(task.ID>>idShift, 10), "PREMIX_TRY="+strconv.FormatUint(task.ID&(1<<idShift-1), 10))
 	if task.Dir != "" {
 		c.more = append(c.more, "PWD="+task.Dir)
@@ -410,6 +411,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	if task.Timeout > 0 {
 		timer = time.AfterFunc(task.Timeout, func() { t.timeout(task.ID, task.Grace) })
 	}
+	st.short(c)
 	var usage syscall.Rusage
 	for {
 		if _, err := syscall.Wait4(pid, &r.Status, 0, &usage); err != syscall.EINTR {
@@ -427,6 +429,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		timer.Stop()
 	}
 	r.Ended = time.Now()
+	t.short = r.Ended.Sub(r.Started) < 5*time.Millisecond
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 	r.MaxRSS = exact(usage.Maxrss << 10)
 	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9

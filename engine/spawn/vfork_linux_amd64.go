@@ -3,6 +3,7 @@ package spawn
 import (
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,8 @@ type failure struct {
 // cloneArgs is struct clone_args of clone3(2), version 2.
 type cloneArgs struct {
 	flags      uint64
-	_          [3]uint64 // pidfd, child_tid, parent_tid
+	pidfd      uint64    // address
+	_          [2]uint64 // child_tid, parent_tid
 	exitSignal uint64
 	_          [6]uint64 // stack, stack_size, tls, set_tid, set_tid_size, cgroup
 }
@@ -59,6 +61,7 @@ type starter struct {
 	mask   uint64         // the signals that a child blocks
 	limit  syscall.Rlimit // of open files, for children
 	self   uintptr        // process id
+	pidfd  int32          // of the child, if it is to be a short one
 	zero   [2]byte        // "0", for cgroup.procs
 	shell  shellStrings   // of the program that interprets commands
 	slow   bool           // clone3 is not there
@@ -174,6 +177,10 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	}
 	s.failed = failure{}
 	s.clone = cloneArgs{flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD)}
+	if c.short {
+		s.clone.flags |= unix.CLONE_PIDFD
+		s.clone.pidfd = uint64(uintptr(unsafe.Pointer(&s.pidfd)))
+	}
 	pid = vfork(&s.clone, unsafe.Sizeof(s.clone), &s.calls[0], &s.failed)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(c)
@@ -188,6 +195,9 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	}
 	if s.failed.final == 0 {
 		return pid, 0, 0
+	}
+	if c.short {
+		unix.Close(int(s.pidfd))
 	}
 	var ws syscall.WaitStatus
 	for {
@@ -205,4 +215,24 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 		errno = unix.ENOENT
 	}
 	return 0, at, errno
+}
+
+// shortWait is how long a child that is to be a short one is awaited without telling
+// the scheduler of Go.
+const shortWait = 10 * time.Millisecond
+
+// short waits for a child that is to be a short one, for a moment. To the scheduler a
+// thread in a system call is one whose processor can be given away, and it looks every
+// 20 microseconds whether it should: as long as tasks are shorter than that takes to
+// calm down, it costs a tenth of what the tasks themselves do. So the first
+// milliseconds are none of its business. That they are few bounds what a collection of
+// garbage has to wait for.
+func (s *starter) short(c *child) {
+	if !c.short || s.slow {
+		return
+	}
+	poll := unix.PollFd{Fd: s.pidfd, Events: unix.POLLIN}
+	limit := unix.NsecToTimespec(int64(shortWait))
+	_, _, _ = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	unix.Close(int(s.pidfd))
 }

@@ -7,8 +7,10 @@
 //	full         downloads the root, as one compressed archive, and the index,
 //	             both at once, and starts the tool in them when they are there
 //	cold         premix run of a recipe that names both as trees, started cold
-//	hot          premix snapshot pull and premix run, started hot
-//	hot+profile  the same, with the profile of another sample's start
+//	hot          premix snapshot pull and premix run, started hot. The image has the
+//	             profile of another sample's start, as published images should
+//	hot+profile  the same, and the snapshot has a profile of it too
+//	  +all       and all of the snapshot fetched behind that (--eager)
 //
 // Words used here:
 //

@@ -33,7 +33,7 @@ func main() {
 }
 
 // contenders in the order in which they take turns. The first is the peer.
-var contenders = []string{"full", "cold", "hot", "hot+profile"}
+var contenders = []string{"full", "cold", "hot", "hot+profile", "hot+profile+all"}
 
 func benchMain() error {
 	work := flag.String("work", "bench-work/travel", "`directory` for image, index, snapshot and results")

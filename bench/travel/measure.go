@@ -74,23 +74,20 @@ chroot "$HERE/root" ` + strings.NewReplacer("INDEX", "/srv", "READS", "/mnt/b.fq
 cp "$HERE/out/b.sam" "$HERE"
 `,
 	"hot": `set -e
-"$PREMIX" snapshot pull snaps/map:1 --origin "$ORIGIN/store"
+"$PREMIX" snapshot pull $HOW snaps/map:1 --origin "$ORIGIN/store"
 "$PREMIX" run "$RECIPE" "$LAB/b.csv" --origin "$ORIGIN/store" --out "$HERE/out" --start hot
 cp "$HERE/out/b.sam" "$HERE"
 `,
 }
 
 func (b *benchmark) measure(ctx context.Context, name string) (r run, err error) {
-	// The profile is at the origin, or it is not.
-	script := scripts[strings.TrimSuffix(name, "+profile")]
-	profiles := filepath.Join(b.Dir, "served", "store", "profiles")
-	if name == "hot+profile" {
-		script := `"$PREMIX" store profile --store "$LAB/served/store" snaps/map:1 "$LAB/start.json" >&2`
-		if err := b.onNode(ctx, nil, filepath.Join(b.Dir, "home"), nil, script); err != nil {
-			return r, err
-		}
-	} else if err := os.RemoveAll(profiles); err != nil {
-		return r, err
+	kind, rest, _ := strings.Cut(name, "+")
+	script, how := scripts[kind], "--profile none"
+	if strings.HasPrefix(rest, "profile") {
+		how = "--profile start"
+	}
+	if strings.HasSuffix(rest, "all") {
+		how += " --eager"
 	}
 	here, err := b.Scratch()
 	if err != nil {
@@ -129,7 +126,7 @@ func (b *benchmark) measure(ctx context.Context, name string) (r run, err error)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
 	begin := time.Now()
-	if err := b.onNode(ctx, b.link.B, home, &r.whole, script, "HERE="+here, "ORIGIN="+b.origin.URL, "SELF="+b.self); err != nil {
+	if err := b.onNode(ctx, b.link.B, home, &r.whole, script, "HERE="+here, "HOW="+how, "ORIGIN="+b.origin.URL, "SELF="+b.self); err != nil {
 		return r, err
 	}
 	text, err := os.ReadFile(marker)

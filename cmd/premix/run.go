@@ -78,6 +78,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)
+	f.StringVar(&from.recordImage, "record-image", "", "write the order in which the recipe's image is touched to this file, at umount")
 	f.Lookup("retries").DefValue = ""
 	return cmd
 }

@@ -20,6 +20,7 @@ import (
 type treeFlags struct {
 	origins, proxies       []string
 	keyFile, tokenFile, ca string
+	recordImage            string // for run: file for the order in which the image is touched
 }
 
 func (t *treeFlags) register(cmd *cobra.Command) {
@@ -42,7 +43,7 @@ func (t *treeFlags) request(ref string) node.MountRequest {
 func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 	return recipe.Sources{
 		Trees: func(ref tree.Ref) (string, error) {
-			m, err := a.mounted(ctx, t, ref)
+			m, err := a.mounted(ctx, t, ref, "")
 			if err != nil {
 				return "", err
 			}
@@ -52,7 +53,7 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 			if err := hotstart.NoContainers(); err != nil {
 				return nil, err
 			}
-			record, err := a.mounted(ctx, t, image.RecordRef(ref))
+			record, err := a.mounted(ctx, t, image.RecordRef(ref), "")
 			if err != nil {
 				return nil, err
 			}
@@ -60,7 +61,7 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 			if err != nil {
 				return nil, err
 			}
-			root, err := a.mounted(ctx, t, tree.Ref{Name: ref.Name, Digest: im.Root})
+			root, err := a.mounted(ctx, t, tree.Ref{Name: ref.Name, Digest: im.Root}, t.recordImage)
 			if err != nil {
 				return nil, err
 			}
@@ -69,10 +70,13 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 	}
 }
 
-// mounted mounts a tree, unless it is.
-func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref) (*node.Mounted, error) {
+// mounted mounts a tree, unless it is; if record is not empty it names the file for
+// the order in which the tree is touched.
+func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref, record string) (*node.Mounted, error) {
 	began := time.Now()
-	m, err := node.Attach(ctx, t.request(ref.String()))
+	r := t.request(ref.String())
+	r.Record = record
+	m, err := node.Attach(ctx, r)
 	// A mount that was there has its note from when it was made.
 	if err == nil && m.Note != "" && m.Since.After(began) {
 		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)

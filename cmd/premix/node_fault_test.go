@@ -24,6 +24,7 @@ import (
 
 	"premix/internal/faulty"
 	"premix/node"
+	"premix/store/tree"
 )
 
 // apart runs a test again, in a process that has a mount namespace of its own:
@@ -836,18 +837,18 @@ func TestRecordingOutlivesWorker(t *testing.T) {
 	f.mount(t, "--record", f.path("profile.json"))
 	chunks := func() int {
 		t.Helper()
-		var p struct{ Chunks []int }
+		var p struct{ Parts []tree.Part }
 		if content, err := os.ReadFile(f.path("profile.json")); err != nil || json.Unmarshal(content, &p) != nil {
 			t.Fatalf("%v\n%s", err, content)
 		}
 		seen := map[int]bool{}
-		for _, c := range p.Chunks {
-			if seen[c] {
-				t.Errorf("chunk %d is there twice", c)
+		for _, part := range p.Parts {
+			if seen[part.Chunk] {
+				t.Errorf("chunk %d is there twice", part.Chunk)
 			}
-			seen[c] = true
+			seen[part.Chunk] = true
 		}
-		return len(p.Chunks)
+		return len(p.Parts)
 	}
 	large := f.names[len(f.names)-6:]
 	if err := f.check(large[0]); err != nil {

@@ -86,17 +86,23 @@ func (d *daemon) background(m *mount, l *lookup) {
 		if l != nil {
 			close(l.over)
 		}
+		started := make(chan struct{})
 		if !profiled {
 			guided()
 			t.FetchMeta()
 		} else {
 			go func() {
+				defer close(started)
 				sleep(m.ctx, startTime)
 				guided()
 			}()
 		}
-		if m.entry.Eager || m.entry.Background > 0 {
+		switch {
+		case m.entry.Eager || m.entry.Background > 0:
 			d.complete(m, t)
+		case profiled:
+			<-started
+			d.completeParts(m, t)
 		}
 	}()
 }
@@ -167,6 +173,27 @@ func (d *daemon) complete(m *mount, t *cache.Tree) {
 		if errors.As(err, &full) {
 			return // room does not come by itself
 		}
+		if !sleep(m.ctx, wait) {
+			return
+		}
+	}
+}
+
+// partsRate is the most that is fetched in a second, in bytes of the image, behind a
+// start whose profile has brought parts of chunks.
+const partsRate = 8 << 20
+
+// completeParts fetches the rest of the chunks of which a profile brought what a start
+// touches. Parts end with the node: without it a second start would need the origin
+// again for what the first one had read.
+func (d *daemon) completeParts(m *mount, t *cache.Tree) {
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		err := t.CompleteParts(m.ctx, partsRate)
+		var full *cache.NoRoomError
+		if err == nil || m.ctx.Err() != nil || errors.As(err, &full) {
+			return
+		}
+		d.log.Info("what a profile brought in parts is not complete", "ref", m.entry.Ref, "error", err)
 		if !sleep(m.ctx, wait) {
 			return
 		}

@@ -10,7 +10,8 @@
 //   - sums: CRC-32C (RFC 3720, appendix B.4) of each 4 KiB block of the image
 //     file, as far as the chunk reaches into it.
 //   - part: what is here of a chunk that is not present: some blocks, which a bundle
-//     has brought. Nothing on disk speaks of it; it goes when the cache is closed.
+//     has brought. Nothing on disk speaks of it; it goes when the cache is closed,
+//     unless the chunk has come whole by then (see [Tree.CompleteParts]).
 //   - flight: one chunk on its way into memory, whoever asked for it.
 //   - kept: written into the image file. What quota, floor or a full disk do not
 //     let in is passed through: readers get it from memory all the same.

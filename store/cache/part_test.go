@@ -353,3 +353,55 @@ func TestPartsUnderLoad(t *testing.T) {
 		t.Errorf("%d bytes are left of nothing", got)
 	}
 }
+
+// What came in parts is read again without an origin after it was completed, and only
+// then.
+func TestPartsOutlastTheCache(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 7, chunks: 40, mean: 60_000, page: 4096})
+	var parts []tree.Part
+	var touched []int
+	for i, c := range s.chunks {
+		if c.Size > 3*block {
+			parts, touched = append(parts, partly(s, i, 1, 1)), append(touched, i)
+		}
+	}
+	if len(touched) < 5 {
+		t.Fatalf("%d long chunks", len(touched))
+	}
+	p := w.profile(s, nil, parts)
+	dir := t.TempDir()
+	for _, complete := range []bool{false, true} {
+		c := openCache(t, dir, Options{})
+		tr := openTree(t, c, s.digest, w)
+		if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+			t.Fatal(err)
+		}
+		if complete {
+			if err := tr.CompleteParts(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := tr.Stats(); got.PartChunks != 0 {
+				t.Errorf("%d chunks are here in part", got.PartChunks)
+			}
+		}
+		if err := errors.Join(tr.Close(), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c = openCache(t, dir, Options{})
+		tr = openTree(t, c, s.digest, nil)
+		for _, i := range touched {
+			off, n := s.block(i, 1)
+			if complete {
+				mustRead(t, tr, s, off, n)
+				continue
+			}
+			if _, err := tr.ReadAt(t.Context(), make([]byte, n), off); !errors.Is(err, ErrNoOrigin) {
+				t.Errorf("chunk %d: %v", i, err)
+			}
+		}
+		if err := errors.Join(tr.Close(), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -459,6 +459,19 @@ func (t *Tree) Complete(ctx context.Context, rate int64) error {
 	return t.fill(ctx, limiter(rate), func(pg *page, i int) bool { return !pg.present(i) })
 }
 
+// CompleteParts fetches the whole of each chunk of which a bundle has brought a part,
+// as Complete does. Only whole chunks outlast the cache's closing.
+func (t *Tree) CompleteParts(ctx context.Context, rate int64) error {
+	c, l := t.newCrowd(ctx, background), limiter(rate)
+	var err error
+	t.eachPart(func(pg *page, i int) {
+		if err == nil {
+			err = c.add(pg, i, l)
+		}
+	})
+	return c.wait(err)
+}
+
 // Verify completes the tree and hashes what was not hashed since the cache was
 // opened. Who mounts the image file directly holds the tree and calls it first,
 // as nothing compares what the kernel reads from there.

@@ -16,7 +16,7 @@ import (
 // Sizes of the samples.
 const (
 	reads   = 2000
-	length  = 150 // of a read, bases
+	length  = 100 // of a read, bases
 	columns = 80  // of a line of FASTA
 )
 

@@ -77,7 +77,7 @@ rm -f "$LAB/first"
 "$PREMIX" snapshot pull snaps/map:1 --origin "$LAB/served/store" --record "$OUT"
 "$PREMIX" run "$RECIPE" "$LAB/a.csv" --origin "$LAB/served/store" --out "$LAB/recorded" --start hot --record-image "$LAB/image.json" &
 until [ -e "$LAB/first" ]; do kill -0 $!; sleep 0.02; done
-kill -KILL $!
+kill -TERM $!
 wait $! || true
 "$PREMIX" umount --all
 rm -r "$LAB/recorded"

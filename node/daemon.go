@@ -34,6 +34,8 @@ type daemon struct {
 	ctx context.Context // ends with the daemon's background work
 	end context.CancelFunc
 
+	origins origins
+
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
 	mu       sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"premix/lazyfs"
@@ -56,15 +57,58 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 			return nil, explainFile(err)
 		}
 	}
+	list, err := d.origins.open(urls, o, r.Credentials)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return &source{group: origin.NewGroup(list, o), resolver: trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+}
+
+// mostOrigins bounds how many lists of origins are remembered.
+const mostOrigins = 64
+
+// origins are those that were opened before. Mounts whose trees come from the same
+// place share connections: an image has many layers, and a new connection costs a
+// round trip. How well an origin serves is counted for each mount alone.
+type origins struct {
+	mu    sync.Mutex // a leaf: nothing is locked or connected to under it
+	known map[string][]origin.Origin
+}
+
+// open opens origins, or finds them. Files that are named with them may change: then
+// they are others.
+func (k *origins) open(urls []string, o origin.Options, credentials string) ([]origin.Origin, error) {
+	key := fmt.Sprintf("%q %q %s %s", urls, o.Proxies, stateOf(o.CAFile), stateOf(credentials))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if list := k.known[key]; list != nil {
+		return list, nil
+	}
 	var list []origin.Origin
 	for _, u := range urls {
 		one, err := origin.Open(u, o)
 		if err != nil {
-			return nil, explain(err)
+			return nil, err
 		}
 		list = append(list, one)
 	}
-	return &source{group: origin.NewGroup(list, o), resolver: trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
+	if k.known == nil || len(k.known) >= mostOrigins {
+		k.known = map[string][]origin.Origin{} // mounts keep theirs
+	}
+	k.known[key] = list
+	return list, nil
+}
+
+// stateOf changes when a file does.
+func stateOf(file string) string {
+	if file == "" {
+		return ""
+	}
+	st, err := os.Stat(file)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%q %d %d", file, st.Size(), st.ModTime().UnixNano())
 }
 
 // resolve looks the reference of a mount up. The note, if any, is for the user.

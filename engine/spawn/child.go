@@ -2,6 +2,7 @@ package spawn
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,6 +52,8 @@ type child struct {
 	stdout int
 	stderr int
 	short  bool // it is likely to end at once
+
+	found int // set by the start: which of the paths was executed; -1: the shell
 }
 
 // environ is an environment as the kernel wants it.
@@ -117,6 +120,60 @@ func (e *environ) pathsOf(name string, paths [][]string) [][]string {
 	return paths
 }
 
+// hashMost is how many names a hash has at most.
+const hashMost = 1000
+
+// hash remembers in which directory of PATH programs were found, as a shell does: each
+// directory that is tried in vain costs a short task as much as anything else that is
+// done for it. So a program that comes up in an earlier directory is not seen by a
+// spawner that has found another one of its name.
+type hash struct {
+	env   *environ
+	found map[string]int // never 0
+	name  string         // the last one asked for
+	paths [][]string     // its
+}
+
+func newHash(e *environ) *hash { return &hash{env: e, found: make(map[string]int)} }
+
+// pathsOf are the places to look for a program, the likely one first.
+func (h *hash) pathsOf(name string) [][]string {
+	if h.name != name || h.paths == nil {
+		h.name, h.paths = name, h.env.pathsOf(name, h.paths[:0])
+		if n := h.found[name]; n > 0 {
+			h.paths = slices.Insert(h.paths, 0, h.paths[n])
+		}
+	}
+	return h.paths
+}
+
+// learn notes which of the paths that were last asked for was executed, -1 for none.
+// What depends on the directory of the task is not noted.
+func (h *hash) learn(at int) {
+	if h.found[h.name] > 0 {
+		if at == 0 {
+			return
+		}
+		delete(h.found, h.name)
+		at--
+	} else if at <= 0 {
+		return
+	}
+	h.paths = nil
+	if at <= 0 {
+		return
+	}
+	for _, dir := range h.env.path[:at+1] {
+		if !strings.HasPrefix(dir, "/") {
+			return
+		}
+	}
+	if len(h.found) >= hashMost {
+		clear(h.found)
+	}
+	h.found[h.name] = at
+}
+
 // joinText has a shell join as many cgroups as its first argument says, by the
 // descriptors from 3 on, and execute the rest of its arguments.
 const joinText = `n=$1; shift; i=3; while [ $i -lt $((n+3)) ]; do echo 0 >/proc/self/fd/$i || exit 125; i=$((i+1)); done; exec "$@" 3>&- 4>&- 5>&- 6>&-`
@@ -156,8 +213,8 @@ func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
 		return false
 	}
 	if len(c.argv) > 0 {
-		for _, p := range c.paths {
-			if try(strings.Join(p, ""), c.argv) {
+		for i, p := range c.paths {
+			if c.found = i; try(strings.Join(p, ""), c.argv) {
 				return pid, 0, 0
 			}
 			if errno == unix.ENOEXEC {
@@ -165,6 +222,7 @@ func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
 			}
 		}
 	}
+	c.found = -1
 	if c.shell != "" && try(shellPath, []string{"sh", "-c", c.shell}) {
 		return pid, 0, 0
 	}

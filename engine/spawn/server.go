@@ -24,7 +24,7 @@ const socket = 3
 
 // Results are sent after batchWait, or when there are batchMost.
 const (
-	batchWait = 10 * time.Millisecond
+	batchWait = 25 * time.Millisecond
 	batchMost = 128
 )
 
@@ -61,7 +61,7 @@ type slot struct {
 	pinned   bool
 	short    bool // the last task was a short one
 	home     unix.CPUSet
-	paths    [][]string
+	hash     *hash
 
 	// mu guards what others ask for while a task runs.
 	mu       sync.Mutex
@@ -119,11 +119,12 @@ func (s *server) begin(in *bufio.Reader) error {
 	if s.board, err = createBoard(s.setup.Board, s.setup.Slots); err != nil {
 		return err
 	}
-	// A thread that waits for its child holds none of these for long.
-	runtime.GOMAXPROCS(s.setup.Slots + 2)
+	// A thread that waits for its child holds none of these for long. More than one
+	// besides would have the scheduler wake threads that find nothing to do.
+	runtime.GOMAXPROCS(s.setup.Slots + 1)
 	began := make(chan error, s.setup.Slots)
 	for i := range s.setup.Slots {
-		t := &slot{server: s, n: i, words: s.board.slot(i)}
+		t := &slot{server: s, n: i, words: s.board.slot(i), hash: newHash(s.env)}
 		s.slots = append(s.slots, t)
 		go t.main(s.setup.Logs[2*i], s.setup.Logs[2*i+1], began)
 	}
@@ -353,8 +354,11 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		c.env, c.more = newEnviron(append(append(append([]string{}, t.env.entries...), c.more...), task.Env...)), nil
 	}
 	if len(task.Argv) > 0 {
-		t.paths = c.env.pathsOf(task.Argv[0], t.paths[:0])
-		c.paths = t.paths
+		if c.env == t.env {
+			c.paths = t.hash.pathsOf(task.Argv[0])
+		} else {
+			c.paths = c.env.pathsOf(task.Argv[0], nil)
+		}
 	}
 	var own []int
 	defer func() {
@@ -399,6 +403,9 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	pid, at, errno := st.start(c)
 	if errno != 0 {
 		return fail(at, errno)
+	}
+	if len(task.Argv) > 0 && c.env == t.env {
+		t.hash.learn(c.found)
 	}
 	atomic.StoreUint64(&t.words[1], uint64(pid))
 	t.mu.Lock()

@@ -275,6 +275,50 @@ func TestManyInOrderOfASlot(t *testing.T) {
 
 // A task that catches SIGTERM ends in its own way, one that ignores it is killed. How
 // long a shell takes to get there is not known: the timeout grows until it does.
+func TestSearchRemembersWhereProgramsAre(t *testing.T) {
+	dir := t.TempDir()
+	place := func(where, says string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, where), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, where, "tool"), []byte("#!/bin/sh\necho "+says+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := func(where string) string { return filepath.Join(dir, where) }
+	t.Setenv("PATH", strings.Join([]string{in("none"), in("a"), in("b"), "rel", in("c"), os.Getenv("PATH")}, ":"))
+	b := newBench(t, 1)
+	n := uint64(0)
+	says := func(cwd string) string {
+		t.Helper()
+		n++
+		b.start(spawn.Task{ID: n, Argv: []string{"tool"}, Shell: "echo shell", Dir: cwd})
+		r := b.await(int(n))[n]
+		return strings.TrimSpace(b.text(0, false, r.Out))
+	}
+	place("cwd/rel", "relative")
+	for _, step := range []struct {
+		do        func()
+		cwd, want string
+	}{
+		{func() { place("b", "b") }, "", "b"},
+		{func() { place("a", "a") }, "", "b"}, // as a shell that has hashed it
+		{func() { os.Remove(in("b/tool")) }, "", "a"},
+		{func() {}, "", "a"},
+		{func() { os.Remove(in("a/tool")) }, "", "shell"},
+		{func() {}, in("cwd"), "relative"}, // is not remembered
+		{func() { place("c", "c") }, "", "c"},
+		{func() {}, in("cwd"), "relative"}, // nor is what lies behind it
+		{func() { place("a", "again") }, "", "again"},
+	} {
+		step.do()
+		if got := says(step.cwd); got != step.want {
+			t.Errorf("task %d says %q, want %q", n, got, step.want)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	for _, c := range []struct {
 		command string

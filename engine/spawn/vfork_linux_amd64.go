@@ -26,13 +26,13 @@ const (
 // lastCall ends a list of calls.
 const lastCall = ^uintptr(0)
 
-// failure is written by a child that could not execute a program. The assembly
-// knows its layout.
+// failure is written by a child: what it does, and why it could not execute a program.
+// The assembly knows its layout.
 type failure struct {
-	errno int64 // negative: of the call that ended the child
-	tried int64 // negative: of a program that was tried, ENOENT aside
-	at    uintptr
-	final int64 // 1: the child has ended
+	errno int64   // negative: of the call that ended the child
+	tried int64   // negative: of a program that was tried, ENOENT aside
+	at    uintptr // the call that was made last
+	final int64   // 1: the child has ended
 }
 
 // cloneArgs is struct clone_args of clone3(2), version 2.
@@ -193,7 +193,11 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 		}
 		return 0, stepPrepare, errno
 	}
+	made := int((s.failed.at - uintptr(unsafe.Pointer(&s.calls[0]))) / unsafe.Sizeof(call{}))
 	if s.failed.final == 0 {
+		if c.found = made - tries; made >= last {
+			c.found = -1
+		}
 		return pid, 0, 0
 	}
 	if c.short {
@@ -205,7 +209,7 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 			break
 		}
 	}
-	at = s.what[(s.failed.at-uintptr(unsafe.Pointer(&s.calls[0])))/unsafe.Sizeof(call{})]
+	at = s.what[made]
 	switch {
 	case s.failed.errno != 0:
 		errno = syscall.Errno(-s.failed.errno)

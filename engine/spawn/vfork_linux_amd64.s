@@ -27,6 +27,7 @@ next:
 	MOVQ 32(R12), R10
 	MOVQ 40(R12), R8
 	MOVQ 48(R12), R9
+	MOVQ R12, 16(R13) // a program that is executed says no more
 	SYSCALL
 	MOVQ 56(R12), BX // what becomes of the result
 	CMPQ BX, $2

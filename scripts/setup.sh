@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
+test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)

@@ -151,6 +151,13 @@ var rooms = map[string]room{
 	"hotstart/tracer": {
 		modules: []string{"golang.org/x/sys"},
 	},
+	"blast/database": {
+		imports: []string{"blast/fasta", "store", "store/tree"},
+		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
+	},
+	"blast/fasta": {
+		modules: []string{"github.com/klauspost/compress"},
+	},
 	"record": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},

@@ -1,0 +1,66 @@
+package database
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is what is wrong, as far as a caller acts upon it.
+type Kind int
+
+const (
+	Use      Kind = iota + 1 // what was asked for cannot be
+	NotThere                 // there is no such database
+	Tool                     // a program of BLAST+ is missing
+	Failed                   // it failed
+	Damaged                  // files are not what they were
+	NoRoom                   // neither in memory nor on disk
+	Access                   // a directory may not be written
+)
+
+// Error is a failure of which its user can read what to do.
+type Error struct {
+	Kind    Kind
+	Message string
+	Way     string
+	Err     error // what was found out; may be nil
+}
+
+func (e *Error) Error() string { return e.Message }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *Error) Hint() string { return e.Way }
+
+func damagedError(name string, err error) error {
+	return &Error{Kind: Damaged, Message: fmt.Sprintf("the database %s is damaged: %v", name, err), Way: "add it again: premix blast db rm " + name + ", then premix blast db add", Err: err}
+}
+
+// accessError makes an [Error] of what the system said about a directory, where
+// somebody can do something about it.
+func accessError(dir string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &Error{Kind: NoRoom, Message: fmt.Sprintf("%s: %v", dir, err), Way: "make room on its disk, or set PREMIX_HOME to a directory on another", Err: err}
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "do it as the user who owns the databases, or set PREMIX_HOME", Err: err}
+	}
+	return err
+}
+
+// toolError is what became of a program of BLAST+.
+func toolError(program string, said []byte, err error) error {
+	if errors.Is(err, exec.ErrNotFound) {
+		return &Error{Kind: Tool, Message: fmt.Sprintf("%s is not on PATH", program), Way: "install BLAST+: apt-get install ncbi-blast+", Err: err}
+	}
+	text := strings.TrimSpace(string(said))
+	if text == "" {
+		text = err.Error()
+	}
+	return &Error{Kind: Failed, Message: fmt.Sprintf("%s: %s", program, text), Err: err}
+}

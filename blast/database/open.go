@@ -1,0 +1,178 @@
+package database
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Database is a database that may be searched until it is closed.
+type Database struct {
+	Name      string
+	Type      Type
+	Title     string
+	Version   int // of BLAST databases: 4 or 5
+	ParsedIDs bool
+	Masks     []string
+	Sequences int64
+	Letters   int64
+	Whole     string // path of an alias of the whole, without its ending, as -db wants it
+	Fragments []Fragment
+	Resident  bool // the paths lead into memory
+	ID        string
+
+	locks []*os.File
+}
+
+// Fragment is a part of a database that can be searched on its own, with the
+// statistics of the whole.
+type Fragment struct {
+	Path      string // of its alias, without its ending
+	First     int64  // OID of its first sequence in the whole
+	Sequences int64
+	Letters   int64
+}
+
+// Open opens a database of the directory home, see [Home]. Until it is closed it is
+// neither moved nor removed.
+func Open(home, name string) (*Database, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(home, name)
+	lock, err := lockShared(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = readRecord(home, name) // which says it better
+		if err == nil {
+			err = damagedError(name, fs.ErrNotExist)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := open(home, name)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	d.locks = append(d.locks, lock)
+	return d, nil
+}
+
+func open(home, name string) (*Database, error) {
+	r, err := readRecord(home, name)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := ReadDescription(r.Data)
+	if err != nil {
+		return nil, damagedError(name, err)
+	}
+	d := &Database{
+		Name: name, Type: desc.Type, Title: desc.Title, Version: desc.Version, ParsedIDs: desc.ParsedIDs, Masks: desc.Masks,
+		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID,
+	}
+	aliases := filepath.Join(home, name, "alias")
+	ram, lock, err := enter(home, name, desc.ID)
+	if err != nil {
+		return nil, err
+	}
+	if d.Resident = lock != nil; d.Resident {
+		d.locks = append(d.locks, lock)
+		aliases = filepath.Join(ram, "alias")
+	} else {
+		if err := os.MkdirAll(aliases, 0o755); err != nil {
+			return nil, accessError(aliases, err)
+		}
+		if err := putAliases(desc, r.Data, aliases); err != nil {
+			return nil, err
+		}
+	}
+	d.Whole = filepath.Join(aliases, wholeAlias)
+	for i, p := range desc.Fragments {
+		d.Fragments = append(d.Fragments, Fragment{Path: filepath.Join(aliases, fragmentAlias(i)), First: p.First, Sequences: p.Sequences, Letters: p.Letters})
+	}
+	return d, nil
+}
+
+// Close gives the database back.
+func (d *Database) Close() error {
+	var err error
+	for _, l := range d.locks {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+const wholeAlias = "whole"
+
+func fragmentAlias(i int) string { return fmt.Sprintf("%03d", i) }
+
+// putAliases writes into the directory dir, as far as they are not there, aliases of
+// the files in the directory data. Their paths are absolute: BLAST+ would look for
+// relative ones in its working directory first.
+func putAliases(d *Description, data, dir string) error {
+	var all []string
+	put := func(name, text string) error {
+		path := filepath.Join(dir, name+"."+d.Type.letter()+"al")
+		if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, []byte(text)) {
+			return nil
+		}
+		return accessError(dir, replaceFile(path, []byte(text), false))
+	}
+	for i, p := range d.Fragments {
+		all = append(all, p.Volumes...)
+		text := aliasText(d.Title, data, p.Volumes) + fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n", d.Sequences, d.Letters)
+		if err := put(fragmentAlias(i), text); err != nil {
+			return err
+		}
+	}
+	return put(wholeAlias, aliasText(d.Title, data, all))
+}
+
+func aliasText(title, data string, volumes []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "TITLE %s\nDBLIST", title)
+	for _, v := range volumes {
+		fmt.Fprintf(&b, " \"%s\"", filepath.Join(data, v))
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+// lockShared takes the lock of a database for using it.
+func lockShared(dir string) (*os.File, error) {
+	return lockFile(filepath.Join(dir, "lock"), unix.LOCK_SH)
+}
+
+// lockFile takes the lock of a file that is there, and waits for it.
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		f, err = os.Open(path) // flock(2) asks for no right to write
+	}
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package database
+
+import (
+	"context"
+	"path/filepath"
+
+	"premix/store"
+	"premix/store/tree"
+)
+
+// Publish publishes the local copy of a database as a tree and notes it in the
+// record. What the store has already, of an earlier state for instance, is not
+// written again.
+func Publish(ctx context.Context, home, name string, s *store.Store, ref tree.Ref, o store.PublishOptions) (*store.Published, error) {
+	unlock, err := lockChange(home, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	r, err := readRecord(home, name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.Publish(ctx, r.Data, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	r.Store, r.Ref, r.Tree = s.Dir(), ref.String(), p.Tree.String()
+	return p, accessError(home, writeRecord(filepath.Join(home, name), r))
+}

@@ -1,0 +1,258 @@
+package database
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Type is what a database holds, in makeblastdb's words.
+type Type string
+
+const (
+	Nucl Type = "nucl"
+	Prot Type = "prot"
+)
+
+// letter is that with which the names of its files begin after the point.
+func (t Type) letter() string { return string(t[:1]) }
+
+// descriptionFile is the name of a description in the local copy.
+const descriptionFile = "database.json"
+
+const descriptionFormat = "premix blast database 1"
+
+// Description is what a database is, wherever it lies.
+type Description struct {
+	Format    string     `json:"format"`
+	ID        string     `json:"id"` // digest of what follows, its first 32 digits
+	Type      Type       `json:"type"`
+	Title     string     `json:"title"`
+	Version   int        `json:"version"` // of BLAST databases: 4 or 5
+	ParsedIDs bool       `json:"parsed_ids"`
+	Date      time.Time  `json:"date"`
+	Masks     []string   `json:"masks,omitempty"`
+	Sequences int64      `json:"sequences"`
+	Letters   int64      `json:"letters"`
+	Fragments []Piece    `json:"fragments"`
+	Files     []DataFile `json:"files"`
+}
+
+// Piece is a fragment as a description has it.
+type Piece struct {
+	Volumes   []string `json:"volumes"`
+	First     int64    `json:"first"` // OID of its first sequence in the whole
+	Sequences int64    `json:"sequences"`
+	Letters   int64    `json:"letters"`
+}
+
+// DataFile is a file of a database.
+type DataFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	BLAKE3 string `json:"blake3"`
+}
+
+// Bytes is the size of all files.
+func (d *Description) Bytes() (n int64) {
+	for _, f := range d.Files {
+		n += f.Size
+	}
+	return n
+}
+
+// Record is what a machine knows of a database.
+type Record struct {
+	Format string    `json:"format"`
+	Name   string    `json:"name"`
+	Data   string    `json:"data"`            // directory of the local copy, absolute
+	Warm   bool      `json:"warm"`            // it ought to be resident
+	Store  string    `json:"store,omitempty"` // where it was published
+	Ref    string    `json:"ref,omitempty"`
+	Tree   string    `json:"tree,omitempty"`
+	Added  time.Time `json:"added"`
+	Bytes  int64     `json:"bytes"` // of all files
+}
+
+const (
+	recordFile   = "record.json"
+	recordFormat = "premix blast record 1"
+)
+
+// Home returns the directory of this user's databases: in $PREMIX_HOME, or below
+// the user's directory for data.
+func Home() (string, error) {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		abs, err := filepath.Abs(home)
+		return filepath.Join(abs, "blast"), err
+	}
+	if data := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(data) {
+		return filepath.Join(data, "premix", "blast"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", &Error{Kind: Use, Message: fmt.Sprintf("find a place for BLAST databases: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
+	}
+	return filepath.Join(home, ".local", "share", "premix", "blast"), nil
+}
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+// checkName refuses names that could not be file names, or that aliases cannot hold.
+func checkName(name string) error {
+	if !nameForm.MatchString(name) {
+		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), Way: "a name has letters, digits, points, underscores and hyphens"}
+	}
+	return nil
+}
+
+// readRecord reads the record of a database.
+func readRecord(home, name string) (*Record, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(filepath.Join(home, name, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Kind: NotThere, Message: fmt.Sprintf("there is no database %s", name), Way: "premix blast db ls lists them, premix blast db add makes one"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, damagedError(name, fmt.Errorf("its record: %w", err))
+	}
+	if r.Format != recordFormat {
+		return nil, damagedError(name, fmt.Errorf("its record has the format %q, and %q is known", r.Format, recordFormat))
+	}
+	return &r, nil
+}
+
+// writeRecord replaces the record of a database.
+func writeRecord(dir string, r *Record) error { return writeJSON(filepath.Join(dir, recordFile), r) }
+
+// ReadDescription reads the description of a local copy.
+func ReadDescription(data string) (*Description, error) {
+	content, err := os.ReadFile(filepath.Join(data, descriptionFile))
+	if err != nil {
+		return nil, err
+	}
+	var d Description
+	if err := json.Unmarshal(content, &d); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, descriptionFile), err)
+	}
+	return &d, d.check()
+}
+
+// check refuses a description that does not hold together: it may have come from
+// anywhere, and its names become paths.
+func (d *Description) check() error {
+	if d.Format != descriptionFormat {
+		return fmt.Errorf("its description has the format %q, and %q is known", d.Format, descriptionFormat)
+	}
+	if d.Type != Nucl && d.Type != Prot {
+		return fmt.Errorf("its type is %q", d.Type)
+	}
+	if !nameForm.MatchString(d.ID) {
+		return fmt.Errorf("its id is %q", d.ID)
+	}
+	if strings.ContainsAny(d.Title, "\r\n") {
+		return fmt.Errorf("its title has more than one line")
+	}
+	var sequences, letters int64
+	for i, p := range d.Fragments {
+		if p.First != sequences || p.Sequences <= 0 || p.Letters <= 0 || len(p.Volumes) == 0 {
+			return fmt.Errorf("fragment %d does not follow the one before", i)
+		}
+		for _, v := range p.Volumes {
+			if !nameForm.MatchString(v) {
+				return fmt.Errorf("a volume is called %q", v)
+			}
+		}
+		sequences, letters = sequences+p.Sequences, letters+p.Letters
+	}
+	if sequences != d.Sequences || letters != d.Letters || sequences == 0 {
+		return fmt.Errorf("its fragments do not add up to the whole")
+	}
+	for _, f := range d.Files {
+		if !nameForm.MatchString(f.Name) || f.Name == descriptionFile || f.Size < 0 {
+			return fmt.Errorf("a file is called %q", f.Name)
+		}
+	}
+	return nil
+}
+
+// List returns the names of all databases, sorted.
+func List(home string) ([]string, error) {
+	entries, err := os.ReadDir(home)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := []string{}
+	for _, e := range entries {
+		if !nameForm.MatchString(e.Name()) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(home, e.Name(), recordFile)); err == nil {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// writeJSON replaces a file by the JSON of v, on the disk before it returns.
+func writeJSON(path string, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return replaceFile(path, b.Bytes(), true)
+}
+
+// replaceFile puts a file into place whole.
+func replaceFile(path string, content []byte, sync bool) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".part-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if !sync {
+		return nil
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir brings the entries of a directory to the disk.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

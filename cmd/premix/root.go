@@ -14,6 +14,7 @@ import (
 
 	"premix/engine"
 	"premix/engine/local"
+	"premix/engine/pack"
 	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/image"
@@ -199,6 +200,12 @@ func exitCode(err error) int {
 		problems    recipe.Problems
 		budget      *local.BudgetError
 		tool        *local.ToolError
+		option      *pack.OptionError
+		given       *pack.BusyError
+		refusedJobs *pack.RefusedError
+		lostJobs    *pack.LostError
+		closed      *pack.ClosedError
+		full        *local.FullError
 		failed      *local.FailedError
 		stopped     *local.StoppedError
 		probe       *local.ProbeError
@@ -250,16 +257,16 @@ func exitCode(err error) int {
 		return snapshotterExit(snapshots.Kind)
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
-	case errors.As(err, &usage), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
 		return exitTrust
-	case errors.As(err, &unavailable):
+	case errors.As(err, &unavailable), errors.As(err, &refusedJobs):
 		return exitUnavailable
-	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy):
+	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy), errors.As(err, &given):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
+	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &full), errors.As(err, &lostJobs), errors.As(err, &closed), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
 		return exitFailed
 	case errors.As(err, &silent), object.IsCorrupt(err), tree.IsInvalid(err):
 		return exitOrigin

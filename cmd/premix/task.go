@@ -26,7 +26,7 @@ them, and see what became of each.
 			return &usageError{fmt.Errorf("there is no command %q", "task "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskCancel(), a.taskRetry(), a.taskPrune())
+	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskCancel(), a.taskRetry(), a.taskPrune(), a.taskWork())
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/engine/local"
+	"premix/engine/pack"
 	"premix/engine/queue"
 )
 
@@ -19,6 +20,8 @@ func (a *app) taskRun() *cobra.Command {
 		pin    string
 		quiet  bool
 		flags  batchFlags
+		engine engineFlags
+		packed pack.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "run [FILE|-] --out DIR",
@@ -45,12 +48,18 @@ the directory have succeeded.`,
 			if err := flags.check(); err != nil {
 				return err
 			}
+			eng, err := engine.open(&packed)
+			if err != nil {
+				return err
+			}
+			if eng != nil && (jobs > 0 || budget > 0 || pin != "") {
+				return &usageError{errors.New("--jobs, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			}
 			q, err := queue.Open(out, version, len(args) > 0)
 			if err != nil {
 				return err
 			}
 			defer q.Close()
-			ctx, kill := interruptible()
 			if !quiet && !a.json {
 				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
 			}
@@ -64,8 +73,15 @@ the directory have succeeded.`,
 					fmt.Fprintf(o.Messages, "these %d tasks were submitted before: going on with them, as they were submitted then\n", s.Tasks)
 				}
 			}
-			o.Queue, o.Kill, o.Jobs, o.Memory, o.Pin = q, kill, int(jobs), int64(budget), local.Pin(pin)
-			sum, err := local.RunTasks(ctx, o)
+			var sum *local.TaskSummary
+			if eng != nil {
+				packed.Settings.FailFast = o.FailFast
+				sum, err = a.dispatchTasks(q, eng, packed, quiet)
+			} else {
+				ctx, kill := interruptible()
+				o.Queue, o.Kill, o.Jobs, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int64(budget), local.Pin(pin), pack.NotBusy(q.Dir)
+				sum, err = local.RunTasks(ctx, o)
+			}
 			if sum == nil {
 				return err
 			}
@@ -86,5 +102,6 @@ the directory have succeeded.`,
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	flags.register(cmd, "task-memory")
+	engine.register(cmd)
 	return cmd
 }

@@ -6,26 +6,33 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/engine/pack"
 	"premix/engine/queue"
 )
 
 func (a *app) taskSubmit() *cobra.Command {
 	var (
-		out   string
-		flags batchFlags
+		out    string
+		flags  batchFlags
+		engine engineFlags
+		packed pack.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "submit FILE|- --out DIR",
 		Short: "Add tasks to a directory",
 		Long: `Add tasks to a directory: one command a line, JSON Lines, or the rows of a table
 with a template. All of them are added, or none. A premix task run that works on the
-directory runs them, too.`,
+directory runs them, too. With --engine jobs for them are submitted, and not waited for.`,
 		Args: arguments("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if out == "" {
 				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
 			}
 			if err := flags.check(); err != nil {
+				return err
+			}
+			eng, err := engine.open(&packed)
+			if err != nil {
 				return err
 			}
 			q, err := queue.Open(out, version, true)
@@ -37,6 +44,12 @@ directory runs them, too.`,
 			if err != nil {
 				return err
 			}
+			if eng != nil {
+				packed.Detach = true
+				if _, err := a.dispatchTasks(q, eng, packed, false); err != nil {
+					return err
+				}
+			}
 			if a.json {
 				return a.printJSON(s)
 			}
@@ -47,5 +60,6 @@ directory runs them, too.`,
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
 	flags.register(cmd, "memory")
+	engine.register(cmd)
 	return cmd
 }

@@ -100,6 +100,16 @@ func (e *StoppedError) Hint() string {
 	return "make room or mend the disk, then run the same command with --resume"
 }
 
+// FullError tells that a run was stopped because the disk of its directory is full.
+type FullError struct{ Dir string }
+
+func (e *FullError) Error() string {
+	return "the disk of " + e.Dir + " is full: no more tasks are started"
+}
+
+// Hint names the way out.
+func (e *FullError) Hint() string { return "make room, then run the same command" }
+
 // BudgetError tells that a task does not fit into the machine or the budget.
 type BudgetError struct {
 	Reason string

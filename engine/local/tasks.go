@@ -21,11 +21,13 @@ import (
 // TaskOptions say how tasks without a recipe are run.
 type TaskOptions struct {
 	Queue    *queue.Queue
-	Binary   string   // premix, to be executed as the spawner; "" for this one
-	Worker   string   // "" for the local one
-	Share    [][2]int // tasks to run, as first and last numbers of ranges; nil: all
-	Jobs     int      // cores that tasks take together; 0: those of the machine
-	Memory   int64    // budget in bytes; 0: what the machine has
+	Binary   string       // premix, to be executed as the spawner; "" for this one
+	Worker   string       // "" for the local one
+	Share    [][2]int     // tasks to run, as first and last numbers of ranges; nil: all
+	Until    time.Time    // no more tasks are started then; zero: whenever
+	Fence    func() error // whether this worker may still write; nil: it may. See [ErrDrain]
+	Jobs     int          // cores that tasks take together; 0: those of the machine
+	Memory   int64        // budget in bytes; 0: what the machine has
 	Grace    time.Duration
 	FailFast bool
 	Pin      Pin
@@ -65,6 +67,13 @@ const (
 	prefetchMost = 512
 	prefetchLong = 500 * time.Millisecond
 )
+
+// ErrDrain is what a fence returns to have a worker start no more tasks, and end when
+// those that run have ended. Any other error ends it at once, without a record.
+var ErrDrain = errors.New("no more tasks are to be started")
+
+// fenceInterval is how often a worker asks its fence while its tasks run.
+const fenceInterval = time.Second
 
 // settleInterval is how long ended tries wait for company before their records are made
 // durable, while others run: each time costs as much as a task.
@@ -166,7 +175,12 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	if err := s.q.Work(s.o.Worker); err != nil {
 		return nil, err
 	}
-	s.before = s.q.Counts()
+	drained, err := s.fenced()
+	if err != nil {
+		return nil, err
+	}
+	s.stopped = drained
+	s.before = s.counts()
 	s.setup = spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}
 	for i := range s.slots {
 		_, out, errs := s.q.Logs(s.o.Worker, i)
@@ -180,7 +194,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 		return nil, err
 	}
 	s.p = s.q.Picker(s.o.Share)
-	if s.before[queue.Waiting] > 0 {
+	if s.before[queue.Waiting] > 0 && !s.stopped {
 		if err := s.spawn(); err != nil {
 			return nil, err
 		}
@@ -195,8 +209,10 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 		}
 	}
 	s.progress.clear()
-	if _, err := s.q.Prune(false, false); err != nil {
-		s.progress.note("intermediates are left: %v", err)
+	if o.Share == nil { // otherwise others are at work
+		if _, err := s.q.Prune(false, false); err != nil {
+			s.progress.note("intermediates are left: %v", err)
+		}
 	}
 	sum := s.summary()
 	var i *Interrupted
@@ -212,8 +228,42 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	return sum, nil
 }
 
+// counts are how many tasks, of the share if there is one, are in each state.
+func (s *tasks) counts() [4]int {
+	if s.o.Share == nil {
+		return s.q.Counts()
+	}
+	return s.q.CountsOf(s.o.Share)
+}
+
+// fenced asks the fence.
+func (s *tasks) fenced() (drain bool, err error) {
+	if s.o.Fence == nil {
+		return false, nil
+	}
+	if err = s.o.Fence(); errors.Is(err, ErrDrain) {
+		return true, nil
+	}
+	return false, err
+}
+
+// heed does what the fence and the time say.
+func (s *tasks) heed() {
+	if s.stopped {
+		return
+	}
+	drain, err := s.fenced()
+	switch {
+	case err != nil:
+		s.fail(err)
+		_ = s.spawner.Signal(0, unix.SIGKILL) // if it is gone, so are they
+	case drain, !s.o.Until.IsZero() && time.Now().After(s.o.Until):
+		s.stop()
+	}
+}
+
 func (s *tasks) summary() *TaskSummary {
-	count := s.q.Counts()
+	count := s.counts()
 	sum := &TaskSummary{Dir: s.q.Dir, Before: s.before[queue.Succeeded], Succeeded: count[queue.Succeeded] - s.before[queue.Succeeded],
 		Failed: count[queue.Failed], Cancelled: count[queue.Cancelled], NotRun: count[queue.Waiting],
 		Seconds: time.Since(s.begun).Seconds(), User: s.user, System: s.system, Failures: s.failures}
@@ -257,12 +307,14 @@ func (s *tasks) work(ctx context.Context) {
 		waiting   []*record.Task // to be settled
 		last      time.Time      // when others were
 		orders    = time.NewTicker(orderInterval)
+		fence     = time.NewTicker(fenceInterval)
 		tick      = time.NewTicker(s.progress.interval())
 		interrupt = ctx.Done()
 		kill      <-chan struct{}
 		grace     <-chan time.Time
 	)
 	defer orders.Stop()
+	defer fence.Stop()
 	defer tick.Stop()
 	for {
 		if !s.stopped {
@@ -299,6 +351,8 @@ func (s *tasks) work(ctx context.Context) {
 			}
 		case <-orders.C:
 			s.look()
+		case <-fence.C:
+			s.heed()
 		case <-tick.C:
 			s.progress.draw(s)
 		case <-interrupt:
@@ -597,6 +651,9 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kil
 
 // settle makes records durable.
 func (s *tasks) settle(records []*record.Task) error {
+	if _, err := s.fenced(); err != nil {
+		return err
+	}
 	if full(s.q.Dir) {
 		for _, rec := range records {
 			// Many programs do not look at what write(2) returns; others fail for it.
@@ -685,7 +742,7 @@ func (s *tasks) died(err error) {
 
 // line is the progress line.
 func (s *tasks) line(now time.Time) string {
-	count := s.q.Counts()
+	count := s.counts()
 	all := count[0] + count[1] + count[2] + count[3]
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d/%d done, %d running", count[queue.Succeeded], all, min(len(s.active), s.slots))

@@ -295,8 +295,7 @@ func TestWorkersWithShares(t *testing.T) {
 		}()
 	}
 	for range 2 {
-		var left *FailedError // of the tasks of the other, and of nobody
-		if err := <-done; !errors.As(err, &left) || left.Failed > 0 {
+		if err := <-done; err != nil { // what others have not done is not its business
 			t.Error(err)
 		}
 	}

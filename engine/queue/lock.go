@@ -14,9 +14,9 @@ import (
 // A lock of an open file description (fcntl(2), F_OFD_SETLK) is held like one of
 // flock(2), and others can ask whether it is held without taking it.
 
-// takeLock opens the file at path and locks it. If wait is negative it waits as long
+// TakeLock opens the file at path and locks it; closing it gives the lock back. If wait is negative it waits as long
 // as it takes. busy tells that another process has held it all the time.
-func takeLock(path string, wait time.Duration) (f *os.File, busy bool, err error) {
+func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error) {
 	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, false, err

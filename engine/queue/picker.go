@@ -315,6 +315,19 @@ func (q *Queue) Counts() (count [4]int) {
 	return count
 }
 
+// CountsOf is the same of ranges of tasks.
+func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	entries := q.x.entries()
+	for _, r := range ranges {
+		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
+			count[entries[t-1].state()]++
+		}
+	}
+	return count
+}
+
 // State is what a task is in.
 func (q *Queue) State(task int) State {
 	q.mu.Lock()

@@ -186,7 +186,7 @@ func (q *Queue) locked(f func() error) error {
 	if q.orders == nil {
 		return f() // a reader with an index of its own
 	}
-	l, _, err := takeLock(q.path(lockFile), -1)
+	l, _, err := TakeLock(q.path(lockFile), -1)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 		}
 	}
 	b := &Batch{q: q, o: o, hash: sha256.New(), known: make(map[string]int)}
-	if b.lock, _, err = takeLock(q.path(submitLock), -1); err != nil {
+	if b.lock, _, err = TakeLock(q.path(submitLock), -1); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -277,7 +277,7 @@ func (q *Queue) Work(worker string) (err error) {
 		return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
 	}
 	path := q.workLock(worker)
-	f, busy, err := takeLock(path, time.Second)
+	f, busy, err := TakeLock(path, time.Second)
 	if err != nil {
 		return err
 	}

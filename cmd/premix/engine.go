@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/local"
+	"premix/engine/pack"
+	"premix/engine/queue"
+)
+
+// engineFlags say what tasks run on.
+type engineFlags struct {
+	name    string
+	options []string
+}
+
+func (e *engineFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: local")
+	f.StringArrayVar(&e.options, "engine-opt", nil, "option of the engine, as KEY=VALUE; may be repeated")
+}
+
+// engineLocal is the engine that is not asked for.
+const engineLocal = "local"
+
+// open makes the engine; nil for the local one. o gets what all engines have.
+func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
+	if e.name == engineLocal {
+		if len(e.options) > 0 {
+			return nil, &usageError{fmt.Errorf("--engine-opt %s is for other engines", e.options[0]), "say which with --engine"}
+		}
+		return nil, nil
+	}
+	rest, err := o.ParseOptions(e.options)
+	if err != nil {
+		return nil, err
+	}
+	switch e.name {
+	default:
+		_ = rest
+		return nil, &usageError{fmt.Errorf("there is no engine %q", e.name), "it is local"}
+	}
+}
+
+// allocation takes over what the engine has given to this job.
+func allocation(o *pack.WorkOptions) error {
+	switch o.Engine {
+	default:
+		return &usageError{fmt.Errorf("there is no engine %q", o.Engine), "this command is given by premix itself"}
+	}
+}
+
+// dispatch runs what waits in a directory on an engine.
+func (a *app) dispatch(d pack.Directory, eng pack.Engine, o pack.Options, quiet bool) error {
+	ctx, kill := interruptible()
+	o.Version, o.Kill = version, kill
+	if !quiet && !a.json {
+		o.Messages = local.NewMessages(a.stderr, isTerminal(a.stderr))
+	}
+	return pack.Dispatch(ctx, d, eng, o)
+}
+
+// dispatchTasks runs what waits in a task directory on an engine. The summary is nil if
+// the directory is not to be had.
+func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, quiet bool) (*local.TaskSummary, error) {
+	d, err := pack.OpenTasks(q, true)
+	if err != nil {
+		return nil, err
+	}
+	err = a.dispatch(d, eng, o, quiet)
+	return d.Summary(), err
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine/local"
+	"premix/engine/pack"
+	"premix/engine/queue"
+)
+
+// taskWork is what an engine job executes; see package pack.
+func (a *app) taskWork() *cobra.Command {
+	var (
+		o      pack.WorkOptions
+		jobs   countFlag
+		memory memoryFlag
+		grace  durationFlag
+	)
+	cmd := &cobra.Command{
+		Use:    "work DIR --engine NAME --wave N --index N",
+		Short:  "Run a share of the tasks of a directory, as the job of an engine",
+		Args:   arguments("DIR"),
+		Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, kill := interruptible()
+			o.Kill, o.Grace, o.Cores, o.Memory = kill, time.Duration(grace), int(jobs), int64(memory)
+			if o.Grace == 0 {
+				o.Grace = local.Grace
+			}
+			if err := allocation(&o); err != nil {
+				return err
+			}
+			q, err := queue.Open(args[0], version, false)
+			if err != nil {
+				return err
+			}
+			defer q.Close()
+			d, err := pack.OpenTasks(q, false)
+			if err != nil {
+				return err
+			}
+			return pack.Work(ctx, d, o, pack.Worker{Messages: a.stderr})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Engine, "engine", "", "engine that has started this job")
+	f.IntVar(&o.Wave, "wave", 0, "wave that the share belongs to")
+	f.IntVar(&o.Index, "index", -1, "place of the share in its wave, from 0")
+	f.VarP(&jobs, "jobs", "j", "cores that tasks take together (default: those of the job)")
+	f.Var(&memory, "memory", "memory that tasks take together (default: that of the job)")
+	f.Var(&grace, "grace", fmt.Sprintf("time between SIGTERM and SIGKILL (default: %v)", local.Grace))
+	return cmd
+}

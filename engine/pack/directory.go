@@ -1,0 +1,66 @@
+package pack
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"premix/record"
+)
+
+// Need is what a task needs, as far as it matters for packing.
+type Need struct {
+	Task   int
+	Key    string // tasks with the same key are expected to take equally long
+	Cores  int
+	Memory int64 // 0: not known
+}
+
+// Directory is what is packed. It is open, and locked against other dispatchers and
+// against the local engine. It is for one goroutine.
+type Directory interface {
+	// Path is the directory, absolute.
+	Path() string
+	// Lock is the file that the worker of a seat holds locked.
+	Lock(seat string) string
+	// Tasks is how many tasks there are. It may grow.
+	Tasks() int
+	// Refresh takes in new orders and records. f is called for each record of this
+	// directory once, those from before included.
+	Refresh(f func(*record.Task)) error
+	// Key is the key of the task of a record; see Need.
+	Key(r *record.Task) string
+	// Over tells whether a task needs no worker: it has succeeded, has failed for
+	// good, or was cancelled.
+	Over(task int) bool
+	// Left is how many tasks of ranges are not over.
+	Left(ranges [][2]int) int
+	// Free calls f for the tasks that could start now and that held does not name, in
+	// the order in which they should, until it returns false.
+	Free(held func(task int) bool, f func(Need) bool) error
+	// GiveUp gives a task up: it records that it failed.
+	GiveUp(task int, reason, hint string) error
+	// Work runs a share in this process.
+	Work(ctx context.Context, w *Worker) error
+	// Line is what is done, as a progress line begins.
+	Line() string
+	// Failing tells whether a task failed in this invocation.
+	Failing() bool
+	// Result is nil if all tasks have succeeded, or a *local.FailedError.
+	Result() error
+	// Close is called when nothing is left to do.
+	Close() error
+}
+
+// Worker is what Directory.Work needs to run a share in this process.
+type Worker struct {
+	Share    *Share
+	Settings *Settings
+	Cores    int   // of the allocation; 0: those of the machine
+	Memory   int64 // of the allocation; 0: what the machine has
+	Grace    time.Duration
+	Until    time.Time // no more tasks are started then; zero: whenever
+	Kill     <-chan struct{}
+	Fence    func() error // see local.TaskOptions
+	Messages io.Writer    // what the worker has to say; nil: nothing
+}

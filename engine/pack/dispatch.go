@@ -1,0 +1,635 @@
+package pack
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"premix/engine/local"
+	"premix/engine/queue"
+	"premix/record"
+)
+
+// Options say how a directory is packed.
+type Options struct {
+	Version  string
+	Jobs     int           // engine jobs in flight, at most; 0: [DefaultJobs]
+	Target   time.Duration // of an engine job; 0: [DefaultTarget]
+	Cores    int           // of an engine job, at least; 0: 1
+	Memory   int64         // of an engine job; 0: what its tasks declare
+	Settings Settings      // but for Target
+	Detach   bool          // submit what there is, and do not wait
+	Kill     <-chan struct{}
+	Messages *local.Messages
+}
+
+// What is not told.
+const (
+	DefaultJobs   = 32
+	DefaultTarget = 5 * time.Minute
+)
+
+// How often a dispatcher looks: soon again while something happens, and less and less
+// while nothing does.
+const (
+	shortTick = 50 * time.Millisecond
+	longTick  = 2 * time.Second
+)
+
+// How long an engine that does not answer is left alone.
+const (
+	shortBackOff = 500 * time.Millisecond
+	longBackOff  = time.Minute
+)
+
+const (
+	maxRefusals = 3 // one after another, with nothing in flight, end the run
+	maxLost     = 5 // engine jobs one after another in which premix never began
+)
+
+// dispatcher is the state of one invocation. All happens in one goroutine.
+type dispatcher struct {
+	o     Options
+	d     Directory
+	eng   Engine
+	l     *ledger
+	msg   *local.Messages
+	begun time.Time
+
+	holder      map[int]int  // worker of a task that was given away
+	fruits      map[int]bool // workers whose share has a record
+	times       *times
+	strikes     map[int]strike
+	status      map[string]Status
+	cancelled   map[int]bool // workers whose jobs were cancelled here
+	stopping    bool         // nothing more is given away
+	interrupted bool         // running tasks are ended, too
+	broken      error
+	refusals    int
+	refused     time.Time // nothing is submitted before
+	lost        int
+	silent      time.Time     // the engine is not asked before
+	backOff     time.Duration // for which it was left alone last
+	moved       bool          // something has changed in this round
+}
+
+// Dispatch runs what waits in a directory through an engine, and returns when nothing
+// is left that can start and no worker is open. What is in flight of an earlier
+// dispatcher is taken over. If ctx is cancelled with a *local.Interrupted, the jobs are
+// cancelled and that error is returned when they have ended, or at once when Kill is
+// closed.
+func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err error) {
+	if o.Jobs == 0 {
+		o.Jobs = DefaultJobs
+	}
+	if o.Target == 0 {
+		o.Target = DefaultTarget
+	}
+	if o.Cores == 0 {
+		o.Cores = 1
+	}
+	if o.Messages == nil {
+		o.Messages = local.NewMessages(nil, false)
+	}
+	o.Settings.Target = o.Target.Seconds()
+	s := &dispatcher{o: o, d: d, eng: eng, msg: o.Messages, begun: time.Now(),
+		l:      &ledger{path: ledgerPath(d.Path()), version: o.Version},
+		holder: make(map[int]int), fruits: make(map[int]bool), times: newTimes(),
+		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool)}
+	defer func() { err = errors.Join(err, s.l.close()) }()
+	if err := s.l.read(); err != nil {
+		return err
+	}
+	if err := s.takeOver(); err != nil {
+		return err
+	}
+	defer s.msg.Clear()
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	if err := d.Close(); err != nil {
+		s.msg.Note("closing the directory: %v", err)
+	}
+	var i *local.Interrupted
+	switch {
+	case ctx.Err() != nil && errors.As(context.Cause(ctx), &i):
+		return &local.Interrupted{Signal: i.Signal, Dir: d.Path(), Way: "the same command goes on"}
+	case s.broken != nil:
+		return s.broken
+	case o.Detach:
+		return nil
+	}
+	return d.Result()
+}
+
+// takeOver takes over what an earlier dispatcher has given away.
+func (s *dispatcher) takeOver() error {
+	open := s.l.open()
+	running := 0
+	for _, h := range open {
+		if w := s.l.wave(h.wave); w.Engine != s.eng.Name() {
+			return &BusyError{Dir: s.d.Path(), Engine: w.Engine, Workers: len(open)}
+		}
+		for _, r := range h.Ranges {
+			for t := r[0]; t <= r[1]; t++ {
+				s.holder[t] = h.Worker
+			}
+		}
+		if h.job != "" {
+			running++
+		}
+	}
+	if running > 0 {
+		s.msg.Notice("going on with %d jobs of %s that were submitted before", running, s.eng.Name())
+	}
+	return nil
+}
+
+// BusyError tells that tasks of a directory were given to jobs of an engine.
+type BusyError struct {
+	Dir     string
+	Engine  string
+	Workers int
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("tasks of %s were given to %d jobs of %s that may still run", e.Dir, e.Workers, e.Engine)
+}
+
+// Hint names the way out.
+func (e *BusyError) Hint() string {
+	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
+}
+
+// Busy is a *BusyError if tasks of a directory are given away, for who would run them
+// otherwise. The caller has locked the directory.
+func Busy(dir string) error {
+	l := &ledger{path: ledgerPath(dir)}
+	if err := l.read(); err != nil {
+		return err
+	}
+	if open := l.open(); len(open) > 0 {
+		return &BusyError{Dir: dir, Engine: l.wave(open[0].wave).Engine, Workers: len(open)}
+	}
+	return nil
+}
+
+// NotBusy is Busy for local.TaskOptions.Fence, which asks more often than is needed.
+func NotBusy(dir string) func() error {
+	return sync.OnceValue(func() error { return Busy(dir) })
+}
+
+// run goes round until nothing is left.
+func (s *dispatcher) run(ctx context.Context) error {
+	var (
+		interrupt = ctx.Done()
+		kill      <-chan struct{}
+		pause     = shortTick
+		drawn     = time.Now()
+	)
+	for {
+		s.moved = false
+		if err := s.round(ctx); err != nil {
+			return err
+		}
+		if s.finished() {
+			return nil
+		}
+		if time.Since(drawn) >= s.msg.Interval() {
+			s.msg.Draw(s.line())
+			drawn = time.Now()
+		}
+		if pause = min(longTick, pause*3/2); s.moved {
+			pause = shortTick
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-interrupt:
+			interrupt, kill = nil, s.o.Kill
+			s.msg.Notice("cancelling %d jobs (again to leave at once)", len(s.l.open()))
+			s.stopping, s.interrupted = true, true
+			s.silent = time.Time{} // ask at once
+		case <-kill:
+			s.msg.Notice("left; %d jobs may still run", len(s.l.open()))
+			return nil
+		}
+		t.Stop()
+	}
+}
+
+// round does what can be done now. An error ends the invocation; what can pass is
+// waited for instead.
+func (s *dispatcher) round(ctx context.Context) error {
+	if err := s.refresh(); err != nil {
+		return err
+	}
+	// What follows must work while the context is cancelled: jobs are to be ended.
+	ctx = context.WithoutCancel(ctx)
+	if s.o.Settings.FailFast && s.d.Failing() && !s.stopping {
+		s.msg.Notice("a task failed: no more tasks are started")
+		s.stop()
+	}
+	if time.Now().After(s.silent) {
+		if err := s.ask(ctx); err != nil {
+			s.quiet(err)
+		} else if !s.silent.IsZero() {
+			s.silent, s.backOff = time.Time{}, 0
+		}
+	}
+	if err := s.closeWorkers(ctx); err != nil {
+		return err
+	}
+	if s.stopping || !s.silent.IsZero() || time.Now().Before(s.refused) {
+		return nil
+	}
+	return s.give(ctx)
+}
+
+// quiet leaves an engine alone that does not answer.
+func (s *dispatcher) quiet(err error) {
+	s.backOff = min(longBackOff, max(shortBackOff, 2*s.backOff))
+	s.silent = time.Now().Add(s.backOff)
+	s.msg.Note("%s does not answer, trying again: %v", s.eng.Name(), err)
+}
+
+// stop gives nothing more away, and has workers start nothing more.
+func (s *dispatcher) stop() {
+	s.stopping = true
+	if len(s.l.open()) == 0 {
+		return
+	}
+	if err := s.l.append(&Entry{Event: eventDrain}); err != nil {
+		s.msg.Note("the jobs are not told to end: %v", err)
+	}
+}
+
+// fail ends the run when all workers have.
+func (s *dispatcher) fail(err error) {
+	if s.broken == nil {
+		s.broken = err
+		s.stop()
+	}
+}
+
+// refresh takes in records.
+func (s *dispatcher) refresh() error {
+	return s.d.Refresh(func(r *record.Task) {
+		s.moved = true
+		s.times.add(s.d.Key(r), r)
+		if !r.Ended.After(s.begun) {
+			return
+		}
+		if h := s.holder[r.Task]; h > 0 {
+			s.fruits[h] = true
+			s.lost = 0
+		}
+		if r.Cause == record.CauseDisk {
+			s.fail(&local.FullError{Dir: s.d.Path()})
+		}
+	})
+}
+
+// ask asks the engine for what is in flight, and does with it what has to be done.
+func (s *dispatcher) ask(ctx context.Context) error {
+	for _, w := range s.l.waves {
+		if !w.submitted && !allClosed(w) {
+			if err := s.find(ctx, w); err != nil {
+				return err
+			}
+		}
+	}
+	var jobs, doomed []string
+	var which []int
+	for _, h := range s.l.open() {
+		if h.job == "" {
+			continue
+		}
+		jobs = append(jobs, h.job)
+		if s.stopping && !s.cancelled[h.Worker] {
+			// Those that run are left to end where the run only starts nothing more.
+			if s.interrupted || s.status[h.job].Phase == Pending {
+				doomed, which = append(doomed, h.job), append(which, h.Worker)
+			}
+		}
+	}
+	if len(doomed) > 0 {
+		if err := s.eng.Cancel(ctx, doomed); err != nil {
+			return err
+		}
+		for _, w := range which {
+			s.cancelled[w] = true
+		}
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	status, err := s.eng.Status(ctx, jobs)
+	if err != nil {
+		return err
+	}
+	for id, st := range status {
+		if s.status[id] != st {
+			s.moved = true
+		}
+		s.status[id] = st
+	}
+	return nil
+}
+
+func allClosed(w *wave) bool {
+	for _, h := range w.workers {
+		if !h.closed {
+			return false
+		}
+	}
+	return true
+}
+
+// describe is a wave as an engine sees it.
+func (s *dispatcher) describe(w *wave) *Wave {
+	target := DefaultTarget
+	if w.Settings != nil {
+		target = time.Duration(w.Settings.Target * float64(time.Second))
+	}
+	return &Wave{Number: w.Wave, Token: w.Token, Dir: s.d.Path(), Log: s.log(), Shares: w.Shares, Target: target}
+}
+
+func (s *dispatcher) log() string {
+	return filepath.Join(filepath.Dir(s.l.path), s.eng.Name()+".log")
+}
+
+// find looks for the jobs of a wave whose submission came to no known end.
+func (s *dispatcher) find(ctx context.Context, w *wave) error {
+	ids, err := s.eng.Find(ctx, s.describe(w))
+	if err != nil {
+		return err
+	}
+	s.moved = true
+	if ids != nil {
+		return s.l.append(&Entry{Event: eventSubmitted, Wave: w.Wave, Jobs: ids})
+	}
+	return s.abandon(w, "it was never submitted")
+}
+
+// abandon closes the workers of a wave that was not submitted. Should the system have
+// it all the same, its jobs find that and end.
+func (s *dispatcher) abandon(w *wave, reason string) error {
+	for _, h := range w.workers {
+		if !h.closed {
+			if _, err := s.close(h, reason, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// closeWorkers closes those that are over.
+func (s *dispatcher) closeWorkers(ctx context.Context) error {
+	var idle []string
+	for _, h := range s.l.open() {
+		st, known := s.status[h.job]
+		over := s.d.Left(h.Ranges) == 0
+		ended := known && st.Phase >= Ended
+		if !over && !ended && !s.cancelled[h.Worker] || h.job == "" {
+			continue
+		}
+		began := s.began(h)
+		closed, err := s.close(h, reasonOf(st), over || s.blameless(h, st, began))
+		if err != nil {
+			return err
+		}
+		if !closed {
+			continue
+		}
+		switch {
+		case over && !began && !ended && !s.cancelled[h.Worker]:
+			idle = append(idle, h.job) // its tasks were cancelled before it came to them
+		case over || s.cancelled[h.Worker]:
+			s.lost = 0
+		case !began && !s.fruits[h.Worker]:
+			s.lost++
+			if s.lost >= maxLost {
+				s.fail(&LostError{Engine: s.eng.Name(), Reason: reasonOf(st), Lines: lastLines(s.log(), 5), Log: s.log()})
+			}
+		default:
+			s.lost = 0
+			s.msg.Note("job %s of %s is over (%s); what it had left is given to others", h.job, s.eng.Name(), reasonOf(st))
+		}
+	}
+	if len(idle) > 0 {
+		if err := s.eng.Cancel(ctx, idle); err != nil {
+			s.msg.Note("jobs %s of %s have nothing to do and are not cancelled: %v", strings.Join(idle, " "), s.eng.Name(), err)
+		}
+	}
+	return nil
+}
+
+// blameless tells whether no task can be why a worker ended.
+func (s *dispatcher) blameless(h *held, st Status, began bool) bool {
+	return !began || st.Blameless || st.Phase == Gone || s.cancelled[h.Worker]
+}
+
+func reasonOf(st Status) string {
+	switch {
+	case st.Reason != "":
+		return st.Reason
+	case st.Word != "":
+		return st.Word
+	}
+	return "nobody knows how"
+}
+
+// began tells whether a worker has got its lock.
+func (s *dispatcher) began(h *held) bool {
+	text, err := os.ReadFile(s.d.Lock(h.SeatName()))
+	return err == nil && bytes.Contains(text, []byte(beganLine(h.Worker)))
+}
+
+// beganLine is what a worker writes into the file of its lock.
+func beganLine(worker int) string { return fmt.Sprintf("worker %d\n", worker) }
+
+// close closes a worker, unless it still works. Its tasks get no strike if they are
+// blameless.
+func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error) {
+	lock, busy, err := queue.TakeLock(s.d.Lock(h.SeatName()), 0)
+	if err != nil || busy {
+		return false, err
+	}
+	defer lock.Close()
+	// Nobody can write under this seat now: what it has recorded is all there is.
+	if err := s.refresh(); err != nil {
+		return false, err
+	}
+	e := &Entry{Event: eventClosed, Worker: h.Worker, Reason: reason, Fruitless: !blameless && !s.fruits[h.Worker] && s.d.Left(h.Ranges) > 0}
+	if err := s.l.append(e); err != nil {
+		return false, err
+	}
+	s.moved = true
+	delete(s.status, h.job)
+	left := s.d.Left(h.Ranges)
+	for _, r := range h.Ranges {
+		for t := r[0]; t <= r[1]; t++ {
+			if s.holder[t] == h.Worker {
+				delete(s.holder, t)
+			}
+			if !e.Fruitless {
+				if s.fruits[h.Worker] {
+					delete(s.strikes, t)
+				}
+				continue
+			}
+			if s.d.Over(t) {
+				continue
+			}
+			k := strike{limit: max(1, left/2)}
+			if left == 1 {
+				k.alone = h.Strikes + 1
+			}
+			s.strikes[t] = k
+			if k.alone >= maxStrikes {
+				if err := s.d.GiveUp(t, fmt.Sprintf("its job of %s ended %d times before it: %s", s.eng.Name(), k.alone, reason), "give the jobs more time or memory, or see "+s.log()); err != nil {
+					return false, err
+				}
+			}
+		}
+	}
+	return true, nil
+}
+
+// give gives away what is free.
+func (s *dispatcher) give(ctx context.Context) error {
+	open := s.l.open()
+	room := s.o.Jobs - len(open)
+	if room <= 0 {
+		return nil
+	}
+	var needs []Need
+	err := s.d.Free(func(t int) bool { return s.holder[t] > 0 }, func(n Need) bool {
+		needs = append(needs, n)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if len(needs) == 0 {
+		s.refusals, s.refused = 0, time.Time{}
+		return nil
+	}
+	most, _ := s.eng.Limits()
+	p := &packing{cores: s.o.Cores, memory: s.o.Memory, most: most, target: s.o.Target, jobs: s.o.Jobs, room: room, times: s.times, strikes: s.strikes}
+	for _, shares := range waves(p.shares(needs)) {
+		if err := s.submit(ctx, shares); err != nil || !s.silent.IsZero() || s.stopping || time.Now().Before(s.refused) {
+			return err
+		}
+	}
+	return nil
+}
+
+// submit gives shares away and submits them.
+func (s *dispatcher) submit(ctx context.Context, shares []Share) error {
+	taken := make(map[int]bool)
+	for _, h := range s.l.open() {
+		taken[h.Seat] = true
+	}
+	seat := 0
+	for i := range shares {
+		for seat++; taken[seat]; seat++ {
+		}
+		shares[i].Worker, shares[i].Seat = len(s.l.workers)+1+i, seat
+	}
+	var token [4]byte
+	_, _ = rand.Read(token[:]) // it never fails
+	set := s.o.Settings
+	e := &Entry{Event: eventWave, Wave: len(s.l.waves) + 1, Engine: s.eng.Name(), Token: hex.EncodeToString(token[:]), Settings: &set, Shares: shares}
+	if err := s.l.append(e); err != nil {
+		return err
+	}
+	w := s.l.wave(e.Wave)
+	for _, h := range w.workers {
+		for _, r := range h.Ranges {
+			for t := r[0]; t <= r[1]; t++ {
+				s.holder[t] = h.Worker
+			}
+		}
+	}
+	s.moved = true
+	ids, err := s.eng.Submit(ctx, s.describe(w))
+	var refused *RefusedError
+	switch {
+	case err == nil:
+		s.refusals, s.refused = 0, time.Time{}
+		return s.l.append(&Entry{Event: eventSubmitted, Wave: w.Wave, Jobs: ids})
+	case errors.As(err, &refused):
+		if err := s.abandon(w, refused.Reason); err != nil {
+			return err
+		}
+		s.refusals++
+		if len(s.l.open()) > 0 {
+			s.refusals = 0 // perhaps because of what is in flight
+		}
+		if s.refusals >= maxRefusals {
+			s.fail(refused)
+			return nil
+		}
+		s.refused = time.Now().Add(time.Second << s.refusals)
+		s.msg.Note("%s refuses jobs, trying again: %s", s.eng.Name(), refused.Reason)
+		return nil
+	}
+	s.quiet(err) // whether it has the wave, find tells
+	return nil
+}
+
+// finished tells whether there is nothing left to do, or nothing left to wait for.
+func (s *dispatcher) finished() bool {
+	open := len(s.l.open())
+	switch {
+	case s.stopping:
+		return open == 0
+	case s.moved, !s.silent.IsZero(), !s.refused.IsZero():
+		return false // something may follow
+	}
+	return open == 0 || s.o.Detach
+}
+
+// line is the progress line.
+func (s *dispatcher) line() string {
+	running, pending := 0, 0
+	for _, h := range s.l.open() {
+		if st, ok := s.status[h.job]; ok && st.Phase == Running {
+			running++
+		} else {
+			pending++
+		}
+	}
+	return fmt.Sprintf("%s · %s: %d jobs running, %d waiting", s.d.Line(), s.eng.Name(), running, pending)
+}
+
+// lastLines are the last lines of a file.
+func lastLines(path string, n int) []string {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	const most = 4 << 10
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		_, _ = f.Seek(-most, 2)
+	}
+	text := make([]byte, most)
+	got, _ := f.Read(text) // without it there is just less to tell
+	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(string(text[:got]), "?"), "\n"), "\n")
+	if len(lines) == 1 && lines[0] == "" {
+		return nil
+	}
+	return lines[max(0, len(lines)-n):]
+}

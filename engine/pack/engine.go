@@ -1,0 +1,101 @@
+package pack
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Wave is what an engine submits: one engine job for each share. Job i executes the
+// binary of premix with Command(i). All of them ask for the cores and the memory of the
+// first share.
+type Wave struct {
+	Number int
+	Token  string // eight letters and digits; a name with it finds the jobs again
+	Dir    string // absolute
+	Log    string // file to which all engine jobs may append what they print
+	Shares []Share
+	Target time.Duration // budget of a worker
+}
+
+// Command are the arguments of premix for engine job number index, as text: an engine
+// whose jobs know their index by a variable only gives its name for a shell.
+func (w *Wave) Command(engine, index string) []string {
+	return []string{"task", "work", w.Dir, "--engine", engine, "--wave", strconv.Itoa(w.Number), "--index", index}
+}
+
+// Phase is how far an engine job is.
+type Phase int
+
+// Phases of an engine job.
+const (
+	Pending Phase = iota // it has not started, or is to start again
+	Running
+	Ended // it will not run again
+	Gone  // the engine does not know it, though it was asked after the job was submitted
+)
+
+// Status is what an engine says about a job.
+type Status struct {
+	Phase  Phase
+	Word   string // the engine's own word for the phase, such as NODE_FAIL
+	Reason string // why it is pending, or how it ended, in plain words; "" if nobody knows
+	Node   string // where it runs or ran
+	// Blameless: it ended for no fault of what ran in it, such as a lost node.
+	Blameless bool
+}
+
+// Engine is a batch system. Its methods are called by one goroutine at a time. Their
+// errors are taken as passing, that is the system did not answer, unless they are
+// *RefusedError.
+type Engine interface {
+	// Name is what --engine calls it.
+	Name() string
+	// Submit submits a wave and returns the ids of its jobs, by share. If it fails, or
+	// premix is killed meanwhile, jobs may have been submitted all the same: Find tells.
+	Submit(ctx context.Context, w *Wave) ([]string, error)
+	// Find returns what Submit has or would have returned for a wave that was submitted
+	// before the call, and nil if the engine surely has none of its jobs.
+	Find(ctx context.Context, w *Wave) ([]string, error)
+	// Status returns the status of jobs. What it does not know yet is missing. It may
+	// be asked often: it asks the system itself only now and then.
+	Status(ctx context.Context, jobs []string) (map[string]Status, error)
+	// Cancel ends jobs, those that run too, with a time to end in order. Jobs that have
+	// ended are no error.
+	Cancel(ctx context.Context, jobs []string) error
+	// Limits bounds the cores and the memory of one job; 0: not known.
+	Limits() (cores int, memory int64)
+}
+
+// RefusedError tells that a batch system has understood what it was asked, and refused.
+type RefusedError struct {
+	Engine string
+	Reason string // in the system's words
+	Way    string
+}
+
+func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " + e.Reason }
+
+// Hint names the way out.
+func (e *RefusedError) Hint() string { return e.Way }
+
+// LostError tells that engine jobs end before premix starts in them, one after another.
+type LostError struct {
+	Engine string
+	Reason string // how the last one ended
+	Lines  []string
+	Log    string
+}
+
+func (e *LostError) Error() string {
+	text := "jobs of " + e.Engine + " end before premix runs in them (" + e.Reason + ")"
+	for _, l := range e.Lines {
+		text += "\n    | " + l
+	}
+	return text
+}
+
+// Hint names the way out.
+func (e *LostError) Hint() string {
+	return "see " + e.Log + "; the directory and premix itself must be on a file system that the nodes share"
+}

@@ -87,14 +87,21 @@ func (d *daemon) background(m *mount, l *lookup) {
 			close(l.over)
 		}
 		started := make(chan struct{})
-		if !profiled {
+		// From then on nobody knows what will be wanted. What is recorded is what was
+		// asked for, and nothing else is fetched meanwhile.
+		guess := func() {
 			guided()
-			t.FetchMeta()
+			if m.entry.Record == "" {
+				t.Foresee()
+			}
+		}
+		if !profiled {
+			guess()
 		} else {
 			go func() {
 				defer close(started)
 				sleep(m.ctx, startTime)
-				guided()
+				guess()
 			}()
 		}
 		switch {

@@ -72,8 +72,8 @@
 //	Tree.imageMu        R: who writes chunks, W: who punches or replaces files
 //	flights.mu          what is on its way
 //	image.accounting    what its files take
-//	index.mu, volume.mu, expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, Recorder.mu,
-//	slowest.mu          leaves: nothing is locked under them
+//	index.mu, volume.mu, expected.mu, Cache.pinMu, Tree.loadMu, streams.mu, misses.mu,
+//	Recorder.mu, slowest.mu  leaves: nothing is locked under them
 //
 // The image files of two trees are locked at the same time only by who shares
 // blocks between them, and the second one is only tried: see clone.go.

@@ -96,20 +96,21 @@ func newFlights(most int, bytes int64) *flights {
 }
 
 // want returns the flight that brings a chunk, which the caller must release, or
-// nil if the chunk has become present and verified meanwhile.
-func (t *Tree) want(pg *page, i int, p priority) *flight {
-	f, inline := t.board(pg, i, p, maxGeneration)
-	if inline {
+// nil if the chunk has become present and verified meanwhile. fresh tells that nobody
+// had wanted it before, and that it is not on this machine.
+func (t *Tree) want(pg *page, i int, p priority) (f *flight, fresh bool) {
+	f, how := t.board(pg, i, p, maxGeneration)
+	if how == boardHere {
 		// What lies on this machine is read by who wants it.
-		f.land(p)
+		fresh = !f.land(p)
 	}
-	return f
+	return f, fresh || how == boardFresh
 }
 
 // ask is want for somebody who does not wait.
 func (t *Tree) ask(pg *page, i int, p priority) {
-	f, inline := t.board(pg, i, p, maxGeneration)
-	if inline {
+	f, how := t.board(pg, i, p, maxGeneration)
+	if how == boardHere {
 		t.c.start(f, p)
 	}
 	if f != nil {
@@ -117,9 +118,17 @@ func (t *Tree) ask(pg *page, i int, p priority) {
 	}
 }
 
-// board finds or makes the flight for a chunk. here tells that it is new and that
-// the content may be on this machine, so that the caller must see to it.
-func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, here bool) {
+// boarding is what became of a wish for a chunk.
+type boarding int
+
+const (
+	boardJoined boarding = iota // it is on its way, or needs none
+	boardFresh                  // its fetch is queued
+	boardHere                   // it may be on this machine: the caller must see to the flight
+)
+
+// board finds or makes the flight for a chunk.
+func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how boarding) {
 	fl, d := t.c.flights, pg.digests[i]
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -130,10 +139,10 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 		f.before, f.wanted = max(f.before, before), min(f.wanted, p)
 		f.refs.Add(1)
 		fl.promote(f.job, p)
-		return f, false
+		return f, boardJoined
 	}
 	if s := pg.state[i].Load(); s != nil && s != unverified && !t.c.o.VerifyAlways {
-		return nil, false
+		return nil, boardJoined
 	}
 	f = t.newFlight(pg, i, before)
 	f.wanted = p
@@ -142,15 +151,15 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, her
 		f.err = ErrClosed
 		close(f.done)
 		close(f.settled)
-		return f, false
+		return f, boardJoined
 	}
 	fl.m[d] = f
 	if pg.present(i) || t.wasHere(pg.first+i) || t.c.mayHave(d) {
-		return f, true
+		return f, boardHere
 	}
 	f.job = &job{priority: p, cost: f.size, run: f.fetch}
 	fl.queue(f.job)
-	return f, false
+	return f, boardFresh
 }
 
 // newFlight makes a flight with one reference, which settling drops.
@@ -176,16 +185,17 @@ func (c *Cache) start(f *flight, p priority) {
 	c.flights.queue(f.job)
 }
 
-// land gets the content from this machine, or has it fetched.
-func (f *flight) land(p priority) {
+// land gets the content from this machine, or else has it fetched.
+func (f *flight) land(p priority) (here bool) {
 	if f.fromHere() {
-		return
+		return true
 	}
 	fl := f.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	f.job = &job{priority: p, cost: f.size, run: f.fetch}
 	fl.queue(f.job)
+	return false
 }
 
 // fetch gets the content from the owner's origin, or from that of another tree

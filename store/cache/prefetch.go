@@ -566,11 +566,11 @@ func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 // bring returns when a chunk is kept.
 func (c *crowd) bring(pg *page, i int) error {
 	for try := 0; ; try++ {
-		f, here := c.t.board(pg, i, c.priority, c.before)
+		f, how := c.t.board(pg, i, c.priority, c.before)
 		if f == nil {
 			return nil
 		}
-		if here {
+		if how == boardHere {
 			c.t.c.start(f, c.priority)
 		}
 		err := f.settle(c.ctx)

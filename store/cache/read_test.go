@@ -274,22 +274,6 @@ func TestSharedChunksAreCopied(t *testing.T) {
 	}
 }
 
-func TestMetadataIsFetchedAhead(t *testing.T) {
-	w := newWorld()
-	s := w.publish(t, shape{seed: 12, chunks: 50, mean: 20_000, meta: 9, page: 5})
-	c := openCache(t, t.TempDir(), Options{})
-	tr := openTree(t, c, s.digest, w)
-	waitFor(t, "the first index page", func() bool { return tr.pages[0].Load() != nil })
-	if got := tr.Stats().PresentChunks; got != 0 {
-		t.Errorf("%d chunks are here before anything was read", got)
-	}
-	tr.FetchMeta()
-	waitFor(t, "the metadata", func() bool { return tr.Stats().PresentChunks >= 9 })
-	if got := tr.Stats().PresentChunks; got != 9 {
-		t.Errorf("%d chunks are here, of 9 with metadata", got)
-	}
-}
-
 func TestRecord(t *testing.T) {
 	w := newWorld()
 	s := w.publish(t, shape{seed: 13, chunks: 50, mean: 20_000, page: 5, holes: true})

@@ -95,23 +95,28 @@ func (t *Tree) ahead(off, n int64) {
 	if t.guided.Load() > 0 {
 		return
 	}
-	window := t.c.o.Window
-	// What is fetched ahead must be read before it is evicted again, or forgotten
-	// if it could not be kept.
-	if q := t.c.o.Quota; q > 0 {
-		window = min(window, q/4)
-		if window < tree.MaxChunk {
-			return
-		}
-	}
-	if t.c.full.Load() {
-		window = min(window, recentBytes/4)
+	window := t.window()
+	if window < tree.MaxChunk {
+		return
 	}
 	from, to := t.streams.saw(off, n, window)
 	to = min(to, t.manifest.Size)
 	if from < to {
 		t.askRange(from, to, readahead)
 	}
+}
+
+// window is how much may be fetched ahead of a reader. It must be read before it is
+// evicted again, or forgotten if it could not be kept.
+func (t *Tree) window() int64 {
+	window := t.c.o.Window
+	if q := t.c.o.Quota; q > 0 {
+		window = min(window, q/4)
+	}
+	if t.c.full.Load() {
+		window = min(window, recentBytes/4)
+	}
+	return window
 }
 
 // askRange asks for the chunks of a part of the image. Where an index page is not
@@ -141,18 +146,6 @@ func (t *Tree) askRange(from, to int64, p priority) {
 // pageNumberAt returns the index page that the byte at off is in.
 func (t *Tree) pageNumberAt(off int64) int {
 	return sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off })
-}
-
-// metaAhead is the longest metadata that is fetched ahead. Who has more inodes than
-// that needs seldom wants all of them.
-const metaAhead = 32 << 20
-
-// FetchMeta fetches metadata of moderate size in the background. It is for a tree
-// of which no profile tells what its readers want.
-func (t *Tree) FetchMeta() {
-	if m := t.manifest.Meta; m > 0 && m < metaAhead && t.missing.Load() > 0 && t.use().fetcher != nil {
-		t.askRange(0, m, readahead)
-	}
 }
 
 // fetchFirst fetches the index page that every reader of the tree needs first. What

@@ -44,24 +44,26 @@ type Tree struct {
 	moving  sync.Mutex
 	gone    bool // under imageMu: removed, nothing may be written any more
 
-	refs     int                 // under Cache.mu
-	current  atomic.Pointer[use] // of the last opening; never nil
-	lastUse  atomic.Int64        // Unix time in seconds of the last opening or closing
-	pin      atomic.Uint32       // a pinKind
-	held     atomic.Int32        // number of holders
-	meta     atomic.Int64        // bytes allocated by directory, manifest and pages
-	unsynced atomic.Bool         // the manifest on disk is not durable yet
-	missing  atomic.Int64        // chunks that are not present; all of those in pages not yet known
-	present  atomic.Int64        // bytes of present chunks
-	holes    atomic.Int64        // bytes of known holes
-	kept     atomic.Int64        // number of present chunks, without holes
-	parts    atomic.Int64        // chunks of which a part is here
-	guided   atomic.Int32        // see Guide
-	expected expected
-	planning atomic.Pointer[chan struct{}] // closed when it is known what a profile will bring; nil if none is being looked at
-	record   atomic.Pointer[[]*Recorder]
-	streams  streams
-	stats    counters
+	refs       int                 // under Cache.mu
+	current    atomic.Pointer[use] // of the last opening; never nil
+	lastUse    atomic.Int64        // Unix time in seconds of the last opening or closing
+	pin        atomic.Uint32       // a pinKind
+	held       atomic.Int32        // number of holders
+	meta       atomic.Int64        // bytes allocated by directory, manifest and pages
+	unsynced   atomic.Bool         // the manifest on disk is not durable yet
+	missing    atomic.Int64        // chunks that are not present; all of those in pages not yet known
+	present    atomic.Int64        // bytes of present chunks
+	holes      atomic.Int64        // bytes of known holes
+	kept       atomic.Int64        // number of present chunks, without holes
+	parts      atomic.Int64        // chunks of which a part is here
+	guided     atomic.Int32        // see Guide
+	expected   expected
+	planning   atomic.Pointer[chan struct{}] // closed when it is known what a profile will bring; nil if none is being looked at
+	record     atomic.Pointer[[]*Recorder]
+	streams    streams
+	misses     misses
+	foreseeing atomic.Bool // see Foresee
+	stats      counters
 }
 
 // use is what an opening of a tree gives to whoever fetches for it.
@@ -189,6 +191,8 @@ func (t *Tree) Close() error {
 	if t.refs == 0 {
 		t.use().end()
 		t.streams.reset()
+		t.misses.reset()
+		t.foreseeing.Store(false)
 	}
 	return nil
 }
@@ -312,9 +316,12 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 				continue
 			}
 		}
-		f := t.want(pg, i, demand)
+		f, fresh := t.want(pg, i, demand)
 		if f == nil {
 			continue
+		}
+		if fresh {
+			t.foresee(pg, i)
 		}
 		err := f.wait(ctx)
 		if !missed && (err != nil || !f.local) {

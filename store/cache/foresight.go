@@ -1,0 +1,125 @@
+package cache
+
+import "sync"
+
+const (
+	// wholeRun is the longest run that is fetched whole when a part of it is missed: about
+	// what a link of 1 Gbit/s carries while a request is under way for 20 ms.
+	wholeRun = 4 << 20
+	// reach is how near to each other two misses are neighbours. A miss that has some
+	// brings firstReach of what lies around its run, each further one twice as much, at
+	// most mostReach.
+	reach      = 2 << 20
+	firstReach = 256 << 10
+	mostReach  = 1 << 20
+	// manyMisses is how many are remembered.
+	manyMisses = 64
+	// metaAhead is the longest metadata of which the rest is fetched when a second part
+	// of it was missed. Who has more inodes than that needs seldom wants all of them.
+	metaAhead = 32 << 20
+)
+
+// misses are where chunks lie that readers had to wait for, by the order of the image.
+type misses struct {
+	mu     sync.Mutex
+	recent []int64 // the last ones, in a ring
+	next   int     // place in the ring
+	meta   int     // of them in the metadata, ever
+}
+
+func (m *misses) reset() {
+	m.mu.Lock()
+	m.recent, m.next, m.meta = nil, 0, 0
+	m.mu.Unlock()
+}
+
+// inMeta notes a miss in the metadata, and tells how many there were.
+func (m *misses) inMeta() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.meta++
+	return m.meta
+}
+
+// at notes a miss, and tells how much of what lies around it is worth fetching.
+func (m *misses) at(off int64) (around int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.recent {
+		if abs(o-off) > reach {
+			continue
+		}
+		if around = max(firstReach, 2*around); around >= mostReach {
+			break
+		}
+	}
+	if len(m.recent) < manyMisses {
+		m.recent = append(m.recent, off)
+	} else {
+		m.recent[m.next] = off
+		m.next = (m.next + 1) % manyMisses
+	}
+	return min(around, mostReach)
+}
+
+// Foresee says that nobody knows what will be wanted: until the tree is closed, or
+// while it is not guided, more is fetched than what a reader misses. On a link on
+// which each miss costs a round trip that is worth more than the bytes:
+//
+//   - all of its file, or the small files that share its chunk, if that is not long: who
+//     reads the head of a library goes on with its end. Of a long file whose head is
+//     missed the end comes too.
+//   - what lies around it, if other misses were near: files of a directory lie side by
+//     side, and who imports one module of a package imports others. It begins with
+//     little and grows with the number of such misses, so that readers at random places
+//     pay for little that they don't want.
+//   - the rest of the metadata, when a second part of it is missed.
+//
+// What is foreseen goes behind what readers wait for.
+func (t *Tree) Foresee() { t.foreseeing.Store(true) }
+
+// foresee is called by a reader who is about to wait for chunk i.
+func (t *Tree) foresee(pg *page, i int) {
+	if !t.foreseeing.Load() || t.guided.Load() > 0 || t.window() < wholeRun || t.c.full.Load() {
+		return
+	}
+	meta := t.manifest.Meta
+	if pg.offs[i] < meta {
+		if t.misses.inMeta() == 2 && meta < metaAhead {
+			t.askRange(0, meta, readahead)
+		}
+		return
+	}
+	first, end := pg.run(i)
+	from, to := pg.offs[first], pg.offs[end]
+	if to-from > wholeRun {
+		if i == first {
+			t.askRange(pg.offs[end-1], to, readahead)
+		}
+		return
+	}
+	around := t.misses.at(pg.offs[i])
+	from, to = max(from-around, meta, pg.offs[0]), min(to+around, pg.offs[len(pg.digests)])
+	for k := pg.at(from); k < len(pg.digests) && pg.offs[k] < to; {
+		a, b := pg.run(k)
+		if pg.offs[b]-pg.offs[a] <= wholeRun {
+			t.askRange(pg.offs[k], min(to, pg.offs[b]), readahead)
+		}
+		k = b
+	}
+}
+
+// run returns the chunks around chunk i that hold the same file, or the same group of
+// small files, as far as they are in the page. Files begin at blocks, and where a long
+// one is cut is decided by its content: so a border of chunks that is one of blocks is
+// the end of a file, but for one in thousands, where a file is taken for two.
+func (p *page) run(i int) (first, end int) {
+	first, end = i, i+1
+	for first > 0 && p.offs[first]%block != 0 {
+		first--
+	}
+	for end < len(p.digests) && p.offs[end]%block != 0 {
+		end++
+	}
+	return first, end
+}

@@ -7,7 +7,7 @@
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
-#   scripts/setup.sh kubernetes      etcd, and a build of kube-apiserver
+#   scripts/setup.sh kubernetes      etcd, and a build of the control plane
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
@@ -143,14 +143,19 @@ build_containerd() {
 	mv "$work/bin" "$to"
 }
 
-# build_kubernetes VERSION: kube-apiserver of a fixed version. Its module names the
-# modules that are published beside it by directories of its repository; a module
-# made here names the same ones by their versions, v0.X.Y for v1.X.Y.
+# build_kubernetes VERSION: kube-apiserver, kube-controller-manager and kube-scheduler
+# of a fixed version. Their module names the modules that are published beside it by
+# directories of its repository; a module made here names the same ones by their
+# versions, v0.X.Y for v1.X.Y.
 build_kubernetes() {
-	local version=$1 to work source
+	local version=$1 programs=(kube-apiserver kube-controller-manager kube-scheduler) to work source program
 	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/kubernetes/${version#v}
-	[ -x "$to/kube-apiserver" ] && return 0
-	say "building kube-apiserver ${version#v}, once; this takes many minutes"
+	local complete=1
+	for program in "${programs[@]}"; do
+		[ -x "$to/$program" ] || complete=
+	done
+	[ -z "$complete" ] || return 0
+	say "building the control plane of Kubernetes ${version#v}, once; this takes many minutes"
 	work=$(mktemp -d)
 	# shellcheck disable=SC2064 # the path of now
 	trap "rm -rf '$work'" RETURN
@@ -159,10 +164,12 @@ build_kubernetes() {
 	sed -e 's|^module .*|module premix/kubernetes|' -e "s|=> \./staging/src/\(.*\)|=> \1 v0${version#v1}|" "$source/go.mod" >"$work/go.mod"
 	cp "$source/go.sum" "$work/go.sum"
 	(cd "$work" && "${GO:-go}" mod edit -require "k8s.io/kubernetes@$version" &&
-		CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off "${GO:-go}" build -trimpath -ldflags '-s -w' -o "$work/bin/" k8s.io/kubernetes/cmd/kube-apiserver) || return 1
-	mkdir -p "$(dirname "$to")"
-	rm -rf "$to"
-	mv "$work/bin" "$to"
+		CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off nice "${GO:-go}" build -trimpath -ldflags '-s -w' -o "$work/bin/" "${programs[@]/#/k8s.io/kubernetes/cmd/}") || return 1
+	mkdir -p "$to"
+	# Each by itself, so that one in use stays.
+	for program in "${programs[@]}"; do
+		mv -f "$work/bin/$program" "$to/"
+	done
 }
 
 [ $# -gt 0 ] || set -- go criu demo test bench containerd

@@ -170,6 +170,13 @@ var rooms = map[string]room{
 	},
 	"internal/arrows": {},
 	"internal/faulty": {},
+	"internal/kubeapi": {
+		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
+	},
+	"internal/kubebox": {
+		imports: []string{"internal/kubeapi"},
+		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
 	"internal/awkward": {
 		modules: []string{"golang.org/x/sys"},
 	},
@@ -186,7 +193,7 @@ var rooms = map[string]room{
 }
 
 // testRooms are for tests, and some for benchmarks too.
-var testRooms = []string{"internal/awkward", "internal/faulty", "internal/workbench"}
+var testRooms = []string{"internal/awkward", "internal/faulty", "internal/kubebox", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

@@ -1,0 +1,472 @@
+package kubebox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Kubelet is a stand-in for the kubelets of some nodes. What it does as a kubelet does:
+// it registers its nodes, watches the pods that the scheduler gives them, runs the
+// command of their one container with its environment, reports phases, exit statuses
+// and the end of what it printed, starts it again as restartPolicy says, and ends it in
+// order when the pod is deleted.
+//
+// What it does not: there is no container. The image is ignored and the command runs on
+// this machine, as this user; a volume has to be mounted at the path where it is on this
+// machine; no limit is enforced. A pod costs it one process and two requests, less than
+// any real kubelet.
+type Kubelet struct {
+	box    *Box
+	claims map[string]string
+	nodes  map[string]bool
+	logs   string
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu   sync.Mutex
+	pods map[types.UID]*pod
+}
+
+// Nodes are nodes with the same capacity.
+type Nodes struct {
+	Names  []string
+	Cores  int
+	Memory string            // such as 16Gi
+	Pods   int               // at a time, each; 0: 110, the kubelet's default
+	Labels map[string]string // besides the host name
+	// Claims are the directories of volumes, by the name of the claim. They are
+	// mounted where they are.
+	Claims map[string]string
+}
+
+// pod is one that runs here.
+type pod struct {
+	*corev1.Pod
+	mu      sync.Mutex
+	group   int    // of processes; 0: it has not begun
+	deleted bool   // it is to end
+	reason  string // why it is ended, if somebody says so
+	ended   chan struct{}
+}
+
+// StartKubelet registers nodes and runs their pods until the box is closed, or Stop.
+func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
+	if n.Pods == 0 {
+		n.Pods = 110
+	}
+	k := &Kubelet{box: b, claims: n.Claims, nodes: make(map[string]bool), logs: filepath.Join(b.Dir, "pods"), pods: make(map[types.UID]*pod)}
+	if err := os.MkdirAll(k.logs, 0o777); err != nil {
+		return nil, err
+	}
+	for _, name := range n.Names {
+		if err := b.addNode(ctx, name, n); err != nil {
+			return nil, err
+		}
+		k.nodes[name] = true
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	k.stop = stop
+	store := &events{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), seen: func(p *corev1.Pod) { k.see(run, p) }}
+	r := cache.NewReflectorWithOptions(
+		b.Client.ListWatch(b.Client.Core, "", "pods", fields.OneTermNotEqualSelector("spec.nodeName", "").String(), "", func() k8sruntime.Object { return &corev1.PodList{} }),
+		&corev1.Pod{}, store, cache.ReflectorOptions{Name: "standin kubelet"})
+	k.done.Add(1)
+	go func() {
+		defer k.done.Done()
+		r.RunWithContext(run)
+	}()
+	b.closers = append(b.closers, k.Stop)
+	return k, nil
+}
+
+// events tells of every pod that a reflector brings.
+type events struct {
+	cache.Store
+	seen func(*corev1.Pod)
+}
+
+func (e *events) Add(o any) error    { e.seen(o.(*corev1.Pod)); return e.Store.Add(o) }
+func (e *events) Update(o any) error { e.seen(o.(*corev1.Pod)); return e.Store.Update(o) }
+func (e *events) Replace(list []any, version string) error {
+	for _, o := range list {
+		e.seen(o.(*corev1.Pod))
+	}
+	return e.Store.Replace(list, version)
+}
+
+// addNode registers a node that is ready.
+func (b *Box) addNode(ctx context.Context, name string, n Nodes) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	for k, v := range n.Labels {
+		node.Labels[k] = v
+	}
+	if err := b.Client.Core.Post().Resource("nodes").Body(node).Do(ctx).Into(node); err != nil {
+		return err
+	}
+	node.Status.Capacity = corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(n.Cores), resource.DecimalSI),
+		corev1.ResourceMemory: resource.MustParse(n.Memory),
+		corev1.ResourcePods:   *resource.NewQuantity(int64(n.Pods), resource.DecimalSI),
+	}
+	node.Status.Allocatable = node.Status.Capacity
+	now := metav1.Now()
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "StandinKubelet", LastHeartbeatTime: now, LastTransitionTime: now}}
+	node.Status.NodeInfo.KubeletVersion = "standin"
+	return b.Client.Core.Put().Resource("nodes").Name(name).SubResource("status").Body(node).Do(ctx).Error()
+}
+
+// see starts a pod that is new here, and ends one that was deleted.
+func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
+	if !k.nodes[p.Spec.NodeName] {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	have := k.pods[p.UID]
+	if have == nil {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			// It has ended; if it was deleted, nobody waits for it any more.
+			if p.DeletionTimestamp != nil {
+				k.done.Add(1)
+				go func() {
+					defer k.done.Done()
+					k.forget(ctx, p)
+				}()
+			}
+			return
+		}
+		have = &pod{Pod: p, ended: make(chan struct{})}
+		k.pods[p.UID] = have
+		k.done.Add(1)
+		go func() {
+			defer k.done.Done()
+			k.run(ctx, have)
+		}()
+	}
+	if p.DeletionTimestamp != nil {
+		grace := int64(30)
+		if p.DeletionGracePeriodSeconds != nil {
+			grace = *p.DeletionGracePeriodSeconds
+		}
+		have.end(time.Duration(grace) * time.Second)
+	}
+}
+
+// end asks a pod to end.
+func (p *pod) end(grace time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deleted {
+		return
+	}
+	p.deleted = true
+	if p.group == 0 {
+		return // it will not begin
+	}
+	_ = syscall.Kill(-p.group, syscall.SIGTERM) // it may have ended
+	go func() {
+		select {
+		case <-p.ended:
+		case <-time.After(grace):
+			p.kill("")
+		}
+	}()
+}
+
+// kill kills the processes of a pod at once.
+func (p *pod) kill(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reason != "" {
+		p.reason = reason
+	}
+	if p.group != 0 {
+		_ = syscall.Kill(-p.group, syscall.SIGKILL) // it may have ended
+	}
+}
+
+// Kill kills the processes of a running pod, and reports this reason, such as
+// OOMKilled. It tells whether there was such a pod.
+func (k *Kubelet) Kill(name, reason string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pods {
+		if p.Name != name {
+			continue
+		}
+		p.mu.Lock()
+		runs := p.group != 0
+		p.mu.Unlock()
+		if runs {
+			p.kill(reason)
+			return true
+		}
+	}
+	return false
+}
+
+// Running are the names of the pods that run.
+func (k *Kubelet) Running() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []string
+	for _, p := range k.pods {
+		p.mu.Lock()
+		if p.group != 0 {
+			list = append(list, p.Name)
+		}
+		p.mu.Unlock()
+	}
+	return list
+}
+
+// Stop kills all pods and says nothing about it, as when the power fails.
+func (k *Kubelet) Stop() {
+	k.stop()
+	k.mu.Lock()
+	for _, p := range k.pods {
+		p.kill("")
+	}
+	k.mu.Unlock()
+	k.done.Wait()
+}
+
+// run runs a pod to its end and reports it.
+func (k *Kubelet) run(ctx context.Context, p *pod) {
+	defer func() {
+		k.mu.Lock()
+		delete(k.pods, p.UID)
+		k.mu.Unlock()
+	}()
+	defer close(p.ended)
+	started := metav1.Now()
+	running := &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: p.Spec.Containers[0].Name, Image: p.Spec.Containers[0].Image, Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
+	}}}
+	var last *corev1.ContainerStateTerminated
+	for restarts := int32(0); ; restarts++ {
+		running.ContainerStatuses[0].RestartCount = restarts
+		cmd, err := k.begin(p)
+		if err == nil {
+			// As with a real one, the status comes after the start.
+			k.report(ctx, p, running)
+		}
+		last = k.wait(p, cmd, err)
+		last.StartedAt = started
+		policy := p.Spec.RestartPolicy
+		p.mu.Lock()
+		over := p.deleted || policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && last.ExitCode == 0
+		p.mu.Unlock()
+		if over || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if ctx.Err() != nil {
+		return // the node is lost, and says nothing
+	}
+	ended := running.DeepCopy()
+	ended.Phase = corev1.PodSucceeded
+	if last.ExitCode != 0 {
+		ended.Phase = corev1.PodFailed
+	}
+	ended.ContainerStatuses[0].Ready = false
+	ended.ContainerStatuses[0].State = corev1.ContainerState{Terminated: last}
+	k.report(ctx, p, ended)
+	p.mu.Lock()
+	deleted := p.deleted
+	p.mu.Unlock()
+	if deleted {
+		k.forget(ctx, p.Pod)
+	}
+}
+
+// begin starts the container's command.
+func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
+	c := &p.Spec.Containers[0]
+	if err := k.volumes(p); err != nil {
+		return nil, err
+	}
+	env := map[string]string{"PATH": os.Getenv("PATH"), "HOME": "/", "HOSTNAME": p.Name}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom == nil {
+			continue
+		}
+		if e.ValueFrom.FieldRef == nil {
+			return nil, fmt.Errorf("the standin kubelet knows no variable from other than a field")
+		}
+		path := e.ValueFrom.FieldRef.FieldPath
+		switch {
+		case path == "metadata.name":
+			env[e.Name] = p.Name
+		case path == "metadata.namespace":
+			env[e.Name] = p.Namespace
+		case path == "spec.nodeName":
+			env[e.Name] = p.Spec.NodeName
+		case strings.HasPrefix(path, "metadata.annotations['"):
+			env[e.Name] = p.Annotations[strings.TrimSuffix(strings.TrimPrefix(path, "metadata.annotations['"), "']")]
+		case strings.HasPrefix(path, "metadata.labels['"):
+			env[e.Name] = p.Labels[strings.TrimSuffix(strings.TrimPrefix(path, "metadata.labels['"), "']")]
+		default:
+			return nil, fmt.Errorf("the standin kubelet does not know the field %s", path)
+		}
+	}
+	// $(NAME) is replaced, as Kubernetes says.
+	var pairs []string
+	for name, value := range env {
+		pairs = append(pairs, "$("+name+")", value)
+	}
+	expand := strings.NewReplacer(pairs...)
+	var argv []string
+	for _, a := range append(append([]string(nil), c.Command...), c.Args...) {
+		argv = append(argv, expand.Replace(a))
+	}
+	if len(argv) == 0 {
+		return nil, errors.New("the standin kubelet knows no image, so there has to be a command")
+	}
+	log, err := os.OpenFile(k.log(p), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.WorkingDir, log, log
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deleted {
+		return nil, errors.New("it was deleted before it began")
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.group = cmd.Process.Pid
+	return cmd, nil
+}
+
+// wait waits for the end of the container's command, which could not be begun if err is
+// not nil.
+func (k *Kubelet) wait(p *pod, cmd *exec.Cmd, err error) *corev1.ContainerStateTerminated {
+	if err != nil {
+		return &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: err.Error(), FinishedAt: metav1.Now()}
+	}
+	err = cmd.Wait()
+	p.mu.Lock()
+	_ = syscall.Kill(-p.group, syscall.SIGKILL) // with its first process a container ends
+	p.group = 0
+	reason := p.reason
+	p.mu.Unlock()
+	t := &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.Now()}
+	if err == nil {
+		return t
+	}
+	t.Reason, t.ExitCode = "Error", 128
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		t.ExitCode = int32(exit.ExitCode())
+		if st, ok := exit.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+			t.ExitCode = int32(128 + st.Signal())
+		}
+	}
+	if reason != "" {
+		t.Reason = reason
+	}
+	if p.Spec.Containers[0].TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+		if text, err := os.ReadFile(k.log(p)); err == nil {
+			t.Message = string(text[max(0, len(text)-2048):])
+		}
+	}
+	return t
+}
+
+// log is the file with what a pod prints.
+func (k *Kubelet) log(p *pod) string {
+	return filepath.Join(k.logs, p.Namespace+"_"+p.Name+"_"+string(p.UID)+".log")
+}
+
+// volumes tells what of a pod's volumes cannot be had.
+func (k *Kubelet) volumes(p *pod) error {
+	where := make(map[string]string)
+	for _, v := range p.Spec.Volumes {
+		switch {
+		case v.HostPath != nil:
+			where[v.Name] = v.HostPath.Path
+		case v.PersistentVolumeClaim != nil:
+			where[v.Name] = k.claims[v.PersistentVolumeClaim.ClaimName]
+		}
+	}
+	for _, m := range p.Spec.Containers[0].VolumeMounts {
+		if strings.HasPrefix(m.MountPath, "/var/run/secrets/") {
+			continue
+		}
+		if dir := where[m.Name]; dir != m.MountPath {
+			return fmt.Errorf("the standin kubelet cannot mount volume %s at %s: it is at %q", m.Name, m.MountPath, dir)
+		}
+	}
+	return nil
+}
+
+// report brings a status to the API server, however long that does not answer.
+func (k *Kubelet) report(ctx context.Context, p *pod, status *corev1.PodStatus) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": p.UID},
+		"status":   map[string]any{"phase": status.Phase, "startTime": status.StartTime, "containerStatuses": status.ContainerStatuses},
+	})
+	if err != nil {
+		panic(err) // it is made of strings and numbers
+	}
+	k.insist(ctx, func() error {
+		return k.box.Client.Core.Patch(types.StrategicMergePatchType).Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status").Body(bytes.Clone(patch)).Do(ctx).Error()
+	})
+}
+
+// forget removes a pod that was deleted and has ended.
+func (k *Kubelet) forget(ctx context.Context, p *corev1.Pod) {
+	var now int64
+	k.insist(ctx, func() error {
+		return k.box.Client.Delete(ctx, k.box.Client.Core, p.Namespace, "pods", p.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	})
+}
+
+// insist asks until there is an answer.
+func (k *Kubelet) insist(ctx context.Context, ask func() error) {
+	for {
+		err := ask()
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) || ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

@@ -19,8 +19,8 @@ const (
 	Tool                     // a program of BLAST+ is missing
 	Failed                   // it failed
 	Damaged                  // files are not what they were
-	NoRoom                   // neither in memory nor on disk
-	Access                   // a directory may not be written
+	NoRoom                   // in memory
+	Access                   // a directory may not be written, or its disk is full
 )
 
 // Error is a failure of which its user can read what to do.
@@ -46,7 +46,7 @@ func damagedError(name string, err error) error {
 func accessError(dir string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &Error{Kind: NoRoom, Message: fmt.Sprintf("%s: %v", dir, err), Way: "make room on its disk, or set PREMIX_HOME to a directory on another", Err: err}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "make room on its disk, or set PREMIX_HOME to a directory on another", Err: err}
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "do it as the user who owns the databases, or set PREMIX_HOME", Err: err}
 	}

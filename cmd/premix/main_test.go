@@ -170,6 +170,13 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PREMIX_HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("PREMIX_TESTDATA", os.Getenv("PREMIX_TESTDATA"))
+			// Each has its own place in memory, which goes with it.
+			ram, err := os.MkdirTemp("/dev/shm", "premix-test-")
+			if err != nil {
+				return err
+			}
+			env.Setenv("PREMIX_BLAST_RAM", filepath.Join(ram, "blast"))
+			env.Defer(func() { os.RemoveAll(ram) })
 			// A script that failed has not stopped the node that it started.
 			env.Defer(func() {
 				stop := exec.Command(binary, "node", "stop", "--lazy")
@@ -195,6 +202,9 @@ func TestScripts(t *testing.T) {
 			case "busybox":
 				_, err := os.Stat(filepath.Join(os.Getenv("PREMIX_TESTDATA"), "oci/latest/glibc/amd64/rootfs.tar.gz"))
 				return os.Getenv("PREMIX_TESTDATA") != "" && err == nil, nil
+			case "blast":
+				_, err := exec.LookPath("makeblastdb")
+				return err == nil, nil
 			case "fuse":
 				_, err := os.Stat("/dev/fuse")
 				return err == nil, nil

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/blast/database"
+	"premix/blast/fasta"
 	"premix/engine"
 	"premix/engine/local"
 	"premix/engine/pack"
@@ -97,7 +99,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.taskCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.taskCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -141,6 +143,14 @@ func messages(err error) []message {
 		var list []message
 		for _, p := range problems {
 			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
+		}
+		return list
+	}
+	var sequences fasta.Problems
+	if errors.As(err, &sequences) {
+		var list []message
+		for _, p := range sequences {
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: int(p.Line), Exit: code})
 		}
 		return list
 	}
@@ -239,6 +249,8 @@ func exitCode(err error) int {
 		lost        *watch.StateError
 		status      *commandStatus
 		snapshots   *snapshotter.Error
+		sequences   fasta.Problems
+		blast       *database.Error
 	)
 	switch {
 	case err == nil:
@@ -255,9 +267,11 @@ func exitCode(err error) int {
 		return imageExit(bad.Kind)
 	case errors.As(err, &snapshots):
 		return snapshotterExit(snapshots.Kind)
+	case errors.As(err, &blast):
+		return databaseExit(blast.Kind)
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
-	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &sequences), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"engine", "engine/local", "engine/pack", "engine/queue", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"blast/database", "blast/fasta", "engine", "engine/local", "engine/pack", "engine/queue", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/blast/database"
+)
+
+func (a *app) blastCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "blast",
+		Short: "Search BLAST databases that are kept in memory",
+		Long: `Keep BLAST databases cut into fragments and resident in memory, and search them with
+the results of plain BLAST.
+
+  premix blast db add nt.fa --name nt --type nucl --fragments 4
+  premix blast warm nt
+  premix blast db ls`,
+		Args: arguments("a command, as listed by premix blast --help,"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "blast "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict())
+	return cmd
+}
+
+func (a *app) blastDB() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "db",
+		Short: "Make BLAST databases and look after them",
+		Args:  arguments("add, ls, warm, evict, verify or rm"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "blast db "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.blastDBAdd(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
+	return cmd
+}
+
+// databaseExit is the exit code of what is wrong with a database.
+func databaseExit(k database.Kind) int {
+	switch k {
+	case database.Use, database.NotThere, database.Tool, database.NoRoom:
+		return exitUsage
+	case database.Failed, database.Damaged:
+		return exitFailed
+	case database.Access:
+		return exitDirectory
+	}
+	return exitInternal
+}

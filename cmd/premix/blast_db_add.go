@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/blast/database"
+)
+
+func (a *app) blastDBAdd() *cobra.Command {
+	var (
+		s         storeFlags
+		o         database.AddOptions
+		kind      string
+		ref       string
+		fragments countFlag
+		each      memoryFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "add SOURCE --name NAME",
+		Short: "Format a database once, in fragments",
+		Long: `Make a database of SOURCE, which is a FASTA file (gzip or not), an existing BLAST
+database (its path without an ending), or a directory that was published, as in a
+mounted tree, which is used where it is.
+
+Sequences are checked first. Fragments are runs of sequences with about equally many
+letters. They are formatted by makeblastdb, once, and nothing lies on the disk twice: the
+whole is an alias of them. The volumes of an existing database are taken as they are.
+
+With --store, or PREMIX_STORE, the database is published there, signed, as the tree
+blast/NAME:latest. Equal input gives an equal tree.
+
+  premix blast db add nt.fa.gz --name nt --type nucl --fragments 4
+  premix blast db add /data/swissprot --name swissprot --fragments 2`,
+		Args: arguments("SOURCE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			home, err := database.Home()
+			if err != nil {
+				return err
+			}
+			o.Source, o.Type, o.Fragments, o.FragmentSize, o.Progress = args[0], database.Type(kind), int(fragments), int64(each), &database.Progress{}
+			if o.Type != "" && o.Type != database.Nucl && o.Type != database.Prot {
+				return &usageError{fmt.Errorf("there is no type %q", kind), "say --type nucl or --type prot"}
+			}
+			publish, err := a.blastPublisher(&s, o.Name, ref)
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			stop := a.bar(func() string { return addedLine(o.Progress) })
+			_, _, err = database.Add(ctx, home, o)
+			stop()
+			if err != nil {
+				return err
+			}
+			if publish != nil {
+				if err := publish(ctx, home); err != nil {
+					return err
+				}
+			}
+			status, err := database.StatusOf(home, o.Name)
+			if err != nil {
+				return err
+			}
+			row := databaseRowOf(status)
+			if a.json {
+				return a.printJSON(row)
+			}
+			fmt.Fprintf(a.stdout, "%s: %d sequences, %d letters, %s, in %d fragments\n", row.Name, row.Sequences, row.Letters, size(row.Bytes), len(row.Fragments))
+			if row.Tree != "" {
+				fmt.Fprintf(a.stdout, "%s is tree %s in %s\n", row.Ref, row.Tree, row.Store)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Name, "name", "", "name of the database")
+	f.StringVar(&kind, "type", "", "what a FASTA file holds: nucl or prot")
+	f.Var(&fragments, "fragments", "number of fragments (default: as many as cores)")
+	f.Var(&each, "fragment-size", "instead: memory that the letters of each fragment take, as in 8G")
+	f.StringVar(&o.Title, "title", "", "title that BLAST prints (default: SOURCE)")
+	f.IntVar(&o.Version, "blastdb-version", 5, "version of BLAST databases: 4 or 5")
+	f.BoolVar(&o.ParseIDs, "parse-seqids", false, "have BLAST parse the ids: needed for lists of ids and for taxonomy")
+	f.IntVar(&o.TaxID, "taxid", 0, "taxonomy id of all sequences")
+	f.StringVar(&o.TaxIDMap, "taxid-map", "", "file with an id and its taxonomy id a line")
+	f.StringSliceVar(&o.Masks, "mask", nil, "mask that searches may ask for: dust (nucl) or seg (prot)")
+	f.BoolVar(&o.Duplicates, "allow-duplicates", false, "ids may be there twice")
+	f.BoolVar(&o.Recut, "recut", false, "format an existing database afresh; its masks are lost")
+	f.StringVar(&s.dir, "store", "", "store to publish in (default: $PREMIX_STORE, or none)")
+	f.StringVar(&s.key, "key", "", "file of the store's private key (default: $PREMIX_HOME/keys/ID.key)")
+	f.StringVar(&ref, "ref", "", "what to publish it as (default: blast/NAME:latest)")
+	return cmd
+}
+
+// addedLine is how far a database is.
+func addedLine(p *database.Progress) string {
+	if n := p.Pieces.Load(); n > 0 {
+		return fmt.Sprintf("%s formatted %d of %d fragments", share(p.Formatted.Load(), n), p.Formatted.Load(), n)
+	}
+	return fmt.Sprintf("checking: %s read", size(p.Checked.Load()))
+}

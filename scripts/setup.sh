@@ -8,6 +8,7 @@
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane
+#   scripts/setup.sh transfer        programs that copy, for bench-transfer and soak
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
@@ -25,6 +26,7 @@ test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:sa
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
+transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make python3-pip:/usr/lib/python3/dist-packages/pip)
 
 say() { printf '%s\n' "setup: $*" >&2; }
@@ -185,9 +187,10 @@ for set in "$@"; do
 	test) packages+=("${test_packages[@]}") ;;
 	bench) packages+=("${bench_packages[@]}") ;;
 	soak) packages+=("${soak_packages[@]}") ;;
+	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench, containerd, containerd-1.7, kubernetes"
+		say "hint: go, criu, demo, test, bench, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac

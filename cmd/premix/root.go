@@ -30,6 +30,7 @@ import (
 	"premix/store/origin"
 	"premix/store/tree"
 	"premix/store/trust"
+	"premix/transfer/link"
 )
 
 // Exit codes; see docs/exit-codes.md.
@@ -96,6 +97,7 @@ memory are prepared once; each sample then starts from there.
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
+	root.AddCommand(a.transferCommand())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
@@ -158,6 +160,14 @@ func messages(err error) []message {
 	if errors.As(err, &listed) {
 		var list []message
 		for _, p := range listed {
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
+		}
+		return list
+	}
+	var links link.Problems
+	if errors.As(err, &links) {
+		var list []message
+		for _, p := range links {
 			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
 		}
 		return list
@@ -255,6 +265,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case transferExit(err) != exitOK:
+		return transferExit(err)
 	case errors.As(err, &interrupted):
 		return exitSignal + int(interrupted.Signal)
 	case errors.As(err, &cut):

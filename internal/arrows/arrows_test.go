@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"blast/database", "blast/fasta", "engine", "engine/local", "engine/pack", "engine/queue", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs"},
+		imports: []string{"blast/database", "blast/fasta", "engine", "engine/local", "engine/pack", "engine/queue", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -118,6 +118,25 @@ var rooms = map[string]room{
 	},
 	"store/object": {
 		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3", "lukechampine.com/blake3"},
+	},
+	"transfer": {
+		imports: []string{"record"},
+	},
+	"transfer/capture": {
+		imports: []string{"transfer", "internal/netrelay"}, // the latter for tests
+		modules: []string{"golang.org/x/net", "golang.org/x/sys"},
+	},
+	"transfer/link": {
+		imports: []string{"transfer"},
+		modules: []string{"gopkg.in/yaml.v3"},
+	},
+	"transfer/peer": {
+		imports: []string{"transfer/link"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"transfer/testbed": {
+		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/capture", "record"},
+		modules: []string{"golang.org/x/sys"},
 	},
 	"report": {
 		imports: []string{"engine", "engine/queue", "record"},

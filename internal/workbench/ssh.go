@@ -1,0 +1,120 @@
+package workbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/netrelay"
+)
+
+// SSH is an sshd with keys of its own, on one host of a link.
+type SSH struct {
+	Host       string // address
+	Port       int
+	Identity   string // private key that is let in
+	KnownHosts string
+
+	cmd *exec.Cmd
+}
+
+// sshPort is free: the host is of this link alone.
+const sshPort = 22
+
+// StartSSH starts an sshd on a host, with its files in dir. Whoever has its key gets
+// in as the user that runs this program, who must be root.
+func StartSSH(ctx context.Context, dir string, h *netrelay.Host) (*SSH, error) {
+	s := &SSH{Host: h.Addr.String(), Port: sshPort, Identity: filepath.Join(dir, "identity"), KnownHosts: filepath.Join(dir, "known_hosts")}
+	hostKey := filepath.Join(dir, "host_key")
+	for _, key := range []string{s.Identity, hostKey} {
+		if err := Run(nil, Command(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)); err != nil {
+			return nil, err
+		}
+	}
+	public, err := os.ReadFile(hostKey + ".pub")
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(`ListenAddress %s:%d
+HostKey %s
+AuthorizedKeysFile %s.pub
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+MaxStartups 200
+MaxSessions 200
+UseDNS no
+PrintMotd no
+Subsystem sftp internal-sftp
+`, s.Host, s.Port, hostKey, s.Identity)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o644),
+		os.WriteFile(s.KnownHosts, []byte(s.Host+" "+string(public)), 0o644), os.MkdirAll("/run/sshd", 0o755)); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "sshd.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	// sshd executes itself again for each connection, and wants its whole path.
+	s.cmd = exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+	s.cmd.Stderr = log
+	if err := h.Start(s.cmd); err != nil {
+		return nil, err
+	}
+	at := net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		c, err := h.Dial(ctx, "tcp", at)
+		if err == nil {
+			return s, c.Close()
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			text, _ := os.ReadFile(log.Name())
+			s.Stop()
+			return nil, fmt.Errorf("sshd does not answer: %w\n%s", err, text)
+		}
+	}
+}
+
+// Stop ends sshd and what it has let in.
+func (s *SSH) Stop() {
+	all := []int{s.cmd.Process.Pid}
+	for i := 0; i < len(all); i++ {
+		all = append(all, children(all[i])...)
+	}
+	for _, p := range all {
+		_ = unix.Kill(p, unix.SIGKILL) // it may have ended
+	}
+	_ = s.cmd.Wait() // killed
+}
+
+// Sessions is how many connections are open.
+func (s *SSH) Sessions() int { return len(children(s.cmd.Process.Pid)) }
+
+// children of a process, by /proc.
+func children(pid int) (list []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well-formed
+	for _, t := range tasks {
+		text, err := os.ReadFile(t)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				list = append(list, n)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,551 @@
+package link
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"os/user"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"premix/transfer"
+)
+
+//go:embed link.schema.json
+var schema []byte
+
+// Schema is the JSON Schema (draft 2020-12) of a link file.
+func Schema() []byte { return slices.Clone(schema) }
+
+//go:embed protocols.yaml
+var shipped []byte
+
+// maxLink is the size above which a file is taken for something else, bytes.
+const maxLink = 1 << 20
+
+// Keys, in the order in which people write them.
+var (
+	linkKeys = []string{"name", "host", "port", "user", "identity", "known_hosts", "directory", "peer_directory", "interface",
+		"sizes", "trees", "directions", "repeat", "seed", "timeout", "quiet", "peak", "protocols"}
+	protocolKeys = []string{"use", "name", "about", "needs", "needs_peer", "set", "server", "prepare", "get", "put", "get_tree", "put_tree", "open", "resumes", "expect"}
+	treeKeys     = []string{"files", "size"}
+	quietKeys    = []string{"for", "below"}
+)
+
+// Forms of texts; the schema has the same.
+var (
+	nameForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	hostForm    = regexp.MustCompile(`^[A-Za-z0-9:][A-Za-z0-9._:-]*$`)
+	userForm    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9._-]*$`)
+	settingForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	sizeForm    = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:iB|B)?$`)
+	rateForm    = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([KMG]?)bit/s$`)
+	spanForm    = regexp.MustCompile(`^([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})$`)
+	// Paths stand unquoted in commands that are lists of words for ssh.
+	pathForm = regexp.MustCompile(`^[A-Za-z0-9_./@%+=:,~-]+$`)
+)
+
+// What is usual.
+const (
+	defaultRepeat  = 5
+	defaultTimeout = 30 * time.Minute
+	maxFiles       = 1_000_000
+)
+
+var defaultQuiet = Quiet{For: 500 * time.Millisecond, Rate: 1e6 / 8}
+
+// Problem is one mistake in a link file.
+type Problem struct {
+	File    string
+	Line    int // from 1; 0 where the file as a whole is meant
+	Message string
+	Hint    string
+}
+
+// Problems is all that is wrong with one file, sorted by line.
+type Problems []Problem
+
+// Error gives one FILE:LINE: MESSAGE line a problem.
+func (ps Problems) Error() string {
+	var b strings.Builder
+	for i, p := range ps {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s:%d: %s", p.File, p.Line, p.Message)
+	}
+	return b.String()
+}
+
+type loader struct {
+	file     string
+	problems Problems
+	known    map[string]Protocol // shipped; nil while they are read themselves
+	link     *Link
+}
+
+// Load reads and checks a link file. What its writer can mend is returned as
+// [Problems], all of it.
+func Load(file string) (*Link, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, Problems{{File: file, Message: err.Error(), Hint: "name a link file: docs/transfer.md shows one"}}
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxLink+1))
+	if err != nil || len(text) > maxLink {
+		return nil, Problems{{File: file, Message: "cannot be read, or is larger than 1 MiB", Hint: "is this a link file?"}}
+	}
+	return Parse(file, abs, text)
+}
+
+// Parse is Load for a text; abs is the path that relative ones in it start from.
+func Parse(file, abs string, text []byte) (*Link, error) {
+	known, err := Shipped()
+	if err != nil {
+		return nil, err
+	}
+	l := &loader{file: file, known: known, link: &Link{Path: abs, Repeat: defaultRepeat, Timeout: defaultTimeout, Quiet: defaultQuiet,
+		Ways: []transfer.Direction{transfer.Get}}}
+	if root := l.document(text); root != nil {
+		l.top(root)
+	}
+	if err := l.err(); err != nil {
+		return nil, err
+	}
+	return l.link, nil
+}
+
+// Shipped are the protocols that premix knows, by name.
+func Shipped() (map[string]Protocol, error) {
+	l := &loader{file: "protocols.yaml"}
+	list := map[string]Protocol{}
+	if root := l.document(shipped); root != nil {
+		l.mapping(root, "protocols", nil, func(name string, n *yaml.Node) {
+			p := Protocol{Name: name, Settings: map[string]string{}}
+			l.protocol(&p, n)
+			list[name] = p
+		})
+	}
+	return list, l.err()
+}
+
+// ForHost is a link without a file: a host that was named on the command line, as
+// [USER@]HOST, with the shipped protocols that give nobody else access.
+func ForHost(peer string) (*Link, error) {
+	known, err := Shipped()
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{Host: peer, Port: 22, Repeat: 1, Timeout: 24 * time.Hour, Quiet: defaultQuiet, Ways: []transfer.Direction{transfer.Get, transfer.Put}}
+	if u, h, ok := strings.Cut(peer, "@"); ok {
+		l.User, l.Host = u, h
+		if !userForm.MatchString(u) {
+			return nil, fmt.Errorf("%q is not the name of a user", u)
+		}
+	}
+	if !hostForm.MatchString(l.Host) {
+		return nil, fmt.Errorf("%q is not the name of a host", l.Host)
+	}
+	l.Name = strings.ToLower(l.Host)
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if p := known[name]; !p.Open && p.Server == "" {
+			l.Protocols = append(l.Protocols, p)
+		}
+	}
+	return l, nil
+}
+
+func (l *loader) add(line int, hint, format string, args ...any) {
+	l.problems = append(l.problems, Problem{File: l.file, Line: line, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (l *loader) err() error {
+	if len(l.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(l.problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
+	return l.problems
+}
+
+// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
+var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+
+func (l *loader) document(text []byte) *yaml.Node {
+	const form = "a link file has at least host:, directory:, peer_directory:, sizes: and protocols:"
+	var doc, second yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&doc)
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
+		l.add(0, form, "the link file is empty")
+		return nil
+	case err != nil:
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		m := syntaxPlace.FindStringSubmatch(first)
+		line, _ := strconv.Atoi(m[1]) // 0 where there is none
+		l.add(line, "quote a text that begins with a special character, and indent with spaces", "this is no YAML: %s", m[2])
+		return nil
+	case doc.Content[0].Kind != yaml.MappingNode:
+		l.add(doc.Content[0].Line, form, "this is no link file")
+		return nil
+	}
+	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
+		l.add(second.Line, "give each link a file of its own", "a second document begins")
+	}
+	return doc.Content[0]
+}
+
+func follow(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode && n.Alias != nil {
+		n = n.Alias
+	}
+	return n
+}
+
+// mapping reads a mapping whose keys are known; nil: any.
+func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		l.add(n.Line, "", "%s must be lines of KEY: VALUE", what)
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], follow(n.Content[i+1])
+		switch {
+		case k.Kind != yaml.ScalarNode || known != nil && !slices.Contains(known, k.Value):
+			l.add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
+		case seen[k.Value] > 0:
+			l.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+		default:
+			seen[k.Value] = k.Line
+			each(k.Value, v)
+		}
+	}
+}
+
+func (l *loader) text(n *yaml.Node, key string) string {
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
+		l.add(n.Line, "", "%s must be a text", key)
+		return ""
+	}
+	return n.Value
+}
+
+// formed is a text of a form.
+func (l *loader) formed(n *yaml.Node, key string, form *regexp.Regexp, hint string) string {
+	s := l.text(n, key)
+	if s != "" && !form.MatchString(s) {
+		l.add(n.Line, hint, "%s: %q is not of the right form", key, s)
+		return ""
+	}
+	return s
+}
+
+func (l *loader) number(n *yaml.Node, key string, least, most int) int {
+	v, err := strconv.Atoi(l.text(n, key))
+	if err != nil || v < least || v > most {
+		l.add(n.Line, "", "%s must be a whole number from %d to %d", key, least, most)
+		return least
+	}
+	return v
+}
+
+func (l *loader) boolean(n *yaml.Node, key string) bool {
+	v, err := strconv.ParseBool(l.text(n, key))
+	if err != nil {
+		l.add(n.Line, "", "%s must be true or false", key)
+	}
+	return v
+}
+
+func (l *loader) list(n *yaml.Node, key string, each func(*yaml.Node)) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+		l.add(n.Line, "", "%s must be a list", key)
+		return
+	}
+	for _, e := range n.Content {
+		each(follow(e))
+	}
+}
+
+func (l *loader) duration(n *yaml.Node, key string) time.Duration {
+	d, err := time.ParseDuration(l.text(n, key))
+	if err != nil || d <= 0 {
+		l.add(n.Line, "write it as in 500ms, 30s or 10m", "%s must be a time", key)
+	}
+	return d
+}
+
+var shifts = map[string]int{"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+// ParseSize reads a size: a number, and K, M, G or T of 1024.
+func ParseSize(s string) (int64, bool) {
+	m := sizeForm.FindStringSubmatch(s)
+	if m == nil {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	v = math.Floor(math.Ldexp(v, shifts[m[2]]))
+	return int64(v), err == nil && v >= 1 && v < math.MaxInt64
+}
+
+func (l *loader) size(n *yaml.Node, key string) int64 {
+	v, ok := ParseSize(l.text(n, key))
+	if !ok {
+		l.add(n.Line, "write it as in 5M or 2.5G", "%s: %q is no size", key, n.Value)
+	}
+	return v
+}
+
+func (l *loader) top(root *yaml.Node) {
+	k := l.link
+	k.Port = 22
+	k.Name = strings.ToLower(strings.TrimSuffix(filepath.Base(k.Path), filepath.Ext(k.Path)))
+	seen := map[string]bool{}
+	l.mapping(root, "the link file", linkKeys, func(key string, n *yaml.Node) {
+		seen[key] = true
+		switch key {
+		case "name":
+			k.Name = l.formed(n, key, nameForm, "small letters, digits and . _ -, a letter or a digit first")
+		case "host":
+			k.Host = l.formed(n, key, hostForm, "a name or an address")
+		case "port":
+			k.Port = l.number(n, key, 1, 65535)
+		case "user":
+			k.User = l.formed(n, key, userForm, "the name of a user at the peer")
+		case "identity":
+			k.Identity = l.path(n, key)
+		case "known_hosts":
+			k.KnownHosts = l.path(n, key)
+		case "directory":
+			k.Directory = l.path(n, key)
+		case "peer_directory":
+			k.PeerDirectory = l.formed(n, key, pathForm, "letters, digits and _ . / @ % + = : , - only")
+			if k.PeerDirectory != "" && (!path.IsAbs(k.PeerDirectory) || path.Clean(k.PeerDirectory) == "/") {
+				l.add(n.Line, "begin with /", "peer_directory must be an absolute path, and not /")
+			}
+			k.PeerDirectory = path.Clean(k.PeerDirectory)
+		case "interface":
+			k.Interface = l.text(n, key)
+		case "sizes":
+			l.list(n, key, func(e *yaml.Node) { k.Data = append(k.Data, Data{Files: 1, Size: l.size(e, key)}) })
+		case "trees":
+			l.list(n, key, func(e *yaml.Node) { l.tree(e) })
+		case "directions":
+			k.Ways = nil
+			l.list(n, key, func(e *yaml.Node) {
+				w := transfer.Direction(l.text(e, key))
+				if w != transfer.Get && w != transfer.Put || slices.Contains(k.Ways, w) {
+					l.add(e.Line, "directions: [get, put]", "a direction is get or put, each once")
+				}
+				k.Ways = append(k.Ways, w)
+			})
+		case "repeat":
+			k.Repeat = l.number(n, key, 1, 100_000)
+		case "seed":
+			k.Seed = uint64(l.number(n, key, 0, math.MaxInt))
+		case "timeout":
+			k.Timeout = l.duration(n, key)
+		case "quiet":
+			l.mapping(n, key, quietKeys, func(q string, n *yaml.Node) {
+				if q == "for" {
+					k.Quiet.For = l.duration(n, "quiet.for")
+					return
+				}
+				k.Quiet.Rate = l.rate(n)
+			})
+		case "peak":
+			l.list(n, key, l.span)
+		case "protocols":
+			l.list(n, key, l.entry)
+		}
+	})
+	for _, key := range []string{"host", "directory", "peer_directory", "protocols"} {
+		if !seen[key] {
+			l.add(root.Line, "docs/transfer.md shows a link file", "%s is missing", key)
+		}
+	}
+	if !seen["sizes"] && !seen["trees"] {
+		l.add(root.Line, "sizes: [5M, 500M]", "sizes and trees are missing: what is to be copied?")
+	}
+	if seen["name"] || nameForm.MatchString(k.Name) {
+		return
+	}
+	l.add(root.Line, "name: my-link", "the file's name makes no name for the link")
+}
+
+func (l *loader) path(n *yaml.Node, key string) string {
+	s := l.formed(n, key, pathForm, "letters, digits and _ . / @ % + = : , - only")
+	if s == "" {
+		return ""
+	}
+	if rest, ok := strings.CutPrefix(s, "~/"); ok {
+		if u, err := user.Current(); err == nil {
+			return filepath.Join(u.HomeDir, rest)
+		}
+	}
+	if !filepath.IsAbs(s) {
+		s = filepath.Join(filepath.Dir(l.link.Path), s)
+	}
+	if !pathForm.MatchString(s) {
+		l.add(n.Line, "give an absolute path without blanks", "%s: %q stands in commands, where its characters would mean something", key, s)
+	}
+	return filepath.Clean(s)
+}
+
+func (l *loader) tree(n *yaml.Node) {
+	d := Data{}
+	var each int64
+	l.mapping(n, "an entry of trees", treeKeys, func(key string, n *yaml.Node) {
+		if key == "files" {
+			d.Files = l.number(n, key, 2, maxFiles)
+		} else {
+			each = l.size(n, key)
+		}
+	})
+	if d.Files == 0 || each == 0 {
+		l.add(n.Line, "trees: [{files: 10000, size: 4K}]", "a tree has a number of files and the size of each")
+		return
+	}
+	d.Size = each * int64(d.Files)
+	l.link.Data = append(l.link.Data, d)
+}
+
+func (l *loader) rate(n *yaml.Node) int64 {
+	m := rateForm.FindStringSubmatch(l.text(n, "quiet.below"))
+	if m == nil {
+		l.add(n.Line, "write it as in 1Mbit/s", "quiet.below must be a rate")
+		return 0
+	}
+	v, _ := strconv.ParseFloat(m[1], 64) // digits, by the form
+	return int64(v * map[string]float64{"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[m[2]] / 8)
+}
+
+func (l *loader) span(n *yaml.Node) {
+	s, ok := ParseSpan(l.text(n, "peak"))
+	if !ok {
+		l.add(n.Line, `peak: ["11:00-15:00"]`, "peak: %q is no span of a day", n.Value)
+	}
+	l.link.Peak = append(l.link.Peak, s)
+}
+
+// ParseSpan reads HH:MM-HH:MM.
+func ParseSpan(text string) (Span, bool) {
+	m := spanForm.FindStringSubmatch(text)
+	if m == nil {
+		return Span{}, false
+	}
+	var v [4]int
+	for i := range v {
+		v[i], _ = strconv.Atoi(m[i+1]) // digits, by the form
+	}
+	s := Span{time.Duration(v[0])*time.Hour + time.Duration(v[1])*time.Minute, time.Duration(v[2])*time.Hour + time.Duration(v[3])*time.Minute}
+	return s, v[0] < 24 && v[1] < 60 && (v[2] < 24 || v[2] == 24 && v[3] == 0) && v[3] < 60 && s.From != s.To
+}
+
+// entry reads an entry of protocols: the name of one, or a mapping.
+func (l *loader) entry(n *yaml.Node) {
+	p := Protocol{Settings: map[string]string{}}
+	use := func(n *yaml.Node) {
+		name := l.text(n, "protocol")
+		from, ok := l.known[name]
+		if !ok && name != "" {
+			l.add(n.Line, "there are: "+strings.Join(slices.Sorted(maps.Keys(l.known)), ", ")+"; describe another one with name:, get: and put:", "there is no protocol %s", name)
+		}
+		from.Name = name
+		from.Settings = maps.Clone(from.Settings)
+		if from.Settings == nil {
+			from.Settings = map[string]string{}
+		}
+		p = from
+	}
+	if n.Kind == yaml.ScalarNode {
+		use(n)
+	} else {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == "use" {
+				use(follow(n.Content[i+1]))
+			}
+		}
+		l.protocol(&p, n)
+	}
+	if p.Name == "" {
+		l.add(n.Line, "name: my-tool", "a protocol needs a name")
+	}
+	for _, other := range l.link.Protocols {
+		if other.Name == p.Name && p.Name != "" {
+			l.add(n.Line, "give one of them another name:", "%s stands twice in protocols", p.Name)
+		}
+	}
+	l.link.Protocols = append(l.link.Protocols, p)
+}
+
+// protocol reads a mapping over what p has.
+func (l *loader) protocol(p *Protocol, n *yaml.Node) {
+	scripts := map[string]*string{"get": &p.Get, "put": &p.Put, "get_tree": &p.GetTree, "put_tree": &p.PutTree, "server": &p.Server, "prepare": &p.Prepare}
+	lines := map[string]int{}
+	words := func(n *yaml.Node, key string) (list []string) {
+		l.list(n, key, func(e *yaml.Node) { list = append(list, l.text(e, key)) })
+		return list
+	}
+	l.mapping(n, "a protocol", protocolKeys, func(key string, n *yaml.Node) {
+		switch key {
+		case "use": // was read before
+		case "name":
+			p.Name = l.formed(n, key, nameForm, "small letters, digits and . _ -, a letter or a digit first")
+		case "about":
+			p.About = l.text(n, key)
+		case "needs":
+			p.Needs = words(n, key)
+		case "needs_peer":
+			p.NeedsPeer = words(n, key)
+		case "set":
+			l.mapping(n, key, nil, func(name string, v *yaml.Node) {
+				if !settingForm.MatchString(name) || slices.Contains(placeNames, name) {
+					l.add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
+				}
+				p.Settings[name] = l.text(v, "set."+name)
+			})
+		case "open":
+			p.Open = l.boolean(n, key)
+		case "resumes":
+			p.Resumes = l.boolean(n, key)
+		case "expect":
+			if p.Expect = l.text(n, key); p.Expect != "udp" {
+				l.add(n.Line, "expect: udp", "expect can only be udp")
+			}
+		default:
+			*scripts[key] = l.text(n, key)
+			lines[key] = n.Line
+		}
+	})
+	if p.Get == "" && p.Put == "" && p.GetTree == "" && p.PutTree == "" {
+		l.add(n.Line, `get: my-tool "${peer}:${remote}" "${local}"`, "the protocol has no command: get, put, get_tree or put_tree")
+	}
+	known := append(slices.Clone(placeNames), slices.Sorted(maps.Keys(p.Settings))...)
+	for key, line := range lines {
+		for _, m := range placeForm.FindAllStringSubmatch(*scripts[key], -1) {
+			if !slices.Contains(known, m[1]) {
+				l.add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} stands for nothing", key, m[1])
+			}
+		}
+	}
+}

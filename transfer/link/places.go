@@ -1,0 +1,97 @@
+package link
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Names of the variables that every script has.
+var placeNames = []string{"host", "host_address", "port", "user", "peer", "ssh", "scp", "identity", "known_hosts",
+	"local", "local_directory", "local_name", "remote", "remote_directory", "remote_inside", "remote_name", "remote_quoted",
+	"temp", "remote_temp", "src", "dst", "premix"}
+
+var placeForm = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+
+// Places are what a script's variables stand for.
+type Places struct {
+	Local, Remote string // paths of what is copied, absolute
+	// RemoteRoot is the directory that servers give out; remote_inside is Remote
+	// relative to it. Empty: the directory that Remote is in.
+	RemoteRoot       string
+	Temp, RemoteTemp string // directories for the protocol's own use
+	Address          string // of the peer
+	Premix           string // path of this program
+	Put              bool
+}
+
+// Variables are the lines that set a protocol's variables, for sh.
+func (l *Link) Variables(p *Protocol, at Places) string {
+	if at.RemoteRoot == "" {
+		at.RemoteRoot = path.Dir(at.Remote)
+	}
+	inside := strings.TrimPrefix(strings.TrimPrefix(at.Remote, at.RemoteRoot), "/")
+	v := map[string]string{
+		"host": l.Host, "host_address": bracket(at.Address), "port": strconv.Itoa(l.Port), "user": l.User, "peer": l.Peer(),
+		"ssh": strings.Join(l.SSH(), " "), "scp": strings.Join(l.options("-P"), " "),
+		"identity": l.Identity, "known_hosts": l.KnownHosts,
+		"local": at.Local, "local_directory": filepath.Dir(at.Local), "local_name": filepath.Base(at.Local),
+		"remote": at.Remote, "remote_directory": at.RemoteRoot, "remote_inside": inside, "remote_name": path.Base(at.Remote),
+		"remote_quoted": Quote(at.Remote),
+		"temp":          at.Temp, "remote_temp": at.RemoteTemp, "premix": at.Premix,
+		"src": at.Remote, "dst": at.Local,
+	}
+	if at.Put {
+		v["src"], v["dst"] = at.Local, at.Remote
+	}
+	maps.Copy(v, p.Settings)
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		fmt.Fprintf(&b, "%s=%s\n", name, Quote(v[name]))
+	}
+	return b.String()
+}
+
+// Peer is USER@HOST, or HOST where ssh is to decide.
+func (l *Link) Peer() string {
+	if l.User == "" {
+		return l.Host
+	}
+	return l.User + "@" + l.Host
+}
+
+// SSH is the command that reaches the peer, without its name.
+func (l *Link) SSH() []string { return append([]string{"ssh", "-T"}, l.options("-p")...) }
+
+// options are those that ssh, scp and sftp have in common; port is the name of the
+// one that they don't.
+func (l *Link) options(port string) []string {
+	// No question may be asked: nobody is there to answer.
+	o := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=20"}
+	if l.Port != 0 && l.Port != 22 {
+		o = append(o, port, strconv.Itoa(l.Port))
+	}
+	if l.Identity != "" {
+		o = append(o, "-i", l.Identity, "-o", "IdentitiesOnly=yes")
+	}
+	if l.KnownHosts != "" {
+		o = append(o, "-o", "UserKnownHostsFile="+l.KnownHosts, "-o", "StrictHostKeyChecking=yes")
+	}
+	return o
+}
+
+// bracket writes an address as URLs do.
+func bracket(address string) string {
+	if strings.Contains(address, ":") {
+		return "[" + address + "]"
+	}
+	return address
+}
+
+// Quote makes one word of sh of any text.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

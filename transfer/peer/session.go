@@ -1,0 +1,315 @@
+package peer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/transfer/link"
+)
+
+// UnreachableError tells that no session came about, or that it broke.
+type UnreachableError struct {
+	Peer string
+	Said string // by ssh
+	Err  error
+}
+
+func (e *UnreachableError) Error() string {
+	if e.Said != "" {
+		return fmt.Sprintf("%s cannot be reached: %s", e.Peer, e.Said)
+	}
+	return fmt.Sprintf("%s cannot be reached: %v", e.Peer, e.Err)
+}
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *UnreachableError) Hint() string {
+	return "see that ssh " + e.Peer + " true works without a question: host key, private key or agent, address and port"
+}
+
+// ScriptError tells that a script ended with a status other than 0.
+type ScriptError struct {
+	Status int
+	Output string
+}
+
+func (e *ScriptError) Error() string {
+	last := strings.TrimSpace(e.Output)
+	if i := strings.LastIndexByte(last, '\n'); i >= 0 {
+		last = last[i+1:]
+	}
+	return fmt.Sprintf("status %d at the peer: %s", e.Status, last)
+}
+
+// maxOutput is how much of a script's output is kept, bytes.
+const maxOutput = 16 << 20
+
+// Session with a peer.
+type Session struct {
+	link *link.Link
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	said *lockedBuffer
+	mark string
+	port uint16
+
+	mu   sync.Mutex
+	dead error
+}
+
+// lockedBuffer keeps the beginning of what ssh says.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.b.Len() < 8<<10 {
+		l.b.Write(p)
+	}
+	return len(p), nil
+}
+
+// String is the last line.
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(l.b.String()), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// begin sets up the shell of a session: what it has started ends with it. No -- in
+// front of a process group: dash takes none.
+const begin = `servers=
+stop() { for s in $servers; do
+    kill -TERM "-$s" 2>/dev/null || continue
+    (sleep 2; kill -KILL "-$s") >/dev/null 2>&1 </dev/null &
+    late=$!; wait "$s" 2>/dev/null; kill -KILL "-$s" 2>/dev/null; kill "$late" 2>/dev/null; wait "$late" 2>/dev/null
+  done; servers=; }
+trap stop EXIT; trap 'exit 1' HUP TERM INT; set +m
+`
+
+// Open reaches a peer.
+func Open(ctx context.Context, l *link.Link) (*Session, error) {
+	words := l.SSH()
+	// The shell is sh whatever the user's own is.
+	words = append(words, "-o", "ServerAliveInterval=0", l.Peer(), "exec sh")
+	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text()}
+	// A Ctrl-C is premix's affair: the session is needed to clean up.
+	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	s.cmd.Stderr = s.said
+	var err error
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.out = bufio.NewReader(out)
+	if err := s.cmd.Start(); err != nil {
+		return nil, &UnreachableError{Peer: l.Peer(), Err: err}
+	}
+	text, err := s.do(ctx, begin, `echo "$SSH_CONNECTION"`)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	if f := strings.Fields(text); len(f) == 4 {
+		if p, err := strconv.ParseUint(f[1], 10, 16); err == nil {
+			s.port = uint16(p)
+		}
+	}
+	return s, nil
+}
+
+// Port is the one that the session's connection comes from; 0: it is not known.
+func (s *Session) Port() uint16 { return s.port }
+
+// Run executes a script in a shell of its own and returns its output, standard error
+// too. The error of one that ends with another status than 0 is a *ScriptError.
+func (s *Session) Run(ctx context.Context, script string) (string, error) {
+	return s.do(ctx, "", "sh -c "+link.Quote(script)+" </dev/null 2>&1")
+}
+
+// do has the session's own shell execute a line.
+func (s *Session) do(ctx context.Context, before, line string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead != nil {
+		return "", s.dead
+	}
+	// A session whose answer nobody waits for any more is of no further use.
+	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL) })
+	defer stop()
+	if _, err := io.WriteString(s.in, before+line+"\nprintf '\\n%s %d\\n' "+s.mark+" $?\n"); err != nil {
+		return "", s.broke(ctx, err)
+	}
+	var b strings.Builder
+	for {
+		l, err := s.out.ReadString('\n')
+		if err != nil {
+			return "", s.broke(ctx, err)
+		}
+		if status, ok := strings.CutPrefix(l, s.mark+" "); ok {
+			text := strings.TrimSuffix(b.String(), "\n")
+			if n, err := strconv.Atoi(strings.TrimSpace(status)); err != nil || n != 0 {
+				return text, &ScriptError{Status: n, Output: text}
+			}
+			return text, nil
+		}
+		if b.Len() < maxOutput {
+			b.WriteString(l)
+		}
+	}
+}
+
+func (s *Session) broke(ctx context.Context, err error) error {
+	// What ssh has to say may come after the end of its output.
+	ended := make(chan struct{})
+	go func() { _ = s.cmd.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Second):
+		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
+		<-ended
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	s.dead = &UnreachableError{Peer: s.link.Peer(), Said: s.said.String(), Err: err}
+	if ctx.Err() != nil {
+		s.dead = err
+	}
+	return s.dead
+}
+
+// Server is a script in the background.
+type Server struct {
+	s   *Session
+	pid int
+	log string
+}
+
+// Serve starts a server whose output goes to the file log at the peer.
+func (s *Session) Serve(ctx context.Context, script, log string) (*Server, error) {
+	text, err := s.do(ctx, "", "setsid sh -c "+link.Quote(script)+" </dev/null >"+link.Quote(log)+" 2>&1 & servers=\"$servers $!\"; echo $!")
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return nil, fmt.Errorf("the peer's shell says %q", text)
+	}
+	return &Server{s: s, pid: pid, log: log}, nil
+}
+
+// Alive tells whether the server runs; where not, with the end of its output.
+func (v *Server) Alive(ctx context.Context) (bool, string, error) {
+	_, err := v.s.do(ctx, "", fmt.Sprintf("kill -0 %d 2>/dev/null", v.pid))
+	var status *ScriptError
+	if err == nil || !errors.As(err, &status) {
+		return err == nil, "", err
+	}
+	text, err := v.s.Run(ctx, "tail -n 3 "+link.Quote(v.log))
+	return false, text, err
+}
+
+// CPU is the time, in seconds, that the server and its children have taken so far.
+func (v *Server) CPU(ctx context.Context) (float64, error) {
+	// All processes of its session; their ended children are in their own count.
+	text, err := v.s.Run(ctx, fmt.Sprintf(`getconf CLK_TCK; for d in /proc/[0-9]*; do cat "$d/stat" 2>/dev/null; done | sed 's/.*) //' | awk '$4 == %d { t += $12 + $13 + $14 + $15 } END { print t + 0 }'`, v.pid))
+	if err != nil {
+		return 0, err
+	}
+	return ticks(text)
+}
+
+// ticks reads two lines: ticks a second, and ticks.
+func ticks(text string) (float64, error) {
+	f := strings.Fields(text)
+	if len(f) != 2 {
+		return 0, fmt.Errorf("the peer says %q", text)
+	}
+	hz, err1 := strconv.ParseFloat(f[0], 64)
+	n, err2 := strconv.ParseFloat(f[1], 64)
+	if err := errors.Join(err1, err2); err != nil || hz <= 0 {
+		return 0, fmt.Errorf("the peer says %q", text)
+	}
+	return n / hz, nil
+}
+
+// CPU is the time that programs which came by ssh have taken so far, counted when
+// they have ended; source is server. Where no sshd stays (started by systemd for
+// each connection) it is the time of everything at the peer, and source is machine.
+func (s *Session) CPU(ctx context.Context) (seconds float64, source string, err error) {
+	// The shell's ancestors, up to the sshd that is not of this connection: the
+	// second one whose name is sshd and whose parent is not.
+	text, err := s.Run(ctx, `p=$PPID; listener=
+while [ "$p" -gt 1 ] 2>/dev/null; do
+  s=$(cat /proc/$p/stat 2>/dev/null) || break
+  case $s in *"(sshd)"*|*"(sshd:"*|*"(sshd-"*) listener=$p ;; *) [ -z "$listener" ] || break ;; esac
+  r=${s##*) }; r=${r#* }; p=${r%% *}
+done
+getconf CLK_TCK
+if [ -n "$listener" ] && tr '\0' ' ' </proc/$listener/cmdline | grep -qE 'listener|sshd.* -D|/sshd -f|^/usr/sbin/sshd'; then
+  sed 's/.*) //' /proc/$listener/stat | awk '{ print $12 + $13 + $14 + $15 }'; echo server
+else
+  awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; echo machine
+fi`)
+	if err != nil {
+		return 0, "", err
+	}
+	text, source = cutLast(text)
+	seconds, err = ticks(text)
+	return seconds, source, err
+}
+
+func cutLast(text string) (rest, last string) {
+	text = strings.TrimSpace(text)
+	i := strings.LastIndexByte(text, '\n')
+	if i < 0 {
+		return "", text
+	}
+	return text[:i], text[i+1:]
+}
+
+// Stop ends a server with all its children.
+func (v *Server) Stop(ctx context.Context) error {
+	_, err := v.s.do(ctx, "", fmt.Sprintf(`servers_all=$servers; servers=%d; stop; for s in $servers_all; do [ "$s" = %d ] || servers="$servers $s"; done; true`, v.pid, v.pid))
+	return err
+}
+
+// Close ends the session, and its servers with it.
+func (s *Session) Close() {
+	s.in.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead != nil {
+		return
+	}
+	s.dead = errors.New("the session was closed")
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, s.out); _ = s.cmd.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second): // a peer that is gone does not answer
+		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
+		<-ended
+	}
+}

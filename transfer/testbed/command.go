@@ -1,0 +1,152 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/transfer"
+)
+
+// Mark is the variable in the environment of everything that a command starts.
+const Mark = "PREMIX_COPY"
+
+// Ran is what became of a command.
+type Ran struct {
+	Begin   time.Time
+	Seconds float64
+	CPU     float64 // user and system, it and its children
+	Exit    int     // -1: by a signal
+	Cause   string  // as transfer.Copy has it; empty: it ended well
+	Error   string
+	Said    string // the end of its output
+}
+
+// grace is how long a command that is told to end may take.
+const grace = 2 * time.Second
+
+// Run executes a script of sh, and kills all that it has started when it has ended,
+// or when its time is up or ctx done. id must be unique: see [Mark].
+func Run(ctx context.Context, script, id string, timeout time.Duration, while func(pid int)) *Ran {
+	var out tail
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Env = append(os.Environ(), Mark+"="+id, "LC_ALL=C")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	// What a daemon that stayed keeps open is not waited for.
+	cmd.WaitDelay = grace
+	r := &Ran{Begin: time.Now()}
+	if err := cmd.Start(); err != nil {
+		r.Exit, r.Cause, r.Error = -1, transfer.CauseExit, err.Error()
+		return r
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if while != nil {
+		stop := make(chan struct{})
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			t := time.NewTicker(100 * time.Millisecond)
+			defer t.Stop()
+			for {
+				select {
+				case <-t.C:
+					while(cmd.Process.Pid)
+				case <-stop:
+					return
+				}
+			}
+		}()
+		defer func() { close(stop); <-gone }()
+	}
+	clock := time.NewTimer(timeout)
+	defer clock.Stop()
+	var err error
+	select {
+	case err = <-ended:
+	case <-clock.C:
+		r.Cause, r.Error = transfer.CauseTimeout, fmt.Sprintf("it had not ended after %s, and was killed with all its children", timeout)
+	case <-ctx.Done():
+		r.Cause, r.Error = transfer.CauseInterrupt, "interrupted"
+	}
+	r.Seconds = time.Since(r.Begin).Seconds()
+	if r.Cause != "" {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM) // the group may have gone meanwhile
+		select {
+		case err = <-ended:
+		case <-time.After(grace):
+			_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+			sweep(id)
+			err = <-ended
+		}
+	}
+	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+	sweep(id)
+	r.Said = out.String()
+	if p := cmd.ProcessState; p != nil {
+		r.CPU, r.Exit = (p.UserTime() + p.SystemTime()).Seconds(), p.ExitCode()
+	}
+	if r.Cause == "" && err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		r.Cause, r.Error = transfer.CauseExit, err.Error()
+		if r.Said != "" {
+			r.Error += ": " + lastLine(r.Said)
+		}
+	}
+	return r
+}
+
+// sweep kills what carries the mark of a copy.
+func sweep(id string) {
+	want := []byte(Mark + "=" + id)
+	for range 20 { // a process may have begun another one meanwhile
+		found := false
+		dirs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is well-formed
+		for _, d := range dirs {
+			env, err := os.ReadFile(d)
+			if err != nil {
+				continue // of another user, or gone
+			}
+			for v := range bytes.SplitSeq(env, []byte{0}) {
+				if bytes.Equal(v, want) {
+					if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(d))); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
+						found = true
+					}
+				}
+			}
+		}
+		if !found {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// tail keeps the end of an output.
+type tail struct{ b []byte }
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if len(t.b) > 2*tailSize {
+		t.b = append(t.b[:0], t.b[len(t.b)-tailSize:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return strings.ToValidUTF8(strings.TrimSpace(string(t.b)), "?") }
+
+func lastLine(s string) string {
+	lines := strings.Split(s, "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

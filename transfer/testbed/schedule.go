@@ -1,0 +1,134 @@
+package testbed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Schedule says when rounds begin: at times of the day, local time, for some time.
+type Schedule struct {
+	At  []time.Duration // since midnight
+	For time.Duration
+}
+
+// ParseTimes reads HH:MM,HH:MM,...
+func ParseTimes(text string) ([]time.Duration, error) {
+	var list []time.Duration
+	for _, t := range strings.Split(text, ",") {
+		h, m, ok := strings.Cut(strings.TrimSpace(t), ":")
+		hour, err1 := strconv.Atoi(h)
+		minute, err2 := strconv.Atoi(m)
+		if !ok || len(m) != 2 || errors.Join(err1, err2) != nil || hour < 0 || hour > 23 || minute < 0 || minute > 59 {
+			return nil, fmt.Errorf("%q is no time of day", t)
+		}
+		list = append(list, time.Duration(hour)*time.Hour+time.Duration(minute)*time.Minute)
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// Next is the first time of the schedule after now. A day may have 23 or 25 hours:
+// times are those that a clock on the wall shows.
+func (s Schedule) Next(now time.Time) time.Time {
+	y, m, d := now.Date()
+	for day := d; ; day++ {
+		for _, at := range s.At {
+			t := time.Date(y, m, day, int(at/time.Hour), int(at%time.Hour/time.Minute), 0, 0, now.Location())
+			if t.After(now) {
+				return t
+			}
+		}
+	}
+}
+
+// scheduleFile, in the directory of results, keeps when a schedule began, so that it
+// ends when it should though premix was started again.
+//
+//	{"begun":"2026-01-02T03:04:05Z"}
+const scheduleFile = "schedule.json"
+
+// Begun is when the schedule of a directory of results began: now, if it has none.
+func Begun(dir string, now time.Time) (time.Time, error) {
+	var v struct {
+		Begun time.Time `json:"begun"`
+	}
+	path := filepath.Join(dir, scheduleFile)
+	text, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(text, &v) == nil && !v.Begun.IsZero() {
+		return v.Begun, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return now, err
+	}
+	v.Begun = now.UTC()
+	if text, err = json.Marshal(v); err != nil {
+		return now, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return now, err
+	}
+	return now, os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// Wait returns at a time by the wall clock: a machine that slept, or whose clock was
+// set, is not waited for longer than a minute more.
+func Wait(ctx context.Context, until time.Time) error {
+	for {
+		left := time.Until(until.Round(0)) // without the monotonic clock
+		if left <= 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(left, time.Minute)):
+		}
+	}
+}
+
+// Timer are the unit files of systemd for a schedule: command is executed once at
+// each time. See systemd.timer(5).
+func (s Schedule) Timer(name string, command []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# /etc/systemd/system/premix-transfer-%s.service\n[Unit]\nDescription=premix transfer bench of %s\nWants=network-online.target\nAfter=network-online.target\n\n[Service]\nType=oneshot\nExecStart=%s\n", name, name, quoteUnit(command))
+	fmt.Fprintf(&b, "\n# /etc/systemd/system/premix-transfer-%s.timer\n[Timer]\n", name)
+	for _, at := range s.At {
+		fmt.Fprintf(&b, "OnCalendar=*-*-* %02d:%02d:00\n", at/time.Hour, at%time.Hour/time.Minute)
+	}
+	fmt.Fprintf(&b, "\n[Install]\nWantedBy=timers.target\n\n# systemctl enable --now premix-transfer-%s.timer\n", name)
+	b.WriteString("\n# or, for cron(8):\n")
+	for _, at := range s.At {
+		words := make([]string, len(command))
+		for i, w := range command {
+			// A % ends the command in a crontab.
+			words[i] = strings.ReplaceAll(shellWord(w), "%", `\%`)
+		}
+		fmt.Fprintf(&b, "# %d %d * * *  %s\n", at%time.Hour/time.Minute, at/time.Hour, strings.Join(words, " "))
+	}
+	return b.String()
+}
+
+func shellWord(w string) string {
+	if w != "" && strings.Trim(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=:,@+-%") == "" {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+}
+
+// quoteUnit writes a command as ExecStart= wants it, see systemd.service(5).
+func quoteUnit(command []string) string {
+	words := make([]string, len(command))
+	for i, w := range command {
+		words[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(w) + `"`
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,203 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"premix/transfer/link"
+	"premix/transfer/peer"
+)
+
+// source is some data, here or at the peer.
+type source struct {
+	data   link.Data
+	key    [16]byte
+	digest string // see transfer.Copy.SHA256
+}
+
+// perDirectory is how many files of a tree lie in one directory.
+const perDirectory = 1000
+
+func newSource(d link.Data, seed uint64) *source {
+	h := sha256.Sum256(fmt.Appendf(nil, "premix transfer %d %d %d", seed, d.Files, d.Size))
+	return &source{data: d, key: [16]byte(h[:16])}
+}
+
+// name of its file or directory.
+func (s *source) name() string { return "data-" + s.data.String() }
+
+// bytes is the endless stream that the data is the beginning of.
+func (s *source) bytes() io.Reader {
+	block, err := aes.NewCipher(s.key[:])
+	if err != nil {
+		panic(err) // 16 bytes are a key
+	}
+	return cipher.StreamReader{S: cipher.NewCTR(block, make([]byte, aes.BlockSize)), R: zeros{}}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// make writes the data to at, or nowhere where that is empty, and notes its digest.
+func (s *source) make(ctx context.Context, at string) error {
+	in := &interruptible{ctx, bufio.NewReaderSize(s.bytes(), 1<<20)}
+	if s.data.Files == 1 {
+		sum, err := writeFile(at, in, s.data.Size)
+		s.digest = sum
+		return err
+	}
+	each := s.data.Size / int64(s.data.Files)
+	list := sha256.New()
+	for i := range s.data.Files {
+		name := fmt.Sprintf("d%03d/f%06d", i/perDirectory, i)
+		file := ""
+		if at != "" {
+			file = filepath.Join(at, name)
+			if i%perDirectory == 0 {
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					return err
+				}
+			}
+		}
+		sum, err := writeFile(file, in, each)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(list, "%s  ./%s\n", sum, name)
+	}
+	s.digest = hex.EncodeToString(list.Sum(nil))
+	return nil
+}
+
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i *interruptible) Read(b []byte) (int, error) {
+	if i.ctx.Err() != nil {
+		return 0, context.Cause(i.ctx)
+	}
+	return i.r.Read(b)
+}
+
+// writeFile writes n bytes to a file, or nowhere, and returns their digest.
+func writeFile(at string, in io.Reader, n int64) (string, error) {
+	h := sha256.New()
+	if at == "" {
+		_, err := io.CopyN(h, in, n)
+		return hex.EncodeToString(h.Sum(nil)), err
+	}
+	f, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.CopyN(io.MultiWriter(f, h), in, n)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// makeAt makes the data at the peer, and returns with its digest compared.
+func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at string, upload func(ctx context.Context, in io.Reader, to string) error) error {
+	if err := s.make(ctx, ""); err != nil { // for the digest
+		return err
+	}
+	if sum, err := digestAt(ctx, p, at, s.data.Files > 1); err == nil && sum == s.digest {
+		return nil
+	}
+	q := link.Quote(at)
+	stream := fmt.Sprintf("openssl enc -aes-128-ctr -nosalt -K %x -iv %032d -in /dev/zero 2>/dev/null | head -c %d", s.key, 0, s.data.Size)
+	if _, err := p.Run(ctx, "command -v openssl"); err != nil {
+		if err := upload(ctx, io.LimitReader(s.bytes(), s.data.Size), at+".stream"); err != nil {
+			return err
+		}
+		stream = "cat " + link.Quote(at+".stream")
+	}
+	script := stream + " >" + q
+	if s.data.Files > 1 {
+		script = fmt.Sprintf("mkdir -p %s && cd %s && %s | split -b %d -a 6 -d - f && for i in $(seq -f %%03g 0 %d); do mkdir d$i && mv f${i}??? d$i/ || exit 1; done",
+			q, q, stream, s.data.Size/int64(s.data.Files), (s.data.Files-1)/perDirectory)
+	}
+	if _, err := p.Run(ctx, script+"; s=$?; rm -f "+link.Quote(at+".stream")+"; exit $s"); err != nil {
+		return fmt.Errorf("make %s at the peer: %w", path.Base(at), err)
+	}
+	sum, err := digestAt(ctx, p, at, s.data.Files > 1)
+	if err == nil && sum != s.digest {
+		err = fmt.Errorf("%s at the peer is not what it should be: is its disk full?", at)
+	}
+	return err
+}
+
+// Digest of a file or tree here, in the form of transfer.Copy.SHA256.
+func Digest(at string) (string, error) {
+	info, err := os.Lstat(at)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		return digestFile(at)
+	}
+	var names []string
+	err = filepath.WalkDir(at, func(p string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		rest, err := filepath.Rel(at, p)
+		names = append(names, "./"+rest)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(names)
+	list := sha256.New()
+	for _, n := range names {
+		sum, err := digestFile(filepath.Join(at, n))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(list, "%s  %s\n", sum, n)
+	}
+	return hex.EncodeToString(list.Sum(nil)), nil
+}
+
+func digestFile(at string) (string, error) {
+	f, err := os.Open(at)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// digestAt is Digest at the peer.
+func digestAt(ctx context.Context, p *peer.Session, at string, tree bool) (string, error) {
+	q := link.Quote(at)
+	script := "sha256sum <" + q
+	if tree {
+		script = "cd " + q + " && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+	}
+	text, err := p.Run(ctx, script)
+	if err != nil {
+		return "", err
+	}
+	sum, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	return sum, nil
+}

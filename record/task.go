@@ -13,7 +13,7 @@ const (
 	CauseDisk        = "disk"        // the disk of the run directory is full
 	CauseStart       = "start"       // the tool could not be started
 	CauseInterrupted = "interrupted" // the run was interrupted while the task ran
-	CauseLost        = "lost"        // the engine job that it ran in ended before it, again and again
+	CauseLost        = "lost"        // what it ran in ended before it, and it is not to be run once more
 	CauseInternal    = "internal"    // premix itself failed
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	"premix/engine/shim"
 	"premix/engine/spawn"
 	"premix/hotstart"
 	"premix/image/bundle"
@@ -25,6 +26,12 @@ func main() {
 	}
 	if len(os.Args) > 1 && node.IsProcess(os.Args[1]) {
 		os.Exit(node.Main(os.Args[1], version))
+	}
+	if len(os.Args) > 1 && os.Args[1] == shim.FrontArg {
+		os.Exit(shim.FrontMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == shim.WorkerArg {
+		os.Exit(shim.WorkerMain(os.Args[2:], version))
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

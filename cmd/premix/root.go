@@ -101,7 +101,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.taskCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

@@ -101,3 +101,11 @@ func number(s string) float64 {
 	}
 	return v
 }
+
+// Machine is what tasks without a recipe may take together if they are not told
+// otherwise: cores, and bytes of memory.
+func Machine() (int, int64, error) {
+	h := thisHierarchies()
+	bytes, err := memory(h)
+	return cores(h), bytes, err
+}

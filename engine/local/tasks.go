@@ -32,6 +32,10 @@ type TaskOptions struct {
 	FailFast bool
 	Pin      Pin
 	Kill     <-chan struct{} // as in Options
+	// Stay has it wait for what is submitted, also where nothing is left to do, until
+	// it is closed. nil: it returns as soon as nothing is left.
+	Stay <-chan struct{}
+	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 
 	Messages io.Writer
 	Terminal bool
@@ -194,7 +198,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 		return nil, err
 	}
 	s.p = s.q.Picker(s.o.Share)
-	if s.before[queue.Waiting] > 0 && !s.stopped {
+	if (s.before[queue.Waiting] > 0 || o.Stay != nil) && !s.stopped {
 		if err := s.spawn(); err != nil {
 			return nil, err
 		}
@@ -310,6 +314,7 @@ func (s *tasks) work(ctx context.Context) {
 		fence     = time.NewTicker(fenceInterval)
 		tick      = time.NewTicker(s.progress.interval())
 		interrupt = ctx.Done()
+		stay      = s.o.Stay
 		kill      <-chan struct{}
 		grace     <-chan time.Time
 	)
@@ -320,7 +325,7 @@ func (s *tasks) work(ctx context.Context) {
 		if !s.stopped {
 			s.fill()
 		}
-		if len(s.active) == 0 && s.unsettled == 0 {
+		if len(s.active) == 0 && s.unsettled == 0 && (s.stopped || stay == nil) {
 			return // nothing is on its way, and nothing can start
 		}
 		var hand chan<- []*record.Task
@@ -353,6 +358,11 @@ func (s *tasks) work(ctx context.Context) {
 			s.look()
 		case <-fence.C:
 			s.heed()
+		case <-s.o.Wake:
+			s.look()
+		case <-stay:
+			stay = nil
+			s.look() // what was ordered before it was closed
 		case <-tick.C:
 			s.progress.draw(s)
 		case <-interrupt:

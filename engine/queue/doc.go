@@ -7,7 +7,9 @@
 //   - batch: the tasks of one submission. All of them are there, or none.
 //   - group: tasks with a name in common. A group may come after others: its tasks
 //     start when all tasks of those have succeeded.
-//   - order: what a user asked for: a batch, or to cancel, retry or prune tasks.
+//   - order: what a user asked for: a batch, or to cancel, retry, hold, release or
+//     prune tasks.
+//   - held: a task that is held is not started before it is released.
 //   - try: one execution of a task. Tries are counted over all invocations.
 //   - worker: a premix that runs tasks of the directory. It has a number and a
 //     journal of its own.

@@ -34,6 +34,7 @@ const (
 	flagDone      = 1 // a try succeeded
 	flagCancelled = 2
 	flagPruned    = 4 // its intermediates are removed
+	flagHeld      = 8 // it is not run before it is released
 )
 
 const entrySize = int64(unsafe.Sizeof(entry{}))
@@ -50,6 +51,9 @@ const (
 )
 
 func (s State) String() string { return [...]string{"waiting", "succeeded", "failed", "cancelled"}[s] }
+
+// runnable tells whether a task waits, and is not held.
+func (e *entry) runnable() bool { return e.state() == Waiting && e.flags&flagHeld == 0 }
 
 func (e *entry) state() State {
 	switch {

@@ -13,10 +13,12 @@ import (
 
 // Kinds of orders.
 const (
-	orderBatch  = "batch"
-	orderCancel = "cancel"
-	orderRetry  = "retry"
-	orderPrune  = "prune"
+	orderBatch   = "batch"
+	orderCancel  = "cancel"
+	orderRetry   = "retry"
+	orderPrune   = "prune"
+	orderHold    = "hold"
+	orderRelease = "release"
 )
 
 // Order is a line of orders.jsonl: what a user asked for.
@@ -40,6 +42,7 @@ type Order struct {
 	Retries  int     `json:"retries,omitempty"`
 	Growth   float64 `json:"growth,omitempty"`
 	Files    string  `json:"files,omitempty"` // directory for a file a task
+	Held     bool    `json:"held,omitempty"`  // its tasks are
 
 	// Of the others: first task, last task, last try before the order.
 	Which [][3]int `json:"which,omitempty"`

@@ -78,19 +78,19 @@ func (p *Picker) Refresh() {
 	begun := p.seen
 	for ; p.seen < len(entries); p.seen++ {
 		e := &entries[p.seen]
-		if e.state() == Waiting {
+		if e.runnable() {
 			p.add(e, p.seen+1, e.fails > 0)
 		}
 	}
 	for ; p.orders < len(p.q.list); p.orders++ {
 		o := p.q.list[p.orders]
-		if o.Order != orderRetry {
+		if o.Order != orderRetry && o.Order != orderRelease {
 			continue
 		}
 		for _, w := range o.Which {
 			for t := w[0]; t <= min(w[1], begun); t++ {
-				if _, active := p.active[t]; !active && entries[t-1].state() == Waiting {
-					p.add(&entries[t-1], t, true)
+				if _, active := p.active[t]; !active && entries[t-1].runnable() {
+					p.add(&entries[t-1], t, o.Order == orderRetry)
 				}
 			}
 		}
@@ -152,7 +152,7 @@ func (p *Picker) clean(l *lane, entries []entry) (task int, ok bool) {
 		} else {
 			task = l.ranges[0][0]
 		}
-		if _, active := p.active[task]; !active && entries[task-1].state() == Waiting {
+		if _, active := p.active[task]; !active && entries[task-1].runnable() {
 			return task, true
 		}
 		l.pop()
@@ -258,7 +258,7 @@ func (p *Picker) Done(task int, seconds float64) {
 	}
 	delete(p.active, task)
 	p.charge(h.group, float64(h.Cores)*seconds-h.charge)
-	if e, ok := p.q.entry(task); ok && e.state() == Waiting {
+	if e, ok := p.q.entry(task); ok && e.runnable() {
 		l := p.lane(&e)
 		l.first = append(l.first, task)
 	}

@@ -377,6 +377,10 @@ func (q *Queue) apply(i int) error {
 				}
 			case orderPrune:
 				e.flags |= flagPruned
+			case orderHold:
+				e.flags |= flagHeld
+			case orderRelease:
+				e.flags &^= flagHeld
 			}
 		}
 	}
@@ -406,6 +410,9 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 		}
 		e := entryAt(all, t)
 		*e = entry{spec: at, specLen: uint32(len(line)), order: uint32(i), priority: int32(opts.Priority), retries: uint16(opts.Retries)}
+		if o.Held {
+			e.flags = flagHeld
+		}
 		group := opts.Group
 		if !bytes.HasPrefix(line, []byte(plain)) {
 			s, err := parseSpec(line)

@@ -247,6 +247,35 @@ type Explanation struct {
 	Record  *record.Task `json:"record,omitempty"` // of the last try
 }
 
+// Hold has tasks not started that wait, until they are released.
+func (q *Queue) Hold(s *Selection) (int, error) {
+	return q.change(orderHold, s, func(e *entry) bool { return e.runnable() })
+}
+
+// Release has tasks started that were held.
+func (q *Queue) Release(s *Selection) (int, error) {
+	return q.change(orderRelease, s, func(e *entry) bool { return e.flags&flagHeld != 0 && e.state() == Waiting })
+}
+
+// Held tells whether a task waits to be released.
+func (q *Queue) Held(task int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(task)
+	return ok && e.flags&flagHeld != 0 && e.state() == Waiting
+}
+
+// Record is the last record of a task; nil if it has none.
+func (q *Queue) Record(task int) (*record.Task, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(task)
+	if !ok {
+		return nil, q.noTask(task)
+	}
+	return q.record(&e)
+}
+
 // Why says what a task waits for, or what became of it.
 func (q *Queue) Why(task int) (*Explanation, error) {
 	running := q.Running()
@@ -299,6 +328,9 @@ func (q *Queue) Why(task int) (*Explanation, error) {
 
 // waits says what a task waits for.
 func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
+	if e.flags&flagHeld != 0 {
+		return "it is held until it is released", ""
+	}
 	g := q.groups[e.group]
 	for _, a := range g.after {
 		before := q.groups[a]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sort"
 	"strconv"
 	"time"
@@ -22,6 +23,7 @@ type Spec struct {
 	Stderr        string   // the same
 	Intermediates []string // removed when no later group needs them
 	Index         *int     // in its array
+	Note          string   // for whoever submitted it: it is kept and not looked at
 }
 
 // Options are what a batch says for all of its tasks, and a task for itself.
@@ -54,9 +56,11 @@ type wire struct {
 	Stderr        string            `json:"stderr,omitempty"`
 	Intermediates []string          `json:"intermediates,omitempty"`
 	Index         *int              `json:"index,omitempty"`
+	Note          string            `json:"note,omitempty"`
 	// Bytes that are no UTF-8 have no form in JSON: such strings stand here whole.
-	Bytes [][]byte `json:"bytes,omitempty"` // of Argv, or the one of Command
-	Argv  []string `json:"argv,omitempty"`
+	Bytes    [][]byte          `json:"bytes,omitempty"`     // of Argv, or the one of Command
+	EnvBytes map[string][]byte `json:"env_bytes,omitempty"` // values of Env
+	Argv     []string          `json:"argv,omitempty"`
 	// The last.
 	Command string `json:"command,omitempty"`
 }
@@ -65,7 +69,7 @@ type wire struct {
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
-	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil
+	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == ""
 }
 
 // append appends the line of a spec.
@@ -75,9 +79,19 @@ func (s *Spec) append(b []byte) ([]byte, error) {
 	}
 	w := wire{Name: s.Name, Group: s.Group, Dir: s.Dir, Cores: s.Cores, Memory: s.Memory, Priority: s.Priority,
 		Timeout: s.Timeout.Seconds(), Growth: s.Growth, Env: s.Env, Stdout: s.Stdout, Stderr: s.Stderr,
-		Intermediates: s.Intermediates, Index: s.Index, Argv: s.Argv, Command: s.Command}
+		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Argv: s.Argv, Command: s.Command}
 	if s.Pure {
 		w.Retries = &s.Retries
+	}
+	for k, v := range s.Env {
+		if utf8.ValidString(v) {
+			continue
+		}
+		if w.EnvBytes == nil {
+			w.EnvBytes, w.Env = make(map[string][]byte), maps.Clone(s.Env)
+		}
+		w.EnvBytes[k] = []byte(v)
+		delete(w.Env, k)
 	}
 	if !utf8.ValidString(s.Command) {
 		w.Bytes, w.Command = [][]byte{[]byte(s.Command)}, ""
@@ -134,11 +148,17 @@ func parseSpec(line []byte) (*Spec, error) {
 		return nil, err
 	}
 	s := &Spec{Command: w.Command, Argv: w.Argv, Env: w.Env, Name: w.Name, Stdout: w.Stdout, Stderr: w.Stderr,
-		Intermediates: w.Intermediates, Index: w.Index,
+		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note,
 		Options: Options{Group: w.Group, Dir: w.Dir, Cores: w.Cores, Memory: w.Memory, Priority: w.Priority,
 			Timeout: time.Duration(w.Timeout * float64(time.Second)), Growth: w.Growth}}
 	if w.Retries != nil {
 		s.Retries, s.Pure = *w.Retries, true
+	}
+	for k, v := range w.EnvBytes {
+		if s.Env == nil {
+			s.Env = make(map[string]string)
+		}
+		s.Env[k] = string(v)
 	}
 	if len(w.Bytes) > 0 {
 		if w.Argv == nil {

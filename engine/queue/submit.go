@@ -27,6 +27,7 @@ type BatchOptions struct {
 	After []string // groups that its groups come after
 	Once  bool     // if the same tasks, of the same group and directory, were submitted before, they are not submitted again
 	Files string   // directory for a file a task, in place of the logs; "" for none
+	Held  bool     // tasks are not run before they are released
 }
 
 // Batch is a submission that is being made.
@@ -165,6 +166,13 @@ func (q *Queue) reaches(more []Group, from, to string) bool {
 	return walk(from)
 }
 
+// First is the number that the first task of the submission will have.
+func (b *Batch) First() int {
+	b.q.mu.Lock()
+	defer b.q.mu.Unlock()
+	return b.q.taskCount() + 1 // nobody else submits now
+}
+
 // Add adds a task. after are groups that its group comes after. What is wrong with
 // the task comes as an *InputError without a place.
 func (b *Batch) Add(s *Spec, after []string) (err error) {
@@ -232,7 +240,7 @@ func (b *Batch) Commit() (_ *Submitted, err error) {
 	defer q.mu.Unlock()
 	o := &Order{Order: orderBatch, Tasks: b.tasks, Offset: b.offset, Bytes: b.bytes, Digest: digest, Groups: b.groups,
 		Dir: b.o.Dir, Cores: b.o.Cores, Memory: b.o.Memory, Priority: b.o.Priority, Timeout: b.o.Timeout.Seconds(),
-		Retries: b.o.Retries, Growth: b.o.Growth, Files: b.o.Files}
+		Retries: b.o.Retries, Growth: b.o.Growth, Files: b.o.Files, Held: b.o.Held}
 	err = q.locked(func() error {
 		if err := q.catchUp(); err != nil {
 			return err

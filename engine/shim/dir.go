@@ -1,0 +1,152 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"premix/engine"
+	"premix/engine/queue"
+	"premix/record"
+)
+
+// Fronts are the programs that a shim directory has.
+var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun"}
+
+// What the one machine is called, where a front asks.
+const (
+	clusterName      = "premix"
+	defaultPartition = "local"
+)
+
+// Config says how the jobs of a shim directory are run. It is config.json.
+type Config struct {
+	Format int           `json:"format"`
+	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: those of the machine
+	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
+	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
+}
+
+const configFormat = 1
+
+// DefaultIdle is how long a worker without work stays.
+const DefaultIdle = time.Minute
+
+// Grace is the time between SIGTERM and SIGKILL: as long as Slurm's KillWait is if
+// nobody has changed it.
+const Grace = 30 * time.Second
+
+// minJobAge is how long squeue tells of a job that has ended.
+const minJobAge = 5 * time.Minute
+
+func statePath(dir, name string) string { return filepath.Join(dir, engine.StateDir, "slurm", name) }
+
+// Make makes a shim directory, or changes its configuration, and returns the directory
+// of its fronts. binary is the premix that the fronts execute. A worker that runs goes
+// on as it was configured when it started.
+func Make(dir, binary, version string, c Config) (bin string, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	defer func() { err = engine.DirectoryError(dir, err) }()
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(statePath(dir, "config.json")); errors.Is(err, fs.ErrNotExist) && len(entries) > 0 {
+		return "", &engine.DirError{Dir: dir, Reason: "holds something else", Way: "name a new directory with --dir"}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, engine.StateDir), 0o700); err != nil {
+		return "", err
+	}
+	q, err := queue.Open(dir, version, true)
+	if err != nil {
+		return "", err
+	}
+	if err := q.Close(); err != nil {
+		return "", err
+	}
+	bin = filepath.Join(dir, "bin")
+	for _, d := range []string{bin, statePath(dir, "")} {
+		if err := os.MkdirAll(d, 0o777); err != nil {
+			return "", err
+		}
+	}
+	c.Format = configFormat
+	text, err := json.MarshalIndent(&c, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := replace(statePath(dir, "config.json"), append(text, '\n'), 0o666); err != nil {
+		return "", err
+	}
+	for _, name := range Fronts {
+		script := fmt.Sprintf("#!/bin/sh\n# %s of premix, before the jobs in %q.\nexec %s %s %s %s \"$@\"\n", name, dir, shellQuote(binary), FrontArg, shellQuote(dir), name)
+		if err := replace(filepath.Join(bin, name), []byte(script), 0o777); err != nil {
+			return "", err
+		}
+	}
+	return bin, nil
+}
+
+// shellQuote quotes always: a front must work from any place.
+func shellQuote(s string) string { return queue.Quote(s) }
+
+// replace writes a file, whole or not at all.
+func replace(path string, text []byte, mode fs.FileMode) error {
+	old, err := os.ReadFile(path)
+	if err == nil && string(old) == string(text) {
+		return nil
+	}
+	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
+	if err := os.WriteFile(unfinished, text, mode); err != nil {
+		return errors.Join(err, os.Remove(unfinished))
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return errors.Join(err, os.Remove(unfinished))
+	}
+	return nil
+}
+
+func readConfig(dir string) (*Config, error) {
+	path := statePath(dir, "config.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), Way: "premix slurm-shim --dir DIR makes one", Err: err}
+	}
+	c := &Config{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("has a bad configuration: %v", err), Way: "premix slurm-shim --dir DIR writes it again", Err: err}
+	}
+	if c.Format > configFormat {
+		return nil, &record.FormatError{Path: path, Format: c.Format}
+	}
+	return c, nil
+}
+
+// nodeName is what the one node is called.
+var nodeName = sync.OnceValue(func() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return name
+})
+
+// userName is who runs this process.
+var userName = sync.OnceValue(func() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
+})

@@ -1,0 +1,182 @@
+package shim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// argument says whether an option has an argument.
+type argument int
+
+const (
+	none argument = iota
+	required
+	optional // only as --option=value, or -ovalue
+)
+
+// option is one option of a front.
+type option struct {
+	name  string // without --
+	short byte   // 0: none
+	arg   argument
+	use   use
+}
+
+// use is what becomes of an option.
+type use int
+
+const (
+	// used: it is honoured.
+	used use = iota
+	// site: it names something of a cluster, such as its partitions. There is one
+	// machine here: it is told back where a front can ask, and means nothing.
+	site
+	// moot: it makes no difference where there is one machine and no such service.
+	moot
+	// refused: without it the job would not be what was asked for.
+	refused
+)
+
+// given is an option that was given.
+type given struct {
+	*option
+	value string
+}
+
+// optionError is a mistake in the arguments of a front.
+type optionError struct {
+	reason string
+	way    string
+}
+
+func (e *optionError) Error() string { return e.reason }
+
+// Hint names the way out.
+func (e *optionError) Hint() string { return e.way }
+
+// parseOptions takes arguments apart as getopt_long(3) does: a long name may be cut
+// short where that leaves no doubt. With inOrder, options end at the first argument
+// that is none.
+func parseOptions(table []option, args []string, inOrder bool) (list []given, rest []string, err error) {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		switch {
+		case a == "--":
+			return list, append(rest, args[i+1:]...), nil
+		case strings.HasPrefix(a, "--"):
+			name, value, has := strings.Cut(a[2:], "=")
+			o, err := find(table, name)
+			if err != nil {
+				return nil, nil, err
+			}
+			if has && o.arg == none {
+				return nil, nil, &optionError{fmt.Sprintf("option '--%s' doesn't allow an argument", o.name), ""}
+			}
+			if !has && o.arg == required {
+				if i++; i == len(args) {
+					return nil, nil, &optionError{fmt.Sprintf("option '--%s' requires an argument", o.name), ""}
+				}
+				value = args[i]
+			}
+			list = append(list, given{o, value})
+		case len(a) > 1 && a[0] == '-':
+			for k := 1; k < len(a); k++ {
+				o := findShort(table, a[k])
+				if o == nil {
+					return nil, nil, &optionError{fmt.Sprintf("invalid option -- '%c'", a[k]), ""}
+				}
+				value := ""
+				if o.arg != none {
+					value = a[k+1:]
+					if value == "" && o.arg == required {
+						if i++; i == len(args) {
+							return nil, nil, &optionError{fmt.Sprintf("option requires an argument -- '%c'", a[k]), ""}
+						}
+						value = args[i]
+					}
+					k = len(a)
+				}
+				list = append(list, given{o, value})
+			}
+		default:
+			rest = append(rest, a)
+			if inOrder {
+				return list, append(rest, args[i+1:]...), nil
+			}
+		}
+	}
+	return list, rest, nil
+}
+
+func find(table []option, name string) (*option, error) {
+	var found *option
+	for i := range table {
+		o := &table[i]
+		if o.name == name {
+			return o, nil
+		}
+		if name != "" && strings.HasPrefix(o.name, name) {
+			if found != nil {
+				return nil, &optionError{fmt.Sprintf("option '--%s' is ambiguous", name), fmt.Sprintf("it may be --%s or --%s", found.name, o.name)}
+			}
+			found = o
+		}
+	}
+	if found == nil {
+		return nil, &optionError{fmt.Sprintf("unrecognized option '--%s'", name), "premix does not know what it would change; docs/slurm-shim.md lists the options it does"}
+	}
+	return found, nil
+}
+
+func findShort(table []option, c byte) *option {
+	for i := range table {
+		if table[i].short == c {
+			return &table[i]
+		}
+	}
+	return nil
+}
+
+// words cuts a line of options into words, as sbatch does with a line of #SBATCH:
+// quotes join, a backslash takes the next character as it is, and # ends it.
+func words(line string) ([]string, error) {
+	var list []string
+	var word strings.Builder
+	in := false
+	quote := byte(0)
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == '\\' && quote != '\'' && i+1 < len(line):
+			i++
+			word.WriteByte(line[i])
+			in = true
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			} else {
+				word.WriteByte(c)
+			}
+		case c == '"' || c == '\'':
+			quote, in = c, true
+		case c == ' ' || c == '\t' || c == '\r':
+			if in {
+				list = append(list, word.String())
+				word.Reset()
+				in = false
+			}
+		case c == '#' && !in:
+			return list, nil
+		default:
+			word.WriteByte(c)
+			in = true
+		}
+	}
+	if quote != 0 {
+		return nil, &optionError{"a quote is not closed", "close it: " + line}
+	}
+	if in {
+		list = append(list, word.String())
+	}
+	return list, nil
+}

@@ -1,0 +1,75 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// wireFormat is the version of what fronts and worker say to each other.
+const wireFormat = 1
+
+// request is what a front sends, as one JSON value. What may hold any byte is base64.
+type request struct {
+	Format  int      `json:"format"`
+	ID      string   `json:"id"` // random; the same when it is sent again
+	Program string   `json:"program"`
+	Args    [][]byte `json:"args"`
+	Env     [][]byte `json:"env,omitempty"` // of sbatch
+	Dir     []byte   `json:"dir"`
+	Script  []byte   `json:"script,omitempty"` // of sbatch
+}
+
+// response is the worker's answer.
+type response struct {
+	Format int    `json:"format"`
+	Exit   int    `json:"exit"`
+	Stdout []byte `json:"stdout,omitempty"`
+	Stderr []byte `json:"stderr,omitempty"`
+}
+
+func toBytes(list []string) [][]byte {
+	all := make([][]byte, len(list))
+	for i, s := range list {
+		all[i] = []byte(s)
+	}
+	return all
+}
+
+func toStrings(list [][]byte) []string {
+	all := make([]string, len(list))
+	for i, b := range list {
+		all[i] = string(b)
+	}
+	return all
+}
+
+// environ is the environment of a request.
+func (r *request) environ() map[string]string {
+	env := make(map[string]string, len(r.Env))
+	for _, kv := range r.Env {
+		for i, c := range kv {
+			if c == '=' && i > 0 {
+				env[string(kv[:i])] = string(kv[i+1:])
+				break
+			}
+		}
+	}
+	return env
+}
+
+func send(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+
+func receive(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }
+
+// fail is the answer to a request that failed, in the words of the front's Slurm
+// program.
+func fail(program string, exit int, err error) response {
+	text := fmt.Sprintf("%s: error: %v\n", program, err)
+	var h interface{ Hint() string }
+	if errors.As(err, &h) && h.Hint() != "" {
+		text += fmt.Sprintf("%s: hint: %s\n", program, h.Hint())
+	}
+	return response{Format: wireFormat, Exit: exit, Stderr: []byte(text)}
+}

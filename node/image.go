@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"premix/lazyfs/libraries"
 	"premix/store/cache"
 	"premix/store/object"
 )
@@ -20,6 +21,10 @@ type image struct {
 	size   int64
 	src    *source // for opening again; may be nil
 
+	ctx       context.Context // ends with the image
+	end       context.CancelFunc
+	libraries *libraries.Finder
+
 	mu      sync.Mutex
 	tree    *cache.Tree // nil until it could be opened
 	release func()      // of a tree that is held
@@ -28,18 +33,28 @@ type image struct {
 	lastAt  time.Time
 }
 
+func (d *daemon) newImage(digest object.Digest, size int64) *image {
+	i := &image{d: d, digest: digest, size: size}
+	i.ctx, i.end = context.WithCancel(d.ctx)
+	i.libraries = libraries.New(i.ctx, askable{i})
+	return i
+}
+
 // openImage makes the image of a tree that is open.
 func (d *daemon) openImage(ctx context.Context, t *cache.Tree) (*image, error) {
 	t, err := d.cache.Tree(ctx, t.Digest(), nil) // closed on its own
 	if err != nil {
 		return nil, err
 	}
-	return &image{d: d, digest: t.Digest(), size: t.Size(), tree: t}, nil
+	i := d.newImage(t.Digest(), t.Size())
+	i.tree = t
+	return i, nil
 }
 
 // reopenImage opens a tree that is mounted, at once or when it can be.
 func (d *daemon) reopenImage(digest object.Digest, size int64, src *source) *image {
-	i := &image{d: d, digest: digest, size: size, src: src}
+	i := d.newImage(digest, size)
+	i.src = src
 	// Without an origin: the node does not wait for the network here.
 	t, err := d.cache.Tree(d.ctx, digest, nil)
 	if err != nil {
@@ -90,6 +105,9 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := t.ReadAt(ctx, p, off)
+	if t.Foresees() {
+		i.libraries.Read(p[:n], off)
+	}
 	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // one that wraps io.EOF is trouble, a reader that has gone is none
 		i.mu.Lock()
 		i.last, i.lastAt = err, time.Now()
@@ -97,6 +115,25 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	}
 	return n, err
 }
+
+// askable is the image for whoever foresees what will be read of it.
+type askable struct{ i *image }
+
+func (a askable) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	t, err := a.i.get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return t.ReadAt(ctx, p, off)
+}
+
+func (a askable) Ask(from, to int64) {
+	if t := a.i.opened(); t != nil {
+		t.Ask(from, to)
+	}
+}
+
+func (a askable) Size() int64 { return a.i.size }
 
 // verifyWithin is how long a mount waits for a complete image to be hashed. What
 // takes longer is mounted through this process, which verifies what is read.
@@ -154,6 +191,7 @@ func (i *image) Size() int64 { return i.size }
 
 // Close closes the tree.
 func (i *image) Close() error {
+	i.end()
 	i.letGo()
 	i.mu.Lock()
 	defer i.mu.Unlock()

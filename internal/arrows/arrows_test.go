@@ -97,6 +97,10 @@ var rooms = map[string]room{
 	"store/chunker": {
 		modules: []string{"github.com/zeebo/blake3"},
 	},
+	"lazyfs/libraries": {
+		imports: []string{"store/erofs"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"lazyfs/fuse": {
 		imports: []string{"store/erofs"},
 		modules: []string{"golang.org/x/sys", "golang.org/x/sync"},
@@ -106,7 +110,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"lazyfs", "store/cache", "store/origin", "store/trust", "store/tree", "store/object"},
+		imports: []string{"lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {

@@ -78,9 +78,22 @@ func (m *misses) at(off int64) (around int64) {
 // What is foreseen goes behind what readers wait for.
 func (t *Tree) Foresee() { t.foreseeing.Store(true) }
 
+// Foresees tells whether more is fetched now than what is read.
+func (t *Tree) Foresees() bool {
+	return t.foreseeing.Load() && t.guided.Load() == 0 && t.missing.Load() > 0 && !t.c.full.Load() && t.window() >= wholeRun
+}
+
+// Ask has a part of the image fetched behind what readers wait for, if more is fetched
+// than what is read.
+func (t *Tree) Ask(from, to int64) {
+	if t.Foresees() {
+		t.askRange(max(from, 0), min(to, t.manifest.Size), readahead)
+	}
+}
+
 // foresee is called by a reader who is about to wait for chunk i.
 func (t *Tree) foresee(pg *page, i int) {
-	if !t.foreseeing.Load() || t.guided.Load() > 0 || t.window() < wholeRun || t.c.full.Load() {
+	if !t.Foresees() {
 		return
 	}
 	meta := t.manifest.Meta

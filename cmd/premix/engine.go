@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/engine/kubernetes"
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
@@ -18,7 +19,7 @@ type engineFlags struct {
 
 func (e *engineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: local")
+	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: local or kubernetes")
 	f.StringArrayVar(&e.options, "engine-opt", nil, "option of the engine, as KEY=VALUE; may be repeated")
 }
 
@@ -38,15 +39,22 @@ func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
 		return nil, err
 	}
 	switch e.name {
+	case kubernetes.Name:
+		k, err := kubernetes.Parse(rest)
+		if err != nil {
+			return nil, err
+		}
+		return kubernetes.New(*k)
 	default:
-		_ = rest
-		return nil, &usageError{fmt.Errorf("there is no engine %q", e.name), "it is local"}
+		return nil, &usageError{fmt.Errorf("there is no engine %q", e.name), "it is local or kubernetes"}
 	}
 }
 
 // allocation takes over what the engine has given to this job.
 func allocation(o *pack.WorkOptions) error {
 	switch o.Engine {
+	case kubernetes.Name:
+		return nil // the command says what the pod has
 	default:
 		return &usageError{fmt.Errorf("there is no engine %q", o.Engine), "this command is given by premix itself"}
 	}

@@ -29,7 +29,7 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"cmd/premix": {
-		imports: []string{"blast/database", "blast/fasta", "engine", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
+		imports: []string{"blast/database", "blast/fasta", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -144,6 +144,10 @@ var rooms = map[string]room{
 	},
 	"report": {
 		imports: []string{"engine", "engine/queue", "record"},
+	},
+	"engine/kubernetes": {
+		imports: []string{"engine/pack", "internal/kubeapi"},
+		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/yaml"},
 	},
 	"engine/pack": {
 		imports: []string{"engine", "engine/local", "engine/queue", "recipe", "record"},

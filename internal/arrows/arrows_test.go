@@ -233,6 +233,8 @@ var testModules = []string{
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",
+	"k8s.io/api", // what internal/kubebox is asked about
+	"k8s.io/apimachinery",
 }
 
 // listed is what `go list -json` tells of a package, as far as it is used here.

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"premix/internal/kubebox"
+)
+
+// cluster is a control plane with two nodes of a stand-in kubelet, and an account that
+// has the rights of dist/kubernetes and no others.
+type cluster struct {
+	*kubebox.Box
+	kubelet    *kubebox.Kubelet
+	kubeconfig string // of the account
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	if missing := kubebox.Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	box, err := kubebox.Start(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(box.Close)
+	c := &cluster{Box: box}
+	if c.kubelet, err = box.StartKubelet(ctx, kubebox.Nodes{Names: []string{"node-a", "node-b"}, Cores: 4, Memory: "16Gi"}); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(t, "rbac.yaml")
+	c.kubeconfig = c.account(t, "premix")
+	return c
+}
+
+// apply applies a file of dist/kubernetes.
+func (c *cluster) apply(t *testing.T, name string) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("../../dist/kubernetes", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := map[string]string{
+		"ServiceAccount":        "/api/v1/namespaces/default/serviceaccounts/",
+		"PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims/",
+		"Job":                   "/apis/batch/v1/namespaces/default/jobs/",
+		"Role":                  "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/",
+		"RoleBinding":           "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings/",
+	}
+	for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
+		value := func(key string) string {
+			for line := range strings.Lines(string(document)) {
+				if v, ok := strings.CutPrefix(line, key); ok {
+					return strings.TrimSpace(v)
+				}
+			}
+			t.Fatalf("%s has no %s", name, key)
+			return ""
+		}
+		path := paths[value("kind:")]
+		if path == "" {
+			t.Fatalf("where are objects of kind %s?", value("kind:"))
+		}
+		warnings, err := c.Apply(t.Context(), document, path+value("  name:"))
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%s: %v, warnings %q", name, err, warnings)
+		}
+	}
+}
+
+// account is a kubeconfig with a token of a service account.
+func (c *cluster) account(t *testing.T, name string) string {
+	t.Helper()
+	text, err := c.Client.Core.Post().AbsPath("/api/v1/namespaces/default/serviceaccounts/"+name+"/token").
+		SetHeader("Content-Type", "application/json").SetHeader("Accept", "application/json").
+		Body([]byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":86400}}`)).DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(text, &said); err != nil {
+		t.Fatal(err)
+	}
+	path, err := c.Kubeconfig(name, said.Status.Token, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// options are the arguments for tasks of a scene.
+func (c *cluster) options(s *taskScene, more ...string) []string {
+	list := []string{"--engine", "kubernetes"}
+	for _, o := range append([]string{"kubeconfig=" + c.kubeconfig, "image=none", "premix=" + binary, "volume=" + s.dir}, more...) {
+		list = append(list, "--engine-opt", o)
+	}
+	return list
+}
+
+// template writes a template of pods: the mark in their environment finds them again,
+// and what it says besides.
+func (c *cluster) template(t *testing.T, s *taskScene, more string) string {
+	t.Helper()
+	mark := strings.SplitN(s.mark, "=", 2)
+	s.write(t, "pod.yaml", fmt.Sprintf("spec:\n%s  containers:\n    - name: any\n      env:\n        - {name: %s, value: %q}\n", more, mark[0], mark[1]))
+	return "template=" + s.path("pod.yaml")
+}
+
+// begin starts premix.
+func (c *cluster) begin(t *testing.T, s *taskScene, stdin string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd := s.command(stdin, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, &out
+}
+
+// jobs are the Jobs of the cluster.
+func (c *cluster) jobs(t *testing.T) []batchv1.Job {
+	t.Helper()
+	list := &batchv1.JobList{}
+	if err := c.Client.List(t.Context(), c.Client.Batch, "default", "jobs", metav1.ListOptions{}, list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (c *cluster) pods(t *testing.T) []corev1.Pod {
+	t.Helper()
+	list := &corev1.PodList{}
+	if err := c.Client.List(t.Context(), c.Client.Core, "default", "pods", metav1.ListOptions{}, list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// The engine works on a real control plane with the rights of dist/kubernetes.
+func TestKubernetes(t *testing.T) {
+	c := newCluster(t)
+	t.Run("manifests", func(t *testing.T) {
+		c.apply(t, "volume.yaml")
+		c.apply(t, "job.yaml")
+	})
+	t.Run("tasks", func(t *testing.T) { c.testTasks(t) })
+	t.Run("interrupted", func(t *testing.T) { c.testInterrupted(t) })
+	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
+	t.Run("faults", func(t *testing.T) { c.testFaults(t) })
+}
+
+// Tasks are packed: many tasks, few pods.
+func (c *cluster) testTasks(t *testing.T) {
+	s := newTaskScene(t)
+	const tasks = 300
+	var text strings.Builder
+	for i := 1; i <= tasks; i++ {
+		fmt.Fprintf(&text, "echo out %d\n", i)
+	}
+	before := len(c.pods(t))
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2")...)
+	s.success(t, text.String(), args...)
+	s.once(t, tasks)
+	if got := s.success(t, "", "tail", "out", "217"); got != "out 217\n" {
+		t.Errorf("task 217 wrote %q", got)
+	}
+	if n := len(c.pods(t)) - before; n < 1 || n > 6 {
+		t.Errorf("there were %d pods", n)
+	}
+	for _, j := range c.jobs(t) {
+		if j.Annotations["premix/directory"] == s.path("out") && (j.Spec.TTLSecondsAfterFinished == nil || *j.Spec.CompletionMode != batchv1.IndexedCompletion) {
+			t.Errorf("a Job is %+v", j.Spec)
+		}
+	}
+	// The same command has nothing to do.
+	if got := s.success(t, text.String(), args...); !strings.Contains(got, "nothing to do") {
+		t.Errorf("%s", got)
+	}
+}
+
+// Ctrl-C removes the Jobs, and the same command goes on.
+func (c *cluster) testInterrupted(t *testing.T) {
+	s := newTaskScene(t)
+	text := strings.Repeat("touch begun; while [ ! -e go ]; do sleep 0.05; done\n", 3)
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""))...)
+	cmd, out := c.begin(t, s, text, args...)
+	s.await(t, "begun")
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	mine := func(j batchv1.Job) bool { return j.Annotations["premix/directory"] == s.path("out") }
+	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), mine) }) {
+		t.Error("a Job is left")
+	}
+	s.write(t, "go", "")
+	s.success(t, text, args...)
+	s.once(t, 3)
+}
+
+// A pod that is evicted is replaced by Kubernetes, one that fails by premix.
+func (c *cluster) testDisrupted(t *testing.T) {
+	s := newTaskScene(t)
+	const tasks = 4
+	text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=2", "cores=2")...)
+	cmd, out := c.begin(t, s, text, args...)
+	begun := func() int {
+		list, err := filepath.Glob(s.path("begun.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if !comes(func() bool { return begun() == tasks }) {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("%d tasks have begun\n%s", begun(), out)
+	}
+	running := c.kubelet.Running()
+	if len(running) != 2 {
+		t.Fatalf("pods %v run", running)
+	}
+	eviction := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":"default"}}`, running[0])
+	if err := c.Client.Core.Post().Namespace("default").Resource("pods").Name(running[0]).SubResource("eviction").
+		SetHeader("Content-Type", "application/json").Body([]byte(eviction)).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if !c.kubelet.Kill(running[1], "OOMKilled") {
+		t.Fatal("the pod is gone")
+	}
+	if !comes(func() bool { return begun() == 2*tasks }) {
+		t.Errorf("%d tasks have begun", begun())
+	}
+	s.write(t, "go", "")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out.String(), "OOMKilled") {
+		t.Errorf("nothing is said of a pod that ran out of memory:\n%s", out)
+	}
+	s.once(t, tasks)
+}
+
+// The API server, a worker and premix itself are killed at random moments: every task
+// ends once.
+func (c *cluster) testFaults(t *testing.T) {
+	runs, tasks := 3, 200
+	if soak {
+		runs = 50
+	}
+	random := rand.New(rand.NewPCG(5, 4))
+	for run := range runs {
+		t.Run(fmt.Sprint(run), func(t *testing.T) {
+			s := newTaskScene(t)
+			var text strings.Builder
+			for i := 1; i <= tasks; i++ {
+				fmt.Fprintf(&text, "sleep 0.0%d; echo %d\n", i%10, i)
+			}
+			args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "target=3s")...)
+			pause := func() { time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) }
+			cmd, out := c.begin(t, s, text.String(), args...)
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			for _, victim := range random.Perm(3) {
+				pause()
+				switch victim {
+				case 0:
+					c.Kill(kubebox.APIServer)
+					pause()
+					if err := c.Start(t.Context(), kubebox.APIServer); err != nil {
+						t.Fatal(err)
+					}
+				case 1:
+					if pods := c.kubelet.Running(); len(pods) > 0 {
+						c.kubelet.Kill(pods[random.IntN(len(pods))], "")
+					}
+				case 2:
+					_ = cmd.Process.Kill() // it may have ended
+					<-ended
+					pause()
+					cmd, out = c.begin(t, s, text.String(), args...)
+					go func() { ended <- cmd.Wait() }()
+				}
+			}
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			case <-time.After(2 * patience):
+				_ = cmd.Process.Signal(syscall.SIGQUIT)
+				<-ended
+				t.Fatalf("premix came to no end\n%s", out)
+			}
+			s.once(t, tasks)
+		})
+	}
+}

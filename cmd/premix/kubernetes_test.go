@@ -226,7 +226,7 @@ func (c *cluster) testDisrupted(t *testing.T) {
 	s := newTaskScene(t)
 	const tasks = 4
 	text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
-	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=2", "cores=2")...)
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2")...)
 	cmd, out := c.begin(t, s, text, args...)
 	begun := func() int {
 		list, err := filepath.Glob(s.path("begun.*"))

@@ -370,7 +370,7 @@ func (w *worker) sinfo(args []string) (string, error) {
 			shown = slices.Contains(strings.Split(g.value, ","), defaultPartition)
 		}
 	}
-	columns, err := parseColumns(format)
+	columns, err := parseColumns(format, sinfoTitles)
 	if err != nil {
 		return "", err
 	}

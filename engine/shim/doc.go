@@ -26,6 +26,7 @@
 //	DIR/.premix/slurm/lock         held (flock) by the worker as long as it lives
 //	DIR/.premix/slurm/socket       where the worker answers
 //	DIR/.premix/slurm/worker.log   what the worker has to say
+//	DIR/.premix/slurm/begun        jobs that have begun and are not to run twice, one a line
 //	DIR/.premix/slurm/script-N     the script of job N, where it cannot be an argument
 //
 // DIR/.premix is readable by its owner alone, since tasks hold the environment of who
@@ -49,7 +50,9 @@
 // late finds no socket, or an end without an answer, and starts another worker.
 //
 // A worker that was killed takes its jobs with it. The next one runs them again, but
-// for those that were submitted with --no-requeue: they have failed (NODE_FAIL).
+// for those that were submitted with --no-requeue: they have failed (NODE_FAIL). What
+// had begun is noted every 50 ms; a job that began within the last of them runs again,
+// whatever was asked for.
 //
 // # Scripts
 //

@@ -106,6 +106,12 @@ func (w *worker) squeue(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	for i := range list {
+		// squeue takes its list of jobs with and without a blank in between.
+		if g := &list[i]; g.name == "jobs" && g.value == "" && len(rest) > 0 && rest[0][0] >= '0' && rest[0][0] <= '9' {
+			g.value, rest = rest[0], rest[1:]
+		}
+	}
 	if len(rest) > 0 {
 		return "", &optionError{fmt.Sprintf("Unrecognized option: %s", rest[0]), ""}
 	}
@@ -176,7 +182,7 @@ func (w *worker) squeue(args []string) (string, error) {
 	if asJSON {
 		return w.squeueJSON(rows)
 	}
-	columns, err := parseColumns(format)
+	columns, err := parseColumns(format, titles)
 	if err != nil {
 		return "", err
 	}
@@ -270,8 +276,8 @@ func (c *column) write(b *strings.Builder, v string) {
 	b.WriteString(c.text)
 }
 
-// parseColumns reads a format of squeue or sinfo.
-func parseColumns(format string) ([]column, error) {
+// parseColumns reads a format of squeue or sinfo, of fields that have titles.
+func parseColumns(format string, titles map[byte]string) ([]column, error) {
 	var list []column
 	for i := 0; i < len(format); {
 		if format[i] != '%' || i+1 == len(format) {
@@ -297,6 +303,8 @@ func parseColumns(format string) ([]column, error) {
 		}
 		if c.letter = format[i]; c.letter == '%' {
 			c = column{text: "%"}
+		} else if _, known := titles[c.letter]; !known {
+			return nil, &optionError{fmt.Sprintf("there is no field %%%c, in %q", c.letter, format), "a field is written as in %i or %.18i"}
 		}
 		list = append(list, c)
 		i++

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -42,6 +43,7 @@ type worker struct {
 	scripts  []*job // that have a file of their own
 	warned   map[uint64]bool
 	asked    time.Time // when a front did last
+	begun    *os.File  // numbers of jobs that have begun and are not to run twice
 	open     int       // requests that are being answered
 	closing  bool
 }
@@ -53,10 +55,10 @@ type job struct {
 	step     string
 	needs    *dependency // of note.Needs
 	userHeld bool
+	noted    bool // that it has begun
 	invalid  bool // its dependency can never be satisfied
 	running  time.Time
 	last     *record.Task // once it has ended
-	waits    []chan struct{}
 }
 
 // array is the id of the job's array; its own if it is in none.
@@ -104,6 +106,7 @@ func work(dir, version string) error {
 	if err := w.mourn(); err != nil {
 		return err
 	}
+	defer w.begun.Close()
 	l, err := listen(dir)
 	if err != nil {
 		return err
@@ -245,32 +248,36 @@ func (w *worker) add(id int, spec *queue.Spec) {
 }
 
 // mourn has jobs failed that were running when the last worker was killed, and that
-// are not to run twice.
+// are not to run twice. Who they are stands in the file of those that have begun: the
+// board does not tell, as the spawner has outlived the worker and cleared it.
 func (w *worker) mourn() error {
-	b, err := spawn.ReadBoard(w.q.Board(queue.LocalWorker))
-	if err != nil {
-		return err
-	}
-	if err := b.Sweep(); err != nil {
+	path := statePath(w.dir, "begun")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var records []*record.Task
-	for _, r := range b.Running {
-		id, try := spawn.Of(r.ID)
-		if id < 1 || id > len(w.jobs) || !w.jobs[id-1].NoRequeue || w.q.State(id) != queue.Waiting {
+	for _, line := range strings.Fields(string(text)) {
+		id, err := strconv.Atoi(line)
+		if err != nil || id < 1 || id > len(w.jobs) || w.q.State(id) != queue.Waiting {
 			continue
 		}
-		if rec, err := w.q.Record(id); err != nil || rec != nil && rec.Try >= try {
-			continue
+		j := w.jobs[id-1]
+		if rec, err := w.q.Record(id); err != nil || rec != nil {
+			continue // it was to run again, and the file is older
 		}
-		records = append(records, &record.Task{Task: id, Try: try, Slot: r.Slot, Start: "cold", Group: w.jobs[id-1].step, Sample: w.jobs[id-1].Name,
-			Queued: w.jobs[id-1].Submitted, Started: r.Started, Ended: time.Now(), Seconds: time.Since(r.Started).Seconds(), Exit: -1, Cores: w.jobs[id-1].Cores, Memory: w.jobs[id-1].Memory,
+		now := time.Now()
+		records = append(records, &record.Task{Task: id, Try: 1, Start: "cold", Group: j.step, Sample: j.Name,
+			Queued: j.Submitted, Started: now, Ended: now, Exit: -1, Cores: j.Cores, Memory: j.Memory,
 			Cause: record.CauseLost, Error: "the worker was killed while it ran, and it is not to run twice (--no-requeue)", Hint: "submit it again"})
 	}
-	if len(records) == 0 {
-		return nil
+	if len(records) > 0 {
+		if err := w.q.Settle(records); err != nil {
+			return err
+		}
 	}
-	return w.q.Settle(records)
+	w.begun, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666)
+	return err
 }
 
 // idle tells whether the worker has nothing to do and was not asked for a while.
@@ -526,6 +533,10 @@ func (w *worker) tend() {
 	w.release(running)
 	for id, r := range running {
 		j := w.jobs[id-1]
+		if j.NoRequeue && !j.noted {
+			_, err := fmt.Fprintln(w.begun, id)
+			j.noted = err == nil
+		}
 		if j.Warn == 0 || j.Limit == 0 || w.warned[r.ID] || r.PID <= 0 {
 			continue
 		}

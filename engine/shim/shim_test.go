@@ -1,0 +1,253 @@
+package shim
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseTime(t *testing.T) {
+	for text, want := range map[string]string{
+		"90": "1h30m", "1:30": "1m30s", "1:30:00": "1h30m", "2-12": "60h", "1-2:30": "26h30m", "1-0:0:5": "24h0m5s", "0": "0", "UNLIMITED": "0",
+		"": "bad", "x": "bad", "1:2:3:4": "bad", "-5": "bad", "1-": "bad", "1-2:3:4:5": "bad",
+	} {
+		got, err := parseTime(text)
+		d, werr := time.ParseDuration(want)
+		if werr != nil && err == nil || werr == nil && (err != nil || got != d) {
+			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestParseMemory(t *testing.T) {
+	for text, want := range map[string]int64{"100": 100 << 20, "1G": 1 << 30, "2k": 2 << 10, "3T": 3 << 40, "0": 0, "": -1, "G": -1, "-1": -1, "1.5G": -1, "99999999999T": -1} {
+		got, err := parseMemory(text)
+		if err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+}
+
+func TestParseArray(t *testing.T) {
+	for text, want := range map[string][]int{
+		"3": {3}, "0-3": {0, 1, 2, 3}, "1-7:3": {1, 4, 7}, "5,1-2": {1, 2, 5}, "1,1": {1}, "2-3%1": {2, 3},
+		"": nil, "3-1": nil, "1-": nil, "a": nil, "1-5:0": nil, "1%0": nil, "4:2": nil, "0-9999999": nil,
+	} {
+		got, limit, err := parseArray(text)
+		if err != nil {
+			got = nil
+		}
+		if !slices.Equal(got, want) || strings.Contains(text, "%1") && limit != 1 {
+			t.Errorf("%q: %v %d %v; want %v", text, got, limit, err, want)
+		}
+	}
+}
+
+func TestParseMoment(t *testing.T) {
+	now := time.Date(2025, 3, 4, 5, 6, 7, 0, time.Local)
+	for text, want := range map[string]string{
+		"now": "2025-03-04T05:06:07", "now-2days": "2025-03-02T05:06:07", "now+1hour": "2025-03-04T06:06:07", "now+30": "2025-03-04T05:06:37", "today": "2025-03-04T00:00:00",
+		"2025-01-31": "2025-01-31T00:00:00", "2025-01-31T08:00": "2025-01-31T08:00:00", "2025-01-31T08:01:02": "2025-01-31T08:01:02", "16:00": "2025-03-04T16:00:00", "01/31/25": "2025-01-31T00:00:00",
+		"": "bad", "soon": "bad", "now-": "bad", "now-2moons": "bad", "nowadays": "bad",
+	} {
+		got, err := parseMoment(text, now)
+		if want == "bad" && err == nil || want != "bad" && (err != nil || clock(got) != want) {
+			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for got, want := range map[string]string{
+		elapsed(25*time.Hour + 3*time.Second): "1-01:00:03", elapsed(62 * time.Second): "00:01:02", shortElapsed(62 * time.Second): "1:02", shortElapsed(3662 * time.Second): "1:01:02",
+		shortElapsed(90000 * time.Second): "1-01:00:00", cpuTime(61.25): "01:01.250", cpuTime(3601): "01:00:01", sizeText(4 << 30): "4G", sizeText(1500 << 20): "1500M", sizeText(0): "0K", clock(time.Time{}): "Unknown",
+	} {
+		if got != want {
+			t.Errorf("%q; want %q", got, want)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for line, want := range map[string][]string{
+		` -J x  -t 10 # and so on`: {"-J", "x", "-t", "10"}, `--comment="a b"c 'd\e'`: {"--comment=a bc", `d\e`}, `a\ b ""`: {"a b", ""}, `x#y`: {"x#y"}, `"open`: nil,
+	} {
+		got, err := words(line)
+		if !slices.Equal(got, want) || (want == nil) != (err != nil) {
+			t.Errorf("%s: %q, %v; want %q", line, got, err, want)
+		}
+	}
+}
+
+// Options are taken as getopt_long(3) takes them.
+func TestParseOptions(t *testing.T) {
+	for args, want := range map[string]string{
+		"-J x --wrap=y":         "job-name=x wrap=y",
+		"-Jx -t10":              "job-name=x time=10",
+		"--job-n x --parsable":  "job-name=x parsable=",
+		"--exclusive script -c": "exclusive= | script -c",
+		"--exclusive=user":      "exclusive=user",
+		"-HQ -- -x":             "hold= quiet= | -x",
+		"--no-re":               "no-requeue=",
+		"--mem 1":               "mem=1",
+		"--mem-per 1":           "bad", // two begin so
+		"--parsable=1":          "bad",
+		"--time":                "bad",
+		"-t":                    "bad",
+		"-%":                    "bad",
+		"--unknown":             "bad",
+	} {
+		list, rest, err := parseOptions(sbatchOptions, strings.Fields(args), true)
+		var got []string
+		for _, g := range list {
+			got = append(got, g.name+"="+g.value)
+		}
+		if len(rest) > 0 {
+			got = append(append(got, "|"), rest...)
+		}
+		text := strings.Join(got, " ")
+		if err != nil {
+			text = "bad"
+		}
+		if text != want {
+			t.Errorf("%s: %s, %v; want %s", args, text, err, want)
+		}
+	}
+}
+
+// The tables of options have no two of a name.
+func TestTables(t *testing.T) {
+	for name, table := range map[string][]option{"sbatch": sbatchOptions, "squeue": squeueOptions, "sacct": sacctOptions, "scancel": scancelOptions, "scontrol": scontrolOptions, "sinfo": sinfoOptions, "srun": srunOptions} {
+		seen := make(map[string]bool)
+		for _, o := range table {
+			if seen[o.name] || o.short != 0 && seen[string(o.short)] {
+				t.Errorf("%s: --%s or -%c stands twice", name, o.name, o.short)
+			}
+			seen[o.name] = true
+			if o.short != 0 {
+				seen[string(o.short)] = true
+			}
+		}
+	}
+	for _, v := range sbatchVariables {
+		if o, err := find(sbatchOptions, v[1]); err != nil || o.name != v[1] {
+			t.Errorf("%s stands for no option", v[0])
+		}
+	}
+}
+
+// The command line goes before the environment, and that before the script.
+func TestDirectives(t *testing.T) {
+	s, needs, err := parseSbatch([]string{"-J", "mine", "job.sh", "a"})
+	if err != nil || !needs || s.script != "job.sh" || !slices.Equal(s.args, []string{"a"}) {
+		t.Fatal(s, needs, err)
+	}
+	script := "#!/bin/sh\n\n#SBATCH -J script -p script -c 2\n# a comment\n#SBATCH --comment=kept\necho\n#SBATCH -c 9\n"
+	environ := map[string]string{"SBATCH_PARTITION": "environment", "SBATCH_JOB_NAME": "environment"}
+	if err := s.directives(environ, []byte(script)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.interpret(environ, "/work", 4, 1<<30, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/work/job.sh" {
+		t.Errorf("%+v", s.note)
+	}
+	if got := s.expand("%x-%j-%4A_%a-%%-%u-%q", 7, 5, new(2), "me"); got != "/work/mine-7-0005_2-%-me-%q" {
+		t.Error(got)
+	}
+	if err := s.directives(nil, []byte("#!/bin/sh\n#SBATCH --frob\n")); err == nil {
+		t.Error("a bad directive is not noticed")
+	}
+}
+
+func TestInterpreter(t *testing.T) {
+	for script, want := range map[string]struct {
+		argv  []string
+		shell bool
+	}{
+		"#!/bin/sh\n":                                  {[]string{"/bin/sh"}, true},
+		"#! /bin/bash -l\necho":                        {[]string{"/bin/bash", "-l"}, true},
+		"#!/usr/bin/env bash\n":                        {[]string{"/usr/bin/env", "bash"}, true},
+		"#!/usr/bin/env python3\n":                     {[]string{"/usr/bin/env", "python3"}, false},
+		"#!/usr/bin/awk -f\n":                          {[]string{"/usr/bin/awk", "-f"}, false},
+		"#!/bin/sh x\n":                                {[]string{"/bin/sh", "x"}, false},
+		"#!/bin/sh\n" + strings.Repeat("#", maxScript): {[]string{"/bin/sh"}, false},
+		"echo\n":          {},
+		"#!\n":            {},
+		"#!/bin/sh\r\n":   {},
+		"#!/bin/sh\n\x00": {},
+	} {
+		argv, shell, err := interpreter([]byte(script))
+		if !slices.Equal(argv, want.argv) && err == nil || shell != want.shell || (want.argv == nil) != (err != nil) {
+			t.Errorf("%.30q: %q %v %v", script, argv, shell, err)
+		}
+	}
+}
+
+func TestStep(t *testing.T) {
+	for name, want := range map[string]string{"nf-ALIGN_(sample_1)": "ALIGN", "nf-FLOW:CALL_(3)": "FLOW:CALL", "job_12": "job", "12": "12", "a,b": "a_b", "": "tasks"} {
+		if got := (&submission{note: note{Name: name}}).step(); got != want {
+			t.Errorf("%q: %q; want %q", name, got, want)
+		}
+	}
+	if got := (&submission{note: note{Name: "0-uuid", Comment: "rule_call_wildcards_A_1"}}).step(); got != "call" {
+		t.Error(got)
+	}
+}
+
+func TestParseDependency(t *testing.T) {
+	d, err := parseDependency("afterok:1:2_3,after:4+5,singleton")
+	want := []condition{{kind: "afterok", jobs: []string{"1", "2_3"}}, {kind: "after", jobs: []string{"4"}, wait: 5 * time.Minute}, {kind: "singleton"}}
+	if err != nil || d.any || !reflect.DeepEqual(d.conditions, want) {
+		t.Errorf("%+v %v", d, err)
+	}
+	if d, err = parseDependency("afterany:1?afterok:2"); err != nil || !d.any || len(d.conditions) != 2 {
+		t.Errorf("%+v %v", d, err)
+	}
+	for _, text := range []string{"", "x:1", "afterok:", "afterok:1?afterok:2,afterok:3", "afterok:1+2", "after:1+x"} {
+		if _, err := parseDependency(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	environ := map[string]string{"HOME": "/h", "PATH": "/p", "A": "1", "B": "2"}
+	for export, want := range map[string]map[string]string{
+		"ALL":       environ,
+		"ALL,A=x":   {"HOME": "/h", "PATH": "/p", "A": "x", "B": "2"},
+		"B,C=3":     {"HOME": "/h", "PATH": "/p", "B": "2", "C": "3"},
+		"NONE":      {"HOME": "/h", "PATH": "/usr/local/bin:/usr/bin:/bin"},
+		"PATH=/own": {"HOME": "/h", "PATH": "/own"},
+	} {
+		if got := (&submission{export: export}).environment(environ); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v", export, got)
+		}
+	}
+}
+
+func TestColumns(t *testing.T) {
+	list, err := parseColumns("<%.5i|%-3j%%%t>", titles)
+	if err == nil {
+		t.Fatalf("%v", list)
+	}
+	if list, err = parseColumns("<%.5i|%3j%%%t>", titles); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, c := range list {
+		c.write(&b, "123456"[:min(6, 2+int(c.letter)%2*4)])
+	}
+	if got := b.String(); got != "<12345|12 %12>" {
+		t.Errorf("%q", got)
+	}
+	if got := splitJobs("1,2_[3,4-5],,6 7"); !slices.Equal(got, []string{"1", "2_[3,4-5]", "6", "7"}) {
+		t.Errorf("%q", got)
+	}
+}

@@ -18,6 +18,9 @@
 //	          command begins
 //	submit    how long it takes to submit half a million tasks, the memory that this
 //	          needs, and how long premix task ls and why take while they run
+//	kubernetes  tasks through premix, and the same as one Job with a pod for each, on a
+//	          control plane of its own (package kubebox) with four nodes; only where it
+//	          is named and scripts/setup.sh kubernetes has built it
 //
 // Contenders alternate (A B A B), so that whatever else the machine does meets all of
 // them, and a figure is a median. CPU time is that of a contender with all that it

@@ -31,19 +31,20 @@ func main() {
 type options struct {
 	dir, premix, parts, wanted, counts string
 
-	reps, cores, sleeps, submitted, large int
+	reps, cores, sleeps, submitted, large, pods int
 }
 
 func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; kubernetes too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
 	flag.IntVar(&o.large, "large", 50000, "from this count on, slow contenders are left out and there are at most 3 repetitions")
 	flag.IntVar(&o.sleeps, "sleeps", 2000, "how often a tenth of a second is slept")
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
+	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1")
 	flag.IntVar(&o.cores, "cores", 2, "cores to use")
 	flag.Parse()
@@ -87,6 +88,10 @@ func benchMain() error {
 			}
 		case "sleep":
 			if err := b.measure(results, fmt.Sprintf("sleep/%d", o.sleeps), job{program: "sleep", path: "/bin/sleep", args: []string{"0.1"}, count: o.sleeps}, list, min(o.reps, 1)); err != nil {
+				return err
+			}
+		case "kubernetes":
+			if err := b.kubernetes(results); err != nil {
 				return err
 			}
 		case "submit":

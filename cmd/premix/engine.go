@@ -19,12 +19,15 @@ type engineFlags struct {
 
 func (e *engineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: local or kubernetes")
+	f.StringVar(&e.name, "engine", engineLocal, "what tasks run on: "+engines)
 	f.StringArrayVar(&e.options, "engine-opt", nil, "option of the engine, as KEY=VALUE; may be repeated")
 }
 
 // engineLocal is the engine that is not asked for.
 const engineLocal = "local"
+
+// engines are all there are.
+const engines = "local, kubernetes"
 
 // open makes the engine; nil for the local one. o gets what all engines have.
 func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
@@ -38,16 +41,21 @@ func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch e.name {
+	o.Settings.Options = rest
+	return newEngine(e.name, rest)
+}
+
+// newEngine makes an engine other than the local one.
+func newEngine(name string, options map[string]string) (pack.Engine, error) {
+	switch name {
 	case kubernetes.Name:
-		k, err := kubernetes.Parse(rest)
+		o, err := kubernetes.Parse(options)
 		if err != nil {
 			return nil, err
 		}
-		return kubernetes.New(*k)
-	default:
-		return nil, &usageError{fmt.Errorf("there is no engine %q", e.name), "it is local or kubernetes"}
+		return kubernetes.New(*o)
 	}
+	return nil, &usageError{fmt.Errorf("there is no engine %q", name), "it is one of " + engines}
 }
 
 // allocation takes over what the engine has given to this job.

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"premix/engine/queue"
 	"premix/internal/kubebox"
 )
 
@@ -164,6 +165,7 @@ func TestKubernetes(t *testing.T) {
 		c.apply(t, "job.yaml")
 	})
 	t.Run("tasks", func(t *testing.T) { c.testTasks(t) })
+	t.Run("why", func(t *testing.T) { c.testWhy(t) })
 	t.Run("interrupted", func(t *testing.T) { c.testInterrupted(t) })
 	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
 	t.Run("faults", func(t *testing.T) { c.testFaults(t) })
@@ -188,7 +190,7 @@ func (c *cluster) testTasks(t *testing.T) {
 		t.Errorf("there were %d pods", n)
 	}
 	for _, j := range c.jobs(t) {
-		if j.Annotations["premix/directory"] == s.path("out") && (j.Spec.TTLSecondsAfterFinished == nil || *j.Spec.CompletionMode != batchv1.IndexedCompletion) {
+		if s.owns(j) && (j.Spec.TTLSecondsAfterFinished == nil || *j.Spec.CompletionMode != batchv1.IndexedCompletion) {
 			t.Errorf("a Job is %+v", j.Spec)
 		}
 	}
@@ -196,6 +198,52 @@ func (c *cluster) testTasks(t *testing.T) {
 	if got := s.success(t, text.String(), args...); !strings.Contains(got, "nothing to do") {
 		t.Errorf("%s", got)
 	}
+}
+
+// why has the words of the scheduler, of the kubelet and of the Job controller.
+func (c *cluster) testWhy(t *testing.T) {
+	s := newTaskScene(t)
+	args := append([]string{"submit", "--out", "out", "-"}, c.options(s, c.template(t, s, "  nodeSelector: {disk: fast}\n"))...)
+	s.success(t, "true\n", args...)
+	var got string
+	if !comes(func() bool {
+		got = s.success(t, "", "why", "out", "1")
+		return strings.Contains(got, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector")
+	}) {
+		t.Error(got)
+	}
+	// Nobody dispatches now; another premix goes on with the Job, and cancels it.
+	args[0] = "run"
+	cmd, out := c.begin(t, s, "true\n", append(args, "--json")...)
+	if !comes(func() bool { return c.watched(t, s) }) {
+		t.Error("nothing is watched")
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {
+		t.Error("the Job is left")
+	}
+}
+
+// watched tells whether a premix dispatches the tasks of a scene.
+func (c *cluster) watched(t *testing.T, s *taskScene) bool {
+	t.Helper()
+	q, err := queue.Open(s.path("out"), "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	return q.HasWorker()
+}
+
+// owns tells whether a Job is for tasks of a scene.
+func (s *taskScene) owns(j batchv1.Job) bool {
+	return j.Annotations["premix/directory"] == s.path("out")
 }
 
 // Ctrl-C removes the Jobs, and the same command goes on.
@@ -212,8 +260,7 @@ func (c *cluster) testInterrupted(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
 		t.Errorf("%v\n%s", err, out)
 	}
-	mine := func(j batchv1.Job) bool { return j.Annotations["premix/directory"] == s.path("out") }
-	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), mine) }) {
+	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {
 		t.Error("a Job is left")
 	}
 	s.write(t, "go", "")

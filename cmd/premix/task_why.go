@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"premix/engine/pack"
 	"premix/engine/queue"
 )
 
@@ -28,6 +31,9 @@ func (a *app) taskWhy() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := explainPlace(q, x); err != nil {
+				return err
+			}
 			if a.json {
 				return a.printJSON(x)
 			}
@@ -45,6 +51,23 @@ func (a *app) taskWhy() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// explainPlace says of a task that was given to a job of an engine what that waits for.
+func explainPlace(q *queue.Queue, x *queue.Explanation) error {
+	if q.State(x.Task) != queue.Waiting {
+		return nil
+	}
+	p, err := pack.Where(q.Dir, x.Task)
+	if p == nil || err != nil {
+		return err
+	}
+	// An engine that cannot be had here does not hide what the ledger says.
+	eng, _ := newEngine(p.Engine, p.Options)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	x.Why = p.Say(ctx, eng)
+	return nil
 }
 
 // taskNumber reads the number of a task.

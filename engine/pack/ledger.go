@@ -50,6 +50,8 @@ type Entry struct {
 type Settings struct {
 	Target   float64 `json:"target"` // budget of a worker; 0: none
 	FailFast bool    `json:"fail_fast,omitempty"`
+	// Options of the engine, so that others can ask it.
+	Options map[string]string `json:"options,omitempty"`
 	// Of a run with a recipe, as in local.Options.
 	Start   string  `json:"start,omitempty"`
 	Retries int     `json:"retries,omitempty"`

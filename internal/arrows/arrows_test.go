@@ -41,7 +41,9 @@ var rooms = map[string]room{
 		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
 	},
 	"bench/tasks": {
-		imports: []string{"internal/figures"},
+		imports: []string{"internal/figures", "internal/kubebox"},
+		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},
+	},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/store": {

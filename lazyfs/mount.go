@@ -47,10 +47,12 @@ func (b *Backend) Type() string { return "backend" }
 
 func (b *Backend) String() string { return string(*b) }
 
-// The kernel reads ahead as far, in KiB. A chunk has a mean of 256 KiB, and image
-// files are read in rows of them.
+// The kernel reads ahead as far, in KiB, which is also how much it reads around a page
+// of a program that is missing. That is the mean of a chunk: what lies beyond is a matter
+// of the image behind, which knows files and sees who reads in order. With 1024 starts
+// of programs fetched a sixth more and were no sooner.
 const (
-	readAhead         = 1024
+	readAhead         = 256
 	readAheadProfiled = 16 // what was recorded, and not more, is being fetched
 	readAheadRecord   = 16 // what is recorded should be what was asked for
 )

@@ -191,6 +191,10 @@ var rooms = map[string]room{
 		imports: []string{"blast/fasta", "store", "store/tree"},
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
+	"blast/service": {
+		imports: []string{"blast/database", "blast/fasta", "record"},
+		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
+	},
 	"blast/fasta": {
 		modules: []string{"github.com/klauspost/compress"},
 	},

@@ -1,0 +1,306 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/record"
+)
+
+// event is a line of the journal.
+type event struct {
+	What   string    `json:"event"` // accepted, ready, failed or gone
+	Job    *job      `json:"job,omitempty"`
+	Text   string    `json:"text,omitempty"` // queries of an accepted job, where they are short
+	ID     string    `json:"id,omitempty"`
+	Format string    `json:"format,omitempty"`
+	Place  *place    `json:"place,omitempty"`   // of a result
+	Stored *place    `json:"queries,omitempty"` // of the job's queries
+	Error  string    `json:"error,omitempty"`
+	Time   time.Time `json:"time"`
+}
+
+// longText is the length of queries from which they get a file of their own: lines of
+// a table are at most record.MaxLine long, and escapes take room.
+const longText = 128 << 10
+
+// journalTable is the name of the table, in its header.
+const journalTable = "blast job"
+
+func (s *Service) path(parts ...string) string {
+	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
+}
+
+// accept makes a job durable.
+func (s *Service) accept(j *job) error {
+	e := event{What: "accepted", Job: j, Time: j.Created}
+	if len(j.text) < longText {
+		e.Text = string(j.text)
+	} else if err := writeDurably(s.path("queries", j.ID), j.text); err != nil {
+		return err
+	}
+	return s.write(e)
+}
+
+// write makes an event durable. Under journalMu, shared.
+func (s *Service) write(e event) error {
+	if err := s.journal.Commit(e); err != nil {
+		return err
+	}
+	s.lines.Add(1)
+	return nil
+}
+
+func writeDurably(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return record.SyncDir(filepath.Dir(path))
+}
+
+// restore reads the journal of an earlier service.
+func (s *Service) restore() error {
+	for _, dir := range []string{"", "queries", "results"} {
+		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
+			return err
+		}
+	}
+	lock, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return &BusyError{s.o.Dir}
+	}
+	s.lock = lock
+	now := time.Now()
+	_, _, err = record.Read(s.path("journal.jsonl"), func(e *event) error {
+		s.apply(e)
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, j := range s.jobs {
+		if s.expired(j, now) {
+			s.forget(j)
+			continue
+		}
+		if j.first() == nil {
+			// Whoever was told of it waits.
+			if j.text == nil {
+				if j.text, err = os.ReadFile(s.path("queries", j.ID)); err != nil {
+					s.o.Log.Error("the queries of a job are lost", "job", j.ID, "error", err)
+					s.apply(&event{What: "failed", ID: j.ID, Format: j.Format, Error: "the queries were lost", Time: now})
+					continue
+				}
+			}
+			s.enqueue(j, j.Format, j.Created)
+		} else {
+			j.text = nil
+		}
+	}
+	if err := s.rewrite(); err != nil {
+		return err
+	}
+	return s.sweepFiles()
+}
+
+// apply takes an event of the journal in.
+func (s *Service) apply(e *event) {
+	if e.What == "accepted" && e.Job != nil {
+		j := e.Job
+		if j.results = map[string]*result{}; e.Text != "" {
+			j.text = []byte(e.Text)
+		}
+		s.jobs[j.ID] = j
+		return
+	}
+	j := s.jobs[e.ID]
+	if j == nil {
+		return // it has gone
+	}
+	r := &result{done: make(chan struct{}), queued: e.Time}
+	close(r.done)
+	switch {
+	case e.What == "ready" && e.Place != nil && e.Stored != nil:
+		r.state, r.place, j.stored = ready, *e.Place, *e.Stored
+		s.uses(j.stored.File, j)
+		s.uses(r.place.File, j)
+	case e.What == "failed":
+		r.state, r.err = failed, e.Error
+		if e.Stored != nil {
+			j.stored = *e.Stored
+			s.uses(j.stored.File, j)
+		}
+	case e.What == "gone":
+		s.forget(j)
+		return
+	default:
+		return
+	}
+	j.results[e.Format] = r
+	if j.ended.IsZero() {
+		j.ended = e.Time
+	}
+}
+
+// uses notes that a job has something in a file of results. Under mu, or before the
+// service begins.
+func (s *Service) uses(file string, j *job) {
+	if s.files[file] == nil {
+		s.files[file] = map[*job]bool{}
+	}
+	s.files[file][j] = true
+	if n, err := strconv.ParseInt(file, 10, 64); err == nil {
+		s.scan = max(s.scan, n)
+	}
+}
+
+// forget forgets a job, and removes the files that nobody else uses. Under mu, or
+// before the service begins.
+func (s *Service) forget(j *job) {
+	delete(s.jobs, j.ID)
+	s.queue.drop(j)
+	for file, users := range s.files {
+		if users[j] {
+			if delete(users, j); len(users) == 0 {
+				delete(s.files, file)
+				s.remove("results", file)
+			}
+		}
+	}
+	s.remove("queries", j.ID)
+}
+
+// remove removes a file; what cannot be removed now is at the next start.
+func (s *Service) remove(dir, name string) { _ = os.Remove(s.path(dir, name)) }
+
+// sweepFiles removes files that nothing speaks of.
+func (s *Service) sweepFiles() error {
+	for dir, known := range map[string]func(string) bool{
+		"results": func(name string) bool { return s.files[name] != nil },
+		"queries": func(name string) bool { return s.jobs[name] != nil },
+	} {
+		entries, err := os.ReadDir(s.path(dir))
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !known(e.Name()) {
+				if err := os.Remove(s.path(dir, e.Name())); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// rewrite writes the journal anew, of what there is. Under journalMu, exclusive, or
+// before the service begins.
+func (s *Service) rewrite() error {
+	fresh := s.path("journal.new")
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	host, _ := os.Hostname() // for people to read
+	w, err := record.Create(fresh, record.Header{Table: journalTable, Premix: s.o.Version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	var lines []byte
+	n := int64(0)
+	s.mu.Lock()
+	for _, j := range s.jobs {
+		for _, e := range j.events() {
+			line, err := marshalLine(e)
+			if err != nil {
+				s.mu.Unlock()
+				return errors.Join(err, w.Close())
+			}
+			lines = append(lines, line...)
+			n++
+		}
+	}
+	s.mu.Unlock()
+	if len(lines) > 0 {
+		if _, err := w.Append(lines); err != nil {
+			return errors.Join(err, w.Close())
+		}
+	}
+	if err := os.Rename(fresh, s.path("journal.jsonl")); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if err := record.SyncDir(s.o.Dir); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if s.journal != nil {
+		// What it held is in the new one. Its error is of no interest any more.
+		_ = s.journal.Close()
+	}
+	s.journal = w
+	s.lines.Store(n)
+	s.alive = n
+	return nil
+}
+
+// events are those that make a job what it is.
+func (j *job) events() []event {
+	accepted := event{What: "accepted", Job: j, Time: j.Created}
+	if len(j.text) < longText && j.first().state != ready {
+		accepted.Text = string(j.text)
+	}
+	list := []event{accepted}
+	for format, r := range j.results {
+		e := event{ID: j.ID, Format: format, Time: j.ended}
+		if j.stored.File != "" {
+			e.Stored = &j.stored
+		}
+		switch r.state {
+		case ready:
+			e.What, e.Place = "ready", &r.place
+		case failed:
+			e.What, e.Error = "failed", r.err
+		default:
+			continue
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// BusyError tells that another service has the directory.
+type BusyError struct{ Dir string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("another service keeps its jobs in %s", e.Dir)
+}
+
+// Hint names the way out.
+func (e *BusyError) Hint() string { return "name another directory with --dir" }
+
+// expired tells whether a job's time is over.
+func (s *Service) expired(j *job, now time.Time) bool {
+	return !j.ended.IsZero() && now.Sub(j.ended) > s.o.Keep
+}
+
+// cleanName tells whether a name of a file of results is one.
+func cleanName(name string) bool { return name != "" && strings.Trim(name, "0123456789") == "" }

@@ -1,0 +1,145 @@
+package service
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"premix/blast/fasta"
+)
+
+// Forms of the values of options.
+var (
+	whole    = regexp.MustCompile(`^-?[0-9]{1,15}$`)
+	number   = regexp.MustCompile(`^-?[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?$|^-?\.[0-9]{1,30}$`)
+	word     = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
+	truth    = regexp.MustCompile(`^(true|false)$`)
+	masking  = regexp.MustCompile(`^(yes|no|[0-9.]+ [0-9.]+ [0-9.]+)$`)
+	extent   = regexp.MustCompile(`^[0-9]{1,12}-[0-9]{1,12}$`)
+	taxonomy = regexp.MustCompile(`^[0-9]{1,10}(,[0-9]{1,10}){0,99}$`)
+	flag     = regexp.MustCompile(`^(|true)$`) // an option without a value
+)
+
+// allowed are the options of BLAST+ that a user may give, with the form of their values.
+// Those that name files, set how much of the machine is used or choose the output are
+// not among them.
+var allowed = map[string]*regexp.Regexp{
+	"evalue": number, "word_size": whole, "gapopen": whole, "gapextend": whole, "reward": whole, "penalty": whole,
+	"matrix": word, "threshold": number, "comp_based_stats": word, "task": word, "strand": word,
+	"seg": masking, "dust": masking, "soft_masking": truth, "lcase_masking": flag,
+	"perc_identity": number, "qcov_hsp_perc": number, "max_hsps": whole, "max_target_seqs": whole,
+	"culling_limit": whole, "best_hit_overhang": number, "best_hit_score_edge": number, "subject_besthit": flag,
+	"query_loc": extent, "query_gencode": whole, "db_gencode": whole, "taxids": taxonomy, "negative_taxids": taxonomy,
+	"db_soft_mask": word, "db_hard_mask": word, "searchsp": whole, "dbsize": whole, "window_size": whole,
+	"xdrop_ungap": number, "xdrop_gap": number, "xdrop_gap_final": number, "ungapped": flag, "use_sw_tback": flag,
+	"template_type": word, "template_length": whole, "no_greedy": flag, "min_raw_gapped_score": whole, "off_diagonal_range": whole,
+	"max_intron_length": whole, "sum_stats": truth,
+}
+
+// programs are those that search, with what their queries are made of.
+var programs = map[string]fasta.Alphabet{
+	"blastn": fasta.Nucleotides, "megablast": fasta.Nucleotides, "blastx": fasta.Nucleotides, "tblastx": fasta.Nucleotides,
+	"blastp": fasta.AminoAcids, "tblastn": fasta.AminoAcids,
+}
+
+// overAminoAcids tells whether a program searches protein databases.
+func overAminoAcids(program string) bool { return program == "blastp" || program == "blastx" }
+
+// arguments makes of a user's options the arguments of BLAST+, in an order that
+// depends on nothing but the options.
+func arguments(options map[string]string) ([]string, error) {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		value := strings.TrimSpace(options[name])
+		form := allowed[name]
+		switch {
+		case form == nil:
+			return nil, refused(400, "option", "there is no option %q", name)
+		case form == flag && value == "false":
+			continue
+		case !form.MatchString(value):
+			return nil, refused(400, "option", "%q is no value for the option %s", value, name)
+		}
+		args = append(args, "-"+name)
+		if form != flag {
+			args = append(args, value)
+		}
+	}
+	return args, nil
+}
+
+// Format is how a result is printed.
+type format struct {
+	outfmt  string // what -outfmt says
+	html    bool
+	content string // type of the content
+}
+
+// formats are known by NCBI's names and by shorter ones, in lower case.
+var formats = map[string]format{
+	"xml":     {outfmt: "5", content: "application/xml"},
+	"xml2_s":  {outfmt: "16", content: "application/xml"},
+	"text":    {outfmt: "0", content: "text/plain; charset=utf-8"},
+	"html":    {outfmt: "0", html: true, content: "text/html; charset=utf-8"},
+	"tabular": {outfmt: "6", content: "text/plain; charset=utf-8"},
+	"table":   {outfmt: "7", content: "text/plain; charset=utf-8"},
+	"csv":     {outfmt: "10", content: "text/csv; charset=utf-8"},
+	"json":    {outfmt: "15", content: "application/json"},
+	"json2_s": {outfmt: "15", content: "application/json"},
+	"sam":     {outfmt: "17", content: "text/plain; charset=utf-8"},
+	"archive": {outfmt: "11", content: "text/plain; charset=utf-8"},
+}
+
+var columnsForm = regexp.MustCompile(`^[a-z]+( [a-z]+){0,49}$`)
+
+// formatOf finds a format by its name. Columns are those of tables, "" for the usual
+// ones.
+func formatOf(name, columns string) (canonical string, f format, err error) {
+	name = strings.ToLower(name)
+	switch name { // NCBI's other names
+	case "json2":
+		name = "json2_s"
+	case "xml2":
+		name = "xml2_s"
+	case "asn.1":
+		name = "archive"
+	}
+	f, ok := formats[name]
+	if !ok {
+		return "", f, refused(400, "format", "there is no format %q", name)
+	}
+	if name == "json2_s" {
+		name = "json"
+	}
+	if columns == "" {
+		return name, f, nil
+	}
+	if f.outfmt != "6" && f.outfmt != "7" && f.outfmt != "10" || !columnsForm.MatchString(columns) {
+		return "", f, refused(400, "format", "the columns %q cannot be had in the format %s", columns, name)
+	}
+	f.outfmt += " " + columns
+	return name + " " + columns, f, nil
+}
+
+// formatNamed is the format with a canonical name.
+func formatNamed(canonical string) (format, error) {
+	name, columns, _ := strings.Cut(canonical, " ")
+	_, f, err := formatOf(name, columns)
+	return f, err
+}
+
+// Refusal is why a request is not answered as its sender wished.
+type Refusal struct {
+	Status  int    // of HTTP
+	Reason  string // a word, for programs and metrics
+	Message string
+	After   int // seconds after which to try again; 0: it is of no use
+}
+
+func (r *Refusal) Error() string { return r.Message }
+
+func refused(status int, reason, text string, args ...any) error {
+	return &Refusal{Status: status, Reason: reason, Message: fmt.Sprintf(text, args...)}
+}

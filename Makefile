@@ -87,6 +87,12 @@ bench-tasks: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-tasks ./bench/tasks
 	bin/bench-tasks $(BENCH_ARGS)
 
+.PHONY: bench-transfer
+bench-transfer: setup-bench build
+	@scripts/setup.sh test transfer
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-transfer ./bench/transfer
+	bin/bench-transfer $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

@@ -50,6 +50,10 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"bench/transfer": {
+		imports: []string{"transfer", "internal/figures", "internal/netrelay", "internal/workbench"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"bench/travel": {
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},

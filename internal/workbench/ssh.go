@@ -24,7 +24,20 @@ type SSH struct {
 	Identity   string // private key that is let in
 	KnownHosts string
 
-	cmd *exec.Cmd
+	here, there string // files of hosts(5) for the two hosts
+	cmd         *exec.Cmd
+}
+
+// Command is one for the other host of the link, the first, where both hosts have
+// names: no name server can be reached from there, and some programs insist on a name
+// for each address.
+func (s *SSH) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return named(ctx, s.here, name, args...)
+}
+
+func named(ctx context.Context, hosts, name string, args ...string) *exec.Cmd {
+	script := `mount --bind "$0" /etc/hosts && exec "$@"`
+	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, hosts, name}, args...)...)
 }
 
 // sshPort is free: the host is of this link alone.
@@ -34,6 +47,12 @@ const sshPort = 22
 // in as the user that runs this program, who must be root.
 func StartSSH(ctx context.Context, dir string, h *netrelay.Host) (*SSH, error) {
 	s := &SSH{Host: h.Addr.String(), Port: sshPort, Identity: filepath.Join(dir, "identity"), KnownHosts: filepath.Join(dir, "known_hosts")}
+	s.here, s.there = filepath.Join(dir, "hosts.here"), filepath.Join(dir, "hosts.there")
+	machine, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	const names = "127.0.0.1 localhost\n10.99.0.1 here.link %s\n10.99.0.2 there.link %s\n"
 	hostKey := filepath.Join(dir, "host_key")
 	for _, key := range []string{s.Identity, hostKey} {
 		if err := Run(nil, Command(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)); err != nil {
@@ -59,6 +78,7 @@ PrintMotd no
 Subsystem sftp internal-sftp
 `, s.Host, s.Port, hostKey, s.Identity)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o644),
+		os.WriteFile(s.here, fmt.Appendf(nil, names, machine, ""), 0o644), os.WriteFile(s.there, fmt.Appendf(nil, names, "", machine), 0o644),
 		os.WriteFile(s.KnownHosts, []byte(s.Host+" "+string(public)), 0o644), os.MkdirAll("/run/sshd", 0o755)); err != nil {
 		return nil, err
 	}
@@ -68,7 +88,8 @@ Subsystem sftp internal-sftp
 	}
 	defer log.Close()
 	// sshd executes itself again for each connection, and wants its whole path.
-	s.cmd = exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+	// It is to outlive ctx: Stop ends it.
+	s.cmd = named(context.WithoutCancel(ctx), s.there, "/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
 	s.cmd.Stderr = log
 	if err := h.Start(s.cmd); err != nil {
 		return nil, err

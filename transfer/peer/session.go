@@ -233,7 +233,7 @@ func (v *Server) Alive(ctx context.Context) (bool, string, error) {
 // CPU is the time, in seconds, that the server and its children have taken so far.
 func (v *Server) CPU(ctx context.Context) (float64, error) {
 	// All processes of its session; their ended children are in their own count.
-	text, err := v.s.Run(ctx, fmt.Sprintf(`getconf CLK_TCK; for d in /proc/[0-9]*; do cat "$d/stat" 2>/dev/null; done | sed 's/.*) //' | awk '$4 == %d { t += $12 + $13 + $14 + $15 } END { print t + 0 }'`, v.pid))
+	text, err := v.s.Run(ctx, fmt.Sprintf(`getconf CLK_TCK; cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | awk '$4 == %d { t += $12 + $13 + $14 + $15 } END { print t + 0 }'`, v.pid))
 	if err != nil {
 		return 0, err
 	}

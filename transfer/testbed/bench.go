@@ -199,7 +199,7 @@ func (b *Bench) directories(ctx context.Context) (err error) {
 	}
 	q := link.Quote(b.l.PeerDirectory)
 	// Servers that give up their rights must be able to read what they serve.
-	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 $d && mkdir $d/data $d/temp && chmod 700 $d/temp && echo $d")
+	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 $d && mkdir $d/data $d/temp && chmod 711 $d/temp && echo $d")
 	if err != nil {
 		return &SetupError{"the directory at the peer can't be written", "give another peer_directory:", err}
 	}

@@ -44,8 +44,6 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/kubebox"},
 		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},
 	},
-		modules: []string{"golang.org/x/sys"},
-	},
 	"bench/store": {
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},

@@ -89,7 +89,7 @@ type writer struct {
 func newWriter(path string) (*writer, error) {
 	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
-		return nil, err
+		return nil, &WriteError{path, err}
 	}
 	return &writer{f: f, path: path, w: parquet.NewGenericWriter[Entry](f,
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
@@ -97,25 +97,39 @@ func newWriter(path string) (*writer, error) {
 		parquet.DataPageStatistics(false))}, nil
 }
 
-// close gives the file its name if the scan is whole, or removes it.
-func (w *writer) close(whole error) (err error) {
-	if whole == nil {
-		if whole = w.w.Close(); whole == nil {
-			whole = w.f.Sync()
-		}
+// close gives the file its name if the scan went well, or removes it, and returns err
+// or else why the file could not be finished.
+func (w *writer) close(err error) error {
+	if err != nil {
+		return errors.Join(err, w.f.Close(), os.Remove(w.f.Name()))
 	}
-	if cerr := w.f.Close(); whole == nil {
-		whole = cerr
+	if err = w.w.Close(); err == nil {
+		err = w.f.Sync()
 	}
-	if whole == nil {
-		whole = os.Rename(w.f.Name(), w.path)
+	if cerr := w.f.Close(); err == nil {
+		err = cerr
 	}
-	if whole != nil {
-		if rerr := os.Remove(w.f.Name()); rerr != nil {
-			return errors.Join(whole, rerr)
-		}
+	if err == nil {
+		err = os.Rename(w.f.Name(), w.path)
 	}
-	return whole
+	if err != nil {
+		return &WriteError{w.path, errors.Join(err, os.Remove(w.f.Name()))}
+	}
+	return nil
+}
+
+// WriteError tells that a table could not be written.
+type WriteError struct {
+	Path string
+	Err  error
+}
+
+func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", e.Path, e.Err) }
+func (e *WriteError) Unwrap() error { return e.Err }
+
+// Hint is the way out.
+func (e *WriteError) Hint() string {
+	return "name a file in a directory that you may write, on a disk with room for it"
 }
 
 // row is an entry as a worker keeps it until its row group is written.
@@ -183,15 +197,18 @@ func (g *group) flush() error {
 		}
 	}
 	errs = append(errs, g.rg.Flush())
-	if err := errors.Join(errs...); err != nil {
-		return err
+	err := errors.Join(errs...)
+	if err == nil {
+		g.w.mu.Lock()
+		_, err = g.rg.Commit()
+		g.w.mu.Unlock()
 	}
-	g.w.mu.Lock()
-	_, err := g.rg.Commit()
-	g.w.mu.Unlock()
+	if err != nil {
+		return &WriteError{g.w.path, err}
+	}
 	g.rows, g.names = g.rows[:0], g.names[:0]
 	clear(g.wrong)
-	return err
+	return nil
 }
 
 // Table is a scan that is read.
@@ -206,7 +223,7 @@ type Table struct {
 	file *parquet.File
 }
 
-// TableError tells that a file is not a scan, or not one that can be read.
+// TableError tells that a file cannot be read as a scan.
 type TableError struct {
 	Path   string
 	Reason string
@@ -227,12 +244,11 @@ func (e *TableError) Hint() string {
 	return "premix files scan DIR -o " + e.Path + " makes one"
 }
 
-// OpenTable opens a scan, which the caller closes. The error is a [TableError] if the
-// file is there and is no scan.
+// OpenTable opens a scan, which the caller closes. The error is a [TableError].
 func OpenTable(path string) (_ *Table, err error) {
 	t := &Table{Path: path}
 	if t.f, err = os.Open(path); err != nil {
-		return nil, err
+		return nil, &TableError{path, "cannot be opened", err}
 	}
 	defer func() {
 		if err != nil {
@@ -241,7 +257,7 @@ func OpenTable(path string) (_ *Table, err error) {
 	}()
 	st, err := t.f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, &TableError{path, "cannot be opened", err}
 	}
 	if t.file, err = parquet.OpenFile(t.f, st.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err != nil {
 		return nil, &TableError{path, "is no Parquet file", err}

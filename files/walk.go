@@ -84,11 +84,11 @@ const (
 // Scan walks the roots and writes the table, which appears whole or not at all. It
 // fails if a root cannot be read, if the table cannot be written, or with the context;
 // what cannot be read below is in the table and in the summary.
-func Scan(ctx context.Context, o Options) (_ *Summary, err error) {
+func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	begun := time.Now()
 	s := &scan{ctx: ctx, o: o}
 	s.idle.L = &s.mu
-	sum := &Summary{Table: o.Table}
+	sum = &Summary{Table: o.Table}
 	if o.Workers == 0 {
 		s.o.Workers = DefaultWorkers()
 	}
@@ -107,11 +107,7 @@ func Scan(ctx context.Context, o Options) (_ *Summary, err error) {
 	if s.w, err = newWriter(o.Table); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if cerr := s.w.close(err); err == nil {
-			err = cerr
-		}
-	}()
+	defer func() { err = s.w.close(err) }()
 	for i, root := range sum.Roots {
 		if err := s.root(o.Roots[i], root); err != nil {
 			return nil, err

@@ -18,6 +18,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/files"
 	"premix/hotstart"
 	"premix/image"
 	"premix/image/snapshotter"
@@ -101,7 +102,7 @@ memory are prepared once; each sample then starts from there.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.filesCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 
@@ -259,6 +260,10 @@ func exitCode(err error) int {
 		lost        *watch.StateError
 		status      *commandStatus
 		snapshots   *snapshotter.Error
+		table       *files.TableError
+		root        *files.RootError
+		unwritten   *files.WriteError
+		unread      *unreadFiles
 		sequences   fasta.Problems
 		blast       *database.Error
 	)
@@ -284,15 +289,15 @@ func exitCode(err error) int {
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
 	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &sequences), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
-		errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
+		errors.As(err, &table), errors.As(err, &root), errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
 		return exitTrust
 	case errors.As(err, &unavailable), errors.As(err, &refusedJobs):
 		return exitUnavailable
-	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy), errors.As(err, &given):
+	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy), errors.As(err, &given), errors.As(err, &unwritten):
 		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &stopped), errors.As(err, &full), errors.As(err, &lostJobs), errors.As(err, &closed), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
+	case errors.As(err, &failed), errors.As(err, &unread), errors.As(err, &stopped), errors.As(err, &full), errors.As(err, &lostJobs), errors.As(err, &closed), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
 		return exitFailed
 	case errors.As(err, &silent), object.IsCorrupt(err), tree.IsInvalid(err):
 		return exitOrigin

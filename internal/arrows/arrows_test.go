@@ -28,8 +28,11 @@ type room struct {
 // The layers, from the command line down. Tests of a room are held to the same
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
+	"files": {
+		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
+	},
 	"cmd/premix": {
-		imports: []string{"blast/database", "blast/fasta", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
+		imports: []string{"files", "blast/database", "blast/fasta", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {

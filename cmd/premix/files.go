@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/files"
+)
+
+func (a *app) filesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "files",
+		Short: "Tell what lies in directories of millions of files",
+		Long: `Scan directories into a table, one row a file, and see what takes the space.
+
+  premix files scan /project -o scan.parquet
+  premix files report scan.parquet
+  premix files diff last-week.parquet scan.parquet
+
+The table is Parquet: DuckDB, pandas and R read it too.`,
+		Args: arguments("a command, as listed by premix files --help,"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return &usageError{fmt.Errorf("there is no command %q", "files "+args[0]), cmd.CommandPath() + " --help lists them"}
+		},
+	}
+	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff())
+	return cmd
+}
+
+// unreadFiles tells that a table is written, and that something is missing in it.
+type unreadFiles struct{ sum *files.Summary }
+
+func (e *unreadFiles) Error() string {
+	return fmt.Sprintf("%d of %d entries could not be read; their rows in %s say why", e.sum.Unread, e.sum.Entries, e.sum.Table)
+}
+
+func (e *unreadFiles) Hint() string { return "scan as a user who may read everything, such as root" }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/files"
+)
+
+func (a *app) filesReport() *cobra.Command {
+	var top countFlag = 10
+	cmd := &cobra.Command{
+		Use:   "report TABLE",
+		Short: "Tell what a scan found",
+		Long: `Sum a scan up: deciles of size, how much of what size and what age there is, whose it
+is, and which directories hold one file or thousands. Of a file with several names one
+counts.`,
+		Args: arguments("TABLE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			t, err := files.OpenTable(args[0])
+			if err != nil {
+				return err
+			}
+			defer t.Close()
+			u, err := t.Usage(int(top))
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(u)
+			}
+			return a.printUsage(u)
+		},
+	}
+	cmd.Flags().Var(&top, "top", "rows of tables that have no natural end")
+	return cmd
+}
+
+func (a *app) printUsage(u *files.Usage) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	part := func(n, of int64) string {
+		if of == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(of))
+	}
+	amount := func(c *files.Amount) {
+		fmt.Fprintf(w, "\t%d\t%s\t%s\t%s\t%s\t\n", c.Count, part(c.Count, u.Files.Count), size(c.Bytes), part(c.Bytes, u.Files.Bytes), size(c.Allocated))
+	}
+	const columns = "\tFILES\t\tBYTES\t\tON DISK\t\n"
+	fmt.Fprintf(w, "%d files of %s on %s; half are no larger than %s, %d (%s) are empty; %d further names\n",
+		u.Files.Count, size(u.Files.Bytes), u.Begun.Local().Format(time.DateTime), size(u.Median), u.Files.Zero, part(u.Files.Zero, u.Files.Count), u.Linked)
+	if u.Unread > 0 {
+		fmt.Fprintf(w, "%d entries could not be read\n", u.Unread)
+	}
+	fmt.Fprintf(w, "\nDECILE\tUP TO\tBYTES\t\t\n")
+	for _, d := range u.Deciles {
+		fmt.Fprintf(w, "%d %%\t%s\t%s\t%s\t\n", d.Percent, size(d.Size), size(d.Bytes), part(d.Bytes, u.Files.Bytes))
+	}
+	for _, t := range []struct {
+		name string
+		list []files.Class
+	}{{"SIZE", u.Sizes}, {"MODIFIED WITHIN", u.Modified}, {"READ WITHIN", u.Accessed}, {"SUFFIX", u.Suffixes}} {
+		fmt.Fprintf(w, "\n%s%s", t.name, columns)
+		for _, c := range t.list {
+			if c.Count == 0 {
+				continue
+			}
+			name := c.Name
+			if name == "" {
+				name = "none"
+			}
+			fmt.Fprint(w, shown(name))
+			amount(&c.Amount)
+		}
+	}
+	fmt.Fprintf(w, "\nOWNER%s", columns)
+	for _, o := range u.Owners {
+		fmt.Fprint(w, o.Name)
+		amount(&o.Amount)
+	}
+	d := u.Directories
+	fmt.Fprintf(w, "\n%d directories: %d (%s) with one entry, %d empty, %d with over %d\n\nENTRIES\t\n", d.Count, d.One, part(d.One, d.Count), d.Empty, d.Large, files.LargeDirectory)
+	for _, l := range d.Largest {
+		fmt.Fprintf(w, "%d\t  %s\n", l.Entries, shown(l.Path))
+	}
+	return w.Flush()
+}

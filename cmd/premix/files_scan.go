@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/files"
+)
+
+func (a *app) filesScan() *cobra.Command {
+	var (
+		o       files.Options
+		workers countFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "scan DIR... -o TABLE",
+		Short: "Scan directories into a table",
+		Long: `Walk through directories, many at a time, and write one row an entry into a Parquet
+file, which appears whole or not at all. Symbolic links are not followed. What cannot
+be read has a row that says why, and the exit code is then 1.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{errors.New("DIR is missing"), "usage: " + cmd.UseLine()}
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if o.Table == "" {
+				return &usageError{errors.New("-o is missing"), "say where the table goes: -o scan.parquet"}
+			}
+			ctx, done := storeContext()
+			defer done()
+			var seen atomic.Pointer[files.Counts]
+			seen.Store(&files.Counts{})
+			o.Roots, o.Workers = args, int(workers)
+			o.Progress = func(c files.Counts) { seen.Store(&c) }
+			stop := a.bar(func() string {
+				c := seen.Load()
+				return fmt.Sprintf("%d entries, %s in files", c.Entries, size(c.Bytes))
+			})
+			sum, err := files.Scan(ctx, o)
+			stop()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(sum)
+			} else {
+				err = a.printScan(sum)
+			}
+			if err == nil && sum.Unread > 0 {
+				err = &unreadFiles{sum}
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.Table, "output", "o", "", "file of the table")
+	f.Var(&workers, "workers", "directories that are read at a time (default: twice the cores, at least 4)")
+	f.BoolVar(&o.OneFS, "one-file-system", false, "don't enter other file systems")
+	return cmd
+}
+
+func (a *app) printScan(sum *files.Summary) error {
+	for _, p := range sum.Problems {
+		fmt.Fprintf(a.stderr, "note: %s\n", shown(p))
+	}
+	if more := sum.Unread - int64(len(sum.Problems)); more > 0 {
+		fmt.Fprintf(a.stderr, "note: and %d more\n", more)
+	}
+	rate := float64(sum.Entries) / max(sum.Took.Seconds(), 1e-9)
+	_, err := fmt.Fprintf(a.stdout, "%d files and %d directories, %s in files, in %s (%.0f entries a second): %s\n",
+		sum.Files, sum.Directories, size(sum.Bytes), sum.Took.Round(10*time.Millisecond), rate, sum.Table)
+	if err == nil && sum.Vanished > 0 {
+		_, err = fmt.Fprintf(a.stdout, "%d entries vanished meanwhile\n", sum.Vanished)
+	}
+	return err
+}

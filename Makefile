@@ -44,12 +44,15 @@ soak: setup-test build
 	$(MAKE) conformance
 
 # containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
-# tests; and Kubernetes' own types, and a real API server, on what is in dist.
+# tests; Kubernetes' own types, and a real API server, on what is in dist; and the
+# engine kubernetes on a real control plane, which `make test` does too if it is built.
 .PHONY: conformance
 conformance: go
 	@scripts/setup.sh kubernetes
 	cd image/snapshotter/conformance && $(GO) test -count=1 . && $(GO) test -count=1 -modfile=go-1.6.mod .
 	cd dist/containerd && $(GO) test -count=1 .
+	$(GO) test -count=1 ./internal/kubebox ./engine/kubernetes
+	$(GO) test -count=1 -run 'TestKubernetes$$' ./cmd/premix
 
 .PHONY: lint
 lint: go

@@ -112,7 +112,7 @@ func (e *Engine) ids(w *pack.Wave) []string {
 // Submit makes the Job of a wave.
 func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	if !e.covered(w.Dir) {
-		return nil, &pack.RefusedError{Engine: Name, Reason: "no volume of the pods has " + w.Dir,
+		return nil, &pack.RefusedError{Engine: Name, Reason: "no volume of the pods has " + w.Dir, Final: true,
 			Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
 	}
 	e.directory = directoryLabel(w.Dir)
@@ -127,18 +127,19 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 
 // refused is a *pack.RefusedError where the same request would fail again.
 func refused(err error) error {
-	way := ""
+	way, final := "", true
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		way = "the account needs the rights of dist/kubernetes/rbac.yaml, and room in the quota of the namespace"
+		// A quota may have room later.
+		way, final = "the account needs the rights of dist/kubernetes/rbac.yaml, and room in the quota of the namespace", false
 	case apierrors.IsNotFound(err):
 		way = "make the namespace, or name another with --engine-opt namespace=NAME"
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		way = "see --engine-opt, above all template=FILE; Kubernetes 1.31 or later is needed"
+		way = "see --engine-opt, above all template=FILE; Kubernetes 1.29 or later is needed"
 	default:
 		return err
 	}
-	return &pack.RefusedError{Engine: Name, Reason: err.Error(), Way: way}
+	return &pack.RefusedError{Engine: Name, Reason: err.Error(), Way: way, Final: final}
 }
 
 // Find tells whether a wave has its Job.

@@ -577,7 +577,7 @@ func (s *dispatcher) submit(ctx context.Context, shares []Share) error {
 		if len(s.l.open()) > 0 {
 			s.refusals = 0 // perhaps because of what is in flight
 		}
-		if s.refusals >= maxRefusals {
+		if refused.Final || s.refusals >= maxRefusals {
 			s.fail(refused)
 			return nil
 		}

@@ -72,6 +72,7 @@ type RefusedError struct {
 	Engine string
 	Reason string // in the system's words
 	Way    string
+	Final  bool // it would refuse them at any time
 }
 
 func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " + e.Reason }

@@ -81,6 +81,8 @@ type Options struct {
 	At string
 	// Kernel makes the calls that could wait for this process.
 	Kernel Kernel
+	// BDI is what the mount that Resume goes on with had for [Mount.BDI].
+	BDI string
 	// Keep is told of a /dev/fuse descriptor before anything waits for its answers,
 	// with what Resume wants beside it. The descriptor is the mount's.
 	Keep func(f *os.File, state []byte)
@@ -183,7 +185,7 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 // the mount, and backend is what it had. f and state are what Keep was told last;
 // f is the mount's from now on. A mount of the backend File needs neither.
 func Resume(img Image, backend Backend, reason string, f *os.File, state []byte, o Options) (*Mount, error) {
-	m := &Mount{o: o, backend: backend, reason: reason}
+	m := &Mount{o: o, backend: backend, reason: reason, bdi: o.BDI}
 	if backend == File {
 		return m, nil
 	}
@@ -192,6 +194,10 @@ func Resume(img Image, backend Backend, reason string, f *os.File, state []byte,
 		return nil, err
 	}
 	m.server = s
+	// The process that died may have been about to end Options.Profiled.
+	if m.bdi != "" {
+		writeReadAhead(m.bdi, m.readAhead())
+	}
 	return m, nil
 }
 
@@ -208,6 +214,10 @@ func (m *Mount) Backend() Backend { return m.backend }
 
 // Reason says why it is not a better one; "" where it is the best.
 func (m *Mount) Reason() string { return m.reason }
+
+// BDI is where the kernel keeps the settings of an EROFS, for who goes on with the
+// mount; "" where that isn't known, or it is none.
+func (m *Mount) BDI() string { return m.bdi }
 
 // File is the descriptor that Keep was told of, nil for the backend File.
 func (m *Mount) File() *os.File {
@@ -231,8 +241,7 @@ func (m *Mount) readAhead() int {
 }
 
 // ReadFar ends Options.Profiled: files that are opened from now on are read ahead
-// as usual. The kernel goes on with those that are open as before. Where the mount
-// is one of a process that has died, and EROFS, nothing changes.
+// as usual. The kernel goes on with those that are open as before.
 func (m *Mount) ReadFar() {
 	if m.o.Record || !m.o.Profiled {
 		return

@@ -262,7 +262,7 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	}
 	d.mu.Lock()
 	m.base, m.state, m.err = b, stateMounted, nil
-	m.entry.InUse, m.entry.Reason = b.m.Backend(), b.m.Reason()
+	m.entry.InUse, m.entry.Reason, m.entry.BDI = b.m.Backend(), b.m.Reason(), b.m.BDI()
 	d.mu.Unlock()
 	if err := d.step(m, stepMounted); err != nil {
 		return errors.Join(err, d.unmake(m, true))

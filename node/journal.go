@@ -29,6 +29,7 @@ type entry struct {
 	InUse  lazyfs.Backend `json:"in_use"` // backend of the base
 	Size   int64          `json:"size"`   // of the image, bytes
 	Reason string         `json:"reason,omitempty"`
+	BDI    string         `json:"bdi,omitempty"` // of the base: see lazyfs.Mount.BDI
 	Step   string         `json:"step"`
 	Since  time.Time      `json:"since"`
 }

@@ -143,6 +143,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 		}
 	}
 	o := d.options(b, e)
+	o.BDI = e.BDI
 	if b.m, err = lazyfs.Resume(b.img, e.InUse, e.Reason, k.fd, k.state, o); err != nil {
 		return errors.Join(err, b.img.Close())
 	}

@@ -582,6 +582,48 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
+// A worker dies while a profile keeps the kernel from reading ahead: the next one
+// takes that back.
+func TestReadaheadOutlivesWorker(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := newFarm(t, patient)
+	f.mount(t, "--backend", "erofs")
+	content, err := os.ReadFile(f.path("home/run/state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var j struct{ Mounts []struct{ BDI string } }
+	if err := json.Unmarshal(content, &j); err != nil || len(j.Mounts) != 1 {
+		t.Fatalf("%v\n%s", err, content)
+	}
+	if j.Mounts[0].BDI == "" {
+		t.Skip("this kernel does not tell where the settings of EROFS are")
+	}
+	setting := filepath.Join(j.Mounts[0].BDI, "read_ahead_kb")
+	// Of two EROFS that are mounted at the same moment it is not known which is which,
+	// and somebody else's may go.
+	others := func(err error) {
+		if errors.Is(err, fs.ErrNotExist) {
+			t.Skip("somebody has mounted another EROFS at the same moment")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	usual, err := os.ReadFile(setting)
+	others(err)
+	others(os.WriteFile(setting, []byte("16"), 0))
+	kill(t, f.status(t).Worker)
+	await(t, "the usual readahead", func() bool {
+		now, err := os.ReadFile(setting)
+		others(err)
+		return string(now) == string(usual)
+	})
+	f.whole(t)
+}
+
 // The supervisor is killed, and in between the worker: a new one takes over.
 func TestSupervisorKilled(t *testing.T) {
 	if !apart(t) {

@@ -151,7 +151,14 @@ func serverMain(text string) error {
 			say.Hint = hint.Hint()
 		}
 	} else {
-		say.FD, say.State = int(server.File().Fd()), server.State()
+		say.State = server.State()
+		raw, err := server.File().SyscallConn()
+		if err != nil {
+			return err
+		}
+		// The server may end, and close it, at this moment. Then there is nobody who
+		// would ask for it.
+		_ = raw.Control(func(fd uintptr) { say.FD = int(fd) })
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(say); err != nil || say.Err != "" {
 		return err

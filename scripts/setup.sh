@@ -22,12 +22,12 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox)
+test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
-bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make python3-pip:/usr/lib/python3/dist-packages/pip)
+bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
 say() { printf '%s\n' "setup: $*" >&2; }
 
@@ -41,7 +41,8 @@ have() {
 
 # install PACKAGE...: quietly; fails with apt-get's own words.
 install() {
-	export DEBIAN_FRONTEND=noninteractive
+	# In this run level no package starts its services (invoke-rc.d(8)).
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
 	say "installing $*"
 	local log
 	apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$@" >/dev/null 2>&1 && return 0

@@ -9,6 +9,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/engine/slurm"
 )
 
 // engineFlags say what tasks run on.
@@ -27,7 +28,7 @@ func (e *engineFlags) register(cmd *cobra.Command) {
 const engineLocal = "local"
 
 // engines are all there are.
-const engines = "local, kubernetes"
+const engines = "local, slurm, kubernetes"
 
 // open makes the engine; nil for the local one. o gets what all engines have.
 func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
@@ -54,6 +55,8 @@ func newEngine(name string, options map[string]string) (pack.Engine, error) {
 			return nil, err
 		}
 		return kubernetes.New(*o)
+	case slurm.Name:
+		return slurm.New(options)
 	}
 	return nil, &usageError{fmt.Errorf("there is no engine %q", name), "it is one of " + engines}
 }
@@ -63,6 +66,9 @@ func allocation(o *pack.WorkOptions) error {
 	switch o.Engine {
 	case kubernetes.Name:
 		return nil // the command says what the pod has
+	case slurm.Name:
+		slurm.Allocation(o)
+		return nil
 	default:
 		return &usageError{fmt.Errorf("there is no engine %q", o.Engine), "this command is given by premix itself"}
 	}

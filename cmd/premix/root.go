@@ -18,6 +18,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/engine/slurm"
 	"premix/files"
 	"premix/hotstart"
 	"premix/image"
@@ -223,6 +224,7 @@ func exitCode(err error) int {
 		tool        *local.ToolError
 		option      *pack.OptionError
 		given       *pack.BusyError
+		noSlurm     *slurm.MissingError
 		refusedJobs *pack.RefusedError
 		lostJobs    *pack.LostError
 		closed      *pack.ClosedError
@@ -293,7 +295,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
 		return exitTrust
-	case errors.As(err, &unavailable), errors.As(err, &refusedJobs):
+	case errors.As(err, &unavailable), errors.As(err, &refusedJobs), errors.As(err, &noSlurm):
 		return exitUnavailable
 	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy), errors.As(err, &given), errors.As(err, &unwritten):
 		return exitDirectory

@@ -404,7 +404,14 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 			continue
 		}
 		began := s.began(h)
-		closed, err := s.close(h, reasonOf(st), over || s.blameless(h, st, began))
+		reason := reasonOf(st)
+		switch {
+		case over:
+			reason = "all its tasks are over"
+		case s.cancelled[h.Worker]:
+			reason = "it was cancelled"
+		}
+		closed, err := s.close(h, reason, over || s.blameless(h, st, began))
 		if err != nil {
 			return err
 		}
@@ -419,11 +426,11 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 		case !began && !s.fruits[h.Worker]:
 			s.lost++
 			if s.lost >= maxLost {
-				s.fail(&LostError{Engine: s.eng.Name(), Reason: reasonOf(st), Lines: lastLines(s.log(), 5), Log: s.log()})
+				s.fail(&LostError{Engine: s.eng.Name(), Reason: reason, Lines: lastLines(s.log(), 5), Log: s.log()})
 			}
 		default:
 			s.lost = 0
-			s.msg.Note("job %s of %s is over (%s); what it had left is given to others", h.job, s.eng.Name(), reasonOf(st))
+			s.msg.Note("job %s of %s is over (%s); what it had left is given to others", h.job, s.eng.Name(), reason)
 		}
 	}
 	if len(idle) > 0 {
@@ -525,8 +532,7 @@ func (s *dispatcher) give(ctx context.Context) error {
 		s.refusals, s.refused = 0, time.Time{}
 		return nil
 	}
-	most, _ := s.eng.Limits()
-	p := &packing{cores: s.o.Cores, memory: s.o.Memory, most: most, target: s.o.Target, jobs: s.o.Jobs, room: room, times: s.times, strikes: s.strikes}
+	p := &packing{cores: s.o.Cores, memory: s.o.Memory, target: s.o.Target, jobs: s.o.Jobs, room: room, times: s.times, strikes: s.strikes}
 	for _, shares := range waves(p.shares(needs)) {
 		if err := s.submit(ctx, shares); err != nil || !s.silent.IsZero() || s.stopping || time.Now().Before(s.refused) {
 			return err

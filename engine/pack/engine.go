@@ -63,8 +63,6 @@ type Engine interface {
 	// Cancel ends jobs, those that run too, with a time to end in order. Jobs that have
 	// ended are no error.
 	Cancel(ctx context.Context, jobs []string) error
-	// Limits bounds the cores and the memory of one job; 0: not known.
-	Limits() (cores int, memory int64)
 }
 
 // RefusedError tells that a batch system has understood what it was asked, and refused.

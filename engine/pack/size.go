@@ -55,7 +55,6 @@ type strike struct {
 type packing struct {
 	cores   int   // of a job, at least
 	memory  int64 // of a job; 0: what its tasks declare
-	most    int   // cores that a job can have; 0: not known
 	target  time.Duration
 	jobs    int // in flight, at most
 	room    int // jobs that may be added
@@ -72,9 +71,6 @@ type class struct {
 // classOf is the class of a task.
 func (p *packing) classOf(n *Need) class {
 	c := class{max(p.cores, n.Cores), p.memory}
-	if p.most > 0 && n.Cores <= p.most {
-		c.cores = min(c.cores, p.most)
-	}
 	if n.Memory > 0 {
 		// As much as the tasks need that its cores can run at a time.
 		c.memory = max(c.memory, n.Memory*int64(max(1, c.cores/max(n.Cores, 1))))

@@ -32,7 +32,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"cmd/premix": {
-		imports: []string{"files", "blast/database", "blast/fasta", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
+		imports: []string{"files", "blast/database", "blast/fasta", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -156,6 +156,10 @@ var rooms = map[string]room{
 		imports: []string{"engine/pack", "internal/kubeapi"},
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/yaml"},
 	},
+	"engine/slurm": {
+		imports: []string{"engine/pack", "engine/queue", "recipe"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"engine/pack": {
 		imports: []string{"engine", "engine/local", "engine/queue", "recipe", "record"},
 	},
@@ -229,13 +233,14 @@ var rooms = map[string]room{
 		imports: []string{"internal/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"internal/slurmbox": {},
 	"internal/netrelay": {
 		modules: []string{"golang.org/x/sys"},
 	},
 }
 
 // testRooms are for tests, and some for benchmarks too.
-var testRooms = []string{"internal/awkward", "internal/faulty", "internal/kubebox", "internal/workbench"}
+var testRooms = []string{"internal/awkward", "internal/faulty", "internal/kubebox", "internal/slurmbox", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

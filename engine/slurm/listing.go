@@ -1,0 +1,209 @@
+package slurm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine/pack"
+)
+
+// listing is what squeue said, as a file.
+type listing struct {
+	Begun  time.Time `json:"begun"`            // before it was asked
+	Failed string    `json:"failed,omitempty"` // it did not answer, but said this
+	Jobs   []job     `json:"jobs"`
+}
+
+// job is a line of a listing: an element of an array, or several that wait.
+type job struct {
+	Name   string `json:"name"`
+	Array  string `json:"array"`
+	Index  string `json:"index"` // as in 3, 4-10,12 or 0-7%2
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Node   string `json:"node,omitempty"`
+
+	ranges [][2]int
+}
+
+// format is what squeue is asked for. Names of premix' jobs have no bar in them.
+const format = "%j|%F|%K|%T|%r|%N"
+
+// parse reads what squeue printed, as far as premix submitted it.
+func parse(out string) []job {
+	var list []job
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "|")
+		if len(f) != strings.Count(format, "|")+1 || !strings.HasPrefix(f[0], namePrefix) {
+			continue
+		}
+		list = append(list, job{Name: f[0], Array: f[1], Index: f[2], State: f[3], Reason: f[4], Node: f[5]})
+	}
+	return list
+}
+
+// parseIndex reads the indices of a line.
+func parseIndex(text string) [][2]int {
+	text, _, _ = strings.Cut(text, "%")
+	var list [][2]int
+	for _, part := range strings.Split(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		a, err := strconv.Atoi(first)
+		b, berr := strconv.Atoi(last)
+		if err == nil && berr == nil {
+			list = append(list, [2]int{a, b})
+		}
+	}
+	return list
+}
+
+// status is the status of an element of an array.
+func (l *listing) status(id string) (pack.Status, bool) {
+	array, text, _ := strings.Cut(id, "_")
+	index, err := strconv.Atoi(text)
+	if err != nil {
+		return pack.Status{}, false
+	}
+	found := false
+	var st pack.Status
+	for i := range l.Jobs {
+		j := &l.Jobs[i]
+		if j.Array != array {
+			continue
+		}
+		if j.ranges == nil {
+			j.ranges = parseIndex(j.Index)
+		}
+		for _, r := range j.ranges {
+			if index < r[0] || index > r[1] {
+				continue
+			}
+			// A job that was started again may be there twice: what lives counts.
+			if s := j.status(); !found || s.Phase < st.Phase {
+				st, found = s, true
+			}
+		}
+	}
+	return st, found
+}
+
+// cache is the listing that all premix processes of a user share.
+type cache struct {
+	path     string
+	interval time.Duration
+	last     *listing // of this process
+}
+
+func newCache(interval time.Duration) *cache {
+	sum := sha256.Sum256([]byte(os.Getenv("SLURM_CONF") + "\x00" + os.Getenv("SLURM_CLUSTERS")))
+	return &cache{path: filepath.Join(cacheDir(), "listing-"+hex.EncodeToString(sum[:6])+".json"), interval: interval}
+}
+
+// cacheDir is a directory of this user on this machine.
+func cacheDir() string {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		return filepath.Join(home, "run", "slurm")
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "premix", "slurm")
+	}
+	return filepath.Join(os.TempDir(), "premix-"+strconv.Itoa(os.Geteuid()), "slurm")
+}
+
+// get returns a listing that was begun after a moment, and is no older than the
+// interval.
+func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
+	if c.fresh(c.last, after) {
+		return c.last.result()
+	}
+	if err := c.makeDir(); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(c.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	for {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "lock", Path: lock.Name(), Err: err}
+	}
+	// Somebody else may have asked while this one waited.
+	if text, err := os.ReadFile(c.path); err == nil {
+		l := &listing{}
+		if json.Unmarshal(text, l) == nil && c.fresh(l, after) {
+			c.last = l
+			return l.result()
+		}
+	}
+	l := &listing{Begun: time.Now()}
+	out, err := program(ctx, "", "squeue", "--noheader", "--states=all", "--user="+userName(), "--format="+format)
+	if err != nil {
+		l.Failed = said(err)
+	}
+	l.Jobs = parse(out)
+	c.last = l
+	if text, err := json.Marshal(l); err == nil {
+		// Without the file each process asks for itself.
+		if os.WriteFile(c.path+".new", text, 0o600) == nil {
+			_ = os.Rename(c.path+".new", c.path)
+		}
+	}
+	return l.result()
+}
+
+func (c *cache) fresh(l *listing, after time.Time) bool {
+	if l == nil || l.Begun.After(time.Now()) {
+		return false
+	}
+	return l.Begun.After(after) && time.Since(l.Begun) < c.interval
+}
+
+func (l *listing) result() (*listing, error) {
+	if l.Failed != "" {
+		return nil, fmt.Errorf("squeue: %s", l.Failed)
+	}
+	return l, nil
+}
+
+// makeDir makes the directory, and refuses one of somebody else.
+func (c *cache) makeDir() error {
+	dir := filepath.Dir(c.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not this user's alone: set PREMIX_HOME or XDG_RUNTIME_DIR to a directory that is", dir)
+	}
+	return nil
+}
+
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Geteuid())
+}

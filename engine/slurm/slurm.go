@@ -1,0 +1,297 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"premix/engine/pack"
+	"premix/engine/queue"
+	"premix/recipe"
+)
+
+// Name is what --engine calls it.
+const Name = "slurm"
+
+// DefaultInterval is how old a listing may be.
+const DefaultInterval = 5 * time.Second
+
+// commandTime bounds a program of Slurm. Those wait for a controller that is busy.
+const commandTime = 2 * time.Minute
+
+// overhead is memory of a job that premix itself may take.
+const overhead = 128 << 20
+
+// Options that premix sets itself.
+var own = []string{"array", "chdir", "cpus-per-task", "error", "input", "job-name", "mem", "mem-per-cpu", "nodes", "ntasks",
+	"open-mode", "output", "parsable", "test-only", "wait", "wrap"}
+
+// Engine is Slurm.
+type Engine struct {
+	premix   string   // path on the nodes
+	options  []string // of sbatch
+	interval time.Duration
+	cache    *cache
+	known    map[string]time.Time // when a job was heard of first
+	history  map[string]pack.Status
+	storage  *bool // there is a slurmdbd; nil: it was not asked
+}
+
+// New makes the engine. Options that it does not know are those of sbatch:
+// partition=short is --partition=short, and exclusive= is --exclusive.
+func New(options map[string]string) (*Engine, error) {
+	e := &Engine{interval: DefaultInterval, known: make(map[string]time.Time), history: make(map[string]pack.Status)}
+	for _, key := range slices.Sorted(maps.Keys(options)) {
+		value := options[key]
+		switch {
+		case key == "premix":
+			if !filepath.IsAbs(value) {
+				return nil, &pack.OptionError{Reason: fmt.Sprintf("--engine-opt premix=%s is not an absolute path", value), Way: "give the path of premix on the nodes"}
+			}
+			e.premix = value
+		case key == "poll":
+			d, err := recipe.ParseDuration(value)
+			if err != nil {
+				return nil, &pack.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), Way: "as in poll=10s"}
+			}
+			e.interval = d
+		case slices.Contains(own, key):
+			return nil, &pack.OptionError{Reason: fmt.Sprintf("--engine-opt %s: premix sets this option of sbatch itself", key), Way: "cores=N, memory=SIZE and jobs=N say what its jobs ask for"}
+		case value == "":
+			e.options = append(e.options, "--"+key)
+		default:
+			e.options = append(e.options, "--"+key+"="+value)
+		}
+	}
+	if e.premix == "" {
+		path, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		e.premix = path
+	}
+	if _, err := exec.LookPath("sbatch"); err != nil {
+		return nil, &MissingError{}
+	}
+	e.cache = newCache(e.interval)
+	return e, nil
+}
+
+// MissingError tells that there is no Slurm on this machine.
+type MissingError struct{}
+
+func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
+
+// Hint names the way out.
+func (e *MissingError) Hint() string {
+	return "run it on a machine from which Slurm jobs are submitted"
+}
+
+// Name is what --engine calls it.
+func (e *Engine) Name() string { return Name }
+
+// program runs a program of Slurm. The error has what it said.
+func program(ctx context.Context, stdin string, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	// An interrupt from the terminal is for premix, which decides what becomes of this.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		text := strings.TrimSpace(errs.String())
+		if text == "" {
+			text = err.Error()
+		}
+		return out.String(), &programError{name, text}
+	}
+	return out.String(), nil
+}
+
+// programError is what a program of Slurm says that failed.
+type programError struct{ name, text string }
+
+func (e *programError) Error() string { return e.name + ": " + strings.ReplaceAll(e.text, "\n", "; ") }
+
+// said is what a program said, without its own name.
+func said(err error) string {
+	var p *programError
+	if !errors.As(err, &p) {
+		return err.Error()
+	}
+	var lines []string
+	for _, l := range strings.Split(p.text, "\n") {
+		l = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(l), p.name+": "), "error: ")
+		if l != "" {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+// jobName is the name of the array of a wave.
+func jobName(w *pack.Wave) string { return namePrefix + w.Token }
+
+const namePrefix = "premix-"
+
+// Submit submits a wave as one array.
+func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
+	s := &w.Shares[0]
+	args := []string{"--parsable", "--job-name=" + jobName(w), fmt.Sprintf("--array=0-%d", len(w.Shares)-1), "--nodes=1", "--ntasks=1",
+		fmt.Sprintf("--cpus-per-task=%d", s.Cores), "--output=" + logPattern(w.Log), "--error=" + logPattern(w.Log), "--open-mode=append", "--chdir=" + w.Dir}
+	if s.Memory > 0 {
+		args = append(args, fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20))
+	}
+	out, err := program(ctx, e.script(w), "sbatch", append(args, e.options...)...)
+	if err != nil {
+		ids, ferr := e.Find(ctx, w)
+		if ferr != nil {
+			return nil, err
+		}
+		if ids == nil {
+			return nil, &pack.RefusedError{Engine: Name, Reason: said(err), Way: "options of sbatch are given as --engine-opt partition=NAME, account=NAME, time=TIME"}
+		}
+		return ids, nil
+	}
+	// JOB, or JOB;CLUSTER.
+	id, _, _ := strings.Cut(strings.TrimSpace(out), ";")
+	if _, err := strconv.Atoi(id); err != nil {
+		return nil, fmt.Errorf("sbatch says %q, which is no number of a job", out)
+	}
+	return e.elements(id, len(w.Shares)), nil
+}
+
+// logPattern is a path in which Slurm replaces nothing.
+func logPattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
+
+// script is what each job executes. The index is in the environment.
+func (e *Engine) script(w *pack.Wave) string {
+	words := []string{"exec", queue.Quote(e.premix)}
+	for _, a := range w.Command(Name, "\x00") {
+		if a == "\x00" {
+			words = append(words, `"$SLURM_ARRAY_TASK_ID"`)
+			continue
+		}
+		words = append(words, queue.Quote(a))
+	}
+	return "#!/bin/sh\n" + strings.Join(words, " ") + "\n"
+}
+
+// elements are the ids of the jobs of an array.
+func (e *Engine) elements(id string, n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("%s_%d", id, i)
+		e.hear(list[i])
+	}
+	return list
+}
+
+func (e *Engine) hear(id string) {
+	if _, ok := e.known[id]; !ok {
+		e.known[id] = time.Now()
+	}
+}
+
+// Find looks for the array of a wave.
+func (e *Engine) Find(ctx context.Context, w *pack.Wave) ([]string, error) {
+	l, err := e.cache.get(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range l.Jobs {
+		if j.Name == jobName(w) {
+			return e.elements(j.Array, len(w.Shares)), nil
+		}
+	}
+	return nil, nil
+}
+
+// Status looks jobs up in the listing.
+func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pack.Status, error) {
+	l, err := e.cache.get(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	status := make(map[string]pack.Status)
+	for _, id := range jobs {
+		e.hear(id)
+		if st, ok := l.status(id); ok {
+			status[id] = st
+		} else if l.Begun.After(e.known[id]) {
+			status[id] = e.gone(ctx, id)
+		}
+	}
+	return status, nil
+}
+
+// Cancel cancels jobs.
+func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
+	_, err := program(ctx, "", "scancel", append([]string{"--quiet"}, jobs...)...)
+	if err == nil {
+		return nil
+	}
+	// A job that has ended is an error for scancel. A controller that does not answer
+	// gives no listing.
+	if _, lerr := e.cache.get(ctx, time.Now()); lerr != nil {
+		return err
+	}
+	return nil
+}
+
+// gone is the status of a job that is in no listing.
+func (e *Engine) gone(ctx context.Context, id string) pack.Status {
+	st, ok := e.history[id]
+	if !ok {
+		st = pack.Status{Phase: pack.Gone, Reason: "Slurm knows it no more"}
+		if word, node := e.account(ctx, id); word != "" {
+			st = pack.Status{Phase: pack.Gone, Word: word, Reason: ended(word), Node: node, Blameless: blameless(word)}
+		}
+		e.history[id] = st
+	}
+	return st
+}
+
+// account asks slurmdbd, where there is one, how a job ended.
+func (e *Engine) account(ctx context.Context, id string) (word, node string) {
+	if e.storage == nil {
+		out, err := program(ctx, "", "scontrol", "show", "config")
+		if err != nil {
+			return "", ""
+		}
+		has := false
+		for line := range strings.Lines(out) {
+			key, value, _ := strings.Cut(line, "=")
+			if strings.TrimSpace(key) == "AccountingStorageType" {
+				has = strings.TrimSpace(value) == "accounting_storage/slurmdbd"
+			}
+		}
+		e.storage = &has
+	}
+	if !*e.storage {
+		return "", ""
+	}
+	out, err := program(ctx, "", "sacct", "--noheader", "--allocations", "--parsable2", "--jobs="+id, "--format=State,NodeList")
+	if err != nil {
+		return "", "" // less to tell, that is all
+	}
+	line, _, _ := strings.Cut(out, "\n")
+	state, node, _ := strings.Cut(line, "|")
+	word, _, _ = strings.Cut(state, " ") // CANCELLED by 1000
+	if live(word) {
+		return "", "" // the controller has lost it, and slurmdbd does not know yet
+	}
+	return word, node
+}

@@ -1,0 +1,119 @@
+package slurm
+
+import (
+	"slices"
+	"strings"
+
+	"premix/engine/pack"
+)
+
+// Words of Slurm: states of jobs, see squeue(1), JOB STATE CODES, and why they wait,
+// JOB REASON CODES.
+
+// Jobs in these states have not started, or start again.
+var waiting = []string{"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+
+// Jobs in these states have ended.
+var over = map[string]string{
+	"BOOT_FAIL":     "its node did not boot",
+	"CANCELLED":     "it was cancelled",
+	"COMPLETED":     "it ended",
+	"DEADLINE":      "its deadline had come",
+	"FAILED":        "it failed",
+	"NODE_FAIL":     "its node was lost",
+	"OUT_OF_MEMORY": "it ran out of memory",
+	"PREEMPTED":     "it had to make room for a job of higher priority",
+	"REVOKED":       "it was started on another cluster",
+	"TIMEOUT":       "it reached its time limit",
+}
+
+// blameless tells whether a job can have ended so without any fault of its own.
+func blameless(state string) bool {
+	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
+}
+
+// ended says in plain words how a job ended.
+func ended(state string) string {
+	if text, ok := over[state]; ok {
+		return text
+	}
+	return state
+}
+
+func live(state string) bool {
+	_, ok := over[state]
+	return !ok
+}
+
+// reasons are why a job waits, in plain words.
+var reasons = map[string]string{
+	"None":                     "it was not looked at yet",
+	"Resources":                "it is next, when nodes are free",
+	"Priority":                 "jobs with a higher priority come before it",
+	"Dependency":               "it waits for another job",
+	"DependencyNeverSatisfied": "it waits for a job that can never end as it should",
+	"BeginTime":                "it is not to start before a time that was set, as after a requeue",
+	"JobHeldUser":              "its user holds it (scontrol release)",
+	"JobHeldAdmin":             "an administrator holds it",
+	"JobArrayTaskLimit":        "as many jobs of its array run as may",
+	"Licenses":                 "it waits for a licence",
+	"Reservation":              "it waits for its reservation",
+	"ReservationDeleted":       "its reservation is gone",
+	"PartitionDown":            "its partition is down",
+	"PartitionInactive":        "its partition is inactive",
+	"PartitionNodeLimit":       "it asks for more than its partition has",
+	"PartitionTimeLimit":       "its time limit is longer than its partition allows",
+	"PartitionConfig":          "its partition does not take it",
+	"BadConstraints":           "no node has what it asks for",
+	"NodeDown":                 "a node that it needs is down",
+	"ReqNodeNotAvail":          "nodes that it needs are down or reserved",
+	"FrontEndDown":             "no front end is up",
+	"Prolog":                   "the node is being prepared for it",
+	"Cleaning":                 "what is left of its last start is being removed",
+	"SystemFailure":            "Slurm had a failure of its own",
+	"InvalidAccount":           "its account is not valid",
+	"InvalidQOS":               "its quality of service is not valid",
+	"AccountNotAllowed":        "its account may not use this partition",
+	"QOSNotAllowed":            "its quality of service may not use this partition",
+	"JobLaunchFailure":         "it could not be launched",
+	"NonZeroExitCode":          "it ended with another status than 0",
+	"TimeLimit":                "it reached its time limit",
+	"NodeFailure":              "a node failed",
+	"OutOfMemory":              "it ran out of memory",
+}
+
+// plain says in plain words why a job waits.
+func plain(reason string) string {
+	// ReqNodeNotAvail, UnavailableNodes:n1
+	word, _, _ := strings.Cut(reason, ",")
+	text, ok := reasons[word]
+	if ok && word == reason {
+		return text + " (" + word + ")"
+	}
+	if ok {
+		return text + " (" + reason + ")"
+	}
+	limit := func(who string) string {
+		return "what " + who + " may use at a time is in use (" + reason + ")"
+	}
+	switch {
+	case strings.HasPrefix(word, "QOSGrp"), strings.HasPrefix(word, "QOSMax"), strings.HasPrefix(word, "QOSMin"), strings.HasPrefix(word, "QOS"):
+		return limit("its quality of service")
+	case strings.HasPrefix(word, "AssocGrp"), strings.HasPrefix(word, "AssocMax"), strings.HasPrefix(word, "Assoc"), strings.HasPrefix(word, "MaxJobs"):
+		return limit("its account or user")
+	case word == "":
+		return "Slurm does not say why"
+	}
+	return "Slurm says " + reason
+}
+
+// status is the status that a line of a listing tells of.
+func (j *job) status() pack.Status {
+	st := pack.Status{Phase: pack.Running, Word: j.State, Node: j.Node}
+	if slices.Contains(waiting, j.State) {
+		st.Phase, st.Reason = pack.Pending, plain(j.Reason)
+	} else if !live(j.State) {
+		st.Phase, st.Reason, st.Blameless = pack.Ended, ended(j.State), blameless(j.State)
+	}
+	return st
+}

@@ -1,0 +1,58 @@
+package slurmbox
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// start starts a box in a short path.
+func start(t *testing.T, o Options) *Box {
+	t.Helper()
+	if list := Missing(o.Accounting); len(list) > 0 {
+		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
+	}
+	dir, err := os.MkdirTemp("", "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Start(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return b
+}
+
+func TestBox(t *testing.T) {
+	b := start(t, Options{Nodes: 2, Accounting: true})
+	if _, err := b.Run("sbatch", "--wrap", "true", "-o", b.Dir+"/out"); err != nil {
+		t.Error(err)
+	}
+	b.Kill("slurmctld")
+	if b.PID("slurmctld") != 0 {
+		t.Error("it lives")
+	}
+	if err := b.StartDaemon("slurmctld"); err != nil {
+		t.Fatal(err)
+	}
+	// slurmctld tells slurmdbd of it later.
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		out, err := b.Run("sacct", "-n", "-X", "-P", "-o", "State")
+		if err == nil && strings.Contains(out, "COMPLETED") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("sacct: %v\n%s", err, out)
+		}
+	}
+	if err := b.AwaitIdle(); err != nil {
+		t.Error(err)
+	}
+}

@@ -17,13 +17,13 @@ the results of plain BLAST.
 
   premix blast db add nt.fa --name nt --type nucl --fragments 4
   premix blast warm nt
-  premix blast db ls`,
+  premix blast serve --listen 127.0.0.1:8080`,
 		Args: arguments("a command, as listed by premix blast --help,"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return &usageError{fmt.Errorf("there is no command %q", "blast "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict())
+	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe())
 	return cmd
 }
 

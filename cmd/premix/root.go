@@ -14,6 +14,7 @@ import (
 
 	"premix/blast/database"
 	"premix/blast/fasta"
+	"premix/blast/service"
 	"premix/engine"
 	"premix/engine/local"
 	"premix/engine/pack"
@@ -268,6 +269,8 @@ func exitCode(err error) int {
 		unread      *unreadFiles
 		sequences   fasta.Problems
 		blast       *database.Error
+		held        *service.BusyError
+		tokens      *service.TokensError
 	)
 	switch {
 	case err == nil:
@@ -286,6 +289,10 @@ func exitCode(err error) int {
 		return imageExit(bad.Kind)
 	case errors.As(err, &snapshots):
 		return snapshotterExit(snapshots.Kind)
+	case errors.As(err, &held):
+		return exitDirectory
+	case errors.As(err, &tokens):
+		return exitUsage
 	case errors.As(err, &blast):
 		return databaseExit(blast.Kind)
 	case errors.As(err, &lacking):

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/blast/database"
+	"premix/blast/service"
+)
+
+func (a *app) blastServe() *cobra.Command {
+	var (
+		listen, dir, tokens, cert, key string
+		delay, keep                    = durationFlag(100 * time.Millisecond), durationFlag(24 * time.Hour)
+		timeout                        = durationFlag(time.Hour)
+		scans                          = countFlag(2)
+		threads                        countFlag
+		limits                         = service.DefaultLimits()
+	)
+	cmd := &cobra.Command{
+		Use:   "serve --listen HOST:PORT",
+		Short: "Answer searches of many users over HTTP",
+		Long: `Answer searches of many users. Those against the same database, with the same program
+and options, are made in one scan; everybody gets what BLAST+ prints for theirs alone.
+Whatever has been accepted is answered, also after a kill and a new start.
+
+There is a page at /, a REST interface (described in /openapi.json), NCBI's BLAST URL
+API at /Blast.cgi, and metrics for Prometheus at /metrics.
+
+  premix blast serve --listen 127.0.0.1:8080
+  NCBIWWW.qblast("blastn", "nt", text, url_base="http://127.0.0.1:8080/Blast.cgi")`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			home, err := database.Home()
+			if err != nil {
+				return err
+			}
+			if (cert == "") != (key == "") {
+				return &usageError{errors.New("--tls-cert and --tls-key belong together"), "give both"}
+			}
+			if dir == "" {
+				dir = filepath.Join(filepath.Dir(home), "blast-service")
+			}
+			o := service.Options{
+				Dir: dir, Home: home, Version: version, Searcher: &service.Programs{Threads: int(threads)}, Delay: time.Duration(delay), Keep: time.Duration(keep),
+				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+			}
+			if tokens != "" {
+				if o.Tokens, err = service.ReadTokens(tokens); err != nil {
+					return err
+				}
+			}
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return &usageError{err, "name an address that is free: --listen HOST:PORT"}
+			}
+			defer l.Close()
+			s, err := service.New(o)
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			fmt.Fprintf(a.stdout, "listening on %s\n", l.Addr())
+			server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+			served := make(chan error, 1)
+			go func() {
+				if cert != "" {
+					served <- server.ServeTLS(l, cert, key)
+				} else {
+					served <- server.Serve(l)
+				}
+			}()
+			ran := make(chan error, 1)
+			go func() { ran <- s.Run(ctx) }()
+			select {
+			case <-ctx.Done():
+				err = nil
+			case err = <-served:
+				done() // nobody can ask any more
+			}
+			// Whoever waits for a result asks again.
+			return errors.Join(err, server.Close(), <-ran)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8080", "address to listen on")
+	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
+	f.StringVar(&tokens, "tokens", "", "file with a user and a token on each line: nobody else may search")
+	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")
+	f.StringVar(&key, "tls-key", "", "file of its key")
+	f.Var(&delay, "delay", "how long a search waits for others (default 0.1s)")
+	f.Var(&keep, "keep", "how long results are kept (default 1d)")
+	f.Var(&timeout, "timeout", "longest time of a scan (default 1h)")
+	f.Var(&scans, "scans", "scans at once; the last one is for small searches (default 2)")
+	f.Var(&threads, "threads", "threads of a scan (default: as many as cores)")
+	f.Int64Var(&limits.Letters, "max-letters", limits.Letters, "letters of queries in a search")
+	f.Int64Var(&limits.Queries, "max-queries", limits.Queries, "queries in a search")
+	f.IntVar(&limits.Waiting, "max-waiting", limits.Waiting, "searches that wait")
+	f.IntVar(&limits.UserWaiting, "max-user-waiting", limits.UserWaiting, "searches of a user that wait")
+	f.IntVar(&limits.Kept, "max-kept", limits.Kept, "searches whose results are kept: the oldest go first")
+	return cmd
+}

@@ -39,7 +39,7 @@ test: setup-test build lint
 # The same tests with the fault runs made long.
 .PHONY: soak
 soak: setup-test build
-	@scripts/setup.sh soak containerd-1.7
+	@scripts/setup.sh soak containerd-1.7 ecosystem
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
 	$(MAKE) conformance
 

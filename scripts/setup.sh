@@ -7,6 +7,7 @@
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
+#   scripts/setup.sh ecosystem       Nextflow and Snakemake with its plugin for Slurm (350 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane
 #   scripts/setup.sh transfer        programs that copy, for bench-transfer and soak
 #
@@ -22,12 +23,14 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb)
+test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
+
+ecosystem_packages=(default-jre-headless:java maven:mvn python3-venv:python3)
 
 say() { printf '%s\n' "setup: $*" >&2; }
 
@@ -175,6 +178,57 @@ build_kubernetes() {
 	done
 }
 
+# The workflow managers that tests run through premix slurm-shim. Later releases of
+# Nextflow load plugins from a place of their own when they start.
+nextflow_version=24.10.0
+snakemake_version=9.27.1
+snakemake_slurm_version=2.8.0
+
+# install_nextflow: the jars of a fixed version, and a program that starts them.
+install_nextflow() {
+	local to work
+	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/nextflow/$nextflow_version
+	[ -x "$to/nextflow" ] && return 0
+	say "fetching Nextflow $nextflow_version, once"
+	work=$(mktemp -d)
+	# shellcheck disable=SC2064 # the path of now
+	trap "rm -rf '$work'" RETURN
+	cat >"$work/pom.xml" <<-END
+		<project xmlns="http://maven.apache.org/POM/4.0.0">
+		<modelVersion>4.0.0</modelVersion>
+		<groupId>premix</groupId><artifactId>nextflow</artifactId><version>1</version>
+		<dependencies><dependency>
+		<groupId>io.nextflow</groupId><artifactId>nextflow</artifactId><version>$nextflow_version</version>
+		</dependency></dependencies>
+		</project>
+	END
+	mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/made/lib" >"$work/log" 2>&1 ||
+		{ tail -n 15 "$work/log" >&2; return 1; }
+	cat >"$work/made/nextflow" <<-'END'
+		#!/bin/sh
+		# Nextflow, which looks for nothing on the network.
+		here=$(dirname "$(readlink -f "$0")")
+		export NXF_OFFLINE=true NXF_ANSI_LOG=false
+		exec java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$here/lib/*" nextflow.cli.Launcher "$@"
+	END
+	chmod +x "$work/made/nextflow"
+	mkdir -p "$(dirname "$to")"
+	rm -rf "$to"
+	mv "$work/made" "$to"
+}
+
+# install_snakemake: an environment of its own, of fixed versions.
+install_snakemake() {
+	local to
+	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/snakemake/$snakemake_version-$snakemake_slurm_version
+	[ -e "$to/.done" ] && return 0
+	say "installing Snakemake $snakemake_version, once"
+	rm -rf "$to"
+	python3 -m venv "$to" || return 1
+	"$to/bin/pip" install -q "snakemake==$snakemake_version" "snakemake-executor-plugin-slurm==$snakemake_slurm_version" || return 1
+	touch "$to/.done"
+}
+
 [ $# -gt 0 ] || set -- go criu demo test bench containerd
 packages=()
 status=0
@@ -188,6 +242,7 @@ for set in "$@"; do
 	test) packages+=("${test_packages[@]}") ;;
 	bench) packages+=("${bench_packages[@]}") ;;
 	soak) packages+=("${soak_packages[@]}") ;;
+	ecosystem) packages+=("${ecosystem_packages[@]}") ;;
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
@@ -202,6 +257,10 @@ for set in "$@"; do
 	criu) setup_criu ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.1.9 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
+	ecosystem)
+		install_nextflow || status=1
+		install_snakemake || status=1
+		;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;
 	esac
 done

@@ -59,6 +59,7 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"examples": {},
 	"recipes": {
 		imports: []string{"recipe", "hotstart", "internal/netrelay"},
 	},

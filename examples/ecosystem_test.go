@@ -1,0 +1,88 @@
+package examples
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// managers are workflow managers with a small workflow each: ok, one that has a task
+// fail, and one that is not going to end.
+var managers = []struct {
+	name  string
+	files map[string]string
+	args  []string
+}{
+	{"nextflow", map[string]string{
+		"ok/main.nf":         "process A {\n input: val x\n output: path 'a'\n script: \"echo $x >a\"\n}\nprocess B {\n cpus 2\n memory '100 MB'\n time '1h'\n publishDir '..', mode: 'copy'\n input: path 'a*'\n output: path 'result'\n script: 'cat a* | sort -n >result'\n}\nworkflow { A(Channel.of(1..5)).collect() | B }\n",
+		"ok/nextflow.config": nextflowConfig,
+		"bad/main.nf":        "process A {\n script: 'echo words of the task >&2; exit 7'\n}\nworkflow { A() }\n", "bad/nextflow.config": nextflowConfig,
+		"long/main.nf": "process A {\n input: val x\n script: 'touch ../../../../begun; sleep 3000'\n}\nworkflow { A(Channel.of(1..4)) }\n", "long/nextflow.config": nextflowConfig,
+	}, []string{"nextflow", "run", "main.nf"}},
+	{"snakemake", map[string]string{
+		"ok/Snakefile":   "rule b:\n    input: 'a1', 'a2'\n    output: '../result'\n    threads: 2\n    shell: 'cat {input} | sort -n >{output}'\nrule a:\n    output: 'a{n}'\n    resources: mem_mb=1500, runtime=60\n    shell: 'echo {wildcards.n} >{output}'\n",
+		"bad/Snakefile":  "rule a:\n    output: 'a'\n    shell: 'echo words of the task >&2; exit 7'\n",
+		"long/Snakefile": "rule a:\n    output: 'a'\n    shell: 'touch ../begun; sleep 3000'\n",
+	}, []string{"snakemake", "--executor", "slurm", "--jobs", "4", "--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "1"}},
+}
+
+const nextflowConfig = "process.executor = 'slurm'\nexecutor.pollInterval = '500ms'\nexecutor.queueStatInterval = '1s'\n"
+
+// Workflow managers as they are run through the programs of a shim directory: results
+// are right, a failure is told, and a workflow that is interrupted leaves nothing
+// behind.
+func TestEcosystem(t *testing.T) {
+	for _, m := range managers {
+		t.Run(m.name, func(t *testing.T) {
+			s := newScene(t)
+			s.ecosystem(m.name)
+			s.shim()
+			for name, text := range m.files {
+				s.write(name, text)
+			}
+			in := func(dir string) []string {
+				return append([]string{"-c", `cd "$0" && exec "$@"`, s.path(dir)}, m.args...)
+			}
+			s.must("sh", in("ok")...)
+			want := "1\n2\n3\n4\n5\n"
+			if m.name == "snakemake" {
+				want = "1\n2\n"
+			}
+			if got := s.read("result"); got != want {
+				t.Errorf("the result is %q", got)
+			}
+			out, err := s.run("sh", in("bad")...)
+			if err == nil || m.name == "nextflow" && !strings.Contains(out, "words of the task") {
+				t.Errorf("the failure is not told: %v\n%s", err, out)
+			}
+			if got := s.must("sacct", "-n", "-X", "-P", "-s", "FAILED", "-o", "exitcode"); len(got) < 4 || strings.HasPrefix(got, "0:0") {
+				t.Errorf("sacct tells of the failure so: %q", got)
+			}
+
+			ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+			defer cancel()
+			cmd := s.command(ctx, "sh", in("long")...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil }) {
+				t.Error("no task begins")
+			}
+			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("an interrupted workflow ends as if it were done")
+			}
+			var left []string
+			if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
+				t.Errorf("processes are left: %q", left)
+			}
+			if got := s.must("squeue", "-h"); got != "" {
+				t.Errorf("jobs are left: %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package examples
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runLimit is how long one run may take before it counts as hanging.
+const runLimit = 15 * time.Minute
+
+// soak is for long runs.
+var soak = os.Getenv("PREMIX_SOAK") != ""
+
+// binary is the real premix, built once, in a directory of its own.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(withBinary(m)) }
+
+func withBinary(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "premix-examples-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "premix")
+	build := exec.Command("go", "build", "-o", binary, "premix/cmd/premix")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build premix:", err)
+		return 1
+	}
+	code := m.Run()
+	if left := processes(); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "left behind:", left)
+		code = 1
+	}
+	return code
+}
+
+// comes waits until something is so, and tells whether it was.
+func comes(is func() bool) bool {
+	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+// processes are those of this test's premix, once those that are ending have had time
+// to.
+func processes() (list []string) {
+	comes(func() bool {
+		list = nil
+		dirs, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil {
+			return true
+		}
+		for _, dir := range dirs {
+			if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && exe == binary {
+				list = append(list, filepath.Base(dir))
+			}
+		}
+		return len(list) == 0
+	})
+	return list
+}
+
+// scene is a directory in which an example is run.
+type scene struct {
+	t    *testing.T
+	dir  string
+	bin  []string // before PATH
+	mark string   // in the environment of all that is started
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{t: t, dir: t.TempDir(), bin: []string{filepath.Dir(binary)}}
+	s.mark = "PREMIX_TEST_MARK=" + s.dir
+	return s
+}
+
+func (s *scene) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *scene) write(name, text string) {
+	s.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(s.path(name)), 0o777); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(s.path(name), []byte(text), 0o666); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scene) read(name string) string {
+	s.t.Helper()
+	text, err := os.ReadFile(s.path(name))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// command is one in the directory, with all that it starts in a group of its own.
+func (s *scene) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	path := strings.Join(append(s.bin, os.Getenv("PATH")), ":")
+	// By env, so that the name is looked for where the command will look.
+	cmd := exec.CommandContext(ctx, "env", append([]string{"PATH=" + path, name}, args...)...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), s.mark, "PREMIX_HOME="+s.path("home"), "NXF_HOME="+s.path("nxf"), "XDG_CACHE_HOME="+s.path("cache"), "PYTHONDONTWRITEBYTECODE=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// run runs a command and returns what it printed.
+func (s *scene) run(name string, args ...string) (string, error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := s.command(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// must runs a command that succeeds.
+func (s *scene) must(name string, args ...string) string {
+	s.t.Helper()
+	out, err := s.run(name, args...)
+	if err != nil {
+		s.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return out
+}
+
+// shim puts the programs of a shim directory before PATH.
+func (s *scene) shim() {
+	s.t.Helper()
+	s.bin = append([]string{strings.TrimSpace(s.must("premix", "slurm-shim", "--dir", s.path("shim"), "--idle", "2s"))}, s.bin...)
+}
+
+// marked are processes that the scene has started and that still run.
+func (s *scene) marked() (list []string) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if err != nil || !bytes.Contains(environ, []byte(s.mark)) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		list = append(list, strings.ReplaceAll(string(line), "\x00", " "))
+	}
+	return list
+}
+
+// ecosystem puts a workflow manager before PATH that scripts/setup.sh has installed,
+// or skips the test.
+func (s *scene) ecosystem(name string) {
+	s.t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		s.t.Skip(err)
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "premix", name, "*"))
+	for _, dir := range found {
+		for _, bin := range []string{dir, filepath.Join(dir, "bin")} {
+			if _, err := os.Stat(filepath.Join(bin, name)); err == nil {
+				s.bin = append(s.bin, bin)
+				return
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	s.t.Skipf("%s is not here (%v): scripts/setup.sh ecosystem installs it", name, err)
+}
+
+// sheet writes a sample sheet.
+func (s *scene) sheet(samples [][3]string) string {
+	text := "sample,r1,r2\n"
+	for _, x := range samples {
+		text += strings.Join(x[:], ",") + "\n"
+	}
+	s.write("sheet.csv", text)
+	return s.path("sheet.csv")
+}

@@ -87,13 +87,6 @@ type pause struct {
 // WriteHTML writes the page to a file, whole or not at all, and returns its path.
 // An empty path is report.html in the run directory.
 func (r *Report) WriteHTML(path string) (string, error) {
-	// Another premix may be writing it too: run does so at its end. Among the
-	// outputs nothing is ever half.
-	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if path == "" {
-		path = filepath.Join(r.Run.Dir, engine.ReportFile)
-		unfinished = filepath.Join(r.Run.Dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
-	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"seconds": Seconds, "bytes": Bytes, "join": strings.Join,
 		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
@@ -111,7 +104,19 @@ func (r *Report) WriteHTML(path string) (string, error) {
 	if err := t.Execute(&b, p); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(unfinished, b.Bytes(), 0o666); err != nil {
+	return writePage(r.Run.Dir, path, b.Bytes())
+}
+
+// writePage writes a page of a directory, whole or not at all, and returns its path.
+func writePage(dir, path string, text []byte) (string, error) {
+	// Another premix may be writing it too: run does so at its end. Among the
+	// outputs nothing is ever half.
+	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
+	if path == "" {
+		path = filepath.Join(dir, engine.ReportFile)
+		unfinished = filepath.Join(dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
+	}
+	if err := os.WriteFile(unfinished, text, 0o666); err != nil {
 		_ = os.Remove(unfinished) // it may not have been made
 		return "", fmt.Errorf("write the page: %w", err)
 	}

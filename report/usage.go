@@ -1,9 +1,13 @@
 package report
 
 import (
+	"bytes"
+	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"io/fs"
 	"iter"
@@ -11,11 +15,15 @@ import (
 	"slices"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"premix/engine"
 	"premix/engine/queue"
 	"premix/record"
 )
+
+//go:embed usage.html
+var usageHTML string
 
 // Usage is what tasks took of the cores that they held: of a run with a recipe, or of
 // the tasks of a task directory. Times are seconds.
@@ -24,6 +32,33 @@ type Usage struct {
 	Steps    []StepUsage `json:"steps"`     // by group; of a run with a recipe there is one, named as the recipe
 	Sizes    []SizeUsage `json:"sizes"`     // by cores held
 	RunTimes []TimeUsage `json:"run_times"` // by run time
+	Tries    int         `json:"tries"`
+	CoreUsage
+	Active      float64   `json:"active"`      // in which at least one try ran
+	Peak        int       `json:"peak"`        // cores that were held at a time, at most
+	Utilisation float64   `json:"utilisation"` // core time held, of active time times peak
+	Begun       time.Time `json:"begun,omitzero"`
+	Ended       time.Time `json:"ended,omitzero"`
+	Failures    []Failure `json:"failures,omitempty"` // the most frequent
+
+	name  string
+	count [4]int // tasks by queue.State, of a task directory
+	held  []holding
+	other int // failures of other kinds
+}
+
+// Failure are tries of a step that failed in the same way.
+type Failure struct {
+	Step  string `json:"step"`
+	Error string `json:"error"`
+	Tries int    `json:"tries"`
+	Task  int    `json:"task"` // the first
+}
+
+// holding is a try's hold on cores. There may be millions.
+type holding struct {
+	begin, end int64 // ns since 1970
+	cores      int32
 }
 
 // StepUsage sums up the tries of one step.
@@ -31,6 +66,8 @@ type StepUsage struct {
 	Step  string `json:"step"`
 	Tries int    `json:"tries"`
 	OK    int    `json:"succeeded"`
+	// Largest resident set of a process, in bytes; 0: not known.
+	MaxRSS int64 `json:"max_rss,omitempty"`
 	CoreUsage
 	CPUTimes   Box `json:"cpu_of_a_try"`
 	Seconds    Box `json:"seconds_of_a_try"`
@@ -107,7 +144,17 @@ func ReadUsage(dir string) (*Usage, error) {
 		return nil, err
 	}
 	if queue.IsDir(dir) {
-		return usage(abs, queue.Records(abs), "", 1)
+		u, err := usage(abs, queue.Records(abs), "", 1)
+		if err != nil {
+			return nil, err
+		}
+		q, err := queue.Open(abs, "", false)
+		if err != nil {
+			return nil, err
+		}
+		defer q.Close()
+		u.count = q.Counts()
+		return u, nil
 	}
 	plan, err := engine.ReadPlan(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -116,7 +163,11 @@ func ReadUsage(dir string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return usage(abs, engine.Records(dir), plan.Header.Recipe, plan.Header.Threads)
+	u, err := usage(abs, engine.Records(dir), plan.Header.Recipe, plan.Header.Threads)
+	if err == nil {
+		u.name = plan.Header.Recipe
+	}
+	return u, err
 }
 
 // usage sums records up. step and cores are those of records that do not say it.
@@ -124,6 +175,8 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 	u := &Usage{Dir: dir, Steps: []StepUsage{}, Sizes: []SizeUsage{}, RunTimes: []TimeUsage{}}
 	steps, sizes := make(map[string]int), make(map[int]int)
 	var all []values
+	type kind struct{ step, error string }
+	failures := make(map[kind]int)
 	for i, from := range runTimes {
 		t := TimeUsage{From: from}
 		if i+1 < len(runTimes) {
@@ -155,6 +208,23 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 			s.OK++
 		}
 		s.add(cpu, core)
+		s.MaxRSS = max(s.MaxRSS, rec.MaxRSS)
+		u.Tries++
+		u.add(cpu, core)
+		u.held = append(u.held, holding{rec.Started.UnixNano(), rec.Ended.UnixNano(), int32(held)})
+		if !rec.OK() {
+			k := kind{name, rec.Error}
+			at, ok := failures[k]
+			switch {
+			case !ok && len(u.Failures) == maxKinds:
+				u.other++
+			case !ok:
+				failures[k] = len(u.Failures)
+				u.Failures = append(u.Failures, Failure{Step: name, Error: rec.Error, Tries: 1, Task: rec.Task})
+			default:
+				u.Failures[at].Tries++
+			}
+		}
 		v.cpu, v.seconds = append(v.cpu, float32(cpu)), append(v.seconds, float32(rec.Seconds))
 		if core > 0 {
 			v.efficiency = append(v.efficiency, float32(cpu/core))
@@ -178,7 +248,114 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 		u.Steps[i].CPUTimes, u.Steps[i].Seconds, u.Steps[i].Efficiency = box(all[i].cpu), box(all[i].seconds), box(all[i].efficiency)
 	}
 	slices.SortFunc(u.Sizes, func(a, b SizeUsage) int { return a.Cores - b.Cores })
+	slices.SortStableFunc(u.Failures, func(a, b Failure) int { return b.Tries - a.Tries })
+	u.utilise()
 	return u, nil
+}
+
+// maxKinds is how many kinds of failure are told.
+const maxKinds = 50
+
+// utilise compares the core time held with what could have been held.
+func (u *Usage) utilise() {
+	if len(u.held) == 0 {
+		return
+	}
+	type event struct {
+		at    int64
+		cores int32
+	}
+	events := make([]event, 0, 2*len(u.held))
+	for _, h := range u.held {
+		events = append(events, event{h.begin, h.cores}, event{max(h.end, h.begin), -h.cores})
+	}
+	slices.SortFunc(events, func(a, b event) int {
+		// What ends and what begins at the same moment do not overlap.
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.cores, b.cores))
+	})
+	now, peak, active := int32(0), int32(0), int64(0)
+	for i, e := range events {
+		if now > 0 {
+			active += e.at - events[i-1].at
+		}
+		now += e.cores
+		peak = max(peak, now)
+	}
+	u.held = nil
+	u.Begun, u.Ended = time.Unix(0, events[0].at), time.Unix(0, events[len(events)-1].at)
+	u.Active, u.Peak = float64(active)/1e9, int(peak)
+	if u.Active > 0 && u.Peak > 0 {
+		u.Utilisation = min(1, u.Core/(u.Active*float64(u.Peak)))
+	}
+}
+
+// hours is a time in hours, with as many digits as say something.
+func hours(s float64) string {
+	switch h := s / 3600; {
+	case h >= 100:
+		return fmt.Sprintf("%.0f", h)
+	case h >= 1:
+		return fmt.Sprintf("%.1f", h)
+	case h >= 0.0001:
+		return fmt.Sprintf("%.2g", h)
+	case h > 0:
+		return "<0.0001"
+	}
+	return "0"
+}
+
+// usagePage is what usage.html is filled with.
+type usagePage struct {
+	*Usage
+	Name                                         string
+	CSS                                          template.CSS
+	Tasks, Succeeded, Failed, Cancelled, Waiting int
+	Plots                                        []plot
+	MoreSteps, MoreFailures                      int
+	PlotRows                                     int
+	Told                                         string
+}
+
+// TickEnd is where the lines of a plot end, TickText where their labels stand.
+func (usagePage) TickEnd(rows int) int  { return rows * plotRow }
+func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
+
+// WriteHTML writes the page to a file, whole or not at all, and returns its path. An
+// empty path is report.html in the task directory.
+func (u *Usage) WriteHTML(path string) (string, error) {
+	t, err := template.New("usage").Funcs(template.FuncMap{
+		"seconds": Seconds, "bytes": Bytes, "share": percent,
+		"hours":   hours,
+		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
+		"part":    func(part, whole int) string { return percent(float64(part) / float64(max(whole, 1))) },
+		"ratio": func(part, whole float64) string {
+			if whole == 0 {
+				return "-"
+			}
+			return percent(part / whole)
+		},
+	}).Parse(usageHTML)
+	if err != nil {
+		return "", err
+	}
+	p := usagePage{Usage: u, Name: u.name, CSS: template.CSS(pageCSS), MoreFailures: u.other, Told: "premix, " + time.Now().Format(time.RFC1123)}
+	if p.Name == "" {
+		p.Name = filepath.Base(u.Dir)
+	}
+	p.Succeeded, p.Failed, p.Cancelled, p.Waiting = u.count[queue.Succeeded], u.count[queue.Failed], u.count[queue.Cancelled], u.count[queue.Waiting]
+	p.Tasks = p.Succeeded + p.Failed + p.Cancelled + p.Waiting
+	if p.Tasks == 0 {
+		for _, s := range u.Steps {
+			p.Succeeded += s.OK // tries: a run does not count its tasks here
+		}
+	}
+	p.Plots, p.MoreSteps = u.plots()
+	p.PlotRows = min(len(u.Steps), maxPlotted)
+	var b bytes.Buffer
+	if err := t.Execute(&b, p); err != nil {
+		return "", err
+	}
+	return writePage(u.Dir, path, b.Bytes())
 }
 
 // WriteJSON writes it as one object.
@@ -192,7 +369,6 @@ func (u *Usage) WriteJSON(w io.Writer) error {
 // WriteText writes it for people.
 func (u *Usage) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
 	// Each table has columns of its own.
 	end := func() error {
 		if err := t.Flush(); err != nil {
@@ -201,9 +377,12 @@ func (u *Usage) WriteText(w io.Writer) error {
 		_, err := fmt.Fprintln(w)
 		return err
 	}
+	if u.Tries > 0 {
+		fmt.Fprintf(w, "%d tries: CPU %s of %s core time held, efficiency %s; utilisation %s of %d cores over %s\n\n", u.Tries, Seconds(u.CPU), Seconds(u.Core), percent(u.Efficiency), percent(u.Utilisation), u.Peak, Seconds(u.Active))
+	}
 	fmt.Fprintln(t, "step\ttries\tsucceeded\tCPU hours\tcore hours held\tefficiency\trun time: median\tq1\tq3\tlongest\t")
 	for _, s := range u.Steps {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.3f\t%.3f\t%s\t%s\t%s\t%s\t%s\t\n", s.Step, s.Tries, s.OK, s.CPU/3600, s.Core/3600, percent(s.CoreUsage.Efficiency),
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", s.Step, s.Tries, s.OK, hours(s.CPU), hours(s.Core), percent(s.CoreUsage.Efficiency),
 			Seconds(s.Seconds.Median), Seconds(s.Seconds.Q1), Seconds(s.Seconds.Q3), Seconds(s.Seconds.Max))
 	}
 	if err := end(); err != nil {
@@ -211,7 +390,7 @@ func (u *Usage) WriteText(w io.Writer) error {
 	}
 	fmt.Fprintln(t, "cores\ttries\tCPU hours\tcore hours held\tefficiency\t")
 	for _, s := range u.Sizes {
-		fmt.Fprintf(t, "%d\t%d\t%.3f\t%.3f\t%s\t\n", s.Cores, s.Tries, s.CPU/3600, s.Core/3600, percent(s.Efficiency))
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t\n", s.Cores, s.Tries, hours(s.CPU), hours(s.Core), percent(s.Efficiency))
 	}
 	if err := end(); err != nil {
 		return err
@@ -225,7 +404,7 @@ func (u *Usage) WriteText(w io.Writer) error {
 		if s.To > 0 {
 			to = Seconds(s.To)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%.3f\t%s\t\n", Seconds(s.From), to, s.Tries, s.Core/3600, percent(s.Efficiency))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t\n", Seconds(s.From), to, s.Tries, hours(s.Core), percent(s.Efficiency))
 	}
 	return t.Flush()
 }

@@ -2,8 +2,12 @@ package report
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"premix/record"
 )
@@ -46,6 +50,68 @@ func TestUsage(t *testing.T) {
 	}
 	if err := u.WriteJSON(&js); err != nil || !strings.Contains(js.String(), `"efficiency": 0.65`) {
 		t.Errorf("%v\n%s", err, &js)
+	}
+}
+
+// The page has the plots, the tables and the failures, and nothing of a name gets
+// through as markup.
+func TestUsagePage(t *testing.T) {
+	begun := time.Unix(1e9, 0)
+	var records []record.Task
+	for i := range 40 {
+		rec := record.Task{Task: i + 1, Group: fmt.Sprintf("step %d<b>", i), Cores: 1 + i%2, Seconds: float64(i), User: float64(i) / 2, Started: begun, Ended: begun.Add(time.Duration(i) * time.Second)}
+		if i == 3 {
+			rec.Cause, rec.Error = record.CauseExit, "ended <badly>"
+		}
+		records = append(records, rec)
+	}
+	u, err := usage("/dir/name", func(yield func(*record.Task, error) bool) {
+		for i := range records {
+			if !yield(&records[i], nil) {
+				return
+			}
+		}
+	}, "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u.Tries != 40 || u.Peak != 59 || u.Active != 39 || len(u.Failures) != 1 || u.Utilisation <= 0 || u.Utilisation > 1 {
+		t.Errorf("%d tries, peak %d, active %v, %v, utilisation %v", u.Tries, u.Peak, u.Active, u.Failures, u.Utilisation)
+	}
+	path, err := u.WriteHTML(filepath.Join(t.TempDir(), "page.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	if n := strings.Count(page, "<rect "); n != 3*maxPlotted {
+		t.Errorf("%d boxes", n)
+	}
+	for _, want := range []string{"CPU efficiency of a try", "ended &lt;badly&gt;", "step 39&lt;b&gt;", "10 steps with less core time", "<title>name: "} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not there", want)
+		}
+	}
+	if strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "NaN") {
+		t.Error("something could not be drawn")
+	}
+	// Of nothing there is a page, too.
+	if u, err = usage("/dir", func(func(*record.Task, error) bool) {}, "", 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.WriteHTML(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHours(t *testing.T) {
+	for s, want := range map[float64]string{0: "0", 0.1: "<0.0001", 7.2: "0.002", 36: "0.01", 5400: "1.5", 3600 * 562.4: "562"} {
+		if got := hours(s); got != want {
+			t.Errorf("%v: %s, want %s", s, got, want)
+		}
 	}
 }
 

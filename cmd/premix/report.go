@@ -19,7 +19,8 @@ func (a *app) reportCommand() *cobra.Command {
 		Long: `Sum up the run in a run directory and write one self-contained HTML page with the
 timeline of its tasks, to DIR/report.html if not told otherwise. run writes that page
 too, when it ends. With --usage, and of a task directory, it tells instead what tasks
-took of the cores that they held.`,
+took of the cores that they held; the page then has box plots of each step, and of a run
+it is written only where --html asks for it.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if usage || queue.IsDir(args[0]) {
@@ -27,21 +28,28 @@ took of the cores that they held.`,
 				if err != nil {
 					return err
 				}
+				page := ""
+				if html != "" || queue.IsDir(args[0]) {
+					if page, err = u.WriteHTML(html); err != nil {
+						return pageError(u.Dir, html, err)
+					}
+				}
 				if a.json {
 					return u.WriteJSON(a.stdout)
 				}
-				return u.WriteText(a.stdout)
+				if err := u.WriteText(a.stdout); err != nil || page == "" {
+					return err
+				}
+				_, err = fmt.Fprintf(a.stdout, "\npage: %s\n", page)
+				return err
 			}
 			r, err := report.Read(args[0])
 			if err != nil {
 				return err
 			}
 			page, err := r.WriteHTML(html)
-			if err != nil && html == "" {
-				return &engine.DirError{Dir: r.Run.Dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "say with --html FILE where it goes", Err: err}
-			}
 			if err != nil {
-				return &usageError{err, "give a file with --html that you may write"}
+				return pageError(r.Run.Dir, html, err)
 			}
 			if a.json {
 				return r.WriteJSON(a.stdout)
@@ -56,4 +64,12 @@ took of the cores that they held.`,
 	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
 	cmd.Flags().StringVar(&html, "html", "", "file of the page (default: DIR/report.html)")
 	return cmd
+}
+
+// pageError tells that the page could not be written.
+func pageError(dir, html string, err error) error {
+	if html == "" {
+		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "say with --html FILE where it goes", Err: err}
+	}
+	return &usageError{err, "give a file with --html that you may write"}
 }

@@ -96,6 +96,11 @@ bench-transfer: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-transfer ./bench/transfer
 	bin/bench-transfer $(BENCH_ARGS)
 
+.PHONY: bench-files
+bench-files: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-files ./bench/files
+	bin/bench-files $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

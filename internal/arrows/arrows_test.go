@@ -43,6 +43,10 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
 		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
 	},
+	"bench/files": {
+		imports: []string{"internal/figures"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"bench/tasks": {
 		imports: []string{"internal/figures", "internal/kubebox"},
 		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},

@@ -1,0 +1,20 @@
+// Files measures what it costs to walk through very many files, side by side with other
+// programs that do.
+//
+// Contenders:
+//
+//	loop    a C program: two threads, getdents64 and statx, sums and nothing kept; the
+//	        limit
+//	premix  premix files scan, with a row an entry in a Parquet file
+//	find    find, with a test that needs the attributes of each file
+//	du      du
+//	fd      fd, with a test that needs the attributes; all its threads
+//
+// Robinhood's scan is not measured: it is in no registry that can be reached from
+// everywhere.
+//
+// The tree is made once, by a seed: directories of 1 to 1,000 files, half of them empty
+// and the others short. It is read with all of it in the page cache. Contenders alternate,
+// and a figure is a median. Figures are written as JSON Lines to results.jsonl in the
+// work directory, see package figures.
+package main

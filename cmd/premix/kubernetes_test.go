@@ -19,6 +19,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"premix/engine/queue"
 	"premix/internal/kubebox"
@@ -111,7 +113,10 @@ func (c *cluster) account(t *testing.T, name string) string {
 // options are the arguments for tasks of a scene.
 func (c *cluster) options(s *taskScene, more ...string) []string {
 	list := []string{"--engine", "kubernetes"}
-	for _, o := range append([]string{"kubeconfig=" + c.kubeconfig, "image=none", "premix=" + binary, "volume=" + s.dir}, more...) {
+	if c.kubeconfig != "" {
+		more = append(more, "kubeconfig="+c.kubeconfig)
+	}
+	for _, o := range append([]string{"image=none", "premix=" + binary, "volume=" + s.dir}, more...) {
 		list = append(list, "--engine-opt", o)
 	}
 	return list
@@ -168,6 +173,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("why", func(t *testing.T) { c.testWhy(t) })
 	t.Run("interrupted", func(t *testing.T) { c.testInterrupted(t) })
 	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
+	t.Run("in the cluster", func(t *testing.T) { c.testInCluster(t) })
 	t.Run("faults", func(t *testing.T) { c.testFaults(t) })
 }
 
@@ -310,6 +316,97 @@ func (c *cluster) testDisrupted(t *testing.T) {
 		t.Errorf("nothing is said of a pod that ran out of memory:\n%s", out)
 	}
 	s.once(t, tasks)
+}
+
+// premix in a pod has no kubeconfig: it uses what Kubernetes puts into pods.
+func (c *cluster) testInCluster(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount what pods find at a fixed path takes root")
+	}
+	s := newTaskScene(t)
+	config, err := clientcmd.LoadFromFile(c.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(s.path("account"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "account/token", config.AuthInfos["premix"].Token)
+	s.write(t, "account/namespace", "default")
+	authority, err := os.ReadFile(filepath.Join(c.Dir, "certs/apiserver.crt")) // it has signed itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "account/ca.crt", string(authority))
+	const enter = `mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && ln -s "$ACCOUNT" /run/secrets/kubernetes.io/serviceaccount && exec "$@"`
+	in := &cluster{Box: c.Box, kubelet: c.kubelet}
+	args := append([]string{"--mount", "sh", "-c", enter, "sh", binary, "task", "run", "--out", "out", "-"}, in.options(s, c.template(t, s, ""))...)
+	cmd := exec.Command("unshare", args...)
+	_, port, _ := strings.Cut(strings.TrimPrefix(c.URL, "https://"), ":")
+	cmd.Env = append(os.Environ(), s.mark, "ACCOUNT="+s.path("account"), "KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT="+port, "KUBECONFIG=", "HOME="+s.dir)
+	cmd.Dir, cmd.Stdin = s.dir, strings.NewReader("true\ntrue\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.once(t, 2)
+}
+
+// A node is lost with the pods on it: at first nobody but premix notices, then it is
+// removed from the cluster.
+func TestKubernetesNodeLost(t *testing.T) {
+	if !soak {
+		t.Skip("it takes minutes; PREMIX_SOAK=1 runs it")
+	}
+	c := newCluster(t)
+	for _, removed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("removed=%v", removed), func(t *testing.T) {
+			s := newTaskScene(t)
+			name := fmt.Sprintf("lost-%v", removed)
+			lost, err := c.StartKubelet(t.Context(), kubebox.Nodes{Names: []string{name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const tasks = 2
+			text := strings.Repeat("touch begun.$$; while [ ! -e go ]; do sleep 0.05; done\n", tasks)
+			args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, "  nodeSelector: {run: "+name+"}\n  terminationGracePeriodSeconds: 5\n"), "jobs=2")...)
+			cmd, out := c.begin(t, s, text, args...)
+			begun := func(n int) bool {
+				return comes(func() bool {
+					list, _ := filepath.Glob(s.path("begun.*"))
+					return len(list) >= n
+				})
+			}
+			if !begun(tasks) {
+				t.Error("no task has begun")
+			}
+			lost.Stop()
+			if _, err := c.StartKubelet(t.Context(), kubebox.Nodes{Names: []string{"other-" + name}, Cores: 4, Memory: "16Gi", Labels: map[string]string{"run": name}}); err != nil {
+				t.Fatal(err)
+			}
+			if removed {
+				err = c.Client.Delete(t.Context(), c.Client.Core, "", "nodes", name, metav1.DeleteOptions{})
+			} else {
+				// What the controller of nodes does after some minutes.
+				err = c.Client.Core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).Body([]byte(`{"spec":{"unschedulable":true}}`)).Do(t.Context()).Error()
+				for _, p := range c.pods(t) {
+					if p.Spec.NodeName == name {
+						err = errors.Join(err, c.Client.Delete(t.Context(), c.Client.Core, "default", "pods", p.Name, metav1.DeleteOptions{}))
+					}
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !begun(2*tasks) && !begun(2*tasks) {
+				t.Error("the tasks did not begin elsewhere")
+			}
+			s.write(t, "go", "")
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			s.once(t, tasks)
+		})
+	}
 }
 
 // The API server, a worker and premix itself are killed at random moments: every task

@@ -256,6 +256,7 @@ var testModules = []string{
 	"gopkg.in/yaml.v3",
 	"k8s.io/api", // what internal/kubebox is asked about
 	"k8s.io/apimachinery",
+	"k8s.io/client-go",
 }
 
 // listed is what `go list -json` tells of a package, as far as it is used here.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,8 +41,10 @@ type Kubelet struct {
 	nodes  map[string]bool
 	logs   string
 
-	stop context.CancelFunc
-	done sync.WaitGroup
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	starts chan func() // worked off by one thread, see begin
+	closed sync.Once
 
 	mu   sync.Mutex
 	pods map[types.UID]*pod
@@ -74,7 +77,7 @@ func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
 	if n.Pods == 0 {
 		n.Pods = 110
 	}
-	k := &Kubelet{box: b, claims: n.Claims, nodes: make(map[string]bool), logs: filepath.Join(b.Dir, "pods"), pods: make(map[types.UID]*pod)}
+	k := &Kubelet{box: b, claims: n.Claims, nodes: make(map[string]bool), logs: filepath.Join(b.Dir, "pods"), pods: make(map[types.UID]*pod), starts: make(chan func())}
 	if err := os.MkdirAll(k.logs, 0o777); err != nil {
 		return nil, err
 	}
@@ -90,10 +93,12 @@ func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
 	r := cache.NewReflectorWithOptions(
 		b.Client.ListWatch(b.Client.Core, "", "pods", fields.OneTermNotEqualSelector("spec.nodeName", "").String(), "", func() k8sruntime.Object { return &corev1.PodList{} }),
 		&corev1.Pod{}, store, cache.ReflectorOptions{Name: "standin kubelet"})
-	k.done.Add(1)
+	k.done.Go(func() { r.RunWithContext(run) })
 	go func() {
-		defer k.done.Done()
-		r.RunWithContext(run)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the kubelet
+		for start := range k.starts {
+			start()
+		}
 	}()
 	b.closers = append(b.closers, k.Stop)
 	return k, nil
@@ -142,26 +147,21 @@ func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
 	have := k.pods[p.UID]
 	if have == nil {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			// It has ended; if it was deleted, nobody waits for it any more.
 			if p.DeletionTimestamp != nil {
-				k.done.Add(1)
-				go func() {
-					defer k.done.Done()
-					k.forget(ctx, p)
-				}()
+				k.done.Go(func() { k.forget(ctx, p) })
 			}
 			return
 		}
 		have = &pod{Pod: p, ended: make(chan struct{})}
 		k.pods[p.UID] = have
-		k.done.Add(1)
-		go func() {
-			defer k.done.Done()
-			k.run(ctx, have)
-		}()
+		k.done.Go(func() { k.run(ctx, have) })
 	}
 	if p.DeletionTimestamp != nil {
 		grace := int64(30)
@@ -245,10 +245,14 @@ func (k *Kubelet) Stop() {
 	k.stop()
 	k.mu.Lock()
 	for _, p := range k.pods {
+		p.mu.Lock()
+		p.deleted = true // those that have not begun will not
+		p.mu.Unlock()
 		p.kill("")
 	}
 	k.mu.Unlock()
 	k.done.Wait()
+	k.closed.Do(func() { close(k.starts) })
 }
 
 // run runs a pod to its end and reports it.
@@ -364,8 +368,11 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 	if p.deleted {
 		return nil, errors.New("it was deleted before it began")
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	// It dies with the thread that has started it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	k.starts <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
 		return nil, err
 	}
 	p.group = cmd.Process.Pid

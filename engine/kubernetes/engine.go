@@ -82,9 +82,6 @@ func (e *Engine) Close() {
 // Name is what --engine calls it.
 func (e *Engine) Name() string { return Name }
 
-// Limits are not known: nodes are nobody's who may only make Jobs.
-func (e *Engine) Limits() (cores int, memory int64) { return 0, 0 }
-
 // jobID is the id of an engine job.
 func jobID(namespace, name string, index int) string {
 	return namespace + "/" + name + "/" + strconv.Itoa(index)

@@ -31,7 +31,7 @@ See docs/transfer.md.`,
 			return &usageError{fmt.Errorf("there is no command %q", "transfer "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.transferBench())
+	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy())
 	return cmd
 }
 
@@ -78,5 +78,5 @@ func transferExit(err error) int {
 	case errors.As(err, &copies):
 		return exitFailed
 	}
-	return exitOK
+	return transferChoiceExit(err)
 }

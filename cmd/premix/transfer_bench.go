@@ -130,6 +130,14 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 	}
 	sum, err := b.Run(ctx)
 	err = errors.Join(err, b.Close())
+	// What was measured counts, also of a bench that was interrupted.
+	home, herr := transferHome()
+	if herr == nil {
+		herr = home.Remember(l, o.Out)
+	}
+	if herr != nil {
+		fmt.Fprintf(a.stderr, "note: get and put will not know of these results: %v\n", herr)
+	}
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"cmd/premix": {
-		imports: []string{"files", "blast/database", "blast/fasta", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "internal/netrelay"},
+		imports: []string{"files", "blast/database", "blast/fasta", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -137,6 +137,17 @@ var rooms = map[string]room{
 	},
 	"transfer": {
 		imports: []string{"record"},
+	},
+	"transfer/choose": {
+		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/testbed"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"transfer/stats": {
+		modules: []string{"gonum.org/v1/gonum"},
+	},
+	"transfer/report": {
+		imports: []string{"transfer", "transfer/stats", "record"},
+		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"transfer/capture": {
 		imports: []string{"transfer", "internal/netrelay"}, // the latter for tests

@@ -116,7 +116,7 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 	if b.p, err = peer.Open(ctx, l); err != nil {
 		return nil, err
 	}
-	if b.addr, err = resolve(ctx, l.Host); err != nil {
+	if b.addr, err = Resolve(ctx, l.Host); err != nil {
 		return nil, &SetupError{"the peer has no address", "give host: a name that can be resolved, or an address", err}
 	}
 	device, here, err := capture.Route(b.addr)
@@ -142,7 +142,8 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 	return b, nil
 }
 
-func resolve(ctx context.Context, host string) (netip.Addr, error) {
+// Resolve is the address of a host.
+func Resolve(ctx context.Context, host string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -176,38 +177,45 @@ func (b *Bench) serve(ctx context.Context, p *link.Protocol, at link.Places, id 
 	}
 	var err error
 	v.ready = false
-	log := path.Join(b.remote, "temp", p.Name+".log")
-	if v.v, err = b.p.Serve(ctx, b.l.Variables(p, at)+p.Server, log); err != nil {
-		return err
+	v.v, err = Serve(ctx, b.p, b.l, p, at, b.addr, path.Join(b.remote, "temp", p.Name+".log"), id)
+	v.ready = err == nil
+	return err
+}
+
+// Serve starts a protocol's server at the peer, waits until it answers, and prepares
+// for it here. The server must be stopped also where there is an error.
+func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol, at link.Places, addr netip.Addr, log, id string) (*peer.Server, error) {
+	v, err := s.Serve(ctx, l.Variables(p, at)+p.Server, log)
+	if err != nil {
+		return nil, err
 	}
 	port := p.Settings["server_port"]
 	for deadline := time.Now().Add(30 * time.Second); port != ""; time.Sleep(50 * time.Millisecond) {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return v, context.Cause(ctx)
 		}
-		conn, err := net.DialTimeout("tcp", net.JoinHostPort(b.addr.String(), port), 5*time.Second)
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr.String(), port), 5*time.Second)
 		if err == nil {
 			conn.Close()
 			break
 		}
-		alive, said, aerr := v.v.Alive(ctx)
+		alive, said, aerr := v.Alive(ctx)
 		if aerr != nil {
-			return aerr
+			return v, aerr
 		}
 		if !alive {
-			return fmt.Errorf("the server of %s ended: %s", p.Name, lastLine(said))
+			return v, fmt.Errorf("the server of %s ended: %s", p.Name, lastLine(said))
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the server of %s does not answer at port %s: %w", p.Name, port, err)
+			return v, fmt.Errorf("the server of %s does not answer at port %s: %w", p.Name, port, err)
 		}
 	}
 	if p.Prepare != "" {
-		if r := Run(ctx, b.l.Variables(p, at)+p.Prepare, id+"-prepare", time.Minute, nil); r.Cause != "" {
-			return fmt.Errorf("prepare %s: %s", p.Name, r.Error)
+		if r := Run(ctx, l.Variables(p, at)+p.Prepare, id+"-prepare", time.Minute, nil); r.Cause != "" {
+			return v, fmt.Errorf("prepare %s: %s", p.Name, r.Error)
 		}
 	}
-	v.ready = true
-	return nil
+	return v, nil
 }
 
 // asked is what the peer tells before and after a copy.
@@ -299,7 +307,7 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 	c.Steady = steady(t.Series, c.Direction)
 	// Joined packets are shown without the headers of all but the first.
 	c.Others = max(carried-c.Bytes(), 0)
-	allowed := max(256<<10, c.Bytes()/100)
+	allowed := max(256<<10, c.Bytes()/50)
 	if c.Oversize > 0 {
 		allowed += c.Bytes() / 12
 	}
@@ -375,7 +383,7 @@ func (b *Bench) verify(ctx context.Context, it item, at link.Places) error {
 	if it.way == transfer.Get {
 		sum, err = Digest(at.Local)
 	} else {
-		sum, err = digestAt(ctx, b.p, at.Remote, it.source.data.Files > 1)
+		sum, err = DigestAt(ctx, b.p, at.Remote, it.source.data.Files > 1)
 	}
 	if err != nil {
 		return fmt.Errorf("what arrived can't be read: %w", err)

@@ -117,7 +117,7 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 	if err := s.make(ctx, ""); err != nil { // for the digest
 		return err
 	}
-	if sum, err := digestAt(ctx, p, at, s.data.Files > 1); err == nil && sum == s.digest {
+	if sum, err := DigestAt(ctx, p, at, s.data.Files > 1); err == nil && sum == s.digest {
 		return nil
 	}
 	q := link.Quote(at)
@@ -136,7 +136,7 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 	if _, err := p.Run(ctx, script+"; s=$?; rm -f "+link.Quote(at+".stream")+"; exit $s"); err != nil {
 		return fmt.Errorf("make %s at the peer: %w", path.Base(at), err)
 	}
-	sum, err := digestAt(ctx, p, at, s.data.Files > 1)
+	sum, err := DigestAt(ctx, p, at, s.data.Files > 1)
 	if err == nil && sum != s.digest {
 		err = fmt.Errorf("%s at the peer is not what it should be: is its disk full?", at)
 	}
@@ -187,8 +187,8 @@ func digestFile(at string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// digestAt is Digest at the peer.
-func digestAt(ctx context.Context, p *peer.Session, at string, tree bool) (string, error) {
+// DigestAt is Digest at the peer.
+func DigestAt(ctx context.Context, p *peer.Session, at string, tree bool) (string, error) {
 	q := link.Quote(at)
 	script := "sha256sum <" + q
 	if tree {

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"premix/transfer"
+	"premix/transfer/choose"
+)
+
+// transferHome is what premix remembers of links.
+func transferHome() (choose.Home, error) {
+	dir := os.Getenv("PREMIX_HOME")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return choose.Home{}, &usageError{err, "set PREMIX_HOME"}
+		}
+		dir = filepath.Join(home, ".premix")
+	}
+	return choose.Home{Dir: dir}, nil
+}
+
+// peerPath splits PEER:PATH.
+func peerPath(s string) (name, at string, err error) {
+	name, at, ok := strings.Cut(s, ":")
+	if !ok || name == "" || at == "" {
+		return "", "", &usageError{fmt.Errorf("%q names no path at a peer", s), "write PEER:PATH, as in peer:/data/run7"}
+	}
+	if !path.IsAbs(at) {
+		return "", "", &usageError{fmt.Errorf("%q is not an absolute path", at), "begin it with /"}
+	}
+	return name, path.Clean(at), nil
+}
+
+func (a *app) transferGet() *cobra.Command { return a.transferCopy(transfer.Get) }
+func (a *app) transferPut() *cobra.Command { return a.transferCopy(transfer.Put) }
+
+func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
+	j := choose.Job{Direction: way}
+	use, short, names := "get PEER:PATH DST", "Copy from a peer, by the protocol that is fastest", []string{"PEER:PATH", "DST"}
+	if way == transfer.Put {
+		use, short, names = "put SRC PEER:PATH", "Copy to a peer, by the protocol that is fastest", []string{"SRC", "PEER:PATH"}
+	}
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long: short + `: of those that can make this copy, the one
+that measurements of the link say takes least. PEER is the name of a link that was
+measured, or [USER@]HOST as ssh knows it. What arrives is compared by SHA-256 and then
+renamed; when a protocol fails the next one goes on.
+
+  premix transfer get peer:/data/run7/ ./run7
+  premix transfer put ./run7 me@peer:/data/run7
+
+A destination that exists is left alone. A source that is a directory becomes DST.`,
+		Args: arguments(names...),
+		RunE: func(_ *cobra.Command, args []string) error {
+			from, to := args[0], args[1]
+			if way == transfer.Put {
+				from, to = to, from
+			}
+			name, at, err := peerPath(from)
+			if err != nil {
+				return err
+			}
+			home, err := transferHome()
+			if err != nil {
+				return err
+			}
+			if j.Link, j.Known, err = home.Find(name); err != nil {
+				return nameError(err)
+			}
+			j.Remote = at
+			if j.Local, err = filepath.Abs(to); err != nil {
+				return err
+			}
+			if j.Premix, err = os.Executable(); err != nil {
+				return err
+			}
+			if !a.json {
+				j.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
+			}
+			var done, all atomic.Int64
+			j.Progress = func(d, n int64) { done.Store(d); all.Store(n) }
+			stop := a.bar(func() string {
+				d, n := done.Load(), all.Load()
+				return fmt.Sprintf("%s %s of %s", share(d, n), size(d), size(n))
+			})
+			ctx, end := storeContext()
+			defer end()
+			d, err := j.Run(ctx)
+			stop()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(d)
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s in %.2f s by %s (%s with verification)\n", transfer.DataName(d.Size, d.Files), d.Seconds, d.Protocol, rate(float64(d.Size)/d.Seconds))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols that are not encrypted, or let in whoever reaches their port")
+	cmd.Flags().StringVar(&j.Protocol, "protocol", "", "use this protocol of the link, and no other")
+	return cmd
+}
+
+// nameError is for the name of a peer that is none.
+func nameError(err error) error {
+	if transferExit(err) != exitOK {
+		return err
+	}
+	return &usageError{err, "name a link that was measured, or [USER@]HOST"}
+}
+
+// transferChoiceExit is the code of an error of a chosen copy; exitOK: of another.
+func transferChoiceExit(err error) int {
+	var (
+		source *choose.SourceError
+		target *choose.TargetError
+		failed *choose.FailedError
+	)
+	switch {
+	case errors.As(err, &source):
+		return exitUsage
+	case errors.As(err, &target):
+		return exitDirectory
+	case errors.As(err, &failed):
+		return exitFailed
+	}
+	return exitOK
+}

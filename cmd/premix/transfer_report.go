@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/transfer/report"
+)
+
+func (a *app) transferReport() *cobra.Command {
+	return &cobra.Command{
+		Use:   "report DIR",
+		Short: "Sum up measured copies, and write a page about them",
+		Long: `Sum up the copies in a directory of results. Into it are written report.html, a page
+that needs nothing else; transfers.parquet with all rows; transfers.csv and report.json
+with the table and the comparisons; and all figures as SVG.`,
+		Args: arguments("DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := report.Read(args[0])
+			if err != nil {
+				return err
+			}
+			page, err := r.Write()
+			if err != nil {
+				return &usageError{err, "see that the directory can be written; the rows in it are whole"}
+			}
+			if a.json {
+				return r.WriteJSON(a.stdout)
+			}
+			if err := r.WriteText(a.stdout); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "\npage: %s\n", page)
+			return err
+		},
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"premix/transfer"
+	"premix/transfer/choose"
+	"premix/transfer/link"
+)
+
+func (a *app) transferWhy() *cobra.Command {
+	var put, open bool
+	var data string
+	var files countFlag
+	cmd := &cobra.Command{
+		Use:   "why PEER",
+		Short: "Say which protocol would be chosen for a copy, and why",
+		Long: `Say in which order protocols would be tried for a copy, what time each is expected to
+take by the measurements of the link, and why others are left out.
+
+  premix transfer why peer --size 2G
+  premix transfer why peer --put --size 40M --files 10000`,
+		Args: arguments("PEER"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			n, ok := link.ParseSize(data)
+			if !ok {
+				return &usageError{fmt.Errorf("%q is no size", data), "write it as in --size 500M"}
+			}
+			home, err := transferHome()
+			if err != nil {
+				return err
+			}
+			l, known, err := home.Find(args[0])
+			if err != nil {
+				return nameError(err)
+			}
+			copies, err := known.Measurements()
+			if err != nil {
+				return err
+			}
+			t := choose.Task{Direction: transfer.Get, Size: n, Files: max(1, int(files)), Open: open}
+			if put {
+				t.Direction = transfer.Put
+			}
+			order := choose.Order(l, copies, t)
+			if a.json {
+				return a.printJSON(order)
+			}
+			fmt.Fprintf(a.stdout, "%s %s over %s, by %d measured copies:\n", t.Direction, transfer.DataName(t.Size, t.Files), known.Name, len(copies))
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			for i, e := range order {
+				place := fmt.Sprint(i + 1)
+				if e.Left {
+					place = "-"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\n", place, e.Protocol, e.Why)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			if len(copies) == 0 {
+				fmt.Fprintf(a.stdout, "hint: premix transfer probe %s measures it in under a minute\n", args[0])
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&put, "put", false, "for a copy to the peer")
+	f.BoolVar(&open, "allow-open", false, "also protocols that are not encrypted, or let in whoever reaches their port")
+	f.StringVar(&data, "size", "1G", "size of the data")
+	f.Var(&files, "files", "number of its files (default: 1)")
+	return cmd
+}

@@ -1,0 +1,158 @@
+package choose
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+
+	"premix/transfer"
+	"premix/transfer/link"
+)
+
+// Estimate of one protocol.
+type Estimate struct {
+	Protocol string  `json:"protocol"`
+	Seconds  float64 `json:"seconds"` // 0: not measured, or it can't be used
+	Copies   int     `json:"copies"`  // that the estimate is made of
+	Why      string  `json:"why"`     // in words
+	Left     bool    `json:"left_out"`
+}
+
+// Task is what is to be copied.
+type Task struct {
+	Direction transfer.Direction
+	Size      int64
+	Files     int // more than 1: a tree
+	Open      bool
+}
+
+// habit is the order of protocols that were not measured: for a file, and for a tree.
+var habit = map[bool][]string{
+	false: {"rsync", "scp", "sftp"},
+	true:  {"tar", "rsync", "scp", "sftp"},
+}
+
+// smallFile is the mean size, bytes, below which a tree is a matter of the number of
+// its files rather than of its size.
+const smallFile = 1 << 20
+
+// Order tells in which order protocols are tried, and why. Those that are left out
+// come last.
+func Order(l *link.Link, copies []transfer.Copy, t Task) []Estimate {
+	var list []Estimate
+	for i := range l.Protocols {
+		list = append(list, estimate(&l.Protocols[i], copies, t))
+	}
+	rank := func(e Estimate) int {
+		if i := slices.Index(habit[t.Files > 1], e.Protocol); i >= 0 {
+			return i
+		}
+		return len(habit[true])
+	}
+	slices.SortStableFunc(list, func(a, b Estimate) int {
+		return cmp.Or(compareBool(a.Left, b.Left), compareBool(a.Seconds == 0, b.Seconds == 0), cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return list
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+func estimate(p *link.Protocol, copies []transfer.Copy, t Task) Estimate {
+	e := Estimate{Protocol: p.Name}
+	leave := func(format string, args ...any) Estimate {
+		e.Left, e.Why = true, fmt.Sprintf(format, args...)
+		return e
+	}
+	if p.Script(t.Direction, t.Files > 1) == "" {
+		what := "a file"
+		if t.Files > 1 {
+			what = "a tree"
+		}
+		return leave("it cannot %s %s", t.Direction, what)
+	}
+	if p.Open && !t.Open {
+		return leave("it lets in whoever reaches its port, or is not encrypted: --allow-open allows it")
+	}
+	for _, n := range p.Needs {
+		if _, err := exec.LookPath(n); err != nil {
+			return leave("%s is not installed here", n)
+		}
+	}
+	usable, failed := map[int64][]float64{}, 0
+	for _, c := range copies {
+		if c.Protocol != p.Name || c.Direction != t.Direction || (c.Files > 1) != (t.Files > 1) {
+			continue
+		}
+		switch {
+		case c.Usable():
+			x, _ := measure(c.Size, c.Files, t)
+			usable[x] = append(usable[x], c.Seconds)
+			e.Copies++
+		case !c.OK:
+			failed++
+		}
+	}
+	if e.Copies == 0 {
+		if failed > 0 {
+			return leave("all %d measured copies by it failed", failed)
+		}
+		e.Why = "it was not measured in this direction"
+		return e
+	}
+	_, x := measure(t.Size, t.Files, t)
+	e.Seconds = predict(usable, x)
+	e.Why = fmt.Sprintf("%.3g s expected, from %d copies", e.Seconds, e.Copies)
+	if failed > 0 {
+		e.Why += fmt.Sprintf("; %d failed", failed)
+	}
+	return e
+}
+
+// measure is the size of a copy as its time depends on it: bytes, or the number of
+// files where these are small.
+func measure(size int64, files int, t Task) (int64, float64) {
+	if t.Files > 1 && t.Size/int64(t.Files) < smallFile {
+		return int64(files), float64(files)
+	}
+	return size, float64(size)
+}
+
+// predict the time at x from the medians at other sizes.
+func predict(at map[int64][]float64, x float64) float64 {
+	var xs, ys []float64
+	for size := range at {
+		xs = append(xs, float64(size))
+	}
+	slices.Sort(xs)
+	for _, v := range xs {
+		s := slices.Sorted(slices.Values(at[int64(v)]))
+		n := len(s)
+		ys = append(ys, (s[(n-1)/2]+s[n/2])/2)
+	}
+	n := len(xs)
+	switch {
+	case n == 1 || x <= xs[0]:
+		if x <= xs[0] {
+			// Below the smallest nothing tells overhead and rate apart: overhead is
+			// what matters there, and no copy takes longer for being smaller.
+			return ys[0]
+		}
+		return ys[0] * x / xs[0]
+	case x >= xs[n-1]:
+		slope := max((ys[n-1]-ys[n-2])/(xs[n-1]-xs[n-2]), ys[n-1]/xs[n-1]/4)
+		return ys[n-1] + slope*(x-xs[n-1])
+	}
+	i := slices.IndexFunc(xs, func(v float64) bool { return v >= x })
+	share := (x - xs[i-1]) / (xs[i] - xs[i-1])
+	return math.FMA(share, ys[i]-ys[i-1], ys[i-1])
+}

@@ -1,0 +1,12 @@
+package choose
+
+import "golang.org/x/sys/unix"
+
+// freeSpace of the file system of a directory, for this user, bytes.
+func freeSpace(dir string) int64 {
+	var s unix.Statfs_t
+	if unix.Statfs(dir, &s) != nil {
+		return 0
+	}
+	return int64(s.Bavail) * s.Bsize
+}

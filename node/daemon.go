@@ -35,6 +35,7 @@ type daemon struct {
 	end context.CancelFunc
 
 	origins origins
+	layers  layers
 
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
@@ -329,7 +330,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	if b.gone {
 		return &Error{Kind: KindInternal, Message: "the tree was being unmounted at this moment", Way: "try again"}
 	}
-	img, err := d.openImage(ctx, t)
+	img, err := d.openImage(ctx, t, m.entry)
 	if err != nil {
 		return explain(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type image struct {
 	digest object.Digest
 	size   int64
 	src    *source // for opening again; may be nil
+	within string  // where the layers lie that it belongs to; "" for none
 
 	ctx       context.Context // ends with the image
 	end       context.CancelFunc
@@ -33,27 +35,74 @@ type image struct {
 	lastAt  time.Time
 }
 
-func (d *daemon) newImage(digest object.Digest, size int64) *image {
+func (d *daemon) newImage(digest object.Digest, size int64, e entry) *image {
 	i := &image{d: d, digest: digest, size: size}
 	i.ctx, i.end = context.WithCancel(d.ctx)
-	i.libraries = libraries.New(i.ctx, askable{i})
+	i.libraries = libraries.New(i.ctx, askable{i}, i.elsewhere)
+	// Of what is recorded nothing is read but what was asked for.
+	if e.Record == "" && e.Within != "" {
+		i.within = e.Within
+		d.layers.add(i)
+	}
 	return i
 }
 
+// layers are the images that may be layers of one container, the newest last.
+type layers struct {
+	mu   sync.Mutex // a leaf
+	list []*image
+}
+
+func (l *layers) add(i *image) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, i)
+}
+
+func (l *layers) remove(i *image) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = slices.DeleteFunc(l.list, func(o *image) bool { return o == i })
+}
+
+// beside are the others where an image lies, the newest first.
+func (l *layers) beside(i *image) []*image {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*image
+	for _, o := range slices.Backward(l.list) {
+		if o != i && o.within == i.within {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// elsewhere looks for a library in the other layers. Those that were mounted last most
+// likely belong to the same container; where an older one has it too, that is not
+// looked for.
+func (i *image) elsewhere(name string, dirs []string) bool {
+	if i.within == "" {
+		return false
+	}
+	return slices.ContainsFunc(i.d.layers.beside(i), func(o *image) bool { return o.libraries.Find(name, dirs) })
+}
+
 // openImage makes the image of a tree that is open.
-func (d *daemon) openImage(ctx context.Context, t *cache.Tree) (*image, error) {
+func (d *daemon) openImage(ctx context.Context, t *cache.Tree, e entry) (*image, error) {
 	t, err := d.cache.Tree(ctx, t.Digest(), nil) // closed on its own
 	if err != nil {
 		return nil, err
 	}
-	i := d.newImage(t.Digest(), t.Size())
+	i := d.newImage(t.Digest(), t.Size(), e)
 	i.tree = t
 	return i, nil
 }
 
 // reopenImage opens a tree that is mounted, at once or when it can be.
-func (d *daemon) reopenImage(digest object.Digest, size int64, src *source) *image {
-	i := d.newImage(digest, size)
+func (d *daemon) reopenImage(e entry, src *source) *image {
+	digest := e.Tree
+	i := d.newImage(digest, e.Size, e)
 	i.src = src
 	// Without an origin: the node does not wait for the network here.
 	t, err := d.cache.Tree(d.ctx, digest, nil)
@@ -192,6 +241,7 @@ func (i *image) Size() int64 { return i.size }
 // Close closes the tree.
 func (i *image) Close() error {
 	i.end()
+	i.d.layers.remove(i)
 	i.letGo()
 	i.mu.Lock()
 	defer i.mu.Unlock()

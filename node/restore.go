@@ -130,7 +130,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 	if err != nil {
 		d.log.Error("origins of a mount", "ref", e.Ref, "error", err)
 	}
-	b.img = d.reopenImage(e.Tree, e.Size, src)
+	b.img = d.reopenImage(e, src)
 	if e.InUse == lazyfs.File {
 		if err := b.img.holdAgain(); err != nil {
 			return errors.Join(err, b.img.Close())

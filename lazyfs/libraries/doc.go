@@ -19,8 +19,10 @@
 // 64-bit little-endian ELF files. A name is looked for where the loader of a common
 // system does (ld.so(8)): in absolute directories of DT_RUNPATH or DT_RPATH, then in the
 // directories of [Dirs]. What ld.so.cache, LD_LIBRARY_PATH or $ORIGIN would add is not
-// looked at, nor are other layers of a container image. The program interpreter
-// (PT_INTERP) is a library like others.
+// looked at. The program interpreter (PT_INTERP) is a library like others.
+//
+// A layer of a container image has programs whose libraries are in lower layers. Which
+// layers belong together an image does not know: its owner says where else to look.
 //
 // Trees come from elsewhere: sizes and counts that a file claims are bounded before
 // anything is read or made by them.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -39,21 +41,48 @@ type Image interface {
 
 // Finder follows the programs of one image.
 type Finder struct {
-	ctx context.Context
-	img Image
+	ctx       context.Context
+	img       Image
+	elsewhere func(name string, dirs []string) bool // may be nil
 
 	mu      sync.Mutex
 	seen    map[int64]bool // where files begin
 	todo    []int64
 	running bool
 
-	// Of the goroutine that runs.
-	tree *erofs.Image
+	tree atomic.Pointer[erofs.Image] // nil until its superblock was read
 }
 
-// New returns a finder, which ends with ctx.
-func New(ctx context.Context, img Image) *Finder {
-	return &Finder{ctx: ctx, img: img, seen: map[int64]bool{}}
+// New returns a finder, which ends with ctx. Where the image is a layer among others,
+// elsewhere looks in those for what it has not, by their Find.
+func New(ctx context.Context, img Image, elsewhere func(name string, dirs []string) bool) *Finder {
+	return &Finder{ctx: ctx, img: img, elsewhere: elsewhere, seen: map[int64]bool{}}
+}
+
+// Find looks for a library in directories of the image, or, where the name has a slash,
+// at that path. If it is there it is asked for, and what it needs; Find tells whether
+// it is. It may wait for metadata.
+func (f *Finder) Find(name string, dirs []string) bool {
+	tree, err := f.open()
+	if err != nil {
+		return false
+	}
+	if strings.Contains(name, "/") {
+		return f.want(tree, name)
+	}
+	return slices.ContainsFunc(dirs, func(dir string) bool { return f.want(tree, path.Join(dir, name)) })
+}
+
+// open returns the tree that the image holds.
+func (f *Finder) open() (*erofs.Image, error) {
+	if tree := f.tree.Load(); tree != nil {
+		return tree, nil
+	}
+	tree, err := erofs.Open(reader{f}, f.img.Size())
+	if err == nil {
+		f.tree.Store(tree)
+	}
+	return tree, err
 }
 
 // Read tells of what somebody has read at off. It never waits.
@@ -104,40 +133,29 @@ func (f *Finder) look(off int64) error {
 	if err != nil {
 		return err
 	}
-	if f.tree == nil {
-		if f.tree, err = erofs.Open(reader{f}, f.img.Size()); err != nil {
-			return err
-		}
-	}
-	if n.interpreter != "" {
-		f.want(n.interpreter)
-	}
 	dirs := append(n.directories, Dirs...)
+	if n.interpreter != "" {
+		n.names = append(n.names, n.interpreter)
+	}
 	for _, name := range n.names {
-		if strings.Contains(name, "/") {
-			f.want(name)
-			continue
-		}
-		for _, dir := range dirs {
-			if f.want(path.Join(dir, name)) {
-				break
-			}
+		if !f.Find(name, dirs) && f.elsewhere != nil {
+			f.elsewhere(name, dirs)
 		}
 	}
 	return nil
 }
 
 // want asks for a library, and has it looked at. It tells whether there is one.
-func (f *Finder) want(name string) bool {
-	i, err := f.resolve(name)
+func (f *Finder) want(tree *erofs.Image, name string) bool {
+	i, err := resolve(tree, name)
 	if err != nil || i.Size == 0 {
 		return false
 	}
-	at, _, hole, err := f.tree.Map(i.Ino, 0)
+	at, _, hole, err := tree.Map(i.Ino, 0)
 	if err != nil || hole || at%erofs.BlockSize != 0 {
 		return false // no library is so small, or begins with zeros
 	}
-	last, _, hole, err := f.tree.Map(i.Ino, i.Size-1)
+	last, _, hole, err := tree.Map(i.Ino, i.Size-1)
 	if err != nil || hole || last-at != i.Size-1 {
 		return false // it does not lie in one piece, so that places in it are not those in the image
 	}
@@ -155,16 +173,16 @@ func (f *Finder) want(name string) bool {
 var errTooManyLinks = errors.New("too many symbolic links")
 
 // resolve finds the regular file of a path, from the tree's root.
-func (f *Finder) resolve(name string) (*erofs.Inode, error) {
+func resolve(tree *erofs.Image, name string) (*erofs.Inode, error) {
 	rest := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")
 	var at []string // the path so far, without symbolic links
-	nid := f.tree.Root()
+	nid := tree.Root()
 	for hops := 0; len(rest) > 0; {
-		child, err := f.tree.Lookup(nid, rest[0])
+		child, err := tree.Lookup(nid, rest[0])
 		if err != nil {
 			return nil, err
 		}
-		i, err := f.tree.Inode(child)
+		i, err := tree.Inode(child)
 		if err != nil {
 			return nil, err
 		}
@@ -178,7 +196,7 @@ func (f *Finder) resolve(name string) (*erofs.Inode, error) {
 		if hops++; hops > maxHops {
 			return nil, errTooManyLinks
 		}
-		target, err := f.tree.Readlink(child)
+		target, err := tree.Readlink(child)
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +205,7 @@ func (f *Finder) resolve(name string) (*erofs.Inode, error) {
 		}
 		target = path.Join(target, strings.Join(rest[1:], "/"))
 		rest = strings.Split(strings.Trim(path.Clean("/"+target), "/"), "/")
-		at, nid = nil, f.tree.Root()
+		at, nid = nil, tree.Root()
 	}
 	return nil, erofs.ErrNotFile
 }

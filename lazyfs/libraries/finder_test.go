@@ -185,7 +185,7 @@ func TestLibrariesAreFollowed(t *testing.T) {
 		"usr/lib/x86_64-linux-gnu/libloop2.so":   []byte("-> libloop.so"),
 		"usr/bin/text":                           []byte(strings.Repeat("#!/bin/sh\n", 1000)),
 	})
-	f := libraries.New(t.Context(), m)
+	f := libraries.New(t.Context(), m, nil)
 	b, at := m.head("usr/bin/text")
 	f.Read(b, at)
 	b, at = m.head("usr/bin/tool")
@@ -218,6 +218,18 @@ func TestLibrariesAreFollowed(t *testing.T) {
 	if len(m.asked) != 8 {
 		t.Errorf("asked %d times for 7 libraries, one of which is long", len(m.asked))
 	}
+}
+
+// A program's libraries may lie in other layers, and need others there.
+func TestLibrariesOfOtherLayers(t *testing.T) {
+	lower := newImage(t, map[string][]byte{"usr/lib/libc.so": object(), "usr/lib/libm.so": object("libc.so"), "lib64/ld.so": object(), "usr/lib/libx.so": object()})
+	upper := newImage(t, map[string][]byte{"usr/bin/tool": object("libm.so", "/lib64/ld.so", "liba.so", "libnone.so"), "usr/lib/liba.so": object("libc.so")})
+	other := libraries.New(t.Context(), lower, nil)
+	f := libraries.New(t.Context(), upper, other.Find)
+	b, at := upper.head("usr/bin/tool")
+	f.Read(b, at)
+	expect(t, upper, "usr/lib/liba.so")
+	expect(t, lower, "lib64/ld.so", "usr/lib/libc.so", "usr/lib/libm.so")
 }
 
 // What is found for a program of this machine is what the standard library's reader
@@ -267,7 +279,7 @@ func TestProgramsOfThisMachine(t *testing.T) {
 	}
 	files["usr/lib/libc++.so.1"] = object() // nobody wants it
 	m := newImage(t, files)
-	f := libraries.New(t.Context(), m)
+	f := libraries.New(t.Context(), m, nil)
 	b, at := m.head("program")
 	f.Read(b, at)
 	expect(t, m, want...)
@@ -310,7 +322,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 	files["bin/good"] = good
 	m := newImage(t, files)
-	f := libraries.New(t.Context(), m)
+	f := libraries.New(t.Context(), m, nil)
 	for name := range cases {
 		b, at := m.head("bin/" + name)
 		f.Read(b, at)
@@ -332,7 +344,7 @@ func TestHostileFiles(t *testing.T) {
 func TestFinderEnds(t *testing.T) {
 	m := newImage(t, map[string][]byte{"bin/tool": object("liba.so"), "usr/lib/liba.so": object()})
 	ctx, cancel := context.WithCancel(t.Context())
-	f := libraries.New(ctx, m)
+	f := libraries.New(ctx, m, nil)
 	cancel()
 	b, at := m.head("bin/tool")
 	f.Read(b, at)

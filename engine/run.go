@@ -40,9 +40,11 @@ type Run struct {
 	Dir  string // absolute
 	Plan *Plan
 
-	version string  // of this premix
-	state   []state // by task number - 1
-	lock    *os.File
+	version string         // of this premix
+	state   []state        // by task number - 1
+	seat    string         // of a worker; "" where there is one premix for all
+	share   [][2]int       // of a worker; nil: all
+	lock    *os.File       // nil in a worker
 	journal *record.Writer // nil until the first commit
 
 	mu         sync.Mutex // guards the rest
@@ -123,10 +125,15 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	default:
 		return nil, err
 	}
+	return r, r.load()
+}
+
+// load takes in what was recorded, and makes room for the tries to come.
+func (r *Run) load() (err error) {
 	r.state = make([]state, len(r.Plan.Tasks))
-	for rec, err := range Records(dir) {
+	for rec, err := range Records(r.Dir) {
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if rec.Task < 1 || rec.Task > len(r.state) {
 			continue
@@ -136,21 +143,21 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		s.ok = rec.OK()
 	}
 	// What a killed premix left behind.
-	if err := os.RemoveAll(r.path(tasksDir)); err != nil {
-		return nil, err
+	if err := os.RemoveAll(r.path(r.named(tasksDir))); err != nil {
+		return err
 	}
-	if err := os.Mkdir(r.path(tasksDir), 0o777); err != nil {
-		return nil, err
+	if err := os.Mkdir(r.path(r.named(tasksDir)), 0o777); err != nil {
+		return err
 	}
-	r.stderr, err = os.OpenFile(r.path(stderrFile), os.O_RDWR|os.O_CREATE, 0o666)
+	r.stderr, err = os.OpenFile(r.path(r.named(stderrFile)), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.stderrSize, err = r.stderr.Seek(0, io.SeekEnd)
 	if err != nil {
-		return nil, errors.Join(err, r.stderr.Close())
+		return errors.Join(err, r.stderr.Close())
 	}
-	return r, nil
+	return nil
 }
 
 // untouched tells whether the run, in a directory with these entries, has neither
@@ -199,12 +206,12 @@ func (r *Run) path(name ...string) string {
 	return filepath.Join(append([]string{r.Dir, StateDir}, name...)...)
 }
 
-// Pending are the tasks that are not done, in the order of the plan.
+// Pending are the tasks, of the share if there is one, that are not done, in the order of the plan.
 func (r *Run) Pending() []*Task {
 	var list []*Task
 	for i := range r.Plan.Tasks {
 		t := &r.Plan.Tasks[i]
-		if !r.state[i].ok || !r.present(t) {
+		if r.has(t.Task) && (!r.state[i].ok || !r.present(t)) {
 			list = append(list, t)
 		}
 	}
@@ -226,13 +233,13 @@ func (r *Run) Tries(task int) int { return r.state[task-1].tries }
 
 // WorkDir is where a try of a task runs. It is not made.
 func (r *Run) WorkDir(task, try int) string {
-	return r.path(tasksDir, fmt.Sprintf("%d.%d", task, try))
+	return r.path(r.named(tasksDir), fmt.Sprintf("%d.%d", task, try))
 }
 
 // Scratch makes and returns a directory on the run directory's file system. It is
 // removed at the latest when the run is resumed.
 func (r *Run) Scratch(name string) (string, error) {
-	dir := r.path(tasksDir, name)
+	dir := r.path(r.named(tasksDir), name)
 	return dir, os.MkdirAll(dir, 0o777)
 }
 
@@ -294,7 +301,8 @@ func (r *Run) newJournal() (*record.Writer, error) {
 	}
 }
 
-// Close writes the table of all records as Parquet and unlocks the directory.
+// Close writes the table of all records as Parquet and unlocks the directory. A worker
+// leaves both to who has given it its share.
 func (r *Run) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,9 +310,11 @@ func (r *Run) Close() error {
 	if r.journal != nil {
 		errs = append(errs, r.journal.Close())
 	}
+	errs = append(errs, r.stderr.Close(), os.RemoveAll(r.path(r.named(tasksDir))))
+	if r.lock == nil {
+		return errors.Join(errs...)
+	}
 	errs = append(errs,
-		r.stderr.Close(),
-		os.RemoveAll(r.path(tasksDir)),
 		record.ToParquet(r.path(parquetFile), Records(r.Dir)),
 		r.lock.Close())
 	return errors.Join(errs...)
@@ -369,7 +379,7 @@ func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
 	if rec.StderrLength == 0 {
 		return nil, nil
 	}
-	f, err := os.Open(filepath.Join(dir, StateDir, stderrFile))
+	f, err := os.Open(filepath.Join(dir, StateDir, (&Run{seat: rec.Log}).named(stderrFile)))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -54,9 +55,17 @@ func newEngine(name string, options map[string]string) (pack.Engine, error) {
 		if err != nil {
 			return nil, err
 		}
-		return kubernetes.New(*o)
+		e, err := kubernetes.New(*o)
+		if err != nil {
+			return nil, err
+		}
+		return e, nil
 	case slurm.Name:
-		return slurm.New(options)
+		e, err := slurm.New(options)
+		if err != nil {
+			return nil, err
+		}
+		return e, nil
 	}
 	return nil, &usageError{fmt.Errorf("there is no engine %q", name), "it is one of " + engines}
 }
@@ -92,5 +101,20 @@ func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, qui
 		return nil, err
 	}
 	err = a.dispatch(d, eng, o, quiet)
+	return d.Summary(), err
+}
+
+// dispatchRun runs the tasks of a run on an engine. The summary is nil if the directory
+// is not to be had.
+func (a *app) dispatchRun(o local.Options, eng pack.Engine, p pack.Options, quiet bool) (_ *local.Summary, err error) {
+	d, err := pack.OpenRun(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	options := p.Settings.Options
+	p.Settings = d.Settings()
+	p.Settings.Options = options
+	err = a.dispatch(d, eng, p, quiet)
 	return d.Summary(), err
 }

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"premix/engine/local"
+	"premix/engine/pack"
 	"premix/hotstart"
 	"premix/report"
 )
@@ -25,6 +27,8 @@ func (a *app) runCommand() *cobra.Command {
 		memory  memoryFlag
 		timeout durationFlag
 		quiet   bool
+		engine  engineFlags
+		packed  pack.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "run RECIPE SAMPLES.csv --out DIR",
@@ -40,6 +44,13 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 			if cmd.Flags().Changed("retries") && o.Retries < 0 {
 				return &usageError{errors.New("--retries is less than 0"), "0 means one try a task"}
 			}
+			eng, err := engine.open(&packed)
+			if err != nil {
+				return err
+			}
+			if eng != nil && (jobs > 0 || memory > 0) {
+				return &usageError{errors.New("--jobs and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			}
 			ctx, kill := interruptible()
 			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
@@ -48,7 +59,15 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 			if !quiet && !a.json {
 				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
 			}
-			sum, err := local.Run(ctx, o)
+			var sum *local.Summary
+			if eng != nil {
+				sum, err = a.dispatchRun(o, eng, packed, quiet)
+			} else {
+				if dir, err := filepath.Abs(o.Out); err == nil {
+					o.Fence = pack.NotBusy(dir)
+				}
+				sum, err = local.Run(ctx, o)
+			}
 			if sum == nil {
 				return err
 			}
@@ -76,6 +95,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
+	engine.register(cmd)
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)
 	f.StringVar(&from.recordImage, "record-image", "", "write the order in which the recipe's image is touched to this file, at umount")

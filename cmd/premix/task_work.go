@@ -33,6 +33,13 @@ func (a *app) taskWork() *cobra.Command {
 			if err := allocation(&o); err != nil {
 				return err
 			}
+			if !queue.IsDir(args[0]) {
+				d, err := pack.WorkerOfRun(args[0], local.Options{Version: version, From: a.sources(ctx, &treeFlags{})})
+				if err != nil {
+					return err
+				}
+				return pack.Work(ctx, d, o, pack.Worker{Messages: a.stderr})
+			}
 			q, err := queue.Open(args[0], version, false)
 			if err != nil {
 				return err

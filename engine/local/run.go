@@ -40,6 +40,13 @@ type Options struct {
 	// cancelled to end them gracefully. nil: never.
 	Kill <-chan struct{}
 
+	// Of a worker that an engine has given a share; see package pack.
+	Worker string       // seat, "" for none
+	Share  [][2]int     // tasks to run, as first and last numbers of ranges
+	Cores  int          // of its allocation, of which the slots are made; 0: those of the machine
+	Until  time.Time    // as in TaskOptions
+	Fence  func() error // as in TaskOptions
+
 	From recipe.Sources // of trees and images that the recipe names
 
 	Messages io.Writer // notices and progress, for people; nil: none
@@ -56,26 +63,10 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if o.Grace == 0 {
 		o.Grace = Grace
 	}
-	rec, err := recipe.LoadFrom(o.Recipe, o.From)
+	rec, samples, plan, err := load(o)
 	if err != nil {
 		return nil, err
 	}
-	samples, err := rec.Sheet(o.Sheet)
-	if err != nil {
-		return nil, err
-	}
-	threads := o.Threads
-	if threads == 0 && o.Resume {
-		// A run goes on as it was begun. Where there is none, Open begins one.
-		if old, err := engine.ReadPlan(o.Out); err == nil {
-			threads = old.Header.Threads
-		}
-	}
-	plan, err := engine.NewPlan(o.Version, rec, o.Sheet, samples, threads, 0)
-	if err != nil {
-		return nil, err
-	}
-	plan.Header.Start = string(o.Start)
 	if err := checkTool(rec); err != nil {
 		return nil, err
 	}
@@ -84,7 +75,12 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := engine.Open(o.Out, plan, o.Resume)
+	var run *engine.Run
+	if o.Worker != "" {
+		run, err = engine.OpenShare(o.Out, plan, o.Worker, o.Share)
+	} else {
+		run, err = engine.Open(o.Out, plan, o.Resume)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +92,14 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		}
 	}()
 	s := newSchedule(run, rec, o, p)
-	if s.total > 0 {
+	drained, err := s.fenced()
+	if err != nil {
+		return nil, err
+	}
+	s.stopped = drained
+	ctx, s.abort = context.WithCancel(ctx)
+	defer s.abort()
+	if s.total > 0 && !s.stopped {
 		if err := s.prepare(ctx, rec, samples); err != nil {
 			return nil, interrupted(ctx, run, err)
 		}
@@ -114,6 +117,8 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	p.clear()
 	sum := s.summary()
 	switch {
+	case s.broken != nil && s.aborted:
+		return sum, s.broken
 	case ctx.Err() != nil:
 		return sum, interrupted(ctx, run, ctx.Err())
 	case s.broken != nil:
@@ -122,6 +127,38 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command with --resume: tasks that are done are not run again"}
 	}
 	return sum, nil
+}
+
+// load reads recipe and sheet, and makes the plan of the run that they are.
+func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
+	rec, err := recipe.LoadFrom(o.Recipe, o.From)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	samples, err := rec.Sheet(o.Sheet)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	threads := o.Threads
+	if threads == 0 && (o.Resume || o.Worker != "") {
+		// A run goes on as it was begun. Where there is none, Open begins one.
+		if old, err := engine.ReadPlan(o.Out); err == nil {
+			threads = old.Header.Threads
+		}
+	}
+	plan, err := engine.NewPlan(o.Version, rec, o.Sheet, samples, threads, 0)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	plan.Header.Start = string(o.Start)
+	return rec, samples, plan, nil
+}
+
+// Plan makes the plan of a run for an engine that gives it to workers. Whether the tool
+// is there, they find out.
+func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
+	rec, _, plan, err := load(o)
+	return rec, plan, err
 }
 
 // interrupted is err, or what ctx was cancelled with.
@@ -151,7 +188,11 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
 	}
 	slots := o.Jobs
 	if slots == 0 {
-		slots = max(1, cores(seen)/plan.Header.Threads)
+		have := cores(seen)
+		if o.Cores > 0 {
+			have = o.Cores
+		}
+		slots = max(1, have/plan.Header.Threads)
 	}
 	need := plan.Header.Memory
 	if need == 0 {

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -41,8 +42,10 @@ type schedule struct {
 	running   int
 	kinds     map[string]*kindTally
 	failures  []Failure
-	broken    error // why nothing more can be run
-	stopped   bool  // no more tasks are started
+	broken    error  // why nothing more can be run
+	stopped   bool   // no more tasks are started
+	abort     func() // ends running tasks
+	aborted   bool   // that was called, because this worker may not write any more
 }
 
 // job is a task that waits for a slot.
@@ -109,6 +112,8 @@ func (s *schedule) work(ctx context.Context, slots int) {
 	}
 	tick := time.NewTicker(s.progress.interval())
 	defer tick.Stop()
+	fence := time.NewTicker(fenceInterval)
+	defer fence.Stop()
 	interrupt := ctx.Done()
 	for {
 		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < most {
@@ -128,12 +133,40 @@ func (s *schedule) work(ctx context.Context, slots int) {
 		case out := <-done:
 			finishing--
 			s.settle(out)
+		case <-fence.C:
+			s.heed()
 		case <-interrupt:
 			interrupt, s.stopped = nil, true
 			s.progress.notice("ending %d running tasks (again to kill them)", s.running)
 		case <-tick.C:
 			s.progress.draw(s)
 		}
+	}
+}
+
+// fenced asks the fence.
+func (s *schedule) fenced() (drain bool, err error) {
+	if s.o.Fence == nil {
+		return false, nil
+	}
+	if err = s.o.Fence(); errors.Is(err, ErrDrain) {
+		return true, nil
+	}
+	return false, err
+}
+
+// heed does what the fence and the time say.
+func (s *schedule) heed() {
+	drain, err := s.fenced()
+	switch {
+	case err != nil:
+		if s.broken == nil {
+			s.broken = &StoppedError{err: err}
+		}
+		s.stopped, s.aborted = true, true
+		s.abort()
+	case drain, !s.o.Until.IsZero() && time.Now().After(s.o.Until):
+		s.stopped = true
 	}
 }
 
@@ -189,6 +222,9 @@ func (s *schedule) settle(out outcome) {
 		s.progress.notice("sample %s failed: no more tasks are started", rec.Sample)
 	}
 }
+
+// Again tells whether another try may do better after a failure with this cause.
+func Again(cause string) bool { return again(cause) }
 
 // again tells whether another try may do better.
 func again(cause string) bool {

@@ -32,6 +32,11 @@ type Start struct {
 	Seconds float64 `json:"seconds"` // median
 }
 
+// StartOf sums up successes that started in one way; there is at least one.
+func StartOf(kind string, latencies, seconds []float64) Start {
+	return Start{Kind: kind, Tasks: len(seconds), Latency: median(latencies), Seconds: median(seconds)}
+}
+
 // Failure is one task that failed, after its last try.
 type Failure struct {
 	Task   int      `json:"task"`

@@ -38,11 +38,16 @@ func (f *failure) Error() string { return f.text }
 func (s *schedule) try(ctx context.Context, j job, slot int, ended func()) outcome {
 	rec := &record.Task{
 		Task: j.task.Task, Sample: j.task.Sample, Try: j.try, Slot: slot,
-		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(),
+		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Seat(),
 	}
 	work := s.run.WorkDir(j.task.Task, j.try)
 	err := s.execute(ctx, j, work, rec)
 	ended()
+	if _, ferr := s.fenced(); ferr != nil {
+		// Somebody else has the task by now: of this try nothing may be seen.
+		rec.Cause, rec.Error = record.CauseInterrupted, "its worker was closed"
+		return outcome{job: j, rec: rec, err: errors.Join(ferr, os.RemoveAll(work))}
+	}
 	if err == nil {
 		err = s.publish(j, work)
 	}

@@ -177,7 +177,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/pack": {
-		imports: []string{"engine", "engine/local", "engine/queue", "recipe", "record"},
+		imports: []string{"engine", "engine/local", "engine/queue", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
 		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "record"},

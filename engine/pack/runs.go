@@ -1,0 +1,249 @@
+package pack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"premix/engine"
+	"premix/engine/local"
+	"premix/engine/queue"
+	"premix/hotstart"
+	"premix/record"
+)
+
+// Runs is a run with a recipe as a [Directory].
+type Runs struct {
+	o        local.Options
+	run      *engine.Run // nil in a worker
+	dir      string
+	name     string // of the recipe
+	retries  int
+	follower *engine.Follower
+	begun    time.Time
+	waits    []bool // by task number - 1
+	failures []int  // of this invocation, by task number - 1
+	sum      local.Summary
+	failed   map[int]*record.Task
+	kinds    map[string]*kind
+}
+
+// kind gathers what the summary tells of a kind of start.
+type kind struct{ latencies, seconds []float64 }
+
+// OpenRun makes a directory of a run: that of o.Out, which is made or, with o.Resume,
+// gone on with. It is locked.
+func OpenRun(o local.Options) (*Runs, error) {
+	rec, plan, err := local.Plan(o)
+	if err != nil {
+		return nil, err
+	}
+	run, err := engine.Open(o.Out, plan, o.Resume)
+	if err != nil {
+		return nil, err
+	}
+	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, retries: rec.Retries, follower: run.Follow(), begun: time.Now(),
+		waits: make([]bool, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
+		failed: make(map[int]*record.Task), kinds: make(map[string]*kind)}
+	if o.Retries >= 0 {
+		d.retries = o.Retries
+	}
+	for _, t := range run.Pending() {
+		d.waits[t.Task-1] = true
+		d.sum.NotRun++
+	}
+	d.sum.Before = len(d.waits) - d.sum.NotRun
+	return d, nil
+}
+
+// WorkerOfRun is the run in dir for a worker; o says what is not in its plan.
+func WorkerOfRun(dir string, o local.Options) (*Runs, error) {
+	plan, err := engine.ReadPlan(dir)
+	if err != nil {
+		return nil, err
+	}
+	o.Out, o.Recipe, o.Sheet = dir, plan.Header.RecipeFile, plan.Header.SheetFile
+	return &Runs{o: o, dir: dir, name: plan.Header.Recipe}, nil
+}
+
+// Settings are what workers of a run have to know.
+func (d *Runs) Settings() Settings {
+	return Settings{Start: string(d.o.Start), Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
+}
+
+// Path is the directory.
+func (d *Runs) Path() string { return d.dir }
+
+// Lock is what the worker of a seat holds.
+func (d *Runs) Lock(seat string) string { return engine.WorkerLock(d.dir, seat) }
+
+// Tasks is how many there are.
+func (d *Runs) Tasks() int { return len(d.waits) }
+
+// Refresh takes in records.
+func (d *Runs) Refresh(f func(*record.Task)) error {
+	return d.follower.Next(func(r *record.Task) {
+		if r.Task >= 1 && r.Task <= len(d.waits) && r.Ended.After(d.begun) {
+			d.take(r)
+		}
+		f(r)
+	})
+}
+
+// take takes in a record of this invocation.
+func (d *Runs) take(r *record.Task) {
+	i := r.Task - 1
+	switch {
+	case r.OK():
+		if d.waits[i] {
+			d.waits[i] = false
+			d.sum.NotRun--
+			d.sum.Succeeded++
+		} else if d.failed[r.Task] != nil { // a worker that was started again gave it more tries
+			delete(d.failed, r.Task)
+			d.sum.Failed--
+			d.sum.Succeeded++
+		}
+		k := d.kinds[r.Start]
+		if k == nil {
+			k = &kind{}
+			d.kinds[r.Start] = k
+		}
+		k.latencies, k.seconds = append(k.latencies, r.Latency), append(k.seconds, r.Seconds)
+	case r.Cause == record.CauseInterrupted, r.Cause == record.CauseDisk:
+		// No fault of the task.
+	default:
+		d.failures[i]++
+		if d.waits[i] && (d.failures[i] > d.retries || !local.Again(r.Cause) || r.Cause == record.CauseLost) {
+			d.waits[i] = false
+			d.sum.NotRun--
+			d.sum.Failed++
+			d.failed[r.Task] = r
+		}
+	}
+}
+
+// Key is the same for all: it is one recipe.
+func (d *Runs) Key(*record.Task) string { return d.name }
+
+// Over tells whether a task waits no more.
+func (d *Runs) Over(task int) bool {
+	return task < 1 || task > len(d.waits) || !d.waits[task-1]
+}
+
+// Left is how many tasks of ranges wait.
+func (d *Runs) Left(ranges [][2]int) int {
+	n := 0
+	for _, r := range ranges {
+		for t := r[0]; t <= r[1]; t++ {
+			if !d.Over(t) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Free calls f for what waits.
+func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
+	h := &d.run.Plan.Header
+	for i, waits := range d.waits {
+		if waits && !held(i+1) && !f(Need{Task: i + 1, Key: d.name, Cores: h.Threads, Memory: h.Memory}) {
+			break
+		}
+	}
+	return nil
+}
+
+// GiveUp records that a task failed.
+func (d *Runs) GiveUp(task int, reason, hint string) error {
+	now := time.Now().UTC()
+	t := &d.run.Plan.Tasks[task-1]
+	return d.run.Commit(&record.Task{Task: task, Sample: t.Sample, Try: d.run.Tries(task) + d.failures[task-1] + 1, Exit: -1,
+		Queued: now, Started: now, Ended: now, Cause: record.CauseLost, Error: reason, Hint: hint, Outputs: t.Paths()})
+}
+
+// Failing tells whether a task failed in this invocation.
+func (d *Runs) Failing() bool { return len(d.failed) > 0 }
+
+// Line begins a progress line.
+func (d *Runs) Line() string {
+	text := fmt.Sprintf("%d/%d done", d.sum.Before+d.sum.Succeeded, len(d.waits))
+	if d.sum.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", d.sum.Failed)
+	}
+	return text
+}
+
+// Work runs a share.
+func (d *Runs) Work(ctx context.Context, w *Worker) error {
+	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SeatName()), time.Second)
+	if err != nil {
+		return err
+	}
+	if busy {
+		return &engine.DirError{Dir: d.dir, Reason: "has a worker in seat " + w.Share.SeatName() + " that still runs", Way: "its tasks are run when that one has ended"}
+	}
+	defer lock.Close()
+	if err := lock.Truncate(0); err != nil {
+		return err
+	}
+	if err := w.Fence(); err != nil {
+		if errors.Is(err, local.ErrDrain) {
+			return nil
+		}
+		return err
+	}
+	o := d.o
+	o.Worker, o.Share, o.Until, o.Fence = w.Share.SeatName(), w.Share.Ranges, w.Until, w.Fence
+	o.Cores, o.Memory, o.Grace, o.Kill, o.Messages = w.Cores, w.Memory, w.Grace, w.Kill, w.Messages
+	o.Start, o.Retries, o.Timeout = hotstart.Kind(w.Settings.Start), w.Settings.Retries, time.Duration(w.Settings.Timeout*float64(time.Second))
+	o.Store, o.FailFast = w.Settings.Store, w.Settings.FailFast
+	_, err = local.Run(ctx, o)
+	var failed *local.FailedError
+	if errors.As(err, &failed) {
+		return nil // that is in the records
+	}
+	return err
+}
+
+// Summary is what this invocation did.
+func (d *Runs) Summary() *local.Summary {
+	s := d.sum
+	s.Dir, s.Recipe, s.Tasks, s.Seconds, s.Starts = d.dir, d.name, len(d.waits), time.Since(d.begun).Seconds(), []local.Start{}
+	for _, name := range slices.Sorted(maps.Keys(d.kinds)) {
+		k := d.kinds[name]
+		s.Starts = append(s.Starts, local.StartOf(name, k.latencies, k.seconds))
+	}
+	for _, task := range slices.Sorted(maps.Keys(d.failed)) {
+		if len(s.Failures) == maxFailures {
+			break
+		}
+		r := d.failed[task]
+		lines, _ := engine.Stderr(d.dir, r, engine.StderrLines) // its absence is no reason to hide the failure
+		s.Failures = append(s.Failures, local.Failure{Task: r.Task, Sample: r.Sample, Try: r.Try, Error: r.Error, Hint: r.Hint, Stderr: lines})
+	}
+	return &s
+}
+
+// Result is nil if all tasks have succeeded.
+func (d *Runs) Result() error {
+	if d.sum.Failed+d.sum.NotRun == 0 {
+		return nil
+	}
+	return &local.FailedError{Failed: d.sum.Failed, NotRun: d.sum.NotRun, Tasks: len(d.waits),
+		Way: "mend the cause and run the same command with --resume: tasks that are done are not run again"}
+}
+
+// Close writes the table of all records and unlocks the directory.
+func (d *Runs) Close() error {
+	if d.run == nil {
+		return nil
+	}
+	err := d.run.Close()
+	d.run = nil
+	return err
+}

@@ -1,0 +1,211 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// Source is a stream of archives of one fragment.
+type Source struct {
+	Archives io.Reader
+	First    int64 // OID in the whole of the fragment's first sequence
+}
+
+// Merger reads the archives of fragments side by side. All must have been searched for
+// the same queries, in the same batches, with the same options. Sources are in the order
+// of their OIDs.
+type Merger struct {
+	inputs []*input
+	head   *Head
+	query  int // of head, the next one to be merged
+}
+
+// input is a source with one hit in hand.
+type input struct {
+	*Reader
+	first int64
+	ahead *Alignment // the first of the next hit; nil: there is no further one
+	hit   hit
+}
+
+// hit is what one subject has with one query.
+type hit struct {
+	query      string
+	evalue     float64
+	score      int
+	alignments [][]byte
+}
+
+// NewMerger merges sources.
+func NewMerger(sources []Source) *Merger {
+	m := &Merger{}
+	for _, s := range sources {
+		m.inputs = append(m.inputs, &input{Reader: NewReader(s.Archives), first: s.First})
+	}
+	return m
+}
+
+// Next goes to the next archive of all sources; io.EOF says that there is none. The head
+// is that of the first source.
+func (m *Merger) Next() (*Head, error) {
+	var ended int
+	for i, in := range m.inputs {
+		h, err := in.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			ended++
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("fragment %d: %w", i, err)
+		case i == 0:
+			m.head, m.query = h, 0
+		case ended > 0 || !slices.Equal(h.Queries, m.head.Queries):
+			return nil, fmt.Errorf("fragment %d: %w", i, errBatches)
+		}
+		if err := in.advance(); err != nil {
+			return nil, fmt.Errorf("fragment %d: %w", i, err)
+		}
+	}
+	switch ended {
+	case 0:
+		return m.head, nil
+	case len(m.inputs):
+		return nil, io.EOF
+	}
+	return nil, errBatches
+}
+
+var errBatches = errors.New("the fragments were not searched for the same queries")
+
+// Query merges the alignments of the archive's next query; io.EOF says that there was
+// none left. There may be no alignments.
+func (m *Merger) Query() ([][]byte, error) {
+	if m.query == len(m.head.Queries) {
+		for i, in := range m.inputs {
+			if in.hit.alignments != nil {
+				return nil, fmt.Errorf("fragment %d: an alignment of %s, which is not the next query", i, in.hit.query)
+			}
+		}
+		return nil, io.EOF
+	}
+	id := m.head.Queries[m.query]
+	m.query++
+	var all [][]byte
+	for range m.head.Hitlist {
+		var best *input
+		for _, in := range m.inputs {
+			// Equal hits: that of the later source, whose OIDs are higher.
+			if in.has(id) && (best == nil || !best.hit.before(&in.hit)) {
+				best = in
+			}
+		}
+		if best == nil {
+			return all, nil
+		}
+		all = append(all, best.hit.alignments...)
+		if err := best.advance(); err != nil {
+			return nil, err
+		}
+	}
+	for _, in := range m.inputs {
+		for in.has(id) {
+			if err := in.advance(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// Tail reads the tails of the archives and returns the first one.
+func (m *Merger) Tail() (*Tail, error) { return m.inputs[0].Tail() }
+
+func (in *input) has(query string) bool { return in.hit.alignments != nil && in.hit.query == query }
+
+// advance reads the next hit.
+func (in *input) advance() error {
+	in.hit = hit{}
+	var subject string
+	for {
+		a := in.ahead
+		in.ahead = nil
+		if a == nil {
+			var err error
+			if a, err = in.Alignment(); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			a.Text = shift(a.Text, in.first)
+		}
+		if in.hit.alignments == nil {
+			in.hit = hit{query: a.Query, evalue: a.Evalue, score: a.Score}
+			subject = a.Subject
+		} else if a.Query != in.hit.query || a.Subject != subject {
+			in.ahead = a
+			return nil
+		}
+		in.hit.evalue = min(in.hit.evalue, a.Evalue)
+		in.hit.alignments = append(in.hit.alignments, a.Text)
+	}
+}
+
+// before tells whether h comes before g, wherever they are.
+func (h *hit) before(g *hit) bool {
+	a, b := significant(h.evalue), significant(g.evalue)
+	if a != b {
+		return a < b
+	}
+	return h.score > g.score
+}
+
+// significant is an e-value as BLAST+ compares it.
+func significant(e float64) float64 {
+	if e < 1e-180 {
+		return 0
+	}
+	return e
+}
+
+var ordinal = []byte(`db "BL_ORD_ID",`)
+
+// shift copies an alignment and adds first to the OIDs in it.
+func shift(b []byte, first int64) []byte {
+	if first == 0 {
+		return slices.Clone(b)
+	}
+	out := make([]byte, 0, len(b)+16)
+	for {
+		at := bytes.Index(b, ordinal)
+		if at < 0 {
+			return append(out, b...)
+		}
+		at += len(ordinal)
+		for at < len(b) && (b[at] == ' ' || b[at] == '\n' || b[at] == '\r') {
+			at++
+		}
+		at += len(prefix(b[at:], "tag id "))
+		out = append(out, b[:at]...)
+		b = b[at:]
+		end := 0
+		for end < len(b) && b[end] >= '0' && b[end] <= '9' {
+			end++
+		}
+		if n, err := strconv.ParseInt(string(b[:end]), 10, 64); err == nil {
+			out = strconv.AppendInt(out, n+first, 10)
+			b = b[end:]
+		}
+	}
+}
+
+// prefix is p where b begins with it, and nothing otherwise.
+func prefix(b []byte, p string) []byte {
+	if bytes.HasPrefix(b, []byte(p)) {
+		return b[:len(p)]
+	}
+	return nil
+}

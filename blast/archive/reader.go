@@ -1,0 +1,383 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Head is the part of an archive before its alignments.
+type Head struct {
+	Text    []byte   // up to and with "results {"
+	Queries []string // their ids, in order
+	Hitlist int      // HitlistSize: how many hits a query has at most
+
+	queries []span // of "seq { ... }" in Text
+}
+
+// Tail is the part of an archive behind its alignments.
+type Tail struct {
+	Text []byte // from behind the alignments to the end
+
+	masks span // of what stands between the braces of masks; empty where there are none
+}
+
+type span struct{ from, to int }
+
+// Alignment is one HSP.
+type Alignment struct {
+	Text    []byte // "{ ... }"
+	Query   string // its id, as in Head
+	Subject string
+	Evalue  float64
+	Score   int
+}
+
+// Reader reads archives one after the other, and each of them alignment by alignment.
+type Reader struct {
+	s     *scanner
+	where place
+}
+
+// place is what a Reader reads next.
+type place int
+
+const (
+	atHead place = iota
+	atAlignments
+	atTail
+)
+
+// NewReader reads the archives of a stream.
+func NewReader(r io.Reader) *Reader { return &Reader{s: newScanner(r)} }
+
+// Next reads the head of the next archive; io.EOF says that there is none. What was not
+// read of the one before is skipped.
+func (r *Reader) Next() (*Head, error) {
+	if r.where != atHead {
+		if _, err := r.Tail(); err != nil {
+			return nil, err
+		}
+	}
+	r.s.drop()
+	return r.head()
+}
+
+func (r *Reader) head() (*Head, error) {
+	s := r.s
+	_, start, err := s.next()
+	if err != nil {
+		return nil, err
+	}
+	if string(s.part[start:]) != "Blast4-archive" {
+		return nil, s.fail("it does not begin with Blast4-archive")
+	}
+	h := &Head{Hitlist: math.MaxInt}
+	// The last words in front of the brace or value at hand, and the names of the values
+	// around it.
+	var last, before string
+	var path []string
+	for {
+		k, from, err := s.next()
+		if err != nil {
+			return nil, inside(err)
+		}
+		token := s.part[from:]
+		switch k {
+		case open:
+			path = append(path, last)
+			last, before = "", ""
+			switch {
+			case within(path, "::=", "results"):
+				h.Text = slices.Clone(s.part[start:])
+				r.where = atAlignments
+				return h, nil
+			case last2(path) == [2]string{"seq-set", "seq"}:
+				h.queries = append(h.queries, span{from: from - len("seq ") - start})
+			case len(path) > 2 && last2(path) == [2]string{"seq", "id"} && path[len(path)-3] == "seq-set":
+				id, err := r.first(s)
+				if err != nil {
+					return nil, err
+				}
+				h.Queries = append(h.Queries, id)
+				path = path[:len(path)-1]
+			}
+		case closed:
+			if len(path) == 0 {
+				return nil, s.fail("a brace too many")
+			}
+			if last2(path) == [2]string{"seq-set", "seq"} {
+				h.queries[len(h.queries)-1].to = len(s.part) - start
+			}
+			if path = path[:len(path)-1]; len(path) == 0 {
+				return nil, s.fail("no results")
+			}
+			last, before = "", ""
+		case comma:
+			last = ""
+		case text, hex, word:
+			if before == `"HitlistSize"` && k == word && last == "integer" {
+				n, err := strconv.Atoi(string(token))
+				if err != nil {
+					return nil, s.fail("HitlistSize is not a number")
+				}
+				h.Hitlist = n
+			}
+			if k == text && last == "name" {
+				before = string(token)
+			}
+			last = string(token)
+		}
+		if len(h.queries) > 0 && h.queries[0].from < 0 {
+			return nil, s.fail("a query without its name")
+		}
+	}
+}
+
+// first reads the first value between braces, of which the opening one was read, and
+// skips the others.
+func (r *Reader) first(s *scanner) (string, error) {
+	start, end := len(s.part), -1
+	for depth := 1; depth > 0; {
+		k, from, err := s.next()
+		if err != nil {
+			return "", inside(err)
+		}
+		switch {
+		case k == open:
+			depth++
+		case k == closed:
+			depth--
+		}
+		if end < 0 && (depth == 0 || depth == 1 && k == comma) {
+			end = from
+		}
+	}
+	return plain(s.part[start:end]), nil
+}
+
+func last2(path []string) [2]string {
+	if len(path) < 2 {
+		return [2]string{}
+	}
+	return [2]string{path[len(path)-2], path[len(path)-1]}
+}
+
+func within(path []string, names ...string) bool { return slices.Equal(path, names) }
+
+// Alignment reads the next alignment of the archive; io.EOF says that there is none.
+// Its text is valid until the next call.
+func (r *Reader) Alignment() (*Alignment, error) {
+	if r.where == atTail {
+		return nil, io.EOF
+	}
+	if r.where != atAlignments {
+		return nil, errors.New("no archive was begun")
+	}
+	s := r.s
+	s.drop()
+	k, from, err := s.next()
+	if err != nil {
+		return nil, inside(err)
+	}
+	if k == word {
+		// The first value of the results.
+		if string(s.part[from:]) != "alignments" {
+			r.where = atTail
+			return nil, io.EOF
+		}
+		s.drop()
+		if k, _, err = s.next(); err == nil && k != open {
+			err = s.fail("alignments without a brace")
+		}
+		if err != nil {
+			return nil, inside(err)
+		}
+		s.drop()
+		if k, from, err = s.next(); err != nil {
+			return nil, inside(err)
+		}
+	}
+	if k == comma {
+		s.drop()
+		if k, from, err = s.next(); err != nil {
+			return nil, inside(err)
+		}
+	}
+	if k == closed {
+		// Behind the alignments: a comma, or the end of the results.
+		s.drop()
+		if k, _, err = s.next(); err != nil {
+			return nil, inside(err)
+		}
+		if k == comma {
+			s.drop()
+		}
+		r.where = atTail
+		return nil, io.EOF
+	}
+	if k != open {
+		return nil, s.fail("not an alignment")
+	}
+	if err := s.skip(); err != nil {
+		return nil, err
+	}
+	a := &Alignment{Text: s.part[from:]}
+	if err := a.parse(); err != nil {
+		return nil, s.fail(err.Error())
+	}
+	return a, nil
+}
+
+// Quotes within strings are doubled, so that a pattern with a whole string in it cannot
+// be met within another.
+var (
+	scoreName = []byte(`id str "score",`)
+	valueName = []byte(`id str "e_value",`)
+	idsName   = []byte(`ids {`)
+)
+
+func (a *Alignment) parse() error {
+	ids := bytes.Index(a.Text, idsName)
+	if ids < 0 {
+		return errors.New("an alignment without ids")
+	}
+	var ok bool
+	if a.Query, a.Subject, ok = pair(a.Text[ids+len(idsName):]); !ok {
+		return errors.New("an alignment whose ids are not two")
+	}
+	score, ok := value(a.Text, scoreName, "int")
+	if !ok {
+		return errors.New("an alignment without score")
+	}
+	var err error
+	if a.Score, err = strconv.Atoi(score); err != nil {
+		return fmt.Errorf("a score that is not a number: %.20q", score)
+	}
+	real, ok := value(a.Text, valueName, "real")
+	if !ok {
+		return errors.New("an alignment without e-value")
+	}
+	if a.Evalue, err = parseReal(real); err != nil {
+		return err
+	}
+	return nil
+}
+
+// pair are the two values before a closing brace.
+func pair(b []byte) (first, second string, ok bool) {
+	depth, quoted, from := 0, false, 0
+	for i, c := range b {
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{':
+			depth++
+		case c == ',' && depth == 0:
+			if first != "" {
+				return "", "", false
+			}
+			first, from = plain(b[from:i]), i+1
+		case c == '}' && depth == 0:
+			second = plain(b[from:i])
+			return first, second, first != "" && second != ""
+		case c == '}':
+			depth--
+		}
+	}
+	return "", "", false
+}
+
+// value finds "NAME value TYPE ..." and returns what follows, up to the end of the line
+// or of the value.
+func value(b, name []byte, typ string) (string, bool) {
+	at := bytes.Index(b, name)
+	if at < 0 {
+		return "", false
+	}
+	b = bytes.TrimLeft(b[at+len(name):], " \n\r\t")
+	for _, w := range []string{"value", typ} {
+		rest, ok := bytes.CutPrefix(b, []byte(w))
+		if !ok {
+			return "", false
+		}
+		b = bytes.TrimLeft(rest, " \n\r\t")
+	}
+	end := bytes.IndexAny(b, "}\n")
+	if end < 0 {
+		return "", false
+	}
+	return string(bytes.TrimRight(b[:end], " \r\t")), true
+}
+
+// parseReal reads "{ mantissa, base, exponent", or the 0 of X.680.
+func parseReal(s string) (float64, error) {
+	var m, base, e int64
+	if s == "0" {
+		return 0, nil
+	}
+	if n, err := fmt.Sscanf(s, "{ %d, %d, %d", &m, &base, &e); n != 3 || err != nil || base != 10 {
+		return 0, fmt.Errorf("a real number that is not one: %.30q", s)
+	}
+	// One conversion, not a product: the nearest number, and no overflow between.
+	v, err := strconv.ParseFloat(strconv.FormatInt(m, 10)+"e"+strconv.FormatInt(e, 10), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, err
+	}
+	return v, nil
+}
+
+// Tail reads the rest of the archive.
+func (r *Reader) Tail() (*Tail, error) {
+	for r.where == atAlignments {
+		if _, err := r.Alignment(); err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+	}
+	if r.where != atTail {
+		return nil, errors.New("no archive was begun")
+	}
+	s := r.s
+	t := &Tail{}
+	depth := 2 // in the results, in the archive
+	last := ""
+	// The first token of the tail may have been read already, see Alignment.
+	if b := bytes.TrimSpace(s.part); len(b) > 0 {
+		switch string(b) {
+		case "}":
+			depth--
+		default:
+			last = string(b)
+		}
+	}
+	for depth > 0 {
+		k, from, err := s.next()
+		if err != nil {
+			return nil, inside(err)
+		}
+		switch k {
+		case open:
+			if depth == 2 && last == "masks" {
+				t.masks.from = len(s.part)
+				if err := s.skip(); err != nil {
+					return nil, err
+				}
+				t.masks.to = len(s.part) - 1
+				break
+			}
+			depth++
+		case closed:
+			depth--
+		}
+		last = string(s.part[from:])
+	}
+	t.Text = slices.Clone(s.part)
+	r.where = atHead
+	s.drop()
+	return t, nil
+}

@@ -1,0 +1,2 @@
+// Package search searches BLAST databases.
+package search

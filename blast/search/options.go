@@ -1,0 +1,226 @@
+package search
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// class is what becomes of an option of BLAST+.
+type class int
+
+const (
+	unknown class = iota // not in the table: the whole database is searched
+	find                 // says what is searched for: for the fragments
+	show                 // says how it is printed: for blast_formatter
+	both                 // for both
+	ours                 // files, threads, limits: taken apart here
+	entire               // chooses or compares subjects: the whole database is searched
+	help                 // prints something and ends
+	refused              // makes no sense with a database of premix
+)
+
+// option is an option of BLAST+ 2.12.
+type option struct {
+	class class
+	value bool // a value follows
+}
+
+// options is a table of all that premix knows, from the programs' -help. What is not
+// here is not refused: it goes, with all the rest, to a search of the whole database.
+func options() map[string]option {
+	table := map[string]option{
+		"db": {ours, true}, "query": {ours, true}, "out": {ours, true}, "num_threads": {ours, true},
+		"max_target_seqs": {ours, true}, "num_descriptions": {ours, true}, "num_alignments": {ours, true},
+		"outfmt": {ours, true}, "html": {show, false}, "show_gis": {show, false}, "line_length": {show, true},
+		"sorthits": {show, true}, "sorthsps": {show, true}, "parse_deflines": {both, false},
+		"subject": {refused, true}, "subject_loc": {refused, true}, "remote": {refused, false},
+		"h": {help, false}, "help": {help, false}, "version": {help, false},
+	}
+	for _, name := range []string{
+		"task", "evalue", "word_size", "gapopen", "gapextend", "penalty", "reward", "matrix", "threshold", "comp_based_stats",
+		"seg", "dust", "soft_masking", "strand", "query_gencode", "db_gencode", "xdrop_ungap", "xdrop_gap", "xdrop_gap_final",
+		"window_size", "perc_identity", "qcov_hsp_perc", "max_hsps", "min_raw_gapped_score", "off_diagonal_range", "template_type",
+		"template_length", "sum_stats", "max_intron_length", "dbsize", "searchsp",
+	} {
+		table[name] = option{find, true}
+	}
+	for _, name := range []string{"ungapped", "no_greedy", "use_sw_tback", "subject_besthit"} {
+		table[name] = option{find, false}
+	}
+	for _, name := range []string{
+		"culling_limit", "best_hit_overhang", "best_hit_score_edge", // compare subjects
+		"gilist", "seqidlist", "negative_gilist", "negative_seqidlist", "taxids", "negative_taxids", "taxidlist",
+		"negative_taxidlist", "ipglist", "negative_ipglist", "entrez_query", // change the statistics
+		"db_soft_mask", "db_hard_mask", "use_index", "index_name",
+		"filtering_db", "window_masker_taxid", "window_masker_db", "import_search_strategy", "export_search_strategy",
+		"query_loc", "mt_mode",
+	} {
+		table[name] = option{entire, true}
+	}
+	table["lcase_masking"] = option{entire, false}
+	return table
+}
+
+// OptionError tells that an option cannot be used.
+type OptionError struct{ reason, way string }
+
+func (e *OptionError) Error() string { return e.reason }
+
+// Hint names the way out.
+func (e *OptionError) Hint() string { return e.way }
+
+// Options are the options of one search, as BLAST+ takes them.
+type Options struct {
+	Args []string // as given
+
+	DB, Query, Out string // empty: not given
+	Threads        int    // 0: not given
+
+	format  int    // the number of -outfmt
+	columns string // what follows it
+	hits    int    // -max_target_seqs, or what stands for it; 0: not given
+	find    []string
+	show    []string
+	values  map[string]string // of all options, by name
+	entire  string            // why the whole database must be searched; empty: it need not
+	help    bool
+}
+
+// ParseOptions takes options of BLAST+ apart. What BLAST+ would refuse is left to it.
+func ParseOptions(args []string) (*Options, error) {
+	table := options()
+	o := &Options{Args: args, values: map[string]string{}}
+	for i := 0; i < len(args); i++ {
+		name, ok := strings.CutPrefix(args[i], "-")
+		if !ok {
+			o.whole(fmt.Sprintf("%q is no option that premix knows", args[i]))
+			break // BLAST+ will say more
+		}
+		name, value, joined := strings.Cut(name, "=")
+		p := table[name]
+		if p.class == unknown {
+			o.whole(fmt.Sprintf("premix does not know the option -%s", name))
+			continue
+		}
+		if _, again := o.values[name]; again {
+			o.whole(fmt.Sprintf("the option -%s is there twice", name))
+		}
+		given := []string{args[i]}
+		if p.value && !joined {
+			if i+1 == len(args) {
+				o.whole(fmt.Sprintf("the option -%s has no value", name))
+				break
+			}
+			i++
+			value = args[i]
+			given = append(given, value)
+		}
+		o.values[name] = value
+		switch p.class {
+		case find:
+			o.find = append(o.find, given...)
+		case show:
+			o.show = append(o.show, given...)
+		case both:
+			o.find = append(o.find, given...)
+			o.show = append(o.show, given...)
+		case entire:
+			o.whole(fmt.Sprintf("-%s concerns the whole database", name))
+		case help:
+			o.help = true
+		case refused:
+			return nil, refuse(name)
+		}
+	}
+	o.DB, o.Query, o.Out = o.values["db"], o.values["query"], o.values["out"]
+	o.Threads = o.number("num_threads", 0)
+	o.outfmt()
+	return o, nil
+}
+
+func refuse(name string) error {
+	if name == "remote" {
+		return &OptionError{"-remote searches at NCBI, not in a database that is here", "leave -remote out, or run BLAST+ itself"}
+	}
+	return &OptionError{fmt.Sprintf("-%s compares with a file, not with a database", name), "leave it out and name a database with -db, or run BLAST+ itself"}
+}
+
+// whole notes why the whole database must be searched.
+func (o *Options) whole(why string) {
+	if o.entire == "" {
+		o.entire = why
+	}
+}
+
+// number is the value of an option that is a number.
+func (o *Options) number(name string, absent int) int {
+	s, ok := o.values[name]
+	if !ok {
+		return absent
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		o.whole(fmt.Sprintf("-%s %s is no number", name, s))
+		return absent
+	}
+	return n
+}
+
+// The formats that are made of archives; others are left to a search of the whole.
+var fromArchives = []int{0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 15, 17}
+
+// isText tells of the formats for people.
+func isText(format int) bool { return format <= 4 }
+
+func isTable(format int) bool { return format == 6 || format == 7 || format == 10 }
+
+// outfmt reads -outfmt and the limits, whose meaning depends on it.
+//
+// As in CFormattingArgs::ExtractAlgorithmOptions of the toolkit: the formats up to 4
+// have limits of their own, and the search keeps as many hits as the larger of them.
+func (o *Options) outfmt() {
+	number, columns, _ := strings.Cut(strings.TrimSpace(o.values["outfmt"]), " ")
+	if number != "" {
+		n, err := strconv.Atoi(number)
+		if err != nil || !slices.Contains(fromArchives, n) {
+			o.whole(fmt.Sprintf("-outfmt %s is made by BLAST+ itself", number))
+		}
+		o.format = n
+	}
+	o.columns = strings.TrimSpace(columns)
+	given := func(names ...string) {
+		for _, n := range names {
+			if v, ok := o.values[n]; ok {
+				o.show = append(o.show, "-"+n, v)
+			}
+		}
+	}
+	limits := []string{"num_descriptions", "num_alignments"}
+	o.hits = o.number("max_target_seqs", 0)
+	if isText(o.format) {
+		_, d := o.values[limits[0]]
+		_, a := o.values[limits[1]]
+		if d || a {
+			o.hits = max(o.number(limits[0], 500), o.number(limits[1], 250))
+		}
+		given("max_target_seqs")
+		given(limits...)
+		return
+	}
+	if o.hits == 0 {
+		o.hits = o.number("num_alignments", 0)
+	}
+	// These formats ignore some options, and it is the search that says so.
+	for _, n := range []string{"num_descriptions", "line_length", "sorthits", "sorthsps"} {
+		if v, ok := o.values[n]; ok {
+			o.find = append(o.find, "-"+n, v)
+		}
+	}
+}
+
+// describe is -outfmt for blast_formatter.
+func describe(format int, columns string) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", format, columns))
+}

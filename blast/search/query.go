@@ -1,0 +1,56 @@
+package search
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+)
+
+// queries tells what is in a file of queries, as far as planning needs it.
+type queries struct {
+	path     string
+	count    int   // records
+	letters  int64 // of all
+	last     int64 // of the last one
+	nameless bool  // one has no title
+	fasta    bool  // the file begins with a record
+}
+
+// look reads a file of queries. It judges nothing: BLAST+ will.
+func look(path string) (*queries, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	q := &queries{path: path}
+	in := bufio.NewReaderSize(f, 256<<10)
+	first, start := true, true
+	for {
+		line, err := in.ReadSlice('\n')
+		if len(line) > 0 {
+			text := bytes.TrimSpace(line)
+			switch {
+			case start && len(text) > 0 && text[0] == '>':
+				q.fasta = q.fasta || first
+				q.count++
+				q.nameless = q.nameless || len(text) == 1
+				q.last = 0
+			case start && len(text) > 0 && text[0] == ';':
+			default:
+				q.letters += int64(len(text))
+				q.last += int64(len(text))
+			}
+			first = first && len(text) == 0
+			start = line[len(line)-1] == '\n'
+		}
+		if errors.Is(err, io.EOF) {
+			return q, nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"premix/blast/archive"
+	"premix/blast/database"
+)
+
+// scan is one search of all fragments for the queries of one file.
+type scan struct {
+	tool    string // blastn, blastp, ...
+	db      *database.Database
+	opt     *Options
+	queries *queries
+	dir     string // for what the programs need
+	plan    plan
+	batch   int  // letters of queries searched for at once; 0: as BLAST+ chooses
+	single  bool // an archive for each query, not for each batch
+
+	stderr []byte // what the search of the first part said, once it has ended
+}
+
+// alias writes an alias called like the database into a new directory, with the
+// statistics of the whole, and returns the directory. Names that BLAST+ prints are
+// then the same wherever it searches.
+func (s *scan) alias(kind, more string, paths ...string) (string, error) {
+	return alias(s.dir, s.db, kind, fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n%s", s.db.Sequences, s.db.Letters, more), paths...)
+}
+
+func alias(dir string, db *database.Database, kind, more string, paths ...string) (string, error) {
+	dir = filepath.Join(dir, kind)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	text := "TITLE " + db.Title + "\nDBLIST"
+	for _, p := range paths {
+		text += ` "` + p + `"`
+	}
+	return dir, os.WriteFile(filepath.Join(dir, db.Name+ending(db)), []byte(text+"\n"+more), 0o644)
+}
+
+func ending(db *database.Database) string {
+	if db.Type == database.Protein {
+		return ".pal"
+	}
+	return ".nal"
+}
+
+// consumer takes merged archives.
+type consumer interface {
+	Begin(*archive.Head)
+	Add(alignments ...[]byte)
+	End(*archive.Tail) error
+}
+
+// run searches all parts at once and gives the merged archives to c.
+func (s *scan) run(ctx context.Context, c consumer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running []*program
+	start := func(dir string, batch, threads int) (io.Reader, error) {
+		args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-query", s.queries.path, "-outfmt", "11"})
+		if s.opt.hits > 0 {
+			args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
+		}
+		if threads > 1 {
+			args = append(args, "-num_threads", strconv.Itoa(threads))
+		}
+		p, err := prepare(ctx, dir, s.tool, batch, args...)
+		if err != nil {
+			return nil, err
+		}
+		out, err := p.cmd.StdoutPipe()
+		if err == nil {
+			err = p.cmd.Start()
+		}
+		if err != nil {
+			return nil, err
+		}
+		running = append(running, p)
+		return out, nil
+	}
+	merged := func() error {
+		var sources []archive.Source
+		for i, part := range s.plan.parts {
+			var paths []string
+			for _, f := range part.fragments {
+				paths = append(paths, f.Path)
+			}
+			dir, err := s.alias("part-"+strconv.Itoa(i), "", paths...)
+			if err != nil {
+				return err
+			}
+			out, err := start(dir, s.batch, part.threads)
+			if err != nil {
+				return err
+			}
+			sources = append(sources, archive.Source{Archives: out, First: part.fragments[0].First})
+		}
+		m := archive.NewMerger(sources)
+		if !s.single || s.queries.count == 1 {
+			return batches(m, c)
+		}
+		dir, err := s.alias("probe", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
+		if err != nil {
+			return err
+		}
+		out, err := start(dir, 1, 1)
+		if err != nil {
+			return err
+		}
+		return singles(m, archive.NewReader(out), c)
+	}
+	err := merged()
+	if err != nil {
+		// Who ends badly tells more than who read what it wrote. Those that have not
+		// ended wait for nobody any more.
+		var exit *ExitError
+		cancel()
+		for _, p := range running {
+			if e := p.wait(); errors.As(e, &exit) && len(exit.Said) > 0 {
+				err = exit
+			}
+		}
+		return err
+	}
+	for i, p := range running {
+		if e := p.wait(); e != nil && err == nil {
+			err = e
+		}
+		if i == 0 {
+			s.stderr = p.stderr.Bytes()
+		}
+	}
+	return err
+}
+
+// batches passes on archives of batches.
+func batches(m *archive.Merger, c consumer) error {
+	for {
+		h, err := m.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		c.Begin(h)
+		for range h.Queries {
+			found, err := m.Query()
+			if err != nil {
+				return err
+			}
+			c.Add(found...)
+		}
+		if _, err := m.Query(); !errors.Is(err, io.EOF) {
+			return err
+		}
+		t, err := m.Tail()
+		if err != nil {
+			return err
+		}
+		if err := c.End(t); err != nil {
+			return err
+		}
+	}
+}
+
+// singles passes on an archive for each query. An archive holds the statistics of its
+// first query only, so heads and tails come from a search of next to nothing, one query
+// a batch, with the statistics of the whole database.
+func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
+	for {
+		if _, err := m.Next(); errors.Is(err, io.EOF) {
+			_, err := probe.Next()
+			if !errors.Is(err, io.EOF) {
+				return errors.New("more queries were probed than searched for")
+			}
+			return nil
+		} else if err != nil {
+			return err
+		}
+		for {
+			found, err := m.Query()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			h, err := probe.Next()
+			if err != nil {
+				return fmt.Errorf("the statistics of a query: %w", err)
+			}
+			c.Begin(h)
+			c.Add(found...)
+			t, err := probe.Tail()
+			if err != nil {
+				return err
+			}
+			if err := c.End(t); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// footers are what BLAST+ prints behind each query in formats for people.
+func (s *scan) footers(ctx context.Context) ([][]byte, error) {
+	dir, err := s.alias("footers", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
+	if err != nil {
+		return nil, err
+	}
+	p, err := prepare(ctx, dir, s.tool, s.batch, slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-query", s.queries.path, "-num_alignments", "0"})...)
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.Output()
+	if err != nil {
+		return nil, p.end(err)
+	}
+	return splitFooters(out), nil
+}

@@ -1,0 +1,433 @@
+package search
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+)
+
+// What blast_formatter prints of several archives is, in most formats, several reports,
+// one behind the other. The functions of this file take it apart: what stands before the
+// queries (the prolog), what there is for each query, and what stands behind (the epilog).
+
+// printed is the output of blast_formatter, query by query.
+type printed interface {
+	// next returns what was printed for the next query; io.EOF: there is none left.
+	next() ([]byte, error)
+	// report is a whole report made of what was printed for some queries.
+	report(w io.Writer, bodies [][]byte) error
+}
+
+// spacing is what text formats have between what they say of two queries.
+var spacing = []byte("\n\n")
+
+// texts are the formats 0 to 4: of each archive a report of its own.
+type texts struct {
+	in     *bufio.Reader
+	buf    []byte
+	prolog []byte
+	epilog []byte
+	done   bool
+}
+
+const spaceLine = "\nEffective search space used: "
+
+// next reads up to the prolog of the next report, which is the same in all.
+func (t *texts) next() ([]byte, error) {
+	if t.done {
+		return nil, io.EOF
+	}
+	if t.prolog == nil {
+		if err := t.begin(); err != nil {
+			return nil, err
+		}
+	}
+	at := -1
+	for from := 0; ; {
+		if at = bytes.Index(t.buf[from:], t.prolog); at >= 0 {
+			at += from
+			break
+		}
+		from = max(0, len(t.buf)-len(t.prolog))
+		if err := t.more(); errors.Is(err, io.EOF) {
+			t.done = true
+			at = len(t.buf)
+			break
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	body := t.buf[:at]
+	rest := t.buf[at:]
+	if !t.done {
+		rest = rest[len(t.prolog):]
+	}
+	t.buf = append([]byte(nil), rest...)
+	// The epilog begins behind the line about the search space.
+	end := bytes.LastIndex(body, []byte(spaceLine))
+	if end < 0 {
+		return nil, errors.New("blast_formatter printed no search space")
+	}
+	end += 1 + bytes.IndexByte(body[end+1:], '\n') + 1
+	if t.epilog == nil {
+		t.epilog = append([]byte(nil), body[end:]...)
+	}
+	return body[:end:end], nil
+}
+
+// begin learns the prolog: all before the first line about a query.
+func (t *texts) begin() error {
+	for {
+		for _, mark := range []string{"\nQuery= ", "\n<b>Query=</b> "} {
+			if at := bytes.Index(t.buf, []byte(mark)); at >= 0 {
+				t.prolog = append([]byte(nil), t.buf[:at+1]...)
+				t.buf = t.buf[at+1:]
+				return nil
+			}
+		}
+		if err := t.more(); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *texts) more() error {
+	chunk := make([]byte, 64<<10)
+	n, err := t.in.Read(chunk)
+	t.buf = append(t.buf, chunk[:n]...)
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+func (t *texts) report(w io.Writer, bodies [][]byte) error {
+	pieces := [][]byte{t.prolog, bytes.Join(bodies, spacing), t.epilog}
+	for _, p := range pieces {
+		if _, err := w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// footer splits what was printed for a query in front of the Karlin-Altschul parameters.
+//
+// BLAST+ prints with them the columns a, alpha and sigma where it has them; archives have
+// not (CBlastAncillaryData::GetGumbelBlk is empty after a round trip), so that
+// blast_formatter leaves them out. And where there are no parameters at all, since a query
+// has nothing to compute them from, it prints those that stand for none.
+func footer(body []byte) (before, from []byte) {
+	end := bytes.LastIndex(body, []byte(spaceLine)) + 1
+	at := end
+	for at > 0 {
+		line := bytes.LastIndexByte(body[:at-1], '\n') + 1
+		if !parameters(body[line : at-1]) {
+			break
+		}
+		at = line
+	}
+	// x_PrintOneQueryFooter: an empty line, the parameters, an empty line, those of
+	// gapped alignments, an empty line.
+	if first := bytes.Index(body[at:end], []byte("Lambda ")); first > 0 {
+		at += first - 1
+		if bytes.HasSuffix(body[:at+1], []byte("\nGapped\n")) {
+			// Only those of gapped alignments: two empty lines and "Gapped" before.
+			at -= len("\n\nGapped") - 1
+		}
+	} else {
+		at = max(at, end-3)
+	}
+	return body[:at], body[at:]
+}
+
+var parameterLine = regexp.MustCompile(`^(Gapped|Lambda .*|[ 0-9.e+-]*)$`)
+
+func parameters(line []byte) bool { return parameterLine.Match(line) }
+
+// tables are the formats 6, 7 and 10, read in the form of 7: of each archive a table of
+// its own, with comments that tell how many rows follow.
+type tables struct {
+	in       *bufio.Reader
+	comments bool // they are wanted
+	queries  int
+}
+
+var (
+	hitsLine      = regexp.MustCompile(`^# ([0-9]+) hits found\n$`)
+	processedLine = regexp.MustCompile(`^# BLAST processed ([0-9]+) queries\n$`)
+)
+
+func (t *tables) next() ([]byte, error) {
+	var body []byte
+	for first := true; ; {
+		line, err := t.in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 && first {
+			return nil, io.EOF
+		}
+		if err != nil {
+			return nil, inside(err)
+		}
+		if first && processedLine.Match(line) {
+			continue
+		}
+		first = false
+		if t.comments {
+			body = append(body, line...)
+		}
+		m := hitsLine.FindSubmatch(line)
+		if m == nil {
+			if line[0] != '#' {
+				return nil, fmt.Errorf("blast_formatter printed a row where it should say how many there are: %.60q", line)
+			}
+			continue
+		}
+		n, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			return nil, err
+		}
+		for range n {
+			row, err := t.in.ReadBytes('\n')
+			if err != nil {
+				return nil, inside(err)
+			}
+			body = append(body, row...)
+		}
+		return body, nil
+	}
+}
+
+func (t *tables) report(w io.Writer, bodies [][]byte) error {
+	for _, b := range bodies {
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	if !t.comments {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "# BLAST processed %d queries\n", len(bodies))
+	return err
+}
+
+// processed passes the table of format 7 on, and puts one count of queries in the place
+// of those of the single archives.
+func processed(w io.Writer, r io.Reader) error {
+	in := bufio.NewReaderSize(r, 256<<10)
+	out := bufio.NewWriterSize(w, 256<<10)
+	queries := 0
+	for {
+		line, err := in.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			out.Write(line) // a line as long as this is none of these; out keeps errors
+			continue
+		}
+		if m := processedLine.FindSubmatch(line); m != nil {
+			n, err := strconv.Atoi(string(m[1]))
+			if err != nil {
+				return err
+			}
+			queries += n
+		} else {
+			out.Write(line)
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "# BLAST processed %d queries\n", queries)
+	return out.Flush()
+}
+
+// xmls is format 5: one report, with an iteration for each query.
+type xmls struct {
+	in     *bufio.Reader
+	prolog []byte
+	epilog []byte
+}
+
+const (
+	iterations = "<BlastOutput_iterations>\n"
+	iteration  = "<Iteration>\n"
+)
+
+func (x *xmls) next() ([]byte, error) {
+	if x.prolog == nil {
+		var err error
+		if x.prolog, err = through(x.in, iterations); err != nil {
+			return nil, err
+		}
+	}
+	line, err := x.in.ReadBytes('\n')
+	if err != nil {
+		return nil, inside(err)
+	}
+	if string(line) != iteration {
+		rest, err := io.ReadAll(x.in)
+		if err != nil {
+			return nil, err
+		}
+		x.epilog = append(line, rest...)
+		return nil, io.EOF
+	}
+	rest, err := through(x.in, "</Iteration>\n")
+	return append(line, rest...), err
+}
+
+// The beginning of a report repeats what the first iteration says of its query, and
+// iterations are numbered.
+func (x *xmls) report(w io.Writer, bodies [][]byte) error {
+	prolog := x.prolog
+	if len(bodies) > 0 {
+		for _, name := range []string{"query-ID", "query-def", "query-len"} {
+			prolog = replaceElement(prolog, "BlastOutput_"+name, element(bodies[0], "Iteration_"+name))
+		}
+	}
+	if _, err := w.Write(prolog); err != nil {
+		return err
+	}
+	for i, b := range bodies {
+		if _, err := w.Write(replaceElement(b, "Iteration_iter-num", []byte(strconv.Itoa(i+1)))); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(x.epilog)
+	return err
+}
+
+// element is the content of the first element with this name, which has no children.
+func element(doc []byte, name string) []byte {
+	_, rest, _ := bytes.Cut(doc, []byte("<"+name+">"))
+	content, _, _ := bytes.Cut(rest, []byte("</"+name+">"))
+	return content
+}
+
+func replaceElement(doc []byte, name string, content []byte) []byte {
+	before, rest, ok := bytes.Cut(doc, []byte("<"+name+">"))
+	if !ok {
+		return doc
+	}
+	_, after, _ := bytes.Cut(rest, []byte("</"+name+">"))
+	return bytes.Join([][]byte{before, []byte("<" + name + ">"), content, []byte("</" + name + ">"), after}, nil)
+}
+
+// through reads up to and with a line.
+func through(in *bufio.Reader, last string) ([]byte, error) {
+	var all []byte
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return nil, inside(err)
+		}
+		all = append(all, line...)
+		if string(line) == last {
+			return all, nil
+		}
+	}
+}
+
+// jsons is format 15: one array, with an object for each query, which begins and ends
+// with a brace at the beginning of a line.
+type jsons struct {
+	in     *bufio.Reader
+	prolog []byte
+	epilog []byte
+}
+
+func (j *jsons) next() ([]byte, error) {
+	if j.prolog == nil {
+		var err error
+		if j.prolog, err = through(j.in, "\"BlastOutput2\": [\n"); err != nil {
+			return nil, err
+		}
+	}
+	line, err := j.in.ReadBytes('\n')
+	if err != nil {
+		return nil, inside(err)
+	}
+	if string(line) == ",\n" {
+		if line, err = j.in.ReadBytes('\n'); err != nil {
+			return nil, inside(err)
+		}
+	}
+	if string(line) != "{\n" {
+		rest, err := io.ReadAll(j.in)
+		if err != nil {
+			return nil, err
+		}
+		j.epilog = append(line, rest...)
+		return nil, io.EOF
+	}
+	rest, err := through(j.in, "  }\n")
+	return append(line, rest...), err
+}
+
+func (j *jsons) report(w io.Writer, bodies [][]byte) error {
+	for _, p := range [][]byte{j.prolog, bytes.Join(bodies, []byte(",\n")), j.epilog} {
+		if _, err := w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commandLine puts the command that the user gave in the place of blast_formatter's, in
+// the header of SAM.
+func commandLine(w io.Writer, r io.Reader, command string) error {
+	in := bufio.NewReaderSize(r, 256<<10)
+	for {
+		line, err := in.ReadBytes('\n')
+		if bytes.HasPrefix(line, []byte("@PG\t")) {
+			if at, end := bytes.Index(line, []byte("\tCL:")), bytes.LastIndex(line, []byte("\tPN:")); 0 <= at && at < end {
+				line = bytes.Join([][]byte{line[:at], []byte("\tCL:" + command + " "), line[end:]}, nil)
+			}
+		}
+		if _, err := w.Write(line); err != nil {
+			return err
+		}
+		if errors.Is(err, io.EOF) || err == nil && (len(line) == 0 || line[0] != '@') {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := io.Copy(w, in)
+	return err
+}
+
+// inside is err where an output must not end.
+func inside(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// splitFooters finds, in one report in a format for people, what footer cuts off, for
+// each query.
+func splitFooters(report []byte) [][]byte {
+	var list [][]byte
+	for at := 0; ; {
+		i := bytes.Index(report[at:], []byte(spaceLine))
+		if i < 0 {
+			return list
+		}
+		at += i + 1
+		if end := bytes.IndexByte(report[at:], '\n'); end >= 0 {
+			at += end + 1
+		} else {
+			at = len(report)
+		}
+		_, f := footer(report[:at])
+		list = append(list, f)
+		at-- // the line break may begin the next line
+	}
+}

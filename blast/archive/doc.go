@@ -10,7 +10,8 @@
 //     database.
 //   - tail: the text behind its alignments: masks, Karlin-Altschul parameters and search
 //     space of the first query, messages.
-//   - alignment: one Seq-align, that is one HSP, of a query and a subject.
+//   - alignment: one Seq-align of a query and a subject: one HSP, or all that there are in
+//     ungapped searches.
 //   - hit: the alignments of one query with one subject.
 //   - source: a stream of archives from one fragment of a database.
 //

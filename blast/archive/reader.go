@@ -28,13 +28,13 @@ type Tail struct {
 
 type span struct{ from, to int }
 
-// Alignment is one HSP.
+// Alignment is one Seq-align.
 type Alignment struct {
 	Text    []byte // "{ ... }"
 	Query   string // its id, as in Head
 	Subject string
-	Evalue  float64
-	Score   int
+	Evalue  float64 // the best one
+	Score   int     // of the first HSP
 }
 
 // Reader reads archives one after the other, and each of them alignment by alignment.
@@ -238,6 +238,7 @@ func (r *Reader) Alignment() (*Alignment, error) {
 var (
 	scoreName = []byte(`id str "score",`)
 	valueName = []byte(`id str "e_value",`)
+	sumName   = []byte(`id str "sum_e",`) // of HSPs that were linked
 	idsName   = []byte(`ids {`)
 )
 
@@ -258,12 +259,29 @@ func (a *Alignment) parse() error {
 	if a.Score, err = strconv.Atoi(score); err != nil {
 		return fmt.Errorf("a score that is not a number: %.20q", score)
 	}
-	real, ok := value(a.Text, valueName, "real")
-	if !ok {
-		return errors.New("an alignment without e-value")
+	// Ungapped HSPs of a subject share one Seq-align, and each has its own scores.
+	a.Evalue = math.Inf(1)
+	for _, name := range [][]byte{valueName, sumName} {
+		for rest := a.Text; ; {
+			at := bytes.Index(rest, name)
+			if at < 0 {
+				break
+			}
+			rest = rest[at:]
+			real, ok := value(rest, name, "real")
+			if !ok {
+				return errors.New("an e-value that is not a number")
+			}
+			e, err := parseReal(real)
+			if err != nil {
+				return err
+			}
+			a.Evalue = min(a.Evalue, e)
+			rest = rest[len(name):]
+		}
 	}
-	if a.Evalue, err = parseReal(real); err != nil {
-		return err
+	if math.IsInf(a.Evalue, 1) {
+		return errors.New("an alignment without e-value")
 	}
 	return nil
 }

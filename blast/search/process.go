@@ -105,9 +105,10 @@ func (p *program) end(err error) error {
 // held keeps what is written until there is more than fits, so that a search that fails
 // early can still be done in another way.
 type held struct {
-	w    io.Writer
-	kept []byte
-	gone bool // something has been written to w
+	w     io.Writer
+	ready func() error // waits until it is known that this way goes; may be nil
+	kept  []byte
+	gone  bool // something has been written to w
 }
 
 const holds = 1 << 20
@@ -125,6 +126,9 @@ func (h *held) Write(b []byte) (int, error) {
 
 // release writes what was kept; from now on nothing is.
 func (h *held) release() error {
+	if err := h.wait(); err != nil {
+		return err
+	}
 	h.gone = true
 	if len(h.kept) == 0 {
 		return nil
@@ -132,4 +136,11 @@ func (h *held) release() error {
 	_, err := h.w.Write(h.kept)
 	h.kept = nil
 	return err
+}
+
+func (h *held) wait() error {
+	if h.ready == nil {
+		return nil
+	}
+	return h.ready()
 }

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"premix/blast/archive"
 	"premix/blast/database"
@@ -25,7 +27,7 @@ type scan struct {
 	batch   int  // letters of queries searched for at once; 0: as BLAST+ chooses
 	single  bool // an archive for each query, not for each batch
 
-	stderr []byte // what the search of the first part said, once it has ended
+	stderr []byte // what BLAST+ would have said, once it is known
 }
 
 // alias writes an alias called like the database into a new directory, with the
@@ -48,7 +50,7 @@ func alias(dir string, db *database.Database, kind, more string, paths ...string
 }
 
 func ending(db *database.Database) string {
-	if db.Type == database.Protein {
+	if db.Type == database.Prot {
 		return ".pal"
 	}
 	return ".nal"
@@ -136,7 +138,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		if e := p.wait(); e != nil && err == nil {
 			err = e
 		}
-		if i == 0 {
+		if i == 0 && s.opt.format == 11 {
 			s.stderr = p.stderr.Bytes()
 		}
 	}
@@ -215,17 +217,35 @@ func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
 
 // footers are what BLAST+ prints behind each query in formats for people.
 func (s *scan) footers(ctx context.Context) ([][]byte, error) {
-	dir, err := s.alias("footers", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
+	out, err := s.voice(ctx, s.opt.format, s.opt.show...)
+	return splitFooters(out), err
+}
+
+// voice searches next to nothing, so that what BLAST+ says to standard error is known: it
+// says less where it writes archives.
+func (s *scan) voice(ctx context.Context, format int, show ...string) ([]byte, error) {
+	dir, err := s.alias("voice", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
 	if err != nil {
 		return nil, err
 	}
-	p, err := prepare(ctx, dir, s.tool, s.batch, slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-query", s.queries.path, "-num_alignments", "0"})...)
+	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-query", s.queries.path, "-outfmt", strconv.Itoa(format)})
+	for i, a := range show {
+		if !slices.Contains(s.opt.find, a) || i > 0 && strings.HasPrefix(show[i-1], "-") {
+			args = append(args, a)
+		}
+	}
+	if s.opt.hits > 0 && !isText(format) {
+		args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
+	}
+	p, err := prepare(ctx, dir, s.tool, s.batch, args...)
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.cmd.Output()
-	if err != nil {
-		return nil, p.end(err)
+	var out bytes.Buffer
+	p.cmd.Stdout = &out
+	if err := p.end(p.cmd.Run()); err != nil {
+		return nil, err
 	}
-	return splitFooters(out), nil
+	s.stderr = p.stderr.Bytes()
+	return out.Bytes(), nil
 }

@@ -2,6 +2,7 @@ package search
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"premix/blast/archive"
 	"premix/blast/database"
@@ -166,7 +169,7 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 		}
 	}
 	// SAM repeats the command: there it stays as it is.
-	if n := r.cores(); n > 1 && r.Options.Threads == 0 && !r.Options.help && r.Options.format != 17 {
+	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && !r.Options.help && r.Options.format != 17 {
 		if _, ok := r.Options.values["mt_mode"]; !ok {
 			args = append(args, "-num_threads", strconv.Itoa(n))
 		}
@@ -193,6 +196,10 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	s := r.scan(dir, q)
 	err := r.print(ctx, s, out)
 	if err != nil && !out.gone && ctx.Err() == nil {
+		// Where BLAST+ fails it will again, and say so as it does.
+		if exit := (*ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
+			r.Note(fmt.Sprintf("fragments cannot be merged here (%v): the whole database is searched", err))
+		}
 		if f, ok := r.Stdin.(io.Seeker); ok && r.Options.Query == "" {
 			if _, err := f.Seek(0, io.SeekStart); err != nil {
 				return err
@@ -240,11 +247,25 @@ func (r *Request) scan(dir string, q *queries) *scan {
 const blastnBatch = 500_000
 
 // print searches and prints.
-func (r *Request) print(ctx context.Context, s *scan, out io.Writer) error {
+func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	if r.Options.format == 11 {
 		return s.run(ctx, archive.NewWriter(out))
 	}
-	return r.formatted(ctx, s, describe(r.Options.format, r.Options.columns), archiveWriter, func(in io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !isText(r.Options.format) {
+		said := make(chan error, 1)
+		go func() {
+			_, err := s.voice(ctx, 6)
+			if err == nil && warnsOfQuery(s.stderr) && (r.Options.format == 5 || r.Options.format == 15) {
+				err = errors.New("reports repeat what BLAST+ warns of in queries, and archives do not")
+			}
+			said <- err
+		}()
+		out.ready = sync.OnceValue(func() error { return <-said })
+		defer out.ready()
+	}
+	err := r.formatted(ctx, s, describe(r.Options.format, r.Options.columns), archiveWriter, func(in io.Reader) error {
 		switch f := r.Options.format; {
 		case f == 7:
 			return processed(out, in)
@@ -257,7 +278,15 @@ func (r *Request) print(ctx context.Context, s *scan, out io.Writer) error {
 			return err
 		}
 	})
+	if err != nil {
+		cancel()
+		return err
+	}
+	return out.wait()
 }
+
+// warnsOfQuery tells whether some of the warnings are about a query.
+func warnsOfQuery(said []byte) bool { return bytes.Contains(said, []byte(" Query_")) }
 
 func archiveWriter(w io.Writer) consumer { return archive.NewWriter(w) }
 

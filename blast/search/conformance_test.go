@@ -1,0 +1,337 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"premix/blast/database"
+)
+
+// needBLAST skips a test where BLAST+ is not installed.
+func needBLAST(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"blastn", "blastp", "blast_formatter", "makeblastdb"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%s is not on PATH: scripts/setup.sh test", name)
+		}
+	}
+}
+
+// soak tells whether the whole matrix is wanted.
+func soak() bool { return os.Getenv("PREMIX_SOAK") == "1" }
+
+// dna and peptide are sequences of a generator with a seed.
+func dna(r *rand.Rand, n int) string { return letters(r, n, "ACGT") }
+
+func peptide(r *rand.Rand, n int) string {
+	return letters(r, n, "AAAAAAAARRRRRNNNNDDDDDCQQQQEEEEEEGGGGGGGHHIIIIIILLLLLLLLLKKKKKKMMFFFFPPPPPSSSSSSSTTTTTWYYYVVVVVVV")
+}
+
+func letters(r *rand.Rand, n int, alphabet string) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = alphabet[r.IntN(len(alphabet))]
+	}
+	return string(b)
+}
+
+// mutated changes every nth letter or so, and leaves some out.
+func mutated(r *rand.Rand, s string, every int, alphabet string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		switch {
+		case r.IntN(every) > 0:
+			b.WriteByte(s[i])
+		case r.IntN(8) == 0:
+		default:
+			b.WriteByte(alphabet[r.IntN(len(alphabet))])
+		}
+	}
+	return b.String()
+}
+
+// genes are what generated databases and queries have in common.
+type genes struct {
+	dna, protein []string
+}
+
+var codons = map[byte]string{'A': "GCT", 'R': "CGT", 'N': "AAC", 'D': "GAC", 'C': "TGC", 'Q': "CAG", 'E': "GAA", 'G': "GGT", 'H': "CAC", 'I': "ATC",
+	'L': "CTG", 'K': "AAA", 'M': "ATG", 'F': "TTC", 'P': "CCG", 'S': "TCT", 'T': "ACC", 'W': "TGG", 'Y': "TAC", 'V': "GTT"}
+
+func newGenes(r *rand.Rand, n int) *genes {
+	g := &genes{}
+	for range n {
+		p := peptide(r, 80+r.IntN(300))
+		var d strings.Builder
+		for i := range len(p) {
+			d.WriteString(codons[p[i]])
+		}
+		g.protein = append(g.protein, p)
+		g.dna = append(g.dna, d.String())
+	}
+	return g
+}
+
+// generated writes databases with families of similar sequences, with duplicates, and so
+// with ties, and with sequences that are alike but for their order.
+func generated(r *rand.Rand, g *genes, protein bool, families int) string {
+	var b strings.Builder
+	base, alphabet := g.dna, "ACGT"
+	if protein {
+		base, alphabet = g.protein, "ARNDCQEGHILKMFPSTWYV"
+	}
+	n := 0
+	for range families {
+		for i, s := range base {
+			n++
+			kind := mutated(r, s, 4+r.IntN(40), alphabet)
+			if !protein {
+				kind = dna(r, r.IntN(400)) + kind + dna(r, r.IntN(400))
+			}
+			for range 1 + r.IntN(3) {
+				n++
+				fmt.Fprintf(&b, ">seq%d family %d of the gene, [organism=Generated %d], with a title that is long enough to be broken\n%s\n", n, i, n%5, kind)
+			}
+		}
+	}
+	return b.String()
+}
+
+// corpus is a database cut in several ways, and queries.
+type corpus struct {
+	name    string
+	kind    database.Type
+	cuts    map[int]*database.Database
+	queries map[string]string // name to file
+}
+
+var cutsIntoAll = []int{1, 2, 4, 7}
+
+func newCorpus(t *testing.T, name, fasta string, kind database.Type, cuts []int, parse bool) *corpus {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, name+".fa")
+	if err := os.WriteFile(path, []byte(fasta), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := &corpus{name: name, kind: kind, cuts: map[int]*database.Database{}, queries: map[string]string{}}
+	for _, k := range cuts {
+		home := filepath.Join(dir, fmt.Sprintf("home-%d", k))
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		_, _, err := database.Add(ctx, home, database.AddOptions{Source: path, Name: name, Type: kind, Fragments: k, ParseIDs: parse})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := database.Open(home, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		if len(d.Fragments) != k {
+			t.Fatalf("%s: %d fragments instead of %d", name, len(d.Fragments), k)
+		}
+		c.cuts[k] = d
+	}
+	return c
+}
+
+func (c *corpus) query(t *testing.T, name, fasta string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".fa")
+	if err := os.WriteFile(path, []byte(fasta), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.queries[name] = path
+}
+
+// answer is what a search printed.
+type answer struct {
+	stdout, stderr string
+	code           int
+}
+
+// plain runs BLAST+ itself on the whole database.
+func plain(t *testing.T, program string, d *database.Database, args []string) answer {
+	t.Helper()
+	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), tool(program), args...)
+	cmd.Env = environment(map[string]string{"BLASTDB": dir})
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return answer{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// searched runs a search of this package.
+func searched(t *testing.T, program string, d *database.Database, args []string, s Settings) answer {
+	t.Helper()
+	o, err := ParseOptions(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs, notes bytes.Buffer
+	err = Run(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s, Stdout: &out, Stderr: &errs,
+		Note: func(s string) { fmt.Fprintln(&notes, s) }})
+	a := answer{stdout: out.String(), stderr: errs.String()}
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		a.code = exit.Code
+	} else if err != nil {
+		t.Fatalf("%s %q: %v", program, args, err)
+	}
+	if notes.Len() > 0 {
+		t.Errorf("%s %q: %s", program, args, notes.String())
+	}
+	return a
+}
+
+// differ describes the first difference of two outputs.
+func differ(a, b string) string {
+	x, y := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
+	for i := range max(len(x), len(y)) {
+		var p, q string
+		if i < len(x) {
+			p = x[i]
+		}
+		if i < len(y) {
+			q = y[i]
+		}
+		if p != q {
+			return fmt.Sprintf("line %d of %d and %d:\n  BLAST+ %.300q\n  premix %.300q", i+1, len(x), len(y), p, q)
+		}
+	}
+	return ""
+}
+
+// formats are those that are promised to be equal.
+var formats = []string{"0", "5", "6", "7", "10", "11", "15", "17", "6 qseqid sseqid stitle qlen slen pident positive qcovs qcovhsp qseq sseq btop sstart send evalue bitscore score"}
+
+func formatsOf(program string) []string {
+	var list []string
+	for _, f := range formats {
+		if f != "17" || tool(program) == "blastn" {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// counts of a matrix.
+type counts struct{ same, all int }
+
+func (c *corpus) compare(t *testing.T, n *counts, program, query string, args []string) {
+	t.Helper()
+	args = append([]string{"-db", c.name, "-query", c.queries[query]}, args...)
+	var whole *answer
+	for k, d := range c.cuts {
+		if whole == nil || k == 1 {
+			a := plain(t, program, d, args)
+			if whole != nil && a != *whole {
+				t.Errorf("%s %q: BLAST+ itself says different things of a database cut in another way", program, args)
+			}
+			whole = &a
+		}
+		got := searched(t, program, d, args, Settings{Mode: Fragments, Cores: k, Processes: k})
+		n.all++
+		switch {
+		case got.stdout != whole.stdout:
+			t.Errorf("%s %q on %d fragments: %s", program, args, k, differ(whole.stdout, got.stdout))
+		case got.code != whole.code:
+			t.Errorf("%s %q on %d fragments: status %d, want %d", program, args, k, got.code, whole.code)
+		case got.stderr != whole.stderr:
+			t.Errorf("%s %q on %d fragments: on standard error %s", program, args, k, differ(whole.stderr, got.stderr))
+		default:
+			n.same++
+		}
+	}
+}
+
+// The programs whose names take a kind of database and a kind of query.
+var programs = []struct {
+	name     string
+	db       database.Type
+	proteins bool // queries
+	options  []string
+}{
+	{"blastn", database.Nucl, false, []string{"-task blastn", "-task blastn-short", "-task dc-megablast", "-word_size 11", "-word_size 16 -reward 1 -penalty -3", "-gapopen 5 -gapextend 2 -reward 2 -penalty -3", "-perc_identity 90", "-dust no", "-dust yes", "-strand plus", "-strand minus", "-ungapped", "-no_greedy", "-qcov_hsp_perc 60", "-max_hsps 1", "-min_raw_gapped_score 50", "-soft_masking false"}},
+	{"megablast", database.Nucl, false, []string{"-evalue 1e-20"}},
+	{"blastp", database.Prot, true, []string{"-task blastp-short", "-task blastp-fast", "-word_size 2", "-matrix BLOSUM45", "-matrix PAM30 -gapopen 9 -gapextend 1", "-comp_based_stats 0", "-comp_based_stats 1", "-comp_based_stats 3", "-seg yes", "-ungapped -comp_based_stats F", "-use_sw_tback", "-max_hsps 1", "-qcov_hsp_perc 50", "-threshold 15", "-window_size 0", "-xdrop_gap_final 40"}},
+	{"blastx", database.Prot, false, []string{"-task blastx-fast", "-query_gencode 11", "-seg no", "-comp_based_stats 0", "-strand plus", "-max_intron_length 500 -sum_stats true", "-max_hsps 1", "-matrix BLOSUM80"}},
+	{"tblastn", database.Nucl, true, []string{"-task tblastn-fast", "-db_gencode 11", "-seg no", "-comp_based_stats 0", "-max_intron_length 500", "-max_hsps 2", "-ungapped -comp_based_stats F"}},
+	{"tblastx", database.Nucl, false, []string{"-db_gencode 11 -query_gencode 11", "-seg no", "-max_hsps 1", "-strand plus", "-word_size 4"}},
+}
+
+// common are options of all programs.
+var common = []string{"", "-max_target_seqs 1", "-max_target_seqs 5", "-max_target_seqs 50", "-max_target_seqs 500", "-evalue 1e-5", "-evalue 100", "-dbsize 100000000", "-searchsp 1000000000", "-subject_besthit", "-parse_deflines", "-num_alignments 3", "-show_gis"}
+
+// forPeople are options of the formats up to 4.
+var forPeople = []string{"-html", "-num_alignments 2 -num_descriptions 7", "-num_descriptions 3", "-num_alignments 0", "-num_descriptions 0", "-sorthits 1", "-sorthits 2", "-sorthits 3", "-sorthits 4", "-sorthsps 1", "-sorthsps 4", "-line_length 100", "-outfmt 1", "-outfmt 2", "-outfmt 3", "-outfmt 4"}
+
+func TestConformanceGenerated(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	g := newGenes(r, 5)
+	cuts := []int{1, 3}
+	if soak() {
+		cuts = cutsIntoAll
+	}
+	families := 9
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, false),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, false),
+	}
+	for _, c := range dbs {
+		c.query(t, "one-dna", ">one gene\n"+g.dna[0]+"\n")
+		c.query(t, "several-dna", ">first\n"+g.dna[1]+"\n>nothing\nACGTACCTTAGGACC\n>\n"+mutated(r, g.dna[2], 10, "ACGT")+"\n>low\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n>last one with a title\n"+g.dna[3]+g.dna[4]+"\n")
+		c.query(t, "one-protein", ">one protein\n"+g.protein[0]+"\n")
+		c.query(t, "several-protein", ">first\n"+g.protein[1]+"\n>nothing\nWWCCWWHHMM\n>\n"+mutated(r, g.protein[2], 10, "ARNDCQEGHILKMFPSTWYV")+"\n>unknown\nXXXXXXXXXXXX\n>last one with a title\n"+g.protein[3]+g.protein[4]+"\n")
+	}
+	matrix(t, dbs)
+}
+
+func matrix(t *testing.T, dbs map[database.Type]*corpus) {
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			var n counts
+			c := dbs[p.db]
+			kind := "dna"
+			if p.proteins {
+				kind = "protein"
+			}
+			for i, f := range formatsOf(p.name) {
+				for j, o := range append(append([]string{}, common...), p.options...) {
+					if !soak() && j > 0 && (i+j)%11 != 0 {
+						continue
+					}
+					for _, q := range []string{"one-", "several-"} {
+						c.compare(t, &n, p.name, q+kind, append(strings.Fields(o), "-outfmt", f))
+					}
+				}
+			}
+			for j, o := range forPeople {
+				if !soak() && j%5 != 0 {
+					continue
+				}
+				c.compare(t, &n, p.name, "several-"+kind, strings.Fields(o))
+			}
+			t.Logf("%d of %d equal", n.same, n.all)
+		})
+	}
+}

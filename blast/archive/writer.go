@@ -103,6 +103,30 @@ func JoinTails(tails []*Tail) *Tail {
 	return j
 }
 
+// GappedAsUngapped is the tail with the Karlin-Altschul parameters of ungapped alignments
+// also for gapped ones, where it has none for those.
+func (t *Tail) GappedAsUngapped() *Tail {
+	at := bytes.Index(t.Text, []byte("ka-blocks {"))
+	if at < 0 {
+		return t
+	}
+	blocks := t.Text[at:]
+	none := bytes.Index(blocks, []byte("lambda { -1, 10, 0 }"))
+	first := bytes.Index(blocks, []byte("lambda {"))
+	if none <= first {
+		return t // there are some, or none at all
+	}
+	end := bytes.Index(blocks[first:], []byte("gapped "))
+	end2 := bytes.Index(blocks[none:], []byte("gapped "))
+	if end < 0 || end2 < 0 {
+		return t
+	}
+	return &Tail{
+		Text:  slices.Concat(t.Text[:at+none], blocks[first:first+end], blocks[none+end2:]),
+		masks: t.masks, // they stand before
+	}
+}
+
 // Rename gives the query of a head another number. BLAST+ calls queries without parsed
 // ids Query_1, Query_2, ...
 func (h *Head) Rename(from, to string) *Head {

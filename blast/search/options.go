@@ -147,6 +147,9 @@ func refuse(name string) error {
 	return &OptionError{fmt.Sprintf("-%s compares with a file, not with a database", name), "leave it out and name a database with -db, or run BLAST+ itself"}
 }
 
+// Help tells that BLAST+ is asked for help or its version, and nothing is searched.
+func (o *Options) Help() bool { return o.help }
+
 // whole notes why the whole database must be searched.
 func (o *Options) whole(why string) {
 	if o.entire == "" {

@@ -34,7 +34,10 @@ type scan struct {
 // statistics of the whole, and returns the directory. Names that BLAST+ prints are
 // then the same wherever it searches.
 func (s *scan) alias(kind, more string, paths ...string) (string, error) {
-	return alias(s.dir, s.db, kind, fmt.Sprintf("STATS_NSEQ %d\nSTATS_TOTLEN %d\n%s", s.db.Sequences, s.db.Letters, more), paths...)
+	// STATS_NSEQ and STATS_TOTLEN make the search space. The others make the average
+	// length of a sequence, from which cutoffs for the linking of HSPs are computed.
+	n, l := s.db.Sequences, s.db.Letters
+	return alias(s.dir, s.db, kind, fmt.Sprintf("NSEQ %d\nLENGTH %d\nSTATS_NSEQ %d\nSTATS_TOTLEN %d\n%s", n, l, n, l, more), paths...)
 }
 
 func alias(dir string, db *database.Database, kind, more string, paths ...string) (string, error) {

@@ -147,17 +147,19 @@ func (r *Request) firstBatch() int64 {
 
 // whole runs BLAST+ as it is.
 func (r *Request) whole(ctx context.Context, dir string) error {
-	dir, err := alias(dir, r.Database, "whole", "", r.Database.Whole)
-	if err != nil {
-		return err
-	}
 	name := tool(r.Program)
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return &MissingError{name}
 	}
 	args := slices.Clone(r.Options.Args)
-	if r.Options.DB == "" && !r.Options.help {
+	if r.Options.help {
+		return r.plain(ctx, path, name, args)
+	}
+	if dir, err = alias(dir, r.Database, "whole", "", r.Database.Whole); err != nil {
+		return err
+	}
+	if r.Options.DB == "" {
 		args = append(args, "-db", r.Database.Name)
 	}
 	if near, _ := filepath.Glob(r.Database.Name + ".[np]??"); len(near) > 0 {
@@ -169,14 +171,21 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 		}
 	}
 	// SAM repeats the command: there it stays as it is.
-	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && !r.Options.help && r.Options.format != 17 {
+	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && r.Options.format != 17 {
 		if _, ok := r.Options.values["mt_mode"]; !ok {
 			args = append(args, "-num_threads", strconv.Itoa(n))
 		}
 	}
+	return r.plain(ctx, path, name, args, dir)
+}
+
+// plain runs a program of BLAST+ as if its user had.
+func (r *Request) plain(ctx context.Context, path, name string, args []string, dirs ...string) error {
 	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
 	p.cmd.Args[0] = name
-	p.cmd.Env = environment(map[string]string{"BLASTDB": databases(dir)})
+	for _, dir := range dirs {
+		p.cmd.Env = environment(map[string]string{"BLASTDB": databases(dir)})
+	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = r.Stdin, r.Stdout, r.Stderr
 	return p.end(p.cmd.Run())
 }
@@ -285,10 +294,25 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	return out.wait()
 }
 
-// warnsOfQuery tells whether some of the warnings are about a query.
-func warnsOfQuery(said []byte) bool { return bytes.Contains(said, []byte(" Query_")) }
+// warnsOfQuery tells whether some of the warnings are about a query: whether there are
+// others than those about options.
+func warnsOfQuery(said []byte) bool {
+	for line := range bytes.Lines(said) {
+		if !bytes.Contains(line, []byte("] Examining 5 or more matches")) && !bytes.Contains(line, []byte("] The parameter -")) {
+			return true
+		}
+	}
+	return false
+}
 
-func archiveWriter(w io.Writer) consumer { return archive.NewWriter(w) }
+func archiveWriter(w io.Writer) consumer { return archiveMender{archive.NewWriter(w)} }
+
+// archiveMender writes archives for blast_formatter. Of ungapped searches BLAST+
+// reports the parameters of ungapped alignments, and blast_formatter those of gapped ones
+// which are not there.
+type archiveMender struct{ *archive.Writer }
+
+func (m archiveMender) End(t *archive.Tail) error { return m.Writer.End(t.GappedAsUngapped()) }
 
 // formatted runs a search into blast_formatter, and gives what that prints to read.
 func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through func(io.Writer) consumer, read func(io.Reader) error) error {

@@ -17,6 +17,7 @@ the results of plain BLAST.
 
   premix blast db add nt.fa --name nt --type nucl --fragments 4
   premix blast warm nt
+  premix blast blastn -db nt -query q.fa -outfmt 6
   premix blast serve --listen 127.0.0.1:8080`,
 		Args: arguments("a command, as listed by premix blast --help,"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -24,6 +25,7 @@ the results of plain BLAST.
 		},
 	}
 	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe())
+	cmd.AddCommand(a.blastSearches()...)
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"premix/blast/database"
 	"premix/blast/fasta"
+	"premix/blast/search"
 	"premix/blast/service"
 	"premix/engine"
 	"premix/engine/local"
@@ -237,6 +238,8 @@ func exitCode(err error) int {
 		unavailable *hotstart.Unavailable
 		dir         *engine.DirError
 		format      *record.FormatError
+		blastOption *search.OptionError
+		noBLAST     *search.MissingError
 		damaged     *hotstart.Damaged
 		use         *store.UseError
 		source      *store.SourceError
@@ -298,7 +301,7 @@ func exitCode(err error) int {
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
 	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &sequences), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
-		errors.As(err, &table), errors.As(err, &root), errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
+		errors.As(err, &table), errors.As(err, &root), errors.As(err, &blastOption), errors.As(err, &noBLAST), errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
 		return exitTrust

@@ -32,7 +32,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"cmd/premix": {
-		imports: []string{"files", "blast/database", "blast/fasta", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
+		imports: []string{"files", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -217,9 +217,13 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"blast/database", "blast/fasta", "record"},
+		imports: []string{"blast/database", "blast/fasta", "blast/search", "record"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
+	"blast/search": {
+		imports: []string{"blast/archive", "blast/database"},
+	},
+	"blast/archive": {},
 	"blast/fasta": {
 		modules: []string{"github.com/klauspost/compress"},
 	},

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"premix/blast/database"
+	"premix/blast/search"
+)
+
+// blastSearches are the programs that search.
+func (a *app) blastSearches() []*cobra.Command {
+	var list []*cobra.Command
+	for _, program := range search.Programs() {
+		list = append(list, a.blastSearch(program))
+	}
+	return list
+}
+
+func (a *app) blastSearch(program string) *cobra.Command {
+	return &cobra.Command{
+		Use:   program + " [--mode MODE] [--processes N] -db NAME [OPTION OF BLAST+]...",
+		Short: "Search like BLAST+'s " + program,
+		Long: `Search a database of premix blast db with the options of BLAST+, unchanged, and print
+what BLAST+ would have printed. Options of premix have two dashes and come first:
+
+  --mode MODE      auto, fragments (side by side, merged) or whole (BLAST+ with threads)
+  --processes N    at once on fragments (default: as many as cores)
+
+-num_threads says how many cores may be used (default: all).
+
+  premix blast ` + program + ` -db nt -query q.fa -outfmt 6 -max_target_seqs 5`,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			settings, args, help, err := searchSettings(args)
+			if err != nil {
+				return err
+			}
+			if help {
+				return cmd.Help()
+			}
+			ctx, done := storeContext()
+			defer done()
+			return a.search(ctx, program, settings, args)
+		},
+	}
+}
+
+func (a *app) search(ctx context.Context, program string, settings search.Settings, args []string) error {
+	options, err := search.ParseOptions(args)
+	if err != nil {
+		return err
+	}
+	r := search.Request{Program: program, Options: options, Settings: settings, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
+		Note: func(s string) { fmt.Fprintln(a.stderr, "note:", s) }}
+	if !options.Help() {
+		if options.DB == "" {
+			return &usageError{errors.New("-db is missing"), "name a database with -db; premix blast db ls lists them"}
+		}
+		home, err := database.Home()
+		if err != nil {
+			return err
+		}
+		if r.Database, err = database.Open(home, options.DB); err != nil {
+			return err
+		}
+		defer r.Database.Close()
+	}
+	err = search.Run(ctx, r)
+	var exit *search.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &exit):
+		return &commandStatus{exit.Code}
+	}
+	return err
+}
+
+// searchSettings takes premix' own options from the front of a command line.
+func searchSettings(args []string) (s search.Settings, rest []string, help bool, err error) {
+	for len(args) > 0 && strings.HasPrefix(args[0], "--") {
+		name, value, joined := strings.Cut(args[0], "=")
+		args = args[1:]
+		if name == "--help" {
+			return s, nil, true, nil
+		}
+		if name != "--mode" && name != "--processes" {
+			return s, nil, false, &usageError{fmt.Errorf("premix blast has no option %s", name), "options of BLAST+ have one dash"}
+		}
+		if !joined {
+			if len(args) == 0 {
+				return s, nil, false, &usageError{fmt.Errorf("%s has no value", name), "as in --mode fragments --processes 4"}
+			}
+			value, args = args[0], args[1:]
+		}
+		switch name {
+		case "--mode":
+			mode, ok := map[string]search.Mode{"auto": search.Auto, "fragments": search.Fragments, "whole": search.Whole}[value]
+			if !ok {
+				return s, nil, false, &usageError{fmt.Errorf("there is no mode %q", value), "it is one of auto, fragments and whole"}
+			}
+			s.Mode = mode
+		case "--processes":
+			if s.Processes, err = strconv.Atoi(value); err != nil || s.Processes < 1 {
+				return s, nil, false, &usageError{fmt.Errorf("--processes %s is not a number of processes", value), "1 or more"}
+			}
+		}
+	}
+	return s, args, false, nil
+}

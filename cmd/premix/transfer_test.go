@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -192,4 +193,264 @@ func TestTransferBench(t *testing.T) {
 		}
 	}
 	b.empty("here", "there")
+}
+
+// A probe measures, why tells, get and put copy by what was measured, and fall back.
+func TestTransferChoose(t *testing.T) {
+	b := newBed(t, netrelay.Options{})
+	// One that always breaks after it has been measured, and one that is slow.
+	b.write(`sizes: [64K]
+directions: [get, put]
+repeat: 1
+quiet: {for: 10ms}
+protocols:
+  - scp
+  - tar
+  - use: scp
+    name: breaks
+    get: '[ ! -e ` + b.path("broken") + ` ] || { echo it broke >&2; exit 3; }; scp -q ${scp} "${peer}:${remote}" "${local}"'
+    put: '[ ! -e ` + b.path("broken") + ` ] || { echo it broke >&2; exit 3; }; scp -q ${scp} "${local}" "${peer}:${remote}"'
+  - name: slow
+    get: sleep 3; scp -q ${scp} "${peer}:${remote}" "${local}"
+    put: sleep 3; scp -q ${scp} "${local}" "${peer}:${remote}"
+`)
+	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("out"), "--capture", "none"); status != 0 {
+		t.Fatalf("bench: status %d\n%s%s", status, out, errs)
+	}
+	status, out, errs := b.premix("transfer", "why", "bed", "--size", "64K")
+	lines := strings.Split(out, "\n")
+	if status != 0 || len(lines) < 5 || !strings.Contains(lines[3], "3  slow") || !strings.Contains(lines[4], "-  tar") || !strings.Contains(lines[4], "cannot get a file") {
+		t.Errorf("why: status %d\n%s%s", status, out, errs)
+	}
+	hard := `it's a "file" $x`
+	data := bytes.Repeat([]byte("premix"), 50_000)
+	if err := os.WriteFile(b.path("there/source"), data, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path("broken"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Whichever of the two was faster: the one that breaks is asked for first here.
+	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path(hard))
+	if got, err := os.ReadFile(b.path(hard)); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(out, "by scp (") {
+		t.Errorf("get: status %d, %v\n%s%s", status, err, out, errs)
+	}
+	if _, err := os.Stat(b.path(hard) + ".premix-part"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a part was left: %v", err)
+	}
+	// A tree of small files goes as one stream, there and back.
+	for i := range 40 {
+		name := b.path(fmt.Sprintf("tree/d%d/f %d", i%3, i))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, fmt.Appendf(nil, "%d", i), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, out, errs = b.premix("transfer", "put", b.path("tree"), "bed:"+b.path("there/tree"), "--json")
+	if status != 0 || !strings.Contains(out, `"protocol": "tar"`) || !strings.Contains(out, `"files": 40`) {
+		t.Errorf("put: status %d\n%s%s", status, out, errs)
+	}
+	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/tree"), b.path("back"))
+	if diff, err := exec.Command("diff", "-r", b.path("tree"), b.path("back")).CombinedOutput(); status != 0 || err != nil {
+		t.Errorf("get: status %d\n%s%s%s", status, out, errs, diff)
+	}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		status int
+		want   string
+	}{
+		{"all fail", []string{"get", "bed:" + b.path("there/source"), b.path("x"), "--protocol", "breaks"}, 1, "error: every protocol failed: breaks: .*it broke"},
+		{"it is there", []string{"get", "bed:" + b.path("there/source"), b.path("back")}, 4, "is there already"},
+		{"it is at the peer", []string{"put", b.path("tree"), "bed:" + b.path("there/tree")}, 4, "is at the peer already"},
+		{"no source", []string{"get", "bed:" + b.path("there/none"), b.path("x")}, 2, "none at root@10.99.0.2 is missing"},
+		{"no source here", []string{"put", b.path("none"), "bed:" + b.path("there/none")}, 2, "no such file"},
+		{"no path", []string{"get", "bed", b.path("x")}, 2, "names no path at a peer"},
+		{"relative", []string{"get", "bed:x", b.path("x")}, 2, "not an absolute path"},
+		{"no host", []string{"get", "-oProxyCommand=x:/y", b.path("x")}, 2, "unknown shorthand flag|not the name of a host"},
+	} {
+		status, out, errs := b.premix(append([]string{"transfer"}, c.args...)...)
+		if ok, err := regexp.MatchString(c.want, errs); status != c.status || !ok || err != nil || !strings.Contains(errs, "hint: ") {
+			t.Errorf("%s: status %d, want %d\n%s%s", c.name, status, c.status, out, errs)
+		}
+	}
+	// A probe of a link that has a file; its rows add to what is known.
+	if status, out, errs := b.premix("transfer", "probe", "bed"); status != 0 || !strings.Contains(out, "tar") {
+		t.Errorf("probe: status %d\n%s%s", status, out, errs)
+	}
+	if status, out, _ := b.premix("transfer", "why", "bed", "--size", "400K", "--files", "100"); status != 0 || !strings.Contains(out, "1  tar") && !strings.Contains(out, "1  scp") || !strings.Contains(out, "s expected") {
+		t.Errorf("why of a tree: status %d\n%s", status, out)
+	}
+	if err := errors.Join(os.Remove(b.path("there/source")), os.RemoveAll(b.path("there/tree"))); err != nil {
+		t.Fatal(err)
+	}
+	b.empty("here", "there")
+}
+
+// What goes wrong is told, what was measured is kept, and nothing goes on running.
+func TestTransferFaults(t *testing.T) {
+	b := newBed(t, netrelay.Options{Rate: 50e6})
+	const what = "sizes: [2M]\nrepeat: 1\nquiet: {for: 10ms}\n"
+	only := func(t *testing.T, out, cause string) {
+		t.Helper()
+		for _, c := range copies(t, out) {
+			if c.OK || c.Cause != cause || c.Error == "" {
+				t.Errorf("%s: cause %q, error %q; want %s", c.Protocol, c.Cause, c.Error, cause)
+			}
+		}
+	}
+	t.Run("hangs", func(t *testing.T) {
+		b.write(what + "timeout: 2s\nprotocols:\n  - name: hangs\n    get: setsid sleep 1234567 & trap '' TERM; while :; do sleep 1; done\n")
+		status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("hangs"))
+		if status != 1 || !strings.Contains(out, "killed with all its children") {
+			t.Errorf("status %d\n%s%s", status, out, errs)
+		}
+		only(t, b.path("hangs"), transfer.CauseTimeout)
+		for _, f := range processes(func(_, environ string) bool { return strings.Contains(environ, "PREMIX_COPY=") }) {
+			t.Errorf("process %d goes on", f)
+		}
+	})
+	t.Run("content", func(t *testing.T) {
+		b.write(what + "protocols:\n  - name: lies\n    get: head -c 2097152 /dev/zero >\"${local}\"\n")
+		if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("lies")); status != 1 {
+			t.Errorf("status %d\n%s%s", status, out, errs)
+		}
+		only(t, b.path("lies"), transfer.CauseContent)
+	})
+	t.Run("no UDP", func(t *testing.T) {
+		b.write(what + "protocols:\n  - use: scp\n    name: pretends\n    expect: udp\n")
+		if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("udp")); status != 1 {
+			t.Errorf("status %d\n%s%s", status, out, errs)
+		}
+		only(t, b.path("udp"), transfer.CauseWire)
+	})
+	t.Run("server", func(t *testing.T) {
+		b.write(what + "protocols:\n  - name: serverless\n    server: echo it will not >&2; exit 1\n    set: {server_port: 7}\n    get: true\n")
+		if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("server")); status != 1 || !strings.Contains(out, "it will not") {
+			t.Errorf("status %d\n%s%s", status, out, errs)
+		}
+		only(t, b.path("server"), transfer.CauseServer)
+	})
+	t.Run("host key", func(t *testing.T) {
+		good, err := os.ReadFile(b.ssh.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.WriteFile(b.ssh.KnownHosts, good, 0o644)
+		other, err := os.ReadFile(b.ssh.Identity + ".pub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.ssh.KnownHosts, append([]byte(b.ssh.Host+" "), other...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b.write(what + "protocols: [scp]\n")
+		status, _, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("key"))
+		if status != 5 || !strings.Contains(errs, "Host key verification failed") || !strings.Contains(errs, "hint: ") {
+			t.Errorf("status %d\n%s", status, errs)
+		}
+	})
+	t.Run("unreadable", func(t *testing.T) {
+		if err := os.MkdirAll(b.path("there/odd"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// Nobody's right to read binds root, but what is neither file nor directory
+		// can't be copied by anybody.
+		b.write(what + "protocols: [scp]\n")
+		status, _, errs := b.premix("transfer", "put", "/proc/self/mem/none", "root@"+b.ssh.Host+":/x")
+		if status == 0 || !strings.Contains(errs, "hint: ") {
+			t.Errorf("status %d\n%s", status, errs)
+		}
+		if err := os.Remove(b.path("there/odd")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("no space", func(t *testing.T) {
+		b.write(what + "protocols: [scp]\n")
+		// Known by its bench, so that get finds keys and known hosts.
+		if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("space"), "--capture", "none"); status != 0 {
+			t.Fatalf("status %d\n%s%s", status, out, errs)
+		}
+		if err := os.WriteFile(b.path("there/large"), make([]byte, 8<<20), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(b.path("there/large"))
+		small := b.path("small")
+		if err := os.Mkdir(small, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small).Run(); err != nil {
+			t.Fatal(err)
+		}
+		defer exec.Command("umount", small).Run()
+		status, _, errs := b.premix("transfer", "get", "bed:"+b.path("there/large"), filepath.Join(small, "x"))
+		if status != 4 || !strings.Contains(errs, "there is no space for 8M") {
+			t.Errorf("status %d\n%s", status, errs)
+		}
+	})
+	t.Run("peer dies", func(t *testing.T) {
+		b.write("sizes: [20M]\nrepeat: 3\nquiet: {for: 10ms}\nprotocols: [scp]\n")
+		cmd := b.command("transfer", "bench", b.path("link.yaml"), "--out", b.path("dies"))
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := b.link.A.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		half := func() bool {
+			files, err := filepath.Glob(b.path("here/premix-bench-*/copy"))
+			if err != nil || len(files) == 0 {
+				return false
+			}
+			info, err := os.Stat(files[0])
+			return err == nil && info.Size() > 5<<20
+		}
+		if !comes(half) {
+			t.Error("the copy never got half way")
+		}
+		b.ssh.Stop()
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 5 {
+			t.Errorf("%v\n%s%s", err, out.String(), errs.String())
+		}
+		list := copies(t, b.path("dies"))
+		if len(list) == 0 || list[len(list)-1].OK || list[len(list)-1].BytesDown == 0 {
+			t.Errorf("rows: %+v", list)
+		}
+		if left := b.processes(); len(left) > 0 && !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
+			t.Errorf("processes were left behind: %q", left)
+		}
+	})
+}
+
+// The report of what was measured: page, tables and figures.
+func TestTransferReport(t *testing.T) {
+	b := newBed(t, netrelay.Options{})
+	b.write("sizes: [32K, 200K]\nrepeat: 2\nquiet: {for: 10ms}\npeak: [\"00:00-24:00\"]\nprotocols: [scp, scp-legacy]\n")
+	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("out"), "--packets"); status != 0 {
+		t.Fatalf("status %d\n%s%s", status, out, errs)
+	}
+	status, out, errs := b.premix("transfer", "report", b.path("out"))
+	if status != 0 || !strings.Contains(out, "bed get 200K") || !strings.Contains(out, "page: ") {
+		t.Fatalf("status %d\n%s%s", status, out, errs)
+	}
+	page, err := os.ReadFile(b.path("out/report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Speed by size", "Bytes on the wire", "Overhead", "Speed by hour", "Fingerprints", "Against the best", "scp-legacy"} {
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for _, not := range []string{"NaN", "src=", "href=", "<script", "ZgotmplZ"} {
+		if bytes.Contains(page, []byte(not)) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+	for _, f := range []string{"transfers.parquet", "transfers.csv", "report.json", "figures/speed-bed-get.svg", "figures/fingerprint-bed-scp-get.svg", "figures/hour-bed-get-200K.svg"} {
+		if info, err := os.Stat(b.path("out/" + f)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	if status, _, errs := b.premix("transfer", "report", b.path("here")); status != 2 || !strings.Contains(errs, "hint: premix transfer bench") {
+		t.Errorf("status %d\n%s", status, errs)
+	}
 }

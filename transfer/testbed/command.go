@@ -147,6 +147,6 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string { return strings.ToValidUTF8(strings.TrimSpace(string(t.b)), "?") }
 
 func lastLine(s string) string {
-	lines := strings.Split(s, "\n")
+	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }

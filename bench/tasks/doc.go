@@ -18,7 +18,8 @@
 //	          command begins
 //	submit    how long it takes to submit half a million tasks, the memory that this
 //	          needs, and how long premix task ls and why take while they run
-//	kubernetes  tasks through premix, and the same as one Job with a pod for each, on a
+//	kubernetes
+//	          tasks through premix, and the same as one Job with a pod for each, on a
 //	          control plane of its own (package kubebox) with four nodes; only where it
 //	          is named and scripts/setup.sh kubernetes has built it
 //

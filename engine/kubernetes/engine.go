@@ -28,14 +28,14 @@ const patience = 30 * time.Second
 // eventInterval is how long the events of a Job without pods are not asked for again.
 const eventInterval = 15 * time.Second
 
-// Engine is the engine of one directory. It is for one goroutine.
+// Engine is the engine of one directory, for the life of a process. It is for one
+// goroutine.
 type Engine struct {
 	o         Options
 	client    *kubeapi.Client
 	namespace string
-	directory string // value of labelDirectory; "": not known yet
-	view      *view  // nil: not watched yet
-	stop      context.CancelFunc
+	directory string             // value of labelDirectory; "": not known yet
+	view      *view              // nil: not watched yet
 	troubles  map[string]trouble // of Jobs without pods
 }
 
@@ -70,14 +70,6 @@ func New(o Options) (*Engine, error) {
 }
 
 const configWay = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBECONFIG, or run premix in the cluster"
-
-// Close ends the watch.
-func (e *Engine) Close() {
-	if e.stop != nil {
-		e.stop()
-		e.view, e.stop = nil, nil
-	}
-}
 
 // Name is what --engine calls it.
 func (e *Engine) Name() string { return Name }
@@ -248,9 +240,8 @@ func (e *Engine) watch(ctx context.Context, ids []string) error {
 		return nil
 	}
 	if e.view == nil {
-		// It lives as long as the engine, not as this call.
-		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-		e.view, e.stop = openView(watching, e.client, e.namespace, labelDirectory+"="+e.directory), stop
+		// It lives as long as the process, not as this call.
+		e.view = openView(context.WithoutCancel(ctx), e.client, e.namespace, labelDirectory+"="+e.directory)
 	}
 	return e.view.ready(ctx)
 }

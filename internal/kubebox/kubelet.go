@@ -47,7 +47,7 @@ type Kubelet struct {
 	closed sync.Once
 
 	mu   sync.Mutex
-	pods map[types.UID]*pod
+	pods map[types.UID]*pod // all that were seen
 }
 
 // Nodes are nodes with the same capacity.
@@ -70,6 +70,7 @@ type pod struct {
 	deleted bool   // it is to end
 	reason  string // why it is ended, if somebody says so
 	ended   chan struct{}
+	over    bool // it has ended and was reported; guarded by the kubelet's mu
 }
 
 // StartKubelet registers nodes and runs their pods until the box is closed, or Stop.
@@ -162,6 +163,13 @@ func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 		have = &pod{Pod: p, ended: make(chan struct{})}
 		k.pods[p.UID] = have
 		k.done.Go(func() { k.run(ctx, have) })
+	}
+	if have.over {
+		// The watch may be late, and show it as it was before: it does not begin again.
+		if p.DeletionTimestamp != nil {
+			k.done.Go(func() { k.forget(ctx, p) })
+		}
+		return
 	}
 	if p.DeletionTimestamp != nil {
 		grace := int64(30)
@@ -257,11 +265,6 @@ func (k *Kubelet) Stop() {
 
 // run runs a pod to its end and reports it.
 func (k *Kubelet) run(ctx context.Context, p *pod) {
-	defer func() {
-		k.mu.Lock()
-		delete(k.pods, p.UID)
-		k.mu.Unlock()
-	}()
 	defer close(p.ended)
 	started := metav1.Now()
 	running := &corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, ContainerStatuses: []corev1.ContainerStatus{{
@@ -301,9 +304,12 @@ func (k *Kubelet) run(ctx context.Context, p *pod) {
 	ended.ContainerStatuses[0].Ready = false
 	ended.ContainerStatuses[0].State = corev1.ContainerState{Terminated: last}
 	k.report(ctx, p, ended)
+	k.mu.Lock()
+	p.over = true
 	p.mu.Lock()
 	deleted := p.deleted
 	p.mu.Unlock()
+	k.mu.Unlock()
 	if deleted {
 		k.forget(ctx, p.Pod)
 	}

@@ -21,6 +21,7 @@ var hqSource []byte
 type contender struct {
 	name  string
 	slow  bool // it is left out where the count is large
+	most  int  // it runs no more than that, and its rate is that of so many; 0: all
 	begin func(b *benchmark, job job) (*exec.Cmd, error)
 }
 
@@ -122,6 +123,19 @@ func (b *benchmark) contenders() ([]contender, error) {
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+b.path("hq"))
 		cmd.Dir = b.work
 		return cmd, nil
+	})
+	const managed = 1000 // tasks are enough to know the rate of a workflow manager
+	manager := func(name string, begin func(program string, j job) (*exec.Cmd, error)) {
+		program, err := ecosystem(name)
+		before := len(list)
+		add(name, err, func(_ *benchmark, j job) (*exec.Cmd, error) { return begin(program, j) })
+		if len(list) > before {
+			list[before].slow, list[before].most = true, managed
+		}
+	}
+	manager("snakemake", func(program string, j job) (*exec.Cmd, error) { return b.snakemake(program, j.line(), j.count) })
+	manager("nextflow", func(program string, j job) (*exec.Cmd, error) {
+		return b.nextflow(program, "local", j.line(), j.count)
 	})
 	return list, nil
 }

@@ -10,6 +10,8 @@
 //	parallel  GNU parallel, no records
 //	make      make -j with a target a command, no records
 //	hq        HyperQueue's server and worker in one process, from its Python package
+//	snakemake, nextflow  workflow managers with their local executors, as many times as
+//	          tells their rate: at most 1,000, and once
 //
 // Parts:
 //
@@ -22,6 +24,8 @@
 //	          tasks through premix, and the same as one Job with a pod for each, on a
 //	          control plane of its own (package kubebox) with four nodes; only where it
 //	          is named and scripts/setup.sh kubernetes has built it
+//	workflow  a Nextflow workflow with the executor slurm, through premix slurm-shim and
+//	          on a Slurm that is started for it
 //
 // Contenders alternate (A B A B), so that whatever else the machine does meets all of
 // them, and a figure is a median. CPU time is that of a contender with all that it

@@ -31,20 +31,21 @@ func main() {
 type options struct {
 	dir, premix, parts, wanted, counts string
 
-	reps, cores, sleeps, submitted, large, pods int
+	reps, cores, sleeps, submitted, tasks, large, pods int
 }
 
 func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; kubernetes too")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; kubernetes and workflow too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
 	flag.IntVar(&o.large, "large", 50000, "from this count on, slow contenders are left out and there are at most 3 repetitions")
 	flag.IntVar(&o.sleeps, "sleeps", 2000, "how often a tenth of a second is slept")
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
+	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1")
 	flag.IntVar(&o.cores, "cores", 2, "cores to use")
 	flag.Parse()
@@ -94,6 +95,10 @@ func benchMain() error {
 			if err := b.kubernetes(results); err != nil {
 				return err
 			}
+		case "workflow":
+			if err := b.workflow(results); err != nil {
+				return err
+			}
 		case "submit":
 			if err := b.submit(results); err != nil {
 				return err
@@ -108,9 +113,20 @@ func benchMain() error {
 // measure runs a job with each contender in turn, and again.
 func (b *benchmark) measure(results *figures.Results, name string, j job, list []contender, reps int) error {
 	wall, cpu := make(map[string][]float64), make(map[string][]float64)
-	for range reps {
+	count := func(c contender) int {
+		if c.most > 0 {
+			return min(c.most, j.count)
+		}
+		return j.count
+	}
+	for rep := range reps {
 		for _, c := range list {
-			w, p, err := b.once(c, j)
+			if c.most > 0 && rep > 0 {
+				continue // it takes minutes
+			}
+			of := j
+			of.count = count(c)
+			w, p, err := b.once(c, of)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
@@ -119,9 +135,9 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 	}
 	rows := [][]string{{"", "time", "a second", "CPU time a task", "against the loop"}}
 	for _, c := range list {
-		rate := float64(j.count) / figures.Median(wall[c.name])
+		rate := float64(count(c)) / figures.Median(wall[c.name])
 		f := figures.Figure{Name: name + "/" + c.name, Value: rate, Unit: "1/s"}
-		each := figures.Figure{Name: name + "/" + c.name + "/cpu", Value: figures.Median(cpu[c.name]) / float64(j.count), Unit: "s"}
+		each := figures.Figure{Name: name + "/" + c.name + "/cpu", Value: figures.Median(cpu[c.name]) / float64(count(c)), Unit: "s"}
 		if limit := wall["loop"]; limit != nil && c.name != "loop" {
 			f.Peer, f.Ratio = name+"/loop", figures.Higher(rate, float64(j.count)/figures.Median(limit))
 			each.Peer, each.Ratio = name+"/loop/cpu", figures.Lower(each.Value, figures.Median(cpu["loop"])/float64(j.count))
@@ -131,7 +147,11 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 				return err
 			}
 		}
-		rows = append(rows, []string{c.name, figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate), figures.Seconds(each.Value), figures.Times(f.Ratio)})
+		called := c.name
+		if count(c) < j.count {
+			called = fmt.Sprintf("%s (of %d, once)", c.name, count(c))
+		}
+		rows = append(rows, []string{called, figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate), figures.Seconds(each.Value), figures.Times(f.Ratio)})
 	}
 	results.Table(fmt.Sprintf("%s: %d times %s, %d cores, medians of %d", name, j.count, j.line(), b.cores, reps), rows)
 	return nil

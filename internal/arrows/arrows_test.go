@@ -48,7 +48,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/tasks": {
-		imports: []string{"internal/figures", "internal/kubebox"},
+		imports: []string{"internal/figures", "internal/kubebox", "internal/slurmbox"},
 		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},
 	},
 	"bench/store": {

@@ -141,7 +141,7 @@ tail -n +2 work/samples.csv | while IFS=, read -r sample r1 r2; do
 	samtools index plain/$sample.bam
 done
 while read -r region; do
-	bcftools mpileup -r $region -f work/ref/genome.fa plain/*.bam 2>/dev/null | bcftools call -mv -Ou 2>/dev/null | bcftools view -Ov
+	bcftools mpileup -r $region -f work/ref/genome.fa -Ou plain/*.bam 2>/dev/null | bcftools call -mv -Ou 2>/dev/null | bcftools view -Ov
 done <work/regions.txt | grep -v '^#'
 `
 

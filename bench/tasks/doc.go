@@ -26,6 +26,9 @@
 //	          is named and scripts/setup.sh kubernetes has built it
 //	workflow  a Nextflow workflow with the executor slurm, through premix slurm-shim and
 //	          on a Slurm that is started for it
+//	slurm     true, very many times, in a private Slurm of four nodes on this machine:
+//	          packed by premix, and as one job array of as many jobs; and what either
+//	          costs its controller
 //
 // Contenders alternate (A B A B), so that whatever else the machine does meets all of
 // them, and a figure is a median. CPU time is that of a contender with all that it

@@ -32,13 +32,16 @@ type options struct {
 	dir, premix, parts, wanted, counts string
 
 	reps, cores, sleeps, submitted, tasks, large, pods int
+
+	slurmTasks int
+	accounting bool
 }
 
 func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; kubernetes and workflow too")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit,slurm", "what to measure; kubernetes and workflow too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
 	flag.IntVar(&o.large, "large", 50000, "from this count on, slow contenders are left out and there are at most 3 repetitions")
@@ -46,7 +49,9 @@ func benchMain() error {
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
-	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1")
+	flag.IntVar(&o.slurmTasks, "slurm", 10000, "how often true is run on Slurm")
+	flag.BoolVar(&o.accounting, "accounting", false, "give Slurm a slurmdbd")
+	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1, on Slurm at most 2")
 	flag.IntVar(&o.cores, "cores", 2, "cores to use")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -101,6 +106,10 @@ func benchMain() error {
 			}
 		case "submit":
 			if err := b.submit(results); err != nil {
+				return err
+			}
+		case "slurm":
+			if err := b.slurm(results); err != nil {
 				return err
 			}
 		default:

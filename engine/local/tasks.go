@@ -79,6 +79,11 @@ var ErrDrain = errors.New("no more tasks are to be started")
 // fenceInterval is how often a worker asks its fence while its tasks run.
 const fenceInterval = time.Second
 
+// doubtTime is how long a worker in an engine job keeps a failure to itself. An engine
+// that ends a job, as at its time limit, may tell the tasks before it tells premix, and
+// then it is no failure of theirs.
+const doubtTime = time.Second
+
 // settleInterval is how long ended tries wait for company before their records are made
 // durable, while others run: each time costs as much as a task.
 const settleInterval = 20 * time.Millisecond
@@ -309,6 +314,7 @@ func (s *tasks) work(ctx context.Context) {
 	defer close(toSettle)
 	var (
 		waiting   []*record.Task // to be settled
+		doubtful  []*record.Task // to be settled when they are older than doubtTime
 		last      time.Time      // when others were
 		orders    = time.NewTicker(orderInterval)
 		fence     = time.NewTicker(fenceInterval)
@@ -342,9 +348,15 @@ func (s *tasks) work(ctx context.Context) {
 				continue
 			}
 			for i := range e.results {
-				if rec := s.finish(ctx, &e.results[i]); rec != nil {
+				rec := s.finish(ctx, &e.results[i])
+				if rec == nil {
+					continue
+				}
+				s.unsettled++
+				if s.o.Share != nil && !rec.OK() && ctx.Err() == nil {
+					doubtful = append(doubtful, rec)
+				} else {
 					waiting = append(waiting, rec)
-					s.unsettled++
 				}
 			}
 		case hand <- waiting:
@@ -356,6 +368,9 @@ func (s *tasks) work(ctx context.Context) {
 			}
 		case <-orders.C:
 			s.look()
+			for len(doubtful) > 0 && time.Since(doubtful[0].Ended) > doubtTime {
+				waiting, doubtful = append(waiting, doubtful[0]), doubtful[1:]
+			}
 		case <-fence.C:
 			s.heed()
 		case <-s.o.Wake:
@@ -367,6 +382,10 @@ func (s *tasks) work(ctx context.Context) {
 			s.progress.draw(s)
 		case <-interrupt:
 			interrupt, kill = nil, s.o.Kill
+			for _, rec := range doubtful {
+				rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
+			}
+			waiting, doubtful = append(waiting, doubtful...), nil
 			s.progress.notice("ending %d running tasks (again to kill them)", min(len(s.active), s.slots))
 			s.stop()
 			if s.spawner != nil {

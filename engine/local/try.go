@@ -43,6 +43,13 @@ func (s *schedule) try(ctx context.Context, j job, slot int, ended func()) outco
 	work := s.run.WorkDir(j.task.Task, j.try)
 	err := s.execute(ctx, j, work, rec)
 	ended()
+	if err != nil && s.o.Worker != "" {
+		select { // see doubtTime
+		case <-ctx.Done():
+			err = &failure{cause: record.CauseInterrupted, text: "ended with its engine job"}
+		case <-time.After(doubtTime):
+		}
+	}
 	if _, ferr := s.fenced(); ferr != nil {
 		// Somebody else has the task by now: of this try nothing may be seen.
 		rec.Cause, rec.Error = record.CauseInterrupted, "its worker was closed"

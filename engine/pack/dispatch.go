@@ -53,6 +53,9 @@ const (
 const (
 	maxRefusals = 3 // one after another, with nothing in flight, end the run
 	maxLost     = 5 // engine jobs one after another in which premix never began
+	// The same of those that were lost for no fault of theirs, and the pause after one.
+	maxForgotten   = 10 * DefaultJobs
+	forgottenPause = 200 * time.Millisecond
 )
 
 // dispatcher is the state of one invocation. All happens in one goroutine.
@@ -424,8 +427,14 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 		case over || s.cancelled[h.Worker]:
 			s.lost = 0
 		case !began && !s.fruits[h.Worker]:
+			// A controller that was restarted may have forgotten what it was given last.
+			most := maxLost
+			if st.Phase == Gone || st.Blameless {
+				most = maxForgotten
+				s.refused = time.Now().Add(forgottenPause)
+			}
 			s.lost++
-			if s.lost >= maxLost {
+			if s.lost >= most {
 				s.fail(&LostError{Engine: s.eng.Name(), Reason: reason, Lines: lastLines(s.log(), 5), Log: s.log()})
 			}
 		default:

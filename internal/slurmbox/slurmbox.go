@@ -223,7 +223,8 @@ func (b *Box) configure() error {
 	line("SlurmdUser=%s", me.Username)
 	line("SlurmctldPort=%d", b.ports["slurmctld"])
 	line("AuthType=auth/munge")
-	line("AuthInfo=socket=%s", b.path("munge/sock"))
+	// A job that is requeued may start again when its old credential has expired.
+	line("AuthInfo=socket=%s,cred_expire=5", b.path("munge/sock"))
 	line("CredType=cred/munge")
 	line("StateSaveLocation=%s", b.path("state"))
 	line("SlurmdSpoolDir=%s/%%n", b.path("spool"))

@@ -1,0 +1,390 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/engine"
+	"premix/engine/queue"
+	"premix/internal/slurmbox"
+)
+
+// slurmScene is a task scene with a Slurm.
+type slurmScene struct {
+	*taskScene
+	box *slurmbox.Box
+}
+
+// newSlurmScene starts a Slurm of its own for a test.
+func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
+	t.Helper()
+	if list := slurmbox.Missing(o.Accounting); len(list) > 0 {
+		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
+	}
+	s := &slurmScene{taskScene: newTaskScene(t)}
+	dir, err := os.MkdirTemp("", "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.box, err = slurmbox.Start(dir, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.box.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, name := range []string{"out/.premix/queue/slurm.log", "out/.premix/queue/ledger.jsonl"} {
+				if text, err := os.ReadFile(s.path(name)); err == nil {
+					t.Logf("%s:\n%s", name, text[max(0, len(text)-8<<10):])
+				}
+			}
+			if text, err := os.ReadFile(filepath.Join(dir, "log/slurmctld.log")); err == nil {
+				t.Logf("slurmctld.log:\n%s", text[max(0, len(text)-4<<10):])
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// premix is a command of premix that finds the Slurm.
+func (s *slurmScene) premix(stdin string, args ...string) *exec.Cmd {
+	cmd := exec.Command(binary, args...)
+	cmd.Dir = s.dir
+	cmd.Env = append(s.box.Env(), s.mark, "PREMIX_HOME="+s.path("home"))
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// ends runs a command to its end, with a status.
+func (s *slurmScene) ends(t *testing.T, status int, stdin string, args ...string) string {
+	t.Helper()
+	cmd := s.premix(stdin, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(2*patience, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
+	defer stop.Stop()
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != status {
+		t.Fatalf("premix %v: %v, want status %d\n%s", args, err, status, &out)
+	}
+	return out.String()
+}
+
+// onSlurm are the arguments of a run on Slurm that looks often.
+func onSlurm(more ...string) []string {
+	args := []string{"task", "run", "--out", "out", "--engine", "slurm", "--engine-opt", "poll=300ms"}
+	for _, m := range more {
+		args = append(args, "--engine-opt", m)
+	}
+	return args
+}
+
+// Tasks run on several nodes, in few jobs; groups come one after another; failures,
+// output and records are as on this machine; and another engine leaves them alone.
+func TestSlurm(t *testing.T) {
+	s := newSlurmScene(t, slurmbox.Options{})
+	var text strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&text, "{\"command\":\"echo out %d; echo $SLURMD_NODENAME >&2\"}\n", i+1)
+	}
+	text.WriteString("{\"command\":\"cat none; exit 3\",\"retries\":1}\n")
+	text.WriteString("{\"command\":\"echo all\",\"group\":\"gather\",\"after\":[\"tasks\"]}\n")
+	s.ends(t, exitFailed, text.String(), append(onSlurm("jobs=4", "cores=2"), "--format", "jsonl", "-")...)
+	why := s.ends(t, exitOK, "", "task", "why", "out", "61")
+	if !strings.Contains(why, "it failed 2 times: the command ended with status 3") || !strings.Contains(why, "No such file") {
+		t.Errorf("why: %s", why)
+	}
+	nodes := make(map[string]bool)
+	for i := 1; i <= 60; i++ {
+		if got := s.ends(t, exitOK, "", "task", "tail", "out", strconv.Itoa(i)); got != fmt.Sprintf("out %d\n", i) {
+			t.Errorf("task %d wrote %q", i, got)
+		}
+		nodes[s.ends(t, exitOK, "", "task", "tail", "--stderr", "out", strconv.Itoa(i))] = true
+	}
+	if len(nodes) < 2 {
+		t.Errorf("they ran on %v", nodes)
+	}
+	s.ends(t, exitFailed, "", onSlurm()...) // the group that comes after waits
+	if why := s.ends(t, exitOK, "", "task", "why", "out", "62"); !strings.Contains(why, "it waits for group tasks, of which 1 tasks failed") {
+		t.Errorf("why: %s", why)
+	}
+	s.write(t, "none", "")
+	s.ends(t, exitOK, "", "task", "cancel", "out", "61")
+	jobs, err := s.box.Run("squeue", "-h", "-r", "-t", "all")
+	if err != nil || strings.Count(jobs, "\n") > 12 {
+		t.Errorf("%v, jobs:\n%s", err, jobs)
+	}
+}
+
+// What Slurm refuses is told in its words, and what it does not start in plain ones.
+func TestSlurmRefusesAndWaits(t *testing.T) {
+	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
+	out := s.ends(t, exitUnavailable, "true\n", append(onSlurm("partition=none"), "-")...)
+	if !strings.Contains(out, "error: slurm refuses the jobs: ") || !strings.Contains(out, "nvalid partition") {
+		t.Errorf("%s", out)
+	}
+	s.ends(t, exitUsage, "", onSlurm("array=3")...)
+	s.ends(t, exitUsage, "", onSlurm("jobs")...)
+	s.ends(t, exitUsage, "", append(onSlurm(), "-j", "2")...)
+	s.ends(t, exitOK, "sleep 100\n", "task", "submit", "--out", "held", "--engine", "slurm", "--engine-opt", "hold=", "-")
+	why := ""
+	if !comes(func() bool {
+		why = s.ends(t, exitOK, "", "task", "why", "held", "1")
+		return strings.Contains(why, "its user holds it")
+	}) {
+		t.Errorf("why: %s", why)
+	}
+	out = s.ends(t, exitDirectory, "", "task", "run", "--out", "held")
+	if !strings.Contains(out, "given to 1 jobs of slurm") {
+		t.Errorf("%s", out)
+	}
+	// Ctrl-C cancels what another one has submitted, and the tasks are free again.
+	cmd := s.premix("", "task", "run", "--out", "held", "--engine", "slurm", "--engine-opt", "poll=300ms")
+	said, err := os.Create(s.path("said"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := func() string {
+		text, err := os.ReadFile(s.path("said"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if !comes(func() bool { return strings.Contains(text(), "going on with 1 jobs of slurm") }) {
+		t.Errorf("it says %q", text())
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("status %d\n%s", code, text())
+	}
+	if left, err := s.box.Run("squeue", "-h"); err != nil || left != "" {
+		t.Errorf("%v, left in the queue:\n%s", err, left)
+	}
+}
+
+// A job that reaches its time limit gives its tasks back; what it ended over is given
+// up in the end, and all others succeed. Slurm counts time limits in minutes.
+func TestSlurmTimeLimit(t *testing.T) {
+	if !soak {
+		t.Skip("it takes minutes: PREMIX_SOAK=1 has it run")
+	}
+	s := newSlurmScene(t, slurmbox.Options{Nodes: 2})
+	text := strings.Repeat("true\n", 20) + "sleep 1000\n" + strings.Repeat("echo a\n", 20)
+	s.ends(t, exitFailed, text, append(onSlurm("jobs=2", "time=1"), "-")...)
+	if why := s.ends(t, exitOK, "", "task", "why", "out", "21"); !strings.Contains(why, "its job of slurm ended 2 times before it: it reached its time limit") {
+		t.Errorf("why: %s", why)
+	}
+	q, err := queue.Open(s.path("out"), "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if c := q.Counts(); c[queue.Succeeded] != 40 || c[queue.Failed] != 1 {
+		t.Errorf("%v", c)
+	}
+}
+
+// premix, a worker, slurmctld or a slurmd is killed at random moments; a job is
+// requeued or cancelled from outside. Each task succeeds once, and none is lost.
+func TestSlurmKilledAtRandomMoments(t *testing.T) {
+	tasks, rounds := 90, 3
+	if soak {
+		tasks, rounds = 600, 50
+	}
+	s := newSlurmScene(t, slurmbox.Options{})
+	random := rand.New(rand.NewPCG(5, 3))
+	for _, victim := range []string{"premix", "worker", "slurmctld", "slurmd", "requeue", "scancel"} {
+		t.Run(victim, func(t *testing.T) {
+			n := rounds
+			if !soak && (victim == "requeue" || victim == "scancel") {
+				n = 1
+			}
+			for round := range n {
+				s.killed(t, victim, fmt.Sprintf("out-%s-%d", victim, round), tasks, random)
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random *rand.Rand) {
+	t.Helper()
+	var text strings.Builder
+	for i := range tasks {
+		fmt.Fprintf(&text, "echo %d >>%s/ran.%d; sleep 0.0%d\n", i, s.dir, i%7, random.IntN(6))
+	}
+	args := append(onSlurm("jobs=3"), "-")
+	args[3] = dir
+	var out bytes.Buffer
+	cmd := s.premix(text.String(), args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+	switch victim {
+	case "premix":
+		_ = cmd.Process.Kill() // it may have ended
+	case "worker":
+		for _, pid := range processes(func(exe, environ string) bool {
+			return exe == binary && strings.Contains(environ, s.mark) && strings.Contains(environ, "SLURM_ARRAY_TASK_ID=")
+		}) {
+			if random.IntN(2) == 0 {
+				_ = unix.Kill(pid, unix.SIGKILL) // one of its spawners, perhaps
+			}
+		}
+	case "slurmctld":
+		s.box.Kill("slurmctld")
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		if err := s.box.StartDaemon("slurmctld"); err != nil {
+			t.Fatal(err)
+		}
+	case "slurmd":
+		node := s.box.Nodes()[random.IntN(4)]
+		s.box.Kill(node)
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		if err := s.box.StartDaemon(node); err != nil {
+			t.Fatal(err)
+		}
+	case "requeue", "scancel":
+		list, err := s.box.Run("squeue", "-h", "-r", "-o", "%F_%K")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range strings.Fields(list) {
+			if victim == "requeue" {
+				_, _ = s.box.Run("scontrol", "requeue", id) // it may have ended
+			} else {
+				_, _ = s.box.Run("scancel", id)
+			}
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(2 * patience):
+		_ = cmd.Process.Signal(syscall.SIGQUIT)
+		<-ended
+		t.Fatalf("%s came to no end\n%s", dir, &out)
+	}
+	if victim == "premix" || cmd.ProcessState.ExitCode() != 0 {
+		if victim != "premix" {
+			t.Fatalf("%v\n%s", cmd.ProcessState, &out)
+		}
+		s.ends(t, exitOK, text.String(), args...)
+	}
+	s.onceIn(t, dir, tasks)
+}
+
+// onceIn checks that each task has one success in the records, and nothing after it.
+func (s *slurmScene) onceIn(t *testing.T, dir string, tasks int) {
+	t.Helper()
+	succeeded := make([]int, tasks+1)
+	for rec, err := range queue.Records(s.path(dir)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.OK() {
+			succeeded[rec.Task]++
+		}
+	}
+	for task, n := range succeeded[1:] {
+		if n != 1 {
+			t.Errorf("%s: task %d succeeded %d times", dir, task+1, n)
+		}
+	}
+}
+
+// A run with a recipe starts hot on the nodes, and survives the same.
+func TestSlurmRun(t *testing.T) {
+	s := newSlurmScene(t, slurmbox.Options{Accounting: true})
+	s.write(t, "cat.yaml", "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
+	sheet := "sample,r1\n"
+	const samples = 40
+	for i := range samples {
+		name := fmt.Sprintf("in%d", i)
+		s.write(t, name, strings.Repeat(name+"\n", 1000))
+		sheet += fmt.Sprintf("s%d,%s\n", i, name)
+	}
+	s.write(t, "sheet.csv", sheet)
+	args := []string{"run", "cat.yaml", "sheet.csv", "--out", "run", "--engine", "slurm", "--engine-opt", "jobs=3", "--engine-opt", "poll=300ms"}
+	cmd := s.premix("", args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	_ = cmd.Process.Kill() // it may have ended
+	_ = cmd.Wait()
+	out := s.ends(t, exitOK, "", append(args, "--resume")...)
+	if canFork() && !strings.Contains(out, "fork") && !strings.Contains(out, "nothing to do") {
+		t.Errorf("%s", out)
+	}
+	for i := range samples {
+		text, err := os.ReadFile(s.path(fmt.Sprintf("run/s%d.txt", i)))
+		if err != nil || string(text) != strings.Repeat(fmt.Sprintf("in%d\n", i), 1000) {
+			t.Errorf("sample %d: %v, %d bytes", i, err, len(text))
+		}
+	}
+	succeeded := make(map[int]int)
+	for rec, err := range engine.Records(s.path("run")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.OK() {
+			succeeded[rec.Task]++
+		}
+		if canFork() && rec.OK() && rec.Start != "fork" && rec.Start != "hot" {
+			t.Errorf("task %d started %s: %s", rec.Task, rec.Start, rec.Reason)
+		}
+	}
+	for i := 1; i <= samples; i++ {
+		if succeeded[i] != 1 {
+			t.Errorf("task %d succeeded %d times", i, succeeded[i])
+		}
+	}
+	if out := s.ends(t, exitOK, "", "report", "run"); !strings.Contains(out, "40") {
+		t.Errorf("report: %s", out)
+	}
+	// One that fails: status and standard error are told.
+	s.write(t, "bad.yaml", "name: bad\ncommand: sh -c 'cat $0; echo sorry >&2; exit 4' ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
+	cmd = s.premix("", "run", "bad.yaml", "sheet.csv", "--out", "bad", "--engine", "slurm", "--engine-opt", "jobs=2")
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(string(text), "sorry") || !strings.Contains(string(text), "40 failed") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

@@ -188,6 +188,7 @@ func TestKubernetes(t *testing.T) {
 	})
 	t.Run("tasks", func(t *testing.T) { c.testTasks(t) })
 	t.Run("why", func(t *testing.T) { c.testWhy(t) })
+	t.Run("recipe", func(t *testing.T) { c.testRecipe(t) })
 	t.Run("interrupted", func(t *testing.T) { c.testInterrupted(t) })
 	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
 	t.Run("in the cluster", func(t *testing.T) { c.testInCluster(t) })
@@ -220,6 +221,27 @@ func (c *cluster) testTasks(t *testing.T) {
 	// The same command has nothing to do.
 	if got := s.success(t, text.String(), args...); !strings.Contains(got, "nothing to do") {
 		t.Errorf("%s", got)
+	}
+}
+
+// A recipe runs over its samples in pods, with the same outputs as anywhere.
+func (c *cluster) testRecipe(t *testing.T) {
+	const samples = 12
+	s := &taskScene{newScene(t, "cat \"$1\"\n", "", samples)}
+	args := append([]string{"run", "r.yaml", "s.csv", "--out", s.path("out")}, c.options(s, "jobs=2")...)
+	cmd := exec.Command(binary, args...)
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), "PREMIX_HOME="+s.path("home"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for i := range samples {
+		text, err := os.ReadFile(s.path(fmt.Sprintf("out/s%d.txt", i)))
+		if want := fmt.Sprintf("s%d\n", i); err != nil || string(text) != want {
+			t.Errorf("sample %d: %q, %v", i, text, err)
+		}
+	}
+	if !slices.ContainsFunc(c.jobs(t), s.owns) {
+		t.Error("there was no Job")
 	}
 }
 

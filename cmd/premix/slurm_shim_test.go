@@ -77,6 +77,17 @@ func (s *shimScene) worker() int {
 	return pid
 }
 
+// alone tells whether there is no worker: nobody holds the lock that one has as long as
+// it lives.
+func (s *shimScene) alone() bool {
+	f, err := os.Open(s.path("out/.premix/slurm/lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+}
+
 // Every byte that an argument, a variable or a script can have gets through.
 func TestShimOddBytes(t *testing.T) {
 	s := newShimScene(t)
@@ -226,7 +237,7 @@ func TestShimIdle(t *testing.T) {
 		all.Wait()
 		if i%2 == 0 {
 			time.Sleep(time.Second)
-		} else if !comes(func() bool { return s.worker() == 0 }) {
+		} else if !comes(s.alone) {
 			t.Fatal("the worker does not end")
 		}
 	}
@@ -238,7 +249,7 @@ func TestShimIdle(t *testing.T) {
 	if err := os.WriteFile(s.path("out/.premix/slurm/config.json"), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if !comes(func() bool { return s.worker() == 0 }) {
+	if !comes(s.alone) {
 		t.Fatal("the worker does not end")
 	}
 	out, err := s.front("squeue").CombinedOutput()

@@ -200,12 +200,8 @@ func (c *cell) writeLink() error {
 			trees = append(trees, fmt.Sprintf("{files: %s, size: %s}", files, size))
 		}
 	}
-	var list []string
-	for _, p := range strings.Split(c.protocols, ",") {
-		list = append(list, p)
-	}
 	text := fmt.Sprintf("name: %s\nhost: %s\nport: %d\nuser: root\nidentity: %s\nknown_hosts: %s\ndirectory: %s/here\npeer_directory: %s/there\nseed: 1\ntimeout: %s\nquiet: {for: 200ms}\ndirections: [%s]\nprotocols: [%s]\n",
-		c.name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, c.ways, strings.Join(list, ", "))
+		c.name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, c.ways, c.protocols)
 	if c.sizes != "" {
 		text += "sizes: [" + c.sizes + "]\n"
 	}

@@ -101,6 +101,11 @@ bench-files: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-files ./bench/files
 	bin/bench-files $(BENCH_ARGS)
 
+.PHONY: bench-blastserve
+bench-blastserve: setup-test build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-blastserve ./bench/blastserve
+	bin/bench-blastserve $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

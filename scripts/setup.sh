@@ -23,7 +23,7 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools)
+test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 rna-star:STAR kallisto:kallisto salmon:salmon gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
@@ -230,6 +230,17 @@ install_snakemake() {
 }
 
 [ $# -gt 0 ] || set -- go criu demo test bench containerd
+# biopython VERSION: a client of BLAST services, for a test.
+biopython() {
+	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/biopython/$1
+	[ -e "$to/numpy" ] && return 0
+	say "installing Biopython $1"
+	rm -rf "$to.part"
+	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target "$to.part" "biopython==$1" || return 1
+	rm -rf "$to"
+	mv "$to.part" "$to"
+}
+
 packages=()
 status=0
 for set in "$@"; do
@@ -255,6 +266,7 @@ done
 for set in "$@"; do
 	case $set in
 	criu) setup_criu ;;
+	test) biopython 1.85 || status=1 ;;
 	containerd) build_containerd github.com/containerd/containerd/v2 v2.1.9 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)

@@ -24,8 +24,10 @@ export function searches(report) {
   });
 }
 
-export const nameOf = (hit) => hit.description[0].accession || hit.description[0].id;
-const titleOf = (hit) => [nameOf(hit), hit.description[0].title].filter(Boolean).join(" ");
+// Where ids were not parsed, the accession is but a number, and the title begins with the id.
+const numbered = (hit) => hit.description[0].id.startsWith("gnl|BL_ORD_ID|");
+export const nameOf = (hit) => (numbered(hit) ? hit.description[0].title.split(" ", 1)[0] : hit.description[0].accession || hit.description[0].id);
+const titleOf = (hit) => (numbered(hit) ? hit.description[0].title : [nameOf(hit), hit.description[0].title].filter(Boolean).join(" "));
 const best = (hit) => hit.hsps.reduce((a, b) => (b.bit_score > a.bit_score ? b : a));
 const number = (v) => (v === 0 ? "0" : v < 1e-3 ? v.toExponential(0) : v < 10 ? v.toPrecision(2) : v.toFixed(0));
 
@@ -46,7 +48,8 @@ function covered(hit, length) {
 
 // overview draws where on the query the hits are.
 export function overview(search, most = 50) {
-  const hits = search.hits.slice(0, most), width = 800, left = 10, right = 10, row = 12, top = 40;
+  // As wide as the window, so that letters keep their size.
+  const hits = search.hits.slice(0, most), width = Math.max(320, Math.min(900, document.documentElement.clientWidth - 40)), left = 10, right = 10, row = 12, top = 40;
   const scale = (width - left - right) / search.length;
   const height = top + hits.length * row + 10;
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Where on the query ${search.id} its hits are` });

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// blastServer is a premix blast serve over one database, that may be killed.
+type blastServer struct {
+	t      *testing.T
+	env    []string
+	listen string
+	genes  []string
+	want   []string // rows that BLAST+ prints for each gene
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+}
+
+func newBlastServer(t *testing.T) *blastServer {
+	t.Helper()
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
+	}
+	dir, err := os.MkdirTemp("", "blast-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	ram, err := os.MkdirTemp("/dev/shm", "premix-test-")
+	if err != nil {
+		t.Skipf("there is no tmpfs to write to: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(ram) })
+	s := &blastServer{t: t, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"), "PREMIX_BLAST_RAM="+filepath.Join(ram, "blast"), "PREMIX_STORE="), listen: "127.0.0.1:0"}
+	r := rand.New(rand.NewPCG(3, 5))
+	var fa, queries strings.Builder
+	for i := range 60 {
+		b := make([]byte, 700)
+		for k := range b {
+			b[k] = "ACGT"[r.IntN(4)]
+		}
+		s.genes = append(s.genes, string(b[50:550]))
+		fmt.Fprintf(&fa, ">gene%d\n%s\n", i, b)
+		fmt.Fprintf(&queries, ">q%d\n%s\n", i, b[50:550])
+	}
+	path := filepath.Join(dir, "genes.fa")
+	if err := os.WriteFile(path, []byte(fa.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"blast", "db", "add", path, "--name", "genes", "--type", "nucl", "--fragments", "2"}, {"blast", "warm", "genes"}} {
+		cmd := exec.Command(binary, args...)
+		cmd.Env = s.env
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", cmd, err, out)
+		}
+	}
+	cmd := exec.Command("blastn", "-db", filepath.Join(dir, "home/blast/genes/alias/whole"), "-task", "blastn", "-outfmt", "6")
+	cmd.Stdin = strings.NewReader(queries.String())
+	// A database that is warm has its aliases elsewhere, unless it was opened before.
+	if _, err := os.Stat(filepath.Join(dir, "home/blast/genes/alias/whole.nal")); err != nil {
+		found, err := filepath.Glob(filepath.Join(ram, "blast/genes-*/alias/whole.nal"))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%v, %v", found, err)
+		}
+		cmd.Args[2] = strings.TrimSuffix(found[0], ".nal")
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want = make([]string, len(s.genes))
+	for line := range strings.Lines(string(out)) {
+		id, _, _ := strings.Cut(line, "\t")
+		n, err := strconv.Atoi(strings.TrimPrefix(id, "q"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.want[n] += line
+	}
+	t.Cleanup(func() { s.kill(syscall.SIGTERM) })
+	return s
+}
+
+// start starts the service, at the same address as before.
+func (s *blastServer) start() {
+	s.t.Helper()
+	cmd := exec.Command(binary, "blast", "serve", "--listen", s.listen)
+	cmd.Env, cmd.Stderr = s.env, s.t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.cmd = cmd
+	s.mu.Unlock()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if err != nil || !ok {
+		s.t.Fatalf("%q, %v", line, err)
+	}
+	s.listen = address
+}
+
+// kill ends the service with a signal, and tells how much memory it had at most.
+func (s *blastServer) kill(how syscall.Signal) (rss int64) {
+	s.mu.Lock()
+	cmd := s.cmd
+	s.cmd = nil
+	s.mu.Unlock()
+	if cmd == nil {
+		return 0
+	}
+	_ = cmd.Process.Signal(how)
+	err := cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && how == syscall.SIGTERM && status.ExitStatus() != exitSignal+int(how) && status.ExitStatus() != 0 {
+		s.t.Errorf("the service ended with %v", err)
+	}
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		rss = usage.Maxrss << 10
+	}
+	return rss
+}
+
+// search sends gene i in and returns its result. While the service is down it tries
+// again; what was accepted is never sent in twice.
+func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (string, error) {
+	body, err := json.Marshal(map[string]any{"program": "blastn", "database": "genes", "format": "tabular", "query": fmt.Sprintf(">q%d\n%s\n", i, s.genes[i]), "options": map[string]string{"task": "blastn"}})
+	if err != nil {
+		return "", err
+	}
+	id := ""
+	for {
+		method, path, in := http.MethodPost, "", io.Reader(bytes.NewReader(body))
+		if id != "" {
+			method, path, in = http.MethodGet, "/"+id+"/result?wait=10", nil
+		}
+		req, err := http.NewRequestWithContext(ctx, method, "http://"+s.listen+"/api/v1/searches"+path, in)
+		if err != nil {
+			return "", err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		answer, err := client.Do(req)
+		if err != nil {
+			if ctx.Err() != nil {
+				return "", ctx.Err()
+			}
+			var refused *net.OpError
+			if !errors.As(err, &refused) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return "", err
+			}
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		switch {
+		case err != nil:
+			continue // cut off by the kill
+		case answer.StatusCode == http.StatusAccepted && id == "":
+			var job struct{ ID string }
+			if err := json.Unmarshal(text, &job); err != nil {
+				return "", err
+			}
+			id = job.ID
+		case answer.StatusCode == http.StatusAccepted:
+		case answer.StatusCode == http.StatusOK:
+			return string(text), nil
+		case answer.StatusCode == http.StatusServiceUnavailable:
+			time.Sleep(50 * time.Millisecond)
+		default:
+			return "", fmt.Errorf("%d %s", answer.StatusCode, text)
+		}
+	}
+}
+
+// Many clients at once, and the service killed and started again in their midst: each
+// search that was accepted is answered, and right.
+func TestBlastServeUnderLoad(t *testing.T) {
+	clients, length := 50, 10*time.Second
+	if os.Getenv("PREMIX_SOAK") != "" {
+		clients, length = 200, 2*time.Minute
+	}
+	s := newBlastServer(t)
+	s.start()
+	ctx, cancel := context.WithTimeout(t.Context(), length+5*time.Minute)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
+	end := time.Now().Add(length)
+	var mu sync.Mutex
+	var took []time.Duration
+	var all sync.WaitGroup
+	for c := range clients {
+		r := rand.New(rand.NewPCG(1, uint64(c)))
+		all.Go(func() {
+			for first := true; first || time.Now().Before(end); first = false {
+				i, began := r.IntN(len(s.genes)), time.Now()
+				got, err := s.search(ctx, client, i)
+				if err != nil {
+					t.Errorf("client %d: %v", c, err)
+					return
+				}
+				if got != s.want[i] {
+					t.Errorf("gene %d: got\n%s\nwant\n%s", i, got, s.want[i])
+					return
+				}
+				mu.Lock()
+				took = append(took, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	time.Sleep(length / 2)
+	rss := s.kill(syscall.SIGKILL)
+	s.start()
+	all.Wait()
+	rss = max(rss, s.kill(syscall.SIGTERM))
+	slices.Sort(took)
+	if len(took) == 0 {
+		t.Fatal("nothing was answered")
+	}
+	t.Logf("%d clients, %d searches in %v: median %v, p99 %v, slowest %v; %d MiB of memory", clients, len(took), length, took[len(took)/2], took[len(took)*99/100], took[len(took)-1], rss>>20)
+	if rss > 1<<30 {
+		t.Errorf("the service took %d MiB", rss>>20)
+	}
+}
+
+// Biopython's client for NCBI works unchanged.
+func TestBlastServeBiopython(t *testing.T) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "premix/biopython/*/Bio"))
+	if err != nil || len(found) == 0 {
+		t.Skip("Biopython is not installed: scripts/setup.sh test")
+	}
+	s := newBlastServer(t)
+	s.start()
+	script := `
+import sys
+from Bio.Blast import NCBIWWW
+url, query = sys.argv[1:]
+sys.stdout.write(NCBIWWW.qblast("blastn", "genes", query, url_base=url, expect=1e-5, hitlist_size=5).read())
+try:
+    NCBIWWW.qblast("blastn", "other", query, url_base=url)
+except ValueError as e:
+    sys.stderr.write(str(e))
+`
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "python3", "-c", script, "http://"+s.listen+"/Blast.cgi", ">mine\n"+s.genes[7])
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Dir(found[len(found)-1]), "PYTHONDONTWRITEBYTECODE=1")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &said)
+	}
+	for _, want := range []string{"<BlastOutput_db>genes</BlastOutput_db>", "<Iteration_query-def>mine</Iteration_query-def>", "<Hit_def>gene7</Hit_def>", "<Parameters_expect>1e-05</Parameters_expect>"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%s is missing in\n%s", want, out)
+		}
+	}
+	if !strings.Contains(said.String(), `there is no database &#34;other&#34;`) {
+		t.Errorf("Biopython says %s", &said)
+	}
+}

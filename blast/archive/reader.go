@@ -15,18 +15,12 @@ type Head struct {
 	Text    []byte   // up to and with "results {"
 	Queries []string // their ids, in order
 	Hitlist int      // HitlistSize: how many hits a query has at most
-
-	queries []span // of "seq { ... }" in Text
 }
 
 // Tail is the part of an archive behind its alignments.
 type Tail struct {
 	Text []byte // from behind the alignments to the end
-
-	masks span // of what stands between the braces of masks; empty where there are none
 }
-
-type span struct{ from, to int }
 
 // Alignment is one Seq-align.
 type Alignment struct {
@@ -96,8 +90,6 @@ func (r *Reader) head() (*Head, error) {
 				h.Text = slices.Clone(s.part[start:])
 				r.where = atAlignments
 				return h, nil
-			case last2(path) == [2]string{"seq-set", "seq"}:
-				h.queries = append(h.queries, span{from: from - len("seq ") - start})
 			case len(path) > 2 && last2(path) == [2]string{"seq", "id"} && path[len(path)-3] == "seq-set":
 				id, err := r.first(s)
 				if err != nil {
@@ -109,9 +101,6 @@ func (r *Reader) head() (*Head, error) {
 		case closed:
 			if len(path) == 0 {
 				return nil, s.fail("a brace too many")
-			}
-			if last2(path) == [2]string{"seq-set", "seq"} {
-				h.queries[len(h.queries)-1].to = len(s.part) - start
 			}
 			if path = path[:len(path)-1]; len(path) == 0 {
 				return nil, s.fail("no results")
@@ -131,9 +120,6 @@ func (r *Reader) head() (*Head, error) {
 				before = string(token)
 			}
 			last = string(token)
-		}
-		if len(h.queries) > 0 && h.queries[0].from < 0 {
-			return nil, s.fail("a query without its name")
 		}
 	}
 }
@@ -361,40 +347,24 @@ func (r *Reader) Tail() (*Tail, error) {
 		return nil, errors.New("no archive was begun")
 	}
 	s := r.s
-	t := &Tail{}
 	depth := 2 // in the results, in the archive
-	last := ""
 	// The first token of the tail may have been read already, see Alignment.
-	if b := bytes.TrimSpace(s.part); len(b) > 0 {
-		switch string(b) {
-		case "}":
-			depth--
-		default:
-			last = string(b)
-		}
+	if string(bytes.TrimSpace(s.part)) == "}" {
+		depth--
 	}
 	for depth > 0 {
-		k, from, err := s.next()
+		k, _, err := s.next()
 		if err != nil {
 			return nil, inside(err)
 		}
 		switch k {
 		case open:
-			if depth == 2 && last == "masks" {
-				t.masks.from = len(s.part)
-				if err := s.skip(); err != nil {
-					return nil, err
-				}
-				t.masks.to = len(s.part) - 1
-				break
-			}
 			depth++
 		case closed:
 			depth--
 		}
-		last = string(s.part[from:])
 	}
-	t.Text = slices.Clone(s.part)
+	t := &Tail{slices.Clone(s.part)}
 	r.where = atHead
 	s.drop()
 	return t, nil

@@ -288,11 +288,10 @@ func TestConformanceGenerated(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	g := newGenes(r, 5)
-	cuts := []int{1, 3}
+	cuts, families := []int{3}, 3
 	if soak() {
-		cuts = cutsIntoAll
+		cuts, families = cutsIntoAll, 9
 	}
-	families := 9
 	dbs := map[database.Type]*corpus{
 		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, false),
 		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, false),
@@ -301,7 +300,7 @@ func TestConformanceGenerated(t *testing.T) {
 		c.query(t, "one-dna", ">one gene\n"+g.dna[0]+"\n")
 		c.query(t, "several-dna", ">first\n"+g.dna[1]+"\n>nothing\nACGTACCTTAGGACC\n>\n"+mutated(r, g.dna[2], 10, "ACGT")+"\n>low\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n>last one with a title\n"+g.dna[3]+g.dna[4]+"\n")
 		c.query(t, "one-protein", ">one protein\n"+g.protein[0]+"\n")
-		c.query(t, "several-protein", ">first\n"+g.protein[1]+"\n>nothing\nWWCCWWHHMM\n>\n"+mutated(r, g.protein[2], 10, "ARNDCQEGHILKMFPSTWYV")+"\n>unknown\nXXXXXXXXXXXX\n>last one with a title\n"+g.protein[3]+g.protein[4]+"\n")
+		c.query(t, "several-protein", ">first\n"+g.protein[1]+"\n>nothing\nWWCCWWHHMM\n>\n"+mutated(r, g.protein[2], 10, "ARNDCQEGHILKMFPSTWYV")+"\n>last one with a title\n"+g.protein[3]+g.protein[4]+"\n")
 	}
 	matrix(t, dbs)
 }
@@ -315,23 +314,100 @@ func matrix(t *testing.T, dbs map[database.Type]*corpus) {
 			if p.proteins {
 				kind = "protein"
 			}
+			sets := append(append([]string{}, common...), p.options...)
 			for i, f := range formatsOf(p.name) {
-				for j, o := range append(append([]string{}, common...), p.options...) {
-					if !soak() && j > 0 && (i+j)%11 != 0 {
-						continue
-					}
-					for _, q := range []string{"one-", "several-"} {
+				for j, o := range sets {
+					for k, q := range []string{"several-", "one-"} {
+						// Without PREMIX_SOAK: every format once, and some options.
+						if !soak() && (k > 0 || j > 0 && (i > 3 || (7*i+j)%29 != 0)) {
+							continue
+						}
 						c.compare(t, &n, p.name, q+kind, append(strings.Fields(o), "-outfmt", f))
 					}
 				}
 			}
 			for j, o := range forPeople {
-				if !soak() && j%5 != 0 {
-					continue
+				if soak() || (j+len(p.name))%8 == 0 {
+					c.compare(t, &n, p.name, "several-"+kind, strings.Fields(o))
 				}
-				c.compare(t, &n, p.name, "several-"+kind, strings.Fields(o))
 			}
 			t.Logf("%d of %d equal", n.same, n.all)
 		})
+	}
+}
+
+// What cannot be made of fragments is searched for in the whole database, says so, and
+// is equal too.
+func TestWholeDatabase(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	g := newGenes(r, 2)
+	nucl := newCorpus(t, "nucleotides", generated(r, g, false, 3), database.Nucl, []int{2}, false)
+	prot := newCorpus(t, "proteins", generated(r, g, true, 3), database.Prot, []int{2}, false)
+	var many strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&many, ">q%d\n%s\n", i, dna(r, 300))
+	}
+	nucl.query(t, "dna", ">a gene\n"+g.dna[0]+"\n")
+	nucl.query(t, "many", many.String())
+	nucl.query(t, "empty", "")
+	nucl.query(t, "id", "seq1\n")
+	prot.query(t, "protein", ">a protein\n"+g.protein[0]+"\n")
+	prot.query(t, "unknown", ">unknown\nXXXXXXXXXXXXXX\n>known\n"+g.protein[1]+"\n")
+	for _, c := range []struct {
+		corpus         *corpus
+		program, query string
+		options        string
+		note           string
+	}{
+		{nucl, "blastn", "dna", "-culling_limit 1", "-culling_limit concerns the whole database"},
+		{nucl, "blastn", "dna", "-best_hit_overhang 0.1 -best_hit_score_edge 0.1", "-best_hit_overhang concerns"},
+		{nucl, "blastn", "dna", "-lcase_masking", "-lcase_masking concerns"},
+		{nucl, "blastn", "dna", "-query_loc 20-120", "-query_loc concerns"},
+		{nucl, "blastn", "dna", "-outfmt 12", "-outfmt 12 is made by BLAST+ itself"},
+		{nucl, "blastn", "dna", "-nonsense 3", "premix does not know the option -nonsense"},
+		{nucl, "blastn", "many", "-outfmt 11", "blastn writes archives"},
+		{nucl, "blastn", "empty", "-outfmt 6", "the queries are no FASTA sequences"},
+		{prot, "blastp", "unknown", "-outfmt 5", "reports repeat what BLAST+ warns of"},
+		{prot, "blastp", "unknown", "-outfmt 15", "reports repeat what BLAST+ warns of"},
+		{prot, "blastp", "protein", "-culling_limit 2", "-culling_limit concerns"},
+	} {
+		args := append([]string{"-db", c.corpus.name, "-query", c.corpus.queries[c.query]}, strings.Fields(c.options)...)
+		o, err := ParseOptions(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := c.corpus.cuts[2]
+		var out, errs bytes.Buffer
+		var notes []string
+		err = Run(t.Context(), Request{Program: c.program, Database: d, Options: o, Settings: Settings{Mode: Fragments, Cores: 2}, Stdout: &out, Stderr: &errs,
+			Note: func(s string) { notes = append(notes, s) }})
+		want := plain(t, c.program, d, args)
+		var exit *ExitError
+		switch {
+		case errors.As(err, &exit) && exit.Code != want.code, err == nil && want.code != 0:
+			t.Errorf("%s %q: %v, want status %d", c.program, args, err, want.code)
+		case err != nil && exit == nil:
+			t.Errorf("%s %q: %v", c.program, args, err)
+		case out.String() != want.stdout:
+			t.Errorf("%s %q: %s", c.program, args, differ(want.stdout, out.String()))
+		case errs.String() != want.stderr:
+			t.Errorf("%s %q: on standard error %s", c.program, args, differ(want.stderr, errs.String()))
+		}
+		if len(notes) != 1 || !strings.Contains(notes[0], c.note) {
+			t.Errorf("%s %q: noted %q, want %q", c.program, args, notes, c.note)
+		}
+	}
+}
+
+// Where BLAST+ fails, its words and its status come through.
+func TestFailures(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	c := newCorpus(t, "proteins", generated(r, newGenes(r, 2), true, 2), database.Prot, []int{2}, false)
+	c.query(t, "protein", ">a protein\n"+peptide(r, 60)+"\n")
+	var n counts
+	for _, o := range []string{"-evalue nothing", "-matrix NOSUCH", "-gapopen 1 -gapextend 1", "-word_size 99", "-outfmt 17", "-max_target_seqs 0"} {
+		c.compare(t, &n, "blastp", "protein", strings.Fields(o))
 	}
 }

@@ -1,2 +1,66 @@
-// Package search searches BLAST databases.
+// Package search searches databases of package database with the options of BLAST+, and
+// prints what BLAST+ prints, byte for byte.
+//
+// Words:
+//
+//   - part: neighbouring fragments that one process searches.
+//   - probe: a search of one sequence, with the statistics of the whole database. What
+//     it prints or writes about queries, other than hits, is right.
+//   - footer: what formats for people say behind the alignments of a query.
+//
+// # Two ways
+//
+// [Whole]: BLAST+ itself runs on an alias of the whole database, with threads. It is
+// exact whatever the options, and on one machine nothing has been found to be faster, so
+// [Auto] is this way for now.
+//
+// [Fragments]: a process for each part writes archives (package archive), which are
+// merged as they come and piped into blast_formatter on the whole database. It is what a
+// database needs that lies on several machines. There are as many parts as cores, or as
+// fragments where those are fewer.
+//
+// Both see an alias that is called like the database and lies in a directory of its own,
+// which is first in BLASTDB and, where possible, the working directory: names in
+// outputs are the user's, and nothing of the same name gets in between.
+//
+// # What makes fragments exact
+//
+// Aliases of parts carry the number of sequences and letters of the whole (for search
+// spaces) and, as NSEQ and LENGTH, for the average length of a sequence too, from which
+// cutoffs for linking HSPs follow.
+//
+// blast_formatter prints of archives not quite what a search prints (seen with 2.12). What
+// is done about it:
+//
+//   - An archive has the statistics of the first query of its batch only. Formats that
+//     print them (0 to 5, 15) get an archive for each query, whose head and tail are from
+//     a probe with one query a batch.
+//   - Formats for people are begun afresh with each archive, and lack the columns a, alpha
+//     and sigma. Reports are joined, and footers are those of a probe.
+//   - Ungapped searches report the parameters of gapped alignments, which are not there:
+//     those of ungapped ones are put in their place.
+//   - Format 7 counts the queries of each archive; the counts become one.
+//   - SAM repeats blast_formatter's command line in place of the user's.
+//   - Warnings about queries are neither printed nor kept where archives are written. A
+//     probe tells them. Formats 5 and 15 repeat them in the report: there the whole
+//     database is searched.
+//
+// # What is searched for in the whole database
+//
+// Options that compare subjects (-culling_limit, -best_hit_*) or select them, options
+// that are not in the table of [ParseOptions], formats that are not promised, and
+// archives of blastn with more queries than its first batch may have, since it chooses
+// batches by numbers of hits that only the whole search knows. Request.Note is told why.
+// So it is where BLAST+ fails on fragments before anything was printed, in order that its
+// words are its own.
+//
+// One difference remains. BLAST+ keeps a list of preliminary hits that is little longer
+// than -max_target_seqs. Where so many subjects compete that good ones fall out of it,
+// fragments, which have such a list each, find hits that BLAST+ loses.
+//
+// # Sources
+//
+// BLAST Command Line Applications User Manual, https://www.ncbi.nlm.nih.gov/books/NBK279690/;
+// NCBI C++ Toolkit of BLAST+ 2.12: CFormattingArgs (limits and formats), CBatchSizeMixer
+// (batches), CBlastFormat (reports), seqsrc_seqdb.cpp (statistics of aliases).
 package search

@@ -10,12 +10,11 @@ import (
 
 // queries tells what is in a file of queries, as far as planning needs it.
 type queries struct {
-	path     string
-	count    int   // records
-	letters  int64 // of all
-	last     int64 // of the last one
-	nameless bool  // one has no title
-	fasta    bool  // the file begins with a record
+	path    string
+	count   int   // records
+	letters int64 // of all
+	last    int64 // of the last one
+	fasta   bool  // the file begins with a record
 }
 
 // look reads a file of queries. It judges nothing: BLAST+ will.
@@ -36,7 +35,6 @@ func look(path string) (*queries, error) {
 			case start && len(text) > 0 && text[0] == '>':
 				q.fasta = q.fasta || first
 				q.count++
-				q.nameless = q.nameless || len(text) == 1
 				q.last = 0
 			case start && len(text) > 0 && text[0] == ';':
 			default:

@@ -10,17 +10,8 @@ import (
 	"strconv"
 )
 
-// What blast_formatter prints of several archives is, in most formats, several reports,
-// one behind the other. The functions of this file take it apart: what stands before the
-// queries (the prolog), what there is for each query, and what stands behind (the epilog).
-
-// printed is the output of blast_formatter, query by query.
-type printed interface {
-	// next returns what was printed for the next query; io.EOF: there is none left.
-	next() ([]byte, error)
-	// report is a whole report made of what was printed for some queries.
-	report(w io.Writer, bodies [][]byte) error
-}
+// What blast_formatter prints of several archives is, in formats for people and in
+// format 7, several reports, one behind the other. Here they become one again.
 
 // spacing is what text formats have between what they say of two queries.
 var spacing = []byte("\n\n")
@@ -105,16 +96,6 @@ func (t *texts) more() error {
 	return err
 }
 
-func (t *texts) report(w io.Writer, bodies [][]byte) error {
-	pieces := [][]byte{t.prolog, bytes.Join(bodies, spacing), t.epilog}
-	for _, p := range pieces {
-		if _, err := w.Write(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // footer splits what was printed for a query in front of the Karlin-Altschul parameters.
 //
 // BLAST+ prints with them the columns a, alpha and sigma where it has them; archives have
@@ -147,72 +128,9 @@ func footer(body []byte) (before, from []byte) {
 
 var parameterLine = regexp.MustCompile(`^(Gapped|Lambda .*|[ 0-9.e+-]*)$`)
 
+var processedLine = regexp.MustCompile(`^# BLAST processed ([0-9]+) queries\n$`)
+
 func parameters(line []byte) bool { return parameterLine.Match(line) }
-
-// tables are the formats 6, 7 and 10, read in the form of 7: of each archive a table of
-// its own, with comments that tell how many rows follow.
-type tables struct {
-	in       *bufio.Reader
-	comments bool // they are wanted
-	queries  int
-}
-
-var (
-	hitsLine      = regexp.MustCompile(`^# ([0-9]+) hits found\n$`)
-	processedLine = regexp.MustCompile(`^# BLAST processed ([0-9]+) queries\n$`)
-)
-
-func (t *tables) next() ([]byte, error) {
-	var body []byte
-	for first := true; ; {
-		line, err := t.in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) && len(line) == 0 && first {
-			return nil, io.EOF
-		}
-		if err != nil {
-			return nil, inside(err)
-		}
-		if first && processedLine.Match(line) {
-			continue
-		}
-		first = false
-		if t.comments {
-			body = append(body, line...)
-		}
-		m := hitsLine.FindSubmatch(line)
-		if m == nil {
-			if line[0] != '#' {
-				return nil, fmt.Errorf("blast_formatter printed a row where it should say how many there are: %.60q", line)
-			}
-			continue
-		}
-		n, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			return nil, err
-		}
-		for range n {
-			row, err := t.in.ReadBytes('\n')
-			if err != nil {
-				return nil, inside(err)
-			}
-			body = append(body, row...)
-		}
-		return body, nil
-	}
-}
-
-func (t *tables) report(w io.Writer, bodies [][]byte) error {
-	for _, b := range bodies {
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
-	}
-	if !t.comments {
-		return nil
-	}
-	_, err := fmt.Fprintf(w, "# BLAST processed %d queries\n", len(bodies))
-	return err
-}
 
 // processed passes the table of format 7 on, and puts one count of queries in the place
 // of those of the single archives.
@@ -244,138 +162,6 @@ func processed(w io.Writer, r io.Reader) error {
 	}
 	fmt.Fprintf(out, "# BLAST processed %d queries\n", queries)
 	return out.Flush()
-}
-
-// xmls is format 5: one report, with an iteration for each query.
-type xmls struct {
-	in     *bufio.Reader
-	prolog []byte
-	epilog []byte
-}
-
-const (
-	iterations = "<BlastOutput_iterations>\n"
-	iteration  = "<Iteration>\n"
-)
-
-func (x *xmls) next() ([]byte, error) {
-	if x.prolog == nil {
-		var err error
-		if x.prolog, err = through(x.in, iterations); err != nil {
-			return nil, err
-		}
-	}
-	line, err := x.in.ReadBytes('\n')
-	if err != nil {
-		return nil, inside(err)
-	}
-	if string(line) != iteration {
-		rest, err := io.ReadAll(x.in)
-		if err != nil {
-			return nil, err
-		}
-		x.epilog = append(line, rest...)
-		return nil, io.EOF
-	}
-	rest, err := through(x.in, "</Iteration>\n")
-	return append(line, rest...), err
-}
-
-// The beginning of a report repeats what the first iteration says of its query, and
-// iterations are numbered.
-func (x *xmls) report(w io.Writer, bodies [][]byte) error {
-	prolog := x.prolog
-	if len(bodies) > 0 {
-		for _, name := range []string{"query-ID", "query-def", "query-len"} {
-			prolog = replaceElement(prolog, "BlastOutput_"+name, element(bodies[0], "Iteration_"+name))
-		}
-	}
-	if _, err := w.Write(prolog); err != nil {
-		return err
-	}
-	for i, b := range bodies {
-		if _, err := w.Write(replaceElement(b, "Iteration_iter-num", []byte(strconv.Itoa(i+1)))); err != nil {
-			return err
-		}
-	}
-	_, err := w.Write(x.epilog)
-	return err
-}
-
-// element is the content of the first element with this name, which has no children.
-func element(doc []byte, name string) []byte {
-	_, rest, _ := bytes.Cut(doc, []byte("<"+name+">"))
-	content, _, _ := bytes.Cut(rest, []byte("</"+name+">"))
-	return content
-}
-
-func replaceElement(doc []byte, name string, content []byte) []byte {
-	before, rest, ok := bytes.Cut(doc, []byte("<"+name+">"))
-	if !ok {
-		return doc
-	}
-	_, after, _ := bytes.Cut(rest, []byte("</"+name+">"))
-	return bytes.Join([][]byte{before, []byte("<" + name + ">"), content, []byte("</" + name + ">"), after}, nil)
-}
-
-// through reads up to and with a line.
-func through(in *bufio.Reader, last string) ([]byte, error) {
-	var all []byte
-	for {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return nil, inside(err)
-		}
-		all = append(all, line...)
-		if string(line) == last {
-			return all, nil
-		}
-	}
-}
-
-// jsons is format 15: one array, with an object for each query, which begins and ends
-// with a brace at the beginning of a line.
-type jsons struct {
-	in     *bufio.Reader
-	prolog []byte
-	epilog []byte
-}
-
-func (j *jsons) next() ([]byte, error) {
-	if j.prolog == nil {
-		var err error
-		if j.prolog, err = through(j.in, "\"BlastOutput2\": [\n"); err != nil {
-			return nil, err
-		}
-	}
-	line, err := j.in.ReadBytes('\n')
-	if err != nil {
-		return nil, inside(err)
-	}
-	if string(line) == ",\n" {
-		if line, err = j.in.ReadBytes('\n'); err != nil {
-			return nil, inside(err)
-		}
-	}
-	if string(line) != "{\n" {
-		rest, err := io.ReadAll(j.in)
-		if err != nil {
-			return nil, err
-		}
-		j.epilog = append(line, rest...)
-		return nil, io.EOF
-	}
-	rest, err := through(j.in, "  }\n")
-	return append(line, rest...), err
-}
-
-func (j *jsons) report(w io.Writer, bodies [][]byte) error {
-	for _, p := range [][]byte{j.prolog, bytes.Join(bodies, []byte(",\n")), j.epilog} {
-		if _, err := w.Write(p); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // commandLine puts the command that the user gave in the place of blast_formatter's, in

@@ -106,6 +106,11 @@ bench-blastserve: setup-test build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-blastserve ./bench/blastserve
 	bin/bench-blastserve $(BENCH_ARGS)
 
+.PHONY: bench-replay
+bench-replay: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-replay ./bench/replay
+	bin/bench-replay $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

@@ -106,6 +106,7 @@ memory are prepared once; each sample then starts from there.
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
 	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.filesCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.replayCommand())
 	return root
 }
 
@@ -275,6 +276,9 @@ func exitCode(err error) int {
 		held        *service.BusyError
 		tokens      *service.TokensError
 	)
+	if code, ok := replayExit(err); ok {
+		return code
+	}
 	switch {
 	case err == nil:
 		return exitOK

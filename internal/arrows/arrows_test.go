@@ -32,7 +32,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"cmd/premix": {
-		imports: []string{"files", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
+		imports: []string{"files", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -53,6 +53,9 @@ var rooms = map[string]room{
 	"bench/tasks": {
 		imports: []string{"internal/figures", "internal/kubebox", "internal/slurmbox"},
 		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},
+	},
+	"bench/replay": {
+		imports: []string{"internal/figures"},
 	},
 	"bench/store": {
 		imports: []string{"internal/figures", "internal/netrelay", "internal/workbench"},
@@ -236,6 +239,33 @@ var rooms = map[string]room{
 	// Written for the tests: they mount.
 	"store/erofs": {
 		modules: []string{"golang.org/x/sys"},
+	},
+	"replay/results": {
+		imports: []string{"replay/simulate", "replay/machine", "replay/trace", "record"},
+	},
+	"replay/policy": {
+		imports: []string{"replay/simulate", "replay/machine", "replay/room", "replay/trace"},
+		modules: []string{"gopkg.in/yaml.v3"},
+	},
+	"replay/pack": {
+		imports: []string{"replay/simulate", "replay/trace"},
+	},
+	"replay/simulate": {
+		imports: []string{"replay/machine", "replay/room", "replay/trace"},
+	},
+	"replay/room": {
+		imports: []string{"replay/trace"},
+	},
+	"replay/machine": {
+		imports: []string{"replay/trace"},
+		modules: []string{"gopkg.in/yaml.v3"},
+	},
+	"replay/generate": {
+		imports: []string{"replay/trace"},
+	},
+	"replay/trace": {
+		imports: []string{"engine", "engine/queue", "record"},
+		modules: []string{"github.com/klauspost/compress"},
 	},
 	"internal/arrows": {},
 	"internal/faulty": {},

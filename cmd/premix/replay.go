@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/replay/machine"
+	"premix/replay/pack"
+	"premix/replay/policy"
+	"premix/replay/results"
+	"premix/replay/simulate"
+	"premix/replay/trace"
+)
+
+// replayFlags are the options of replay.
+type replayFlags struct {
+	policies  string
+	file      string
+	machine   string
+	cores     countFlag
+	estimates string
+	kill      bool
+	overhead  durationFlag
+	pack      durationFlag
+	columns   string
+	html      string
+	parquet   string
+	seed      uint64
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	var o replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay TRACE",
+		Short: "Replay a workload under scheduling policies",
+		Long: `Replay the jobs of a trace on a machine under one or more scheduling policies, and
+tell what they would have waited. The trace is a Standard Workload File, an output of
+sacct (--parsable2 or --json), a trace of Nextflow, a WfInstance, or a directory of
+premix run or premix task; files may be compressed. The machine is that which the trace
+tells of, or one in a YAML file.
+
+  premix replay LCG.swf.gz --policy easy
+  premix replay jobs.txt --policy fcfs,easy,multifactor --machine cluster.yaml --html compare.html`,
+		Args: arguments("TRACE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.replay(args[0], &o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.policies, "policy", "easy", "policies to compare, with commas: "+strings.Join(policy.Built(), ", ")+", names of --policies, exec:COMMAND")
+	f.StringVar(&o.file, "policies", "", "YAML file of policies")
+	f.StringVar(&o.machine, "machine", "", "YAML file of the machine (default: what the trace tells)")
+	f.Var(&o.cores, "cores", "cores of the machine, where there is no file of it")
+	f.StringVar(&o.estimates, "estimates", simulate.Asked, "how long policies believe that jobs run: asked, exact or learned")
+	f.BoolVar(&o.kill, "kill", false, "end jobs at their time limit")
+	f.Var(&o.overhead, "overhead", "time that each job needs to start, holding its cores")
+	f.Var(&o.pack, "pack", "put short jobs together to packs of about this time")
+	f.StringVar(&o.columns, "columns", "", "columns of sacct's output, where it has no header line (default: XDMoD's)")
+	f.StringVar(&o.html, "html", "", "file for a page with curves and a Gantt chart")
+	f.StringVar(&o.parquet, "parquet", "", "directory for tables of jobs, policies and curves")
+	f.Uint64Var(&o.seed, "seed", 1, "of the confidence intervals")
+	cmd.AddCommand(a.replayGenerate())
+	return cmd
+}
+
+func (a *app) replay(path string, o *replayFlags) error {
+	switch o.estimates {
+	case simulate.Asked, simulate.Exact, simulate.Learned:
+	default:
+		return &usageError{fmt.Errorf("there are no estimates %q", o.estimates), "--estimates is asked, exact or learned"}
+	}
+	if o.machine != "" && o.cores > 0 {
+		return &usageError{errors.New("--cores and --machine cannot be given together"), "the file of the machine has its cores"}
+	}
+	var known []policy.Config
+	if o.file != "" {
+		var err error
+		if known, err = policy.ReadFile(o.file); err != nil {
+			return err
+		}
+	}
+	policies, err := policy.Choose(strings.Split(o.policies, ","), known)
+	if err != nil {
+		return err
+	}
+	t, err := trace.Open(path, trace.Options{Columns: o.columns})
+	if err != nil {
+		return err
+	}
+	m := machine.FromTrace(t, int(o.cores))
+	if o.machine != "" {
+		if m, err = machine.Read(o.machine); err != nil {
+			return err
+		}
+	}
+	m.Kill = m.Kill || o.kill
+	if o.overhead > 0 {
+		m.Overhead = machine.Span(trace.FromDuration(time.Duration(o.overhead)))
+	}
+	options := results.Options{Estimates: o.estimates}
+	replayed := t
+	var packed *pack.Packed
+	if o.pack > 0 {
+		packed = pack.Pack(t, trace.FromDuration(time.Duration(o.pack)))
+		replayed = packed.Trace
+		options.Pack, options.Packed = time.Duration(o.pack).Seconds(), replayed.Len()
+	}
+	r := results.New(t, m, options)
+	ctx, _ := interruptible()
+	charge := m.Charger(t)
+	for _, c := range policies {
+		begun := time.Now()
+		s, err := simulate.Run(ctx, replayed, m, policy.New(c), simulate.Options{Estimates: o.estimates})
+		if err != nil {
+			return err
+		}
+		took := time.Since(begun).Seconds()
+		if packed != nil {
+			s = packed.Unpack(s, trace.Time(m.Overhead))
+		}
+		r.Add(s, charge, took)
+	}
+	r.Finish(o.seed)
+	return a.printReplay(r, o, charge)
+}
+
+func (a *app) printReplay(r *results.Results, o *replayFlags, charge results.Charger) error {
+	if o.parquet != "" {
+		if err := r.WriteParquet(o.parquet, charge); err != nil {
+			return &usageError{err, "give a directory with --parquet that you may write"}
+		}
+	}
+	if o.html != "" {
+		if err := r.WriteHTML(o.html); err != nil {
+			return &usageError{err, "give a file with --html that you may write"}
+		}
+	}
+	if a.json {
+		return r.WriteJSON(a.stdout)
+	}
+	return r.WriteText(a.stdout)
+}
+
+// replayExit is the exit code of the errors of replay.
+func replayExit(err error) (code int, ok bool) {
+	var (
+		noTrace    *trace.Error
+		noMachine  *machine.Error
+		noPolicy   *policy.Error
+		external   *policy.ExternalError
+		stuck      *simulate.StuckError
+		wrongStart *simulate.StartError
+	)
+	switch {
+	case errors.As(err, &noTrace), errors.As(err, &noMachine), errors.As(err, &noPolicy):
+		return exitUsage, true
+	case errors.As(err, &external), errors.As(err, &stuck), errors.As(err, &wrongStart):
+		return exitFailed, true
+	}
+	return 0, false
+}

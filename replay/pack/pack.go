@@ -1,0 +1,179 @@
+package pack
+
+import (
+	"slices"
+
+	"premix/replay/simulate"
+	"premix/replay/trace"
+)
+
+// most is how many jobs a pack has at most, and patience how long it waits for more.
+const (
+	most     = 10_000
+	patience = trace.Minute
+)
+
+// Packed is a trace of packs, and what is in them.
+type Packed struct {
+	Trace *trace.Trace
+
+	original *trace.Trace
+	at       []int32 // pack i has the jobs members[at[i]:at[i+1]]
+	members  []int32
+}
+
+// kind is what jobs of one pack have in common.
+type kind struct{ user, account, partition, qos, cores, nodes, memory int32 }
+
+func kindOf(t *trace.Trace, job int) kind {
+	return kind{t.User[job], t.Account[job], t.Partition[job], t.QOSOf(job), t.Cores[job], t.NodesOf(job), t.MemoryOf(job)}
+}
+
+// Pack packs the short jobs of a trace to a target.
+func Pack(t *trace.Trace, target trace.Time) *Packed {
+	type sum struct {
+		run   trace.Time
+		count trace.Time
+	}
+	sums := make(map[kind]sum)
+	for job := range t.Len() {
+		k := kindOf(t, job)
+		s := sums[k]
+		sums[k] = sum{s.run + t.Run[job], s.count + 1}
+	}
+	// Who waits for others, or is waited for, stays alone.
+	alone := make([]bool, t.Len())
+	for job := range t.Len() {
+		for _, before := range t.Before(job) {
+			alone[job], alone[before] = true, true
+		}
+	}
+	open := make(map[kind][]int32)
+	var packs [][]int32
+	for job := range t.Len() {
+		k := kindOf(t, job)
+		s := sums[k]
+		mean := max(s.run/s.count, 1)
+		if alone[job] || mean > target/2 {
+			packs = append(packs, []int32{int32(job)})
+			continue
+		}
+		if p := open[k]; len(p) > 0 && t.Submit[job]-t.Submit[p[0]] > patience {
+			packs = append(packs, p)
+			open[k] = nil
+		}
+		open[k] = append(open[k], int32(job))
+		if len(open[k]) >= min(int(target/mean), most) {
+			packs = append(packs, open[k])
+			open[k] = nil
+		}
+	}
+	for _, p := range open {
+		if len(p) > 0 {
+			packs = append(packs, p)
+		}
+	}
+	// By the last job: that is when a pack is submitted. It makes the order of what came
+	// out of the map definite, too.
+	slices.SortFunc(packs, func(a, b []int32) int { return int(a[len(a)-1]) - int(b[len(b)-1]) })
+	return build(t, packs)
+}
+
+func build(t *trace.Trace, packs [][]int32) *Packed {
+	p := &Packed{original: t, at: make([]int32, 1, len(packs)+1), members: make([]int32, 0, t.Len())}
+	copied := *t
+	q := &copied
+	q.Number, q.Submit, q.Run, q.Asked, q.Waited = nil, nil, nil, nil, nil
+	q.Cores, q.NodeCount, q.Memory = nil, nil, nil
+	q.User, q.Account, q.Partition, q.QOS, q.Array, q.Think = nil, nil, nil, nil, nil, nil
+	q.AfterAt, q.After = nil, nil
+	index := make([]int32, t.Len())
+	for i, pack := range packs {
+		last := pack[len(pack)-1]
+		var run, asked trace.Time
+		for _, job := range pack {
+			run += t.Run[job]
+			if t.Asked[job] == trace.Unknown || asked == trace.Unknown {
+				asked = trace.Unknown
+			} else {
+				asked += t.Asked[job]
+			}
+			index[job] = int32(i)
+		}
+		q.Number = append(q.Number, t.Number[pack[0]])
+		q.Submit = append(q.Submit, t.Submit[last])
+		q.Run, q.Asked = append(q.Run, run), append(q.Asked, asked)
+		q.Cores = append(q.Cores, t.Cores[last])
+		q.User, q.Account, q.Partition = append(q.User, t.User[last]), append(q.Account, t.Account[last]), append(q.Partition, t.Partition[last])
+		column(&q.NodeCount, t.NodeCount, last)
+		column(&q.Memory, t.Memory, last)
+		column(&q.QOS, t.QOS, last)
+		column(&q.Array, t.Array, last)
+		column(&q.Think, t.Think, last)
+		p.members = append(p.members, pack...)
+		p.at = append(p.at, int32(len(p.members)))
+	}
+	if t.AfterAt != nil {
+		q.AfterAt = make([]int32, 1, len(packs)+1)
+		for _, pack := range packs {
+			if len(pack) == 1 {
+				for _, before := range t.Before(int(pack[0])) {
+					q.After = append(q.After, index[before])
+				}
+			}
+			q.AfterAt = append(q.AfterAt, int32(len(q.After)))
+		}
+	}
+	p.Trace = q
+	return p
+}
+
+func column[T any](to *[]T, from []T, job int32) {
+	if from != nil {
+		*to = append(*to, from[job])
+	}
+}
+
+// Unpack tells from the schedule of the packs what became of the jobs in them. overhead
+// is what passes before the first of them begins.
+func (p *Packed) Unpack(s *simulate.Schedule, overhead trace.Time) *simulate.Schedule {
+	n := p.original.Len()
+	out := *s
+	out.Eligible = slices.Clone(p.original.Submit)
+	out.Start, out.End = make([]trace.Time, n), make([]trace.Time, n)
+	out.Lost, out.Earlier, out.Cancelled = make(map[int32]trace.Time), make(map[int32]trace.Time), make(map[int32]bool)
+	for i := range len(p.at) - 1 {
+		members := p.members[p.at[i]:p.at[i+1]]
+		if len(members) == 1 {
+			// What waits for others is eligible when they have ended.
+			out.Eligible[members[0]] = max(s.Eligible[i], p.original.Submit[members[0]])
+		}
+		at := s.Start[i] + overhead
+		for k, job := range members {
+			if s.Start[i] == trace.Unknown {
+				out.Start[job], out.End[job] = trace.Unknown, trace.Unknown
+				continue
+			}
+			// A pack that was killed has ended its jobs, too.
+			out.Start[job] = min(at, s.End[i])
+			at += p.original.Run[job]
+			out.End[job] = min(at, s.End[i])
+			if len(members) == 1 {
+				out.Start[job], out.End[job] = s.Start[i], s.End[i]
+			}
+			if k == 0 && s.Lost[int32(i)] > 0 {
+				out.Lost[job] = s.Lost[int32(i)]
+			}
+			if earlier := s.Earlier[int32(i)]; earlier > 0 && len(members) == 1 {
+				out.Earlier[job] = earlier
+			}
+			if s.Cancelled[int32(i)] {
+				out.Cancelled[job] = true
+			}
+		}
+	}
+	for i := range out.Refused {
+		out.Refused[i].Why += " (packs)"
+	}
+	return &out
+}

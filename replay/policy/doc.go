@@ -1,0 +1,40 @@
+// Package policy has the policies that premix brings, and the way to those of others.
+//
+// Words:
+//
+//   - The order says which of the queued jobs of a pool is first. Tiers come before it;
+//     equal jobs are in order of submission.
+//   - The head is the first queued job that no limit holds.
+//   - Backfilling starts jobs behind the head, which does not fit, while it waits.
+//   - A reservation is room for a queued job, from the moment at which it could start if all
+//     estimates were right.
+//
+// A policy of premix is an order and a way to backfill; see [Config]. The exact rules, for
+// users, are in docs/replay.md:
+//
+//	fcfs          order of submission, no backfilling
+//	sjf           shortest estimate first, no backfilling
+//	easy          order of submission, EASY backfilling
+//	conservative  order of submission, conservative backfilling
+//	multifactor   Slurm's priority, Slurm's backfilling
+//
+// EASY (Lifka 1995, as in Mu'alem and Feitelson, IEEE TPDS 12(6), 2001): the head has a
+// reservation; any other job may start that leaves it where it is.
+//
+// Conservative (same paper): every job gets a reservation when it is queued, behind which
+// it never falls as long as estimates hold. When a job ends early, all reservations are
+// gone through in order, and each is moved to the front as far as the others allow.
+//
+// Slurm's (slurm.conf(5), sched/backfill): at each moment jobs start in order until one
+// does not fit. Every bf_interval all jobs, up to bf_max_job_test of them, are planned
+// afresh in order, within bf_window, and those whose turn is now start.
+//
+// # Queues
+//
+// There is a queue a pool: a treap in the policy's order. Each node knows the fewest cores
+// and the shortest estimate of its subtree, so that the next job that could be backfilled
+// is found in O(log n) and not by trying all that wait.
+//
+// Jobs that a limit holds are parked by user, out of the queue, until a job of the same
+// user, account or array has ended.
+package policy

@@ -1,0 +1,318 @@
+package room
+
+import (
+	"cmp"
+	"slices"
+
+	"premix/replay/trace"
+)
+
+// Node is a node of a placed pool.
+type Node struct {
+	Name   string
+	Cores  int32
+	Memory int64 // MiB; 0: not counted
+}
+
+// Placement is how a placed pool chooses among the nodes that have room.
+type Placement int
+
+// The placements.
+const (
+	Pack   Placement = iota // the fullest first, which keeps others whole
+	Spread                  // the emptiest first
+)
+
+// Placed is a pool of named nodes, of which jobs get cores and memory.
+type Placed struct {
+	nodes     []Node
+	lines     []line
+	whole     bool // a job has its nodes for itself
+	placement Placement
+	total     int64
+	held      map[int32][]Share
+}
+
+// Share is what a job has of a node.
+type Share struct {
+	Node  int32
+	Cores int32
+	used  int32 // cores taken, which are more for whole nodes
+	mib   int64
+}
+
+// line is what is free of a node: from each moment on, until the next.
+type line []segment
+
+type segment struct {
+	from  trace.Time
+	cores int32
+	mib   int64
+}
+
+// NewPlaced makes a pool of nodes. If whole, jobs do not share nodes.
+func NewPlaced(nodes []Node, whole bool, placement Placement) *Placed {
+	p := &Placed{nodes: nodes, whole: whole, placement: placement, held: make(map[int32][]Share)}
+	for _, n := range nodes {
+		p.total += int64(n.Cores)
+		p.lines = append(p.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
+	}
+	return p
+}
+
+// Shares are the nodes that a holder has.
+func (p *Placed) Shares(holder int32) []Share { return p.held[holder] }
+
+// find is the index of the segment that holds a moment.
+func (l line) find(at trace.Time) int {
+	i, ok := slices.BinarySearchFunc(l, at, func(s segment, at trace.Time) int { return cmp.Compare(s.from, at) })
+	if !ok {
+		i--
+	}
+	return max(i, 0)
+}
+
+// cut makes a segment begin at a moment, and returns its index.
+func (l *line) cut(at trace.Time) int {
+	i := l.find(at)
+	if s := (*l)[i]; s.from < at {
+		s.from = at
+		i++
+		*l = slices.Insert(*l, i, s)
+	}
+	return i
+}
+
+// change adds to what is free in [from, until).
+func (l *line) change(from, until trace.Time, cores int32, mib int64) {
+	if from >= until {
+		return
+	}
+	i := l.cut(from)
+	k := len(*l)
+	if until < trace.Never {
+		k = l.cut(until)
+	}
+	for at := i; at < k; at++ {
+		(*l)[at].cores += cores
+		(*l)[at].mib += mib
+	}
+	// Equal neighbours become one again.
+	for _, at := range []int{k, i} {
+		if at > 0 && at < len(*l) && (*l)[at].cores == (*l)[at-1].cores && (*l)[at].mib == (*l)[at-1].mib {
+			*l = slices.Delete(*l, at, at+1)
+		}
+	}
+}
+
+// offer is how many cores a request can have of a node for all of [from, until).
+func (p *Placed) offer(node int, r Request, from, until trace.Time) int32 {
+	l := p.lines[node]
+	n := &p.nodes[node]
+	least, mib := n.Cores, n.Memory
+	for i := l.find(from); i < len(l) && l[i].from < until; i++ {
+		least, mib = min(least, l[i].cores), min(mib, l[i].mib)
+	}
+	if p.whole && least < n.Cores {
+		return 0
+	}
+	if n.Memory > 0 && r.Memory > 0 {
+		least = min(least, int32(max(mib, 0)/int64(r.Memory)))
+	}
+	return max(least, 0)
+}
+
+// each is how many cores a request wants of each of its nodes, at most.
+func (r Request) each() int32 { return (r.Cores + r.Nodes - 1) / r.Nodes }
+
+func (p *Placed) Possible(r Request) bool {
+	empty := Placed{nodes: p.nodes, whole: p.whole}
+	for _, n := range p.nodes {
+		empty.lines = append(empty.lines, line{{from: -trace.Never, cores: n.Cores, mib: n.Memory}})
+	}
+	return empty.Fits(r, 0, 1)
+}
+
+func (p *Placed) Fits(r Request, from, until trace.Time) bool {
+	until = max(until, from+1)
+	var cores int64
+	var nodes int32
+	for i := range p.nodes {
+		o := p.offer(i, r, from, until)
+		if r.Nodes > 0 {
+			if o >= r.each() {
+				if nodes++; nodes == r.Nodes {
+					return true
+				}
+			}
+			continue
+		}
+		if cores += int64(o); cores >= int64(r.Cores) {
+			return true
+		}
+	}
+	return false
+}
+
+// next is the first change of any node after a moment.
+func (p *Placed) next(after trace.Time) trace.Time {
+	first := trace.Never
+	for _, l := range p.lines {
+		if i := l.find(after) + 1; i < len(l) {
+			first = min(first, l[i].from)
+		}
+	}
+	return first
+}
+
+func (p *Placed) Earliest(r Request, from, length trace.Time) trace.Time {
+	length = max(length, 1)
+	if r.Nodes == 0 {
+		for t := from; t < trace.Never; t = p.next(t) {
+			if p.Fits(r, t, t+length) {
+				return t
+			}
+		}
+		return trace.Never
+	}
+	// Each node has an earliest moment of its own. The job cannot start before as many
+	// nodes as it wants have reached theirs; whether the early ones still have room then
+	// is asked again.
+	times := make([]trace.Time, 0, len(p.nodes))
+	for t := from; ; {
+		times = times[:0]
+		for i := range p.nodes {
+			if at := p.earliestOn(i, r, t, length); at < trace.Never {
+				times = append(times, at)
+			}
+		}
+		if len(times) < int(r.Nodes) {
+			return trace.Never
+		}
+		slices.Sort(times)
+		last := times[r.Nodes-1]
+		if last == t {
+			return t
+		}
+		t = last
+	}
+}
+
+// earliestOn is the first moment from which on one node has a request's share for a time.
+func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.Time {
+	l, want := p.lines[node], r.each()
+	for i := l.find(from); i < len(l); i++ {
+		t := max(l[i].from, from)
+		if l[i].cores >= want && p.offer(node, r, t, t+length) >= want {
+			return t
+		}
+	}
+	return trace.Never
+}
+
+func (p *Placed) Gap(r Request, from, until trace.Time) bool { return from < until }
+
+func (p *Placed) Take(holder int32, r Request, from, until trace.Time) bool {
+	until = max(until, from+1)
+	type candidate struct{ node, offer, left int32 }
+	var list []candidate
+	for i := range p.nodes {
+		o := p.offer(i, r, from, until)
+		if o > 0 && (r.Nodes == 0 || o >= r.each()) {
+			list = append(list, candidate{int32(i), o, p.lines[i][p.lines[i].find(from)].cores})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b candidate) int {
+		if p.placement == Spread {
+			return cmp.Compare(b.left, a.left)
+		}
+		return cmp.Compare(a.left, b.left)
+	})
+	var shares []Share
+	want := r.Cores
+	for _, c := range list {
+		if want == 0 {
+			break
+		}
+		take := min(c.offer, want)
+		if r.Nodes > 0 {
+			left := r.Nodes - int32(len(shares)) // nodes still to be found
+			take = (want + left - 1) / left
+		}
+		s := Share{Node: c.node, Cores: take, used: take, mib: int64(take) * int64(r.Memory)}
+		if p.whole {
+			s.used = p.nodes[c.node].Cores
+		}
+		if p.nodes[c.node].Memory == 0 {
+			s.mib = 0
+		}
+		shares = append(shares, s)
+		want -= take
+	}
+	if want > 0 {
+		return false
+	}
+	for _, s := range shares {
+		p.lines[s.Node].change(from, until, -s.used, -s.mib)
+	}
+	p.held[holder] = shares
+	return true
+}
+
+func (p *Placed) Give(holder int32, _ Request, from, until trace.Time) {
+	for _, s := range p.held[holder] {
+		p.lines[s.Node].change(from, until, s.used, s.mib)
+	}
+	delete(p.held, holder)
+}
+
+func (p *Placed) Extend(holder int32, _ Request, until, to trace.Time) {
+	for _, s := range p.held[holder] {
+		p.lines[s.Node].change(until, to, -s.used, -s.mib)
+	}
+}
+
+// Block takes whole nodes, those with the highest index first, whether they are free or
+// not: for downtime.
+func (p *Placed) Block(holder int32, nodes int, from, until trace.Time) {
+	var shares []Share
+	for i := len(p.nodes) - 1; i >= max(len(p.nodes)-nodes, 0); i-- {
+		s := Share{Node: int32(i), Cores: p.nodes[i].Cores, used: p.nodes[i].Cores, mib: p.nodes[i].Memory}
+		p.lines[i].change(from, until, -s.used, -s.mib)
+		shares = append(shares, s)
+	}
+	p.held[holder] = shares
+}
+
+// Crowded tells whether a holder has a node of which more is taken than there is.
+func (p *Placed) Crowded(holder int32, at trace.Time) bool {
+	for _, s := range p.held[holder] {
+		if l := p.lines[s.Node]; l[l.find(at)].cores < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Placed) Free(at trace.Time) int64 {
+	var free int64
+	for _, l := range p.lines {
+		free += int64(max(l[l.find(at)].cores, 0))
+	}
+	return free
+}
+
+func (p *Placed) Total() int64          { return p.total }
+func (p *Placed) Least(r Request) int32 { return r.Cores }
+
+func (p *Placed) Short(at trace.Time) bool {
+	return slices.ContainsFunc(p.lines, func(l line) bool { return l[l.find(at)].cores < 0 })
+}
+
+func (p *Placed) Forget(now trace.Time) {
+	for i, l := range p.lines {
+		if at := l.find(now); at > 0 {
+			p.lines[i] = slices.Delete(l, 0, at)
+		}
+	}
+}

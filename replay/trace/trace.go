@@ -1,0 +1,475 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Time is a moment, in milliseconds since the begin of the trace, or a length of time.
+type Time int64
+
+// Lengths of time.
+const (
+	Second Time = 1000
+	Minute      = 60 * Second
+	Hour        = 60 * Minute
+	Day         = 24 * Hour
+	Week        = 7 * Day
+)
+
+// Unknown is the time that a trace does not tell.
+const Unknown Time = -1
+
+// Never is later than every moment of a trace.
+const Never Time = 1 << 60
+
+// maxTime bounds what is read, so that sums of times cannot overflow: 10,000 years.
+const maxTime = 10_000 * 366 * Day
+
+// Seconds is a time as a number of seconds.
+func (t Time) Seconds() float64 { return float64(t) / 1000 }
+
+// String is for people and tests: as in 1h30m or 0.25s.
+func (t Time) String() string { return (time.Duration(t) * time.Millisecond).String() }
+
+// FromDuration rounds a duration to a Time.
+func FromDuration(d time.Duration) Time { return Time((d + time.Millisecond/2) / time.Millisecond) }
+
+// Trace is a workload. Every column that is not nil has an entry a job, in order of
+// submission.
+type Trace struct {
+	Name   string // of the file
+	Format string // as people call it
+	Begin  int64  // what Time 0 is: milliseconds since 1970, UTC; 0 if unknown
+	Zone   Time   // how far local time was ahead of UTC, for the cycle of days
+
+	Procs int // cores of the machine, as the trace tells; 0 if it does not
+	Nodes int // nodes of the machine; 0 if it does not
+
+	Number    []int64 // as the trace names it
+	Submit    []Time
+	Run       []Time  // how long it ran
+	Asked     []Time  // Unknown where nobody asked
+	Waited    []Time  // in reality; Unknown where it is not told. nil: nowhere
+	Cores     []int32 // at least 1
+	NodeCount []int32 // nodes that it had or asked for; 0: any. nil: everywhere
+	Memory    []int32 // MiB a core; 0: not told. nil: everywhere
+	User      []int32 // index of Users.Names
+	Account   []int32 // index of Accounts.Names
+	Partition []int32 // index of Partitions.Names
+	QOS       []int32 // index of QOSs.Names; a queue of a Standard Workload File. nil: all the first
+	Array     []int32 // index of Arrays; -1: none. nil: no arrays
+	Think     []Time  // what passes between the end of what it comes after, and its submission. nil: nothing
+
+	Users, Accounts, Partitions, QOSs Names
+	Arrays                            []Array
+
+	// Job i comes after the jobs After[AfterAt[i]:AfterAt[i+1]]. nil: no job comes after
+	// another.
+	AfterAt []int32
+	After   []int32
+
+	Read Report // what became of the lines
+}
+
+// Array is what is known of an array of jobs.
+type Array struct {
+	Name  string
+	Limit int // how many may run at a time; 0: all
+}
+
+// Len is the number of jobs.
+func (t *Trace) Len() int { return len(t.Submit) }
+
+// Names are those of users, or of what else jobs are grouped by.
+type Names struct {
+	Names []string
+	index map[string]int32
+}
+
+// Index is that of a name, which is added when it is new.
+func (n *Names) Index(name string) int32 {
+	if at, ok := n.index[name]; ok {
+		return at
+	}
+	if n.index == nil {
+		n.index = make(map[string]int32)
+	}
+	at := int32(len(n.Names))
+	n.Names = append(n.Names, name)
+	n.index[name] = at
+	return at
+}
+
+// Find is the index of a name, or -1.
+func (n *Names) Find(name string) int32 {
+	if at, ok := n.index[name]; ok {
+		return at
+	}
+	return -1
+}
+
+// Report tells what became of the lines, or entries, of a file.
+type Report struct {
+	Jobs    int      `json:"jobs"`
+	Bad     int      `json:"bad"`                // could not be understood
+	Reasons []Count  `json:"bad_why,omitempty"`  // by what was wrong, most frequent first
+	First   []Line   `json:"bad_lines,omitzero"` // the first few of them
+	Out     int      `json:"left_out"`           // understood, and no job to replay
+	OutWhy  []Count  `json:"left_out_why,omitempty"`
+	Notes   []string `json:"notes,omitempty"` // what else is to be known
+}
+
+// Count is how often a reason was met.
+type Count struct {
+	Why   string `json:"why"`
+	Count int    `json:"count"`
+}
+
+// Line is a bad line.
+type Line struct {
+	Line int    `json:"line"` // from 1; of JSON, the entry
+	Why  string `json:"why"`
+}
+
+// named is how many bad lines are named.
+const named = 5
+
+// maxReasons bounds the reasons that are kept, which may quote what was read.
+const maxReasons = 100
+
+func (r *Report) bad(line int, kind, detail string) {
+	r.Bad++
+	r.Reasons = count(r.Reasons, kind)
+	if len(r.First) < named {
+		if detail != "" {
+			kind += ": " + detail
+		}
+		r.First = append(r.First, Line{line, kind})
+	}
+}
+
+func (r *Report) leave(why string) {
+	r.Out++
+	r.OutWhy = count(r.OutWhy, why)
+}
+
+func (r *Report) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+func count(list []Count, why string) []Count {
+	for i := range list {
+		if list[i].Why == why {
+			list[i].Count++
+			return list
+		}
+	}
+	if len(list) == maxReasons {
+		list[maxReasons-1].Why = "other"
+		list[maxReasons-1].Count++
+		return list
+	}
+	return append(list, Count{why, 1})
+}
+
+// entry is a job as the readers find it. Its zero value says nothing but that.
+type entry struct {
+	number    int64
+	submit    Time // milliseconds since 1970, or since the begin of the trace
+	run       Time
+	asked     Time // 0 is Unknown
+	waited    Time
+	hasWaited bool
+	cores     int64
+	nodes     int64
+	memory    int64 // MiB a core
+	user      string
+	account   string
+	partition string
+	qos       string
+	array     string
+	limit     int // of the array
+}
+
+// builder makes a trace of entries in any order.
+type builder struct {
+	t      *Trace
+	arrays map[string]int32
+	after  [][2]int64 // number of a job, number of one that it comes after
+	thinks bool
+}
+
+func newBuilder(name, format string, jobs int) *builder {
+	t := &Trace{Name: name, Format: format}
+	// A header is not to be trusted with memory.
+	jobs = min(max(jobs, 0), 1<<24)
+	t.Number = make([]int64, 0, jobs)
+	t.Submit, t.Run, t.Asked = make([]Time, 0, jobs), make([]Time, 0, jobs), make([]Time, 0, jobs)
+	t.Cores = make([]int32, 0, jobs)
+	t.User, t.Account, t.Partition = make([]int32, 0, jobs), make([]int32, 0, jobs), make([]int32, 0, jobs)
+	return &builder{t: t, arrays: make(map[string]int32)}
+}
+
+// add takes a job and tells what is wrong with it.
+func (b *builder) add(e *entry) (why string) {
+	if why := e.wrong(); why != "" {
+		return why
+	}
+	t := b.t
+	b.put(e, t.Users.Index(e.user), t.Accounts.Index(e.account), t.Partitions.Index(e.partition), t.QOSs.Index(e.qos))
+	return ""
+}
+
+// wrong tells what cannot be in an entry, and bounds what can.
+func (e *entry) wrong() string {
+	switch {
+	case e.cores < 1:
+		return "no number of cores"
+	case e.cores > 1<<30, e.nodes > 1<<30:
+		return "too many cores"
+	case e.nodes < 0:
+		return "a negative number of nodes"
+	case e.submit < 0, e.submit > maxTime:
+		return "no time of submission"
+	case e.run < 0, e.run > maxTime:
+		return "no run time"
+	case e.memory < 0, e.memory > 1<<30:
+		return "no amount of memory"
+	}
+	if e.asked <= 0 || e.asked > maxTime {
+		e.asked = Unknown
+	}
+	return ""
+}
+
+// put appends a job whose names have been looked up.
+func (b *builder) put(e *entry, user, account, partition, qos int32) {
+	t := b.t
+	n := len(t.Submit)
+	t.Number = append(t.Number, e.number)
+	t.Submit = append(t.Submit, e.submit)
+	t.Run = append(t.Run, e.run)
+	t.Asked = append(t.Asked, e.asked)
+	t.Cores = append(t.Cores, int32(e.cores))
+	t.User = append(t.User, user)
+	t.Account = append(t.Account, account)
+	t.Partition = append(t.Partition, partition)
+	waited := Unknown
+	if e.hasWaited && e.waited >= 0 {
+		waited = e.waited
+	}
+	put(&t.Waited, n, cap(t.Submit), waited, Unknown)
+	put(&t.NodeCount, n, cap(t.Submit), int32(e.nodes), 0)
+	put(&t.Memory, n, cap(t.Submit), int32(e.memory), 0)
+	put(&t.QOS, n, cap(t.Submit), qos, 0)
+	array := int32(-1)
+	if e.array != "" {
+		at, ok := b.arrays[e.array]
+		if !ok {
+			at = int32(len(t.Arrays))
+			b.arrays[e.array] = at
+			t.Arrays = append(t.Arrays, Array{Name: e.array})
+		}
+		if e.limit > 0 {
+			t.Arrays[at].Limit = e.limit
+		}
+		array = at
+	}
+	put(&t.Array, n, cap(t.Submit), array, -1)
+}
+
+// put appends to a column that stays nil until a value differs from that of all jobs
+// before.
+func put[T comparable](column *[]T, n, capacity int, value, usual T) {
+	if *column == nil {
+		if value == usual {
+			return
+		}
+		*column = make([]T, n, max(capacity, n+1))
+		for i := range *column {
+			(*column)[i] = usual
+		}
+	}
+	*column = append(*column, value)
+}
+
+// finish sorts the jobs by submission, sets Time 0, and finds what comes after what.
+// Where epoch is true, submissions are milliseconds since 1970.
+func (b *builder) finish(epoch bool) *Trace {
+	t := b.t
+	n := len(t.Submit)
+	if t.Sort() {
+		t.Read.note("the jobs were not in order of submission")
+	}
+	if n > 0 && epoch {
+		t.Begin = int64(t.Submit[0])
+		for i := range t.Submit {
+			t.Submit[i] -= Time(t.Begin)
+		}
+	}
+	b.link()
+	t.Read.Jobs = n
+	byCount := func(a, b Count) int { return b.Count - a.Count }
+	slices.SortStableFunc(t.Read.Reasons, byCount)
+	slices.SortStableFunc(t.Read.OutWhy, byCount)
+	return t
+}
+
+// Sort puts jobs in order of submission, equal ones in that in which they stand, and
+// tells whether they were not. Jobs that come after others are not known yet.
+func (t *Trace) Sort() bool {
+	if slices.IsSorted(t.Submit) {
+		return false
+	}
+	order := make([]int32, len(t.Submit))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(t.Submit[a], t.Submit[b]), cmp.Compare(a, b)) })
+	permute(&t.Number, order)
+	permute(&t.Submit, order)
+	permute(&t.Run, order)
+	permute(&t.Asked, order)
+	permute(&t.Waited, order)
+	permute(&t.Cores, order)
+	permute(&t.NodeCount, order)
+	permute(&t.Memory, order)
+	permute(&t.User, order)
+	permute(&t.Account, order)
+	permute(&t.Partition, order)
+	permute(&t.QOS, order)
+	permute(&t.Array, order)
+	permute(&t.Think, order)
+	return true
+}
+
+func permute[T any](column *[]T, order []int32) {
+	if *column == nil {
+		return
+	}
+	moved := make([]T, len(order))
+	for to, from := range order {
+		moved[to] = (*column)[from]
+	}
+	*column = moved
+}
+
+// link turns pairs of numbers into After. A job that comes after itself, after one that
+// is not there, or, in a circle, after one that comes after it, does not wait for that.
+func (b *builder) link() {
+	t := b.t
+	if len(b.after) == 0 {
+		return
+	}
+	index := make(map[int64]int32, t.Len())
+	for i, number := range t.Number {
+		index[number] = int32(i)
+	}
+	type pair struct{ job, before int32 }
+	var pairs []pair
+	lost := 0
+	for _, a := range b.after {
+		job, ok := index[a[0]]
+		before, found := index[a[1]]
+		if !ok {
+			continue // it was left out itself
+		}
+		if !found || job == before {
+			lost++
+			continue
+		}
+		pairs = append(pairs, pair{job, before})
+	}
+	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.before, b.before)) })
+	pairs = slices.Compact(pairs)
+	build := func() {
+		t.AfterAt, t.After = make([]int32, t.Len()+1), t.After[:0]
+		at := 0
+		for job := range t.Len() {
+			for at < len(pairs) && int(pairs[at].job) == job {
+				t.After = append(t.After, pairs[at].before)
+				at++
+			}
+			t.AfterAt[job+1] = int32(len(t.After))
+		}
+	}
+	build()
+	if circle := t.circular(); circle != nil {
+		n := len(pairs)
+		pairs = slices.DeleteFunc(pairs, func(p pair) bool { return circle[p.job] })
+		lost += n - len(pairs)
+		build()
+	}
+	if lost > 0 {
+		t.Read.note("%d dependencies name no other job of the trace, or go round in a circle: nothing waits for them", lost)
+	}
+	if len(t.After) == 0 {
+		t.AfterAt, t.After = nil, nil
+	}
+}
+
+// circular marks the jobs that can never start, because they come after themselves;
+// nil if there are none.
+func (t *Trace) circular() []bool {
+	n := t.Len()
+	missing := make([]int32, n)
+	next := make([][]int32, n)
+	for j := range n {
+		for _, before := range t.After[t.AfterAt[j]:t.AfterAt[j+1]] {
+			missing[j]++
+			next[before] = append(next[before], int32(j))
+		}
+	}
+	var ready []int32
+	for j := range n {
+		if missing[j] == 0 {
+			ready = append(ready, int32(j))
+		}
+	}
+	done := 0
+	for ; len(ready) > 0; done++ {
+		j := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		for _, k := range next[j] {
+			if missing[k]--; missing[k] == 0 {
+				ready = append(ready, k)
+			}
+		}
+	}
+	if done == n {
+		return nil
+	}
+	circle := make([]bool, n)
+	for j := range n {
+		circle[j] = missing[j] > 0
+	}
+	return circle
+}
+
+// Before lists what a job comes after.
+func (t *Trace) Before(job int) []int32 {
+	if t.AfterAt == nil {
+		return nil
+	}
+	return t.After[t.AfterAt[job]:t.AfterAt[job+1]]
+}
+
+// Of a job; where the column is nil, what that stands for.
+
+func (t *Trace) WaitedOf(job int) Time    { return at(t.Waited, job, Unknown) }
+func (t *Trace) NodesOf(job int) int32    { return at(t.NodeCount, job, 0) }
+func (t *Trace) MemoryOf(job int) int32   { return at(t.Memory, job, 0) }
+func (t *Trace) QOSOf(job int) int32      { return at(t.QOS, job, 0) }
+func (t *Trace) ArrayOf(job int) int32    { return at(t.Array, job, -1) }
+func (t *Trace) ThinkTime(job int) Time   { return at(t.Think, job, 0) }
+func (t *Trace) Moment(at Time) time.Time { return time.UnixMilli(t.Begin + int64(at)).UTC() }
+
+func at[T any](column []T, i int, usual T) T {
+	if column == nil {
+		return usual
+	}
+	return column[i]
+}

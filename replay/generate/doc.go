@@ -7,7 +7,8 @@
 //     evaluation of parallel job schedulers, ICPE 2013.
 //   - Sessions begin as a Poisson process, whose rate follows the week hour by hour, if the
 //     trace has a week, otherwise the day.
-//   - How many jobs a session has, and the gaps between them, are drawn as they were found.
+//   - How many jobs a session has is drawn as it was found, and so are the gaps between
+//     them, from sessions about as large.
 //   - Who begins a session follows Zipf's law, with the exponent that fits best.
 //   - Sizes are drawn as found. A job of a session has the size of the one before as often
 //     as that was so. Run times are drawn by size class, from a sample of those found,

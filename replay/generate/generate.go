@@ -34,8 +34,8 @@ type Model struct {
 	Users    int
 	Same     float64 // how often a job has the size of the one before in its session
 
-	counts  []int32      // jobs of sessions, sorted
-	gaps    []trace.Time // within sessions, sorted
+	counts  []int32          // jobs of sessions, sorted
+	gaps    [32][]trace.Time // within sessions, by the binary logarithm of their jobs
 	classes []class
 	names   *trace.Trace // whose partitions and QOS the samples have
 }
@@ -81,8 +81,18 @@ func (m *Model) sessions(t *trace.Trace) {
 	last := make([]trace.Time, len(t.Users.Names))
 	size := make([]int32, len(t.Users.Names))
 	cores := make([]int32, len(t.Users.Names))
+	gaps := make([][]trace.Time, len(t.Users.Names))
 	for i := range last {
 		last[i] = -trace.Never
+	}
+	ended := func(u int32) {
+		if size[u] == 0 {
+			return
+		}
+		m.counts = append(m.counts, size[u])
+		k := classOf(size[u])
+		m.gaps[k] = append(m.gaps[k], gaps[u]...)
+		size[u], gaps[u] = 0, gaps[u][:0]
 	}
 	var week [hours]float64
 	same, pairs := 0, 0
@@ -90,14 +100,11 @@ func (m *Model) sessions(t *trace.Trace) {
 		u := t.User[i]
 		gap := t.Submit[i] - last[u]
 		if gap > pause {
-			if size[u] > 0 {
-				m.counts = append(m.counts, size[u])
-			}
-			size[u] = 0
+			ended(u)
 			week[m.hour(t.Submit[i])]++
 			m.Sessions++
 		} else {
-			m.gaps = append(m.gaps, gap)
+			gaps[u] = append(gaps[u], gap)
 			pairs++
 			if cores[u] == t.Cores[i] {
 				same++
@@ -106,16 +113,13 @@ func (m *Model) sessions(t *trace.Trace) {
 		size[u]++
 		last[u], cores[u] = t.Submit[i], t.Cores[i]
 	}
-	for _, s := range size {
-		if s > 0 {
-			m.counts = append(m.counts, s)
-		}
+	for u := range size {
+		ended(int32(u))
 	}
 	if pairs > 0 {
 		m.Same = float64(same) / float64(pairs)
 	}
 	slices.Sort(m.counts)
-	slices.Sort(m.gaps)
 	if m.Length < trace.Week {
 		for h := range 24 {
 			sum := 0.0
@@ -257,8 +261,8 @@ func (m *Model) session(t *trace.Trace, at trace.Time, user int32, classes []flo
 		if len(t.Submit) == most {
 			return
 		}
-		if i > 0 && len(m.gaps) > 0 {
-			at += m.gaps[rng.IntN(len(m.gaps))]
+		if gaps := m.gaps[classOf(n)]; i > 0 && len(gaps) > 0 {
+			at += gaps[rng.IntN(len(gaps))]
 		}
 		if cl == nil || rng.Float64() >= m.Same {
 			cl = &m.classes[draw(classes, rng)]

@@ -204,7 +204,7 @@ func Parse(b []byte) (*Machine, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	if err := dec.Decode(m); err != nil && err != io.EOF {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", ""))
 	}
 	if err := m.check(); err != nil {
 		return nil, err

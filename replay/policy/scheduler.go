@@ -28,9 +28,11 @@ type pool struct {
 	due      moments // reservations, with some that were moved since
 	early    bool    // somebody ended early: reservations may move to the front
 	broken   bool    // an estimate proved too short: reservations may not hold
+	cut      bool    // not all reservations were moved as far as they could be
 	// Of Slurm's backfilling.
-	next trace.Time
-	idle bool // no pass is due
+	next  trace.Time // before which there is no pass
+	stale bool       // something has happened since the last pass
+	woken bool       // the policy will be asked at next
 }
 
 // order gives jobs their place.
@@ -53,7 +55,7 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 	s.waits = make([]key, c.Trace.Len())
 	s.parked = make(map[string][]int32)
 	for _, r := range c.Rooms {
-		s.pools = append(s.pools, &pool{room: r, queue: newQueue(), reserved: make(map[int32]trace.Time), idle: true})
+		s.pools = append(s.pools, &pool{room: r, queue: newQueue(), reserved: make(map[int32]trace.Time)})
 	}
 	switch s.Order {
 	case SJF:
@@ -89,6 +91,7 @@ func (s *scheduler) Queued(job int32) {
 
 func (s *scheduler) enqueue(job int32) {
 	p := s.pools[s.c.Pool(job)]
+	p.stale = true
 	k := key{tier: -int32(s.c.Tier(job)), value: s.order.value(job), job: job}
 	s.waits[job] = k
 	p.queue.add(k, p.room.Least(s.c.Request(job)), s.c.Estimate(job))
@@ -104,7 +107,7 @@ func (s *scheduler) enqueue(job int32) {
 func (s *scheduler) Gone(job int32, early bool) {
 	s.work = true
 	p := s.pools[s.c.Pool(job)]
-	p.early = p.early || early
+	p.early, p.stale = p.early || early || p.cut, true
 	s.order.gone(job)
 	s.unpark(job)
 }
@@ -112,7 +115,7 @@ func (s *scheduler) Gone(job int32, early bool) {
 func (s *scheduler) Changed() {
 	s.work = true
 	for _, p := range s.pools {
-		p.broken = true
+		p.broken, p.stale = true, true
 	}
 }
 
@@ -159,7 +162,7 @@ func (s *scheduler) sort() {
 			s.waits[job] = k
 			p.queue.add(k, p.room.Least(s.c.Request(job)), s.c.Estimate(job))
 		}
-		p.broken = true
+		p.broken, p.stale = true, true
 	}
 }
 
@@ -355,7 +358,8 @@ func (s *scheduler) release(p *pool, job int32) {
 // compress moves reservations to the front: those of the first jobs, up to the depth, each
 // as far as the others allow; of those behind, only the ones that can start now. Where
 // reservations may not hold any more, those of the first jobs are all made afresh, in
-// order; the others are put right when they are due.
+// order; the others are put right when they are due. What was left out is gone on with
+// when the next job ends.
 func (s *scheduler) compress(p *pool) error {
 	c, now := s.c, s.c.Now()
 	at, n := first, 0
@@ -384,7 +388,8 @@ func (s *scheduler) compress(p *pool) error {
 			s.reserve(p, k.job, was)
 		}
 	})
-	if n < s.Depth || s.Depth == 0 {
+	p.cut = s.Depth > 0 && n == s.Depth && p.queue.n > n
+	if !p.cut {
 		return nil
 	}
 	for tried := 0; tried < s.Depth; tried++ {
@@ -460,10 +465,13 @@ func (s *scheduler) slurm(p *pool) error {
 		return err
 	}
 	c, now := s.c, s.c.Now()
+	if !p.stale {
+		return nil // the same plan would come out
+	}
 	if now < p.next {
-		if p.idle {
+		if !p.woken {
 			c.Wake(p.next)
-			p.idle = false
+			p.woken = true
 		}
 		return nil
 	}
@@ -501,12 +509,7 @@ func (s *scheduler) slurm(p *pool) error {
 	for _, l := range plans {
 		p.room.Give(l.job, c.Request(l.job), l.from, l.from+c.Estimate(l.job))
 	}
-	p.next = now + max(trace.Time(s.Interval), 1)
-	p.idle = true
-	if p.queue.n > 0 {
-		c.Wake(p.next)
-		p.idle = false
-	}
+	p.next, p.stale, p.woken = now+max(trace.Time(s.Interval), 1), false, false
 	return err
 }
 

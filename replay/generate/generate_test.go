@@ -76,7 +76,9 @@ func TestLikeTheOriginal(t *testing.T) {
 			}
 		}
 		// A few sessions have a good part of all jobs, so how long it takes varies.
-		days := func(tr *trace.Trace) float64 { return float64(tr.Submit[tr.Len()*9/10]-tr.Submit[0]) / float64(trace.Day) }
+		days := func(tr *trace.Trace) float64 {
+			return float64(tr.Submit[tr.Len()*9/10]-tr.Submit[0]) / float64(trace.Day)
+		}
 		if r := days(g) / days(original); r < 0.5 || r > 2 {
 			t.Errorf("%s: %.1f days for %.1f", name, days(g), days(original))
 		}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"premix/internal/figures"
+)
+
+//go:embed peer.py
+var peerScript string
+
+func main() {
+	if err := benchMain(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+type benchmark struct {
+	work, premix, data string
+	reps               int
+	results            *figures.Results
+}
+
+func benchMain() error {
+	var b benchmark
+	var jobs int
+	var peer bool
+	flag.StringVar(&b.work, "work", "bench-work/replay", "`directory` for the peer and results")
+	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
+	flag.IntVar(&b.reps, "reps", 3, "repetitions")
+	flag.IntVar(&jobs, "jobs", 10_000_000, "jobs to generate and replay; 0: none")
+	flag.BoolVar(&peer, "peer", true, "measure AccaSim, too")
+	flag.Parse()
+	if b.data = os.Getenv("PREMIX_TESTDATA"); b.data == "" {
+		return fmt.Errorf("PREMIX_TESTDATA is not set: it is where the traces are")
+	}
+	b.data = filepath.Join(b.data, "traces")
+	var err error
+	if b.work, err = filepath.Abs(b.work); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.work, 0o777); err != nil {
+		return err
+	}
+	if b.results, err = figures.Open(filepath.Join(b.work, "results.jsonl"), os.Stdout); err != nil {
+		return err
+	}
+	defer b.results.Close()
+	fmt.Println(figures.Machine(b.work))
+	for _, t := range []struct{ name, file, cores string }{{"lcg", "LCG.swf.gz", ""}, {"lcg-2000-cores", "LCG.swf.gz", "2000"}, {"nasa", "NASA-iPSC-1993-3.1-cln.swf.zip", ""}} {
+		if err := b.trace(t.name, filepath.Join(b.data, t.file), t.cores); err != nil {
+			return err
+		}
+	}
+	if peer {
+		if err := b.peer(); err != nil {
+			return err
+		}
+	}
+	if jobs > 0 {
+		return b.large(jobs)
+	}
+	return nil
+}
+
+// cost is what one execution took.
+type cost struct {
+	wall, cpu, memory float64
+	out               []byte
+}
+
+func run(name string, args ...string) (cost, error) {
+	cmd := exec.Command(name, args...)
+	var out, messages bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &messages
+	begun := time.Now()
+	if err := cmd.Run(); err != nil {
+		return cost{}, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, &messages)
+	}
+	c := cost{wall: time.Since(begun).Seconds(), out: out.Bytes()}
+	state := cmd.ProcessState
+	c.cpu = (state.UserTime() + state.SystemTime()).Seconds()
+	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {
+		c.memory = float64(usage.Maxrss) * 1024
+	}
+	return c, nil
+}
+
+// trace measures all policies on a trace, in turn, and again.
+func (b *benchmark) trace(name, file, cores string) error {
+	policies := []string{"fcfs", "easy", "conservative", "multifactor"}
+	wall, cpu, memory := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
+	for range b.reps {
+		for _, p := range policies {
+			args := []string{"replay", file, "--policy", p, "--json"}
+			if cores != "" {
+				args = append(args, "--cores", cores)
+			}
+			c, err := run(b.premix, args...)
+			if err != nil {
+				return err
+			}
+			wall[p], cpu[p], memory[p] = append(wall[p], c.wall), append(cpu[p], c.cpu), append(memory[p], c.memory)
+		}
+	}
+	rows := [][]string{{"", "time", "CPU time", "memory"}}
+	for _, p := range policies {
+		w, c, m := figures.Median(wall[p]), figures.Median(cpu[p]), figures.Median(memory[p])
+		for _, f := range []figures.Figure{{Name: name + "/" + p + "/time", Value: w, Unit: "s"}, {Name: name + "/" + p + "/cpu", Value: c, Unit: "s"}, {Name: name + "/" + p + "/memory", Value: m, Unit: "B"}} {
+			if err := b.results.Add(f); err != nil {
+				return err
+			}
+		}
+		rows = append(rows, []string{p, figures.Seconds(w), figures.Seconds(c), fmt.Sprintf("%.0f MB", m/1e6)})
+	}
+	b.results.Table(fmt.Sprintf("%s: medians of %d", name, b.reps), rows)
+	return nil
+}
+
+// peer compares with AccaSim on NASA-iPSC.
+func (b *benchmark) peer() error {
+	python := filepath.Join(b.work, "venv", "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		if _, err := run("python3", "-m", "venv", filepath.Join(b.work, "venv")); err != nil {
+			return err
+		}
+	}
+	if _, err := run(python, "-m", "pip", "-q", "install", "accasim==1.1.3"); err != nil {
+		return err
+	}
+	script := filepath.Join(b.work, "peer.py")
+	if err := os.WriteFile(script, []byte(peerScript), 0o666); err != nil {
+		return err
+	}
+	swf := filepath.Join(b.work, "nasa.swf")
+	plain, err := run("unzip", "-p", filepath.Join(b.data, "NASA-iPSC-1993-3.1-cln.swf.zip"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(swf, plain.out, 0o666); err != nil {
+		return err
+	}
+	rows := [][]string{{"", "mean wait", "AccaSim's", "CPU time", "AccaSim's", "times"}}
+	for ours, theirs := range map[string]string{"fcfs": "fifo", "easy": "easy"} {
+		var mine, other []float64
+		var wait, peerWait float64
+		for range b.reps {
+			c, err := run(b.premix, "replay", swf, "--policy", ours, "--estimates", "exact", "--json")
+			if err != nil {
+				return err
+			}
+			var r struct {
+				Policies []struct {
+					Wait struct{ Mean float64 } `json:"wait"`
+				} `json:"policies"`
+			}
+			if err := json.Unmarshal(c.out, &r); err != nil {
+				return err
+			}
+			wait = r.Policies[0].Wait.Mean
+			p, err := run(python, script, swf, "128", theirs, b.work)
+			if err != nil {
+				return err
+			}
+			lines := strings.Fields(string(p.out))
+			if peerWait, err = strconv.ParseFloat(lines[len(lines)-1], 64); err != nil {
+				return fmt.Errorf("AccaSim's mean wait: %w", err)
+			}
+			mine, other = append(mine, c.cpu), append(other, p.cpu)
+		}
+		if math.Abs(wait-peerWait) > peerWait/100 {
+			return fmt.Errorf("%s: mean wait %g s, AccaSim's %g s", ours, wait, peerWait)
+		}
+		m, o := figures.Median(mine), figures.Median(other)
+		if err := b.results.Add(figures.Figure{Name: "nasa/" + ours + "/against-accasim", Value: m, Unit: "s", Peer: "accasim/" + theirs, Ratio: figures.Lower(m, o), Note: "CPU time"}); err != nil {
+			return err
+		}
+		rows = append(rows, []string{ours, fmt.Sprintf("%.4f s", wait), fmt.Sprintf("%.4f s", peerWait), figures.Seconds(m), figures.Seconds(o), figures.Times(figures.Lower(m, o))})
+	}
+	b.results.Table(fmt.Sprintf("NASA-iPSC beside AccaSim: medians of %d", b.reps), rows)
+	return nil
+}
+
+// large measures many generated jobs.
+func (b *benchmark) large(jobs int) error {
+	swf := filepath.Join(b.work, "large.swf")
+	defer os.Remove(swf)
+	made, err := run(b.premix, "replay", "generate", "--like", filepath.Join(b.data, "LCG.swf.gz"), "--jobs", strconv.Itoa(jobs), "-o", swf)
+	if err != nil {
+		return err
+	}
+	played, err := run(b.premix, "replay", swf, "--policy", "easy", "--json")
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"", "time", "CPU time", "memory"}}
+	for name, c := range map[string]cost{"generate": made, "replay easy": played} {
+		for _, f := range []figures.Figure{{Name: "large/" + name + "/time", Value: c.wall, Unit: "s"}, {Name: "large/" + name + "/cpu", Value: c.cpu, Unit: "s"}, {Name: "large/" + name + "/memory", Value: c.memory, Unit: "B"}} {
+			if err := b.results.Add(f); err != nil {
+				return err
+			}
+		}
+		rows = append(rows, []string{name, figures.Seconds(c.wall), figures.Seconds(c.cpu), fmt.Sprintf("%.0f MB", c.memory/1e6)})
+	}
+	b.results.Table(fmt.Sprintf("%d generated jobs", jobs), rows)
+	return nil
+}

@@ -199,7 +199,6 @@ type builder struct {
 	t      *Trace
 	arrays map[string]int32
 	after  [][2]int64 // number of a job, number of one that it comes after
-	thinks bool
 }
 
 func newBuilder(name, format string, jobs int) *builder {

@@ -196,7 +196,9 @@ func searched(t *testing.T, program string, d *database.Database, args []string,
 	} else if err != nil {
 		t.Fatalf("%s %q: %v", program, args, err)
 	}
-	if notes.Len() > 0 {
+	// Which option sets make BLAST+ warn of a query depends on the query; see
+	// TestWholeDatabase.
+	if notes.Len() > 0 && !strings.Contains(notes.String(), "reports repeat") {
 		t.Errorf("%s %q: %s", program, args, notes.String())
 	}
 	return a
@@ -273,9 +275,9 @@ var programs = []struct {
 	{"blastn", database.Nucl, false, []string{"-task blastn", "-task blastn-short", "-task dc-megablast", "-word_size 11", "-word_size 16 -reward 1 -penalty -3", "-gapopen 5 -gapextend 2 -reward 2 -penalty -3", "-perc_identity 90", "-dust no", "-dust yes", "-strand plus", "-strand minus", "-ungapped", "-no_greedy", "-qcov_hsp_perc 60", "-max_hsps 1", "-min_raw_gapped_score 50", "-soft_masking false"}},
 	{"megablast", database.Nucl, false, []string{"-evalue 1e-20"}},
 	{"blastp", database.Prot, true, []string{"-task blastp-short", "-task blastp-fast", "-word_size 2", "-matrix BLOSUM45", "-matrix PAM30 -gapopen 9 -gapextend 1", "-comp_based_stats 0", "-comp_based_stats 1", "-comp_based_stats 3", "-seg yes", "-ungapped -comp_based_stats F", "-use_sw_tback", "-max_hsps 1", "-qcov_hsp_perc 50", "-threshold 15", "-window_size 0", "-xdrop_gap_final 40"}},
-	{"blastx", database.Prot, false, []string{"-task blastx-fast", "-query_gencode 11", "-seg no", "-comp_based_stats 0", "-strand plus", "-max_intron_length 500 -sum_stats true", "-max_hsps 1", "-matrix BLOSUM80"}},
-	{"tblastn", database.Nucl, true, []string{"-task tblastn-fast", "-db_gencode 11", "-seg no", "-comp_based_stats 0", "-max_intron_length 500", "-max_hsps 2", "-ungapped -comp_based_stats F"}},
-	{"tblastx", database.Nucl, false, []string{"-db_gencode 11 -query_gencode 11", "-seg no", "-max_hsps 1", "-strand plus", "-word_size 4"}},
+	{"blastx", database.Prot, false, []string{"-task blastx-fast", "-query_gencode 11", "-seg no", "-comp_based_stats 0", "-strand plus", "-max_intron_length 500 -sum_stats true", "-matrix BLOSUM80"}},
+	{"tblastn", database.Nucl, true, []string{"-task tblastn-fast", "-db_gencode 11", "-seg no", "-comp_based_stats 0", "-max_intron_length 500", "-ungapped -comp_based_stats F"}},
+	{"tblastx", database.Nucl, false, []string{"-db_gencode 11 -query_gencode 11", "-seg no", "-strand plus", "-word_size 4"}},
 }
 
 // common are options of all programs.
@@ -368,6 +370,7 @@ func TestWholeDatabase(t *testing.T) {
 		{nucl, "blastn", "dna", "-nonsense 3", "premix does not know the option -nonsense"},
 		{nucl, "blastn", "many", "-outfmt 11", "blastn writes archives"},
 		{nucl, "blastn", "empty", "-outfmt 6", "the queries are no FASTA sequences"},
+		{nucl, "tblastx", "dna", "-max_hsps 1", "-max_hsps leaves out"},
 		{prot, "blastp", "unknown", "-outfmt 5", "reports repeat what BLAST+ warns of"},
 		{prot, "blastp", "unknown", "-outfmt 15", "reports repeat what BLAST+ warns of"},
 		{prot, "blastp", "protein", "-culling_limit 2", "-culling_limit concerns"},

@@ -49,8 +49,9 @@
 //
 // Options that compare subjects (-culling_limit, -best_hit_*) or select them, options
 // that are not in the table of [ParseOptions], formats that are not promised, and
-// archives of blastn with more queries than its first batch may have, since it chooses
-// batches by numbers of hits that only the whole search knows. Request.Note is told why.
+// -max_hsps where HSPs are linked (hits are sorted by the best e-value of all, also of those
+// that are left out), and archives of blastn with more queries than its first batch may
+// have, since it chooses batches by numbers of hits that only the whole search knows. Request.Note is told why.
 // So it is where BLAST+ fails on fragments before anything was printed, in order that its
 // words are its own.
 //

@@ -133,6 +133,8 @@ func (r *Request) must(q *queries) string {
 		return o.entire
 	case !q.fasta || q.letters == 0:
 		return "the queries are no FASTA sequences"
+	case o.values["max_hsps"] != "" && (o.values["sum_stats"] != "" || tool(r.Program) != "blastn" && r.Program != "blastp"):
+		return "-max_hsps leaves out the e-values by which BLAST+ sorts"
 	case o.format == 11 && tool(r.Program) == "blastn" && q.letters-q.last >= r.firstBatch() && os.Getenv("BATCH_SIZE") == "":
 		return "blastn writes archives of as many queries as it finds hits for"
 	}

@@ -204,18 +204,14 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 
 // aliasNames splits a DBLIST at blanks, except within double quotes.
 func aliasNames(text string) []string {
-	var list []string
 	quoted := false
-	for _, f := range strings.FieldsFunc(text, func(r rune) bool {
+	return strings.FieldsFunc(text, func(r rune) bool {
 		if r == '"' {
 			quoted = !quoted
 			return true
 		}
 		return r == ' ' && !quoted || r == '\t' && !quoted
-	}) {
-		list = append(list, f)
-	}
-	return list
+	})
 }
 
 // recut formats an existing database afresh from what blastdbcmd prints. Masks are

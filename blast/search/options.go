@@ -177,8 +177,6 @@ var fromArchives = []int{0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 15, 17}
 // isText tells of the formats for people.
 func isText(format int) bool { return format <= 4 }
 
-func isTable(format int) bool { return format == 6 || format == 7 || format == 10 }
-
 // outfmt reads -outfmt and the limits, whose meaning depends on it.
 //
 // As in CFormattingArgs::ExtractAlgorithmOptions of the toolkit: the formats up to 4

@@ -189,14 +189,6 @@ func commandLine(w io.Writer, r io.Reader, command string) error {
 	return err
 }
 
-// inside is err where an output must not end.
-func inside(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
 // splitFooters finds, in one report in a format for people, what footer cuts off, for
 // each query.
 func splitFooters(report []byte) [][]byte {

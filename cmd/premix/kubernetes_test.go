@@ -425,7 +425,7 @@ func TestKubernetesNodeLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !begun(2*tasks) && !begun(2*tasks) {
+			if !begun(2 * tasks) {
 				t.Error("the tasks did not begin elsewhere")
 			}
 			s.write(t, "go", "")

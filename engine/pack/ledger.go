@@ -105,7 +105,6 @@ type ledger struct {
 	waves   []*wave
 	workers []*held // by number - 1
 	drain   bool    // what was said last
-	bad     bool    // there is a line that this premix cannot read
 }
 
 // ledgerPath is the ledger of a directory.

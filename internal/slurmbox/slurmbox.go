@@ -122,9 +122,7 @@ func Start(dir string, o Options) (_ *Box, err error) {
 // startSlurm takes ports, writes the configuration and starts all but munged.
 func (b *Box) startSlurm() error {
 	names := []string{"slurmctld", "slurmdbd", "mariadbd"}
-	for _, n := range b.Nodes() {
-		names = append(names, n)
-	}
+	names = append(names, b.Nodes()...)
 	if err := b.takePorts(names); err != nil {
 		return err
 	}

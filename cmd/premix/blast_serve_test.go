@@ -30,6 +30,7 @@ type blastServer struct {
 	listen string
 	genes  []string
 	want   []string // rows that BLAST+ prints for each gene
+	whole  string   // path of the database
 
 	mu  sync.Mutex
 	cmd *exec.Cmd
@@ -52,7 +53,7 @@ func newBlastServer(t *testing.T) *blastServer {
 	t.Cleanup(func() { os.RemoveAll(ram) })
 	s := &blastServer{t: t, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"), "PREMIX_BLAST_RAM="+filepath.Join(ram, "blast"), "PREMIX_STORE="), listen: "127.0.0.1:0"}
 	r := rand.New(rand.NewPCG(3, 5))
-	var fa, queries strings.Builder
+	var fa strings.Builder
 	for i := range 60 {
 		b := make([]byte, 700)
 		for k := range b {
@@ -60,7 +61,6 @@ func newBlastServer(t *testing.T) *blastServer {
 		}
 		s.genes = append(s.genes, string(b[50:550]))
 		fmt.Fprintf(&fa, ">gene%d\n%s\n", i, b)
-		fmt.Fprintf(&queries, ">q%d\n%s\n", i, b[50:550])
 	}
 	path := filepath.Join(dir, "genes.fa")
 	if err := os.WriteFile(path, []byte(fa.String()), 0o600); err != nil {
@@ -73,31 +73,42 @@ func newBlastServer(t *testing.T) *blastServer {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
 		}
 	}
-	cmd := exec.Command("blastn", "-db", filepath.Join(dir, "home/blast/genes/alias/whole"), "-task", "blastn", "-outfmt", "6")
-	cmd.Stdin = strings.NewReader(queries.String())
 	// A database that is warm has its aliases elsewhere, unless it was opened before.
-	if _, err := os.Stat(filepath.Join(dir, "home/blast/genes/alias/whole.nal")); err != nil {
+	s.whole = filepath.Join(dir, "home/blast/genes/alias/whole")
+	if _, err := os.Stat(s.whole + ".nal"); err != nil {
 		found, err := filepath.Glob(filepath.Join(ram, "blast/genes-*/alias/whole.nal"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("%v, %v", found, err)
 		}
-		cmd.Args[2] = strings.TrimSuffix(found[0], ".nal")
+		s.whole = strings.TrimSuffix(found[0], ".nal")
 	}
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.want = make([]string, len(s.genes))
-	for line := range strings.Lines(string(out)) {
-		id, _, _ := strings.Cut(line, "\t")
-		n, err := strconv.Atoi(strings.TrimPrefix(id, "q"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.want[n] += line
+	for i := range s.genes {
+		s.want = append(s.want, s.blastn(i))
 	}
 	t.Cleanup(func() { s.kill(syscall.SIGTERM) })
 	return s
+}
+
+// blastn prints the rows that blastn without premix finds for the last of some genes,
+// in one search of all of them.
+func (s *blastServer) blastn(genes ...int) (rows string) {
+	s.t.Helper()
+	var queries strings.Builder
+	for _, i := range genes {
+		fmt.Fprintf(&queries, ">q%d\n%s\n", i, s.genes[i])
+	}
+	cmd := exec.Command("blastn", "-db", s.whole, "-task", "blastn", "-outfmt", "6")
+	cmd.Stdin = strings.NewReader(queries.String())
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for row := range strings.Lines(string(out)) {
+		if strings.HasPrefix(row, fmt.Sprintf("q%d\t", genes[len(genes)-1])) {
+			rows += row
+		}
+	}
+	return rows
 }
 
 // start starts the service, at the same address as before.
@@ -195,6 +206,51 @@ func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (s
 	}
 }
 
+// asAlone compares rows of a query that was searched with others with those that blastn
+// prints for it alone. It has all of these, in this order. In between may be short hits
+// that begin in the first three letters of the query: blastn finds words there if
+// another query comes before it, and overlooks them in the first query of a search.
+func asAlone(got, alone string) error {
+	rest := slices.Collect(strings.Lines(alone))
+	for row := range strings.Lines(got) {
+		if len(rest) > 0 && row == rest[0] {
+			rest = rest[1:]
+			continue
+		}
+		columns := strings.Split(row, "\t")
+		if len(columns) != 12 {
+			return fmt.Errorf("a row of %d columns", len(columns))
+		}
+		length, _ := strconv.Atoi(columns[3])
+		begin, _ := strconv.Atoi(columns[6])
+		if begin < 1 || begin > 3 || length > 15 {
+			return fmt.Errorf("not found by blastn: %s", row)
+		}
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("missing: %s", rest[0])
+	}
+	return nil
+}
+
+// What asAlone allows for is what blastn does, without premix.
+func TestBlastnFindsMoreBehindAnotherQuery(t *testing.T) {
+	s := newBlastServer(t)
+	more := 0
+	for i := range s.genes {
+		alone, behind := s.want[i], s.blastn((i+1)%len(s.genes), i)
+		if err := asAlone(behind, alone); err != nil {
+			t.Errorf("gene %d: %v: got\n%s\nwant\n%s", i, err, behind, alone)
+		}
+		if behind != alone {
+			more++
+		}
+	}
+	if more == 0 {
+		t.Error("blastn finds the same: what asAlone allows for is not needed any more")
+	}
+}
+
 // Many clients at once, and the service killed and started again in their midst: each
 // search that was accepted is answered, and right.
 func TestBlastServeUnderLoad(t *testing.T) {
@@ -221,8 +277,8 @@ func TestBlastServeUnderLoad(t *testing.T) {
 					t.Errorf("client %d: %v", c, err)
 					return
 				}
-				if got != s.want[i] {
-					t.Errorf("gene %d: got\n%s\nwant\n%s", i, got, s.want[i])
+				if err := asAlone(got, s.want[i]); err != nil {
+					t.Errorf("gene %d: %v: got\n%s\nwant\n%s", i, err, got, s.want[i])
 					return
 				}
 				mu.Lock()

@@ -35,14 +35,7 @@ func TestBox(t *testing.T) {
 	if _, err := b.Run("sbatch", "--wrap", "true", "-o", b.Dir+"/out"); err != nil {
 		t.Error(err)
 	}
-	b.Kill("slurmctld")
-	if b.PID("slurmctld") != 0 {
-		t.Error("it lives")
-	}
-	if err := b.StartDaemon("slurmctld"); err != nil {
-		t.Fatal(err)
-	}
-	// slurmctld tells slurmdbd of it later.
+	// slurmctld tells slurmdbd of it later. What it has not told yet dies with it.
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out, err := b.Run("sacct", "-n", "-X", "-P", "-o", "State")
 		if err == nil && strings.Contains(out, "COMPLETED") {
@@ -51,6 +44,13 @@ func TestBox(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("sacct: %v\n%s", err, out)
 		}
+	}
+	b.Kill("slurmctld")
+	if b.PID("slurmctld") != 0 {
+		t.Error("it lives")
+	}
+	if err := b.StartDaemon("slurmctld"); err != nil {
+		t.Fatal(err)
 	}
 	if err := b.AwaitIdle(); err != nil {
 		t.Error(err)

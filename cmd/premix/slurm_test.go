@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,13 +47,8 @@ func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
 			t.Error(err)
 		}
 		if t.Failed() {
-			for _, name := range []string{"out/.premix/queue/slurm.log", "out/.premix/queue/ledger.jsonl"} {
-				if text, err := os.ReadFile(s.path(name)); err == nil {
-					t.Logf("%s:\n%s", name, text[max(0, len(text)-8<<10):])
-				}
-			}
-			if text, err := os.ReadFile(filepath.Join(dir, "log/slurmctld.log")); err == nil {
-				t.Logf("slurmctld.log:\n%s", text[max(0, len(text)-4<<10):])
+			for _, name := range append([]string{"slurmctld"}, s.box.Nodes()...) {
+				s.show(t, filepath.Join(dir, "log", name+".log"))
 			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -60,6 +56,29 @@ func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
 		}
 	})
 	return s
+}
+
+// show has a failed test show the end of a file, if there is one.
+func (s *slurmScene) show(t *testing.T, path string) {
+	t.Helper()
+	if text, err := os.ReadFile(path); err == nil {
+		t.Logf("%s:\n%s", filepath.Base(path), text[max(0, len(text)-8<<10):])
+	}
+}
+
+// explain has a failed test show what the dispatcher of a directory and Slurm know.
+func (s *slurmScene) explain(t *testing.T, dir string) {
+	t.Helper()
+	for _, name := range []string{"ledger.jsonl", "slurm.log"} {
+		s.show(t, s.path(filepath.Join(dir, ".premix/queue", name)))
+	}
+	for _, args := range [][]string{
+		{"squeue", "--states=all", "--array", "--Format=JobID:10,ArrayJobID:12,ArrayTaskID:12,Name:20,StateCompact:6,Reason:30,RestartCnt:12,EligibleTime:22,NodeList"},
+		{"sinfo", "--Node", "--format=%N %T %H %E"},
+	} {
+		out, err := s.box.Run(args[0], args[1:]...)
+		t.Logf("%s: %v\n%s", args[0], err, out)
+	}
 }
 
 // premix is a command of premix that finds the Slurm.
@@ -75,15 +94,24 @@ func (s *slurmScene) premix(stdin string, args ...string) *exec.Cmd {
 // ends runs a command to its end, with a status.
 func (s *slurmScene) ends(t *testing.T, status int, stdin string, args ...string) string {
 	t.Helper()
+	return s.endsWithin(t, 2*patience, status, stdin, args...)
+}
+
+// endsWithin is ends for a command that may take longer.
+func (s *slurmScene) endsWithin(t *testing.T, most time.Duration, status int, stdin string, args ...string) string {
+	t.Helper()
 	cmd := s.premix(stdin, args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stop := time.AfterFunc(2*patience, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
+	stop := time.AfterFunc(most, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
 	defer stop.Stop()
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != status {
+		if i := slices.Index(args, "--out"); i >= 0 && i+1 < len(args) {
+			s.explain(t, args[i+1])
+		}
 		t.Fatalf("premix %v: %v, want status %d\n%s", args, err, status, &out)
 	}
 	return out.String()
@@ -191,14 +219,15 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 }
 
 // A job that reaches its time limit gives its tasks back; what it ended over is given
-// up in the end, and all others succeed. Slurm counts time limits in minutes.
+// up in the end, and all others succeed. Slurm counts time limits in minutes, and looks
+// for those that are over each half minute; it takes three jobs.
 func TestSlurmTimeLimit(t *testing.T) {
 	if !soak {
 		t.Skip("it takes minutes: PREMIX_SOAK=1 has it run")
 	}
 	s := newSlurmScene(t, slurmbox.Options{Nodes: 2})
 	text := strings.Repeat("true\n", 20) + "sleep 1000\n" + strings.Repeat("echo a\n", 20)
-	s.ends(t, exitFailed, text, append(onSlurm("jobs=2", "time=1"), "-")...)
+	s.endsWithin(t, 5*patience, exitFailed, text, append(onSlurm("jobs=2", "time=1"), "-")...)
 	if why := s.ends(t, exitOK, "", "task", "why", "out", "21"); !strings.Contains(why, "its job of slurm ended 2 times before it: it reached its time limit") {
 		t.Errorf("why: %s", why)
 	}
@@ -297,12 +326,14 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 	select {
 	case <-ended:
 	case <-time.After(2 * patience):
+		s.explain(t, dir)
 		_ = cmd.Process.Signal(syscall.SIGQUIT)
 		<-ended
 		t.Fatalf("%s came to no end\n%s", dir, &out)
 	}
 	if victim == "premix" || cmd.ProcessState.ExitCode() != 0 {
 		if victim != "premix" {
+			s.explain(t, dir)
 			t.Fatalf("%v\n%s", cmd.ProcessState, &out)
 		}
 		s.ends(t, exitOK, text.String(), args...)

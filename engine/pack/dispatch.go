@@ -68,7 +68,7 @@ type dispatcher struct {
 	begun time.Time
 
 	holder      map[int]int  // worker of a task that was given away
-	fruits      map[int]bool // workers whose share has a record
+	fruits      map[int]bool // workers in whose share a task has ended
 	times       *times
 	strikes     map[int]strike
 	status      map[string]Status
@@ -292,8 +292,10 @@ func (s *dispatcher) refresh() error {
 			return
 		}
 		if h := s.holder[r.Task]; h > 0 {
-			s.fruits[h] = true
 			s.lost = 0
+			if r.Cause != record.CauseInterrupted {
+				s.fruits[h] = true
+			}
 		}
 		if r.Cause == record.CauseDisk {
 			s.fail(&local.FullError{Dir: s.d.Path()})

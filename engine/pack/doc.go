@@ -19,7 +19,8 @@
 //   - to close a worker: to declare that it is over, for good.
 //   - to come back: what a worker that was closed has not done is free to be given
 //     again.
-//   - fruitless: a worker that was closed before any task of its share was recorded.
+//   - fruitless: a worker that was closed before any task of its share had ended. One
+//     that was interrupted has not: it may be why the job came to its time limit.
 //   - strike: a fruitless worker of a share. It is halved; a task alone in a share with
 //     [maxStrikes] is given up, as it takes its job down.
 //

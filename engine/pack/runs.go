@@ -25,6 +25,7 @@ type Runs struct {
 	follower *engine.Follower
 	begun    time.Time
 	waits    []bool // by task number - 1
+	tries    []int  // by task number - 1
 	failures []int  // of this invocation, by task number - 1
 	sum      local.Summary
 	failed   map[int]*record.Task
@@ -46,7 +47,7 @@ func OpenRun(o local.Options) (*Runs, error) {
 		return nil, err
 	}
 	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, retries: rec.Retries, follower: run.Follow(), begun: time.Now(),
-		waits: make([]bool, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
+		waits: make([]bool, len(run.Plan.Tasks)), tries: make([]int, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
 		failed: make(map[int]*record.Task), kinds: make(map[string]*kind)}
 	if o.Retries >= 0 {
 		d.retries = o.Retries
@@ -86,8 +87,11 @@ func (d *Runs) Tasks() int { return len(d.waits) }
 // Refresh takes in records.
 func (d *Runs) Refresh(f func(*record.Task)) error {
 	return d.follower.Next(func(r *record.Task) {
-		if r.Task >= 1 && r.Task <= len(d.waits) && r.Ended.After(d.begun) {
-			d.take(r)
+		if r.Task >= 1 && r.Task <= len(d.waits) {
+			d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
+			if r.Ended.After(d.begun) {
+				d.take(r)
+			}
 		}
 		f(r)
 	})
@@ -162,7 +166,7 @@ func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
 func (d *Runs) GiveUp(task int, reason, hint string) error {
 	now := time.Now().UTC()
 	t := &d.run.Plan.Tasks[task-1]
-	return d.run.Commit(&record.Task{Task: task, Sample: t.Sample, Try: d.run.Tries(task) + d.failures[task-1] + 1, Exit: -1,
+	return d.run.Commit(&record.Task{Task: task, Sample: t.Sample, Try: d.tries[task-1] + 1, Exit: -1,
 		Queued: now, Started: now, Ended: now, Cause: record.CauseLost, Error: reason, Hint: hint, Outputs: t.Paths()})
 }
 

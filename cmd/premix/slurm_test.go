@@ -323,13 +323,22 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 			}
 		}
 	}
-	select {
-	case <-ended:
-	case <-time.After(2 * patience):
-		s.explain(t, dir)
-		_ = cmd.Process.Signal(syscall.SIGQUIT)
-		<-ended
-		t.Fatalf("%s came to no end\n%s", dir, &out)
+	late := time.After(2 * patience)
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+wait:
+	for {
+		select {
+		case <-ended:
+			break wait
+		case <-look.C:
+			s.resume(t)
+		case <-late:
+			s.explain(t, dir)
+			_ = cmd.Process.Signal(syscall.SIGQUIT)
+			<-ended
+			t.Fatalf("%s came to no end\n%s", dir, &out)
+		}
 	}
 	if victim == "premix" || cmd.ProcessState.ExitCode() != 0 {
 		if victim != "premix" {
@@ -339,6 +348,42 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 		s.ends(t, exitOK, text.String(), args...)
 	}
 	s.onceIn(t, dir, tasks)
+	if victim == "slurmctld" {
+		s.tidy(t)
+	}
+}
+
+// resume does what an administrator does: it puts nodes back into service that Slurm has
+// drained. One that came back from an older state sends a node a job that still runs
+// there, and drains the node for that.
+func (s *slurmScene) resume(t *testing.T) {
+	t.Helper()
+	list, err := s.box.Run("sinfo", "--noheader", "--Node", "--states=drain", "--format=%N")
+	if err != nil {
+		return // it is down: the next time
+	}
+	for _, node := range strings.Fields(list) {
+		if _, err := s.box.Run("scontrol", "update", "NodeName="+node, "State=resume"); err != nil {
+			t.Log(err) // it may be in service again
+		}
+	}
+}
+
+// tidy waits for an idle Slurm. Before, it ends the jobs whose end a slurmctld that was
+// killed has missed.
+func (s *slurmScene) tidy(t *testing.T) {
+	t.Helper()
+	list, err := s.box.Run("squeue", "--noheader", "--format=%A")
+	if err == nil && list != "" {
+		_, err = s.box.Run("scancel", append([]string{"--quiet"}, strings.Fields(list)...)...)
+	}
+	if err != nil {
+		t.Log(err) // they may have ended
+	}
+	s.resume(t)
+	if err := s.box.AwaitIdle(); err != nil {
+		t.Error(err)
+	}
 }
 
 // onceIn checks that each task has one success in the records, and nothing after it.

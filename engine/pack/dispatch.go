@@ -72,9 +72,10 @@ type dispatcher struct {
 	times       *times
 	strikes     map[int]strike
 	status      map[string]Status
-	cancelled   map[int]bool // workers whose jobs were cancelled here
-	stopping    bool         // nothing more is given away
-	interrupted bool         // running tasks are ended, too
+	cancelled   map[int]bool   // workers whose jobs were cancelled here
+	stuck       map[int]string // why workers' jobs would never have started
+	stopping    bool           // nothing more is given away
+	interrupted bool           // running tasks are ended, too
 	broken      error
 	refusals    int
 	refused     time.Time // nothing is submitted before
@@ -106,7 +107,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 	s := &dispatcher{o: o, d: d, eng: eng, msg: o.Messages, begun: time.Now(),
 		l:      &ledger{path: ledgerPath(d.Path()), version: o.Version},
 		holder: make(map[int]int), fruits: make(map[int]bool), times: newTimes(),
-		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool)}
+		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool), stuck: make(map[int]string)}
 	defer func() { err = errors.Join(err, s.l.close()) }()
 	if err := s.l.read(); err != nil {
 		return err
@@ -347,7 +348,28 @@ func (s *dispatcher) ask(ctx context.Context) error {
 		}
 		s.status[id] = st
 	}
-	return nil
+	return s.cancelStuck(ctx)
+}
+
+// cancelStuck cancels jobs that the engine will never start. Their workers are closed
+// when it says that they have ended.
+func (s *dispatcher) cancelStuck(ctx context.Context) error {
+	var jobs []string
+	for _, h := range s.l.open() {
+		st := s.status[h.job]
+		if !st.Stuck {
+			continue
+		}
+		jobs = append(jobs, h.job)
+		if s.stuck[h.Worker] == "" {
+			s.stuck[h.Worker] = reasonOf(st)
+			s.msg.Note("job %s of %s is cancelled, as it would never start: %s", h.job, s.eng.Name(), reasonOf(st))
+		}
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	return s.eng.Cancel(ctx, jobs)
 }
 
 func allClosed(w *wave) bool {
@@ -415,6 +437,8 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 			reason = "all its tasks are over"
 		case s.cancelled[h.Worker]:
 			reason = "it was cancelled"
+		case s.stuck[h.Worker] != "":
+			reason = s.stuck[h.Worker]
 		}
 		closed, err := s.close(h, reason, over || s.blameless(h, st, began))
 		if err != nil {
@@ -424,8 +448,10 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 			continue
 		}
 		switch {
-		case over && !began && !ended && !s.cancelled[h.Worker]:
-			idle = append(idle, h.job) // its tasks were cancelled before it came to them
+		case over && (!began || known && st.Phase == Pending) && !ended && !s.cancelled[h.Worker]:
+			// Its tasks were cancelled before it came to them, or it was put back into
+			// the queue when they were over.
+			idle = append(idle, h.job)
 		case over || s.cancelled[h.Worker]:
 			s.lost = 0
 		case !began && !s.fruits[h.Worker]:

@@ -43,6 +43,9 @@ type Status struct {
 	Node   string // where it runs or ran
 	// Blameless: it ended for no fault of what ran in it, such as a lost node.
 	Blameless bool
+	// Stuck: it waits, and the engine itself will never start it. The dispatcher
+	// cancels it.
+	Stuck bool
 }
 
 // Engine is a batch system. Its methods are called by one goroutine at a time. Their

@@ -94,6 +94,7 @@ func (e *ender) work(wave, index int, ends bool) (ended bool) {
 		return false
 	}
 	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
 	done := make(chan struct{})
 	before := e.started()
 	go func() {

@@ -7,6 +7,11 @@
 //   - listing: what squeue said about all jobs of this user that premix has submitted.
 //   - allocation: what Slurm has given to the job that this process runs in.
 //
+// A job is known by its number and its name: a controller that was killed and comes back
+// from an older state gives numbers again. It may also start a second copy of a job that
+// still runs. The node then refuses it and is drained, and Slurm holds the job: such a
+// job is stuck, see [pack.Status], and its share is given to another.
+//
 // A wave is one sbatch, whatever the number of its jobs. The script is one line: the
 // same premix, at the same path on the nodes, works off its share. All jobs append what
 // they print to one file.

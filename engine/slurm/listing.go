@@ -72,25 +72,48 @@ func parseIndex(text string) [][2]int {
 	return list
 }
 
-// status is the status of an element of an array.
-func (l *listing) status(id string) (pack.Status, bool) {
-	array, text, _ := strings.Cut(id, "_")
-	index, err := strconv.Atoi(text)
+// jobID is the id of an element of an array, as package pack keeps it in a ledger:
+// "7_3 (premix-TOKEN)". The name is in it because a controller that was restored from an
+// older state gives the same numbers again, to jobs of premix and to others.
+type jobID struct {
+	element string // 7_3
+	array   string
+	index   int    // -1 if there is none
+	name    string // "" stands for any: older ledgers have none
+}
+
+func (id jobID) String() string { return id.element + " (" + id.name + ")" }
+
+// makeID is the id of an element.
+func makeID(array string, index int, name string) jobID {
+	return jobID{fmt.Sprintf("%s_%d", array, index), array, index, name}
+}
+
+// parseID reads an id.
+func parseID(text string) jobID {
+	element, name, _ := strings.Cut(text, " (")
+	array, index, _ := strings.Cut(element, "_")
+	n, err := strconv.Atoi(index)
 	if err != nil {
-		return pack.Status{}, false
+		n = -1
 	}
+	return jobID{element, array, n, strings.TrimSuffix(name, ")")}
+}
+
+// status is the status of an element of an array.
+func (l *listing) status(id jobID) (pack.Status, bool) {
 	found := false
 	var st pack.Status
 	for i := range l.Jobs {
 		j := &l.Jobs[i]
-		if j.Array != array {
+		if j.Array != id.array || id.name != "" && j.Name != id.name {
 			continue
 		}
 		if j.ranges == nil {
 			j.ranges = parseIndex(j.Index)
 		}
 		for _, r := range j.ranges {
-			if index < r[0] || index > r[1] {
+			if id.index < r[0] || id.index > r[1] {
 				continue
 			}
 			// A job that was started again may be there twice: what lives counts.

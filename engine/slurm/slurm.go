@@ -170,7 +170,7 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	if _, err := strconv.Atoi(id); err != nil {
 		return nil, fmt.Errorf("sbatch says %q, which is no number of a job", out)
 	}
-	return e.elements(id, len(w.Shares)), nil
+	return e.elements(id, w), nil
 }
 
 // logPattern is a path in which Slurm replaces nothing.
@@ -189,11 +189,11 @@ func (e *Engine) script(w *pack.Wave) string {
 	return "#!/bin/sh\n" + strings.Join(words, " ") + "\n"
 }
 
-// elements are the ids of the jobs of an array.
-func (e *Engine) elements(id string, n int) []string {
-	list := make([]string, n)
+// elements are the ids of the jobs of a wave.
+func (e *Engine) elements(array string, w *pack.Wave) []string {
+	list := make([]string, len(w.Shares))
 	for i := range list {
-		list[i] = fmt.Sprintf("%s_%d", id, i)
+		list[i] = makeID(array, i, jobName(w)).String()
 		e.hear(list[i])
 	}
 	return list
@@ -213,7 +213,7 @@ func (e *Engine) Find(ctx context.Context, w *pack.Wave) ([]string, error) {
 	}
 	for _, j := range l.Jobs {
 		if j.Name == jobName(w) {
-			return e.elements(j.Array, len(w.Shares)), nil
+			return e.elements(j.Array, w), nil
 		}
 	}
 	return nil, nil
@@ -228,7 +228,7 @@ func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pack.Sta
 	status := make(map[string]pack.Status)
 	for _, id := range jobs {
 		e.hear(id)
-		if st, ok := l.status(id); ok {
+		if st, ok := l.status(parseID(id)); ok {
 			status[id] = st
 		} else if l.Begun.After(e.known[id]) {
 			status[id] = e.gone(ctx, id)
@@ -239,14 +239,23 @@ func (e *Engine) Status(ctx context.Context, jobs []string) (map[string]pack.Sta
 
 // Cancel cancels jobs.
 func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
-	_, err := program(ctx, "", "scancel", append([]string{"--quiet"}, jobs...)...)
-	if err == nil {
-		return nil
+	named := make(map[string][]string)
+	for _, text := range jobs {
+		id := parseID(text)
+		named[id.name] = append(named[id.name], id.element)
 	}
-	// A job that has ended is an error for scancel. A controller that does not answer
-	// gives no listing.
-	if _, lerr := e.cache.get(ctx, time.Now()); lerr != nil {
-		return err
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		args := []string{"--quiet"}
+		if name != "" {
+			args = append(args, "--name="+name) // only those that have it as well
+		}
+		if _, err := program(ctx, "", "scancel", append(args, named[name]...)...); err == nil {
+			continue
+		} else if _, lerr := e.cache.get(ctx, time.Now()); lerr != nil {
+			// A job that has ended is an error for scancel, too. But this controller
+			// does not answer.
+			return err
+		}
 	}
 	return nil
 }
@@ -256,7 +265,7 @@ func (e *Engine) gone(ctx context.Context, id string) pack.Status {
 	st, ok := e.history[id]
 	if !ok {
 		st = pack.Status{Phase: pack.Gone, Reason: "Slurm knows it no more"}
-		if word, node := e.account(ctx, id); word != "" {
+		if word, node := e.account(ctx, parseID(id)); word != "" {
 			st = pack.Status{Phase: pack.Gone, Word: word, Reason: ended(word), Node: node, Blameless: blameless(word)}
 		}
 		e.history[id] = st
@@ -265,7 +274,7 @@ func (e *Engine) gone(ctx context.Context, id string) pack.Status {
 }
 
 // account asks slurmdbd, where there is one, how a job ended.
-func (e *Engine) account(ctx context.Context, id string) (word, node string) {
+func (e *Engine) account(ctx context.Context, id jobID) (word, node string) {
 	if e.storage == nil {
 		out, err := program(ctx, "", "scontrol", "show", "config")
 		if err != nil {
@@ -283,7 +292,11 @@ func (e *Engine) account(ctx context.Context, id string) (word, node string) {
 	if !*e.storage {
 		return "", ""
 	}
-	out, err := program(ctx, "", "sacct", "--noheader", "--allocations", "--parsable2", "--jobs="+id, "--format=State,NodeList")
+	args := []string{"--noheader", "--allocations", "--parsable2", "--jobs=" + id.element, "--format=State,NodeList"}
+	if id.name != "" {
+		args = append(args, "--name="+id.name)
+	}
+	out, err := program(ctx, "", "sacct", args...)
 	if err != nil {
 		return "", "" // less to tell, that is all
 	}

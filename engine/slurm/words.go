@@ -27,6 +27,10 @@ var over = map[string]string{
 	"TIMEOUT":       "it reached its time limit",
 }
 
+// stuck are reasons for which Slurm holds a job that it could not start, until somebody
+// releases it. The words are written with blanks or with underscores, by version.
+var stuck = []string{"JobHoldMaxRequeue", "launch failed requeued held", "launch_failed_requeued_held"}
+
 // blameless tells whether a job can have ended so without any fault of its own.
 func blameless(state string) bool {
 	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
@@ -47,39 +51,42 @@ func live(state string) bool {
 
 // reasons are why a job waits, in plain words.
 var reasons = map[string]string{
-	"None":                     "it was not looked at yet",
-	"Resources":                "it is next, when nodes are free",
-	"Priority":                 "jobs with a higher priority come before it",
-	"Dependency":               "it waits for another job",
-	"DependencyNeverSatisfied": "it waits for a job that can never end as it should",
-	"BeginTime":                "it is not to start before a time that was set, as after a requeue",
-	"JobHeldUser":              "its user holds it (scontrol release)",
-	"JobHeldAdmin":             "an administrator holds it",
-	"JobArrayTaskLimit":        "as many jobs of its array run as may",
-	"Licenses":                 "it waits for a licence",
-	"Reservation":              "it waits for its reservation",
-	"ReservationDeleted":       "its reservation is gone",
-	"PartitionDown":            "its partition is down",
-	"PartitionInactive":        "its partition is inactive",
-	"PartitionNodeLimit":       "it asks for more than its partition has",
-	"PartitionTimeLimit":       "its time limit is longer than its partition allows",
-	"PartitionConfig":          "its partition does not take it",
-	"BadConstraints":           "no node has what it asks for",
-	"NodeDown":                 "a node that it needs is down",
-	"ReqNodeNotAvail":          "nodes that it needs are down or reserved",
-	"FrontEndDown":             "no front end is up",
-	"Prolog":                   "the node is being prepared for it",
-	"Cleaning":                 "what is left of its last start is being removed",
-	"SystemFailure":            "Slurm had a failure of its own",
-	"InvalidAccount":           "its account is not valid",
-	"InvalidQOS":               "its quality of service is not valid",
-	"AccountNotAllowed":        "its account may not use this partition",
-	"QOSNotAllowed":            "its quality of service may not use this partition",
-	"JobLaunchFailure":         "it could not be launched",
-	"NonZeroExitCode":          "it ended with another status than 0",
-	"TimeLimit":                "it reached its time limit",
-	"NodeFailure":              "a node failed",
-	"OutOfMemory":              "it ran out of memory",
+	"None":                        "it was not looked at yet",
+	"Resources":                   "it is next, when nodes are free",
+	"Priority":                    "jobs with a higher priority come before it",
+	"Dependency":                  "it waits for another job",
+	"DependencyNeverSatisfied":    "it waits for a job that can never end as it should",
+	"BeginTime":                   "it is not to start before a time that was set, as after a requeue",
+	"JobHoldMaxRequeue":           "it was requeued as often as Slurm does that",
+	"launch failed requeued held": "it could not be launched",
+	"launch_failed_requeued_held": "it could not be launched",
+	"JobHeldUser":                 "its user holds it (scontrol release)",
+	"JobHeldAdmin":                "an administrator holds it",
+	"JobArrayTaskLimit":           "as many jobs of its array run as may",
+	"Licenses":                    "it waits for a licence",
+	"Reservation":                 "it waits for its reservation",
+	"ReservationDeleted":          "its reservation is gone",
+	"PartitionDown":               "its partition is down",
+	"PartitionInactive":           "its partition is inactive",
+	"PartitionNodeLimit":          "it asks for more than its partition has",
+	"PartitionTimeLimit":          "its time limit is longer than its partition allows",
+	"PartitionConfig":             "its partition does not take it",
+	"BadConstraints":              "no node has what it asks for",
+	"NodeDown":                    "a node that it needs is down",
+	"ReqNodeNotAvail":             "nodes that it needs are down or reserved",
+	"FrontEndDown":                "no front end is up",
+	"Prolog":                      "the node is being prepared for it",
+	"Cleaning":                    "what is left of its last start is being removed",
+	"SystemFailure":               "Slurm had a failure of its own",
+	"InvalidAccount":              "its account is not valid",
+	"InvalidQOS":                  "its quality of service is not valid",
+	"AccountNotAllowed":           "its account may not use this partition",
+	"QOSNotAllowed":               "its quality of service may not use this partition",
+	"JobLaunchFailure":            "it could not be launched",
+	"NonZeroExitCode":             "it ended with another status than 0",
+	"TimeLimit":                   "it reached its time limit",
+	"NodeFailure":                 "a node failed",
+	"OutOfMemory":                 "it ran out of memory",
 }
 
 // plain says in plain words why a job waits.
@@ -111,7 +118,7 @@ func plain(reason string) string {
 func (j *job) status() pack.Status {
 	st := pack.Status{Phase: pack.Running, Word: j.State, Node: j.Node}
 	if slices.Contains(waiting, j.State) {
-		st.Phase, st.Reason = pack.Pending, plain(j.Reason)
+		st.Phase, st.Reason, st.Stuck = pack.Pending, plain(j.Reason), slices.Contains(stuck, j.Reason)
 	} else if !live(j.State) {
 		st.Phase, st.Reason, st.Blameless = pack.Ended, ended(j.State), blameless(j.State)
 	}

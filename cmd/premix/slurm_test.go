@@ -373,7 +373,7 @@ func (s *slurmScene) resume(t *testing.T) {
 // killed has missed.
 func (s *slurmScene) tidy(t *testing.T) {
 	t.Helper()
-	list, err := s.box.Run("squeue", "--noheader", "--format=%A")
+	list, err := s.box.Run("squeue", "--noheader", "--array", "--format=%F_%K")
 	if err == nil && list != "" {
 		_, err = s.box.Run("scancel", append([]string{"--quiet"}, strings.Fields(list)...)...)
 	}
@@ -382,6 +382,7 @@ func (s *slurmScene) tidy(t *testing.T) {
 	}
 	s.resume(t)
 	if err := s.box.AwaitIdle(); err != nil {
+		s.explain(t, ".")
 		t.Error(err)
 	}
 }

@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"premix/engine/local"
 	"premix/engine/queue"
@@ -111,7 +110,7 @@ func (e *ender) work(wave, index int, ends bool) (ended bool) {
 		}
 		if n := e.started(); ends && !ended && n > before && (e.times < 0 || n <= e.times) {
 			ended = true
-			end(&local.Interrupted{Signal: unix.SIGTERM})
+			end(&local.Interrupted{Signal: syscall.SIGTERM})
 		}
 	}
 }
@@ -172,7 +171,7 @@ func TestInterruptedTasks(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := &ender{t: t, dir: dir, task: quick + 1, times: c.times, how: c.how, status: make(map[string]Status)}
-			ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, &local.Interrupted{Signal: unix.SIGALRM})
+			ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, &local.Interrupted{Signal: syscall.SIGALRM})
 			defer cancel()
 			err = Dispatch(ctx, d, e, Options{Version: "v1", Jobs: 2})
 			e.running.Wait()

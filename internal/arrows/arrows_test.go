@@ -183,7 +183,8 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/pack": {
-		imports: []string{"engine", "engine/local", "engine/queue", "hotstart", "recipe", "record"},
+		// Its tests execute a spawner, which is their own binary.
+		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
 		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "record"},

@@ -72,10 +72,10 @@ type dispatcher struct {
 	times       *times
 	strikes     map[int]strike
 	status      map[string]Status
-	cancelled   map[int]bool   // workers whose jobs were cancelled here
-	stuck       map[int]string // why workers' jobs would never have started
-	stopping    bool           // nothing more is given away
-	interrupted bool           // running tasks are ended, too
+	cancelled   map[int]bool // workers whose jobs were cancelled here
+	stuck       map[int]doom // of workers whose jobs would never have started
+	stopping    bool         // nothing more is given away
+	interrupted bool         // running tasks are ended, too
 	broken      error
 	refusals    int
 	refused     time.Time // nothing is submitted before
@@ -107,7 +107,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 	s := &dispatcher{o: o, d: d, eng: eng, msg: o.Messages, begun: time.Now(),
 		l:      &ledger{path: ledgerPath(d.Path()), version: o.Version},
 		holder: make(map[int]int), fruits: make(map[int]bool), times: newTimes(),
-		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool), stuck: make(map[int]string)}
+		strikes: make(map[int]strike), status: make(map[string]Status), cancelled: make(map[int]bool), stuck: make(map[int]doom)}
 	defer func() { err = errors.Join(err, s.l.close()) }()
 	if err := s.l.read(); err != nil {
 		return err
@@ -351,25 +351,38 @@ func (s *dispatcher) ask(ctx context.Context) error {
 	return s.cancelStuck(ctx)
 }
 
+// doom is why a job was cancelled that would never have started, and when that was asked
+// for last.
+type doom struct {
+	reason string
+	asked  time.Time
+}
+
 // cancelStuck cancels jobs that the engine will never start. Their workers are closed
-// when it says that they have ended.
+// when it says that they have ended; until then it may also have forgotten that it was
+// asked to.
 func (s *dispatcher) cancelStuck(ctx context.Context) error {
 	var jobs []string
+	var which []*held
 	for _, h := range s.l.open() {
-		st := s.status[h.job]
-		if !st.Stuck {
-			continue
-		}
-		jobs = append(jobs, h.job)
-		if s.stuck[h.Worker] == "" {
-			s.stuck[h.Worker] = reasonOf(st)
-			s.msg.Note("job %s of %s is cancelled, as it would never start: %s", h.job, s.eng.Name(), reasonOf(st))
+		if s.status[h.job].Stuck && time.Since(s.stuck[h.Worker].asked) > longBackOff {
+			jobs, which = append(jobs, h.job), append(which, h)
 		}
 	}
 	if len(jobs) == 0 {
 		return nil
 	}
-	return s.eng.Cancel(ctx, jobs)
+	if err := s.eng.Cancel(ctx, jobs); err != nil {
+		return err
+	}
+	for _, h := range which {
+		reason := reasonOf(s.status[h.job])
+		if s.stuck[h.Worker].reason == "" {
+			s.msg.Note("job %s of %s is cancelled, as it would never start: %s", h.job, s.eng.Name(), reason)
+		}
+		s.stuck[h.Worker] = doom{reason, time.Now()}
+	}
+	return nil
 }
 
 func allClosed(w *wave) bool {
@@ -437,8 +450,8 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 			reason = "all its tasks are over"
 		case s.cancelled[h.Worker]:
 			reason = "it was cancelled"
-		case s.stuck[h.Worker] != "":
-			reason = s.stuck[h.Worker]
+		case s.stuck[h.Worker].reason != "":
+			reason = s.stuck[h.Worker].reason
 		}
 		closed, err := s.close(h, reason, over || s.blameless(h, st, began))
 		if err != nil {

@@ -28,6 +28,7 @@ type room struct {
 // The layers, from the command line down. Tests of a room are held to the same
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
+	"watch": {},
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},

@@ -152,13 +152,13 @@ func TestDirectives(t *testing.T) {
 	if err := s.directives(environ, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.interpret(environ, "/work", 4, 1<<30, time.Now()); err != nil {
+	if err := s.interpret(environ, "/data", 4, 1<<30, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/work/job.sh" {
+	if s.Name != "mine" || s.Partition != "environment" || s.Cores != 2 || s.Comment != "kept" || s.Command != "/data/job.sh" {
 		t.Errorf("%+v", s.note)
 	}
-	if got := s.expand("%x-%j-%4A_%a-%%-%u-%q", 7, 5, new(2), "me"); got != "/work/mine-7-0005_2-%-me-%q" {
+	if got := s.expand("%x-%j-%4A_%a-%%-%u-%q", 7, 5, new(2), "me"); got != "/data/mine-7-0005_2-%-me-%q" {
 		t.Error(got)
 	}
 	if err := s.directives(nil, []byte("#!/bin/sh\n#SBATCH --frob\n")); err == nil {

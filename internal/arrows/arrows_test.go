@@ -250,7 +250,7 @@ var rooms = map[string]room{
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"replay/pack": {
-		imports: []string{"replay/simulate", "replay/trace"},
+		imports: []string{"replay/policy", "replay/simulate", "replay/machine", "replay/trace"},
 	},
 	"replay/simulate": {
 		imports: []string{"replay/machine", "replay/room", "replay/trace"},
@@ -301,6 +301,7 @@ var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive
 	"github.com/google/go-containerregistry", // registry
 	"github.com/hanwen/go-fuse",              // posixtest
+	"github.com/parquet-go/parquet-go",       // what others read of a table
 	"github.com/rogpeppe/go-internal",
 	"github.com/santhosh-tekuri/jsonschema",
 	"gopkg.in/yaml.v3",

@@ -120,7 +120,7 @@ type Account struct {
 	Users  map[string]int `yaml:"users" json:"users,omitempty"`   // shares; those not named have 1
 }
 
-// Span is a length of time in YAML: as in 90s, 2h or 1d12h, or 1-12:00:00 as Slurm has it.
+// Span is a length of time in YAML: as in 90s, 2h or 1d12h.
 type Span trace.Time
 
 func (s *Span) UnmarshalYAML(n *yaml.Node) error {

@@ -462,7 +462,7 @@ func (r *Results) WriteText(w io.Writer) error {
 	}
 	for _, p := range r.Policies {
 		for _, c := range p.RefusedWhy {
-			fmt.Fprintf(w, "\n%s: %d jobs were refused: %s", p.Name, c.Count, c.Why)
+			fmt.Fprintf(w, "\n%s: jobs refused: %d: %s", p.Name, c.Count, c.Why)
 		}
 		if p.Preemptions+p.Failures+p.Killed > 0 {
 			fmt.Fprintf(w, "\n%s: %d preemptions, %d ended by failures, %d killed at their limit, %.1f core hours lost", p.Name, p.Preemptions, p.Failures, p.Killed, p.Lost)

@@ -44,7 +44,7 @@ premix run or premix task; files may be compressed. The machine is that which th
 tells of, or one in a YAML file.
 
   premix replay LCG.swf.gz --policy easy
-  premix replay jobs.txt --policy fcfs,easy,multifactor --machine cluster.yaml --html compare.html`,
+  premix replay jobs.txt --policy recorded,easy,multifactor --machine cluster.yaml --html compare.html`,
 		Args: arguments("TRACE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.replay(args[0], &o)
@@ -114,12 +114,17 @@ func (a *app) replay(path string, o *replayFlags) error {
 	charge := m.Charger(t)
 	for _, c := range policies {
 		begun := time.Now()
-		s, err := simulate.Run(ctx, replayed, m, policy.New(c), simulate.Options{Estimates: o.estimates})
+		var s *simulate.Schedule
+		if c.Order == policy.Recorded {
+			s, err = simulate.Recorded(t)
+		} else {
+			s, err = simulate.Run(ctx, replayed, m, policy.New(c), simulate.Options{Estimates: o.estimates})
+		}
 		if err != nil {
 			return err
 		}
 		took := time.Since(begun).Seconds()
-		if packed != nil {
+		if packed != nil && c.Order != policy.Recorded {
 			s = packed.Unpack(s, trace.Time(m.Overhead))
 		}
 		r.Add(s, charge, took)
@@ -154,9 +159,10 @@ func replayExit(err error) (code int, ok bool) {
 		external   *policy.ExternalError
 		stuck      *simulate.StuckError
 		wrongStart *simulate.StartError
+		unrecorded *simulate.UnrecordedError
 	)
 	switch {
-	case errors.As(err, &noTrace), errors.As(err, &noMachine), errors.As(err, &noPolicy):
+	case errors.As(err, &noTrace), errors.As(err, &noMachine), errors.As(err, &noPolicy), errors.As(err, &unrecorded):
 		return exitUsage, true
 	case errors.As(err, &external), errors.As(err, &stuck), errors.As(err, &wrongStart):
 		return exitFailed, true

@@ -34,6 +34,10 @@ const (
 	Multifactor = "multifactor"
 )
 
+// Recorded is no policy, but what the trace tells: when jobs began in reality. It is the
+// name of its Config, and its order.
+const Recorded = "recorded"
+
 // Ways to backfill.
 const (
 	None         = "none"
@@ -73,7 +77,9 @@ type Weights struct {
 }
 
 // Built lists the names of the policies that premix brings.
-func Built() []string { return []string{"fcfs", "sjf", "easy", "conservative", "multifactor"} }
+func Built() []string {
+	return []string{"fcfs", "sjf", "easy", "conservative", "multifactor", Recorded}
+}
 
 // builtIn is a policy by name.
 func builtIn(name string) (Config, bool) {
@@ -90,6 +96,8 @@ func builtIn(name string) (Config, bool) {
 		c := Config{Name: name, Order: Multifactor, Backfill: Slurm}
 		c.defaults()
 		return c, true
+	case Recorded:
+		return Config{Name: name, Order: Recorded}, true
 	}
 	return Config{}, false
 }
@@ -236,7 +244,8 @@ func Choose(names []string, file []Config) ([]Config, error) {
 	return list, nil
 }
 
-// New makes a policy.
+// New makes a policy. There is none to make for Recorded: simulate.Recorded has what
+// became of the jobs.
 func New(c Config) simulate.Policy {
 	if len(c.Exec) > 0 {
 		return &External{config: c}

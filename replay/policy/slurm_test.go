@@ -21,27 +21,22 @@ import (
 type sleeper struct {
 	submit, run float64
 	limit       int // minutes, as Slurm has it
-	cores       int
+	nodes       int
 }
 
-// The machine that a real Slurm and premix have.
-const (
-	boxNodes = 4
-	boxCPUs  = 32
-)
+// boxNodes is how many nodes Slurm has, of a core each: its backfilling plans whole nodes.
+const boxNodes = 32
 
 // comparison is what Slurm and premix made of the same jobs.
 type comparison struct {
-	jobs                       int
-	agree                      float64 // part of the jobs that started in the same order
-	real, replayed             float64 // mean wait, seconds
-	far                        float64 // mean distance of starts, seconds
-	waited                     int     // jobs that waited a second or longer
-	overtook, replayedOvertook int     // jobs that started before one submitted earlier: in reality, in the replay
+	agree                  float64 // part of the jobs that started in the same order
+	wait, replayedWait     float64 // mean, seconds
+	waited                 int     // jobs that waited, but for what each job needs to start
+	passed, replayedPassed int     // jobs that started before one submitted earlier
 }
 
-// compare has Slurm's sched/backfill run jobs, and the policy `slurm` replay what
-// sacct tells of them.
+// compare has Slurm's sched/backfill run jobs, and the policy slurm replay what sacct
+// tells of them.
 func compare(t *testing.T, jobs []sleeper) comparison {
 	t.Helper()
 	if list := slurmbox.Missing(true); len(list) > 0 {
@@ -51,8 +46,8 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: boxNodes, CPUs: boxCPUs, Memory: 16000, Accounting: true,
-		Config: "PriorityType=priority/basic\nSchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_max_job_test=1000,bf_continue"})
+	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: boxNodes, CPUs: 1, Accounting: true,
+		Config: "PriorityType=priority/basic\nSchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_max_job_test=1000,bf_max_time=30,bf_continue"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,16 +59,78 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 			t.Error(err)
 		}
 	})
-	begun := time.Now()
-	for i, j := range jobs {
-		time.Sleep(time.Until(begun.Add(time.Duration(j.submit * float64(time.Second)))))
-		if out, err := box.Run("sbatch", fmt.Sprintf("--ntasks=%d", j.cores), fmt.Sprintf("--time=%d", j.limit), "--output=/dev/null", "--wrap", fmt.Sprintf("exec sleep %g", j.run)); err != nil {
-			t.Fatalf("job %d: %v\n%s", i, err, out)
+	// Between the end of a job and the start of the next, Slurm's daemons need a moment,
+	// which their accounting does not tell. Jobs that each need all nodes show it.
+	var alone []sleeper
+	for range 8 {
+		alone = append(alone, sleeper{0, 2, 1, boxNodes})
+	}
+	pause := runIn(t, box, alone)
+	gaps := 0.0
+	for i := 1; i < pause.Len(); i++ {
+		gaps += (began(pause, i) - began(pause, i-1) - pause.Run[i-1]).Seconds()
+	}
+	overhead := max(0, gaps/float64(pause.Len()-1))
+
+	tr := runIn(t, box, jobs)
+	m := machine.FromTrace(tr, boxNodes)
+	m.Overhead = machine.Span(overhead * float64(trace.Second))
+	s := play(t, tr, m, built(t, "order: fcfs, backfill: slurm, depth: 1000, interval: 1s"), simulate.Options{Estimates: simulate.Asked})
+	var c comparison
+	first := make([]trace.Time, tr.Len()) // when a job began in reality
+	order := make([]int, tr.Len())
+	for i := range order {
+		order[i] = i
+		first[i] = began(tr, i)
+		c.wait += tr.Waited[i].Seconds() / float64(tr.Len())
+		c.replayedWait += (s.Start[i] - s.Eligible[i]).Seconds() / float64(tr.Len())
+		if tr.Waited[i].Seconds() > overhead+2 {
+			c.waited++
 		}
 	}
-	dump := filepath.Join(dir, "sacct.txt")
+	// Slurm tells whole seconds: what began within one is in the order of the replay.
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(first[a], first[b]), cmp.Compare(s.Start[a], s.Start[b]), cmp.Compare(a, b))
+	})
+	starts := make([]trace.Time, len(order))
+	for at, job := range order {
+		starts[at] = s.Start[job]
+	}
+	c.agree = float64(longestRun(starts)) / float64(tr.Len())
+	c.passed, c.replayedPassed = overtakers(first), overtakers(s.Start)
+	t.Logf("%d jobs, %d waited; %.2f s pass between two jobs; %.1f %% start in the same order; mean wait %.2f s, replayed %.2f s (%+.1f %%); %d overtook, replayed %d",
+		tr.Len(), c.waited, overhead, 100*c.agree, c.wait, c.replayedWait, 100*(c.replayedWait/c.wait-1), c.passed, c.replayedPassed)
+	if path := os.Getenv("PREMIX_KEEP"); path != "" {
+		var b strings.Builder
+		for _, job := range order {
+			fmt.Fprintf(&b, "%d\t%d\t%g\t%g\t%g\t%g\t%g\n", tr.Number[job], tr.Cores[job], tr.Submit[job].Seconds(), tr.Run[job].Seconds(), tr.Asked[job].Seconds(), first[job].Seconds(), s.Start[job].Seconds())
+		}
+		if err := os.WriteFile(path, []byte(b.String()), 0o666); err != nil {
+			t.Error(err)
+		}
+	}
+	return c
+}
+
+// began is when a job began in reality.
+func began(t *trace.Trace, job int) trace.Time { return t.Submit[job] + t.Waited[job] }
+
+// runIn has Slurm run jobs to their end, and reads what its accounting tells of them.
+func runIn(t *testing.T, box *slurmbox.Box, jobs []sleeper) *trace.Trace {
+	t.Helper()
+	begun := time.Now()
+	var ids []string
+	for i, j := range jobs {
+		time.Sleep(time.Until(begun.Add(time.Duration(j.submit * float64(time.Second)))))
+		out, err := box.Run("sbatch", "--parsable", fmt.Sprintf("--nodes=%d", j.nodes), fmt.Sprintf("--time=%d", j.limit), "--output=/dev/null", "--wrap", fmt.Sprintf("exec sleep %g", j.run))
+		if err != nil {
+			t.Fatalf("job %d: %v\n%s", i, err, out)
+		}
+		ids = append(ids, strings.TrimSpace(out))
+	}
+	dump := filepath.Join(box.Dir, "sacct.txt")
 	for deadline := time.Now().Add(20 * time.Minute); ; time.Sleep(time.Second) {
-		out, err := box.Run("sacct", "--allusers", "-X", "--parsable2", "--starttime=now-1day", "--endtime=now", "--state=CD",
+		out, err := box.Run("sacct", "--jobs="+strings.Join(ids, ","), "-X", "--parsable2", "--state=CD", "--starttime=now-1day", "--endtime=now",
 			"--format=jobid,partition,user,submit,eligible,start,end,elapsed,state,ncpus,timelimit")
 		if err == nil && strings.Count(out, "\n") > len(jobs) {
 			if err := os.WriteFile(dump, []byte(out), 0o666); err != nil {
@@ -92,39 +149,7 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 	if tr.Len() != len(jobs) {
 		t.Fatalf("%d jobs of %d: %+v", tr.Len(), len(jobs), tr.Read)
 	}
-	s := play(t, tr, machine.FromTrace(tr, boxNodes*boxCPUs), built(t, "order: fcfs, backfill: slurm, depth: 1000, interval: 1s"), simulate.Options{Estimates: simulate.Asked})
-	c := comparison{jobs: tr.Len()}
-	first := make([]trace.Time, tr.Len()) // when a job began in reality
-	order := make([]int, tr.Len())
-	for i := range order {
-		order[i] = i
-		first[i] = tr.Submit[i] + tr.Waited[i]
-		c.real += tr.Waited[i].Seconds()
-		c.replayed += (s.Start[i] - s.Eligible[i]).Seconds()
-		c.far += math.Abs((s.Start[i] - first[i]).Seconds())
-		if tr.Waited[i] >= trace.Second {
-			c.waited++
-		}
-	}
-	c.real, c.replayed, c.far = c.real/float64(c.jobs), c.replayed/float64(c.jobs), c.far/float64(c.jobs)
-	// Slurm tells whole seconds: what began within one is in the order of the replay.
-	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(first[a], first[b]), cmp.Compare(s.Start[a], s.Start[b]), cmp.Compare(a, b))
-	})
-	starts := make([]trace.Time, len(order))
-	for at, job := range order {
-		starts[at] = s.Start[job]
-	}
-	c.agree = float64(longestRun(starts)) / float64(c.jobs)
-	c.overtook, c.replayedOvertook = overtakers(first), overtakers(s.Start)
-	t.Logf("%d jobs, %d waited; %.1f %% start in the same order; mean wait %.2f s, replayed %.2f s (%+.1f %%); starts are %.2f s apart; %d overtook, replayed %d",
-		c.jobs, c.waited, 100*c.agree, c.real, c.replayed, 100*(c.replayed/c.real-1), c.far, c.overtook, c.replayedOvertook)
-	if os.Getenv("PREMIX_KEEP") != "" {
-		for at, job := range order {
-			t.Logf("%3d: job %d, %d cores, submitted %g, began %g, replayed %g", at, tr.Number[job], tr.Cores[job], tr.Submit[job].Seconds(), first[job].Seconds(), s.Start[job].Seconds())
-		}
-	}
-	return c
+	return tr
 }
 
 // longestRun is the length of the longest subsequence that does not descend.
@@ -162,25 +187,28 @@ func overtakers(starts []trace.Time) int {
 // start them in the order that the replay says. The fourth is backfilled, the fifth is
 // not, since it would delay the third.
 func TestSlurmStartsThemInThisOrder(t *testing.T) {
+	t.Parallel() // it waits for sleeping jobs
 	c := compare(t, []sleeper{
-		{0, 16, 1, 96},
-		{3, 22, 2, 24},
-		{6, 4, 1, 128},
-		{9, 6, 1, 8},
-		{10, 6, 5, 8},
-		{11, 5, 1, 128},
+		{0, 16, 1, 24},
+		{3, 22, 2, 6},
+		{6, 4, 1, 32},
+		{9, 6, 1, 2},
+		{10, 6, 5, 2},
+		{11, 5, 1, 32},
 	})
-	if c.agree != 1 || c.overtook != 1 || c.replayedOvertook != 1 {
+	if c.agree != 1 || c.passed != 1 || c.replayedPassed != 1 {
 		t.Errorf("got %+v", c)
 	}
 }
 
-// Slurm and the replay of its accounting agree on 300 jobs of a real trace, of which
-// hours are minutes: a window of NASA-iPSC, with arrivals so close that jobs wait.
+// Slurm and the replay of its accounting agree on 300 jobs of a real trace, of which an
+// hour is a minute: a window of NASA-iPSC, on a quarter of its nodes, with arrivals so
+// close that jobs wait.
 func TestSlurmAgreesOnARealTrace(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") == "" {
-		t.Skip("it takes ten minutes: PREMIX_SOAK=1 runs it")
+		t.Skip("it takes twenty minutes: PREMIX_SOAK=1 runs it")
 	}
+	t.Parallel()
 	data := os.Getenv("PREMIX_TESTDATA")
 	if data == "" {
 		t.Skip("PREMIX_TESTDATA is not set: it is where the trace is")
@@ -190,7 +218,7 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	const first, n = 10_900, 300
-	const arrivals, runs = 208, 165 // a second is so many of the trace
+	const arrivals, runs = 80, 66 // a second is so many of the trace
 	var jobs []sleeper
 	for i := first; i < first+n; i++ {
 		run := max(1, math.Round(tr.Run[i].Seconds()/runs))
@@ -198,17 +226,17 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 			submit: (tr.Submit[i] - tr.Submit[first]).Seconds() / arrivals,
 			run:    run,
 			limit:  int(math.Ceil(run/60)) + i%4, // people ask for more than they need
-			cores:  int(tr.Cores[i]),
+			nodes:  int(tr.Cores[i]+3) / 4,
 		})
 	}
 	c := compare(t, jobs)
 	if c.agree < 0.95 {
 		t.Errorf("%.1f %% of the jobs started in the same order", 100*c.agree)
 	}
-	if math.Abs(c.replayed-c.real) > c.real/20 {
-		t.Errorf("mean wait %g s, replayed %g s", c.real, c.replayed)
+	if math.Abs(c.replayedWait-c.wait) > c.wait/20 {
+		t.Errorf("mean wait %g s, replayed %g s", c.wait, c.replayedWait)
 	}
-	if c.waited < n/4 || c.overtook < n/20 {
-		t.Errorf("%d jobs waited, %d overtook: this tells nothing", c.waited, c.overtook)
+	if c.waited < n/4 || c.passed < n/20 {
+		t.Errorf("%d jobs waited, %d overtook: this tells nothing", c.waited, c.passed)
 	}
 }

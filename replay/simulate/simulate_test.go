@@ -186,3 +186,30 @@ func TestPolicyAtFault(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 }
+
+func TestRecorded(t *testing.T) {
+	text := "1 0 5 10 1 -1 -1 -1 10 -1 1 1 1 -1 1 1 -1 -1\n" +
+		"2 3 14 10 1 -1 -1 -1 10 -1 1 1 1 -1 1 1 1 0\n" +
+		"3 4 0 10 1 -1 -1 -1 10 -1 1 1 1 -1 1 1 -1 -1\n"
+	read := func(text string) *trace.Trace {
+		tr, err := trace.Read(strings.NewReader(text), "test", int64(len(text)), trace.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tr
+	}
+	s, err := Recorded(read(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for job, want := range []struct{ eligible, start, end trace.Time }{{0, 5, 15}, {15, 17, 27}, {4, 4, 14}} {
+		if s.Eligible[job] != want.eligible*trace.Second || s.Start[job] != want.start*trace.Second || s.End[job] != want.end*trace.Second {
+			t.Errorf("job %d: eligible at %v, from %v to %v, want %v", job+1, s.Eligible[job], s.Start[job], s.End[job], want)
+		}
+	}
+	_, err = Recorded(read(text + "4 5 -1 10 1 -1 -1 -1 10 -1 1 1 1 -1 1 1 -1 -1\n"))
+	var e *UnrecordedError
+	if !errors.As(err, &e) || e.First != 4 || e.Missing != 1 || e.Hint() == "" {
+		t.Errorf("got %v", err)
+	}
+}

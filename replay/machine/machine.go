@@ -198,7 +198,7 @@ func Read(path string) (*Machine, error) {
 	return m, nil
 }
 
-// Parse reads a machine.
+// Parse reads a machine. The error names all mistakes, each with its line.
 func Parse(b []byte) (*Machine, error) {
 	m := &Machine{}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
@@ -206,7 +206,12 @@ func Parse(b []byte) (*Machine, error) {
 	if err := dec.Decode(m); err != nil && err != io.EOF {
 		return nil, errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", ""))
 	}
-	if err := m.check(); err != nil {
+	c := checker{}
+	if err := yaml.Unmarshal(b, &c.root); err != nil {
+		return nil, err
+	}
+	c.machine(m)
+	if err := errors.Join(c.problems...); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -248,9 +253,42 @@ func (m *Machine) Nodes() (n int) {
 // maxNodes bounds a machine, so that a mistyped number is told and does not fill memory.
 const maxNodes = 1 << 20
 
-func (m *Machine) check() error {
+// checker finds what is wrong in a machine, and fills in what was left out.
+type checker struct {
+	root     yaml.Node
+	problems []error
+}
+
+// bad adds a mistake at a place in the file: keys of mappings and places in lists, as far
+// as they are there.
+func (c *checker) bad(at []any, format string, args ...any) {
+	n := &c.root
+	if n.Kind == yaml.DocumentNode {
+		n = n.Content[0]
+	}
+	for _, step := range at {
+		next := n
+		switch step := step.(type) {
+		case string:
+			for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+				if n.Content[i].Value == step {
+					next = n.Content[i+1]
+				}
+			}
+		case int:
+			if n.Kind == yaml.SequenceNode && step < len(n.Content) {
+				next = n.Content[step]
+			}
+		}
+		n = next
+	}
+	c.problems = append(c.problems, fmt.Errorf("line %d: %s", max(n.Line, 1), fmt.Sprintf(format, args...)))
+}
+
+func (c *checker) machine(m *Machine) {
 	if len(m.Pools) == 0 {
-		return errors.New("pools: is missing: name at least one, with its nodes")
+		c.bad([]any{"pools"}, "pools: is missing: name at least one, with its nodes")
+		return
 	}
 	pools := make(map[string]bool)
 	for i := range m.Pools {
@@ -259,52 +297,10 @@ func (m *Machine) check() error {
 			p.Name = fmt.Sprintf("pool%d", i+1)
 		}
 		if pools[p.Name] {
-			return fmt.Errorf("pools: %s stands there twice", p.Name)
+			c.bad([]any{"pools", i, "name"}, "pools: %s stands there twice", p.Name)
 		}
 		pools[p.Name] = true
-		if len(p.Groups) == 0 {
-			return fmt.Errorf("pool %s: nodes: is missing", p.Name)
-		}
-		total := 0
-		for k := range p.Groups {
-			g := &p.Groups[k]
-			if g.Count == 0 {
-				g.Count = 1
-			}
-			if g.Count < 1 || g.Cores < 1 || g.Cores > maxNodes || g.Count > 1<<28 {
-				return fmt.Errorf("pool %s: nodes need a count and cores of at least 1", p.Name)
-			}
-			total += g.Count
-		}
-		switch p.Share {
-		case "":
-			p.Share = "cores"
-		case "cores", "nodes":
-		default:
-			return fmt.Errorf("pool %s: share: is cores or nodes, not %s", p.Name, p.Share)
-		}
-		switch p.Place {
-		case "":
-			p.Place = "pack"
-		case "any", "pack", "spread":
-		default:
-			return fmt.Errorf("pool %s: place: is any, pack or spread, not %s", p.Name, p.Place)
-		}
-		if p.Place != "any" && total > maxNodes {
-			return fmt.Errorf("pool %s: more than %d nodes", p.Name, maxNodes)
-		}
-		for k := range p.Down {
-			d := &p.Down[k]
-			if d.Until <= d.From {
-				return fmt.Errorf("pool %s: down: until comes after from", p.Name)
-			}
-			if d.Nodes == 0 {
-				d.Nodes = total
-			}
-			if d.Nodes < 0 || d.Nodes > total {
-				return fmt.Errorf("pool %s: down: there are %d nodes, not %d", p.Name, total, d.Nodes)
-			}
-		}
+		c.pool(i, p)
 	}
 	if len(m.Partitions) == 0 {
 		for _, p := range m.Pools {
@@ -318,29 +314,115 @@ func (m *Machine) check() error {
 			p.Pool = m.Pools[0].Name
 		}
 		if !pools[p.Pool] {
-			return fmt.Errorf("partition %s: there is no pool %q", p.Name, p.Pool)
+			c.bad([]any{"partitions", i, "pool"}, "partition %s: there is no pool %q", p.Name, p.Pool)
 		}
 		if names[p.Name] {
-			return fmt.Errorf("partitions: %s stands there twice", p.Name)
+			c.bad([]any{"partitions", i, "name"}, "partitions: %s stands there twice", p.Name)
 		}
 		names[p.Name] = true
 	}
 	for _, q := range m.QOS {
 		names[q.Name] = true
 	}
-	for _, p := range m.preempts() {
-		for _, name := range p.Preempts {
-			if !names[name] {
-				return fmt.Errorf("preempts: there is no partition or QOS %q", name)
-			}
+	for i := range m.Partitions {
+		c.preempt([]any{"partitions", i}, &m.Partitions[i].Preempt, names)
+	}
+	for i := range m.QOS {
+		c.preempt([]any{"qos", i}, &m.QOS[i].Preempt, names)
+	}
+	c.accounts(m)
+}
+
+func (c *checker) pool(i int, p *Pool) {
+	if len(p.Groups) == 0 {
+		c.bad([]any{"pools", i, "nodes"}, "pool %s: nodes: is missing", p.Name)
+		return
+	}
+	total := 0
+	for k := range p.Groups {
+		g := &p.Groups[k]
+		if g.Count == 0 {
+			g.Count = 1
 		}
-		switch p.Preempted {
-		case "", Requeue, Cancel, Resume:
-		default:
-			return fmt.Errorf("preempted: is %s, %s or %s, not %s", Requeue, Cancel, Resume, p.Preempted)
+		if g.Count < 1 || g.Cores < 1 || g.Cores > maxNodes || g.Count > 1<<28 {
+			c.bad([]any{"pools", i, "nodes", k}, "pool %s: nodes need a count and cores of at least 1", p.Name)
+		}
+		total += g.Count
+	}
+	switch p.Share {
+	case "":
+		p.Share = "cores"
+	case "cores", "nodes":
+	default:
+		c.bad([]any{"pools", i, "share"}, "pool %s: share: is cores or nodes, not %s", p.Name, p.Share)
+	}
+	switch p.Place {
+	case "":
+		p.Place = "pack"
+	case "any", "pack", "spread":
+	default:
+		c.bad([]any{"pools", i, "place"}, "pool %s: place: is any, pack or spread, not %s", p.Name, p.Place)
+	}
+	if p.Place != "any" && total > maxNodes {
+		c.bad([]any{"pools", i, "nodes"}, "pool %s: more than %d nodes", p.Name, maxNodes)
+	}
+	for k := range p.Down {
+		d := &p.Down[k]
+		if d.Until <= d.From {
+			c.bad([]any{"pools", i, "down", k}, "pool %s: down: until comes after from", p.Name)
+		}
+		if d.Nodes == 0 {
+			d.Nodes = total
+		}
+		if d.Nodes < 0 || d.Nodes > total {
+			c.bad([]any{"pools", i, "down", k}, "pool %s: down: there are %d nodes, not %d", p.Name, total, d.Nodes)
 		}
 	}
-	return m.checkAccounts()
+}
+
+func (c *checker) preempt(at []any, p *Preempt, names map[string]bool) {
+	for k, name := range p.Preempts {
+		if !names[name] {
+			c.bad(append(at, "preempts", k), "preempts: there is no partition or QOS %q", name)
+		}
+	}
+	switch p.Preempted {
+	case "", Requeue, Cancel, Resume:
+	default:
+		c.bad(append(at, "preempted"), "preempted: is %s, %s or %s, not %s", Requeue, Cancel, Resume, p.Preempted)
+	}
+}
+
+func (c *checker) accounts(m *Machine) {
+	parents := make(map[string]string)
+	for i, a := range m.Accounts {
+		at := []any{"accounts", i}
+		if a.Name == "" {
+			c.bad(at, "accounts: one has no name")
+			continue
+		}
+		if _, ok := parents[a.Name]; ok {
+			c.bad(at, "accounts: %s stands there twice", a.Name)
+		}
+		if a.Shares < 0 {
+			c.bad(at, "account %s: shares are at least 1", a.Name)
+		}
+		parents[a.Name] = a.Parent
+	}
+	for i, a := range m.Accounts {
+		seen := map[string]bool{}
+		for name := a.Name; name != ""; name = parents[name] {
+			if _, ok := parents[name]; !ok {
+				c.bad([]any{"accounts", i}, "account %s: there is no parent %q", a.Name, name)
+				break
+			}
+			if seen[name] {
+				c.bad([]any{"accounts", i}, "account %s is its own parent", a.Name)
+				break
+			}
+			seen[name] = true
+		}
+	}
 }
 
 func (m *Machine) preempts() (list []*Preempt) {
@@ -361,35 +443,6 @@ func (m *Machine) Preemption() bool {
 		}
 	}
 	return false
-}
-
-func (m *Machine) checkAccounts() error {
-	parents := make(map[string]string)
-	for _, a := range m.Accounts {
-		if a.Name == "" {
-			return errors.New("accounts: one has no name")
-		}
-		if _, ok := parents[a.Name]; ok {
-			return fmt.Errorf("accounts: %s stands there twice", a.Name)
-		}
-		if a.Shares < 0 {
-			return fmt.Errorf("account %s: shares are at least 1", a.Name)
-		}
-		parents[a.Name] = a.Parent
-	}
-	for _, a := range m.Accounts {
-		seen := map[string]bool{}
-		for at := a.Name; at != ""; at = parents[at] {
-			if _, ok := parents[at]; !ok {
-				return fmt.Errorf("account %s: there is no parent %q", a.Name, at)
-			}
-			if seen[at] {
-				return fmt.Errorf("account %s is its own parent", a.Name)
-			}
-			seen[at] = true
-		}
-	}
-	return nil
 }
 
 // Charger tells what a core hour of a job costs: the charge factor of its partition,

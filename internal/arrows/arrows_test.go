@@ -29,6 +29,10 @@ type room struct {
 // rooms, and may use testModules besides.
 var rooms = map[string]room{
 	"watch": {},
+	"watch/series": {
+		imports: []string{"watch", "record"},
+		modules: []string{"github.com/klauspost/compress", "github.com/parquet-go/parquet-go", "golang.org/x/sys"},
+	},
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},

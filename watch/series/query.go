@@ -1,0 +1,535 @@
+package series
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"premix/watch"
+)
+
+// Query asks for series.
+type Query struct {
+	Name  string        // exact, or with a * at the end
+	Match []watch.Label // labels that a series has
+	Start time.Time     // rounded down to a whole step
+	End   time.Time     // rounded up to a whole step; what is there at that time is left out
+	// Step is how long a point is, in whole milliseconds; 0 chooses the least of a list of
+	// even ones that gives at most 1,000 points.
+	Step time.Duration
+	// MaxPoints bounds the points of all series together; 0 is no bound. What
+	// exceeds it is a *TooManyError.
+	MaxPoints int
+}
+
+// Result is one series.
+type Result struct {
+	ID     watch.ID
+	Unit   watch.Unit
+	Step   time.Duration
+	Points []Point // by time; steps without samples are left out
+}
+
+// Point sums up what was sampled from Time on, for a step.
+type Point struct {
+	Time           time.Time
+	Min, Mean, Max float64
+	Count          int64
+}
+
+// Info is what is known of a series.
+type Info struct {
+	ID          watch.ID
+	Unit        watch.Unit
+	First, Last time.Time
+}
+
+// TooManyError tells that an answer would be too large.
+type TooManyError struct{ Limit int }
+
+func (e *TooManyError) Error() string { return fmt.Sprintf("more than %d points", e.Limit) }
+
+// Hint is the way out.
+func (e *TooManyError) Hint() string {
+	return "ask for a longer step, a shorter time, or fewer series"
+}
+
+// autoPoints is how many points a series has at most where no step is given.
+const autoPoints = 1000
+
+// AutoStep is the step that is chosen for a time, where none is given.
+func AutoStep(length time.Duration) time.Duration {
+	for _, s := range []time.Duration{1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600} {
+		if s *= time.Second; length <= autoPoints*s {
+			return s
+		}
+	}
+	const day = 24 * time.Hour
+	return day * max(1, (length+autoPoints*day-1)/(autoPoints*day))
+}
+
+// snapshot is what a query reads: segments that are not removed before it ends, and
+// columns of windows.
+type snapshot struct {
+	db       *DB
+	segments []*segment
+	has      [][resolutions]bool // of the segments
+	windows  []snapWindow
+}
+
+type snapWindow struct {
+	number      uint64
+	first, last int64
+	members     []member
+}
+
+// look takes a snapshot of what overlaps [start, end) and has series that match; of nil,
+// all.
+func (db *DB) look(start, end int64, match func(watch.ID) bool) *snapshot {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	s := &snapshot{db: db}
+	for _, g := range db.segments {
+		// A roll-up stands at the begin of its hour.
+		if g.First < end && g.Last >= floor(start, hour.step()) {
+			g.readers++
+			s.segments, s.has = append(s.segments, g), append(s.has, g.has)
+		}
+	}
+	for _, w := range slices.Concat(db.open, db.closing) {
+		sw := snapWindow{number: w.number, first: maxTime, last: -1}
+		for _, m := range w.series {
+			if match != nil && !match(m.id) {
+				continue
+			}
+			c := m.part(w).c
+			if c.count == 0 || c.first >= end || c.last < start {
+				continue
+			}
+			v := c.view()
+			sw.first, sw.last = min(sw.first, c.first), max(sw.last, c.last)
+			sw.members = append(sw.members, member{m.identity, m.unit, &v})
+		}
+		if len(sw.members) > 0 {
+			s.windows = append(s.windows, sw)
+		}
+	}
+	return s
+}
+
+func (s *snapshot) release() {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	for _, g := range s.segments {
+		g.readers--
+	}
+	s.db.changed.Broadcast()
+}
+
+// matcher returns what tells whether a series is asked for.
+func (q Query) matcher() func(watch.ID) bool {
+	prefix, many := strings.CutSuffix(q.Name, "*")
+	return func(id watch.ID) bool {
+		if id.Name != prefix && !(many && strings.HasPrefix(id.Name, prefix)) {
+			return false
+		}
+		for _, m := range q.Match {
+			if id.Label(m.Key) != m.Value {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// Query returns series, sorted by name and labels; those without a sample in the time are
+// left out. It reads roll-ups where the step allows it, and coarser ones than that only
+// where nothing else is left: then some steps have no point.
+func (db *DB) Query(ctx context.Context, q Query) ([]Result, error) {
+	if q.Step == 0 {
+		q.Step = AutoStep(q.End.Sub(q.Start))
+	}
+	step := q.Step.Milliseconds()
+	if step <= 0 || q.Step%time.Millisecond != 0 {
+		return nil, fmt.Errorf("a step of %v: a number of milliseconds is needed", q.Step)
+	}
+	start, end := floor(q.Start.UnixMilli(), step), -floor(-q.End.UnixMilli(), step)
+	if start >= end {
+		return nil, nil
+	}
+	match := q.matcher()
+	snap := db.look(start, end, match)
+	defer snap.release()
+	a := newAnswer(start, end, step, q.MaxPoints)
+	if err := snap.read(ctx, q.Name, match, a); err != nil {
+		return nil, err
+	}
+	return a.results(), nil
+}
+
+// piece is a segment or a window that is read.
+type piece struct {
+	first, last int64
+	number      uint64
+	segment     *segment
+	resolution  resolution
+	window      *snapWindow
+}
+
+// choose is the file of a segment that is read for a step: the coarsest that gives the
+// same answer as samples would, or else the finest that is left.
+func choose(has [resolutions]bool, step int64) (resolution, bool) {
+	for r := hour; r > raw; r-- {
+		if has[r] && step%r.step() == 0 {
+			return r, true
+		}
+	}
+	for r := raw; r < resolutions; r++ {
+		if has[r] {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+// read collects what matches. Pieces of different times are read one after another;
+// of those that share a time, samples are merged before they are summed up.
+func (s *snapshot) read(ctx context.Context, name string, match func(watch.ID) bool, a *answer) error {
+	var pieces []piece
+	for i, g := range s.segments {
+		if r, ok := choose(s.has[i], a.step); ok {
+			pieces = append(pieces, piece{first: g.First, last: g.Last, number: g.Number, segment: g, resolution: r})
+		}
+	}
+	for i := range s.windows {
+		w := &s.windows[i]
+		pieces = append(pieces, piece{first: w.first, last: w.last, number: w.number, window: w})
+	}
+	slices.SortFunc(pieces, func(x, y piece) int {
+		if x.first != y.first {
+			return int(x.first - y.first)
+		}
+		return int(int64(x.number) - int64(y.number))
+	})
+	for from := 0; from < len(pieces); {
+		until, last := from+1, pieces[from].last
+		for until < len(pieces) && pieces[until].first <= last {
+			last = max(last, pieces[until].last)
+			until++
+		}
+		group := pieces[from:until]
+		from = until
+		var hold *held
+		if len(group) > 1 {
+			hold = &held{all: make(map[seriesKey]*heldSeries)}
+			slices.SortStableFunc(group, func(x, y piece) int { return int(int64(x.number) - int64(y.number)) })
+		}
+		for _, p := range group {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := s.db.readPiece(p, name, match, a, hold); err != nil {
+				return err
+			}
+		}
+		if hold != nil {
+			for _, h := range hold.all {
+				n := sortSamples(h.times, h.values)
+				if err := a.samples(h.identity, h.unit, h.times[:n], h.values[:n]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// seriesKey is equal for equal series.
+type seriesKey struct{ name, labels string }
+
+func (i *identity) key() seriesKey { return seriesKey{i.id.Name, i.labels} }
+
+// held are samples of several pieces of the same time.
+type held struct{ all map[seriesKey]*heldSeries }
+
+type heldSeries struct {
+	*identity
+	unit   watch.Unit
+	times  []int64
+	values []float64
+}
+
+func (h *held) series(i *identity, unit watch.Unit) *heldSeries {
+	s := h.all[i.key()]
+	if s == nil {
+		s = &heldSeries{identity: i}
+		h.all[i.key()] = s
+	}
+	s.unit = unit
+	return s
+}
+
+// readPiece adds what matches to the answer, or to hold if there is one.
+func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answer, hold *held) error {
+	if p.window != nil {
+		var times []int64
+		var values []float64
+		for _, m := range p.window.members {
+			if hold != nil {
+				h := hold.series(m.identity, m.unit)
+				h.times, h.values = m.c.samples(h.times, h.values)
+				continue
+			}
+			times, values = m.c.samples(times[:0], values[:0])
+			if err := a.samples(m.identity, m.unit, times, values); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	o, err := db.files.open(filepath.Join(p.segment.dir, p.resolution.file()))
+	if err != nil {
+		return db.excuse(p.segment, err)
+	}
+	defer db.files.release(o)
+	r := newRowReader(o)
+	defer r.close()
+	var times, counts []int64
+	var values, least, greatest []float64
+	for _, s := range o.find(name) {
+		if s.first >= a.end || s.last < floor(a.start, p.resolution.step()) || !match(s.id) {
+			continue
+		}
+		// Failures of reading are told after all columns: they cannot be mended here.
+		var errs [4]error
+		switch {
+		case p.resolution == raw && hold != nil:
+			h := hold.series(s.identity, s.unit)
+			n := len(h.times)
+			h.times, errs[0] = r.ints(colTime, s.row, s.rows, h.times)
+			h.values, errs[1] = r.floats(colValue, s.row, s.rows, h.values)
+			if errs[0] != nil || errs[1] != nil {
+				h.times, h.values = h.times[:n], h.values[:n]
+			}
+		case p.resolution == raw:
+			times, errs[0] = r.ints(colTime, s.row, s.rows, times[:0])
+			values, errs[1] = r.floats(colValue, s.row, s.rows, values[:0])
+		default:
+			times, errs[0] = r.ints(colTime, s.row, s.rows, times[:0])
+			least, errs[1] = r.floats(colMin, s.row, s.rows, least[:0])
+			values, errs[2] = r.floats(colMean, s.row, s.rows, values[:0])
+			greatest, errs[3] = r.floats(colMax, s.row, s.rows, greatest[:0])
+			var err error
+			counts, err = r.ints(colCount, s.row, s.rows, counts[:0])
+			errs[0] = errors.Join(errs[0], err)
+		}
+		if err := errors.Join(errs[:]...); err != nil {
+			return db.excuse(p.segment, err)
+		}
+		switch {
+		case p.resolution == raw && hold == nil:
+			err = a.samples(s.identity, s.unit, times, values)
+		case p.resolution != raw:
+			err = a.rollups(s.identity, s.unit, p.resolution.step(), times, least, values, greatest, counts)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer sums up samples and roll-ups into points.
+type answer struct {
+	start, end, step int64
+	limit, points    int
+	all              map[seriesKey]*answerSeries
+}
+
+type answerSeries struct {
+	*identity
+	unit    watch.Unit
+	times   []int64
+	buckets []bucket
+	mixed   bool // not by rising time
+}
+
+func newAnswer(start, end, step int64, limit int) *answer {
+	return &answer{start: start, end: end, step: step, limit: limit, all: make(map[seriesKey]*answerSeries)}
+}
+
+func (a *answer) series(i *identity, unit watch.Unit) *answerSeries {
+	s := a.all[i.key()]
+	if s == nil {
+		s = &answerSeries{identity: i}
+		a.all[i.key()] = s
+	}
+	s.unit = unit
+	return s
+}
+
+func (a *answer) samples(i *identity, unit watch.Unit, times []int64, values []float64) error {
+	from, _ := slices.BinarySearch(times, a.start)
+	until, _ := slices.BinarySearch(times, a.end)
+	if from == until {
+		return nil
+	}
+	s := a.series(i, unit)
+	for from < until {
+		at := floor(times[from], a.step)
+		b := bucket{min: values[from], max: values[from]}
+		for ; from < until && times[from] < at+a.step; from++ {
+			b.add(values[from], values[from], values[from], 1)
+		}
+		if err := a.put(s, at, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rollups takes rows of roll-ups. One that is longer than a step stands at the step
+// that it begins in, or at the first one.
+func (a *answer) rollups(i *identity, unit watch.Unit, length int64, times []int64, least, mean, greatest []float64, counts []int64) error {
+	from, _ := slices.BinarySearch(times, floor(a.start, length))
+	until, _ := slices.BinarySearch(times, a.end)
+	if from == until {
+		return nil
+	}
+	s := a.series(i, unit)
+	for from < until {
+		at := floor(max(times[from], a.start), a.step)
+		b := bucket{min: least[from], max: greatest[from]}
+		for ; from < until && max(times[from], a.start) < at+a.step; from++ {
+			b.add(least[from], mean[from], greatest[from], counts[from])
+		}
+		if err := a.put(s, at, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *answer) put(s *answerSeries, at int64, b bucket) error {
+	if n := len(s.times); n > 0 {
+		if s.times[n-1] == at {
+			s.buckets[n-1].add(b.min, b.mean, b.max, b.count)
+			return nil
+		}
+		s.mixed = s.mixed || s.times[n-1] > at
+	}
+	s.times, s.buckets = append(s.times, at), append(s.buckets, b)
+	if a.points++; a.limit > 0 && a.points > a.limit {
+		return &TooManyError{a.limit}
+	}
+	return nil
+}
+
+func (a *answer) results() []Result {
+	all := make([]*answerSeries, 0, len(a.all))
+	for _, s := range a.all {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(x, y *answerSeries) int { return compareIdentity(x.identity, y.identity) })
+	results := make([]Result, 0, len(all))
+	for _, s := range all {
+		if s.mixed {
+			s.sort()
+		}
+		r := Result{ID: s.id, Unit: s.unit, Step: time.Duration(a.step) * time.Millisecond, Points: make([]Point, len(s.times))}
+		for i, b := range s.buckets {
+			r.Points[i] = Point{time.UnixMilli(s.times[i]).UTC(), b.min, b.mean, b.max, b.count}
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+// sort brings buckets into the order of their times, each once.
+func (s *answerSeries) sort() {
+	order := make([]int, len(s.times))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return int(s.times[x] - s.times[y]) })
+	var times []int64
+	var buckets []bucket
+	for _, i := range order {
+		if n := len(times); n > 0 && times[n-1] == s.times[i] {
+			b := s.buckets[i]
+			buckets[n-1].add(b.min, b.mean, b.max, b.count)
+			continue
+		}
+		times, buckets = append(times, s.times[i]), append(buckets, s.buckets[i])
+	}
+	s.times, s.buckets = times, buckets
+}
+
+// Names returns all series, sorted by name and labels.
+func (db *DB) Names(ctx context.Context) ([]Info, error) {
+	return db.NamesBetween(ctx, time.UnixMilli(0), time.UnixMilli(maxTime))
+}
+
+// NamesBetween returns the series that may have a sample from start until end, sorted by
+// name and labels. First and Last are those of all that is kept near that time.
+func (db *DB) NamesBetween(ctx context.Context, start, end time.Time) ([]Info, error) {
+	from, until := start.UnixMilli(), end.UnixMilli()
+	snap := db.look(from, until, nil)
+	defer snap.release()
+	type found struct {
+		*identity
+		unit        watch.Unit
+		first, last int64
+	}
+	all := make(map[seriesKey]*found)
+	add := func(i *identity, unit watch.Unit, first, last int64) {
+		if first >= until || last < from {
+			return
+		}
+		f := all[i.key()]
+		if f == nil {
+			all[i.key()] = &found{i, unit, first, last}
+			return
+		}
+		f.unit, f.first, f.last = unit, min(f.first, first), max(f.last, last)
+	}
+	for n, g := range snap.segments {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		r, ok := choose(snap.has[n], 1)
+		if !ok {
+			continue
+		}
+		o, err := db.files.open(filepath.Join(g.dir, r.file()))
+		if err != nil {
+			if err := db.excuse(g, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for _, s := range o.spans {
+			add(s.identity, s.unit, s.first, s.last)
+		}
+		db.files.release(o)
+	}
+	for _, w := range snap.windows {
+		for _, m := range w.members {
+			add(m.identity, m.unit, m.c.first, m.c.last)
+		}
+	}
+	list := make([]*found, 0, len(all))
+	for _, f := range all {
+		list = append(list, f)
+	}
+	slices.SortFunc(list, func(a, b *found) int { return compareIdentity(a.identity, b.identity) })
+	infos := make([]Info, len(list))
+	for i, f := range list {
+		infos[i] = Info{f.id, f.unit, time.UnixMilli(f.first).UTC(), time.UnixMilli(f.last).UTC()}
+	}
+	return infos, nil
+}

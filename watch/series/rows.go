@@ -1,0 +1,184 @@
+package series
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"slices"
+	"time"
+
+	"premix/watch"
+)
+
+// TaskRow is a row of the tasks: the last that was told of one.
+type TaskRow struct {
+	Key      string  `parquet:"key"`
+	Name     string  `parquet:"name,dict"`
+	Run      string  `parquet:"run,dict"`
+	Step     string  `parquet:"step,dict"`
+	User     string  `parquet:"user,dict"`
+	Node     string  `parquet:"node,dict"`
+	Engine   string  `parquet:"engine,dict"`
+	Start    string  `parquet:"start,dict"`
+	Reason   string  `parquet:"reason,dict"`
+	Queued   int64   `parquet:"queued,delta,timestamp(millisecond)"` // 0: unknown
+	Began    int64   `parquet:"began,delta,timestamp(millisecond)"`
+	End      int64   `parquet:"end,delta,timestamp(millisecond)"` // 0: unknown
+	Exit     int64   `parquet:"exit,dict"`
+	OK       bool    `parquet:"ok"`
+	Cores    float64 `parquet:"cores"`
+	Memory   int64   `parquet:"memory"`  // bytes asked for
+	CPU      float64 `parquet:"cpu"`     // seconds
+	MaxRSS   int64   `parquet:"max_rss"` // bytes
+	Read     int64   `parquet:"read"`    // bytes
+	Written  int64   `parquet:"written"` // bytes
+	WarmedIn float64 `parquet:"warmed_in"`
+}
+
+// EventRow is a row of the events.
+type EventRow struct {
+	Time  int64  `parquet:"time,delta,timestamp(millisecond)"`
+	Node  string `parquet:"node,dict"`
+	Layer string `parquet:"layer,dict"`
+	Kind  string `parquet:"kind,dict"`
+	Text  string `parquet:"text"`
+}
+
+// The columns with the span of a row.
+const (
+	colBegan     = 10
+	colEnd       = 11
+	colEventTime = 0
+)
+
+// millis is a time in files; 0 if it is zero.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+var taskKind = kind[watch.Task, TaskRow]{
+	key:     func(t *watch.Task) string { return t.Key },
+	running: func(t *watch.Task) bool { return t.End.IsZero() },
+	span: func(t *watch.Task) (from, to int64) {
+		if t.End.IsZero() {
+			return millis(t.Began), maxTime
+		}
+		return millis(t.Began), millis(t.End)
+	},
+	row: func(t *watch.Task) TaskRow {
+		return TaskRow{t.Key, t.Name, t.Run, t.Step, t.User, t.Node, t.Engine, t.Start, t.Reason,
+			millis(t.Queued), millis(t.Began), millis(t.End), int64(t.Exit), t.OK, t.Cores, t.Memory, t.CPU, t.MaxRSS, t.Read, t.Written, t.WarmedIn}
+	},
+	value: func(r *TaskRow) watch.Task {
+		return watch.Task{Key: r.Key, Name: r.Name, Run: r.Run, Step: r.Step, User: r.User, Node: r.Node, Engine: r.Engine, Start: r.Start, Reason: r.Reason,
+			Queued: fromMillis(r.Queued), Began: fromMillis(r.Began), End: fromMillis(r.End), Exit: int(r.Exit), OK: r.OK, Cores: r.Cores, Memory: r.Memory,
+			CPU: r.CPU, MaxRSS: r.MaxRSS, Read: r.Read, Written: r.Written, WarmedIn: r.WarmedIn}
+	},
+	from: colBegan, to: colEnd,
+}
+
+var eventKind = kind[watch.Event, EventRow]{
+	key:     func(*watch.Event) string { return "" },
+	running: func(*watch.Event) bool { return false },
+	span:    func(e *watch.Event) (from, to int64) { return millis(e.Time), millis(e.Time) },
+	row: func(e *watch.Event) EventRow {
+		return EventRow{millis(e.Time), e.Node, string(e.Layer), e.Kind, e.Text}
+	},
+	value: func(r *EventRow) watch.Event {
+		return watch.Event{Time: fromMillis(r.Time), Node: r.Node, Layer: watch.Layer(r.Layer), Kind: r.Kind, Text: r.Text}
+	},
+	from: colEventTime, to: colEventTime,
+}
+
+// TaskQuery asks for tasks.
+type TaskQuery struct {
+	Start, End      time.Time // the task was there at some time from Start on and before End
+	User, Run, Step string    // "" is any
+	// Limit is how many are wanted at most; 0 is all. Of more, those that last longest
+	// within the time are returned.
+	Limit int
+}
+
+// Tasks returns the tasks that overlap a time, by their begin, each as it was last told. As
+// many as the limit may be fewer than there are.
+func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
+	best := &longest{start: q.Start, end: q.End}
+	err := db.EachTask(ctx, q, func(t watch.Task) {
+		if q.Limit <= 0 {
+			best.tasks = append(best.tasks, t)
+			return
+		}
+		if len(best.tasks) < q.Limit {
+			heap.Push(best, t)
+		} else if best.within(&t) > best.within(&best.tasks[0]) {
+			best.tasks[0] = t
+			heap.Fix(best, 0)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(best.tasks, func(a, b watch.Task) int {
+		return cmp.Or(a.Began.Compare(b.Began), cmp.Compare(a.Key, b.Key))
+	})
+	return best.tasks, nil
+}
+
+// EachTask calls f for the tasks that overlap a time, in no order, each as it was last told.
+func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) error {
+	err := db.tasks.visit(q.Start.UnixMilli(), q.End.UnixMilli(), func(t *watch.Task) bool {
+		if (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) {
+			f(*t)
+		}
+		return ctx.Err() == nil
+	})
+	return cmp.Or(err, ctx.Err())
+}
+
+// longest is a heap of tasks, the one that lasts least within a time on top.
+type longest struct {
+	start, end time.Time
+	tasks      []watch.Task
+}
+
+func (l *longest) within(t *watch.Task) time.Duration {
+	from, to := t.Began, t.End
+	if from.Before(l.start) {
+		from = l.start
+	}
+	if to.IsZero() || to.After(l.end) {
+		to = l.end
+	}
+	return to.Sub(from)
+}
+
+func (l *longest) Len() int           { return len(l.tasks) }
+func (l *longest) Less(i, j int) bool { return l.within(&l.tasks[i]) < l.within(&l.tasks[j]) }
+func (l *longest) Swap(i, j int)      { l.tasks[i], l.tasks[j] = l.tasks[j], l.tasks[i] }
+func (l *longest) Push(t any)         { l.tasks = append(l.tasks, t.(watch.Task)) }
+func (l *longest) Pop() any {
+	t := l.tasks[len(l.tasks)-1]
+	l.tasks = l.tasks[:len(l.tasks)-1]
+	return t
+}
+
+// Events returns the events from start on and before end, by their time.
+func (db *DB) Events(ctx context.Context, start, end time.Time) ([]watch.Event, error) {
+	var all []watch.Event
+	err := db.events.visit(start.UnixMilli(), end.UnixMilli(), func(e *watch.Event) bool {
+		all = append(all, *e)
+		return ctx.Err() == nil
+	})
+	slices.SortStableFunc(all, func(a, b watch.Event) int { return a.Time.Compare(b.Time) })
+	return all, cmp.Or(err, ctx.Err())
+}

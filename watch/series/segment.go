@@ -1,0 +1,457 @@
+package series
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	pzstd "github.com/parquet-go/parquet-go/compress/zstd"
+
+	"premix/record"
+	"premix/watch"
+)
+
+// Row is a row of raw.parquet: a sample.
+type Row struct {
+	Name   string  `parquet:"name,dict"`
+	Labels string  `parquet:"labels,dict"` // a JSON object, its keys sorted
+	Unit   string  `parquet:"unit,dict"`
+	Time   int64   `parquet:"time,delta,timestamp(millisecond)"`
+	Value  float64 `parquet:"value,split"`
+}
+
+// RollupRow is a row of 1m.parquet or 1h.parquet: the samples of a series from Time on,
+// for a minute or an hour.
+type RollupRow struct {
+	Name   string  `parquet:"name,dict"`
+	Labels string  `parquet:"labels,dict"`
+	Unit   string  `parquet:"unit,dict"`
+	Time   int64   `parquet:"time,delta,timestamp(millisecond)"`
+	Min    float64 `parquet:"min,split"`
+	Mean   float64 `parquet:"mean,split"`
+	Max    float64 `parquet:"max,split"`
+	Count  int64   `parquet:"count,delta"`
+}
+
+// The columns that queries read, by their place in Row and RollupRow.
+const (
+	colTime  = 3
+	colValue = 4
+	colMin   = 4
+	colMean  = 5
+	colMax   = 6
+	colCount = 7
+)
+
+// resolution is a kind of file of a segment.
+type resolution int
+
+const (
+	raw resolution = iota
+	minute
+	hour
+	resolutions
+)
+
+// step is how many milliseconds a row stands for; 0 is a sample.
+func (r resolution) step() int64 { return [...]int64{0, 60_000, 3_600_000}[r] }
+
+func (r resolution) file() string { return [...]string{"raw.parquet", "1m.parquet", "1h.parquet"}[r] }
+
+// about is segment.json: what is known of a segment without its files.
+type about struct {
+	Format   int      `json:"format"`
+	Number   uint64   `json:"number"`
+	Day      bool     `json:"day"`   // made of all segments of a day
+	Begin    int64    `json:"begin"` // of the window or the day, ms since 1970
+	First    int64    `json:"first"` // time of the first sample
+	Last     int64    `json:"last"`
+	Series   int      `json:"series"`
+	Samples  int64    `json:"samples"`
+	Replaces []uint64 `json:"replaces,omitempty"` // segments that are in this one
+}
+
+const segmentFormat = 1
+
+// Key of the metadata of a Parquet file under which its series are, see encodeSpans.
+const keySeries = "premix.watch.series"
+
+// Row groups and pages are large enough to compress, and small enough to read one series.
+const (
+	groupRows = 512 << 10
+	pageBytes = 64 << 10
+)
+
+// span is where a series is in a file.
+type span struct {
+	*identity
+	unit        watch.Unit
+	row, rows   int64
+	first, last int64 // times of the first and last row
+}
+
+// encodeSpans writes spans as text: base64 of a zstd frame of, for each series, name,
+// labels, unit (each with its length, a uvarint, before it), uvarint rows, varint time of
+// the first row, uvarint time from it to the last. They are in the order of the rows.
+func encodeSpans(spans []span) (string, error) {
+	var b []byte
+	for _, s := range spans {
+		b = appendText(b, s.id.Name)
+		b = appendText(b, s.labels)
+		b = appendText(b, string(s.unit))
+		b = binary.AppendUvarint(b, uint64(s.rows))
+		b = binary.AppendVarint(b, s.first)
+		b = binary.AppendUvarint(b, uint64(s.last-s.first))
+	}
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(z.EncodeAll(b, nil)), z.Close()
+}
+
+// maxSpans bounds what the list of series of a file may take in memory, in bytes.
+const maxSpans = 1 << 30
+
+func decodeSpans(text string, known *identities) ([]span, error) {
+	packed, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, err
+	}
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSpans))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	b, err := z.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, err
+	}
+	var spans []span
+	row := int64(0)
+	for p := (parser{b: b}); len(p.b) > 0; {
+		name, labels := p.text(), p.text()
+		s := span{unit: watch.Unit(p.text()), row: row, rows: int64(p.uvarint(math.MaxInt64))}
+		s.first = p.varint()
+		s.last = s.first + int64(p.uvarint(math.MaxInt64))
+		if p.bad {
+			return nil, errors.New("the list of series is cut short")
+		}
+		if s.identity, err = known.get(name, labels); err != nil {
+			return nil, err
+		}
+		row += s.rows
+		spans = append(spans, s)
+	}
+	return spans, nil
+}
+
+// file writes rows of one kind.
+type file[T any] struct {
+	f     *os.File
+	w     *parquet.GenericWriter[T]
+	rows  []T
+	spans []span
+	next  int64
+}
+
+func newFile[T any](path string) (*file[T], error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return &file[T]{f: f, w: parquet.NewGenericWriter[T](f,
+		parquet.Compression(&pzstd.Codec{Level: pzstd.SpeedDefault}),
+		parquet.MaxRowsPerRowGroup(groupRows),
+		parquet.PageBufferSize(pageBytes),
+		parquet.DataPageStatistics(true),
+		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("name"), parquet.Ascending("labels"), parquet.Ascending("time"))))}, nil
+}
+
+// series writes the collected rows as those of a series.
+func (f *file[T]) series(i *identity, unit watch.Unit, first, last int64) error {
+	if len(f.rows) == 0 {
+		return nil
+	}
+	f.spans = append(f.spans, span{identity: i, unit: unit, row: f.next, rows: int64(len(f.rows)), first: first, last: last})
+	f.next += int64(len(f.rows))
+	_, err := f.w.Write(f.rows)
+	f.rows = f.rows[:0]
+	return err
+}
+
+func (f *file[T]) close() error {
+	text, err := encodeSpans(f.spans)
+	if err == nil {
+		f.w.SetKeyValueMetadata(keySeries, text)
+		err = f.w.Close()
+	}
+	if err == nil {
+		err = f.f.Sync()
+	}
+	return errors.Join(err, f.f.Close())
+}
+
+// segmentWriter writes a segment, series after series in the order of compareIdentity.
+type segmentWriter struct {
+	about
+	dir    string // DIR/tmp/N
+	raw    *file[Row]
+	minute *file[RollupRow] // nil if there is none
+	hour   *file[RollupRow]
+}
+
+// newSegment begins a segment in a directory below tmp. Without minutes it has no
+// roll-ups of a minute.
+func newSegment(tmp string, a about, minutes bool) (*segmentWriter, error) {
+	a.Format, a.First, a.Last = segmentFormat, math.MaxInt64, math.MinInt64
+	w := &segmentWriter{about: a, dir: filepath.Join(tmp, strconv.FormatUint(a.Number, 10))}
+	if err := os.RemoveAll(w.dir); err != nil {
+		return nil, err
+	}
+	err := os.MkdirAll(w.dir, 0o777)
+	if err == nil {
+		w.raw, err = newFile[Row](filepath.Join(w.dir, raw.file()))
+	}
+	if err == nil && minutes {
+		w.minute, err = newFile[RollupRow](filepath.Join(w.dir, minute.file()))
+	}
+	if err == nil {
+		w.hour, err = newFile[RollupRow](filepath.Join(w.dir, hour.file()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.abort())
+	}
+	return w, nil
+}
+
+// add writes the samples of a series, by rising time, no time twice.
+func (w *segmentWriter) add(i *identity, unit watch.Unit, times []int64, values []float64) error {
+	n := len(times)
+	if n == 0 {
+		return nil
+	}
+	for k, t := range times {
+		w.raw.rows = append(w.raw.rows, Row{i.id.Name, i.labels, string(unit), t, values[k]})
+	}
+	w.Series++
+	w.Samples += int64(n)
+	w.First, w.Last = min(w.First, times[0]), max(w.Last, times[n-1])
+	if err := w.raw.series(i, unit, times[0], times[n-1]); err != nil {
+		return err
+	}
+	for r, f := range map[resolution]*file[RollupRow]{minute: w.minute, hour: w.hour} {
+		if f == nil {
+			continue
+		}
+		step := r.step()
+		for k := 0; k < n; {
+			at := floor(times[k], step)
+			b := bucket{min: values[k], max: values[k]}
+			for ; k < n && times[k] < at+step; k++ {
+				b.add(values[k], values[k], values[k], 1)
+			}
+			f.rows = append(f.rows, RollupRow{i.id.Name, i.labels, string(unit), at, b.min, b.mean, b.max, b.count})
+		}
+		if err := f.series(i, unit, floor(times[0], step), floor(times[n-1], step)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit gives the segment its name below segments. On an error nothing of it is left.
+func (w *segmentWriter) commit(segments string) (*segment, error) {
+	err := w.closeFiles()
+	var text []byte
+	if err == nil {
+		text, err = json.Marshal(w.about)
+	}
+	if err == nil {
+		err = writeSynced(filepath.Join(w.dir, "segment.json"), append(text, '\n'))
+	}
+	if err == nil {
+		err = record.SyncDir(w.dir)
+	}
+	s := &segment{about: w.about, dir: filepath.Join(segments, w.name())}
+	if err == nil {
+		err = os.Rename(w.dir, s.dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(w.dir))
+	}
+	s.has, s.bytes = look(s.dir)
+	return s, record.SyncDir(segments)
+}
+
+func (w *segmentWriter) closeFiles() error {
+	var errs []error
+	if w.raw != nil {
+		errs = append(errs, w.raw.close())
+	}
+	if w.minute != nil {
+		errs = append(errs, w.minute.close())
+	}
+	if w.hour != nil {
+		errs = append(errs, w.hour.close())
+	}
+	w.raw, w.minute, w.hour = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// abort removes what has been written.
+func (w *segmentWriter) abort() error {
+	if w.raw != nil {
+		w.raw.f.Close()
+	}
+	if w.minute != nil {
+		w.minute.f.Close()
+	}
+	if w.hour != nil {
+		w.hour.f.Close()
+	}
+	return os.RemoveAll(w.dir)
+}
+
+func writeSynced(path string, text []byte) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// name is that of the segment's directory; names sort by time.
+func (a *about) name() string {
+	layout := "20060102T150405"
+	if a.Day {
+		layout = "20060102"
+	}
+	return time.UnixMilli(a.Begin).UTC().Format(layout) + "-" + strconv.FormatUint(a.Number, 10)
+}
+
+// segment is one that is on disk.
+type segment struct {
+	about
+	dir     string
+	has     [resolutions]bool // guarded by DB.mu, as the following
+	bytes   int64
+	readers int // queries; its files are removed when there is none
+}
+
+// errDamaged tells that a segment cannot be used.
+var errDamaged = errors.New("damaged")
+
+// openSegment looks at the segment in a directory. The error is errDamaged if it
+// was not written as it is.
+func openSegment(dir string) (*segment, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "segment.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &segment{dir: dir}
+	if err := json.Unmarshal(text, &s.about); err != nil {
+		return nil, fmt.Errorf("%w: segment.json: %w", errDamaged, err)
+	}
+	if s.Format > segmentFormat {
+		return nil, &record.FormatError{Path: dir, Format: s.Format}
+	}
+	if s.name() != filepath.Base(dir) {
+		return nil, fmt.Errorf("%w: segment.json is that of %s", errDamaged, s.name())
+	}
+	s.has, s.bytes = look(s.dir)
+	for r := range resolutions {
+		if !s.has[r] {
+			continue
+		}
+		if err := checkParquet(filepath.Join(dir, r.file())); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// look tells which files there are, and how large they are together.
+func look(dir string) (has [resolutions]bool, bytes int64) {
+	for r := range resolutions {
+		info, err := os.Stat(filepath.Join(dir, r.file()))
+		if has[r] = err == nil; err == nil {
+			bytes += info.Size()
+		}
+	}
+	return has, bytes
+}
+
+// checkParquet tells whether a file ends as a Parquet file does, with a footer that fits.
+func checkParquet(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	var tail [8]byte
+	if info.Size() < 12 {
+		return fmt.Errorf("%w: %s has %d bytes", errDamaged, path, info.Size())
+	}
+	if _, err := f.ReadAt(tail[:], info.Size()-8); err != nil {
+		return err
+	}
+	if string(tail[4:]) != "PAR1" || int64(binary.LittleEndian.Uint32(tail[:])) > info.Size()-12 {
+		return fmt.Errorf("%w: %s has no footer", errDamaged, path)
+	}
+	return nil
+}
+
+// number is the N in the name of a file or directory, whatever is around it.
+func number(name string) (uint64, bool) {
+	name, _, _ = strings.Cut(name, ".")
+	n, err := strconv.ParseUint(name[strings.LastIndexByte(name, '-')+1:], 10, 64)
+	return n, err == nil
+}
+
+// floor rounds down to a multiple of step.
+func floor(t, step int64) int64 {
+	if step <= 1 {
+		return t
+	}
+	m := t % step
+	if m < 0 {
+		m += step
+	}
+	return t - m
+}
+
+// bucket sums up samples.
+type bucket struct {
+	min, mean, max float64
+	count          int64
+}
+
+// add takes count samples of which these are known.
+func (b *bucket) add(least, mean, greatest float64, count int64) {
+	b.min, b.max = min(b.min, least), max(b.max, greatest)
+	b.count += count
+	b.mean += (mean - b.mean) * (float64(count) / float64(b.count))
+}

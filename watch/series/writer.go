@@ -1,0 +1,519 @@
+package series
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/record"
+	"premix/watch"
+)
+
+// load reads segments and journals.
+func (db *DB) load(damaged *[]string) error {
+	dirs, err := os.ReadDir(filepath.Join(db.dir, "segments"))
+	if err != nil {
+		return err
+	}
+	gone := make(map[uint64]bool) // numbers whose content is in a segment
+	for _, d := range dirs {
+		if n, ok := number(d.Name()); ok {
+			db.number = max(db.number, n)
+		}
+		s, err := openSegment(filepath.Join(db.dir, "segments", d.Name()))
+		if errors.Is(err, errDamaged) {
+			if err := db.setAside(filepath.Join("segments", d.Name()), err, damaged); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, n := range s.Replaces {
+			gone[n] = true
+		}
+		db.segments = append(db.segments, s)
+	}
+	for _, s := range db.segments {
+		if gone[s.Number] {
+			if err := os.RemoveAll(s.dir); err != nil {
+				return err
+			}
+		}
+	}
+	db.segments = slices.DeleteFunc(db.segments, func(s *segment) bool { return gone[s.Number] })
+	db.sortSegments()
+	for _, s := range db.segments {
+		gone[s.Number] = true
+	}
+	journals, err := os.ReadDir(filepath.Join(db.dir, "journal"))
+	if err != nil {
+		return err
+	}
+	for _, j := range journals {
+		n, ok := number(j.Name())
+		if !ok {
+			continue
+		}
+		db.number = max(db.number, n)
+		path := filepath.Join(db.dir, "journal", j.Name())
+		if gone[n] {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := db.loadJournal(path, n, damaged); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(db.open, func(a, b *window) int { return int(a.begin - b.begin) })
+	for len(db.open) > maxWindows {
+		db.retire(db.open[0])
+	}
+	return nil
+}
+
+// setAside moves what is damaged out of the way.
+func (db *DB) setAside(name string, why error, damaged *[]string) error {
+	*damaged = append(*damaged, fmt.Sprintf("%s was set aside in %s: %v", name, filepath.Join(db.dir, "damaged"), why))
+	return setAside(db.dir, name)
+}
+
+func setAside(dir, name string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "damaged"), 0o777); err != nil {
+		return err
+	}
+	to := filepath.Join(dir, "damaged", filepath.Base(name))
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, name), to)
+}
+
+func (db *DB) loadJournal(path string, n uint64, damaged *[]string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	w := &window{number: n, touched: time.Now(), journal: f}
+	var members []*memSeries
+	begin, size, err := replay(f, func(number int, id watch.ID, unit watch.Unit) error {
+		if number != len(members) {
+			return errJournal
+		}
+		m := db.series(id, unit)
+		m.join(w)
+		members = append(members, m)
+		return nil
+	}, func(e entry) error {
+		if e.series < 0 || e.series >= len(members) {
+			return errJournal
+		}
+		size := members[e.series].part(w).c.add(e.time, e.value)
+		w.size += int64(size)
+		w.samples++
+		db.memory += int64(size)
+		return nil
+	})
+	w.begin, w.end, w.written = begin, begin+db.opt.Window.Milliseconds(), size
+	if errors.Is(err, errJournal) && size < journalHead {
+		// Cut before its head was whole: there was nothing else in it.
+		info, serr := f.Stat()
+		if serr == nil && info.Size() < journalHead {
+			return errors.Join(f.Close(), os.Remove(path))
+		}
+	}
+	if err != nil {
+		db.forget(w)
+		f.Close()
+		if errors.Is(err, errJournal) {
+			return db.setAside(filepath.Join("journal", filepath.Base(path)), err, damaged)
+		}
+		return err
+	}
+	if err := f.Truncate(size); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if w.samples == 0 {
+		db.forget(w)
+		return errors.Join(f.Close(), os.Remove(path))
+	}
+	db.open = append(db.open, w)
+	return nil
+}
+
+func (db *DB) sortSegments() {
+	slices.SortFunc(db.segments, func(a, b *segment) int {
+		if a.First != b.First {
+			return int(a.First - b.First)
+		}
+		return int(int64(a.Number) - int64(b.Number))
+	})
+}
+
+// flusher writes journals, closes windows to which nothing comes any more, and looks
+// whether the disk can be written again.
+func (db *DB) flusher(ctx context.Context) {
+	const syncEvery = time.Second
+	tick := time.NewTicker(db.opt.Flush)
+	defer tick.Stop()
+	synced := time.Now()
+	probe, delay := time.Time{}, time.Second
+	var recovered time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		if db.flush(now.Sub(synced) >= syncEvery) {
+			synced = now
+		}
+		db.mu.Lock()
+		for _, w := range slices.Clone(db.open) {
+			if now.Sub(w.touched) > db.opt.Late || w.broken && db.trouble == nil {
+				db.retire(w)
+			}
+		}
+		trouble, need := db.trouble, int64(0)
+		for _, w := range slices.Concat(db.open, db.closing) {
+			need = max(need, w.size)
+		}
+		r := db.refused
+		tell := (r.late > 0 || r.invalid > 0 || r.lost > 0) && now.Sub(r.told) > time.Minute
+		if tell {
+			db.refused = counts{told: now}
+		}
+		db.mu.Unlock()
+		if tell {
+			db.tell(r)
+		}
+		if trouble == nil || now.Before(probe) {
+			continue
+		}
+		if err := db.probe(need); err != nil {
+			delay = min(2*delay, 30*time.Second)
+			probe = now.Add(delay)
+			continue
+		}
+		if now.Sub(recovered) > time.Minute {
+			delay = time.Second
+		}
+		recovered = now
+		probe = now.Add(delay)
+		db.mu.Lock()
+		db.trouble = nil
+		db.mu.Unlock()
+		db.note("disk_recovered", "%s can be written again", db.dir)
+		db.nudge()
+	}
+}
+
+// tell makes events of counts.
+func (db *DB) tell(r counts) {
+	if r.late > 0 {
+		db.note("samples_refused", "%d samples were too old: other times came before them and after", r.late)
+	}
+	if r.invalid > 0 {
+		db.note("samples_refused", "%d samples had no finite value, no name, or a time that cannot be", r.invalid)
+	}
+	if r.lost > 0 {
+		db.note("samples_lost", "%d samples are lost: the disk did not take them, and memory is limited to %d MB", r.lost, db.opt.Memory>>20)
+	}
+}
+
+func (db *DB) nudge() {
+	select {
+	case db.wake <- struct{}{}:
+	default:
+	}
+}
+
+// probe tells whether as many bytes can be written.
+func (db *DB) probe(need int64) error {
+	path := filepath.Join(db.dir, "tmp", "probe")
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(path)
+	b := make([]byte, 64<<10)
+	for n := int64(0); n <= need && err == nil; n += int64(len(b)) {
+		_, err = f.Write(b)
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// fail notes that the disk cannot be written.
+func (db *DB) fail(err error) {
+	db.mu.Lock()
+	first := db.trouble == nil
+	db.trouble = err
+	db.mu.Unlock()
+	if first {
+		db.note("disk_failed", "samples are kept in memory until the disk can be written again: %v", err)
+	}
+}
+
+// flush writes what waits for journals, and syncs them. It tells whether it did.
+func (db *DB) flush(sync bool) bool {
+	db.writer.Lock()
+	defer db.writer.Unlock()
+	type job struct {
+		w *window
+		b []byte
+	}
+	var jobs []job
+	var all []*window
+	db.mu.Lock()
+	abandoned := db.abandoned
+	db.abandoned = nil
+	for _, w := range slices.Concat(db.open, db.closing) {
+		all = append(all, w)
+		if len(w.pend) > 0 {
+			jobs = append(jobs, job{w, w.pend})
+			db.pending -= int64(len(w.pend))
+			w.pend = nil
+		}
+	}
+	db.mu.Unlock()
+	for _, w := range abandoned {
+		db.removeJournal(w)
+	}
+	for _, j := range jobs {
+		if err := db.append(j.w, j.b); err != nil {
+			db.mu.Lock()
+			db.breakJournal(j.w)
+			db.mu.Unlock()
+			db.fail(err)
+		}
+	}
+	if sync {
+		for _, w := range all {
+			if !w.dirty {
+				continue
+			}
+			if err := unix.Fdatasync(int(w.journal.Fd())); err != nil {
+				db.fail(err)
+				continue
+			}
+			w.dirty = false
+		}
+	}
+	for _, err := range []error{db.tasks.flush(), db.events.flush()} {
+		if err != nil {
+			db.fail(err)
+		}
+	}
+	return sync
+}
+
+func (db *DB) journalPath(w *window) string {
+	return filepath.Join(db.dir, "journal", strconv.FormatUint(w.number, 10)+".wal")
+}
+
+// append writes frames to the journal of a window. On an error nothing of them stays.
+func (db *DB) append(w *window, frames []byte) error {
+	if w.journal == nil {
+		f, err := os.OpenFile(db.journalPath(w), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if err != nil {
+			return err
+		}
+		head := binary.LittleEndian.AppendUint64([]byte(journalMagic), uint64(w.begin))
+		if _, err := f.Write(head); err != nil {
+			return errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+		w.journal, w.written = f, journalHead
+		if err := record.SyncDir(filepath.Dir(f.Name())); err != nil {
+			return err
+		}
+	}
+	if _, err := w.journal.WriteAt(frames, w.written); err != nil {
+		return errors.Join(err, w.journal.Truncate(w.written))
+	}
+	w.written += int64(len(frames))
+	w.dirty = true
+	return nil
+}
+
+// removeJournal removes the journal of a window that is kept elsewhere, or nowhere. The
+// caller holds writer.
+func (db *DB) removeJournal(w *window) {
+	if w.journal == nil {
+		return
+	}
+	w.journal.Close()
+	w.journal, w.dirty = nil, false
+	if err := os.Remove(db.journalPath(w)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		db.fail(err)
+	}
+}
+
+// closer makes segments of windows that are closed.
+func (db *DB) closer(ctx context.Context) {
+	for {
+		db.mu.Lock()
+		var w *window
+		if len(db.closing) > 0 && db.trouble == nil {
+			w = db.closing[0]
+			w.writing = true
+		}
+		db.mu.Unlock()
+		if w == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-db.wake:
+			}
+			continue
+		}
+		if err := db.closeWindow(w); err != nil {
+			db.fail(err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// closeBroken makes segments of the windows that are not whole in their journals.
+func (db *DB) closeBroken() error {
+	db.mu.Lock()
+	var broken []*window
+	for _, w := range slices.Clone(db.open) {
+		if w.broken {
+			db.retire(w)
+		}
+	}
+	for _, w := range db.closing {
+		if w.broken {
+			broken = append(broken, w)
+		}
+	}
+	db.mu.Unlock()
+	var errs []error
+	for _, w := range broken {
+		errs = append(errs, db.closeWindow(w))
+	}
+	return errors.Join(errs...)
+}
+
+// member is a series of a window that is being written.
+type member struct {
+	*identity
+	unit watch.Unit
+	c    *column
+}
+
+// members returns the series of a closed window, sorted. Nothing is added to them.
+func (db *DB) members(w *window) []member {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	all := make([]member, 0, len(w.series))
+	for _, m := range w.series {
+		all = append(all, member{m.identity, m.unit, m.part(w).c})
+	}
+	slices.SortFunc(all, func(a, b member) int { return compareIdentity(a.identity, b.identity) })
+	return all
+}
+
+// closeWindow makes a segment of a window.
+func (db *DB) closeWindow(w *window) error {
+	s, err := db.writeWindow(w)
+	db.mu.Lock()
+	w.writing = false
+	if err != nil {
+		db.mu.Unlock()
+		return err
+	}
+	db.closing = slices.DeleteFunc(db.closing, func(o *window) bool { return o == w })
+	db.segments = append(db.segments, s)
+	db.sortSegments()
+	db.forget(w)
+	db.pending -= int64(len(w.pend))
+	w.pend = nil
+	db.mu.Unlock()
+	db.writer.Lock()
+	db.removeJournal(w)
+	db.writer.Unlock()
+	return nil
+}
+
+func (db *DB) writeWindow(w *window) (*segment, error) {
+	all := db.members(w)
+	minutes := int64(0)
+	for _, m := range all {
+		minutes += min((m.c.last-m.c.first)/minute.step()+1, int64(m.c.count))
+	}
+	out, err := newSegment(filepath.Join(db.dir, "tmp"), about{Number: w.number, Begin: w.begin}, worthMinutes(minutes, w.samples))
+	if err != nil {
+		return nil, err
+	}
+	var times []int64
+	var values []float64
+	for _, m := range all {
+		times, values = m.c.samples(times[:0], values[:0])
+		if err := out.add(m.identity, m.unit, times, values); err != nil {
+			return nil, errors.Join(err, out.abort())
+		}
+	}
+	return out.commit(filepath.Join(db.dir, "segments"))
+}
+
+// worthMinutes tells whether roll-ups of a minute are few enough to be kept.
+func worthMinutes(minutes, samples int64) bool { return 2*minutes <= samples }
+
+// Flush closes all windows and returns when they are segments, or with why they cannot
+// be. It is for tests and bulk loads: windows close by themselves.
+func (db *DB) Flush(ctx context.Context) error {
+	db.mu.Lock()
+	for _, w := range slices.Clone(db.open) {
+		db.retire(w)
+	}
+	db.mu.Unlock()
+	db.flush(true)
+	return db.wait(ctx, func() bool { return len(db.closing) == 0 })
+}
+
+// Throttle returns when less than half of the memory is taken. It is for bulk loads,
+// which are faster than a disk.
+func (db *DB) Throttle(ctx context.Context) error {
+	return db.wait(ctx, func() bool { return db.memory < db.opt.Memory/2 })
+}
+
+// wait returns when ok, called with mu held, says so, or with why it will not.
+func (db *DB) wait(ctx context.Context, ok func() bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		db.changed.Broadcast()
+	})
+	defer stop()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for !ok() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if db.trouble != nil {
+			return db.trouble
+		}
+		if db.closed {
+			return os.ErrClosed
+		}
+		db.changed.Wait()
+	}
+	return nil
+}

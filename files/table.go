@@ -43,25 +43,28 @@ func (e *Entry) Path() string {
 	return filepath.Join(e.Dir, e.Name)
 }
 
+// Column is a column of a scan.
+type Column int
+
 // The columns, in the order of the fields of Entry.
 const (
-	colDir = iota
-	colName
-	colType
-	colSize
-	colAllocated
-	colEntries
-	colMode
-	colUID
-	colGID
-	colLinks
-	colInode
-	colDevice
-	colAccessed
-	colModified
-	colChanged
-	colBorn
-	colError
+	ColumnDir Column = iota
+	ColumnName
+	ColumnType
+	ColumnSize
+	ColumnAllocated
+	ColumnEntries
+	ColumnMode
+	ColumnUID
+	ColumnGID
+	ColumnLinks
+	ColumnInode
+	ColumnDevice
+	ColumnAccessed
+	ColumnModified
+	ColumnChanged
+	ColumnBorn
+	ColumnError
 	columns
 )
 
@@ -141,7 +144,7 @@ type row struct {
 }
 
 // intColumns are the integer columns, in the order of row.ints.
-var intColumns = [...]int{colSize, colAllocated, colEntries, colMode, colUID, colGID, colLinks, colInode, colDevice, colAccessed, colModified, colChanged, colBorn}
+var intColumns = [...]Column{ColumnSize, ColumnAllocated, ColumnEntries, ColumnMode, ColumnUID, ColumnGID, ColumnLinks, ColumnInode, ColumnDevice, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn}
 
 // group collects the rows of a row group.
 type group struct {
@@ -165,7 +168,7 @@ func (g *group) flush() error {
 	if len(g.rows) == 0 {
 		return nil
 	}
-	write := func(column int, value func(i int, r *row) parquet.Value) error {
+	write := func(column Column, value func(i int, r *row) parquet.Value) error {
 		for from := 0; from < len(g.rows); from += cap(g.vals) {
 			vals := g.vals[:0]
 			for i := from; i < min(from+cap(g.vals), len(g.rows)); i++ {
@@ -180,17 +183,17 @@ func (g *group) flush() error {
 	text := func(s string) parquet.Value { return parquet.ByteArrayValue(bytesOf(s)) }
 	begin := int32(0)
 	errs := []error{
-		write(colDir, func(_ int, r *row) parquet.Value { return text(r.dir) }),
-		write(colName, func(_ int, r *row) parquet.Value {
+		write(ColumnDir, func(_ int, r *row) parquet.Value { return text(r.dir) }),
+		write(ColumnName, func(_ int, r *row) parquet.Value {
 			v := parquet.ByteArrayValue(g.names[begin:r.end])
 			begin = r.end
 			return v
 		}),
-		write(colType, func(_ int, r *row) parquet.Value { return text(typeNames[r.kind]) }),
-		write(colError, func(i int, _ *row) parquet.Value { return text(g.wrong[i]) }),
+		write(ColumnType, func(_ int, r *row) parquet.Value { return text(typeNames[r.kind]) }),
+		write(ColumnError, func(i int, _ *row) parquet.Value { return text(g.wrong[i]) }),
 	}
 	for k, c := range intColumns {
-		if c == colMode {
+		if c == ColumnMode {
 			errs = append(errs, write(c, func(_ int, r *row) parquet.Value { return parquet.Int32Value(int32(r.ints[k])) }))
 		} else {
 			errs = append(errs, write(c, func(_ int, r *row) parquet.Value { return parquet.Int64Value(r.ints[k]) }))

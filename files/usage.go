@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 )
 
 // Usage sums up a scan: what there is, how large, whose and how old. Files are regular
@@ -286,6 +287,11 @@ func (d *Directories) add(e *Entry, entries sizes, top int) {
 
 // longSuffix is how long a suffix is at most: what is longer is part of a name.
 const longSuffix = 10
+
+// Suffix is that of a name; see [Usage].
+func Suffix(name []byte) []byte {
+	return bytesOf(suffixOf(unsafe.String(unsafe.SliceData(name), len(name))))
+}
 
 // suffixOf is what files of a kind have in common at the end of their names. Of what is
 // compressed that tells more than how.

@@ -11,12 +11,13 @@ import (
 func (a *app) filesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "files",
-		Short: "Tell what lies in directories of millions of files",
+		Short: "Tell what lies in directories of millions of files, and move it by rules",
 		Long: `Scan directories into a table, one row a file, and see what takes the space.
 
   premix files scan /project -o scan.parquet
   premix files report scan.parquet
   premix files diff last-week.parquet scan.parquet
+  premix files policy rules.sql scan.parquet --dry-run
 
 The table is Parquet: DuckDB, pandas and R read it too.`,
 		Args: arguments("a command, as listed by premix files --help,"),
@@ -24,7 +25,7 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 			return &usageError{fmt.Errorf("there is no command %q", "files "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff())
+	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy())
 	return cmd
 }
 

@@ -22,6 +22,7 @@ import (
 	"premix/engine/queue"
 	"premix/engine/slurm"
 	"premix/files"
+	"premix/files/policy"
 	"premix/hotstart"
 	"premix/image"
 	"premix/image/snapshotter"
@@ -135,7 +136,9 @@ type message struct {
 	Hint  string `json:"hint,omitempty"`
 	File  string `json:"file,omitempty"`
 	Line  int    `json:"line,omitempty"`
-	Exit  int    `json:"exit"`
+	// Column is told of languages in which a line may hold several things.
+	Column int `json:"column,omitempty"`
+	Exit   int `json:"exit"`
 }
 
 // messages are what an error says to people.
@@ -177,6 +180,14 @@ func messages(err error) []message {
 		}
 		return list
 	}
+	var rules policy.Problems
+	if errors.As(err, &rules) {
+		var list []message
+		for _, p := range rules {
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Column: p.Column, Exit: code})
+		}
+		return list
+	}
 	m := message{Error: err.Error(), Exit: code}
 	var h hinted
 	var unavailable *hotstart.Unavailable
@@ -205,6 +216,8 @@ func (a *app) tell(err error) {
 		}
 		place := ""
 		switch {
+		case m.Column > 0:
+			place = fmt.Sprintf(" (%s:%d:%d)", m.File, m.Line, m.Column)
 		case m.Line > 0:
 			place = fmt.Sprintf(" (%s:%d)", m.File, m.Line)
 		case m.File != "":
@@ -282,6 +295,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case policyExit(err) != exitOK:
+		return policyExit(err)
 	case transferExit(err) != exitOK:
 		return transferExit(err)
 	case errors.As(err, &interrupted):

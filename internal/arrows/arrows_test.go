@@ -36,8 +36,12 @@ var rooms = map[string]room{
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
+	"files/policy": {
+		imports: []string{"files"},
+		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
+	},
 	"cmd/premix": {
-		imports: []string{"files", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
+		imports: []string{"files", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"premix/files"
+	"premix/files/policy"
+)
+
+// policyFlags are those of files policy.
+type policyFlags struct {
+	dryRun  bool
+	pools   string
+	samples countFlag
+}
+
+func (a *app) filesPolicy() *cobra.Command {
+	o := policyFlags{samples: 3}
+	cmd := &cobra.Command{
+		Use:   "policy RULES TABLE --dry-run",
+		Short: "Place, move, pack and delete files by rules",
+		Long: `Apply rules to what a scan found. Rules are SQL, one file of them, and each entry
+belongs to the first rule that it matches:
+
+  CREATE POOL flash AT '/flash';
+  CREATE POOL disk AT '/disk';
+  RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';
+  RULE 'old scratch' MIGRATE FROM POOL flash THRESHOLD 80 TO 70
+    WEIGHT now() - accessed TO POOL disk WHERE size > 1 MB;
+
+  premix files policy rules.sql scan.parquet --dry-run
+
+says what would be done, by which rule and why, and changes nothing.`,
+		Args: arguments("RULES", "TABLE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if !o.dryRun {
+				return &usageError{errors.New("--dry-run is missing"), "see first what would be done: --dry-run"}
+			}
+			return a.policyPlan(&o, args[0], args[1])
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and why")
+	f.StringVar(&o.pools, "pools", "", "YAML file that declares pools")
+	f.Var(&o.samples, "samples", "files of each rule that are named")
+	return cmd
+}
+
+// policyRules reads a file of rules, and one of pools if there is one.
+func policyRules(path, pools string) (*policy.Rules, error) {
+	var known []policy.Pool
+	if pools != "" {
+		var err error
+		if known, err = policy.ReadPools(pools); err != nil {
+			return nil, err
+		}
+	}
+	return policy.ReadFile(path, known)
+}
+
+func (a *app) policyPlan(o *policyFlags, rules, table string) error {
+	r, err := policyRules(rules, o.pools)
+	if err != nil {
+		return err
+	}
+	t, err := files.OpenTable(table)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	ctx, done := storeContext()
+	defer done()
+	p, err := r.Plan(ctx, t, policy.Options{Samples: int(o.samples), Count: true})
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(p)
+	}
+	return a.printPolicyPlan(p)
+}
+
+func (a *app) printPolicyPlan(p *policy.Plan) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "%s over %s, %d entries; nothing is changed\n", shown(p.File), shown(p.Table), p.Rows)
+	if len(p.Pools) > 0 {
+		fmt.Fprint(w, "\nPOOL\tCAPACITY\tUSED\t\tAFTER\t\tCOUNTED BY\t\n")
+	}
+	for _, pool := range p.Pools {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f %%\t%s\t%.1f %%\t%s\t\n", pool.Name, size(pool.Capacity), size(pool.Used), pool.Percent(pool.Used),
+			size(pool.After), pool.Percent(pool.After), pool.By)
+	}
+	fmt.Fprint(w, "\nRULE\tDOES\tMATCHED\tBYTES\tTAKEN\tBYTES\tON DISK\t\n")
+	for _, r := range p.Rules {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t\n", shown(r.Name), r.Verb, r.Matched.Count, size(r.Matched.Bytes),
+			r.Taken.Count, size(r.Taken.Bytes), size(r.Taken.Allocated))
+	}
+	fmt.Fprintf(w, "no rule\t\t%d\t\t\t\t\t\n", p.Unmatched)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, r := range p.Rules {
+		if r.Why == "" && len(r.Samples) == 0 && len(r.Left) == 0 {
+			continue
+		}
+		fmt.Fprintf(a.stdout, "\n%s (line %d): %s\n", shown(r.Name), r.Line, ruleDoes(r))
+		if r.Why != "" {
+			fmt.Fprintf(a.stdout, "  %s\n", r.Why)
+		}
+		for _, why := range slices.Sorted(maps.Keys(r.Left)) {
+			fmt.Fprintf(a.stdout, "  left: %d, %s\n", r.Left[why], why)
+		}
+		for _, s := range r.Samples {
+			line := "  " + shown(s.Path)
+			if s.To != "" {
+				line += " -> " + shown(s.To)
+			}
+			if r.Verb != policy.Pack {
+				line += ", " + size(s.Size)
+			}
+			fmt.Fprintln(a.stdout, line)
+		}
+		if more := r.Taken.Count - int64(len(r.Samples)); more > 0 && len(r.Samples) > 0 {
+			fmt.Fprintf(a.stdout, "  and %d more\n", more)
+		}
+	}
+	return nil
+}
+
+// ruleDoes is what a rule does, in words.
+func ruleDoes(r *policy.RulePlan) string {
+	words := []string{string(r.Verb)}
+	if r.From != "" {
+		words = append(words, "from", r.From)
+	}
+	switch {
+	case r.To != "" && r.Verb == policy.Place:
+		words = append(words, "in", r.To)
+	case r.To != "":
+		words = append(words, "to", r.To)
+	}
+	return strings.Join(words, " ")
+}
+
+// policyExit is the exit code of errors of rules, exitOK for others.
+func policyExit(err error) int {
+	var (
+		rules   policy.Problems
+		unread  *policy.FileError
+		pool    *policy.PoolError
+		covered *policy.CoverError
+	)
+	if errors.As(err, &rules) || errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {
+		return exitUsage
+	}
+	return exitOK
+}

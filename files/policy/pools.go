@@ -1,0 +1,84 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/yaml.v3"
+)
+
+// ReadPools reads pools from a YAML file, for rules that do not declare them:
+//
+//	pools:
+//	  - {name: flash, dir: /flash, capacity: 10 TB}
+//	  - {name: disk, dir: /disk}
+//
+// Relative directories are below that of the file. Other keys are not looked at. The
+// error is a [FileError] or [Problems].
+func ReadPools(path string) ([]Pool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &FileError{path, err}
+	}
+	var file struct {
+		Pools yaml.Node `yaml:"pools"`
+	}
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, &FileError{path, err}
+	}
+	const hint = "write pools: [{name: flash, dir: /flash, capacity: 10 TB}]"
+	problem := func(n *yaml.Node, format string, args ...any) error {
+		return Problems{{path, max(1, n.Line), max(1, n.Column), fmt.Sprintf(format, args...), hint}}
+	}
+	if file.Pools.Kind != yaml.SequenceNode || len(file.Pools.Content) == 0 {
+		return nil, problem(&file.Pools, "there are no pools")
+	}
+	base, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, &FileError{path, err}
+	}
+	var pools []Pool
+	for _, n := range file.Pools.Content {
+		var p struct {
+			Name     string `yaml:"name"`
+			Dir      string `yaml:"dir"`
+			Capacity string `yaml:"capacity"`
+		}
+		if err := n.Decode(&p); err != nil || p.Name == "" || p.Dir == "" {
+			return nil, problem(n, "a pool has a name and a dir")
+		}
+		pool := Pool{Name: p.Name, Dir: p.Dir}
+		if !filepath.IsAbs(pool.Dir) {
+			pool.Dir = filepath.Join(base, pool.Dir)
+		}
+		pool.Dir = filepath.Clean(pool.Dir)
+		if p.Capacity != "" {
+			if pool.Capacity, err = parseSize(p.Capacity); err != nil {
+				return nil, problem(n, "pool %s: %v", p.Name, err)
+			}
+		}
+		pools = append(pools, pool)
+	}
+	return pools, nil
+}
+
+// parseSize reads a number of bytes as rules have it.
+func parseSize(s string) (int64, error) {
+	tokens, bad := lex(s)
+	if bad != nil {
+		return 0, bad
+	}
+	p := &parser{tokens: tokens, rules: &Rules{Text: s}}
+	n, bad := p.primary()
+	if bad != nil {
+		return 0, bad
+	}
+	if p.peek().kind != kindEnd || n.op != opConst || n.typ != typeNumber || n.value <= 0 {
+		return 0, fmt.Errorf("%q is no number of bytes", s)
+	}
+	return n.value, nil
+}

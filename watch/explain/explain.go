@@ -1,0 +1,451 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"premix/watch"
+	"premix/watch/series"
+)
+
+// Source is where series and tasks come from.
+type Source interface {
+	Names(ctx context.Context) ([]series.Info, error)
+	Query(ctx context.Context, q series.Query) ([]series.Result, error)
+	Tasks(ctx context.Context, q series.TaskQuery) ([]watch.Task, error)
+}
+
+// Window is from Start up to End.
+type Window struct {
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+}
+
+func (w Window) length() time.Duration { return w.End.Sub(w.Start) }
+
+// Options change how a window is explained. The zero value is fine.
+type Options struct {
+	Before      time.Duration // length of the baseline; 0: four times the window, at least ten minutes
+	Days        int           // earlier days that are looked at; 0: 7; negative: none
+	Without     []Window      // what the baseline leaves out, because it is explained already
+	Limit       int           // of findings; 0: 50
+	FalseAlarms float64       // the accepted chance that a quiet window has a finding; 0: 0.01
+}
+
+// Report is what was found.
+type Report struct {
+	Window   Window    `json:"window"`
+	Baseline Window    `json:"baseline"`
+	Series   int       `json:"series"`  // that were compared
+	Young    int       `json:"young"`   // that have too little history to be compared
+	Usual    int       `json:"usual"`   // that did the same on earlier occasions
+	Omitted  int       `json:"omitted"` // findings beyond the limit
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is a series that left its usual range. As JSON Series is name and
+// labels, as in answers to queries.
+type Finding struct {
+	Series     watch.ID
+	Unit       watch.Unit
+	Layer      watch.Layer
+	Thing      string     // what the series speaks of, for people: disk sdb
+	Quantity   string     // which quantity: writes in flight
+	Began      time.Time  // when it left its usual range
+	Until      time.Time  // when it was back, or the end of the window
+	LagSeconds float64    // behind the first finding
+	Score      float64    // how many usual widths it lay outside, the median
+	Usual      [2]float64 // what it was within 98 % of the time
+	Seen       float64    // the extreme
+	Sentence   string     // for people, in the zone of the window's begin
+	Tasks      []string   // keys of the tasks that were affected
+
+	step     string // of tasks, where it is theirs, or
+	run      string
+	spacing  float64 // seconds between points: Began may be earlier by as much
+	cause    int
+	level    float64
+	duration time.Duration
+}
+
+// MarshalJSON writes the finding as the dashboard reads it.
+func (f Finding) MarshalJSON() ([]byte, error) {
+	labels := map[string]string{}
+	for _, l := range f.Series.Labels {
+		labels[l.Key] = l.Value
+	}
+	return json.Marshal(struct {
+		Name     string            `json:"name"`
+		Labels   map[string]string `json:"labels"`
+		Unit     watch.Unit        `json:"unit"`
+		Layer    watch.Layer       `json:"layer"`
+		Thing    string            `json:"thing"`
+		Quantity string            `json:"quantity"`
+		Began    time.Time         `json:"began"`
+		Until    time.Time         `json:"until"`
+		Lag      float64           `json:"lag_seconds"`
+		Score    float64           `json:"score"`
+		Usual    [2]float64        `json:"usual"`
+		Seen     float64           `json:"seen"`
+		Sentence string            `json:"sentence"`
+		Tasks    []string          `json:"tasks"`
+	}{f.Series.Name, labels, f.Unit, f.Layer, f.Thing, f.Quantity, f.Began, f.Until, f.LagSeconds, math.Round(f.Score*100) / 100, f.Usual, f.Seen, f.Sentence, append([]string{}, f.Tasks...)})
+}
+
+// WindowError tells that a window cannot be explained.
+type WindowError struct{ Reason string }
+
+func (e *WindowError) Error() string { return "this window cannot be explained: " + e.Reason }
+
+// Hint names the way out.
+func (e *WindowError) Hint() string {
+	return "ask for a window of at least ten seconds, begin before end"
+}
+
+// shortest is the shortest window.
+const shortest = 10 * time.Second
+
+// points is how many steps a window has at most.
+const points = 200
+
+// mostTasks is how many tasks are looked at.
+const mostTasks = 50000
+
+// Explain tells what left its usual range first.
+func Explain(ctx context.Context, src Source, w Window, o Options) (Report, error) {
+	if w.length() < shortest {
+		return Report{}, &WindowError{fmt.Sprintf("it is %s long", w.length())}
+	}
+	before := o.Before
+	if before <= 0 {
+		before = max(4*w.length(), 10*time.Minute)
+	}
+	days := o.Days
+	if days == 0 {
+		days = 7
+	}
+	limit := o.Limit
+	if limit <= 0 {
+		limit = 50
+	}
+	chance := o.FalseAlarms
+	if chance <= 0 {
+		chance = 0.01
+	}
+	// What begins a little before somebody says it does is found, too, and is not usual.
+	guard := min(w.length()/4, time.Minute)
+	s := &search{
+		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}},
+		src:    src, without: o.Without, days: days,
+		step: max((w.length() / points).Round(time.Second), time.Second),
+	}
+	infos, err := src.Names(ctx)
+	if err != nil {
+		return Report{}, fmt.Errorf("names of series: %w", err)
+	}
+	count := map[string]int{}
+	for _, i := range infos {
+		if i.First.Before(w.Start) && !i.Last.Before(s.Baseline.Start) {
+			count[i.ID.Name]++
+		}
+	}
+	total := 0
+	for _, n := range count {
+		total += n
+	}
+	steps := float64(w.length()+guard) / float64(s.step)
+	s.certainty = math.Log(float64(max(total, 1)) * steps / chance)
+
+	if s.tasks, err = src.Tasks(ctx, series.TaskQuery{Start: s.Baseline.Start, End: w.End, Limit: mostTasks}); err != nil {
+		return Report{}, fmt.Errorf("tasks: %w", err)
+	}
+	names := make([]string, 0, len(count))
+	for name := range count {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		results, err := src.Query(ctx, series.Query{Name: name, Start: s.Baseline.Start, End: w.End, Step: s.step})
+		if err != nil {
+			return Report{}, fmt.Errorf("series %s: %w", name, err)
+		}
+		for _, l := range s.lines(results) {
+			s.compare(l)
+		}
+	}
+	for _, l := range s.ofTasks() {
+		s.compare(l)
+	}
+	if err := s.confirm(ctx); err != nil {
+		return Report{}, err
+	}
+	s.rank()
+	if len(s.Findings) > limit {
+		s.Omitted = len(s.Findings) - limit
+		s.Findings = s.Findings[:limit]
+	}
+	s.tell()
+	return s.Report, nil
+}
+
+// search is one call of Explain.
+type search struct {
+	Report
+	src       Source
+	without   []Window
+	days      int
+	step      time.Duration
+	certainty float64 // ln(n/a)
+	tasks     []watch.Task
+}
+
+// line is what is compared: a series, or several put together.
+type line struct {
+	id    watch.ID
+	unit  watch.Unit
+	track track
+	step  string // of tasks, or
+	run   string
+}
+
+func (s *search) seconds(t time.Time) float64 { return t.Sub(s.Baseline.Start).Seconds() }
+
+func (s *search) moment(at float64) time.Time {
+	return s.Baseline.Start.Add(time.Duration(at * float64(time.Second))).Round(time.Millisecond)
+}
+
+// lines are the series of one name, those of tasks put together by step.
+func (s *search) lines(results []series.Result) []line {
+	if len(results) == 0 {
+		return nil
+	}
+	if results[0].ID.Layer() == watch.LayerTask {
+		return s.bySteps(results)
+	}
+	var list []line
+	for _, r := range results {
+		t := track{make([]float64, 0, len(r.Points)), make([]float64, 0, len(r.Points))}
+		for _, p := range r.Points {
+			if p.Count == 0 || math.IsNaN(p.Mean) {
+				continue
+			}
+			t.at = append(t.at, s.seconds(p.Time))
+			t.value = append(t.value, p.Mean)
+		}
+		list = append(list, line{id: r.ID, unit: r.Unit, track: t})
+	}
+	return list
+}
+
+// compare looks for an excursion and notes it as a finding.
+func (s *search) compare(l line) {
+	border := s.seconds(s.Baseline.End)
+	base := l.track.between(0, border)
+	if len(s.without) > 0 {
+		base = s.leaveOut(base)
+	}
+	seen := l.track.between(border, s.seconds(s.Window.End))
+	if len(base.at) < enough || len(seen.at) < fewest {
+		s.Young++
+		return
+	}
+	s.Series++
+	m := learn(base, l.unit)
+	begin, _ := slices.BinarySearch(seen.at, s.seconds(s.Window.Start))
+	e, ok := m.search(seen, begin, s.certainty)
+	if !ok {
+		return
+	}
+	f := Finding{
+		Series: l.id, Unit: l.unit, Layer: l.id.Layer(), Began: s.moment(seen.at[e.first]), Until: s.moment(seen.at[e.last] + seen.spacing()),
+		Score: e.z, Usual: [2]float64{m.low, m.high}, step: l.step, run: l.run, spacing: seen.spacing(), cause: causeOf(l.id),
+	}
+	inside := slices.Clone(seen.value[e.first : e.last+1])
+	f.Seen = slices.Max(inside)
+	if !e.up {
+		f.Seen = slices.Min(inside)
+	}
+	slices.Sort(inside)
+	f.level = quantile(inside, 0.5)
+	f.duration = max(f.Until.Sub(f.Began), s.step)
+	f.Thing, f.Quantity = words(l.id)
+	s.Findings = append(s.Findings, f)
+}
+
+func (s *search) leaveOut(t track) track {
+	var kept track
+	for i, at := range t.at {
+		moment := s.moment(at)
+		if !slices.ContainsFunc(s.without, func(w Window) bool { return !moment.Before(w.Start) && moment.Before(w.End) }) {
+			kept.at = append(kept.at, at)
+			kept.value = append(kept.value, t.value[i])
+		}
+	}
+	return kept
+}
+
+// like tells whether a level that was seen before is like the finding's: most of the
+// way from the usual range to it.
+func (f *Finding) like(level float64) bool {
+	if f.level > f.Usual[1] {
+		return level >= f.Usual[1]+0.7*(f.level-f.Usual[1])
+	}
+	if f.level < f.Usual[0] {
+		return level <= f.Usual[0]-0.7*(f.Usual[0]-f.level)
+	}
+	return true
+}
+
+// confirm leaves out what happened before: at the same hour of at least half of the
+// earlier days, or on three occasions of the day before. And it looks closer at
+// when a finding began.
+func (s *search) confirm(ctx context.Context) error {
+	kept := s.Findings[:0]
+	for _, f := range s.Findings {
+		if f.Layer == watch.LayerTask {
+			kept = append(kept, f)
+			continue
+		}
+		usual, err := s.known(ctx, &f)
+		if err != nil {
+			return err
+		}
+		if usual {
+			s.Usual++
+			continue
+		}
+		if s.step > time.Second {
+			if err := s.refine(ctx, &f); err != nil {
+				return err
+			}
+		}
+		kept = append(kept, f)
+	}
+	s.Findings = kept
+	return nil
+}
+
+// past asks for the series of a finding.
+func (s *search) past(ctx context.Context, f *Finding, from, to time.Time, step time.Duration) ([]series.Point, error) {
+	results, err := s.src.Query(ctx, series.Query{Name: f.Series.Name, Match: f.Series.Labels, Start: from, End: to, Step: step})
+	if err != nil {
+		return nil, fmt.Errorf("series %s: %w", f.Series, err)
+	}
+	for _, r := range results {
+		if r.ID.String() == f.Series.String() {
+			return r.Points, nil
+		}
+	}
+	return nil, nil
+}
+
+func (s *search) explained(t time.Time) bool {
+	return slices.ContainsFunc(s.without, func(w Window) bool { return !t.Before(w.Start) && t.Before(w.End) })
+}
+
+// around is how much earlier or later the same may happen on another day.
+const around = 30 * time.Minute
+
+// mostPast is how many points of the day before are looked at.
+const mostPast = 8000
+
+// known tells whether a finding is what the series does now and then.
+func (s *search) known(ctx context.Context, f *Finding) (bool, error) {
+	if s.days < 0 {
+		return false, nil
+	}
+	step := max((f.duration / 2).Round(time.Second), time.Second)
+	with, alike := 0, 0
+	for d := 1; d <= s.days; d++ {
+		shift := -time.Duration(d) * 24 * time.Hour
+		points, err := s.past(ctx, f, f.Began.Add(shift-around), f.Began.Add(shift+around+f.duration), step)
+		if err != nil {
+			return false, err
+		}
+		if len(points) == 0 {
+			continue
+		}
+		with++
+		if slices.ContainsFunc(points, func(p series.Point) bool { return !s.explained(p.Time) && f.like(p.Mean) }) {
+			alike++
+		}
+	}
+	if with > 0 && 2*alike >= with {
+		return true, nil
+	}
+	points, err := s.past(ctx, f, s.Baseline.End.Add(-min(24*time.Hour, mostPast*step)), s.Baseline.End, step)
+	if err != nil {
+		return false, err
+	}
+	occasions := 0
+	var last time.Time
+	for _, p := range points {
+		if s.explained(p.Time) || !f.like(p.Mean) {
+			continue
+		}
+		if p.Time.Sub(last) > 2*step {
+			occasions++
+		}
+		last = p.Time
+	}
+	return occasions >= 3, nil
+}
+
+// refine looks at a finding's onset at the highest resolution.
+func (s *search) refine(ctx context.Context, f *Finding) error {
+	points, err := s.past(ctx, f, f.Began.Add(-2*s.step), f.Began.Add(3*s.step), time.Second)
+	if err != nil {
+		return err
+	}
+	out := func(p series.Point) bool {
+		reach := 0.5 * math.Abs(f.level-f.Usual[0])
+		if f.level > f.Usual[1] {
+			reach = 0.5 * (f.level - f.Usual[1])
+			return p.Mean > f.Usual[1]+min(reach, 2*floor(f.Unit))
+		}
+		return p.Mean < f.Usual[0]-min(reach, 2*floor(f.Unit))
+	}
+	for i, p := range points {
+		if i+2 < len(points) && out(p) && (out(points[i+1]) || out(points[i+2])) {
+			f.Began = p.Time
+			f.spacing = points[i+1].Time.Sub(p.Time).Seconds()
+			return nil
+		}
+	}
+	return nil
+}
+
+// together is how far apart onsets are that cannot be told apart.
+const together = 3 * time.Second
+
+// rank orders the findings as doc.go says.
+func (s *search) rank() {
+	rest := s.Findings
+	slices.SortStableFunc(rest, func(a, b Finding) int { return a.Began.Compare(b.Began) })
+	for len(rest) > 0 {
+		border := rest[0].Began.Add(together)
+		n := 0
+		for i := range rest {
+			// What is sampled seldom may have begun as early.
+			if rest[i].Began.Add(-time.Duration(max(rest[i].spacing-1, 0) * float64(time.Second))).After(border) {
+				continue
+			}
+			f := rest[i]
+			copy(rest[n+1:i+1], rest[n:i])
+			rest[n] = f
+			n++
+		}
+		slices.SortStableFunc(rest[:n], func(a, b Finding) int {
+			return cmp.Or(cmp.Compare(a.cause, b.cause), cmp.Compare(b.Score, a.Score), cmp.Compare(a.Series.String(), b.Series.String()))
+		})
+		rest = rest[n:]
+	}
+	for i := range s.Findings {
+		s.Findings[i].LagSeconds = max(0, s.Findings[i].Began.Sub(s.Findings[0].Began).Seconds())
+	}
+}

@@ -3,6 +3,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"os"
 
@@ -49,4 +50,41 @@ func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
 		return err
 	}
 	return os.Rename(tmp, path)
+}
+
+// FromParquet calls f with each record of the Parquet file at path, in order. f
+// does not keep what it is given. What f returns ends the reading and is
+// returned.
+func FromParquet[T any](path string, f func(*T) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	pf, err := parquet.OpenFile(file, info.Size())
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	r := parquet.NewGenericReader[T](pf)
+	defer r.Close()
+	rows := make([]T, 1024)
+	for {
+		n, err := r.Read(rows)
+		for i := range rows[:n] {
+			if err := f(&rows[i]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		clear(rows)
+	}
 }

@@ -35,20 +35,20 @@ type Job struct {
 
 // Sum is a row of policies.parquet.
 type Sum struct {
-	Policy         string  `parquet:"policy"`
-	Jobs           int     `parquet:"jobs"`
-	Refused        int     `parquet:"refused"`
-	WaitMean       float64 `parquet:"wait_mean"`
-	WaitMedian     float64 `parquet:"wait_median"`
-	WaitP95        float64 `parquet:"wait_p95"`
-	TurnaroundMean float64 `parquet:"turnaround_mean"`
-	SlowdownMean   float64 `parquet:"bounded_slowdown_mean"`
-	SlowdownP95    float64 `parquet:"bounded_slowdown_p95"`
-	Makespan       float64 `parquet:"makespan"`
-	Utilisation    float64 `parquet:"utilisation"`
-	Fairness       float64 `parquet:"fairness"`
-	CoreHours      float64 `parquet:"core_hours"`
-	Charge         float64 `parquet:"charge"`
+	Policy         string  `parquet:"policy" json:"policy"`
+	Jobs           int     `parquet:"jobs" json:"jobs"`
+	Refused        int     `parquet:"refused" json:"refused"`
+	WaitMean       float64 `parquet:"wait_mean" json:"wait_mean"`
+	WaitMedian     float64 `parquet:"wait_median" json:"wait_median"`
+	WaitP95        float64 `parquet:"wait_p95" json:"wait_p95"`
+	TurnaroundMean float64 `parquet:"turnaround_mean" json:"turnaround_mean"`
+	SlowdownMean   float64 `parquet:"bounded_slowdown_mean" json:"bounded_slowdown_mean"`
+	SlowdownP95    float64 `parquet:"bounded_slowdown_p95" json:"bounded_slowdown_p95"`
+	Makespan       float64 `parquet:"makespan" json:"makespan"`
+	Utilisation    float64 `parquet:"utilisation" json:"utilisation"`
+	Fairness       float64 `parquet:"fairness" json:"fairness"`
+	CoreHours      float64 `parquet:"core_hours" json:"core_hours"`
+	Charge         float64 `parquet:"charge" json:"charge"`
 }
 
 // Point is a row of curves.parquet.

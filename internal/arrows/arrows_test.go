@@ -33,6 +33,12 @@ var rooms = map[string]room{
 		imports: []string{"watch", "record"},
 		modules: []string{"github.com/klauspost/compress", "github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
+	"watch/explain": {
+		imports: []string{"watch", "watch/series"},
+	},
+	"watch/serve": {
+		imports: []string{"watch", "watch/series", "watch/explain", "hotstart", "node", "replay/results", "transfer", "transfer/report"},
+	},
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},

@@ -1,0 +1,403 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"premix/hotstart"
+	"premix/node"
+	"premix/replay/results"
+	"premix/transfer"
+	"premix/transfer/report"
+	"premix/watch"
+	"premix/watch/series"
+)
+
+//go:embed web
+var web embed.FS
+
+// Pages says where those pages of the dashboard that are not made of series get
+// what they show. Where a field is empty the page says how it is filled.
+type Pages struct {
+	Node      string   // directory of premix's node; "" for the usual one
+	Snapshots string   // directory of snapshots; "" for the usual one
+	Transfers []string // directories of results of transfers
+	Replays   []string // directories of tables of replays, or of such directories
+}
+
+// source is what of a *series.DB the pages need.
+type source interface {
+	Names(ctx context.Context) ([]series.Info, error)
+	Tasks(ctx context.Context, q series.TaskQuery) ([]watch.Task, error)
+}
+
+// routes has mux answer for the pages. guard lets nobody pass who may not see
+// what is recorded; the page itself, which asks for the token, needs none.
+//
+//	GET /api/v1/nodes       machines whose series are here
+//	GET /api/v1/images      mounts and cache of premix's node
+//	GET /api/v1/snapshots   what is prepared, and what it saved the tasks of a time
+//	GET /api/v1/transfers   measured copies
+//	GET /api/v1/replays     replayed workloads; /api/v1/replays/N one of them
+//	GET /api/v1/usage       what tasks asked for and used
+//	GET /                   the dashboard
+func (p Pages) routes(mux *http.ServeMux, db source, guard func(http.Handler) http.Handler) {
+	page := func(pattern string, f func(r *http.Request) (any, error)) {
+		mux.Handle(pattern, guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			v, err := f(r)
+			if err != nil {
+				refuse(w, r, err)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Cache-Control", "no-store")
+			_ = json.NewEncoder(w).Encode(v) // it fails when nobody is there any more
+		})))
+	}
+	page("GET /api/v1/nodes", func(r *http.Request) (any, error) { return nodes(r.Context(), db) })
+	page("GET /api/v1/images", func(r *http.Request) (any, error) { return p.images(r.Context()) })
+	page("GET /api/v1/snapshots", func(r *http.Request) (any, error) { return p.snapshots(r, db) })
+	page("GET /api/v1/transfers", func(*http.Request) (any, error) { return p.transfers() })
+	page("GET /api/v1/replays", func(*http.Request) (any, error) { return p.replays() })
+	page("GET /api/v1/replays/{n}", func(r *http.Request) (any, error) { return p.replay(r.PathValue("n")) })
+	page("GET /api/v1/usage", func(r *http.Request) (any, error) { return usageOf(r, db) })
+
+	content, err := fs.Sub(web, "web")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	files := http.FileServerFS(content)
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		// Nothing but what is embedded, and no script in the page itself.
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-cache")
+		files.ServeHTTP(w, r)
+	})
+}
+
+// problem is an error that says which status it is answered with.
+type problem struct {
+	status int
+	text   string
+	way    string
+}
+
+func (e *problem) Error() string { return e.text }
+
+// Hint names the way out.
+func (e *problem) Hint() string { return e.way }
+
+// refuse answers with an error, its hint where it has one, and a status.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // nobody is there any more
+	}
+	answer := struct {
+		Error string `json:"error"`
+		Hint  string `json:"hint,omitempty"`
+	}{Error: err.Error()}
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) {
+		answer.Hint = hinted.Hint()
+	}
+	status := http.StatusInternalServerError
+	var p *problem
+	if errors.As(err, &p) {
+		status = p.status
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// during reads start and end of a request; both may be left out.
+func during(r *http.Request, usual time.Duration) (start, end time.Time, err error) {
+	read := func(name string, otherwise time.Time) (time.Time, error) {
+		text := r.FormValue(name)
+		if text == "" {
+			return otherwise, nil
+		}
+		t, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return t, &problem{http.StatusBadRequest, name + "=" + text + " is no time", "write it as 2026-11-19T14:03:10Z"}
+		}
+		return t, nil
+	}
+	if end, err = read("end", time.Now()); err != nil {
+		return start, end, err
+	}
+	if start, err = read("start", end.Add(-usual)); err != nil {
+		return start, end, err
+	}
+	if !start.Before(end) {
+		return start, end, &problem{http.StatusBadRequest, "start is not before end", "leave start and end out for the last " + usual.String()}
+	}
+	return start, end, nil
+}
+
+// nodeAnswer is a machine.
+type nodeAnswer struct {
+	Node   string    `json:"node"`
+	Series int       `json:"series"`
+	First  time.Time `json:"first"`
+	Last   time.Time `json:"last"`
+}
+
+func nodes(ctx context.Context, db source) (any, error) {
+	infos, err := db.Names(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []*nodeAnswer{}
+	by := map[string]*nodeAnswer{}
+	for _, i := range infos {
+		name := i.ID.Label("node")
+		n := by[name]
+		if n == nil {
+			n = &nodeAnswer{Node: name, First: i.First, Last: i.Last}
+			by[name] = n
+			list = append(list, n)
+		}
+		n.Series++
+		if i.First.Before(n.First) {
+			n.First = i.First
+		}
+		if i.Last.After(n.Last) {
+			n.Last = i.Last
+		}
+	}
+	slices.SortFunc(list, func(a, b *nodeAnswer) int { return cmp.Compare(a.Node, b.Node) })
+	return map[string]any{"nodes": list}, nil
+}
+
+// patience is how long premix's node is waited for.
+const patience = 3 * time.Second
+
+// imagesAnswer is how premix's node is. Running is false where none runs, which is no
+// error: a machine may have no mounts.
+type imagesAnswer struct {
+	Running bool              `json:"running"`
+	Why     string            `json:"why,omitempty"` // it does not answer
+	Status  *node.Status      `json:"status,omitempty"`
+	Cache   *node.CacheStatus `json:"cache,omitempty"`
+}
+
+func (p Pages) images(ctx context.Context) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c := node.NewClient(cmp.Or(p.Node, node.Dir()))
+	status, err := c.Status(ctx)
+	if err != nil {
+		return imagesAnswer{Why: err.Error()}, nil
+	}
+	slices.SortFunc(status.Mounts, func(a, b node.Mounted) int { return cmp.Compare(a.Dir, b.Dir) })
+	a := imagesAnswer{Running: true, Status: status}
+	if a.Cache, err = c.Cache(ctx); err != nil {
+		a.Why = err.Error() // the mounts are worth more than nothing
+	}
+	return a, nil
+}
+
+// snapshotAnswer is a snapshot.
+type snapshotAnswer struct {
+	ID      string                                `json:"id"`
+	Name    string                                `json:"name"`
+	Argv    []string                              `json:"argv"`
+	Created time.Time                             `json:"created"`
+	Seconds float64                               `json:"seconds"` // that it took to prepare
+	Bytes   int64                                 `json:"bytes"`
+	Kinds   []hotstart.Kind                       `json:"kinds"`
+	Proofs  map[hotstart.Kind]hotstart.ProofState `json:"proofs"`
+}
+
+// savedAnswer is what tasks of a step that did not start cold took until they
+// read their input, beside those that did.
+type savedAnswer struct {
+	Step  string  `json:"step"`
+	Start string  `json:"start"`
+	Tasks int     `json:"tasks"`
+	Cold  float64 `json:"cold"`  // median of the cold starts of the step, seconds
+	Took  float64 `json:"took"`  // median of these, seconds
+	Saved float64 `json:"saved"` // seconds, of all of them
+}
+
+func (p Pages) snapshots(r *http.Request, db source) (any, error) {
+	start, end, err := during(r, 30*24*time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	dir := p.Snapshots
+	if dir == "" {
+		if dir, err = hotstart.DefaultStore(); err != nil {
+			return nil, err
+		}
+	}
+	all, err := hotstart.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	list := []snapshotAnswer{}
+	for _, s := range all {
+		list = append(list, snapshotAnswer{s.ID, s.Name, s.Argv, s.Created, s.Seconds, s.Bytes(), s.Kinds(), s.Proofs})
+	}
+	tasks, err := db.Tasks(r.Context(), series.TaskQuery{Start: start, End: end})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"dir": dir, "snapshots": list, "saved": saved(tasks), "start": start, "end": end}, nil
+}
+
+// saved compares starts of each kind with the cold ones of the same step. Steps
+// without a cold start to compare with are left out: nothing is known of them.
+func saved(tasks []watch.Task) []savedAnswer {
+	took := map[string]map[string][]float64{}
+	for _, t := range tasks {
+		if t.Start == "" || t.WarmedIn <= 0 {
+			continue
+		}
+		if took[t.Step] == nil {
+			took[t.Step] = map[string][]float64{}
+		}
+		took[t.Step][t.Start] = append(took[t.Step][t.Start], t.WarmedIn)
+	}
+	list := []savedAnswer{}
+	for step, kinds := range took {
+		cold := median(kinds["cold"])
+		if len(kinds["cold"]) == 0 {
+			continue
+		}
+		for kind, seconds := range kinds {
+			if kind == "cold" {
+				continue
+			}
+			s := savedAnswer{Step: step, Start: kind, Tasks: len(seconds), Cold: cold, Took: median(seconds)}
+			for _, v := range seconds {
+				s.Saved += cold - v
+			}
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b savedAnswer) int {
+		return cmp.Or(cmp.Compare(b.Saved, a.Saved), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Start, b.Start))
+	})
+	return list
+}
+
+// mostCopies is how many rows of copies are sent of each directory, the last.
+const mostCopies = 500
+
+type transfersAnswer struct {
+	Dir    string          `json:"dir"`
+	Error  string          `json:"error,omitempty"`
+	Hint   string          `json:"hint,omitempty"`
+	Copies int             `json:"copies"`
+	Groups []*report.Group `json:"groups"`
+	Rows   []transfer.Copy `json:"rows"` // the last ones
+}
+
+func (p Pages) transfers() (any, error) {
+	list := []transfersAnswer{}
+	for _, dir := range p.Transfers {
+		a := transfersAnswer{Dir: dir, Groups: []*report.Group{}, Rows: []transfer.Copy{}}
+		rows, err := transfer.Read(dir)
+		if err == nil {
+			var r *report.Report
+			if r, err = report.Read(dir); err == nil {
+				a.Copies, a.Groups = r.Copies, r.Groups
+				a.Rows = rows[max(0, len(rows)-mostCopies):]
+			}
+		}
+		if err != nil {
+			// One directory that cannot be read is no reason to show none.
+			a.Error = err.Error()
+			var hinted interface{ Hint() string }
+			if errors.As(err, &hinted) {
+				a.Hint = hinted.Hint()
+			}
+		}
+		list = append(list, a)
+	}
+	return map[string]any{"dirs": list}, nil
+}
+
+// replayDirs are the directories of tables: those of p, and those right below.
+func (p Pages) replayDirs() []string {
+	var dirs []string
+	for _, dir := range p.Replays {
+		if results.IsTables(dir) {
+			dirs = append(dirs, dir)
+			continue
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if below := filepath.Join(dir, e.Name()); results.IsTables(below) {
+				dirs = append(dirs, below)
+			}
+		}
+	}
+	return dirs
+}
+
+type replayAnswer struct {
+	Name     string        `json:"name"`
+	Dir      string        `json:"dir"`
+	Written  time.Time     `json:"written"`
+	Policies []results.Sum `json:"policies"`
+	Error    string        `json:"error,omitempty"`
+}
+
+func (p Pages) replays() (any, error) {
+	list := []replayAnswer{}
+	for _, dir := range p.replayDirs() {
+		a := replayAnswer{Name: filepath.Base(dir), Dir: dir, Policies: []results.Sum{}}
+		sums, written, err := results.ReadSums(dir)
+		if err != nil {
+			a.Error = err.Error()
+		} else {
+			a.Policies, a.Written = sums, written
+		}
+		list = append(list, a)
+	}
+	return map[string]any{"dirs": append([]string{}, p.Replays...), "replays": list}, nil
+}
+
+func (p Pages) replay(n string) (any, error) {
+	dirs := p.replayDirs()
+	i, err := strconv.Atoi(n)
+	if err != nil || i < 0 || i >= len(dirs) {
+		return nil, &problem{http.StatusNotFound, "there is no replay " + n, "/api/v1/replays lists them"}
+	}
+	return results.ReadTables(dirs[i])
+}
+
+func median(v []float64) float64 { return quantile(v, 0.5) }
+
+// quantile of values in any order; 0 of none.
+func quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	x := q * float64(len(s)-1)
+	i := int(x)
+	if i+1 == len(s) {
+		return s[i]
+	}
+	return s[i] + (x-float64(i))*(s[i+1]-s[i])
+}

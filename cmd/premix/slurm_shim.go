@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"premix/engine/pack"
 	"premix/engine/shim"
 )
 
@@ -16,6 +18,7 @@ func (a *app) slurmShimCommand() *cobra.Command {
 		jobs   countFlag
 		budget memoryFlag
 		idle   = durationFlag(shim.DefaultIdle)
+		engine engineFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "slurm-shim --dir DIR",
@@ -26,6 +29,10 @@ tasks of this machine. A worker starts when it is needed and ends when it is idl
 
   PATH="$(premix slurm-shim --dir shim):$PATH" nextflow run main.nf
 
+With --engine slurm they stand before a real Slurm instead: what is submitted is packed
+into few of its jobs, and it is asked for all of them at once, however often and by
+whomever.
+
 DIR is a task directory: premix task ls, why, tail and premix report work with it, and
 the numbers of tasks are those of jobs.`,
 		Args: arguments(),
@@ -33,11 +40,18 @@ the numbers of tasks are those of jobs.`,
 			if dir == "" {
 				return &usageError{fmt.Errorf("--dir is missing"), "say where the programs and the jobs are kept: --dir DIR"}
 			}
+			config := shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle), Engine: engine.name, Options: engine.options}
+			if _, err := engine.open(&pack.Options{}); err != nil {
+				return err
+			}
+			if engine.name != engineLocal && (jobs > 0 || budget > 0) {
+				return &usageError{errors.New("--jobs and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			}
 			binary, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			bin, err := shim.Make(dir, binary, version, shim.Config{Jobs: int(jobs), Memory: int64(budget), Idle: time.Duration(idle)})
+			bin, err := shim.Make(dir, binary, version, config)
 			if err != nil {
 				return err
 			}
@@ -53,5 +67,6 @@ the numbers of tasks are those of jobs.`,
 	f.VarP(&jobs, "jobs", "j", "cores that jobs take together (default: those of the machine)")
 	f.Var(&budget, "memory", "memory that jobs take together, as in 16G (default: all)")
 	f.Var(&idle, "idle", "how long a worker without work stays")
+	engine.register(cmd)
 	return cmd
 }

@@ -13,7 +13,8 @@ type Need struct {
 	Task   int
 	Key    string // tasks with the same key are expected to take equally long
 	Cores  int
-	Memory int64 // 0: not known
+	Memory int64  // 0: not known
+	Ask    string // options of the engine, KEY=VALUE, one a line: only tasks with the same share a job
 }
 
 // Directory is what is packed. It is open, and locked against other dispatchers and
@@ -31,7 +32,7 @@ type Directory interface {
 	// Key is the key of the task of a record; see Need.
 	Key(r *record.Task) string
 	// Over tells whether a task needs no worker: it has succeeded, has failed for
-	// good, or was cancelled.
+	// good, was cancelled, or is held.
 	Over(task int) bool
 	// Left is how many tasks of ranges are not over.
 	Left(ranges [][2]int) int

@@ -27,6 +27,14 @@ type Options struct {
 	Memory   int64         // of an engine job; 0: what its tasks declare
 	Settings Settings      // but for Target
 	Detach   bool          // submit what there is, and do not wait
+	// Stay has it wait for what is submitted, also where nothing is left to do, until it
+	// is closed. nil: it returns as soon as nothing is left.
+	Stay <-chan struct{}
+	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
+	// Gather is how long tasks that come one by one wait for company before they are
+	// given away, at least; never longer than ten times that.
+	Gather   time.Duration
+	Flight   *Flight // where it tells what is in flight; nil: nowhere
 	Kill     <-chan struct{}
 	Messages *local.Messages
 }
@@ -42,6 +50,7 @@ const (
 const (
 	shortTick = 50 * time.Millisecond
 	longTick  = 2 * time.Second
+	stayTick  = 300 * time.Millisecond // at most, where others ask how far it is
 )
 
 // How long an engine that does not answer is left alone.
@@ -83,6 +92,8 @@ type dispatcher struct {
 	silent      time.Time     // the engine is not asked before
 	backOff     time.Duration // for which it was left alone last
 	moved       bool          // something has changed in this round
+	seen        int           // tasks of the directory when it was looked last
+	came, first time.Time     // of the tasks that are being gathered: the last one, the first one
 }
 
 // Dispatch runs what waits in a directory through an engine, and returns when nothing
@@ -197,26 +208,36 @@ func (s *dispatcher) run(ctx context.Context) error {
 		interrupt = ctx.Done()
 		kill      <-chan struct{}
 		pause     = shortTick
+		slowest   = longTick
+		stay      = s.o.Stay
 		drawn     = time.Now()
 	)
+	if stay != nil {
+		slowest = stayTick
+	}
 	for {
 		s.moved = false
 		if err := s.round(ctx); err != nil {
 			return err
 		}
-		if s.finished() {
+		s.o.Flight.tell(s)
+		if s.finished() && (stay == nil || s.stopping) {
 			return nil
 		}
-		if time.Since(drawn) >= s.msg.Interval() {
+		if stay == nil && time.Since(drawn) >= s.msg.Interval() {
 			s.msg.Draw(s.line())
 			drawn = time.Now()
 		}
-		if pause = min(longTick, pause*3/2); s.moved {
+		if pause = min(slowest, pause*3/2); s.moved {
 			pause = shortTick
 		}
 		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
+		case <-s.o.Wake:
+			pause = shortTick
+		case <-stay:
+			stay = nil
 		case <-interrupt:
 			interrupt, kill = nil, s.o.Kill
 			s.msg.Notice("cancelling %d jobs (again to leave at once)", len(s.l.open()))
@@ -578,6 +599,9 @@ func (s *dispatcher) give(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(needs) > 0 && s.gathering(time.Now()) {
+		return nil
+	}
 	if len(needs) == 0 {
 		s.refusals, s.refused = 0, time.Time{}
 		return nil
@@ -589,6 +613,25 @@ func (s *dispatcher) give(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// gathering tells whether tasks are still coming, so that more can be packed together.
+func (s *dispatcher) gathering(now time.Time) bool {
+	if s.o.Gather == 0 {
+		return false
+	}
+	if n := s.d.Tasks(); n != s.seen {
+		s.seen, s.came = n, now
+		if s.first.IsZero() {
+			s.first = now
+		}
+	}
+	if !s.first.IsZero() && now.Sub(s.came) < s.o.Gather && now.Sub(s.first) < 10*s.o.Gather {
+		s.moved = true // it is looked again soon
+		return true
+	}
+	s.first = time.Time{}
+	return false
 }
 
 // submit gives shares away and submits them.

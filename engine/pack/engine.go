@@ -7,8 +7,8 @@ import (
 )
 
 // Wave is what an engine submits: one engine job for each share. Job i executes the
-// binary of premix with Command(i). All of them ask for the cores and the memory of the
-// first share.
+// binary of premix with Command(i). All of them ask for the cores, the memory and the
+// options of the first share.
 type Wave struct {
 	Number int
 	Token  string // eight letters and digits; a name with it finds the jobs again

@@ -50,6 +50,8 @@ type Entry struct {
 type Settings struct {
 	Target   float64 `json:"target"` // budget of a worker; 0: none
 	FailFast bool    `json:"fail_fast,omitempty"`
+	// Variables of the environment that an engine job has and its tasks do not get.
+	Unset []string `json:"unset,omitempty"`
 	// Options of the engine, so that others can ask it.
 	Options map[string]string `json:"options,omitempty"`
 	// Of a run with a recipe, as in local.Options.
@@ -66,6 +68,7 @@ type Share struct {
 	Ranges  [][2]int `json:"ranges"` // first and last numbers of tasks, ascending
 	Cores   int      `json:"cores"`  // that its engine job asks for
 	Memory  int64    `json:"memory,omitempty"`
+	Ask     string   `json:"ask,omitempty"` // options of the engine that its tasks need, KEY=VALUE, one a line
 	Strikes int      `json:"strikes,omitempty"`
 }
 

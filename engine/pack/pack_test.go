@@ -80,15 +80,15 @@ func TestSharesOfKnownTasks(t *testing.T) {
 
 func TestSharesByClass(t *testing.T) {
 	p := &packing{cores: 4, target: time.Minute, jobs: 8, room: 8, times: newTimes()}
-	list := p.shares([]Need{{Task: 1, Cores: 1}, {Task: 2, Cores: 8}, {Task: 3, Cores: 2, Memory: 1 << 30}})
-	all(t, list, 3)
-	want := []class{{4, 0}, {8, 0}, {4, 2 << 30}}
+	list := p.shares([]Need{{Task: 1, Cores: 1}, {Task: 2, Cores: 8}, {Task: 3, Cores: 2, Memory: 1 << 30}, {Task: 4, Cores: 1, Ask: "qos=high"}})
+	all(t, list, 4)
+	want := []class{{4, 0, ""}, {8, 0, ""}, {4, 2 << 30, ""}, {4, 0, "qos=high"}}
 	for i, s := range list {
-		if (class{s.Cores, s.Memory}) != want[i] {
-			t.Errorf("share %d asks for %d cores and %d bytes", i, s.Cores, s.Memory)
+		if s.class() != want[i] {
+			t.Errorf("share %d asks for %+v", i, s.class())
 		}
 	}
-	if n := len(waves(list)); n != 3 {
+	if n := len(waves(list)); n != 4 {
 		t.Errorf("%d waves", n)
 	}
 }

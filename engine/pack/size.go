@@ -66,11 +66,12 @@ type packing struct {
 type class struct {
 	cores  int
 	memory int64
+	ask    string
 }
 
 // classOf is the class of a task.
 func (p *packing) classOf(n *Need) class {
-	c := class{max(p.cores, n.Cores), p.memory}
+	c := class{max(p.cores, n.Cores), p.memory, n.Ask}
 	if n.Memory > 0 {
 		// As much as the tasks need that its cores can run at a time.
 		c.memory = max(c.memory, n.Memory*int64(max(1, c.cores/max(n.Cores, 1))))
@@ -112,12 +113,12 @@ func (p *packing) shares(needs []Need) []Share {
 func (p *packing) struck(list []Share, task int, c class, s strike) []Share {
 	if last := len(list) - 1; last >= 0 {
 		l := &list[last]
-		if l.Tasks() < s.limit && l.Cores == c.cores && l.Memory == c.memory && l.Strikes == s.alone {
+		if l.Tasks() < s.limit && l.class() == c && l.Strikes == s.alone {
 			l.add(task)
 			return list
 		}
 	}
-	return append(list, Share{Ranges: [][2]int{{task, task}}, Cores: c.cores, Memory: c.memory, Strikes: s.alone})
+	return append(list, Share{Ranges: [][2]int{{task, task}}, Cores: c.cores, Memory: c.memory, Ask: c.ask, Strikes: s.alone})
 }
 
 // divide makes at most room shares of the tasks of a class.
@@ -175,7 +176,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 			if len(list) == room {
 				break
 			}
-			list = append(list, Share{Cores: c.cores, Memory: c.memory})
+			list = append(list, Share{Cores: c.cores, Memory: c.memory, Ask: c.ask})
 			s = &list[len(list)-1]
 		}
 		if known && len(list) == room && filled >= perShare*float64(room) {
@@ -189,6 +190,9 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 	}
 	return list
 }
+
+// class is what the job of a share asks for.
+func (s *Share) class() class { return class{s.Cores, s.Memory, s.Ask} }
 
 // add adds a task.
 func (s *Share) add(task int) {
@@ -209,7 +213,7 @@ func waves(shares []Share) [][]Share {
 	var list [][]Share
 	at := make(map[class]int)
 	for _, s := range shares {
-		c := class{s.Cores, s.Memory}
+		c := s.class()
 		i, ok := at[c]
 		if !ok {
 			i = len(list)

@@ -92,16 +92,18 @@ func (d *Tasks) fail(r *record.Task) {
 // Key is what tasks have in common that take equally long.
 func (d *Tasks) Key(r *record.Task) string { return d.q.Key(r.Task) }
 
-// Over tells whether a task waits no more.
-func (d *Tasks) Over(task int) bool { return d.q.State(task) != queue.Waiting }
+// Over tells whether a task waits no more, or is held.
+func (d *Tasks) Over(task int) bool {
+	return d.q.State(task) != queue.Waiting || d.q.Held(task)
+}
 
-// Left is how many tasks of ranges wait.
-func (d *Tasks) Left(ranges [][2]int) int { return d.q.CountsOf(ranges)[queue.Waiting] }
+// Left is how many tasks of ranges wait and are not held.
+func (d *Tasks) Left(ranges [][2]int) int { return d.q.Left(ranges) }
 
 // Free calls f for what could start now.
 func (d *Tasks) Free(held func(int) bool, f func(Need) bool) error {
 	return d.q.Startable(held, func(s *queue.Startable) bool {
-		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory})
+		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask})
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"premix/engine"
@@ -42,6 +43,11 @@ func Work(ctx context.Context, d Directory, o WorkOptions, w Worker) error {
 	w.Share, w.Settings = &f.worker.Share, wave.Settings
 	if w.Settings == nil {
 		w.Settings = &Settings{}
+	}
+	for _, name := range w.Settings.Unset {
+		if err := os.Unsetenv(name); err != nil {
+			return err
+		}
 	}
 	w.Cores, w.Memory, w.Grace, w.Kill, w.Fence = o.Cores, o.Memory, o.Grace, o.Kill, f.check
 	if w.Settings.Target > 0 {

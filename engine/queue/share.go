@@ -75,11 +75,12 @@ type Startable struct {
 	Task   int
 	Key    string // group and first word of the command
 	Cores  int
-	Memory int64 // grown for tries that ran out of it
+	Memory int64  // grown for tries that ran out of it
+	Ask    string // as in Spec
 }
 
-// Startable calls f for the tasks that wait, whose groups are ready, and that skip does
-// not name: the highest priority first, then those that have failed before, then by
+// Startable calls f for the tasks that wait and are not held, whose groups are ready, and
+// that skip does not name: the highest priority first, then those that have failed before, then by
 // number. It ends when f returns false.
 func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) error {
 	q.mu.Lock()
@@ -95,7 +96,7 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	entries := q.x.entries()
 	for i := range entries {
 		e := &entries[i]
-		if e.state() != Waiting || int(e.group) >= len(ready) || !ready[e.group] || skip(i+1) {
+		if e.state() != Waiting || e.flags&flagHeld != 0 || int(e.group) >= len(ready) || !ready[e.group] || skip(i+1) {
 			continue
 		}
 		p := place{e.priority, e.fails == 0}
@@ -138,6 +139,22 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	return nil
 }
 
+// Left is how many tasks of ranges wait and are not held.
+func (q *Queue) Left(ranges [][2]int) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	entries := q.x.entries()
+	for _, r := range ranges {
+		for t := max(r[0], 1); t <= min(r[1], len(entries)); t++ {
+			if e := &entries[t-1]; e.state() == Waiting && e.flags&flagHeld == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func (q *Queue) startable(task int) (*Startable, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -149,7 +166,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: spec.Memory}
+	s := &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: spec.Memory, Ask: spec.Ask}
 	for range e.ooms {
 		s.Memory = int64(float64(s.Memory) * spec.Growth)
 	}

@@ -24,6 +24,7 @@ type Spec struct {
 	Intermediates []string // removed when no later group needs them
 	Index         *int     // in its array
 	Note          string   // for whoever submitted it: it is kept and not looked at
+	Ask           string   // for an engine: options of its own, KEY=VALUE, one a line
 }
 
 // Options are what a batch says for all of its tasks, and a task for itself.
@@ -57,6 +58,7 @@ type wire struct {
 	Intermediates []string          `json:"intermediates,omitempty"`
 	Index         *int              `json:"index,omitempty"`
 	Note          string            `json:"note,omitempty"`
+	Ask           string            `json:"ask,omitempty"`
 	// Bytes that are no UTF-8 have no form in JSON: such strings stand here whole.
 	Bytes    [][]byte          `json:"bytes,omitempty"`     // of Argv, or the one of Command
 	EnvBytes map[string][]byte `json:"env_bytes,omitempty"` // values of Env
@@ -69,7 +71,7 @@ type wire struct {
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
-	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == ""
+	return s.Argv == nil && s.Options == Options{} && s.Env == nil && s.Name == "" && s.Stdout == "" && s.Stderr == "" && s.Intermediates == nil && s.Index == nil && s.Note == "" && s.Ask == ""
 }
 
 // append appends the line of a spec.
@@ -79,7 +81,7 @@ func (s *Spec) append(b []byte) ([]byte, error) {
 	}
 	w := wire{Name: s.Name, Group: s.Group, Dir: s.Dir, Cores: s.Cores, Memory: s.Memory, Priority: s.Priority,
 		Timeout: s.Timeout.Seconds(), Growth: s.Growth, Env: s.Env, Stdout: s.Stdout, Stderr: s.Stderr,
-		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Argv: s.Argv, Command: s.Command}
+		Intermediates: s.Intermediates, Index: s.Index, Note: s.Note, Ask: s.Ask, Argv: s.Argv, Command: s.Command}
 	if s.Pure {
 		w.Retries = &s.Retries
 	}
@@ -148,7 +150,7 @@ func parseSpec(line []byte) (*Spec, error) {
 		return nil, err
 	}
 	s := &Spec{Command: w.Command, Argv: w.Argv, Env: w.Env, Name: w.Name, Stdout: w.Stdout, Stderr: w.Stderr,
-		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note,
+		Intermediates: w.Intermediates, Index: w.Index, Note: w.Note, Ask: w.Ask,
 		Options: Options{Group: w.Group, Dir: w.Dir, Cores: w.Cores, Memory: w.Memory, Priority: w.Priority,
 			Timeout: time.Duration(w.Timeout * float64(time.Second)), Growth: w.Growth}}
 	if w.Retries != nil {

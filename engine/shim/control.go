@@ -94,6 +94,9 @@ func (w *worker) scancel(args []string) response {
 			continue
 		}
 		if sig != 0 && sig != syscall.SIGKILL {
+			if w.behind != nil {
+				return fail("scancel", 1, &optionError{"jobs on nodes are not signalled", "scancel without --signal ends them"})
+			}
 			if st.pid > 0 {
 				pid := -st.pid
 				if batch {

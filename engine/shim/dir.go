@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/engine/slurm"
 	"premix/record"
 )
 
@@ -32,6 +34,11 @@ type Config struct {
 	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: those of the machine
 	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
 	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
+
+	// Engine is what jobs run on: "" for this machine, or slurm.
+	Engine  string   `json:"engine,omitempty"`
+	Options []string `json:"options,omitempty"` // of the engine, KEY=VALUE
+	Env     []string `json:"env,omitempty"`     // in which Slurm's own programs are called; Make fills it in
 }
 
 const configFormat = 1
@@ -83,6 +90,17 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		}
 	}
 	c.Format = configFormat
+	switch c.Engine {
+	case "", "local":
+		c.Engine = ""
+	case slurm.Name:
+		if _, err := newCluster(&c); err != nil {
+			return "", err
+		}
+		c.Env = outside(dir)
+	default:
+		return "", &pack.OptionError{Reason: fmt.Sprintf("the programs of Slurm cannot have engine %q behind them", c.Engine), Way: "it is local or slurm"}
+	}
 	text, err := json.MarshalIndent(&c, "", "  ")
 	if err != nil {
 		return "", err

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,6 +60,16 @@ func front(dir, program string, args []string) response {
 	if program == "srun" {
 		return srun(args)
 	}
+	if program == "sinfo" || program == "scontrol" && !ofJobs(args) {
+		// What there is of nodes and partitions Slurm itself knows.
+		c, err := readConfig(dir)
+		if err != nil {
+			return fail(program, 1, err)
+		}
+		if c.Engine != "" {
+			return c.real(program, args)
+		}
+	}
 	r := request{Format: wireFormat, Program: program, Args: toBytes(args)}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
@@ -83,6 +94,19 @@ func front(dir, program string, args []string) response {
 		return fail(program, 1, err)
 	}
 	return *answer
+}
+
+// ofJobs tells whether scontrol is to do something with jobs.
+func ofJobs(args []string) bool {
+	list, rest, err := parseOptions(scontrolOptions, args, false)
+	if err != nil || len(list) == 0 && len(rest) == 0 {
+		return true // the worker says what is wrong
+	}
+	if len(rest) > 1 && strings.EqualFold(rest[0], "show") {
+		what, _, _ := strings.Cut(strings.ToLower(rest[1]), "=")
+		return what != "" && strings.HasPrefix("jobs", what)
+	}
+	return len(rest) > 0 && slices.Contains([]string{"hold", "uhold", "release"}, strings.ToLower(rest[0]))
 }
 
 // readScript reads a batch script as sbatch does: a file, else standard input.
@@ -209,6 +233,9 @@ func startWorker(dir string) (*started, error) {
 	cmd := exec.Command(exe, WorkerArg, dir)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	if c, err := readConfig(dir); err == nil && c.Engine != "" {
+		cmd.Env = c.Env
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err

@@ -116,6 +116,7 @@ type submission struct {
 	wait     bool
 	held     bool
 	testOnly bool
+	ask      string // see queue.Spec
 }
 
 // parseSbatch reads the command line alone. It says whether a script is to be read:
@@ -457,6 +458,9 @@ func (s *submission) environment(environ map[string]string) map[string]string {
 	}
 	return env
 }
+
+// ofNode are variables that say where a job runs.
+var ofNode = []string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_CLUSTER_NAME", "SLURM_NODEID", "SLURM_JOB_PARTITION"}
 
 // tell adds the variables that Slurm gives a job.
 func (s *submission) tell(env map[string]string, id int, index *int, dir, user string, uid int) {

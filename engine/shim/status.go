@@ -89,7 +89,7 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 			st.reason = "JobArrayTaskLimit"
 		}
 		return st
-	case s == queue.Waiting && !j.running.IsZero():
+	case s == queue.Waiting && !j.running.IsZero() && w.behind == nil:
 		// It has ended, and its record is on its way to the disk.
 		st.state, st.started = completing, j.running
 		return st

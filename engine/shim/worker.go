@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -34,6 +35,7 @@ type worker struct {
 	q      *queue.Queue
 	cores  int
 	memory int64
+	behind *cluster // nil: jobs run on this machine
 	wake   chan struct{}
 
 	mu       sync.Mutex // guards the rest
@@ -96,6 +98,12 @@ func work(dir, version string) error {
 	if w.config.Memory > 0 {
 		w.memory = w.config.Memory
 	}
+	if w.behind, err = newCluster(w.config); err != nil {
+		return err
+	}
+	if w.behind != nil {
+		w.cores, w.memory = math.MaxInt32, math.MaxInt64 // Slurm itself is asked
+	}
 	if w.q, err = queue.Open(dir, version, false); err != nil {
 		return err
 	}
@@ -121,6 +129,10 @@ func work(dir, version string) error {
 	}()
 	stay, ran := make(chan struct{}), make(chan error, 1)
 	go func() {
+		if w.behind != nil {
+			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
+			return
+		}
 		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Jobs: w.cores, Memory: w.memory, Grace: Grace, Stay: stay, Wake: w.wake})
 		ran <- err
 	}()
@@ -256,6 +268,9 @@ func (w *worker) mourn() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if w.behind != nil {
+		text = nil // jobs outlive the worker
+	}
 	var records []*record.Task
 	for _, line := range strings.Fields(string(text)) {
 		id, err := strconv.Atoi(line)
@@ -364,8 +379,17 @@ func (w *worker) sbatch(r *request) response {
 	} else if err = s.directives(environ, nil); err == nil {
 		script = []byte("#!/bin/sh\n" + s.set["wrap"] + "\n")
 	}
+	if err == nil && w.behind != nil {
+		err = s.forCluster()
+	}
 	if err == nil {
 		err = s.interpret(environ, string(r.Dir), w.cores, w.memory, time.Now())
+	}
+	if err == nil && w.behind != nil {
+		if s.set["partition"] == "" {
+			s.Partition = clusterPartition
+		}
+		err = w.behind.admit(context.Background(), s)
 	}
 	var first int
 	if err == nil {
@@ -465,8 +489,13 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 		if s.Stderr = s.Stdout; s.stderr != "" {
 			s.Stderr = s.expand(s.stderr, id, first, index, userName())
 		}
-		spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Stdout: s.Stdout, Stderr: s.Stderr}
+		spec := &queue.Spec{Argv: argv, Env: env, Name: s.Name, Stdout: s.Stdout, Stderr: s.Stderr, Ask: s.ask}
 		s.tell(env, id, index, string(r.Dir), userName(), os.Getuid())
+		if w.behind != nil {
+			for _, name := range ofNode {
+				delete(env, name) // the job of Slurm has them
+			}
+		}
 		if s.appended {
 			spec.Argv = append([]string{"/bin/sh", "-c", `exec >>"$1" 2>>"$2"; shift 2; exec "$@"`, "sh", s.Stdout, s.Stderr}, argv...)
 			spec.Stdout, spec.Stderr = "/dev/null", "/dev/null"
@@ -531,6 +560,9 @@ func (w *worker) tend() {
 	defer w.mu.Unlock()
 	running := w.running()
 	w.release(running)
+	if w.behind != nil {
+		clear(running) // what begins and what gets signals is the matter of the nodes
+	}
 	for id, r := range running {
 		j := w.jobs[id-1]
 		if j.NoRequeue && !j.noted {
@@ -558,6 +590,9 @@ func (w *worker) tend() {
 
 // running is what runs, by job. The caller holds mu.
 func (w *worker) running() map[int]spawn.Running {
+	if w.behind != nil {
+		return w.behind.running(w.q, len(w.jobs))
+	}
 	m := make(map[int]spawn.Running)
 	for _, r := range w.q.Running() {
 		if id, _ := spawn.Of(r.ID); id >= 1 && id <= len(w.jobs) {

@@ -152,9 +152,10 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	args := []string{"--parsable", "--job-name=" + jobName(w), fmt.Sprintf("--array=0-%d", len(w.Shares)-1), "--nodes=1", "--ntasks=1",
 		fmt.Sprintf("--cpus-per-task=%d", s.Cores), "--output=" + logPattern(w.Log), "--error=" + logPattern(w.Log), "--open-mode=append", "--chdir=" + w.Dir}
 	if s.Memory > 0 {
-		args = append(args, fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20))
+		args = append(args, memoryOption(s))
 	}
-	out, err := program(ctx, e.script(w), "sbatch", append(args, e.options...)...)
+	args = append(append(args, e.options...), asked(s)...)
+	out, err := program(ctx, e.script(w), "sbatch", args...)
 	if err != nil {
 		ids, ferr := e.Find(ctx, w)
 		if ferr != nil {
@@ -171,6 +172,50 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 		return nil, fmt.Errorf("sbatch says %q, which is no number of a job", out)
 	}
 	return e.elements(id, w), nil
+}
+
+// asked are the options of sbatch that the tasks of a share need: the last word.
+func asked(s *pack.Share) []string {
+	var list []string
+	for option := range strings.Lines(s.Ask) {
+		list = append(list, "--"+strings.TrimSuffix(option, "\n"))
+	}
+	return list
+}
+
+// Test asks Slurm whether it would take a job for a share, without submitting one. The
+// error is a *pack.RefusedError if it would not.
+func (e *Engine) Test(ctx context.Context, s *pack.Share) error {
+	args := []string{"--test-only", "--quiet", "--nodes=1", "--ntasks=1", fmt.Sprintf("--cpus-per-task=%d", s.Cores)}
+	if s.Memory > 0 {
+		args = append(args, memoryOption(s))
+	}
+	args = append(append(args, e.options...), asked(s)...)
+	if _, err := program(ctx, "", "sbatch", append(args, "--wrap=true")...); err != nil {
+		return &pack.RefusedError{Engine: Name, Reason: said(err), Way: "ask for what the cluster has"}
+	}
+	return nil
+}
+
+// Longest is how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
+// infinite; of the default partition if none is named. It is "" if there is no such one.
+func (e *Engine) Longest(ctx context.Context, partition string) (string, error) {
+	out, err := program(ctx, "", "sinfo", "--noheader", "--format=%R|%P|%l")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimSpace(line), "|") // the default one has a star in %P
+		if len(f) == 3 && (f[0] == partition || partition == "" && strings.HasSuffix(f[1], "*")) {
+			return f[2], nil
+		}
+	}
+	return "", nil
+}
+
+// memoryOption asks for what tasks need, and premix.
+func memoryOption(s *pack.Share) string {
+	return fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20)
 }
 
 // logPattern is a path in which Slurm replaces nothing.

@@ -202,7 +202,7 @@ var rooms = map[string]room{
 		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
-		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "record"},
+		imports: []string{"engine", "engine/local", "engine/pack", "engine/queue", "engine/slurm", "engine/spawn", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/local": {

@@ -430,7 +430,13 @@ func (b *Box) AwaitIdle() error {
 		if err != nil {
 			return err
 		}
-		if n := strings.Count(out, " idle\n"); n != b.o.Nodes {
+		idle := make(map[string]bool) // a node in several partitions has several lines
+		for line := range strings.Lines(out) {
+			if strings.HasSuffix(line, " idle\n") {
+				idle[line] = true
+			}
+		}
+		if n := len(idle); n != b.o.Nodes {
 			return fmt.Errorf("%d of %d nodes are idle:\n%s", n, b.o.Nodes, out)
 		}
 		return nil

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/slurmbox"
+)
+
+// clusterShim is a shim directory before a Slurm.
+type clusterShim struct {
+	*slurmScene
+	bin string
+}
+
+func newClusterShim(t *testing.T, o slurmbox.Options) *clusterShim {
+	t.Helper()
+	s := &clusterShim{slurmScene: newSlurmScene(t, o)}
+	s.bin = strings.TrimSpace(s.ends(t, exitOK, "", "slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "jobs=4"))
+	return s
+}
+
+func (s *clusterShim) front(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	// As a user has it: the fronts come first on PATH.
+	cmd.Env = append(s.box.Env(), s.mark, "PATH="+s.bin+":"+os.Getenv("PATH"))
+	return cmd
+}
+
+// ask runs a front that must succeed.
+func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := s.front(name, args...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			out = append(out, exit.Stderr...)
+		}
+		s.show(t, s.path("out/.premix/slurm/worker.log"))
+		s.explain(t, "out")
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// Jobs that are submitted through the fronts run in few jobs of a real Slurm, on its
+// nodes and in the partition that was asked for; they fail, are cancelled and depend on
+// each other as its own do; and a worker that is killed takes none of them with it.
+func TestShimBeforeSlurm(t *testing.T) {
+	s := newClusterShim(t, slurmbox.Options{Nodes: 2, Config: "PartitionName=other Nodes=n1,n2 MaxTime=60\n"})
+	const script = "echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID-none} $SLURMD_NODENAME $SLURM_JOB_PARTITION"
+	s.ask(t, "sbatch", "-o", "plain.txt", "--wrap", script)
+	s.ask(t, "sbatch", "--array=5-44", "-o", "array.%a.txt", "-p", "other", "-t", "60", "--wrap", script)
+	s.ask(t, "sbatch", "--no-requeue", "-J", "bad", "-o", "/dev/null", "--wrap", "exit 3")
+	s.ask(t, "sbatch", "-d", "afterok:1:2", "-o", "last.txt", "--wait", "--wrap", "cat array.*.txt | wc -l; "+script)
+	read := func(name string) []string {
+		text, err := os.ReadFile(s.path(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(text))
+	}
+	nodes := []string{"n1", "n2"}
+	if f := read("plain.txt"); len(f) != 4 || f[0] != "1" || f[1] != "none" || !slices.Contains(nodes, f[2]) || f[3] != "main" {
+		t.Errorf("the first job says %q", f)
+	}
+	if f := read("array.5.txt"); len(f) != 4 || f[0] != "2" || f[1] != "5" || !slices.Contains(nodes, f[2]) || f[3] != "other" {
+		t.Errorf("the first of the array says %q", f)
+	}
+	if f := read("last.txt"); len(f) != 5 || f[0] != "40" {
+		t.Errorf("the last job says %q", f)
+	}
+	if !comes(func() bool { return s.ask(t, "squeue", "-h") == "" }) {
+		t.Errorf("jobs are left: %s", s.ask(t, "squeue"))
+	}
+	if got := s.ask(t, "sacct", "-n", "-X", "-P", "--name", "bad", "-o", "state,exitcode"); got != "FAILED|3:0\n" {
+		t.Errorf("the one that fails: %q", got)
+	}
+	all, err := s.box.Run("squeue", "-h", "-r", "-t", "all", "-o", "%j")
+	if n := strings.Count(all, "\n"); err != nil || n == 0 || n > 16 {
+		t.Errorf("%v, %d jobs of Slurm:\n%s", err, n, all)
+	}
+	// What there is of nodes and partitions Slurm says; and it refuses what it has not.
+	if got := s.ask(t, "sinfo", "-h", "-o", "%P"); !strings.Contains(got, "other") {
+		t.Errorf("sinfo: %q", got)
+	}
+	for _, args := range [][]string{{"-p", "none"}, {"-c", "999"}, {"--exclusive"}, {"--signal=B:USR1@60"}, {"--mem=0"}} {
+		out, err := s.front("sbatch", append(args, "--wrap", "true")...).CombinedOutput()
+		if err == nil {
+			t.Errorf("sbatch %q is taken: %s", args, out)
+		}
+	}
+
+	// One that runs is cancelled; one that runs outlives the worker.
+	s.ask(t, "sbatch", "--no-requeue", "-J", "long", "-o", "/dev/null", "--wrap", "echo >>long; while [ ! -e go ]; do sleep 0.1; done")
+	s.ask(t, "sbatch", "-J", "doomed", "-o", "/dev/null", "--wrap", "touch doomed; sleep 1000")
+	s.await(t, "long")
+	s.await(t, "doomed")
+	if !comes(func() bool { return strings.Count(s.ask(t, "squeue", "-h", "-t", "R"), "\n") == 2 }) {
+		t.Errorf("two should run:\n%s", s.ask(t, "squeue"))
+	}
+	s.ask(t, "scancel", "-n", "doomed")
+	pid := (&shimScene{taskScene: s.taskScene}).worker()
+	if pid == 0 {
+		t.Fatal("there is no worker")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.ask(t, "squeue") // starts another worker
+	s.write(t, "go", "")
+	if !comes(func() bool { return s.ask(t, "squeue", "-h") == "" }) {
+		t.Errorf("jobs are left: %s", s.ask(t, "squeue"))
+	}
+	for name, want := range map[string]string{"long": "COMPLETED\n", "doomed": "CANCELLED\n"} {
+		if got := s.ask(t, "sacct", "-n", "-X", "-P", "--name", name, "-o", "state"); got != want && !strings.HasPrefix(got, strings.TrimSpace(want)) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if f := fmt.Sprintf("%q", read("long")); f != "[]" { // one empty line: it ran once
+		t.Errorf("it wrote %s", f)
+	}
+	if text, err := os.ReadFile(s.path("long")); err != nil || string(text) != "\n" {
+		t.Errorf("it ran %d times", len(text))
+	}
+}

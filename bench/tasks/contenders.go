@@ -135,7 +135,7 @@ func (b *benchmark) contenders() ([]contender, error) {
 	}
 	manager("snakemake", func(program string, j job) (*exec.Cmd, error) { return b.snakemake(program, j.line(), j.count) })
 	manager("nextflow", func(program string, j job) (*exec.Cmd, error) {
-		return b.nextflow(program, "local", j.line(), j.count)
+		return b.nextflow(program, "local", eager, j.line(), j.count)
 	})
 	return list, nil
 }

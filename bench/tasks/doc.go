@@ -24,8 +24,9 @@
 //	          tasks through premix, and the same as one Job with a pod for each, on a
 //	          control plane of its own (package kubebox) with four nodes; only where it
 //	          is named and scripts/setup.sh kubernetes has built it
-//	workflow  a Nextflow workflow with the executor slurm, through premix slurm-shim and
-//	          on a Slurm that is started for it
+//	workflow  a Nextflow workflow with the executor slurm on a Slurm that is started for
+//	          it: directly, with premix slurm-shim before it, and with premix slurm-shim
+//	          alone; with the same configuration of Nextflow for all, and with several
 //	slurm     true, very many times, in a private Slurm of four nodes on this machine:
 //	          packed by premix, and as one job array of as many jobs; and what either
 //	          costs its controller

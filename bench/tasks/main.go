@@ -35,6 +35,8 @@ type options struct {
 
 	slurmTasks int
 	accounting bool
+	workflows  string
+	scheduler  string
 }
 
 func benchMain() error {
@@ -49,6 +51,8 @@ func benchMain() error {
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
+	flag.StringVar(&o.workflows, "workflows", "eager,default,array", "configurations of Nextflow")
+	flag.StringVar(&o.scheduler, "scheduler", "", "SchedulerParameters of the workflow's Slurm, as in sched_interval=60, its default; empty: jobs start at once")
 	flag.IntVar(&o.slurmTasks, "slurm", 10000, "how often true is run on Slurm")
 	flag.BoolVar(&o.accounting, "accounting", false, "give Slurm a slurmdbd")
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1, on Slurm at most 2")

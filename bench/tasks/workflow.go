@@ -28,9 +28,12 @@ func ecosystem(name string) (string, error) {
 	return "", errors.New("it is not installed: scripts/setup.sh ecosystem")
 }
 
-// nextflow is a workflow of count tasks. What it asks of its executor, and how often,
-// is set so that its own waiting is not what is measured.
-func (b *benchmark) nextflow(program, executor, command string, count int) (*exec.Cmd, error) {
+// eager is a configuration of Nextflow with which its own waiting is not what is
+// measured: it asks often, and hands over all that it has.
+const eager = "executor.queueSize = 10000\nexecutor.pollInterval = '200ms'\nexecutor.queueStatInterval = '1s'\n"
+
+// nextflow is a workflow of count tasks. config is its own, but for the executor.
+func (b *benchmark) nextflow(program, executor, config, command string, count int) (*exec.Cmd, error) {
 	dir := b.path("nextflow")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
@@ -40,7 +43,7 @@ func (b *benchmark) nextflow(program, executor, command string, count int) (*exe
 	}
 	for name, text := range map[string]string{
 		"main.nf":         fmt.Sprintf("process T {\n  input: val x\n  script: %q\n}\nworkflow { T(Channel.of(1..%d)) }\n", command, count),
-		"nextflow.config": fmt.Sprintf("process.executor = '%s'\nexecutor.cpus = %d\nexecutor.queueSize = %d\nexecutor.pollInterval = '200ms'\nexecutor.queueStatInterval = '1s'\n", executor, b.cores, count),
+		"nextflow.config": fmt.Sprintf("process.executor = '%s'\nexecutor.cpus = %d\n%s", executor, b.cores, config),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
 			return nil, err
@@ -70,8 +73,15 @@ func (b *benchmark) snakemake(program, command string, count int) (*exec.Cmd, er
 	return cmd, nil
 }
 
-// workflow measures a Nextflow workflow of short tasks through premix slurm-shim against
-// the same one on a Slurm of its own.
+// configurations of Nextflow that are measured, the same for all.
+var configurations = []struct{ name, what, text string }{
+	{"eager", "asking often and submitting all at once", eager},
+	{"default", "with Nextflow's defaults", ""},
+	{"array", "asking often, 100 tasks an array", eager + "process.array = 100\n"},
+}
+
+// workflow measures a Nextflow workflow of short tasks on a Slurm of its own: directly,
+// with premix slurm-shim before it, and through premix slurm-shim on this machine.
 func (b *benchmark) workflow(results *figures.Results) error {
 	program, err := ecosystem("nextflow")
 	if err != nil {
@@ -91,51 +101,102 @@ func (b *benchmark) workflow(results *figures.Results) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: 4})
+	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: 4, Scheduler: b.scheduler})
 	if err != nil {
 		return err
 	}
 	defer box.Stop()
-	var shim, slurm []float64
-	for range min(b.reps, 3) {
-		if err := os.RemoveAll(b.path("shim")); err != nil {
-			return err
+	for _, c := range configurations {
+		if !strings.Contains(","+b.workflows+",", ","+c.name+",") {
+			continue
 		}
-		out, err := b.command(premix, "slurm-shim", "--dir", b.path("shim"), "--idle", "5s", "-j", fmt.Sprint(b.cores)).Output()
-		if err != nil {
-			return err
+		wall, cpu := make(map[string][]float64), make(map[string][]float64)
+		for range min(b.reps, 3) {
+			for _, on := range []string{"slurm", "shim-slurm", "shim"} {
+				w, p, err := b.throughWorkflow(program, premix, box, on, c.text)
+				if err != nil {
+					return err
+				}
+				wall[on], cpu[on] = append(wall[on], w), append(cpu[on], p)
+			}
 		}
-		for _, c := range []struct {
-			env  []string
-			list *[]float64
-		}{
-			{[]string{"PATH=" + strings.TrimSpace(string(out)) + ":" + os.Getenv("PATH")}, &shim},
-			{[]string{"SLURM_CONF=" + box.Conf()}, &slurm},
+		name := fmt.Sprintf("workflow/%d/%s", b.tasks, c.name)
+		peer, peerCPU := figures.Median(wall["slurm"]), figures.Median(cpu["slurm"])
+		rows := [][]string{{"", "time", "against Slurm", "CPU time of slurmctld"}}
+		for _, on := range []struct{ name, what string }{
+			{"slurm", "on Slurm, 4 nodes of 2 cores"}, {"shim-slurm", "on the same, premix slurm-shim before it"}, {"shim", "through premix slurm-shim, on this machine"},
 		} {
-			cmd, err := b.nextflow(program, "slurm", "true", b.tasks)
-			if err != nil {
-				return err
+			f := figures.Figure{Name: name + "/" + on.name, Value: figures.Median(wall[on.name]), Unit: "s"}
+			g := figures.Figure{Name: f.Name + "/slurmctld", Value: figures.Median(cpu[on.name]), Unit: "s"}
+			against, spent := "", figures.Seconds(g.Value)
+			if on.name != "slurm" {
+				f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, peer)
+				g.Peer, g.Ratio = f.Peer+"/slurmctld", figures.Lower(g.Value, peerCPU)
+				against = figures.Times(f.Ratio)
 			}
-			cmd.Env = append(cmd.Env, c.env...)
-			begun := time.Now()
-			if text, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("%v: %w\n%.4000s", cmd.Args, err, text)
+			list := []figures.Figure{f, g}
+			if on.name == "shim" {
+				list, spent = list[:1], ""
 			}
-			*c.list = append(*c.list, time.Since(begun).Seconds())
+			for _, f := range list {
+				if err := results.Add(f); err != nil {
+					return err
+				}
+			}
+			rows = append(rows, []string{on.what, figures.Seconds(f.Value), against, spent})
 		}
+		results.Table(fmt.Sprintf("%s: a Nextflow workflow of %d tasks `true`, %s; medians of %d", name, b.tasks, c.what, len(wall["shim"])), rows)
 	}
-	a, s := figures.Median(shim), figures.Median(slurm)
-	name := fmt.Sprintf("workflow/%d", b.tasks)
-	for _, f := range []figures.Figure{
-		{Name: name + "/slurm", Value: s, Unit: "s"},
-		{Name: name + "/shim", Value: a, Unit: "s", Peer: name + "/slurm", Ratio: figures.Lower(a, s)},
-	} {
-		if err := results.Add(f); err != nil {
-			return err
-		}
-	}
-	results.Table(fmt.Sprintf("a Nextflow workflow of %d tasks `true`, medians of %d", b.tasks, len(shim)), [][]string{
-		{"", "time", "against Slurm"}, {"on Slurm, 4 nodes of 2 cores", figures.Seconds(s), ""}, {"through premix slurm-shim", figures.Seconds(a), figures.Times(figures.Lower(a, s))},
-	})
 	return nil
+}
+
+// throughWorkflow runs the workflow once, and tells how long it took, and slurmctld's CPU
+// time.
+func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, on, config string) (wall, cpu float64, err error) {
+	cmd, err := b.nextflow(program, "slurm", config, "true", b.tasks)
+	if err != nil {
+		return 0, 0, err
+	}
+	cmd.Env = append(cmd.Env, "SLURM_CONF="+box.Conf())
+	if on != "slurm" {
+		b.runs++
+		dir := b.path(fmt.Sprintf("%s-%d", on, b.runs))
+		if err := os.RemoveAll(dir); err != nil {
+			return 0, 0, err
+		}
+		defer os.RemoveAll(dir)
+		args := []string{"slurm-shim", "--dir", dir, "--idle", "5s", "-j", fmt.Sprint(b.cores)}
+		if on == "shim-slurm" {
+			args = []string{"slurm-shim", "--dir", dir, "--idle", "5s", "--engine", "slurm", "--engine-opt", "jobs=4", "--engine-opt", "cores=2"}
+		}
+		make := b.command(premix, args...)
+		make.Env = append(os.Environ(), "SLURM_CONF="+box.Conf(), "PREMIX_HOME="+b.path("home"))
+		out, err := make.Output()
+		if err != nil {
+			return 0, 0, err
+		}
+		cmd.Env = append(cmd.Env, "PATH="+strings.TrimSpace(string(out))+":"+os.Getenv("PATH"))
+		defer b.awaitEnd(dir)
+	}
+	before, err := cpuSeconds(box.PID("slurmctld"))
+	if err != nil {
+		return 0, 0, err
+	}
+	begun := time.Now()
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return 0, 0, fmt.Errorf("%v: %w\n%.4000s", cmd.Args, err, text)
+	}
+	wall = time.Since(begun).Seconds()
+	after, err := cpuSeconds(box.PID("slurmctld"))
+	return wall, after - before, err
+}
+
+// awaitEnd waits until the worker of a shim directory has ended, which removes its
+// socket.
+func (b *benchmark) awaitEnd(dir string) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end) && b.ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+		if _, err := os.Lstat(filepath.Join(dir, ".premix/slurm/socket")); err != nil {
+			return
+		}
+	}
 }

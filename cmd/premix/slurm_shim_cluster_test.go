@@ -93,7 +93,7 @@ func TestShimBeforeSlurm(t *testing.T) {
 	if got := s.ask(t, "sinfo", "-h", "-o", "%P"); !strings.Contains(got, "other") {
 		t.Errorf("sinfo: %q", got)
 	}
-	for _, args := range [][]string{{"-p", "none"}, {"-c", "999"}, {"--exclusive"}, {"--signal=B:USR1@60"}, {"--mem=0"}} {
+	for _, args := range [][]string{{"-p", "none"}, {"-c", "999"}, {"--exclusive"}, {"--mem=0"}} {
 		out, err := s.front("sbatch", append(args, "--wrap", "true")...).CombinedOutput()
 		if err == nil {
 			t.Errorf("sbatch %q is taken: %s", args, out)

@@ -45,7 +45,7 @@ const clusterPartition = "default"
 var passed = []string{"account", "constraint", "exclude", "nodelist", "partition", "prefer", "qos", "reservation", "wckey"}
 
 // unshared are options that mean something else where several jobs share one of Slurm's.
-var unshared = []string{"clusters", "cluster", "exclusive", "licenses", "signal"}
+var unshared = []string{"clusters", "cluster", "exclusive", "licenses"}
 
 // hidden are variables of the engine's jobs that are not those of the jobs in them.
 var hidden = []string{"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP",

@@ -1,5 +1,6 @@
 // Package shim puts programs with the names and options of Slurm's before the engine
-// of this machine, so that a workflow manager that knows Slurm runs on premix as it is.
+// of this machine, or before a real Slurm, so that a workflow manager that knows Slurm
+// runs on premix as it is.
 //
 // Words:
 //
@@ -53,6 +54,17 @@
 // for those that were submitted with --no-requeue: they have failed (NODE_FAIL). What
 // had begun is noted every 50 ms; a job that began within the last of them runs again,
 // whatever was asked for.
+//
+// # Before a real Slurm
+//
+// The worker is then a dispatcher of package pack that stays: it packs what is submitted
+// into few jobs of Slurm, as the engine of package slurm does for any tasks. What a job
+// asks for of a cluster goes with its task (queue.Spec.Ask), and only tasks that ask for
+// the same share a job of Slurm. It is Slurm that says whether it would take one, once
+// for all that ask for the same. The programs of Slurm are called with the environment of
+// who made the directory, in which the fronts are not on PATH. What runs on a node is not
+// this machine's to look at or to signal: a job counts as running when the job of Slurm
+// does that it was given to, and a worker that was killed has taken nothing with it.
 //
 // # Scripts
 //

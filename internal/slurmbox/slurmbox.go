@@ -26,6 +26,7 @@ type Options struct {
 	Memory     int    // of a node, MB; 0: 4000
 	Accounting bool   // with MariaDB and slurmdbd
 	Config     string // more lines for slurm.conf
+	Scheduler  string // SchedulerParameters; "": such that jobs start at once
 }
 
 // Box is a running Slurm.
@@ -237,7 +238,10 @@ func (b *Box) configure() error {
 	line("SelectTypeParameters=CR_Core_Memory")
 	line("SlurmdParameters=config_overrides")
 	line("SchedulerType=sched/backfill")
-	line("SchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=5,bf_max_job_test=1000,max_array_tasks=100001")
+	if b.o.Scheduler == "" {
+		b.o.Scheduler = "batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=5,bf_max_job_test=1000,max_array_tasks=100001"
+	}
+	line("SchedulerParameters=%s", b.o.Scheduler)
 	line("MaxArraySize=100002")
 	line("MaxJobCount=200000")
 	line("ReturnToService=2")

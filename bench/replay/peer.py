@@ -1,4 +1,4 @@
-# AccaSim on a Standard Workload File: peer.py FILE NODES fifo|easy DIR
+# AccaSim on a Standard Workload File: peer.py FILE NODES fifo|easy|easy-strict DIR
 # prints the mean wait in seconds.
 import collections, collections.abc, json, os, sys
 from datetime import datetime
@@ -24,7 +24,15 @@ with open(src) as f, open(swf, "w") as g:
         g.write(" ".join(p) + "\n")
 cfg = "acca-%s/sys.json" % which
 json.dump({"groups": {"g0": {"core": 1, "mem": 1000000}}, "resources": {"g0": nodes}}, open(cfg, "w"))
-d = (FirstInFirstOut if which == "fifo" else EASYBackfilling)(FirstFit())
+class Strict(FirstFit):
+    # AccaSim's EASY tells its allocator of no reserved nodes, so that any job that fits now
+    # is backfilled. Told of them, the allocator refuses every job that outlasts the
+    # reservation, wherever it would run.
+    def allocating_method(self, es, cur_time, skip=False, reserved_time=None, reserved_nodes=None):
+        if reserved_time is not None:
+            reserved_nodes = d._reserved_slot[1]
+        return super().allocating_method(es, cur_time, skip=skip, reserved_time=reserved_time, reserved_nodes=reserved_nodes)
+d = {"fifo": FirstInFirstOut, "easy": EASYBackfilling, "easy-strict": EASYBackfilling}[which](Strict() if which == "easy-strict" else FirstFit())
 s = Simulator(swf, cfg, d, scheduling_output=True, RESULTS_FOLDER_PATH="acca-%s/out" % which, statistics_output=False, show_statistics=False)
 s.start_simulation()
 form, waits = "%Y-%m-%d %H:%M:%S", []

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,15 +19,19 @@ import (
 
 // policyFlags are those of files policy.
 type policyFlags struct {
-	dryRun  bool
-	pools   string
-	samples countFlag
+	dryRun, apply bool
+	pools         string
+	samples       countFlag
+	journal       string
+	files         countFlag
+	bytes         memoryFlag
+	workers       countFlag
 }
 
 func (a *app) filesPolicy() *cobra.Command {
 	o := policyFlags{samples: 3}
 	cmd := &cobra.Command{
-		Use:   "policy RULES TABLE --dry-run",
+		Use:   "policy RULES TABLE (--dry-run | --apply --journal DIR)",
 		Short: "Place, move, pack and delete files by rules",
 		Long: `Apply rules to what a scan found. Rules are SQL, one file of them, and each entry
 belongs to the first rule that it matches:
@@ -37,19 +44,34 @@ belongs to the first rule that it matches:
 
   premix files policy rules.sql scan.parquet --dry-run
 
-says what would be done, by which rule and why, and changes nothing.`,
+says what would be done, by which rule and why, and changes nothing. Then
+
+  premix files policy rules.sql scan.parquet --apply --journal DIR
+
+does it. What has changed since the scan is skipped. DIR has the plan and, as JSON
+Lines, who did what by which rule. The same command goes on where one was killed.`,
 		Args: arguments("RULES", "TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if !o.dryRun {
-				return &usageError{errors.New("--dry-run is missing"), "see first what would be done: --dry-run"}
+			switch {
+			case o.dryRun && o.apply:
+				return &usageError{errors.New("--dry-run and --apply exclude each other"), "see first what would be done: --dry-run"}
+			case o.apply && o.journal == "":
+				return &usageError{errors.New("--journal is missing"), "say where plan and audit go: --journal DIR"}
+			case !o.dryRun && !o.apply:
+				return &usageError{errors.New("neither --dry-run nor --apply is given"), "see first what would be done: --dry-run"}
 			}
-			return a.policyPlan(&o, args[0], args[1])
+			return a.policy(&o, args[0], args[1])
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and why")
 	f.StringVar(&o.pools, "pools", "", "YAML file that declares pools")
-	f.Var(&o.samples, "samples", "files of each rule that are named")
+	f.Var(&o.samples, "samples", "files of each rule that a dry run names")
+	f.BoolVar(&o.apply, "apply", false, "do it")
+	f.StringVar(&o.journal, "journal", "", "directory for plan and audit")
+	f.Var(&o.files, "files-per-second", "act on no more files (default: as many as can be)")
+	f.Var(&o.bytes, "bytes-per-second", "copy no more, as in 100M (default: as much as can be)")
+	f.Var(&o.workers, "workers", "files that are copied at a time (default 4)")
 	return cmd
 }
 
@@ -65,7 +87,7 @@ func policyRules(path, pools string) (*policy.Rules, error) {
 	return policy.ReadFile(path, known)
 }
 
-func (a *app) policyPlan(o *policyFlags, rules, table string) error {
+func (a *app) policy(o *policyFlags, rules, table string) error {
 	r, err := policyRules(rules, o.pools)
 	if err != nil {
 		return err
@@ -77,6 +99,9 @@ func (a *app) policyPlan(o *policyFlags, rules, table string) error {
 	defer t.Close()
 	ctx, done := storeContext()
 	defer done()
+	if o.apply {
+		return a.policyApply(ctx, o, r, t)
+	}
 	p, err := r.Plan(ctx, t, policy.Options{Samples: int(o.samples), Count: true})
 	if err != nil {
 		return err
@@ -85,6 +110,55 @@ func (a *app) policyPlan(o *policyFlags, rules, table string) error {
 		return a.printJSON(p)
 	}
 	return a.printPolicyPlan(p)
+}
+
+// unappliedFiles tells that a policy ended, and that some actions failed.
+type unappliedFiles struct{ rep *policy.Report }
+
+func (e *unappliedFiles) Error() string {
+	return fmt.Sprintf("%d of %d actions failed", e.rep.Failed, e.rep.Actions)
+}
+
+func (e *unappliedFiles) Hint() string {
+	return "the reasons are in " + filepath.Join(e.rep.Journal, "audit.jsonl") + ", on lines with failed"
+}
+
+func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, t *files.Table) error {
+	var last atomic.Pointer[policy.Report]
+	last.Store(&policy.Report{})
+	stop := a.bar(func() string {
+		p := last.Load()
+		return fmt.Sprintf("%d of %d actions, %s", p.Done+p.Skipped+p.Failed, p.Actions, size(p.Bytes))
+	})
+	rep, err := r.Apply(ctx, t, policy.ApplyOptions{
+		Journal: o.journal, Files: float64(o.files), Bytes: int64(o.bytes), Workers: int(o.workers),
+		Progress: func(p policy.Report) { last.Store(&p) },
+	})
+	stop()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.printJSON(rep)
+	} else {
+		err = a.printPolicyReport(rep)
+	}
+	if err == nil && rep.Failed > 0 {
+		err = &unappliedFiles{rep}
+	}
+	return err
+}
+
+func (a *app) printPolicyReport(rep *policy.Report) error {
+	if _, err := fmt.Fprintf(a.stdout, "%d done, %s; %d skipped, %d failed; %s\n", rep.Done, size(rep.Bytes), rep.Skipped, rep.Failed, rep.Journal); err != nil {
+		return err
+	}
+	for _, why := range slices.Sorted(maps.Keys(rep.Why)) {
+		if _, err := fmt.Fprintf(a.stdout, "  %d: %s\n", rep.Why[why], shown(why)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) printPolicyPlan(p *policy.Plan) error {
@@ -156,7 +230,15 @@ func policyExit(err error) int {
 		unread  *policy.FileError
 		pool    *policy.PoolError
 		covered *policy.CoverError
+		journal *policy.JournalError
+		failed  *unappliedFiles
 	)
+	switch {
+	case errors.As(err, &journal):
+		return exitDirectory
+	case errors.As(err, &failed):
+		return exitFailed
+	}
 	if errors.As(err, &rules) || errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {
 		return exitUsage
 	}

@@ -44,7 +44,7 @@ var rooms = map[string]room{
 	},
 	"files/policy": {
 		imports: []string{"files"},
-		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
+		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {
 		imports: []string{"files", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},

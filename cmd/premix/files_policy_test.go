@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A policy that is killed again and again loses no file, doubles none, and is done in
+// the end.
+func TestPolicyKilled(t *testing.T) {
+	dir := t.TempDir()
+	const count = 400
+	for _, pool := range []string{"flash", "disk"} {
+		if err := os.Mkdir(filepath.Join(dir, pool), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content := func(i int) []byte { return bytes.Repeat(fmt.Appendf(nil, "file %d\n", i), 1+i*7%1000) }
+	for i := range count {
+		sub := filepath.Join(dir, "flash", fmt.Sprint("sub", i%5))
+		if err := errors.Join(os.MkdirAll(sub, 0o777), os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), content(i), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rules := filepath.Join(dir, "rules.sql")
+	if err := os.WriteFile(rules, []byte("CREATE POOL flash AT 'flash'; CREATE POOL disk AT 'disk';\nRULE 'move' MIGRATE FROM POOL flash TO POOL disk;"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	table, journal := filepath.Join(dir, "scan.parquet"), filepath.Join(dir, "journal")
+	if out, err := exec.Command(binary, "files", "scan", filepath.Join(dir, "flash"), "-o", table).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	audit := func() int64 {
+		st, err := os.Stat(filepath.Join(journal, "audit.jsonl"))
+		if err != nil {
+			return 0
+		}
+		return st.Size()
+	}
+	kills := 0
+	for {
+		var out bytes.Buffer
+		cmd := exec.Command(binary, "files", "policy", rules, table, "--apply", "--journal", journal)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		before := audit()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		var err error
+		running := true
+		// Each round is killed a little later after it has begun to write.
+		comes(func() bool {
+			select {
+			case err = <-ended:
+				running = false
+			default:
+			}
+			return !running || audit() > before+int64(1+kills*kills*500)
+		})
+		if running {
+			if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
+			err = <-ended
+		}
+		if err == nil {
+			break
+		}
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != -1 {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		kills++
+	}
+	if kills < 3 {
+		t.Errorf("it was killed %d times only", kills)
+	}
+	seen := make(map[string]int)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if strings.HasPrefix(e.Name(), ".premix-") {
+			t.Errorf("left behind: %s", path)
+		}
+		if err == nil && !e.IsDir() && (strings.Contains(path, "/flash/") || strings.Contains(path, "/disk/")) {
+			seen[e.Name()]++
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range count {
+		got, err := os.ReadFile(filepath.Join(dir, "disk", fmt.Sprint("sub", i%5), fmt.Sprint(i)))
+		if err != nil || !bytes.Equal(got, content(i)) || seen[fmt.Sprint(i)] != 1 {
+			t.Errorf("file %d is there %d times, or is not what it was: %v", i, seen[fmt.Sprint(i)], err)
+		}
+	}
+	t.Logf("killed %d times", kills)
+}

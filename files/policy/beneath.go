@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// tops are open directories that names are resolved beneath: no link, and nothing that
+// changes meanwhile, leads out of them.
+type tops struct {
+	dirs []string // absolute
+
+	making sync.Mutex // held while directories are made; taken before mu
+	mu     sync.Mutex
+	fds    map[string]int
+}
+
+func (t *tops) close() {
+	for _, fd := range t.fds {
+		unix.Close(fd)
+	}
+}
+
+// top is the directory that a path lies in.
+func (t *tops) top(path string) (fd int, rel string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, dir := range t.dirs {
+		if !within(path, dir) || path == dir {
+			continue
+		}
+		rel = strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
+		if fd, ok := t.fds[dir]; ok {
+			return fd, rel, nil
+		}
+		fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return -1, "", &os.PathError{Op: "open", Path: dir, Err: err}
+		}
+		t.fds[dir] = fd
+		return fd, rel, nil
+	}
+	return -1, "", fmt.Errorf("%s lies in no directory that was scanned", path)
+}
+
+// parent opens the directory that a path lies in.
+func (t *tops) parent(path string) (fd int, name string, err error) {
+	top, rel, err := t.top(path)
+	if err != nil {
+		return -1, "", err
+	}
+	fd, err = openDir(top, filepath.Dir(rel))
+	return fd, filepath.Base(rel), err
+}
+
+// openDir opens a directory beneath another one, "." for itself.
+func openDir(top int, rel string) (int, error) {
+	return openBeneath(top, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+}
+
+func openBeneath(top int, rel string, flags uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(top, rel, &how)
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}
+
+// makeParent opens the directory that a path shall lie in. Directories that are missing
+// are made like those of the source, which lie at the same places below its own top.
+func (t *tops) makeParent(path, source string) (fd int, name string, err error) {
+	top, rel, err := t.top(path)
+	if err != nil {
+		return -1, "", err
+	}
+	from, fromRel, err := t.top(source)
+	if err != nil {
+		return -1, "", err
+	}
+	dir := filepath.Dir(rel)
+	if fd, err = openDir(top, dir); !errors.Is(err, unix.ENOENT) {
+		return fd, filepath.Base(rel), err
+	}
+	if fromRel != rel {
+		return -1, "", fmt.Errorf("%s and %s lie at different places", source, path)
+	}
+	t.making.Lock()
+	defer t.making.Unlock()
+	parts := strings.Split(dir, "/")
+	for i := range parts {
+		if err := makeLike(top, from, strings.Join(parts[:i+1], "/")); err != nil {
+			return -1, "", err
+		}
+	}
+	fd, err = openDir(top, dir)
+	return fd, filepath.Base(rel), err
+}
+
+// makeLike makes a directory as another top has it, unless it is there. It appears with
+// all its attributes.
+func makeLike(top, from int, rel string) error {
+	fd, err := openDir(top, rel)
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	src, err := openDir(from, rel)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(src)
+	parent, err := openDir(top, filepath.Dir(rel))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	tmp := fmt.Sprintf("%sdir-%d", ownPrefix, st.Ino)
+	if err := unix.Unlinkat(parent, tmp, unix.AT_REMOVEDIR); err != nil && !isNone(err) { // of a premix that was killed
+		return err
+	}
+	if err := unix.Mkdirat(parent, tmp, 0o700); err != nil {
+		return err
+	}
+	fd, err = openDir(parent, tmp)
+	if err == nil {
+		err = errors.Join(dress(fd, src, &st), unix.Fsync(fd), unix.Close(fd))
+	}
+	if err == nil {
+		err = unix.Renameat2(parent, tmp, parent, filepath.Base(rel), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		err = errors.Join(err, unix.Unlinkat(parent, tmp, unix.AT_REMOVEDIR))
+		return err
+	}
+	return unix.Fsync(parent)
+}
+
+// dress gives an open file owner, extended attributes (ACLs among them), mode and times
+// of another one. Nothing is left out silently: what cannot be kept is an error.
+func dress(fd, src int, st *unix.Stat_t) error {
+	if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
+		return fmt.Errorf("its owner cannot be kept: %w", err)
+	}
+	names := make([]byte, 64<<10) // XATTR_LIST_MAX, xattr(7)
+	n, err := unix.Flistxattr(src, names)
+	if err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("its attributes cannot be listed: %w", err)
+	}
+	value := make([]byte, 64<<10) // XATTR_SIZE_MAX
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:max(n, 0)]), "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		size, err := unix.Fgetxattr(src, name, value)
+		if errors.Is(err, unix.ENODATA) {
+			continue
+		}
+		if err == nil {
+			err = unix.Fsetxattr(fd, name, value[:size], 0)
+		}
+		if err != nil {
+			return fmt.Errorf("its attribute %s cannot be kept: %w", name, err)
+		}
+	}
+	// After the owner, whose change takes set-user-ID away.
+	if err := unix.Fchmod(fd, st.Mode&^unix.S_IFMT); err != nil {
+		return fmt.Errorf("its mode cannot be kept: %w", err)
+	}
+	return setTimes(fd, st)
+}
+
+func setTimes(fd int, st *unix.Stat_t) error {
+	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), []unix.Timespec{st.Atim, st.Mtim}, 0)
+}
+
+// stamped tells whether a file is as the scan saw it.
+func (a *Action) stamped(st *unix.Stat_t) bool {
+	return a.same(st) && st.Ctim.Nano() == a.Changed
+}
+
+// same leaves the time of status change out, which our own renaming changes.
+func (a *Action) same(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && int64(st.Ino) == a.Inode && int64(st.Dev) == a.Device && st.Size == a.Size && st.Mtim.Nano() == a.Modified
+}
+
+// lease takes a read lease (fcntl(2), F_SETLEASE): the kernel refuses it while somebody
+// has the file open for writing, and makes those wait who open it for writing until the
+// lease is given back by closing, or for lease-break-time at most. Without leases on a
+// file system only times tell of writers. It tells whether the file is being written.
+func lease(fd int) (held, written bool) {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+	return err == nil, errors.Is(err, unix.EAGAIN)
+}
+
+// leased tells whether the lease is held still, and nobody waits for its end.
+func leased(fd int) bool {
+	kind, err := unix.FcntlInt(uintptr(fd), unix.F_GETLEASE, 0)
+	return err == nil && kind == unix.F_RDLCK
+}
+
+func statAt(dir int, name string) (st unix.Stat_t, err error) {
+	err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, err
+}
+
+func isNone(err error) bool { return errors.Is(err, syscall.ENOENT) }

@@ -1,0 +1,118 @@
+package policy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+)
+
+// copyBuffer is how much is copied at a time.
+const copyBuffer = 1 << 20
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
+
+// segment is a part of a file that holds data.
+type segment struct{ from, to int64 }
+
+// segments lists what is not a hole.
+func segments(f *os.File, size int64) ([]segment, error) {
+	var list []segment
+	for at := int64(0); at < size; {
+		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) { // a hole up to the end
+			break
+		}
+		if errors.Is(err, unix.EINVAL) { // the file system does not know holes
+			return append(list, segment{at, size}), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		to, err := unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
+		if err != nil {
+			return nil, err
+		}
+		if from >= size {
+			break
+		}
+		list = append(list, segment{from, min(to, size)})
+		at = to
+	}
+	return list, nil
+}
+
+// errDiffers tells that what was written is not what was read.
+var errDiffers = errors.New("the copy differs from what was read")
+
+// copyContent copies a file of a known size, holes and all, waits until the copy is on
+// the disk, reads it back, and compares. pace is called before each piece with how much
+// is copied: 0 when it is read back. Its error ends the copying.
+func copyContent(dst, src *os.File, size int64, pace func(bytes int) error) error {
+	list, err := segments(src, size)
+	if err != nil {
+		return err
+	}
+	if err := dst.Truncate(size); err != nil {
+		return err
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	// pass reads the segments of a file and digests them; what it reads it also writes.
+	pass := func(from, to *os.File) (sum [32]byte, err error) {
+		h := blake3.New()
+		for _, s := range list {
+			var place [16]byte
+			binary.LittleEndian.PutUint64(place[:], uint64(s.from))
+			binary.LittleEndian.PutUint64(place[8:], uint64(s.to))
+			h.Write(place[:]) // writing to a digest does not fail
+			for at := s.from; at < s.to; {
+				piece := (*buf)[:min(int64(len(*buf)), s.to-at)]
+				copied := 0
+				if to != nil {
+					copied = len(piece)
+				}
+				if err := pace(copied); err != nil {
+					return sum, err
+				}
+				n, err := from.ReadAt(piece, at)
+				if n == 0 {
+					if err == io.EOF {
+						err = fmt.Errorf("it has become shorter: %w", io.ErrUnexpectedEOF)
+					}
+					return sum, err
+				}
+				h.Write(piece[:n])
+				if to != nil {
+					if _, err := to.WriteAt(piece[:n], at); err != nil {
+						return sum, err
+					}
+				}
+				at += int64(n)
+			}
+		}
+		h.Sum(sum[:0])
+		return sum, nil
+	}
+	want, err := pass(src, dst)
+	if err != nil {
+		return err
+	}
+	if err := dst.Sync(); err != nil {
+		return err
+	}
+	// What is clean leaves memory, so that the disk is read.
+	if err := unix.Fadvise(int(dst.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return err
+	}
+	got, err := pass(dst, nil)
+	if err == nil && got != want {
+		err = errDiffers
+	}
+	return err
+}

@@ -1,0 +1,239 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// JournalError tells that a journal cannot be used.
+type JournalError struct {
+	Dir    string
+	Reason string
+	Way    string
+	Err    error
+}
+
+func (e *JournalError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("the journal %s %s: %v", e.Dir, e.Reason, e.Err)
+	}
+	return fmt.Sprintf("the journal %s %s", e.Dir, e.Reason)
+}
+func (e *JournalError) Unwrap() error { return e.Err }
+
+// Hint is the way out.
+func (e *JournalError) Hint() string { return e.Way }
+
+// The journal is a directory:
+//
+//	lock         flock(2)ed by the premix that works
+//	plan.jsonl   a planHeader, then an Action a line; written once, appears whole
+//	audit.jsonl  an Event a line, only ever appended to
+//
+// An action is done in this order, many at a time: its copy lies on the disk beside its
+// destination under a name of premix' own; an event with the result "copied" is on the
+// disk; the copy is renamed; the source is removed; an event with the result. Whoever
+// finds "copied" and no result looks at the inode that it names, and finishes the action
+// or takes it back.
+const (
+	lockFile  = "lock"
+	planFile  = "plan.jsonl"
+	auditFile = "audit.jsonl"
+)
+
+// Event is a line of the audit.
+type Event struct {
+	Time   time.Time `json:"time"`
+	User   string    `json:"user"`
+	For    string    `json:"for,omitempty"` // who has become that user with sudo
+	ID     int64     `json:"id,omitempty"`
+	Rule   string    `json:"rule,omitempty"`
+	Verb   Verb      `json:"verb,omitempty"`
+	Path   Path      `json:"path,omitempty"`
+	To     Path      `json:"to,omitempty"`
+	Size   int64     `json:"size,omitempty"` // bytes
+	Result string    `json:"result"`         // begun, copied, done, skipped, failed, ended
+	Why    string    `json:"why,omitempty"`
+	// Of what is copied: where it is now.
+	Device int64 `json:"device,omitempty"`
+	Inode  int64 `json:"inode,omitempty"`
+	// Of what is begun: the present of the rules.
+	Rules string `json:"rules_file,omitempty"`
+	// Of a packed directory.
+	Tree string `json:"tree,omitempty"`
+}
+
+// Results of events.
+const (
+	Begun   = "begun"
+	Copied  = "copied"
+	Done    = "done"
+	Skipped = "skipped"
+	Failed  = "failed"
+	Ended   = "ended"
+)
+
+// journal is a journal that is written.
+type journal struct {
+	dir   string
+	lock  *os.File
+	audit *os.File
+	user  string
+	sudo  string
+	buf   bytes.Buffer
+}
+
+func openJournal(dir string) (j *journal, err error) {
+	bad := func(reason string, err error) error {
+		return &JournalError{dir, reason, "name a directory that you may write: --journal DIR", err}
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, bad("cannot be found", err)
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, bad("cannot be made", err)
+	}
+	j = &journal{dir: dir, user: strconv.Itoa(os.Geteuid()), sudo: os.Getenv("SUDO_USER")}
+	if u, err := user.Current(); err == nil {
+		j.user = u.Username
+	}
+	if j.lock, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return nil, bad("cannot be written", err)
+	}
+	if err := unix.Flock(int(j.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		j.lock.Close()
+		return nil, &JournalError{dir, "is in use by another premix", "wait until it has ended", nil}
+	}
+	if j.audit, err = os.OpenFile(filepath.Join(dir, auditFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666); err != nil {
+		j.lock.Close()
+		return nil, bad("cannot be written", err)
+	}
+	return j, nil
+}
+
+func (j *journal) close() error { return errors.Join(j.audit.Close(), j.lock.Close()) }
+
+// events calls f with all events. A last line that is torn was not on the disk when
+// premix was killed, and is ended so that the next one stands by itself.
+func (j *journal) events(f func(*Event)) error {
+	text, err := os.Open(j.audit.Name())
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	r := lineReader{r: text}
+	for {
+		line, err := r.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var e Event
+		if json.Unmarshal(line, &e) == nil {
+			f(&e)
+		}
+	}
+	if r.torn {
+		if _, err := j.audit.WriteString("\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note makes an event of an action that write puts on the disk.
+func (j *journal) note(a *Action, e Event) {
+	e.Time, e.User, e.For = time.Now(), j.user, j.sudo
+	if a != nil {
+		e.ID, e.Rule, e.Verb, e.Path, e.To, e.Size = a.ID, a.Rule, a.Verb, a.Path, a.To, a.Size
+	}
+	// An Event always has a JSON form.
+	b, _ := json.Marshal(e)
+	j.buf.Write(append(b, '\n'))
+}
+
+// write puts noted events on the disk.
+func (j *journal) write() error {
+	if j.buf.Len() == 0 {
+		return nil
+	}
+	_, err := j.audit.Write(j.buf.Bytes())
+	j.buf.Reset()
+	if err == nil {
+		err = unix.Fdatasync(int(j.audit.Fd()))
+	}
+	if err != nil {
+		return &JournalError{j.dir, "cannot be written", "make room on its disk; the same command goes on", err}
+	}
+	return nil
+}
+
+// lineReader reads lines of any length.
+type lineReader struct {
+	r    io.Reader
+	buf  []byte
+	end  bool
+	torn bool // the last line has no end
+}
+
+func (l *lineReader) next() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(l.buf, '\n'); i >= 0 {
+			line := l.buf[:i]
+			l.buf = l.buf[i+1:]
+			return line, nil
+		}
+		if l.end {
+			l.torn = len(l.buf) > 0
+			return nil, io.EOF
+		}
+		piece := make([]byte, 1<<20)
+		n, err := l.r.Read(piece)
+		l.buf = append(l.buf[:len(l.buf):len(l.buf)], piece[:n]...)
+		if err == io.EOF {
+			l.end = true
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// matches tells whether a plan on disk is that of rules and a scan.
+func (h *planHeader) matches(r *Rules, table string, begun time.Time) bool {
+	if h.Rules != r.Text || h.Table != table || !h.Begun.Equal(begun) || len(h.Pools) != len(r.Pools) {
+		return false
+	}
+	for i := range h.Pools {
+		if h.Pools[i] != r.Pools[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// own is the name under which premix keeps something of an action beside its place.
+func (a *Action) own(run, what string) string {
+	return ownPrefix + run + "-" + strconv.FormatInt(a.ID, 10) + what
+}
+
+// ownPrefix begins the names of what premix makes in pools.
+const ownPrefix = ".premix-"
+
+// runName is a short name of a journal's run, which tells its files from those of
+// others.
+func (h *planHeader) runName() string {
+	return strings.ToLower(strconv.FormatInt(h.Now.UnixNano(), 36))
+}

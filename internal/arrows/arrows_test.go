@@ -38,6 +38,7 @@ var rooms = map[string]room{
 	},
 	"watch/serve": {
 		imports: []string{"watch", "watch/series", "watch/explain", "hotstart", "node", "replay/results", "transfer", "transfer/report"},
+		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},

@@ -18,10 +18,11 @@ type column struct {
 	times  []int64 // the tail, ms since 1970
 	values []float64
 	count  int
-	size   int   // bytes of memory, about
-	first  int64 // least time
-	last   int64 // greatest time
-	late   bool  // the times do not go up everywhere
+	size   int     // bytes of memory, about
+	first  int64   // least time
+	last   int64   // greatest time
+	newest float64 // value at that time
+	late   bool    // the times do not go up everywhere
 }
 
 // add appends a sample and returns how many bytes of memory that took.
@@ -29,9 +30,9 @@ func (c *column) add(t int64, v float64) int {
 	before := c.size
 	switch {
 	case c.count == 0:
-		c.first, c.last = t, t
+		c.first, c.last, c.newest = t, t, v
 	case t > c.last:
-		c.last = t
+		c.last, c.newest = t, v
 	default:
 		c.late = true
 		c.first = min(c.first, t)

@@ -469,6 +469,30 @@ func (s *answerSeries) sort() {
 	s.times, s.buckets = times, buckets
 }
 
+// Latest returns the newest sample of each series that has one since a time, and is
+// in memory. They are in no order.
+func (db *DB) Latest(since time.Time) []watch.Sample {
+	from := since.UnixMilli()
+	var all []watch.Sample
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	for _, same := range db.index {
+		for _, m := range same {
+			best := -1
+			for i, p := range m.parts {
+				if p.c.last >= from && p.c.count > 0 && (best < 0 || p.c.last > m.parts[best].c.last) {
+					best = i
+				}
+			}
+			if best >= 0 {
+				c := m.parts[best].c
+				all = append(all, watch.Sample{ID: m.id, Unit: m.unit, Time: time.UnixMilli(c.last).UTC(), Value: c.newest})
+			}
+		}
+	}
+	return all
+}
+
 // Names returns all series, sorted by name and labels.
 func (db *DB) Names(ctx context.Context) ([]Info, error) {
 	return db.NamesBetween(ctx, time.UnixMilli(0), time.UnixMilli(maxTime))

@@ -112,7 +112,7 @@ type TaskQuery struct {
 // Tasks returns the tasks that overlap a time, by their begin, each as it was last told. As
 // many as the limit may be fewer than there are.
 func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
-	best := &longest{start: q.Start, end: q.End}
+	best := &longest{q: q}
 	err := db.EachTask(ctx, q, func(t watch.Task) {
 		if q.Limit <= 0 {
 			best.tasks = append(best.tasks, t)
@@ -120,7 +120,7 @@ func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 		}
 		if len(best.tasks) < q.Limit {
 			heap.Push(best, t)
-		} else if best.within(&t) > best.within(&best.tasks[0]) {
+		} else if q.Within(&t) > q.Within(&best.tasks[0]) {
 			best.tasks[0] = t
 			heap.Fix(best, 0)
 		}
@@ -145,25 +145,26 @@ func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) err
 	return cmp.Or(err, ctx.Err())
 }
 
-// longest is a heap of tasks, the one that lasts least within a time on top.
-type longest struct {
-	start, end time.Time
-	tasks      []watch.Task
-}
-
-func (l *longest) within(t *watch.Task) time.Duration {
+// Within is how long a task lasts within the time that is asked for.
+func (q TaskQuery) Within(t *watch.Task) time.Duration {
 	from, to := t.Began, t.End
-	if from.Before(l.start) {
-		from = l.start
+	if from.Before(q.Start) {
+		from = q.Start
 	}
-	if to.IsZero() || to.After(l.end) {
-		to = l.end
+	if to.IsZero() || to.After(q.End) {
+		to = q.End
 	}
 	return to.Sub(from)
 }
 
+// longest is a heap of tasks, the one that lasts least within a time on top.
+type longest struct {
+	q     TaskQuery
+	tasks []watch.Task
+}
+
 func (l *longest) Len() int           { return len(l.tasks) }
-func (l *longest) Less(i, j int) bool { return l.within(&l.tasks[i]) < l.within(&l.tasks[j]) }
+func (l *longest) Less(i, j int) bool { return l.q.Within(&l.tasks[i]) < l.q.Within(&l.tasks[j]) }
 func (l *longest) Swap(i, j int)      { l.tasks[i], l.tasks[j] = l.tasks[j], l.tasks[i] }
 func (l *longest) Push(t any)         { l.tasks = append(l.tasks, t.(watch.Task)) }
 func (l *longest) Pop() any {

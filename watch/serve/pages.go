@@ -41,6 +41,12 @@ type source interface {
 	Tasks(ctx context.Context, q series.TaskQuery) ([]watch.Task, error)
 }
 
+// router is where routes are told: a *http.ServeMux.
+type router interface {
+	Handle(pattern string, h http.Handler)
+	HandleFunc(pattern string, f func(http.ResponseWriter, *http.Request))
+}
+
 // routes has mux answer for the pages. guard lets nobody pass who may not see
 // what is recorded; the page itself, which asks for the token, needs none.
 //
@@ -51,7 +57,7 @@ type source interface {
 //	GET /api/v1/replays     replayed workloads; /api/v1/replays/N one of them
 //	GET /api/v1/usage       what tasks asked for and used
 //	GET /                   the dashboard
-func (p Pages) routes(mux *http.ServeMux, db source, guard func(http.Handler) http.Handler) {
+func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handler) {
 	page := func(pattern string, f func(r *http.Request) (any, error)) {
 		mux.Handle(pattern, guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			v, err := f(r)
@@ -86,41 +92,6 @@ func (p Pages) routes(mux *http.ServeMux, db source, guard func(http.Handler) ht
 		h.Set("Cache-Control", "no-cache")
 		files.ServeHTTP(w, r)
 	})
-}
-
-// problem is an error that says which status it is answered with.
-type problem struct {
-	status int
-	text   string
-	way    string
-}
-
-func (e *problem) Error() string { return e.text }
-
-// Hint names the way out.
-func (e *problem) Hint() string { return e.way }
-
-// refuse answers with an error, its hint where it has one, and a status.
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil {
-		return // nobody is there any more
-	}
-	answer := struct {
-		Error string `json:"error"`
-		Hint  string `json:"hint,omitempty"`
-	}{Error: err.Error()}
-	var hinted interface{ Hint() string }
-	if errors.As(err, &hinted) {
-		answer.Hint = hinted.Hint()
-	}
-	status := http.StatusInternalServerError
-	var p *problem
-	if errors.As(err, &p) {
-		status = p.status
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // during reads start and end of a request; both may be left out.

@@ -1,0 +1,404 @@
+package serve
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"premix/watch/series"
+)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Config says what is served.
+type Config struct {
+	DB      *series.DB
+	Node    string // name of this machine
+	Version string // of premix
+	Token   string // "": whoever reaches the server may ask
+	// Status tells what the collectors do; nil is none.
+	Status func() []CollectorStatus
+	Limits Limits
+	Now    func() time.Time // time.Now
+	Pages  Pages
+}
+
+// Limits bound requests. Zero values are replaced by those that are named.
+type Limits struct {
+	Window   time.Duration // longest time that is asked for: 5 years
+	Points   int           // of all series of an answer: 1,000,000
+	Tasks    int           // of an answer: 100,000
+	Duration time.Duration // of a request: 30 s
+	AtOnce   int           // requests that read much: 4
+	Live     int           // live connections: 64
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Window == 0 {
+		l.Window = 5 * 366 * 24 * time.Hour
+	}
+	if l.Points == 0 {
+		l.Points = 1_000_000
+	}
+	if l.Tasks == 0 {
+		l.Tasks = 100_000
+	}
+	if l.Duration == 0 {
+		l.Duration = 30 * time.Second
+	}
+	if l.AtOnce == 0 {
+		l.AtOnce = 4
+	}
+	if l.Live == 0 {
+		l.Live = 64
+	}
+	return l
+}
+
+// CollectorStatus is how a collector is.
+type CollectorStatus struct {
+	Name    string    `json:"name"`
+	Last    time.Time `json:"last"`    // when it last looked
+	Error   string    `json:"error"`   // "" if that went well
+	Seconds float64   `json:"seconds"` // how long it took
+	Skipped int64     `json:"skipped"` // turns that were left out because one was still running
+}
+
+// Server is an http.Handler.
+type Server struct {
+	c       Config
+	token   [sha256.Size]byte
+	mux     *http.ServeMux
+	metrics *metrics
+	slots   chan struct{} // held by requests that read much
+	live    chan struct{} // held by live connections
+	routes  []route
+}
+
+// route is a path that is answered.
+type route struct {
+	path string // of ServeMux
+	open bool   // without a token
+	// f answers, or returns why it does not. It has not written anything then.
+	f func(w http.ResponseWriter, r *http.Request) error
+}
+
+// New makes a server.
+func New(c Config) (*Server, error) {
+	if c.DB == nil {
+		return nil, errors.New("serve: nothing to serve")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	c.Limits = c.Limits.withDefaults()
+	s := &Server{c: c, token: sha256.Sum256([]byte(c.Token)), mux: http.NewServeMux(),
+		slots: make(chan struct{}, c.Limits.AtOnce), live: make(chan struct{}, c.Limits.Live)}
+	s.metrics = newMetrics(s)
+	s.routes = []route{
+		{path: "/api/v1/series", f: s.getSeries},
+		{path: "/api/v1/names", f: s.getNames},
+		{path: "/api/v1/tasks", f: s.getTasks},
+		{path: "/api/v1/events", f: s.getEvents},
+		{path: "/api/v1/explain", f: s.getExplain},
+		{path: "/api/v1/live", f: s.getLive},
+		{path: "/api/v1/status", f: s.getStatus},
+		{path: "/metrics", f: s.getMetrics},
+		{path: "/openapi.json", open: true, f: getOpenAPI},
+		{path: "/healthz", open: true, f: getHealth},
+	}
+	for _, r := range s.routes {
+		guard := s.guard
+		if r.open {
+			guard = func(h http.Handler) http.Handler { return h }
+		}
+		s.mux.Handle("GET "+r.path, guard(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if err := r.f(w, req); err != nil {
+				s.metrics.refused.Inc()
+				refuse(w, req, err)
+			}
+		})))
+	}
+	c.Pages.routes(s.mux, c.DB, s.guard)
+	s.mux.Handle("GET /api/", s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, r, &problem{http.StatusNotFound, "there is no " + r.URL.Path, "see /openapi.json"})
+	})))
+	return s, nil
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	if err := s.addressed(r); err != nil {
+		s.metrics.refused.Inc()
+		refuse(w, r, err)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+	_, pattern := s.mux.Handler(r)
+	if strings.HasSuffix(pattern, "/live") {
+		return // it ends when the reader goes
+	}
+	s.metrics.took.WithLabelValues(strings.TrimPrefix(pattern, "GET ")).Observe(time.Since(began).Seconds())
+}
+
+// addressed refuses requests whose address is not as it should be.
+func (s *Server) addressed(r *http.Request) error {
+	if r.URL.Query().Has("token") {
+		return &problem{http.StatusBadRequest, "a token does not belong in an address, which ends up in logs", "send it as a header: Authorization: Bearer TOKEN"}
+	}
+	if s.c.Token == "" && !loopback(r.Host) {
+		return &problem{http.StatusForbidden, "without a token only requests to a loopback address are answered, not to " + r.Host, "use http://127.0.0.1 or http://localhost, or start the server with --token-file"}
+	}
+	return nil
+}
+
+// guard lets nobody pass who lacks the token.
+func (s *Server) guard(to http.Handler) http.Handler {
+	if s.c.Token == "" {
+		return to
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum := sha256.Sum256([]byte(strings.TrimSpace(bearer)))
+		if !ok || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
+			s.metrics.refused.Inc()
+			refuse(w, r, &problem{http.StatusUnauthorized, "the token is missing or wrong", "send it as a header: Authorization: Bearer TOKEN"})
+			return
+		}
+		to.ServeHTTP(w, r)
+	})
+}
+
+// loopback tells whether an address, with or without a port, is this machine's alone.
+func loopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// problem is an error that says which status it is answered with.
+type problem struct {
+	status int
+	text   string
+	way    string
+}
+
+func (e *problem) Error() string { return e.text }
+
+// Hint names the way out.
+func (e *problem) Hint() string { return e.way }
+
+func bad(way, format string, args ...any) error {
+	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), way}
+}
+
+// refuse answers with an error. Nothing has been written yet.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // nobody is there any more
+	}
+	body := struct {
+		Error string `json:"error"`
+		Hint  string `json:"hint"`
+	}{Error: err.Error()}
+	status := http.StatusInternalServerError
+	var p *problem
+	var many *series.TooManyError
+	var hint interface{ Hint() string }
+	if errors.As(err, &hint) {
+		body.Hint = hint.Hint()
+	}
+	switch {
+	case errors.As(err, &p):
+		status = p.status
+	case errors.As(err, &many):
+		status = http.StatusBadRequest
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusServiceUnavailable
+		body.Error, body.Hint = "the answer took too long", "ask for a longer step, a shorter time, or fewer series"
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="premix watch"`)
+	}
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(body) // whoever has gone does not miss it
+}
+
+// heavy waits for a slot for a request that reads much, and bounds how long it takes.
+func (s *Server) heavy(r *http.Request) (ctx context.Context, done func(), err error) {
+	ctx, cancel := context.WithTimeout(r.Context(), s.c.Limits.Duration)
+	select {
+	case s.slots <- struct{}{}:
+		return ctx, func() { <-s.slots; cancel() }, nil
+	case <-ctx.Done():
+		cancel()
+		return nil, nil, ctx.Err()
+	}
+}
+
+var gzips = sync.Pool{New: func() any {
+	z, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is one of the package's
+	}
+	return z
+}}
+
+// writeJSON answers with a body, compressed where that is understood.
+func writeJSON(w http.ResponseWriter, r *http.Request, body []byte) error {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept-Encoding")
+	if len(body) < 1024 || !accepts(r, "gzip") {
+		_, err := w.Write(body)
+		return ignore(err)
+	}
+	h.Set("Content-Encoding", "gzip")
+	z := gzips.Get().(*gzip.Writer)
+	defer gzips.Put(z)
+	z.Reset(w)
+	_, err := z.Write(body)
+	return ignore(errors.Join(err, z.Close()))
+}
+
+// ignore drops an error of writing to a client that has gone: it cannot be told.
+func ignore(error) error { return nil }
+
+// accepts tells whether the client names an encoding, and not with q=0.
+func accepts(r *http.Request, encoding string) bool {
+	for _, part := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
+		name, q, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.TrimSpace(name) == encoding {
+			q = strings.ReplaceAll(q, " ", "")
+			return q != "q=0" && q != "q=0.0" && q != "q=0.00" && q != "q=0.000"
+		}
+	}
+	return false
+}
+
+func marshalJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, r, append(b, '\n'))
+}
+
+func getOpenAPI(w http.ResponseWriter, r *http.Request) error { return writeJSON(w, r, openAPI) }
+
+func getHealth(w http.ResponseWriter, _ *http.Request) error {
+	_, err := io.WriteString(w, "ok\n")
+	return ignore(err)
+}
+
+// ExposedError tells that an address can be reached by others, and there is no token.
+type ExposedError struct{ Address string }
+
+func (e *ExposedError) Error() string {
+	return e.Address + " can be reached by other machines, and there is no token"
+}
+
+// Hint names the way out.
+func (e *ExposedError) Hint() string {
+	return "listen on 127.0.0.1, or make a token with `openssl rand -hex 16 > FILE; chmod 600 FILE` and name it with --token-file"
+}
+
+// Listen listens on a TCP address. Without a token one that others can reach is an
+// *ExposedError.
+func Listen(ctx context.Context, address, token string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if token == "" && !loopback(l.Addr().String()) {
+		return nil, errors.Join(&ExposedError{address}, l.Close())
+	}
+	return l, nil
+}
+
+// TokenError is a mistake in a file with a token.
+type TokenError struct{ File, Reason, Way string }
+
+func (e *TokenError) Error() string { return e.File + ": " + e.Reason }
+
+// Hint names the way out.
+func (e *TokenError) Hint() string { return e.Way }
+
+// ReadToken reads a file with a token. Nobody else may read it.
+func ReadToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", &TokenError{path, "others may read or write the file", "chmod 600 " + path}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < 16 || strings.ContainsAny(token, " \t\r\n") {
+		return "", &TokenError{path, "a token is one word of at least 16 characters", "make one with: openssl rand -hex 16"}
+	}
+	return token, nil
+}
+
+// Serve answers on a listener until the context ends; then it waits for a moment for
+// requests that are being answered.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	requests, cut := context.WithCancel(context.Background())
+	defer cut()
+	h := &http.Server{
+		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return requests },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(l) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	cut() // live connections would wait for ever
+	closing, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if h.Shutdown(closing) != nil {
+		h.Close()
+	}
+	<-ended
+	return nil
+}

@@ -47,7 +47,7 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 		t.Fatal(err)
 	}
 	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: boxNodes, CPUs: 1, Accounting: true,
-		Config: "PriorityType=priority/basic\nSchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_max_job_test=1000,bf_max_time=30,bf_continue"})
+		Config: "PriorityType=priority/basic\nSchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_max_job_test=1000,bf_max_time=30,bf_continue,bf_window_linear=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	const first, n = 10_900, 300
-	const arrivals, runs = 80, 66 // a second is so many of the trace
+	const arrivals, runs = 80, 60 // a second is so many of the trace
 	var jobs []sleeper
 	for i := first; i < first+n; i++ {
 		run := max(1, math.Round(tr.Run[i].Seconds()/runs))

@@ -27,18 +27,18 @@ const pathChars = nameChars + "/,:=@%+"
 func (p *parser) relative(line int, s, written, what string) bool {
 	switch {
 	case path.IsAbs(s):
-		p.add(line, "write it relative", "%s can't be the absolute path %s", what, written)
+		p.Add(line, "write it relative", "%s can't be the absolute path %s", what, written)
 	case s == ".." || strings.HasPrefix(s, "../") || strings.Contains(s, "/../") || strings.HasSuffix(s, "/.."):
-		p.add(line, "leave out ..", "%s leads out of its directory: %s", what, written)
+		p.Add(line, "leave out ..", "%s leads out of its directory: %s", what, written)
 	case strings.Trim(s, pathChars) != "":
 		bad := strings.Trim(s, pathChars)
-		p.add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), written)
+		p.Add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), written)
 	case s != path.Clean(s) || s == ".":
 		hint := ""
 		if c := path.Clean(written); c != "." {
 			hint = "write " + c
 		}
-		p.add(line, hint, "%s is written in a roundabout way: %s", what, written)
+		p.Add(line, hint, "%s is written in a roundabout way: %s", what, written)
 	default:
 		return true
 	}
@@ -55,7 +55,7 @@ func firstRune(s string) string {
 func (p *parser) outputs(n *yaml.Node) {
 	list := p.pairs(n, "outputs", `outputs: {stdout: "${sample}.sam"}`)
 	if n.Kind == yaml.MappingNode && len(list) == 0 {
-		p.add(n.Line, `outputs: {stdout: "${sample}.sam"}`, "outputs is empty: a task would leave nothing behind")
+		p.Add(n.Line, `outputs: {stdout: "${sample}.sam"}`, "outputs is empty: a task would leave nothing behind")
 	}
 	for _, kv := range list {
 		if !p.declare(kv.key, kv.line, "output") {
@@ -86,7 +86,7 @@ func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 		switch opt.key {
 		case "file":
 			if out.name == "stdout" {
-				p.add(opt.line, "leave it out", "stdout has no fixed name")
+				p.Add(opt.line, "leave it out", "stdout has no fixed name")
 				continue
 			}
 			if s, ok := p.text(opt.value, kv.key+".file"); ok && !p.frozen(opt.value, s, "the fixed name of an output") &&
@@ -96,11 +96,11 @@ func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 		case "to":
 			to = opt.value
 		default:
-			p.add(opt.line, meant(opt.key, []string{"file", "to"}, "%s"), "unknown key %s in output %s", opt.key, kv.key)
+			p.Add(opt.line, meant(opt.key, []string{"file", "to"}, "%s"), "unknown key %s in output %s", opt.key, kv.key)
 		}
 	}
 	if to == nil {
-		p.add(kv.line, example, "output %s has no to", kv.key)
+		p.Add(kv.line, example, "output %s has no to", kv.key)
 	}
 	return to
 }
@@ -118,7 +118,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 			clean.WriteString("${sample}")
 		default:
 			other = true
-			p.add(n.Line, "of placeholders only ${sample} stands in the path of an output", "output %s: unknown placeholder %s", out.name, seg.text)
+			p.Add(n.Line, "of placeholders only ${sample} stands in the path of an output", "output %s: unknown placeholder %s", out.name, seg.text)
 		}
 	}
 	if other {
@@ -127,7 +127,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 	to, dir := strings.CutSuffix(clean.String(), "/")
 	what := "output " + out.name
 	if dir && out.name == "stdout" {
-		p.add(n.Line, "stdout: "+to, "stdout can't be a directory")
+		p.Add(n.Line, "stdout: "+to, "stdout can't be a directory")
 		return
 	}
 	// A sample's name is letters and digits at least: S stands for all of them.
@@ -135,7 +135,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 		return
 	}
 	if first, _, _ := strings.Cut(to, "/"); first == inRun {
-		p.add(n.Line, "take another directory", "%s lies in %s, which belongs to premix", what, inRun)
+		p.Add(n.Line, "take another directory", "%s lies in %s, which belongs to premix", what, inRun)
 		return
 	}
 	if samples == 0 {
@@ -145,7 +145,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 		if dir {
 			hint = fmt.Sprintf("%s/${sample}/", to)
 		}
-		p.add(n.Line, fmt.Sprintf("%s: %q", out.name, hint), "%s has no ${sample}: all samples would share %s", what, s)
+		p.Add(n.Line, fmt.Sprintf("%s: %q", out.name, hint), "%s has no ${sample}: all samples would share %s", what, s)
 		return
 	}
 	out.to, out.dir = to, dir
@@ -167,26 +167,26 @@ func (p *parser) words(n *yaml.Node) {
 		}
 		words, found := splitWords(s)
 		for _, m := range found {
-			p.add(p.at(n, m.offset), m.hint, "%s", m.message)
+			p.Add(p.at(n, m.offset), m.hint, "%s", m.message)
 		}
 		p.r.Command = words
 		if len(words) == 0 && len(found) == 0 {
-			p.add(n.Line, "the tool and its arguments", "command is empty")
+			p.Add(n.Line, "the tool and its arguments", "command is empty")
 		}
 	case yaml.SequenceNode:
 		for _, item := range n.Content {
 			item = follow(item)
 			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-				p.add(item.Line, "quote it", "a word of command must be a text or a number")
+				p.Add(item.Line, "quote it", "a word of command must be a text or a number")
 				continue
 			}
 			p.r.Command = append(p.r.Command, item.Value)
 		}
 		if len(n.Content) == 0 {
-			p.add(n.Line, "the tool and its arguments", "command is empty")
+			p.Add(n.Line, "the tool and its arguments", "command is empty")
 		}
 	default:
-		p.add(n.Line, "command: bwa mem ${data.ref}/genome.fa ${r1}", "command must be a text or a list of words")
+		p.Add(n.Line, "command: bwa mem ${data.ref}/genome.fa ${r1}", "command must be a text or a list of words")
 		return
 	}
 	allowed := append(p.frozenNames(), p.inputNames()...)
@@ -221,7 +221,7 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 		_, isData := p.dataLines[seg.name]
 		switch {
 		case seg.open:
-			p.add(line, "write ${NAME}, or $${ where a dollar sign and a brace are meant", "a placeholder is never closed: %s", seg.text)
+			p.Add(line, "write ${NAME}, or $${ where a dollar sign and a brace are meant", "a placeholder is never closed: %s", seg.text)
 		case slices.Contains(allowed, seg.name):
 			p.used[seg.name] = true
 			if where == "command" {
@@ -233,17 +233,17 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 		case seg.name == "sample":
 			p.sampleFrozen(n, where)
 		case seg.name == "stdout":
-			p.add(line, "leave it out: premix collects what the tool prints", "${stdout} is no file that %s could name", where)
+			p.Add(line, "leave it out: premix collects what the tool prints", "${stdout} is no file that %s could name", where)
 		case isInput:
 			p.used[seg.name] = true
 			hint := "inputs are there for command only"
 			if where == "pipe" {
 				hint = "a pipe reads what the tool prints, on its standard input"
 			}
-			p.add(line, hint, "input ${%s} can't stand in %s", seg.name, where)
+			p.Add(line, hint, "input ${%s} can't stand in %s", seg.name, where)
 		case isData:
 			p.used["data."+seg.name] = true
-			p.add(line, fmt.Sprintf("did you mean ${data.%s}?", seg.name), "unknown placeholder %s in %s", seg.text, where)
+			p.Add(line, fmt.Sprintf("did you mean ${data.%s}?", seg.name), "unknown placeholder %s in %s", seg.text, where)
 		default:
 			hint := meant(seg.name, allowed, "${%s}")
 			if k := near(seg.name, allowed); k != "" {
@@ -252,7 +252,7 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 			} else if where == "pipe" {
 				hint = fmt.Sprintf("for a variable of the shell write $%s; %s", seg.text, hint)
 			}
-			p.add(line, hint, "unknown placeholder %s in %s", seg.text, where)
+			p.Add(line, hint, "unknown placeholder %s in %s", seg.text, where)
 		}
 	}
 }
@@ -269,19 +269,19 @@ func (p *parser) tool(n *yaml.Node) {
 	first := p.r.Command[0]
 	switch m := assignment.FindStringSubmatch(first); {
 	case m != nil:
-		p.add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)
+		p.Add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)
 	case strings.HasPrefix(first, "${"):
 		if !strings.HasPrefix(first, "${data.") {
-			p.add(p.find(n, first), "name the tool", "the command begins with %s, which is no tool", first)
+			p.Add(p.find(n, first), "name the tool", "the command begins with %s, which is no tool", first)
 		}
 	case strings.Contains(first, "/") && !filepath.IsAbs(first) && p.r.Image != nil:
-		p.add(p.find(n, first), "name a program of the image: by its absolute path, or one on the image's PATH",
+		p.Add(p.find(n, first), "name a program of the image: by its absolute path, or one on the image's PATH",
 			"the tool %s would lie beside the recipe, but the command runs in an image", first)
 	case strings.Contains(first, "/") && !filepath.IsAbs(first):
 		abs := filepath.Join(p.dir, first)
 		if _, err := os.Stat(abs); err != nil {
 			message, hint := fileTrouble(abs, first, err)
-			p.add(p.find(n, first), hint, "the tool %s (relative to the recipe): %s", first, message)
+			p.Add(p.find(n, first), hint, "the tool %s (relative to the recipe): %s", first, message)
 			return
 		}
 		p.r.Command[0] = strings.ReplaceAll(abs, "$", "$$")
@@ -310,9 +310,9 @@ func (p *parser) tool(n *yaml.Node) {
 		}
 		hint := fmt.Sprintf("data: {ref: %s}, and ${data.ref} here", w)
 		if filepath.IsAbs(w) {
-			p.add(p.find(n, w), hint, "%s is read by the tool, but is not in data: a change of it would not be seen", w)
+			p.Add(p.find(n, w), hint, "%s is read by the tool, but is not in data: a change of it would not be seen", w)
 		} else {
-			p.add(p.find(n, w), hint, "%s is looked for in the task's directory, where it is not", w)
+			p.Add(p.find(n, w), hint, "%s is looked for in the task's directory, where it is not", w)
 		}
 	}
 }
@@ -322,11 +322,11 @@ func (p *parser) env(n *yaml.Node) {
 	allowed := p.frozenNames()
 	for _, kv := range p.pairs(n, "env", "env: {NAME: VALUE}") {
 		if !envForm.MatchString(kv.key) {
-			p.add(kv.line, "letters, digits and _, a letter first", "%q can't be the name of an environment variable", kv.key)
+			p.Add(kv.line, "letters, digits and _, a letter first", "%q can't be the name of an environment variable", kv.key)
 			continue
 		}
 		if kv.value.Kind != yaml.ScalarNode || kv.value.Tag == "!!null" || strings.ContainsRune(kv.value.Value, 0) {
-			p.add(kv.value.Line, fmt.Sprintf(`%s: "VALUE"`, kv.key), "env %s must be a text or a number", kv.key)
+			p.Add(kv.value.Line, fmt.Sprintf(`%s: "VALUE"`, kv.key), "env %s must be a text or a number", kv.key)
 			continue
 		}
 		p.placeholders(kv.value, kv.value.Value, "env", allowed)
@@ -342,7 +342,7 @@ func (p *parser) shell(n *yaml.Node) {
 		return
 	}
 	if strings.TrimSpace(s) == "" {
-		p.add(n.Line, "give it a command, or leave the key out", "pipe is empty")
+		p.Add(n.Line, "give it a command, or leave the key out", "pipe is empty")
 		return
 	}
 	p.r.Pipe = s
@@ -358,7 +358,7 @@ func (p *parser) shell(n *yaml.Node) {
 	for _, seg := range segments(s, true) {
 		name, ok := strings.CutPrefix(seg.name, "data.")
 		if d := p.r.Data[name]; ok && seg.holds && d != "" && nested && !shellSafe(d) {
-			p.add(p.find(n, seg.text), "rename the directory, or do without $( ), ` ` and << in the pipe",
+			p.Add(p.find(n, seg.text), "rename the directory, or do without $( ), ` ` and << in the pipe",
 				"the path of %s holds characters that a shell would read: %s", seg.text, d)
 		}
 	}
@@ -379,7 +379,7 @@ func (p *parser) cross(values map[string]*yaml.Node) {
 		p.once(lines, out.name, "output", out.line)
 	}
 	if p.memoryAt > 0 && p.r.Memory == 0 {
-		p.add(p.memoryAt, "add memory: 4G", "${memory} stands here, but the recipe gives no memory")
+		p.Add(p.memoryAt, "add memory: 4G", "${memory} stands here, but the recipe gives no memory")
 	}
 	// Without a readable command nothing can be said about what it uses.
 	if p.command == nil || len(p.r.Command) == 0 {
@@ -387,13 +387,13 @@ func (p *parser) cross(values map[string]*yaml.Node) {
 	}
 	for _, in := range p.r.Inputs {
 		if !p.usedBy[in.Name] && !p.used[in.Name] && !p.standsIn(in) {
-			p.add(p.inputLines[in.Name], fmt.Sprintf("write ${%s} where the tool takes the file, or remove it", in.Name),
+			p.Add(p.inputLines[in.Name], fmt.Sprintf("write ${%s} where the tool takes the file, or remove it", in.Name),
 				"input %s is never used in command", in.Name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.dataLines)) {
 		if !p.used["data."+name] {
-			p.add(p.dataLines[name], fmt.Sprintf("write ${data.%s} in command, or remove it", name), "data.%s is never used", name)
+			p.Add(p.dataLines[name], fmt.Sprintf("write ${data.%s} in command, or remove it", name), "data.%s is never used", name)
 		}
 	}
 	p.made(values["pipe"] != nil)
@@ -402,7 +402,7 @@ func (p *parser) cross(values map[string]*yaml.Node) {
 
 func (p *parser) once(lines map[string]int, name, what string, line int) {
 	if first, ok := lines[name]; ok {
-		p.add(max(line, first), "rename one of them", "the name %s stands for two things, in lines %d and %d", name, min(line, first), max(line, first))
+		p.Add(max(line, first), "rename one of them", "the name %s stands for two things, in lines %d and %d", name, min(line, first), max(line, first))
 		return
 	}
 	lines[name] = line
@@ -438,7 +438,7 @@ func (p *parser) made(hasPipe bool) {
 		case hasPipe:
 			out.from = ""
 		default:
-			p.add(out.line, fmt.Sprintf("write ${%s} in command where the tool takes its path, or say how the tool calls it: %s: {file: NAME, to: ...}", out.name, out.name),
+			p.Add(out.line, fmt.Sprintf("write ${%s} in command where the tool takes its path, or say how the tool calls it: %s: {file: NAME, to: ...}", out.name, out.name),
 				"output %s can never be made: nothing in command names it", out.name)
 		}
 	}
@@ -458,9 +458,9 @@ func (p *parser) apart() {
 			}
 			switch {
 			case a.to == b.to:
-				p.add(late.line, "give one of them another path", "outputs %s and %s share the path %s", early.name, late.name, a.to)
+				p.Add(late.line, "give one of them another path", "outputs %s and %s share the path %s", early.name, late.name, a.to)
 			case within(a.to, b.to) || within(b.to, a.to):
-				p.add(late.line, "give one of them a path of its own", "outputs %s and %s lie in one another: %s and %s",
+				p.Add(late.line, "give one of them a path of its own", "outputs %s and %s lie in one another: %s and %s",
 					early.name, late.name, early.to, late.to)
 			}
 		}
@@ -473,7 +473,7 @@ func (p *parser) apart() {
 	claim := func(file, what string, line int) {
 		for _, other := range slices.Sorted(maps.Keys(taken)) {
 			if other == file || within(file, other) || within(other, file) {
-				p.add(line, "give one of them another fixed name: {file: NAME}", "%s and %s would share %s in the task's directory", taken[other], what, file)
+				p.Add(line, "give one of them another fixed name: {file: NAME}", "%s and %s would share %s in the task's directory", taken[other], what, file)
 				return
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/hotstart"
+	"premix/internal/problem"
 )
 
 // maxRecipe is the size above which a file is taken for something else, bytes.
@@ -112,7 +113,7 @@ func cause(err error) string {
 
 // parser turns one YAML file into a Recipe.
 type parser struct {
-	collector
+	problem.Collector
 	r      *Recipe
 	dir    string // absolute, of the recipe
 	from   Sources
@@ -140,7 +141,7 @@ type pair struct {
 // parse checks the text of a recipe. file is how problems name it.
 func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	p := &parser{
-		collector:  collector{file: file},
+		Collector:  problem.Collector{File: file},
 		r:          &Recipe{Path: abs, Threads: 1, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
 		dir:        filepath.Dir(abs),
 		from:       from,
@@ -152,13 +153,13 @@ func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	}
 	root := p.document(text)
 	if root == nil {
-		return nil, p.err()
+		return nil, p.Err()
 	}
 	p.top(root)
 	if p.unavailable != nil {
 		return nil, p.unavailable // mending the rest would not help
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	return p.r, nil
@@ -171,7 +172,7 @@ func (p *parser) document(text []byte) *yaml.Node {
 	err := dec.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		p.add(0, "a recipe has at least name, command, inputs and outputs", "the recipe is empty")
+		p.Add(0, "a recipe has at least name, command, inputs and outputs", "the recipe is empty")
 		return nil
 	case err != nil:
 		p.syntax(err)
@@ -179,12 +180,12 @@ func (p *parser) document(text []byte) *yaml.Node {
 	}
 	root := follow(doc.Content[0])
 	if root.Kind != yaml.MappingNode {
-		p.add(root.Line, "a recipe is lines of KEY: VALUE; it begins with name: and command:", "this is no recipe")
+		p.Add(root.Line, "a recipe is lines of KEY: VALUE; it begins with name: and command:", "this is no recipe")
 		return nil
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
-		p.add(second.Line, "give each recipe a file of its own", "a second document begins")
+		p.Add(second.Line, "give each recipe a file of its own", "a second document begins")
 	} else if !errors.Is(err, io.EOF) {
 		p.syntax(err)
 	}
@@ -214,7 +215,7 @@ func (p *parser) syntax(err error) {
 			hint = `inside { } and [ ] a value with ${...} must be quoted: {stdout: "${sample}.sam"}`
 		}
 	}
-	p.add(line, hint, "this is no YAML: %s", message)
+	p.Add(line, hint, "this is no YAML: %s", message)
 }
 
 // follow is the node that an alias stands for.
@@ -228,7 +229,7 @@ func follow(n *yaml.Node) *yaml.Node {
 // pairs are the entries of a mapping, each key once; what names it in messages.
 func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 	if n.Kind != yaml.MappingNode {
-		p.add(n.Line, hint, "%s must be a mapping of KEY: VALUE", what)
+		p.Add(n.Line, hint, "%s must be a mapping of KEY: VALUE", what)
 		return nil
 	}
 	var list []pair
@@ -236,11 +237,11 @@ func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], follow(n.Content[i+1])
 		if k.Kind != yaml.ScalarNode {
-			p.add(k.Line, "", "a key in %s must be a plain word", what)
+			p.Add(k.Line, "", "a key in %s must be a plain word", what)
 			continue
 		}
 		if line, ok := first[k.Value]; ok {
-			p.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, line)
+			p.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, line)
 			continue
 		}
 		first[k.Value] = k.Line
@@ -252,19 +253,19 @@ func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 // text is the value of a scalar that must be a string.
 func (p *parser) text(n *yaml.Node, what string) (string, bool) {
 	if n.Kind != yaml.ScalarNode {
-		p.add(n.Line, "", "%s must be a text", what)
+		p.Add(n.Line, "", "%s must be a text", what)
 		return "", false
 	}
 	if n.Tag == "!!null" || n.Value == "" {
-		p.add(n.Line, "give it a value, or leave the key out", "%s is empty", what)
+		p.Add(n.Line, "give it a value, or leave the key out", "%s is empty", what)
 		return "", false
 	}
 	if n.Tag != "!!str" {
-		p.add(n.Line, fmt.Sprintf("quote it: %q", n.Value), "%s must be a text, and YAML takes %s for something else", what, n.Value)
+		p.Add(n.Line, fmt.Sprintf("quote it: %q", n.Value), "%s must be a text, and YAML takes %s for something else", what, n.Value)
 		return "", false
 	}
 	if strings.ContainsRune(n.Value, 0) {
-		p.add(n.Line, "", "%s holds a NUL", what)
+		p.Add(n.Line, "", "%s holds a NUL", what)
 		return "", false
 	}
 	return n.Value, true
@@ -300,7 +301,7 @@ func (p *parser) top(root *yaml.Node) {
 	for _, kv := range p.pairs(root, "the recipe", "") {
 		p.starts = append(p.starts, kv.line)
 		if !slices.Contains(keys, kv.key) {
-			p.add(kv.line, meant(kv.key, keys, "%s"), "unknown key %s", kv.key)
+			p.Add(kv.line, meant(kv.key, keys, "%s"), "unknown key %s", kv.key)
 			continue
 		}
 		values[kv.key] = kv.value
@@ -312,7 +313,7 @@ func (p *parser) top(root *yaml.Node) {
 		{"outputs", `outputs: {stdout: "${sample}.out"}`},
 	} {
 		if values[k.key] == nil {
-			p.add(root.Line, k.hint, "%s is missing", k.key)
+			p.Add(root.Line, k.hint, "%s is missing", k.key)
 		}
 	}
 	// Names are declared before the texts in which they may stand.
@@ -347,7 +348,7 @@ func (p *parser) name(n *yaml.Node) {
 		return
 	}
 	if !nameForm.MatchString(s) {
-		p.add(n.Line, "name: "+p.suggestName(s+"."), "name %q must be small letters, digits and . _ -, and begin with a letter or a digit", s)
+		p.Add(n.Line, "name: "+p.suggestName(s+"."), "name %q must be small letters, digits and . _ -, and begin with a letter or a digit", s)
 		return
 	}
 	p.r.Name = s
@@ -357,14 +358,14 @@ func (p *parser) name(n *yaml.Node) {
 func (p *parser) declare(name string, line int, what string) bool {
 	switch {
 	case slices.Contains(reserved, name) && !(what == "output" && name == "stdout"):
-		p.add(line, "take another name", "%s can't be the name of an %s: it has a meaning of its own", name, what)
+		p.Add(line, "take another name", "%s can't be the name of an %s: it has a meaning of its own", name, what)
 		return false
 	case !wordForm.MatchString(name):
 		hint := "begin with a letter"
 		if s := keep(name, isNameByte, '_'); wordForm.MatchString(s) {
 			hint = fmt.Sprintf("write %s", s)
 		}
-		p.add(line, hint, "%q can't be the name of an %s: letters, digits, _ and - only, a letter first", name, what)
+		p.Add(line, hint, "%q can't be the name of an %s: letters, digits, _ and - only, a letter first", name, what)
 		return false
 	}
 	return true
@@ -404,7 +405,7 @@ func (p *parser) frozen(n *yaml.Node, s, where string) bool {
 			p.sampleFrozen(n, where)
 			continue
 		}
-		p.add(p.find(n, seg.text), "write it out", "no placeholder stands in %s, but %s does", where, seg.text)
+		p.Add(p.find(n, seg.text), "write it out", "no placeholder stands in %s, but %s does", where, seg.text)
 	}
 	return found
 }
@@ -414,13 +415,13 @@ func (p *parser) sampleFrozen(n *yaml.Node, where string) {
 	if where == "command" {
 		hint = `use pipe, which is started afresh for each sample; for a file that the tool writes, declare it (outputs: {bam: "${sample}.bam"}) and write ${bam}`
 	}
-	p.add(p.find(n, "${sample}"), hint, "${sample} can't stand in %s: what a hot start freezes can't depend on the sample", where)
+	p.Add(p.find(n, "${sample}"), hint, "${sample} can't stand in %s: what a hot start freezes can't depend on the sample", where)
 }
 
 // existing is the absolute path of s, which lies where the recipe says, or "".
 func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
 	if strings.HasPrefix(s, "~") {
-		p.add(n.Line, "write the path out", "%s: ~ is not replaced by the home directory", what)
+		p.Add(n.Line, "write the path out", "%s: ~ is not replaced by the home directory", what)
 		return ""
 	}
 	abs := s
@@ -435,16 +436,16 @@ func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
 		} else if hint == "" {
 			hint = fmt.Sprintf("paths are relative to the recipe: this is %s", abs)
 		}
-		p.add(n.Line, hint, "%s: %s: %s", what, s, message)
+		p.Add(n.Line, hint, "%s: %s: %s", what, s, message)
 		return ""
 	}
 	info, err := f.Stat()
 	if err = errors.Join(err, f.Close()); err != nil {
-		p.add(n.Line, "", "%s: %s: %s", what, s, cause(err))
+		p.Add(n.Line, "", "%s: %s: %s", what, s, cause(err))
 		return ""
 	}
 	if plain && !info.Mode().IsRegular() {
-		p.add(n.Line, "name a file", "%s: %s is no plain file", what, s)
+		p.Add(n.Line, "name a file", "%s: %s is no plain file", what, s)
 		return ""
 	}
 	return abs
@@ -472,7 +473,7 @@ func (p *parser) inputs(n *yaml.Node) {
 	const example = "inputs: [r1, r2], or inputs: {r1: {file: r1.fq.gz}}"
 	seen := func(name string, line int) bool {
 		if first, ok := p.inputLines[name]; ok {
-			p.add(line, "keep one of them", "%s stands twice in inputs, first in line %d", name, first)
+			p.Add(line, "keep one of them", "%s stands twice in inputs, first in line %d", name, first)
 			return false
 		}
 		p.inputLines[name] = line
@@ -483,7 +484,7 @@ func (p *parser) inputs(n *yaml.Node) {
 		for _, item := range n.Content {
 			item = follow(item)
 			if item.Kind == yaml.MappingNode {
-				p.add(item.Line, example, "a list of inputs holds names only")
+				p.Add(item.Line, example, "a list of inputs holds names only")
 				continue
 			}
 			if s, ok := p.text(item, "the name of an input"); ok && seen(s, item.Line) {
@@ -502,11 +503,11 @@ func (p *parser) inputs(n *yaml.Node) {
 			p.r.Inputs = append(p.r.Inputs, in)
 		}
 	default:
-		p.add(n.Line, example, "inputs must be a list of names or a mapping")
+		p.Add(n.Line, example, "inputs must be a list of names or a mapping")
 		return
 	}
 	if len(n.Content) == 0 {
-		p.add(n.Line, example, "inputs is empty: a task has at least one file of its own")
+		p.Add(n.Line, example, "inputs is empty: a task has at least one file of its own")
 	}
 }
 
@@ -520,16 +521,16 @@ func (p *parser) input(in *Input, kv pair) {
 			}
 		case "decompress":
 			if opt.value.Tag != "!!bool" {
-				p.add(opt.value.Line, "true or false", "decompress must be true or false")
+				p.Add(opt.value.Line, "true or false", "decompress must be true or false")
 				continue
 			}
 			in.Decompress = strings.EqualFold(opt.value.Value, "true")
 		default:
-			p.add(opt.line, meant(opt.key, []string{"file", "decompress"}, "%s"), "unknown key %s in input %s", opt.key, kv.key)
+			p.Add(opt.line, meant(opt.key, []string{"file", "decompress"}, "%s"), "unknown key %s in input %s", opt.key, kv.key)
 		}
 	}
 	if in.Decompress && compressedName(in.File) {
-		p.add(kv.line, fmt.Sprintf("file: %s", plainName(in.File)),
+		p.Add(kv.line, fmt.Sprintf("file: %s", plainName(in.File)),
 			"input %s is given to the tool as plain text, but its fixed name %s says gzip", kv.key, in.File)
 	}
 }
@@ -541,19 +542,19 @@ func (p *parser) ready(n *yaml.Node) {
 		case string(hotstart.ReadyOpen), string(hotstart.ReadyRead):
 			p.r.Ready.Kind = hotstart.ReadyKind(n.Value)
 		case string(hotstart.ReadyLine):
-			p.add(n.Line, "ready: {line: REGEX}", "ready: line needs the line that the tool prints")
+			p.Add(n.Line, "ready: {line: REGEX}", "ready: line needs the line that the tool prints")
 		default:
 			hint := all
 			if k := near(n.Value, []string{"open", "read"}); k != "" {
 				hint = fmt.Sprintf("did you mean %s?", k)
 			}
-			p.add(n.Line, hint, "ready can't be %q", n.Value)
+			p.Add(n.Line, hint, "ready can't be %q", n.Value)
 		}
 		return
 	}
 	for _, kv := range p.pairs(n, "ready", all) {
 		if kv.key != "line" {
-			p.add(kv.line, all, "unknown key %s in ready", kv.key)
+			p.Add(kv.line, all, "unknown key %s in ready", kv.key)
 			continue
 		}
 		if re := p.regex(kv.value, "ready.line"); re != nil {
@@ -561,7 +562,7 @@ func (p *parser) ready(n *yaml.Node) {
 		}
 	}
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
-		p.add(n.Line, all, "ready is empty")
+		p.Add(n.Line, all, "ready is empty")
 	}
 }
 
@@ -572,7 +573,7 @@ func (p *parser) regex(n *yaml.Node, what string) *regexp.Regexp {
 	}
 	re, err := regexp.Compile(s)
 	if err != nil {
-		p.add(n.Line, "the syntax is RE2's: no look-around, no back references; double a backslash inside double quotes", "%s: %s", what, err)
+		p.Add(n.Line, "the syntax is RE2's: no look-around, no back references; double a backslash inside double quotes", "%s: %s", what, err)
 		return nil
 	}
 	return re
@@ -586,7 +587,7 @@ func (p *parser) whole(n *yaml.Node, what string, least int) (int, bool) {
 		if n.Tag == "!!str" && err == nil {
 			hint = "take the quotes away"
 		}
-		p.add(n.Line, hint, "%s must be a whole number, at least %d", what, least)
+		p.Add(n.Line, hint, "%s must be a whole number, at least %d", what, least)
 		return 0, false
 	}
 	return v, true
@@ -615,7 +616,7 @@ func (p *parser) memory(n *yaml.Node) {
 			}
 			hint = fmt.Sprintf("did you mean %s%s?", m[1], unit)
 		}
-		p.add(n.Line, hint, "memory can't be %q", n.Value)
+		p.Add(n.Line, hint, "memory can't be %q", n.Value)
 		// A value is meant: ${memory} is not to be called undefined as well.
 		v = 1
 	}
@@ -629,7 +630,7 @@ func (p *parser) timeout(n *yaml.Node) {
 		if _, err := strconv.Atoi(n.Value); err == nil {
 			hint = fmt.Sprintf("did you mean %ss?", n.Value)
 		}
-		p.add(n.Line, hint, "timeout can't be %q", n.Value)
+		p.Add(n.Line, hint, "timeout can't be %q", n.Value)
 		return
 	}
 	p.r.Timeout = v
@@ -638,7 +639,7 @@ func (p *parser) timeout(n *yaml.Node) {
 func (p *parser) varies(n *yaml.Node) {
 	const example = `varies: [{file: "star/Log.out", lines: "^DATE"}]`
 	if n.Kind != yaml.SequenceNode {
-		p.add(n.Line, example, "varies must be a list")
+		p.Add(n.Line, example, "varies must be a list")
 		return
 	}
 	fixed := make(map[string]string)
@@ -647,7 +648,7 @@ func (p *parser) varies(n *yaml.Node) {
 	}
 	for _, item := range n.Content {
 		item = follow(item)
-		before := len(p.list)
+		before := len(p.List)
 		var v hotstart.Vary
 		for _, kv := range p.pairs(item, "an entry of varies", example) {
 			switch kv.key {
@@ -658,13 +659,13 @@ func (p *parser) varies(n *yaml.Node) {
 			case "lines":
 				v.Lines = p.regex(kv.value, "varies.lines")
 			default:
-				p.add(kv.line, meant(kv.key, []string{"file", "lines"}, "%s"), "unknown key %s in varies", kv.key)
+				p.Add(kv.line, meant(kv.key, []string{"file", "lines"}, "%s"), "unknown key %s in varies", kv.key)
 			}
 		}
 		switch {
-		case len(p.list) > before:
+		case len(p.List) > before:
 		case v.File == "":
-			p.add(item.Line, example, "file is missing in an entry of varies")
+			p.Add(item.Line, example, "file is missing in an entry of varies")
 		default:
 			p.r.Varies = append(p.r.Varies, v)
 		}
@@ -676,25 +677,25 @@ func (p *parser) variesFile(n *yaml.Node, s string, fixed map[string]string) str
 		switch _, ok := fixed[seg.name]; {
 		case !seg.holds:
 		case seg.name == "sample":
-			p.add(n.Line, "write the fixed name, which is the same for every sample: that of the output, as in ${NAME}/Log.out",
+			p.Add(n.Line, "write the fixed name, which is the same for every sample: that of the output, as in ${NAME}/Log.out",
 				"${sample} can't stand in varies")
 			return ""
 		case !ok || seg.name == "stdout":
-			p.add(n.Line, "the placeholder of an output, or stdout without dollar and braces", "unknown placeholder %s in varies", seg.text)
+			p.Add(n.Line, "the placeholder of an output, or stdout without dollar and braces", "unknown placeholder %s in varies", seg.text)
 			return ""
 		}
 	}
 	s = expand(s, fixed)
 	if s == hotstart.StdoutName {
-		p.add(n.Line, "file: stdout", "the standard output is called stdout here")
+		p.Add(n.Line, "file: stdout", "the standard output is called stdout here")
 		return ""
 	}
 	if _, err := filepath.Match(s, ""); err != nil {
-		p.add(n.Line, "* ? and [a-z] are patterns here; put a backslash before one that is meant as it is", "varies.file: %s", err)
+		p.Add(n.Line, "* ? and [a-z] are patterns here; put a backslash before one that is meant as it is", "varies.file: %s", err)
 		return ""
 	}
 	if filepath.IsAbs(s) || s != filepath.Clean(s) || s == ".." || strings.HasPrefix(s, "../") {
-		p.add(n.Line, "a path in the task's directory, such as star/Log.out", "varies.file can't be %s", s)
+		p.Add(n.Line, "a path in the task's directory, such as star/Log.out", "varies.file can't be %s", s)
 		return ""
 	}
 	return s
@@ -711,7 +712,7 @@ func (p *parser) probe(n *yaml.Node) {
 	for _, kv := range list {
 		i := slices.Index(names, kv.key)
 		if i < 0 {
-			p.add(kv.line, meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
+			p.Add(kv.line, meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
 			continue
 		}
 		named[kv.key] = true
@@ -724,14 +725,14 @@ func (p *parser) probe(n *yaml.Node) {
 			continue
 		}
 		if message, hint := p.r.Inputs[i].refuses(abs, s); message != "" {
-			p.add(kv.value.Line, hint, "probe.%s: %s", kv.key, message)
+			p.Add(kv.value.Line, hint, "probe.%s: %s", kv.key, message)
 			continue
 		}
 		probe[kv.key] = abs
 	}
 	for _, name := range names {
 		if n.Kind == yaml.MappingNode && !named[name] {
-			p.add(n.Line, "a probe is one whole sample", "probe has no %s", name)
+			p.Add(n.Line, "a probe is one whole sample", "probe has no %s", name)
 		}
 	}
 	p.r.Probe = probe

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"premix/hotstart"
+	"premix/internal/problem"
 )
 
 // maxSheet is the size above which a file is taken for something else, bytes.
@@ -54,30 +55,30 @@ func (r *Recipe) Sheet(path string) ([]Sample, error) {
 // sheet checks the text of a sheet. file is how problems name it, dir what its
 // paths are relative to.
 func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, error) {
-	c := &collector{file: file}
+	c := &problem.Collector{File: file}
 	rows := readRows(c, text)
 	if len(rows) == 0 {
-		if len(c.list) == 0 {
-			c.add(0, "write a header, "+r.header()+", and one row a sample", "the sample sheet is empty")
+		if len(c.List) == 0 {
+			c.Add(0, "write a header, "+r.header()+", and one row a sample", "the sample sheet is empty")
 		}
-		return nil, c.err()
+		return nil, c.Err()
 	}
 	columns := r.columns(c, rows[0], text)
 	if columns == nil {
-		return nil, c.err()
+		return nil, c.Err()
 	}
 	samples := make([]Sample, 0, len(rows)-1)
 	first := make(map[string]int)
 	for _, row := range rows[1:] {
 		if len(row.cells) != len(rows[0].cells) {
 			hint := "an empty cell still needs its comma; a cell that holds a comma must be quoted"
-			c.add(row.line, hint, "the row has %s, the header %d", count(len(row.cells), "cell"), len(rows[0].cells))
+			c.Add(row.line, hint, "the row has %s, the header %d", count(len(row.cells), "cell"), len(rows[0].cells))
 			continue
 		}
 		s := r.sample(c, row, columns, dir)
 		if s.Name != "" {
 			if line, ok := first[s.Name]; ok {
-				c.add(row.line, "give each row its own name; several files of one sample are joined before, or get a name each",
+				c.Add(row.line, "give each row its own name; several files of one sample are joined before, or get a name each",
 					"sample %s stands twice, in lines %d and %d", s.Name, line, row.line)
 				continue
 			}
@@ -86,10 +87,10 @@ func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, error) {
 		samples = append(samples, s)
 	}
 	if len(rows) == 1 {
-		c.add(rows[0].line, "write one row a sample below it", "the sample sheet has a header, but no sample")
+		c.Add(rows[0].line, "write one row a sample below it", "the sample sheet has a header, but no sample")
 	}
 	r.apart(c, samples)
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	return samples, nil
@@ -105,13 +106,13 @@ func (r *Recipe) header() string {
 }
 
 // readRows cuts a sheet into rows of trimmed cells, without those that are empty.
-func readRows(c *collector, text []byte) []row {
+func readRows(c *problem.Collector, text []byte) []row {
 	if bytes.HasPrefix(text, []byte{0xff, 0xfe}) || bytes.HasPrefix(text, []byte{0xfe, 0xff}) {
-		c.add(0, `save it as "CSV UTF-8"`, "the sample sheet is in UTF-16")
+		c.Add(0, `save it as "CSV UTF-8"`, "the sample sheet is in UTF-16")
 		return nil
 	}
 	if bytes.HasPrefix(text, []byte("PK\x03\x04")) {
-		c.add(0, `save it as "CSV UTF-8"`, "this is a workbook, not a CSV file")
+		c.Add(0, `save it as "CSV UTF-8"`, "this is a workbook, not a CSV file")
 		return nil
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
@@ -130,18 +131,18 @@ func readRows(c *collector, text []byte) []row {
 		}
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
-			c.add(bad.StartLine, `quote a cell that holds a comma or a quote, and double the quotes in it: "a ""b"", c"`, "this is no CSV: %s", bad.Err)
+			c.Add(bad.StartLine, `quote a cell that holds a comma or a quote, and double the quotes in it: "a ""b"", c"`, "this is no CSV: %s", bad.Err)
 			continue
 		}
 		if err != nil {
-			c.add(0, "", "%s", err)
+			c.Add(0, "", "%s", err)
 			return rows
 		}
 		line, _ := reader.FieldPos(0)
 		empty := true
 		for i, cell := range cells {
 			if !utf8.ValidString(cell) || strings.ContainsRune(cell, 0) {
-				c.add(line, `save the sheet as "CSV UTF-8"`, "the row is no text in UTF-8")
+				c.Add(line, `save the sheet as "CSV UTF-8"`, "the row is no text in UTF-8")
 				cell = strings.ToValidUTF8(strings.ReplaceAll(cell, "\x00", "?"), "?")
 			}
 			cells[i] = strings.TrimSpace(cell)
@@ -154,18 +155,18 @@ func readRows(c *collector, text []byte) []row {
 }
 
 // columns maps each name to its column, or is nil where rows can't be read.
-func (r *Recipe) columns(c *collector, header row, text []byte) map[string]int {
+func (r *Recipe) columns(c *problem.Collector, header row, text []byte) map[string]int {
 	if len(header.cells) == 1 {
 		for sep, name := range map[string]string{"\t": "tabs", ";": "semicolons"} {
 			if strings.Contains(header.cells[0], sep) {
-				c.add(header.line, "put commas between the cells (save it as CSV): "+r.header(), "the sample sheet is separated by %s", name)
+				c.Add(header.line, "put commas between the cells (save it as CSV): "+r.header(), "the sample sheet is separated by %s", name)
 				return nil
 			}
 		}
 	}
 	body := bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !slices.Contains(header.cells, "sample") && bytes.HasPrefix(body, []byte("#sample")) {
-		c.add(1, "take the # away: it makes a comment of the line", "the header is a comment")
+		c.Add(1, "take the # away: it makes a comment of the line", "the header is a comment")
 		return nil
 	}
 	known := []string{"sample"}
@@ -176,11 +177,11 @@ func (r *Recipe) columns(c *collector, header row, text []byte) map[string]int {
 	var unknown []string
 	for i, name := range header.cells {
 		if _, ok := columns[name]; ok {
-			c.add(header.line, "remove one of them", "column %s stands twice", name)
+			c.Add(header.line, "remove one of them", "column %s stands twice", name)
 			continue
 		}
 		if name == "" {
-			c.add(header.line, "name it or remove it", "column %d has no name", i+1)
+			c.Add(header.line, "name it or remove it", "column %d has no name", i+1)
 			continue
 		}
 		if slices.Contains(known, name) {
@@ -202,33 +203,33 @@ func (r *Recipe) columns(c *collector, header row, text []byte) map[string]int {
 			hint = fmt.Sprintf("did you mean %s?", k)
 			guessed[k] = true
 		}
-		c.add(header.line, hint, "unknown column %s", name)
+		c.Add(header.line, hint, "unknown column %s", name)
 	}
 	for _, name := range missing {
 		if guessed[name] {
 			continue
 		}
-		c.add(header.line, "the header is "+r.header(), "column %s is missing", name)
+		c.Add(header.line, "the header is "+r.header(), "column %s is missing", name)
 	}
 	return columns
 }
 
 // sample reads one row. Its name is empty where it is no good.
-func (r *Recipe) sample(c *collector, row row, columns map[string]int, dir string) Sample {
+func (r *Recipe) sample(c *problem.Collector, row row, columns map[string]int, dir string) Sample {
 	s := Sample{Inputs: make(map[string]string), Line: row.line}
 	if i, ok := columns["sample"]; ok {
 		name := row.cells[i]
 		switch {
 		case name == "":
-			c.add(row.line, "", "the sample has no name")
+			c.Add(row.line, "", "the sample has no name")
 		case !sampleForm.MatchString(name):
 			hint := "begin with a letter or a digit"
 			if better := keep(name, func(b byte) bool { return strings.IndexByte(nameChars, b) >= 0 }, '_'); sampleForm.MatchString(better) {
 				hint = "write " + better
 			}
-			c.add(row.line, hint, "%q can't be the name of a sample: letters, digits and . _ - only", name)
+			c.Add(row.line, hint, "%q can't be the name of a sample: letters, digits and . _ - only", name)
 		case len(name) > maxSampleName:
-			c.add(row.line, fmt.Sprintf("at most %d", maxSampleName), "the name of the sample has %d characters", len(name))
+			c.Add(row.line, fmt.Sprintf("at most %d", maxSampleName), "the name of the sample has %d characters", len(name))
 		default:
 			s.Name = name
 		}
@@ -240,11 +241,11 @@ func (r *Recipe) sample(c *collector, row row, columns map[string]int, dir strin
 		}
 		cell := row.cells[i]
 		if cell == "" {
-			c.add(row.line, "every sample needs a file of its own here", "%s is empty", in.Name)
+			c.Add(row.line, "every sample needs a file of its own here", "%s is empty", in.Name)
 			continue
 		}
 		if message, hint := in.checkFile(dir, cell); message != "" {
-			c.add(row.line, hint, "%s: %s: %s", in.Name, cell, message)
+			c.Add(row.line, hint, "%s: %s: %s", in.Name, cell, message)
 			continue
 		}
 		s.Inputs[in.Name] = absolute(dir, cell)
@@ -322,7 +323,7 @@ func plainName(file string) string { return strings.TrimSuffix(file, path.Ext(fi
 const reportName = "report.html"
 
 // apart reports paths that two samples, or a sample and premix, would share.
-func (r *Recipe) apart(c *collector, samples []Sample) {
+func (r *Recipe) apart(c *problem.Collector, samples []Sample) {
 	type owner struct {
 		sample Sample
 		output Output
@@ -337,11 +338,11 @@ func (r *Recipe) apart(c *collector, samples []Sample) {
 		for _, out := range r.Outputs(s) {
 			o := owner{s, out}
 			if first, _, _ := strings.Cut(out.To, "/"); first == inRun || out.To == reportName || within(out.To, reportName) {
-				c.add(s.Line, "rename the sample or change the output's path", "output %s of sample %s would be %s, which belongs to premix", out.Name, s.Name, out.To)
+				c.Add(s.Line, "rename the sample or change the output's path", "output %s of sample %s would be %s, which belongs to premix", out.Name, s.Name, out.To)
 				continue
 			}
 			if other, ok := owners[out.To]; ok {
-				c.add(s.Line, "rename one of the samples or change the output's path in the recipe",
+				c.Add(s.Line, "rename one of the samples or change the output's path in the recipe",
 					"samples %s (line %d) and %s would share the path %s (outputs %s and %s)",
 					other.sample.Name, other.sample.Line, s.Name, out.To, other.output.Name, out.Name)
 				continue
@@ -357,7 +358,7 @@ func (r *Recipe) apart(c *collector, samples []Sample) {
 				continue
 			}
 			late := slices.MaxFunc([]owner{o, other}, func(a, b owner) int { return cmp.Compare(a.sample.Line, b.sample.Line) })
-			c.add(late.sample.Line, "rename one of the samples or change the output's path in the recipe",
+			c.Add(late.sample.Line, "rename one of the samples or change the output's path in the recipe",
 				"%s of sample %s (line %d) would lie in %s of sample %s (line %d)",
 				o.output.To, o.sample.Name, o.sample.Line, other.output.To, other.sample.Name, other.sample.Line)
 		}
@@ -366,7 +367,7 @@ func (r *Recipe) apart(c *collector, samples []Sample) {
 
 // apartInTask reports outputs that a pipe writes under the sample's own name, and
 // so over a fixed name in the task's directory.
-func (r *Recipe) apartInTask(c *collector, s Sample) {
+func (r *Recipe) apartInTask(c *problem.Collector, s Sample) {
 	taken := []string{hotstart.StdoutName, hotstart.StderrName, PipeStdoutName}
 	for _, in := range r.Inputs {
 		taken = append(taken, in.File)
@@ -382,7 +383,7 @@ func (r *Recipe) apartInTask(c *collector, s Sample) {
 	for _, out := range own {
 		for _, t := range taken {
 			if out.From == t || within(out.From, t) || within(t, out.From) {
-				c.add(s.Line, "rename the sample, or change the path in the recipe",
+				c.Add(s.Line, "rename the sample, or change the path in the recipe",
 					"output %s of sample %s would be %s in the task's directory, where %s is", out.Name, s.Name, out.From, t)
 				break
 			}

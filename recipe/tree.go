@@ -56,22 +56,22 @@ func splitTree(s string) (ref tree.Ref, inside string, err error) {
 func (p *parser) tree(n *yaml.Node, s, what string) string {
 	ref, inside, err := splitTree(s)
 	if err != nil {
-		p.add(n.Line, "write tree:NAME:TAG or tree:NAME:TAG/PATH", "%s: %v", what, err)
+		p.Add(n.Line, "write tree:NAME:TAG or tree:NAME:TAG/PATH", "%s: %v", what, err)
 		return ""
 	}
 	if p.from.Trees == nil {
-		p.add(n.Line, "name a directory instead", "%s: %s: trees can't be mounted here", what, s)
+		p.Add(n.Line, "name a directory instead", "%s: %s: trees can't be mounted here", what, s)
 		return ""
 	}
 	dir, err := p.from.Trees(ref)
 	if err != nil {
-		p.add(n.Line, hintOf(err), "%s: %v", what, err)
+		p.Add(n.Line, hintOf(err), "%s: %v", what, err)
 		return ""
 	}
 	path := filepath.Join(dir, inside)
 	if _, err := os.Lstat(path); err != nil {
 		message, hint := fileTrouble(path, inside, err)
-		p.add(n.Line, hint, "%s: %s in %s: %s", what, inside, ref, message)
+		p.Add(n.Line, hint, "%s: %s in %s: %s", what, inside, ref, message)
 		return ""
 	}
 	return path
@@ -87,11 +87,11 @@ func (p *parser) image(n *yaml.Node) {
 	}
 	ref, err := tree.ParseRef(s)
 	if err != nil {
-		p.add(n.Line, "image: NAME:TAG, as `premix image ls` shows it", "image: %v", err)
+		p.Add(n.Line, "image: NAME:TAG, as `premix image ls` shows it", "image: %v", err)
 		return
 	}
 	if p.from.Images == nil {
-		p.add(n.Line, "take it out, and install the tool", "image: %s: images can't be mounted here", s)
+		p.Add(n.Line, "take it out, and install the tool", "image: %s: images can't be mounted here", s)
 		return
 	}
 	im, err := p.from.Images(ref)
@@ -100,7 +100,7 @@ func (p *parser) image(n *yaml.Node) {
 	case errors.As(err, &unavailable):
 		p.unavailable = unavailable
 	case err != nil:
-		p.add(n.Line, hintOf(err), "image: %v", err)
+		p.Add(n.Line, hintOf(err), "image: %v", err)
 	default:
 		im.Ref = s
 		p.r.Image = im

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"premix/internal/problem"
 )
 
 // Alphabet is what a sequence is made of.
@@ -50,26 +52,13 @@ type Summary struct {
 }
 
 // Problem is a mistake in a file.
-type Problem struct {
-	File    string
-	Line    int64 // from 1; 0 where it is the whole file
-	Message string
-	Hint    string
-}
+type Problem = problem.Problem
 
 // Problems are what is wrong with a file, in the order of lines. Of many, the
 // first maxProblems are told.
-type Problems []Problem
+type Problems = problem.List
 
 const maxProblems = 20
-
-func (p Problems) Error() string {
-	var list []string
-	for _, one := range p {
-		list = append(list, fmt.Sprintf("%s:%d: %s", one.File, one.Line, one.Message))
-	}
-	return strings.Join(list, "\n")
-}
 
 // LimitError tells that there is more than [Options] allow.
 type LimitError struct {
@@ -142,14 +131,14 @@ func Check(r io.Reader, file string, o Options, each func(Sequence) error) (Summ
 		err = nil
 	}
 	if len(c.found) > 0 {
-		slices.SortStableFunc(c.found, func(a, b Problem) int { return int(a.Line - b.Line) })
+		slices.SortStableFunc(c.found, func(a, b Problem) int { return a.Line - b.Line })
 		return c.sum, c.found
 	}
 	return c.sum, err
 }
 
 func (c *checker) problem(line int64, hint, format string, args ...any) error {
-	c.found = append(c.found, Problem{File: c.file, Line: line, Message: fmt.Sprintf(format, args...), Hint: hint})
+	c.found = append(c.found, Problem{File: c.file, Line: int(line), Message: fmt.Sprintf(format, args...), Hint: hint})
 	if len(c.found) >= maxProblems {
 		return errEnough
 	}

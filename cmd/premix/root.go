@@ -27,6 +27,7 @@ import (
 	"premix/image"
 	"premix/image/snapshotter"
 	"premix/image/watch"
+	"premix/internal/problem"
 	"premix/node"
 	"premix/recipe"
 	"premix/record"
@@ -35,7 +36,6 @@ import (
 	"premix/store/origin"
 	"premix/store/tree"
 	"premix/store/trust"
-	"premix/transfer/link"
 )
 
 // Exit codes; see docs/exit-codes.md.
@@ -148,35 +148,11 @@ func messages(err error) []message {
 	if errors.As(err, &status) {
 		return nil // it has said itself what there was to say
 	}
-	var problems recipe.Problems
+	var problems problem.List
 	if errors.As(err, &problems) {
 		var list []message
 		for _, p := range problems {
-			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
-		}
-		return list
-	}
-	var sequences fasta.Problems
-	if errors.As(err, &sequences) {
-		var list []message
-		for _, p := range sequences {
-			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: int(p.Line), Exit: code})
-		}
-		return list
-	}
-	var listed watch.Problems
-	if errors.As(err, &listed) {
-		var list []message
-		for _, p := range listed {
-			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
-		}
-		return list
-	}
-	var links link.Problems
-	if errors.As(err, &links) {
-		var list []message
-		for _, p := range links {
-			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Exit: code})
+			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Column: p.Column, Exit: code})
 		}
 		return list
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/problem"
 	"premix/store/tree"
 )
 
@@ -41,22 +42,22 @@ var (
 // Load reads and checks a watch list. What its writer can mend is returned as
 // [Problems], all of it.
 func Load(file string) (*List, error) {
-	l := &loader{problems: problems{file: file}, gone: Gone{After: defaultGone}}
+	l := &loader{Collector: problem.Collector{File: file}, gone: Gone{After: defaultGone}}
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return nil, err
 	}
 	text, err := readFile(file)
 	if err != nil {
-		l.add(0, "name a watch list: docs/image.md shows one", "%v", err)
-		return nil, l.err()
+		l.Add(0, "name a watch list: docs/image.md shows one", "%v", err)
+		return nil, l.Err()
 	}
 	l.list = &List{Path: abs, Interval: defaultInterval, Together: defaultTogether, Timeout: defaultTimeout}
 	l.list.Name = strings.ToLower(strings.TrimSuffix(filepath.Base(abs), filepath.Ext(abs)))
 	if root := l.document(text); root != nil {
 		l.top(root)
 	}
-	if err := l.err(); err != nil {
+	if err := l.Err(); err != nil {
 		return nil, err
 	}
 	return l.list, nil
@@ -77,7 +78,7 @@ func readFile(file string) ([]byte, error) {
 
 // loader turns one YAML file into a List.
 type loader struct {
-	problems
+	problem.Collector
 	list     *List
 	platform string // of entries that name none
 	gone     Gone
@@ -90,17 +91,17 @@ func (l *loader) document(text []byte) *yaml.Node {
 	err := d.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		l.add(0, form, "the watch list is empty")
+		l.Add(0, form, "the watch list is empty")
 		return nil
 	case err != nil:
 		l.syntax(err)
 		return nil
 	case doc.Content[0].Kind != yaml.MappingNode:
-		l.add(doc.Content[0].Line, form, "this is no watch list")
+		l.Add(doc.Content[0].Line, form, "this is no watch list")
 		return nil
 	}
 	if err := d.Decode(&second); err == nil {
-		l.add(second.Line, "give each list a file of its own", "a second document begins")
+		l.Add(second.Line, "give each list a file of its own", "a second document begins")
 	} else if !errors.Is(err, io.EOF) {
 		l.syntax(err)
 	}
@@ -114,7 +115,7 @@ func (l *loader) syntax(err error) {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	m := syntaxPlace.FindStringSubmatch(first)
 	line, _ := strconv.Atoi(m[1]) // 0 where there is none
-	l.add(line, "a text that begins with * or [ must be quoted, and indentation is made of spaces", "this is no YAML: %s", m[2])
+	l.Add(line, "a text that begins with * or [ must be quoted, and indentation is made of spaces", "this is no YAML: %s", m[2])
 }
 
 func follow(n *yaml.Node) *yaml.Node {
@@ -131,9 +132,9 @@ func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(ke
 		k, v := n.Content[i], follow(n.Content[i+1])
 		switch {
 		case k.Kind != yaml.ScalarNode || !slices.Contains(known, k.Value):
-			l.add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
+			l.Add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
 		case seen[k.Value] > 0:
-			l.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+			l.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
 		default:
 			seen[k.Value] = k.Line
 			each(k.Value, v)
@@ -144,7 +145,7 @@ func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(ke
 // text reads a scalar as it is written: a tag like 1.10 need not be quoted.
 func (l *loader) text(n *yaml.Node, key string) (string, bool) {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
-		l.add(n.Line, "", "%s must be a text", key)
+		l.Add(n.Line, "", "%s must be a text", key)
 		return "", false
 	}
 	return n.Value, true
@@ -153,7 +154,7 @@ func (l *loader) text(n *yaml.Node, key string) (string, bool) {
 // texts reads a list of at least one text.
 func (l *loader) texts(n *yaml.Node, key string) (list []string) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		l.add(n.Line, key+": [ONE, ANOTHER]", "%s must be a list", key)
+		l.Add(n.Line, key+": [ONE, ANOTHER]", "%s must be a list", key)
 		return nil
 	}
 	for _, c := range n.Content {
@@ -175,14 +176,14 @@ func (l *loader) patterns(n *yaml.Node, key string) []string {
 
 func (l *loader) pattern(line int, key, p string) {
 	if _, err := path.Match(p, ""); err != nil {
-		l.add(line, "each [ has its ], and \\ takes a wildcard its meaning", "%s: the pattern %q is malformed", key, p)
+		l.Add(line, "each [ has its ], and \\ takes a wildcard its meaning", "%s: the pattern %q is malformed", key, p)
 	}
 }
 
 func (l *loader) number(n *yaml.Node, key string, most int) int {
 	i, err := strconv.Atoi(n.Value)
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil || i < 1 || i > most {
-		l.add(n.Line, "", "%s must be a whole number from 1 to %d", key, most)
+		l.Add(n.Line, "", "%s must be a whole number from 1 to %d", key, most)
 		return 1
 	}
 	return i
@@ -209,7 +210,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 		}
 	}
 	if d <= 0 {
-		l.add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is no time", key, s)
+		l.Add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is no time", key, s)
 		return time.Second
 	}
 	return d
@@ -218,7 +219,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 func (l *loader) readPlatform(n *yaml.Node) string {
 	s, ok := l.text(n, "platform")
 	if ok && !platformForm.MatchString(s) {
-		l.add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
+		l.Add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
 	}
 	return s
 }
@@ -256,14 +257,14 @@ func (l *loader) top(root *yaml.Node) {
 		}
 	})
 	if !nameForm.MatchString(l.list.Name) {
-		l.add(0, "name: mine, in small letters, digits and . _ -", "the list has no name: %q does not do", l.list.Name)
+		l.Add(0, "name: mine, in small letters, digits and . _ -", "the list has no name: %q does not do", l.list.Name)
 	}
 	switch {
 	case images == nil:
-		l.add(root.Line, "images: [debian:12]", "images is missing")
+		l.Add(root.Line, "images: [debian:12]", "images is missing")
 		return
 	case images.Kind != yaml.SequenceNode:
-		l.add(images.Line, "images: [debian:12]", "images must be a list")
+		l.Add(images.Line, "images: [debian:12]", "images must be a list")
 		return
 	}
 	for _, n := range images.Content {
@@ -289,14 +290,14 @@ func (l *loader) gc(n *yaml.Node) {
 			}
 		})
 	default:
-		l.add(n.Line, "gc: true, or gc: {keep_for: 7d}", "gc must be true, false or a mapping")
+		l.Add(n.Line, "gc: true, or gc: {keep_for: 7d}", "gc must be true, false or a mapping")
 	}
 	l.list.GC = gc
 }
 
 func (l *loader) entry(n *yaml.Node) {
 	e := Entry{Line: n.Line, Platform: l.platform, Gone: l.gone}
-	was := len(l.problems.list)
+	was := len(l.List)
 	var image string
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -322,17 +323,17 @@ func (l *loader) entry(n *yaml.Node) {
 				e.Gone = l.readGone(v)
 			}
 		})
-		if image == "" && len(l.problems.list) == was {
-			l.add(n.Line, "image: REGISTRY/NAME:TAG", "an image has no image: that says which")
+		if image == "" && len(l.List) == was {
+			l.Add(n.Line, "image: REGISTRY/NAME:TAG", "an image has no image: that says which")
 		}
 	default:
-		l.add(n.Line, "write REGISTRY/NAME:TAG, or image: and more keys", "an image must be a text or a mapping")
+		l.Add(n.Line, "write REGISTRY/NAME:TAG, or image: and more keys", "an image must be a text or a mapping")
 	}
-	if len(l.problems.list) > was {
+	if len(l.List) > was {
 		return
 	}
 	l.source(&e, image)
-	if len(l.problems.list) == was {
+	if len(l.List) == was {
 		l.list.Entries = append(l.list.Entries, e)
 	}
 }
@@ -348,12 +349,12 @@ func (l *loader) source(e *Entry, image string) {
 		host = name.DefaultRegistry
 	}
 	if strings.Contains(rest, "@") {
-		l.add(e.Line, "write a tag; premix image add adds what never changes", "%s names a digest", image)
+		l.Add(e.Line, "write a tag; premix image add adds what never changes", "%s names a digest", image)
 		return
 	}
 	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
 		if e.Tags != nil {
-			l.add(e.Line, "leave one of them out", "%s has a tag, and there are tags: besides", image)
+			l.Add(e.Line, "leave one of them out", "%s has a tag, and there are tags: besides", image)
 			return
 		}
 		e.Tags, rest = []string{rest[i+1:]}, rest[:i]
@@ -364,7 +365,7 @@ func (l *loader) source(e *Entry, image string) {
 	}
 	registry, err := name.NewRegistry(host)
 	if err != nil || wild(host) {
-		l.add(e.Line, "it is a host, and perhaps a port; wildcards stand behind it", "%q is no registry", host)
+		l.Add(e.Line, "it is a host, and perhaps a port; wildcards stand behind it", "%q is no registry", host)
 		return
 	}
 	e.Registry = registry.RegistryStr()
@@ -375,7 +376,7 @@ func (l *loader) source(e *Entry, image string) {
 	l.pattern(e.Line, "image", rest)
 	if !wild(rest) {
 		if _, err := name.NewRepository(e.Registry + "/" + rest); err != nil {
-			l.add(e.Line, "write [REGISTRY/]NAME[:TAG]", "%s: %v", image, err)
+			l.Add(e.Line, "write [REGISTRY/]NAME[:TAG]", "%s: %v", image, err)
 			return
 		}
 	}
@@ -400,7 +401,7 @@ func (l *loader) local(e *Entry) {
 	if !wild(e.Name) {
 		example = e.Name
 	} else if e.as("a/b") == e.as("a/c") {
-		l.add(e.Line, way, "as: several names would become one, %s", e.As)
+		l.Add(e.Line, way, "as: several names would become one, %s", e.As)
 		return
 	}
 	for _, tag := range e.Tags {
@@ -408,7 +409,7 @@ func (l *loader) local(e *Entry) {
 			tag = tree.DefaultTag
 		}
 		if _, err := tree.ParseRef(e.as(example) + ":" + tag); err != nil {
-			l.add(e.Line, way, "the name %s does not do in a store: %v", e.as(example), err)
+			l.Add(e.Line, way, "the name %s does not do in a store: %v", e.as(example), err)
 			return
 		}
 	}

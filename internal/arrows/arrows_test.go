@@ -48,7 +48,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {
-		imports: []string{"files", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
+		imports: []string{"internal/problem", "files", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -98,7 +98,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/google/go-containerregistry", "github.com/moby/profiles", "github.com/opencontainers/runtime-spec", "golang.org/x/sys", "golang.org/x/term"},
 	},
 	"image/watch": {
-		imports: []string{"image", "store", "store/tree", "store/object"},
+		imports: []string{"internal/problem", "image", "store", "store/tree", "store/object"},
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
@@ -176,7 +176,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/net", "golang.org/x/sys"},
 	},
 	"transfer/link": {
-		imports: []string{"transfer"},
+		imports: []string{"internal/problem", "transfer"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"transfer/peer": {
@@ -222,7 +222,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipe": {
-		imports: []string{"hotstart", "store/tree"},
+		imports: []string{"internal/problem", "hotstart", "store/tree"},
 		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
 	},
 	"hotstart": {
@@ -248,6 +248,7 @@ var rooms = map[string]room{
 	},
 	"blast/archive": {},
 	"blast/fasta": {
+		imports: []string{"internal/problem"},
 		modules: []string{"github.com/klauspost/compress"},
 	},
 	"record": {
@@ -303,6 +304,7 @@ var rooms = map[string]room{
 		imports: []string{"internal/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"internal/problem":  {},
 	"internal/slurmbox": {},
 	"internal/netrelay": {
 		modules: []string{"golang.org/x/sys"},

@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -22,6 +21,8 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/transfer"
+
+	"premix/internal/problem"
 )
 
 //go:embed link.schema.json
@@ -68,33 +69,15 @@ const (
 var defaultQuiet = Quiet{For: 500 * time.Millisecond, Rate: 1e6 / 8}
 
 // Problem is one mistake in a link file.
-type Problem struct {
-	File    string
-	Line    int // from 1; 0 where the file as a whole is meant
-	Message string
-	Hint    string
-}
+type Problem = problem.Problem
 
 // Problems is all that is wrong with one file, sorted by line.
-type Problems []Problem
-
-// Error gives one FILE:LINE: MESSAGE line a problem.
-func (ps Problems) Error() string {
-	var b strings.Builder
-	for i, p := range ps {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		fmt.Fprintf(&b, "%s:%d: %s", p.File, p.Line, p.Message)
-	}
-	return b.String()
-}
+type Problems = problem.List
 
 type loader struct {
-	file     string
-	problems Problems
-	known    map[string]Protocol // shipped; nil while they are read themselves
-	link     *Link
+	problem.Collector
+	known map[string]Protocol // shipped; nil while they are read themselves
+	link  *Link
 }
 
 // Load reads and checks a link file. What its writer can mend is returned as
@@ -122,12 +105,12 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loader{file: file, known: known, link: &Link{Path: abs, Repeat: defaultRepeat, Timeout: defaultTimeout, Quiet: defaultQuiet,
+	l := &loader{Collector: problem.Collector{File: file}, known: known, link: &Link{Path: abs, Repeat: defaultRepeat, Timeout: defaultTimeout, Quiet: defaultQuiet,
 		Ways: []transfer.Direction{transfer.Get}}}
 	if root := l.document(text); root != nil {
 		l.top(root)
 	}
-	if err := l.err(); err != nil {
+	if err := l.Err(); err != nil {
 		return nil, err
 	}
 	return l.link, nil
@@ -135,7 +118,7 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 
 // Shipped are the protocols that premix knows, by name.
 func Shipped() (map[string]Protocol, error) {
-	l := &loader{file: "protocols.yaml"}
+	l := &loader{Collector: problem.Collector{File: "protocols.yaml"}}
 	list := map[string]Protocol{}
 	if root := l.document(shipped); root != nil {
 		l.mapping(root, "protocols", nil, func(name string, n *yaml.Node) {
@@ -144,7 +127,7 @@ func Shipped() (map[string]Protocol, error) {
 			list[name] = p
 		})
 	}
-	return list, l.err()
+	return list, l.Err()
 }
 
 // ForHost is a link without a file: a host that was named on the command line, as
@@ -173,18 +156,6 @@ func ForHost(peer string) (*Link, error) {
 	return l, nil
 }
 
-func (l *loader) add(line int, hint, format string, args ...any) {
-	l.problems = append(l.problems, Problem{File: l.file, Line: line, Message: fmt.Sprintf(format, args...), Hint: hint})
-}
-
-func (l *loader) err() error {
-	if len(l.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(l.problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
-	return l.problems
-}
-
 // syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
 var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
 
@@ -195,20 +166,20 @@ func (l *loader) document(text []byte) *yaml.Node {
 	err := d.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		l.add(0, form, "the link file is empty")
+		l.Add(0, form, "the link file is empty")
 		return nil
 	case err != nil:
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		m := syntaxPlace.FindStringSubmatch(first)
 		line, _ := strconv.Atoi(m[1]) // 0 where there is none
-		l.add(line, "quote a text that begins with a special character, and indent with spaces", "this is no YAML: %s", m[2])
+		l.Add(line, "quote a text that begins with a special character, and indent with spaces", "this is no YAML: %s", m[2])
 		return nil
 	case doc.Content[0].Kind != yaml.MappingNode:
-		l.add(doc.Content[0].Line, form, "this is no link file")
+		l.Add(doc.Content[0].Line, form, "this is no link file")
 		return nil
 	}
 	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
-		l.add(second.Line, "give each link a file of its own", "a second document begins")
+		l.Add(second.Line, "give each link a file of its own", "a second document begins")
 	}
 	return doc.Content[0]
 }
@@ -223,7 +194,7 @@ func follow(n *yaml.Node) *yaml.Node {
 // mapping reads a mapping whose keys are known; nil: any.
 func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		l.add(n.Line, "", "%s must be lines of KEY: VALUE", what)
+		l.Add(n.Line, "", "%s must be lines of KEY: VALUE", what)
 		return
 	}
 	seen := map[string]int{}
@@ -231,9 +202,9 @@ func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(ke
 		k, v := n.Content[i], follow(n.Content[i+1])
 		switch {
 		case k.Kind != yaml.ScalarNode || known != nil && !slices.Contains(known, k.Value):
-			l.add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
+			l.Add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
 		case seen[k.Value] > 0:
-			l.add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+			l.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
 		default:
 			seen[k.Value] = k.Line
 			each(k.Value, v)
@@ -243,7 +214,7 @@ func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(ke
 
 func (l *loader) text(n *yaml.Node, key string) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
-		l.add(n.Line, "", "%s must be a text", key)
+		l.Add(n.Line, "", "%s must be a text", key)
 		return ""
 	}
 	return n.Value
@@ -253,7 +224,7 @@ func (l *loader) text(n *yaml.Node, key string) string {
 func (l *loader) formed(n *yaml.Node, key string, form *regexp.Regexp, hint string) string {
 	s := l.text(n, key)
 	if s != "" && !form.MatchString(s) {
-		l.add(n.Line, hint, "%s: %q is not of the right form", key, s)
+		l.Add(n.Line, hint, "%s: %q is not of the right form", key, s)
 		return ""
 	}
 	return s
@@ -262,7 +233,7 @@ func (l *loader) formed(n *yaml.Node, key string, form *regexp.Regexp, hint stri
 func (l *loader) number(n *yaml.Node, key string, least, most int) int {
 	v, err := strconv.Atoi(l.text(n, key))
 	if err != nil || v < least || v > most {
-		l.add(n.Line, "", "%s must be a whole number from %d to %d", key, least, most)
+		l.Add(n.Line, "", "%s must be a whole number from %d to %d", key, least, most)
 		return least
 	}
 	return v
@@ -271,14 +242,14 @@ func (l *loader) number(n *yaml.Node, key string, least, most int) int {
 func (l *loader) boolean(n *yaml.Node, key string) bool {
 	v, err := strconv.ParseBool(l.text(n, key))
 	if err != nil {
-		l.add(n.Line, "", "%s must be true or false", key)
+		l.Add(n.Line, "", "%s must be true or false", key)
 	}
 	return v
 }
 
 func (l *loader) list(n *yaml.Node, key string, each func(*yaml.Node)) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		l.add(n.Line, "", "%s must be a list", key)
+		l.Add(n.Line, "", "%s must be a list", key)
 		return
 	}
 	for _, e := range n.Content {
@@ -289,7 +260,7 @@ func (l *loader) list(n *yaml.Node, key string, each func(*yaml.Node)) {
 func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 	d, err := time.ParseDuration(l.text(n, key))
 	if err != nil || d <= 0 {
-		l.add(n.Line, "write it as in 500ms, 30s or 10m", "%s must be a time", key)
+		l.Add(n.Line, "write it as in 500ms, 30s or 10m", "%s must be a time", key)
 	}
 	return d
 }
@@ -310,7 +281,7 @@ func ParseSize(s string) (int64, bool) {
 func (l *loader) size(n *yaml.Node, key string) int64 {
 	v, ok := ParseSize(l.text(n, key))
 	if !ok {
-		l.add(n.Line, "write it as in 5M or 2.5G", "%s: %q is no size", key, n.Value)
+		l.Add(n.Line, "write it as in 5M or 2.5G", "%s: %q is no size", key, n.Value)
 	}
 	return v
 }
@@ -340,7 +311,7 @@ func (l *loader) top(root *yaml.Node) {
 		case "peer_directory":
 			k.PeerDirectory = l.formed(n, key, pathForm, "letters, digits and _ . / @ % + = : , - only")
 			if k.PeerDirectory != "" && (!path.IsAbs(k.PeerDirectory) || path.Clean(k.PeerDirectory) == "/") {
-				l.add(n.Line, "begin with /", "peer_directory must be an absolute path, and not /")
+				l.Add(n.Line, "begin with /", "peer_directory must be an absolute path, and not /")
 			}
 			k.PeerDirectory = path.Clean(k.PeerDirectory)
 		case "interface":
@@ -354,7 +325,7 @@ func (l *loader) top(root *yaml.Node) {
 			l.list(n, key, func(e *yaml.Node) {
 				w := transfer.Direction(l.text(e, key))
 				if w != transfer.Get && w != transfer.Put || slices.Contains(k.Ways, w) {
-					l.add(e.Line, "directions: [get, put]", "a direction is get or put, each once")
+					l.Add(e.Line, "directions: [get, put]", "a direction is get or put, each once")
 				}
 				k.Ways = append(k.Ways, w)
 			})
@@ -380,16 +351,16 @@ func (l *loader) top(root *yaml.Node) {
 	})
 	for _, key := range []string{"host", "directory", "peer_directory", "protocols"} {
 		if !seen[key] {
-			l.add(root.Line, "docs/transfer.md shows a link file", "%s is missing", key)
+			l.Add(root.Line, "docs/transfer.md shows a link file", "%s is missing", key)
 		}
 	}
 	if !seen["sizes"] && !seen["trees"] {
-		l.add(root.Line, "sizes: [5M, 500M]", "sizes and trees are missing: what is to be copied?")
+		l.Add(root.Line, "sizes: [5M, 500M]", "sizes and trees are missing: what is to be copied?")
 	}
 	if seen["name"] || nameForm.MatchString(k.Name) {
 		return
 	}
-	l.add(root.Line, "name: my-link", "the file's name makes no name for the link")
+	l.Add(root.Line, "name: my-link", "the file's name makes no name for the link")
 }
 
 func (l *loader) path(n *yaml.Node, key string) string {
@@ -406,7 +377,7 @@ func (l *loader) path(n *yaml.Node, key string) string {
 		s = filepath.Join(filepath.Dir(l.link.Path), s)
 	}
 	if !pathForm.MatchString(s) {
-		l.add(n.Line, "give an absolute path without blanks", "%s: %q stands in commands, where its characters would mean something", key, s)
+		l.Add(n.Line, "give an absolute path without blanks", "%s: %q stands in commands, where its characters would mean something", key, s)
 	}
 	return filepath.Clean(s)
 }
@@ -422,7 +393,7 @@ func (l *loader) tree(n *yaml.Node) {
 		}
 	})
 	if d.Files == 0 || each == 0 {
-		l.add(n.Line, "trees: [{files: 10000, size: 4K}]", "a tree has a number of files and the size of each")
+		l.Add(n.Line, "trees: [{files: 10000, size: 4K}]", "a tree has a number of files and the size of each")
 		return
 	}
 	d.Size = each * int64(d.Files)
@@ -432,7 +403,7 @@ func (l *loader) tree(n *yaml.Node) {
 func (l *loader) rate(n *yaml.Node) int64 {
 	m := rateForm.FindStringSubmatch(l.text(n, "quiet.below"))
 	if m == nil {
-		l.add(n.Line, "write it as in 1Mbit/s", "quiet.below must be a rate")
+		l.Add(n.Line, "write it as in 1Mbit/s", "quiet.below must be a rate")
 		return 0
 	}
 	v, _ := strconv.ParseFloat(m[1], 64) // digits, by the form
@@ -442,7 +413,7 @@ func (l *loader) rate(n *yaml.Node) int64 {
 func (l *loader) span(n *yaml.Node) {
 	s, ok := ParseSpan(l.text(n, "peak"))
 	if !ok {
-		l.add(n.Line, `peak: ["11:00-15:00"]`, "peak: %q is no span of a day", n.Value)
+		l.Add(n.Line, `peak: ["11:00-15:00"]`, "peak: %q is no span of a day", n.Value)
 	}
 	l.link.Peak = append(l.link.Peak, s)
 }
@@ -468,7 +439,7 @@ func (l *loader) entry(n *yaml.Node) {
 		name := l.text(n, "protocol")
 		from, ok := l.known[name]
 		if !ok && name != "" {
-			l.add(n.Line, "there are: "+strings.Join(slices.Sorted(maps.Keys(l.known)), ", ")+"; describe another one with name:, get: and put:", "there is no protocol %s", name)
+			l.Add(n.Line, "there are: "+strings.Join(slices.Sorted(maps.Keys(l.known)), ", ")+"; describe another one with name:, get: and put:", "there is no protocol %s", name)
 		}
 		from.Name = name
 		from.Settings = maps.Clone(from.Settings)
@@ -488,11 +459,11 @@ func (l *loader) entry(n *yaml.Node) {
 		l.protocol(&p, n)
 	}
 	if p.Name == "" {
-		l.add(n.Line, "name: my-tool", "a protocol needs a name")
+		l.Add(n.Line, "name: my-tool", "a protocol needs a name")
 	}
 	for _, other := range l.link.Protocols {
 		if other.Name == p.Name && p.Name != "" {
-			l.add(n.Line, "give one of them another name:", "%s stands twice in protocols", p.Name)
+			l.Add(n.Line, "give one of them another name:", "%s stands twice in protocols", p.Name)
 		}
 	}
 	l.link.Protocols = append(l.link.Protocols, p)
@@ -520,7 +491,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		case "set":
 			l.mapping(n, key, nil, func(name string, v *yaml.Node) {
 				if !settingForm.MatchString(name) || slices.Contains(placeNames, name) {
-					l.add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
+					l.Add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
 				}
 				p.Settings[name] = l.text(v, "set."+name)
 			})
@@ -530,7 +501,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 			p.Resumes = l.boolean(n, key)
 		case "expect":
 			if p.Expect = l.text(n, key); p.Expect != "udp" {
-				l.add(n.Line, "expect: udp", "expect can only be udp")
+				l.Add(n.Line, "expect: udp", "expect can only be udp")
 			}
 		default:
 			*scripts[key] = l.text(n, key)
@@ -538,13 +509,13 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		}
 	})
 	if p.Get == "" && p.Put == "" && p.GetTree == "" && p.PutTree == "" {
-		l.add(n.Line, `get: my-tool "${peer}:${remote}" "${local}"`, "the protocol has no command: get, put, get_tree or put_tree")
+		l.Add(n.Line, `get: my-tool "${peer}:${remote}" "${local}"`, "the protocol has no command: get, put, get_tree or put_tree")
 	}
 	known := append(slices.Clone(placeNames), slices.Sorted(maps.Keys(p.Settings))...)
 	for key, line := range lines {
 		for _, m := range placeForm.FindAllStringSubmatch(*scripts[key], -1) {
 			if !slices.Contains(known, m[1]) {
-				l.add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} stands for nothing", key, m[1])
+				l.Add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} stands for nothing", key, m[1])
 			}
 		}
 	}

@@ -1,0 +1,74 @@
+package problem
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one mistake.
+type Problem struct {
+	File    string // as the caller named it
+	Line    int    // from 1; 0 where the file as a whole is meant
+	Column  int    // from 1, in characters; 0 where the line as a whole is meant
+	Message string // what is wrong
+	Hint    string // the way out; empty where the message says it all
+}
+
+// Place is FILE:LINE:COLUMN as far as they are known.
+func (p Problem) Place() string {
+	switch {
+	case p.Line == 0:
+		return p.File
+	case p.Column == 0:
+		return fmt.Sprintf("%s:%d", p.File, p.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+}
+
+// List is all that is wrong with one file, in the order of its lines. It is the error for
+// whatever the writer of the file can mend.
+type List []Problem
+
+// Error gives one PLACE: MESSAGE line a problem, each followed by its hint.
+func (l List) Error() string {
+	var b strings.Builder
+	for i, p := range l {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s: %s", p.Place(), p.Message)
+		if p.Hint != "" {
+			fmt.Fprintf(&b, "\n  hint: %s", p.Hint)
+		}
+	}
+	return b.String()
+}
+
+// Collector gathers the problems of one file.
+type Collector struct {
+	File string
+	List List
+}
+
+// Add adds a problem of a line.
+func (c *Collector) Add(line int, hint, format string, args ...any) {
+	c.AddAt(line, 0, hint, format, args...)
+}
+
+// AddAt adds a problem of a place in a line.
+func (c *Collector) AddAt(line, column int, hint, format string, args ...any) {
+	c.List = append(c.List, Problem{File: c.File, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// Err is nil, or a List sorted by place; problems of one place keep their order.
+func (c *Collector) Err() error {
+	if len(c.List) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(c.List, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return c.List
+}

@@ -125,6 +125,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	default:
 		return nil, err
 	}
+	Announce(dir)
 	return r, r.load()
 }
 

@@ -38,6 +38,7 @@ func OpenShare(dir string, plan *Plan, seat string, share [][2]int) (_ *Run, err
 		return nil, &DirError{Dir: dir, Reason: "cannot be gone on with: the run was begun with " + what, Way: "put it back as it was, or begin a new run in another directory"}
 	}
 	r := &Run{Dir: dir, Plan: old, version: plan.Header.Premix, seat: seat, share: share}
+	Announce(dir)
 	return r, r.load()
 }
 

@@ -293,6 +293,7 @@ func (q *Queue) Work(worker string) (err error) {
 		return &engine.DirError{Dir: q.Dir, Reason: "is in use by another premix (" + signature(path) + ")", Way: "that one runs what is submitted; follow it with premix task ls, or wait until it has ended"}
 	}
 	sign(f)
+	engine.Announce(q.Dir)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.work = f

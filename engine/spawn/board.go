@@ -116,6 +116,11 @@ func ReadBoard(path string) (*Board, error) {
 	return b, nil
 }
 
+// Alive tells whether the spawner whose board it is lives, on this machine.
+func (b *Board) Alive() bool {
+	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
+}
+
 // sweepWait is how long processes are given to be gone after SIGKILL.
 const sweepWait = 5 * time.Second
 

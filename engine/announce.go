@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Announcements tell those who watch a machine (`premix watch`) in which directories
+// tasks run. One is a file
+//
+//	PLACE/DIGEST-PID    the absolute path of the directory and a line end
+//
+// where DIGEST are 16 hexadecimal digits of the path's SHA-256 and PID is the process
+// that runs the tasks. Who watches makes the place, takes announcements out when it has
+// read them, and finds those that came while it was away. Where there is no place nobody
+// watches, and announcing costs one system call that fails. It is done once an
+// invocation, never for a task.
+
+// systemWatch is the place of whoever watches the whole machine. All users may write
+// there, and none may take away what is another's (mode 1777).
+const systemWatch = "/run/premix/watch/runs"
+
+// WatchPlace is where this user's watcher finds announcements.
+func WatchPlace() string {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		if abs, err := filepath.Abs(home); err == nil {
+			home = abs
+		}
+		return filepath.Join(home, "watch", "runs")
+	}
+	if os.Geteuid() == 0 {
+		return systemWatch
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "premix", "watch", "runs")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("premix-%d", os.Geteuid()), "watch", "runs")
+}
+
+// Announce announces a run directory or task directory. dir is absolute. That nobody
+// hears of it is no error: tasks run as well unwatched.
+func Announce(dir string) {
+	places := []string{WatchPlace()}
+	if os.Getenv("PREMIX_HOME") == "" && places[0] != systemWatch {
+		places = append(places, systemWatch)
+	}
+	sum := sha256.Sum256([]byte(dir))
+	name := fmt.Sprintf("%s-%d", hex.EncodeToString(sum[:8]), os.Getpid())
+	for _, place := range places {
+		// In one of its own, a link that another user has put there is not followed.
+		f, err := os.OpenFile(filepath.Join(place, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+		if err != nil {
+			continue
+		}
+		_, _ = f.WriteString(dir + "\n")
+		_ = f.Close()
+	}
+}

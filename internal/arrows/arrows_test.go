@@ -40,6 +40,10 @@ var rooms = map[string]room{
 		imports: []string{"watch", "watch/series", "watch/explain", "hotstart", "node", "replay/results", "transfer", "transfer/report"},
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
+	"watch/collect": {
+		imports: []string{"watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "node", "record"},
+		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
+	},
 	"files": {
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},

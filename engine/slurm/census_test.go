@@ -1,0 +1,96 @@
+package slurm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"premix/internal/slurmbox"
+)
+
+func TestParseCensus(t *testing.T) {
+	got := ParseCensus("short|RUNNING|N/A\nshort|RUNNING|3\nshort,long|PENDING|4-10,12%2\nlong|PENDING|N/A\nnonsense\n")
+	want := []Counted{{"short", "running", 2}, {"short", "pending", 8}, {"long", "pending", 1}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// testdata/sdiag.txt was recorded from Slurm 22.05.
+func TestParseDiag(t *testing.T) {
+	text, err := os.ReadFile("testdata/sdiag.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	diag := ParseDiag(string(text))
+	for key, want := range map[string]float64{
+		"Server thread count":                        3,
+		"Agent queue size":                           0,
+		"Jobs submitted":                             501,
+		"Jobs started":                               2,
+		"Main schedule statistics.Last cycle":        3009,
+		"Main schedule statistics.Mean cycle":        3009,
+		"Main schedule statistics.Last queue length": 1,
+		"Backfilling stats.Last cycle":               108,
+		"Backfilling stats.Last depth cycle":         1,
+	} {
+		if got, ok := diag[key]; !ok || got != want {
+			t.Errorf("%s: %v, want %v", key, got, want)
+		}
+	}
+	if _, ok := diag["Backfilling stats.Last cycle when"]; ok {
+		t.Error("a time is taken for a number")
+	}
+}
+
+// A real Slurm is asked once for all.
+func TestCensus(t *testing.T) {
+	if list := slurmbox.Missing(false); len(list) > 0 {
+		t.Skipf("there is no %v (scripts/setup.sh test)", list)
+	}
+	dir, err := os.MkdirTemp("", "census")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("SLURM_CONF", box.Conf())
+	t.Setenv("PREMIX_HOME", t.TempDir())
+	// More than fit: two run, the rest waits, in an array and alone.
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 600\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--array=0-499", script}, {"--hold", script}} {
+		if out, err := box.Run("sbatch", append([]string{"--output=/dev/null"}, args...)...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	c, err := TakeCensus(context.Background(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, j := range c.Jobs {
+		n += j.Jobs
+	}
+	if n != 501 || len(c.Diag) == 0 || c.Diag["Jobs submitted"] < 2 {
+		t.Errorf("%d jobs: %+v", n, c)
+	}
+	// The next one reads what was kept, by itself and after the controller is gone.
+	again, err := TakeCensus(context.Background(), time.Hour)
+	if err != nil || !again.Begun.Equal(c.Begun) || !reflect.DeepEqual(again.Jobs, c.Jobs) {
+		t.Errorf("%+v %v", again, err)
+	}
+}

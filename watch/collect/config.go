@@ -1,0 +1,331 @@
+package collect
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"premix/watch"
+)
+
+// Config is what a configuration file says; docs/watch.md describes it.
+type Config struct {
+	Node       string             // name of the machine; "" for its host name
+	Interval   time.Duration      // of collectors that have none of their own; 0: not said
+	Collectors map[string]Setting // by name
+	Runs       []string           // directories that are followed besides those that announce themselves
+	Scripts    []Script
+	patterns   []taskPattern
+}
+
+// Setting is what is said of one collector.
+type Setting struct {
+	On       *bool         // nil: where there is something to look at
+	Interval time.Duration // 0: the usual one
+}
+
+// Script is a program of somebody else that prints values.
+type Script struct {
+	Name     string
+	Command  []string // program and arguments
+	Interval time.Duration
+	Timeout  time.Duration
+	Series   string            // name of the series, without vendor.
+	Unit     watch.Unit        // of all its values
+	Counter  bool              // they only grow: rates are made of them
+	Labels   map[string]string // of all its series
+
+	pattern *regexp.Regexp // nil: lines `name{label="value"} number`
+}
+
+// Limits of intervals.
+const (
+	MinInterval = 100 * time.Millisecond
+	MaxInterval = 24 * time.Hour
+)
+
+// names of the collectors that can be configured.
+var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "store", "slurm", "watch"}
+
+// Problem is one mistake in a configuration.
+type Problem struct {
+	File    string
+	Line    int // from 1; 0 where the file as a whole is meant
+	Message string
+	Hint    string
+}
+
+// Problems is all that is wrong with a configuration, in the order of its lines.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	var list []string
+	for _, p := range ps {
+		place := p.File
+		if p.Line > 0 {
+			place = fmt.Sprintf("%s:%d", p.File, p.Line)
+		}
+		list = append(list, place+": "+p.Message)
+	}
+	return strings.Join(list, "\n")
+}
+
+// ReadConfig reads a configuration file. An error is a [Problems], all of it.
+func ReadConfig(file string) (*Config, error) {
+	l := &loader{file: file, config: &Config{Collectors: make(map[string]Setting)}}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, Problems{{file, 0, err.Error(), "docs/watch.md shows a configuration"}}
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	var doc yaml.Node
+	switch err := d.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return l.config, nil // an empty one says nothing
+	case err != nil:
+		// The library names the line in its message.
+		return nil, Problems{{file, 0, strings.TrimPrefix(err.Error(), "yaml: "), ""}}
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		l.add(&doc, "", "there is more than one document")
+	}
+	l.top(doc.Content[0])
+	if len(l.problems) > 0 {
+		slices.SortStableFunc(l.problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
+		return nil, l.problems
+	}
+	return l.config, nil
+}
+
+// loader reads one file.
+type loader struct {
+	file     string
+	problems Problems
+	config   *Config
+}
+
+func (l *loader) add(n *yaml.Node, hint, format string, args ...any) {
+	l.problems = append(l.problems, Problem{l.file, n.Line, fmt.Sprintf(format, args...), hint})
+}
+
+// keys calls the function of each key of a mapping.
+func (l *loader) keys(n *yaml.Node, what string, known map[string]func(v *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		l.add(n, "", "%s must be keys with values", what)
+		return
+	}
+	seen := make(map[string]bool)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		f := known[k.Value]
+		switch {
+		case f == nil:
+			l.add(k, "its keys are "+strings.Join(sortedKeys(known), ", "), "unknown key %s in %s", k.Value, what)
+		case seen[k.Value]:
+			l.add(k, "", "%s stands twice", k.Value)
+		default:
+			f(v)
+		}
+		seen[k.Value] = true
+	}
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	var list []string
+	for k := range m {
+		list = append(list, k)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (l *loader) text(n *yaml.Node, key string, to *string) {
+	if n.Kind != yaml.ScalarNode || n.Value == "" {
+		l.add(n, "", "%s must be a word", key)
+		return
+	}
+	*to = n.Value
+}
+
+func (l *loader) flag(n *yaml.Node, key string) bool {
+	var v bool
+	if n.Decode(&v) != nil {
+		l.add(n, "", "%s must be true or false", key)
+	}
+	return v
+}
+
+func (l *loader) span(n *yaml.Node, key string, least time.Duration, to *time.Duration) {
+	d, err := time.ParseDuration(n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode {
+		l.add(n, "as in 10s or 500ms", "%s: %q is no time", key, n.Value)
+		return
+	}
+	if d < least || d > MaxInterval {
+		l.add(n, "", "%s must be from %v to %v", key, least, MaxInterval)
+		return
+	}
+	*to = d
+}
+
+func (l *loader) list(n *yaml.Node, key string, each func(v *yaml.Node)) {
+	if n.Kind != yaml.SequenceNode {
+		l.add(n, "", "%s must be a list", key)
+		return
+	}
+	for _, v := range n.Content {
+		each(v)
+	}
+}
+
+func (l *loader) top(n *yaml.Node) {
+	c := l.config
+	l.keys(n, "the configuration", map[string]func(*yaml.Node){
+		"node":     func(v *yaml.Node) { l.text(v, "node", &c.Node) },
+		"interval": func(v *yaml.Node) { l.span(v, "interval", MinInterval, &c.Interval) },
+		"collectors": func(v *yaml.Node) {
+			known := make(map[string]func(*yaml.Node))
+			for _, name := range collectorNames {
+				known[name] = func(v *yaml.Node) { l.collector(name, v) }
+			}
+			l.keys(v, "collectors", known)
+		},
+		"runs": func(v *yaml.Node) {
+			l.list(v, "runs", func(v *yaml.Node) {
+				var dir string
+				if l.text(v, "a run", &dir); dir != "" && !strings.HasPrefix(dir, "/") {
+					l.add(v, "write it from / on", "the directory %q is not absolute", dir)
+				}
+				c.Runs = append(c.Runs, dir)
+			})
+		},
+		"tasks":   func(v *yaml.Node) { l.list(v, "tasks", l.tasks) },
+		"scripts": func(v *yaml.Node) { l.list(v, "scripts", l.script) },
+	})
+}
+
+func (l *loader) collector(name string, n *yaml.Node) {
+	var s Setting
+	l.keys(n, name, map[string]func(*yaml.Node){
+		"on": func(v *yaml.Node) {
+			on := l.flag(v, "on")
+			s.On = &on
+		},
+		"interval": func(v *yaml.Node) { l.span(v, "interval", MinInterval, &s.Interval) },
+	})
+	l.config.Collectors[name] = s
+}
+
+func (l *loader) tasks(n *yaml.Node) {
+	var manager string
+	var path *regexp.Regexp
+	l.keys(n, "a kind of tasks", map[string]func(*yaml.Node){
+		"manager": func(v *yaml.Node) { l.text(v, "manager", &manager) },
+		"path":    func(v *yaml.Node) { path = l.pattern(v, "path", "task", []string{"task", "pid", "key"}) },
+	})
+	if n.Kind == yaml.MappingNode && manager == "" {
+		l.add(n, "as in manager: pbs", "a kind of tasks has no manager:")
+	}
+	if path != nil {
+		l.config.patterns = append(l.config.patterns, taskPattern{manager, path})
+	}
+}
+
+// pattern reads a regular expression that must have a group. Only those of allowed
+// may be there, if it is not nil.
+func (l *loader) pattern(n *yaml.Node, key, group string, allowed []string) *regexp.Regexp {
+	re, err := regexp.Compile(n.Value)
+	if err != nil {
+		l.add(n, "see https://pkg.go.dev/regexp/syntax", "%s: %v", key, err)
+		return nil
+	}
+	if !slices.Contains(re.SubexpNames(), group) {
+		l.add(n, "name it as in (?P<"+group+">...)", "%s has no group %s", key, group)
+		return nil
+	}
+	for _, g := range re.SubexpNames() {
+		if g != "" && allowed != nil && !slices.Contains(allowed, g) {
+			l.add(n, "its groups are "+strings.Join(allowed, ", "), "%s: unknown group %s", key, g)
+		}
+	}
+	return re
+}
+
+// Units that values of scripts may have.
+var scriptUnits = []watch.Unit{watch.Bytes, watch.BytesPerSecond, watch.PerSecond, watch.Seconds, watch.Cores, watch.Ratio, watch.Count}
+
+func (l *loader) script(n *yaml.Node) {
+	s := Script{Interval: 30 * time.Second, Unit: watch.Count}
+	format := ""
+	l.keys(n, "a script", map[string]func(*yaml.Node){
+		"name": func(v *yaml.Node) { l.text(v, "name", &s.Name) },
+		"command": func(v *yaml.Node) {
+			if v.Kind == yaml.ScalarNode {
+				if v.Value != "" {
+					s.Command = []string{"/bin/sh", "-c", v.Value}
+				}
+				return
+			}
+			l.list(v, "command", func(v *yaml.Node) { s.Command = append(s.Command, v.Value) })
+		},
+		"interval": func(v *yaml.Node) { l.span(v, "interval", MinInterval, &s.Interval) },
+		"timeout":  func(v *yaml.Node) { l.span(v, "timeout", time.Millisecond, &s.Timeout) },
+		"pattern":  func(v *yaml.Node) { s.pattern = l.pattern(v, "pattern", "value", nil) },
+		"format": func(v *yaml.Node) {
+			if format = v.Value; format != "lines" {
+				l.add(v, "", "format: there is none but lines; without it a script needs a pattern:")
+			}
+		},
+		"series": func(v *yaml.Node) {
+			if l.text(v, "series", &s.Series); s.Series != "" && plainName(s.Series) != s.Series {
+				l.add(v, "write "+plainName(s.Series), "series: %q has more than small letters, digits and _", s.Series)
+			}
+		},
+		"unit": func(v *yaml.Node) {
+			if s.Unit = watch.Unit(v.Value); !slices.Contains(scriptUnits, s.Unit) {
+				l.add(v, fmt.Sprintf("units are %v", scriptUnits), "there is no unit %q", v.Value)
+			}
+		},
+		"counter": func(v *yaml.Node) { s.Counter = l.flag(v, "counter") },
+		"labels": func(v *yaml.Node) {
+			if v.Decode(&s.Labels) != nil {
+				l.add(v, "", "labels must be keys with words")
+			}
+		},
+	})
+	if n.Kind != yaml.MappingNode {
+		return
+	}
+	if s.Name == "" {
+		l.add(n, "", "a script has no name:")
+	}
+	if slices.ContainsFunc(l.config.Scripts, func(o Script) bool { return o.Name == s.Name }) || slices.Contains(collectorNames, s.Name) {
+		l.add(n, "", "there is another collector %s", s.Name)
+	}
+	if len(s.Command) == 0 {
+		l.add(n, "", "script %s has no command:", s.Name)
+	}
+	hasPattern := slices.ContainsFunc(n.Content, func(k *yaml.Node) bool { return k.Value == "pattern" })
+	if hasPattern == (format != "") {
+		l.add(n, "a pattern finds values by a regular expression; format: lines reads lines name{label=\"value\"} number", "script %s must have a pattern: or a format:", s.Name)
+	}
+	if s.Timeout == 0 {
+		s.Timeout = min(s.Interval, 10*time.Second)
+	}
+	if s.Timeout > s.Interval {
+		l.add(n, "", "script %s: its timeout is longer than its interval", s.Name)
+	}
+	if s.Series == "" {
+		s.Series = plainName(s.Name)
+	}
+	l.config.Scripts = append(l.config.Scripts, s)
+}

@@ -1,0 +1,487 @@
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"premix/watch"
+)
+
+const (
+	stateFile = "runs.json" // in the directory of the collector's own state
+	// stateEvery is how often the places that were reached are written down. What is
+	// written is what was reached the time before: by then the sink has it on disk.
+	stateEvery = 5 * time.Second
+	// quietAfter is how long a run whose premix is gone is followed on.
+	quietAfter = 10 * time.Minute
+	// forgetAfter is how long it is remembered how far an ended run was read.
+	forgetAfter = 30 * 24 * time.Hour
+	// gather is how long is waited for more changes before they are read.
+	gather = 50 * time.Millisecond
+)
+
+// tasks follows runs of premix, see the package's section on tasks. What was reached is
+// kept in
+//
+//	STATE/runs.json   {"runs":{DIR:{"offsets":{JOURNAL:BYTES},"changed":TIME,"pids":[...],"running":{KEY:TASK}}}}
+type tasks struct {
+	*machine
+	place string // of announcements; "" for none
+	state string // directory; "" to keep nothing
+
+	mu      sync.Mutex // guards the rest
+	b       batch
+	fixed   []string // runs that are always followed
+	runs    map[string]*run
+	resting map[string]savedRun
+	pids    map[string]string // run directories by process
+	fd      int               // of inotify
+	wds     map[int32]string  // run directories by watch; "" is the place
+	begun   bool
+	saved   time.Time
+	reached map[string]savedRun // at the time before
+	ends    float64
+	fails   float64
+	running *gauge
+	endRate *counter
+	badRate *counter
+}
+
+// savedRun is what is kept of a run.
+type savedRun struct {
+	Offsets map[string]int64      `json:"offsets"`
+	Changed time.Time             `json:"changed"`
+	PIDs    []string              `json:"pids,omitempty"`
+	All     bool                  `json:"all,omitempty"`
+	Resting bool                  `json:"resting,omitempty"`
+	Running map[string]watch.Task `json:"running,omitempty"`
+}
+
+func newTasks(m *machine, place, state string, fixed []string) *tasks {
+	return &tasks{machine: m, place: place, state: state, fixed: fixed, runs: make(map[string]*run), resting: make(map[string]savedRun),
+		pids: make(map[string]string), fd: -1, wds: make(map[int32]string),
+		running: m.level("task.running"), endRate: m.counter("task.ended"), badRate: m.counter("task.failed")}
+}
+
+// Name is task.
+func (c *tasks) Name() string { return "task" }
+
+// RunOf is the run directory of a premix, "" if it is not known.
+func (c *tasks) RunOf(pid string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pids[pid]
+}
+
+// Collect takes in what inotify did not tell of, and counts.
+func (c *tasks) Collect(_ context.Context, now time.Time, to watch.Sink) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.start()
+	c.announcements()
+	errs := []error{err}
+	running := 0
+	for dir := range c.runs {
+		errs = append(errs, c.pull(dir, to))
+		if r := c.runs[dir]; r != nil {
+			running += len(r.running)
+		}
+	}
+	c.rest()
+	c.b.begin(now, c.now())
+	c.b.level(c.running, float64(running))
+	c.b.rate(c.endRate, c.ends, 1)
+	c.b.rate(c.badRate, c.fails, 1)
+	to.Samples(c.b.samples)
+	if c.now().Sub(c.saved) >= stateEvery {
+		errs = append(errs, c.save(false))
+	}
+	return errors.Join(errs...)
+}
+
+// Follow reads what changes as it changes, until the context ends: between two looks a
+// run could come and go with its directory.
+func (c *tasks) Follow(ctx context.Context, to watch.Sink) {
+	c.mu.Lock()
+	err := c.start()
+	fd := c.fd
+	c.mu.Unlock()
+	if err != nil || fd < 0 {
+		return // without inotify, Collect does it alone
+	}
+	// A pipe ends the wait below.
+	var stop [2]int
+	if unix.Pipe2(stop[:], unix.O_CLOEXEC) != nil {
+		return
+	}
+	defer unix.Close(stop[0])
+	ended := context.AfterFunc(ctx, func() { unix.Close(stop[1]) })
+	defer func() {
+		if ended() {
+			unix.Close(stop[1])
+		}
+	}()
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(stop[0]), Events: unix.POLLIN}}
+	for ctx.Err() == nil {
+		if _, err := unix.Poll(poll, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(gather):
+		}
+		c.mu.Lock()
+		c.changes(to)
+		c.mu.Unlock()
+	}
+}
+
+// Close writes down what was reached. The sink is to have all of it on disk.
+func (c *tasks) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.save(true)
+	if c.fd >= 0 {
+		unix.Close(c.fd)
+		c.fd = -1
+	}
+	return err
+}
+
+// start opens what has to be open. The caller holds mu.
+func (c *tasks) start() error {
+	if c.begun {
+		return nil
+	}
+	c.begun = true
+	c.saved = c.now()
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		err = os.NewSyscallError("inotify_init1", err)
+	} else {
+		c.fd = fd
+	}
+	c.load()
+	if c.place != "" {
+		if perr := makePlace(c.place); perr != nil {
+			err = errors.Join(err, fmt.Errorf("runs cannot announce themselves: %w", perr))
+		}
+		c.watch(c.place, "", unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO)
+	}
+	for _, dir := range c.fixed {
+		c.add(dir, "", true)
+	}
+	if c.place != "" && c.root == "" {
+		c.existing()
+	}
+	c.announcements()
+	return err
+}
+
+// makePlace makes the directory of announcements: for root all users may write there.
+func makePlace(place string) error {
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o777 | os.ModeSticky
+		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(place, mode); err != nil {
+		return err
+	}
+	return os.Chmod(place, mode) // whatever the umask
+}
+
+func (c *tasks) watch(dir, run string, mask uint32) {
+	if c.fd < 0 {
+		return
+	}
+	if wd, err := unix.InotifyAddWatch(c.fd, dir, mask|unix.IN_ONLYDIR); err == nil {
+		c.wds[int32(wd)] = run
+	}
+}
+
+// announcements takes in all announcements. The caller holds mu.
+func (c *tasks) announcements() {
+	if c.place == "" {
+		return
+	}
+	entries, err := os.ReadDir(c.place)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		_, pid, ok := strings.Cut(e.Name(), "-")
+		path := filepath.Join(c.place, e.Name())
+		f, _, err := openTheirs(path)
+		if !ok || err != nil {
+			continue
+		}
+		text, err := io.ReadAll(io.LimitReader(f, 2*unix.PathMax))
+		f.Close()
+		dir, whole := strings.CutSuffix(string(text), "\n")
+		if err != nil || !whole {
+			continue // it is being written
+		}
+		_ = os.Remove(path)
+		if filepath.IsAbs(dir) && !strings.Contains(dir, "\n") {
+			c.add(filepath.Clean(dir), pid, false)
+		}
+	}
+}
+
+// existing finds the runs of processes that began before anybody watched: their locks
+// are open.
+func (c *tasks) existing() {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, d := range dirs {
+		if _, err := strconv.Atoi(d.Name()); err != nil {
+			continue
+		}
+		comm, err := os.ReadFile(filepath.Join("/proc", d.Name(), "comm"))
+		if err != nil || strings.TrimSpace(string(comm)) != "premix" {
+			continue
+		}
+		fds := filepath.Join("/proc", d.Name(), "fd")
+		entries, err := os.ReadDir(fds)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			path, err := os.Readlink(filepath.Join(fds, e.Name()))
+			if err != nil || !strings.Contains(path, "/.premix/") {
+				continue
+			}
+			base := filepath.Base(path)
+			if base == "lock" || strings.HasPrefix(base, "work-") && strings.HasSuffix(base, ".lock") {
+				dir, _, _ := strings.Cut(path, "/.premix/")
+				c.add(dir, d.Name(), false)
+			}
+		}
+	}
+}
+
+// add follows a run.
+func (c *tasks) add(dir, pid string, all bool) {
+	r := c.runs[dir]
+	if r == nil {
+		here, _ := os.Hostname() // a machine without a name is still one
+		r = newRun(dir, here, all, c.wall())
+		if old, ok := c.resting[dir]; ok {
+			c.restore(r, old)
+			delete(c.resting, dir)
+		}
+		c.runs[dir] = r
+	}
+	r.all = r.all || all
+	if pid != "" {
+		r.pids[pid] = true
+		c.pids[pid] = dir
+	}
+	c.watchRun(r)
+}
+
+func (c *tasks) watchRun(r *run) {
+	for _, dir := range r.watched() {
+		c.watch(dir, r.dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_MOVED_TO)
+	}
+}
+
+// changes reads what inotify tells, and pulls from the runs that it names. The caller
+// holds mu.
+func (c *tasks) changes(to watch.Sink) {
+	dirty := make(map[string]bool)
+	announced := false
+	buf := make([]byte, 64<<10)
+	for c.fd >= 0 {
+		n, err := unix.Read(c.fd, buf)
+		if err != nil || n <= 0 {
+			break // EAGAIN: that was all
+		}
+		for at := 0; at+unix.SizeofInotifyEvent <= n; {
+			e := (*unix.InotifyEvent)(unsafe.Pointer(&buf[at]))
+			at += unix.SizeofInotifyEvent + int(e.Len)
+			run, ok := c.wds[e.Wd]
+			switch {
+			case e.Mask&unix.IN_Q_OVERFLOW != 0:
+				announced = true
+				for dir := range c.runs {
+					dirty[dir] = true
+				}
+			case e.Mask&unix.IN_IGNORED != 0:
+				delete(c.wds, e.Wd)
+			case ok && run == "":
+				announced = true
+			case ok:
+				dirty[run] = true
+			}
+		}
+	}
+	if announced {
+		before := len(c.runs)
+		c.announcements()
+		if len(c.runs) > before {
+			for dir := range c.runs {
+				dirty[dir] = true
+			}
+		}
+	}
+	for dir := range dirty {
+		// Collect tells of errors; what could not be read is read there.
+		_ = c.pull(dir, to)
+	}
+}
+
+// pull reads what is new of a run. The caller holds mu.
+func (c *tasks) pull(dir string, to watch.Sink) error {
+	r := c.runs[dir]
+	if r == nil {
+		return nil
+	}
+	c.watchRun(r) // directories may have come since
+	ended, failed, err := r.pull(c.now(), c.wall(), to)
+	c.ends += float64(ended)
+	c.fails += float64(failed)
+	if missing(err) && !slices.Contains(c.fixed, dir) {
+		// The directory is gone, and with it all there was to read.
+		for _, t := range r.running {
+			t.End, t.Exit, t.Reason = c.wall().UTC(), -1, "its run directory was removed"
+			to.Task(t)
+		}
+		c.drop(r)
+		return nil
+	}
+	if missing(err) {
+		return nil // it may still come
+	}
+	return err
+}
+
+func (c *tasks) drop(r *run) {
+	delete(c.runs, r.dir)
+	for pid := range r.pids {
+		delete(c.pids, pid)
+	}
+	for wd, run := range c.wds {
+		if run == r.dir {
+			_, _ = unix.InotifyRmWatch(c.fd, uint32(wd)) // it may be gone with its directory
+			delete(c.wds, wd)
+		}
+	}
+}
+
+// rest lets go of runs in which nothing happens any more. The caller holds mu.
+func (c *tasks) rest() {
+	now := c.wall()
+	for dir, r := range c.runs {
+		if slices.Contains(c.fixed, dir) || now.Sub(r.changed) < quietAfter {
+			continue
+		}
+		if slices.ContainsFunc(slices.Collect(maps.Keys(r.pids)), alive) {
+			continue
+		}
+		c.resting[dir] = r.save(true)
+		c.drop(r)
+	}
+	for dir, s := range c.resting {
+		if now.Sub(s.Changed) > forgetAfter {
+			delete(c.resting, dir)
+		}
+	}
+}
+
+func (r *run) save(resting bool) savedRun {
+	return savedRun{Offsets: maps.Clone(r.offsets), Changed: r.changed, PIDs: slices.Sorted(maps.Keys(r.pids)), All: r.all, Resting: resting, Running: maps.Clone(r.running)}
+}
+
+func (c *tasks) restore(r *run, s savedRun) {
+	if s.Offsets != nil {
+		r.offsets = maps.Clone(s.Offsets)
+	}
+	for _, pid := range s.PIDs {
+		if !s.Resting && alive(pid) {
+			r.pids[pid] = true
+			c.pids[pid] = r.dir
+		}
+	}
+	r.all, r.changed = r.all || s.All, s.Changed
+	for key, t := range s.Running {
+		r.running[key] = t
+	}
+}
+
+// save writes down what was reached the last time, or, at the end, what is reached.
+func (c *tasks) save(last bool) error {
+	if c.state == "" || !c.begun {
+		return nil
+	}
+	now := maps.Clone(c.resting)
+	for dir, r := range c.runs {
+		now[dir] = r.save(false)
+	}
+	write := c.reached
+	if last {
+		write = now
+	}
+	c.saved, c.reached = c.now(), now
+	if write == nil {
+		return nil
+	}
+	text, err := json.Marshal(map[string]any{"runs": write})
+	if err == nil {
+		path := filepath.Join(c.state, stateFile)
+		if err = os.MkdirAll(c.state, 0o755); err == nil {
+			err = os.WriteFile(path+".new", append(text, '\n'), 0o600)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("how far runs were read cannot be written down: %w", err)
+	}
+	return nil
+}
+
+// load reads what was reached before. What cannot be read is read again from its
+// beginning.
+func (c *tasks) load() {
+	if c.state == "" {
+		return
+	}
+	text, err := os.ReadFile(filepath.Join(c.state, stateFile))
+	if err != nil {
+		return
+	}
+	var saved struct {
+		Runs map[string]savedRun `json:"runs"`
+	}
+	if json.Unmarshal(text, &saved) != nil {
+		return
+	}
+	for dir, s := range saved.Runs {
+		c.resting[dir] = s
+		if !s.Resting {
+			c.add(dir, "", false)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Source is a stream of archives of one fragment.
@@ -208,4 +209,28 @@ func prefix(b []byte, p string) []byte {
 		return b[:len(p)]
 	}
 	return nil
+}
+
+// Rename copies the alignments of a query, in which it has the id from, and calls it to
+// there. Ids are as in [Head].
+func Rename(alignments [][]byte, from, to string) ([][]byte, error) {
+	if from == to {
+		return alignments, nil
+	}
+	const local = `local str "`
+	if !strings.HasPrefix(from, local) || !strings.HasPrefix(to, local) {
+		return nil, fmt.Errorf("queries with the ids %.60s and %.60s cannot be told from others", from, to)
+	}
+	list := make([][]byte, len(alignments))
+	for i, text := range alignments {
+		a := Alignment{Text: text}
+		if err := a.parse(); err != nil {
+			return nil, err
+		}
+		if a.Query != from || a.Subject == from {
+			return nil, fmt.Errorf("an alignment of %.60s and %.60s, where one of %.60s should be", a.Query, a.Subject, from)
+		}
+		list[i] = bytes.ReplaceAll(text, []byte(from), []byte(to))
+	}
+	return list, nil
 }

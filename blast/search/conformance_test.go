@@ -116,7 +116,7 @@ type corpus struct {
 
 var cutsIntoAll = []int{1, 2, 4, 7}
 
-func newCorpus(t *testing.T, name, fasta string, kind database.Type, cuts []int, parse bool) *corpus {
+func newCorpus(t *testing.T, name, fasta string, kind database.Type, cuts []int, o database.AddOptions) *corpus {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, name+".fa")
@@ -127,7 +127,8 @@ func newCorpus(t *testing.T, name, fasta string, kind database.Type, cuts []int,
 	for _, k := range cuts {
 		home := filepath.Join(dir, fmt.Sprintf("home-%d", k))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		_, _, err := database.Add(ctx, home, database.AddOptions{Source: path, Name: name, Type: kind, Fragments: k, ParseIDs: parse})
+		o.Source, o.Name, o.Type, o.Fragments = path, name, kind, k
+		_, _, err := database.Add(ctx, home, o)
 		cancel()
 		if err != nil {
 			t.Fatal(err)
@@ -152,6 +153,16 @@ func (c *corpus) query(t *testing.T, name, fasta string) {
 		t.Fatal(err)
 	}
 	c.queries[name] = path
+}
+
+// text is what is in a file of queries.
+func (c *corpus) text(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(c.queries[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // answer is what a search printed.
@@ -223,6 +234,8 @@ func differ(a, b string) string {
 }
 
 // formats are those that are promised to be equal.
+//
+// A search with -outfmt 17 is that of SAM, which BLAST+ makes of blastn only.
 var formats = []string{"0", "5", "6", "7", "10", "11", "15", "17", "6 qseqid sseqid stitle qlen slen pident positive qcovs qcovhsp qseq sseq btop sstart send evalue bitscore score"}
 
 func formatsOf(program string) []string {
@@ -295,8 +308,8 @@ func TestConformanceGenerated(t *testing.T) {
 		cuts, families = cutsIntoAll, 9
 	}
 	dbs := map[database.Type]*corpus{
-		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, false),
-		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, false),
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, database.AddOptions{}),
 	}
 	for _, c := range dbs {
 		c.query(t, "one-dna", ">one gene\n"+g.dna[0]+"\n")
@@ -344,8 +357,8 @@ func TestWholeDatabase(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	g := newGenes(r, 2)
-	nucl := newCorpus(t, "nucleotides", generated(r, g, false, 3), database.Nucl, []int{2}, false)
-	prot := newCorpus(t, "proteins", generated(r, g, true, 3), database.Prot, []int{2}, false)
+	nucl := newCorpus(t, "nucleotides", generated(r, g, false, 3), database.Nucl, []int{2}, database.AddOptions{})
+	prot := newCorpus(t, "proteins", generated(r, g, true, 3), database.Prot, []int{2}, database.AddOptions{})
 	var many strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&many, ">q%d\n%s\n", i, dna(r, 300))
@@ -407,7 +420,7 @@ func TestWholeDatabase(t *testing.T) {
 func TestFailures(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(5, 6))
-	c := newCorpus(t, "proteins", generated(r, newGenes(r, 2), true, 2), database.Prot, []int{2}, false)
+	c := newCorpus(t, "proteins", generated(r, newGenes(r, 2), true, 2), database.Prot, []int{2}, database.AddOptions{})
 	c.query(t, "protein", ">a protein\n"+peptide(r, 60)+"\n")
 	var n counts
 	for _, o := range []string{"-evalue nothing", "-matrix NOSUCH", "-gapopen 1 -gapextend 1", "-word_size 99", "-outfmt 17", "-max_target_seqs 0"} {

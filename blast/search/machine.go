@@ -1,6 +1,9 @@
 package search
 
-import "runtime"
+import (
+	"fmt"
+	"runtime"
+)
 
 // cores are those that a search may use.
 func (r *Request) cores() int {
@@ -13,13 +16,36 @@ func (r *Request) cores() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// prefersFragments decides what Auto means.
-func (r *Request) prefersFragments(q *queries) bool {
-	switch r.Mode {
-	case Fragments:
-		return true
-	case Whole:
-		return false
+// manyQueries is the number of queries for each core from which on groups of them are
+// searched for side by side. Fewer do not pay for the start of more processes.
+const manyQueries = 16
+
+// way decides how a search is made. Why is told to the user with note, and to whoever
+// asks without. See the package comment for the rule.
+func (r *Request) way(q *queries) (mode Mode, why string, note bool) {
+	must := r.must(q)
+	switch {
+	case r.Mode == Whole:
+		return Whole, "as asked for", false
+	case r.Mode == Fragments && must != "":
+		return Whole, must, true
+	case r.Mode == Fragments:
+		return Fragments, "as asked for", false
+	case r.Mode == Queries:
+		if why := r.inseparable(q); why != "" {
+			return Whole, why, true
+		}
+		return Queries, "as asked for", false
 	}
-	return false
+	switch n := r.cores(); {
+	case n == 1 && must == "":
+		return Whole, "there is one core", false
+	case n > 1 && r.inseparable(q) == "" && q.count >= manyQueries*n && (r.Options.format == 5 || r.Options.format == 15):
+		return Queries, fmt.Sprintf("%d queries, whose printing takes as long as the search", q.count), false
+	case must != "":
+		return Whole, must, true
+	case q.count < manyQueries*n:
+		return Whole, fmt.Sprintf("%d queries: threads on one machine are as fast as fragments", q.count), false
+	}
+	return Whole, "the search takes longer than printing, and threads share it", false
 }

@@ -86,6 +86,8 @@ type Options struct {
 	values  map[string]string // of all options, by name
 	entire  string            // why the whole database must be searched; empty: it need not
 	help    bool
+
+	unformed bool // -outfmt is none of fromArchives
 }
 
 // ParseOptions takes options of BLAST+ apart. What BLAST+ would refuse is left to it.
@@ -147,6 +149,33 @@ func refuse(name string) error {
 	return &OptionError{fmt.Sprintf("-%s compares with a file, not with a database", name), "leave it out and name a database with -db, or run BLAST+ itself"}
 }
 
+// with are the options with another value for one of them.
+func (o *Options) with(name, value string) (*Options, error) {
+	rest, err := o.without(name)
+	if err != nil {
+		return nil, err
+	}
+	return ParseOptions(append(rest.Args, "-"+name, value))
+}
+
+// without are the options that are not called so.
+func (o *Options) without(names ...string) (*Options, error) {
+	table := options()
+	var args []string
+	for i := 0; i < len(o.Args); i++ {
+		name, _, joined := strings.Cut(strings.TrimPrefix(o.Args[i], "-"), "=")
+		given := o.Args[i : i+1]
+		if table[name].value && !joined && i+1 < len(o.Args) {
+			given = o.Args[i : i+2]
+			i++
+		}
+		if !slices.Contains(names, name) {
+			args = append(args, given...)
+		}
+	}
+	return ParseOptions(args)
+}
+
 // Help tells that BLAST+ is asked for help or its version, and nothing is searched.
 func (o *Options) Help() bool { return o.help }
 
@@ -187,6 +216,7 @@ func (o *Options) outfmt() {
 		n, err := strconv.Atoi(number)
 		if err != nil || !slices.Contains(fromArchives, n) {
 			o.whole(fmt.Sprintf("-outfmt %s is made by BLAST+ itself", number))
+			o.unformed = true
 		}
 		o.format = n
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,15 +60,15 @@ func environment(set map[string]string) []string {
 
 // prepare makes ready a program that finds databases in dir first, and works there, since
 // BLAST+ looks for databases in the working directory before anywhere else.
-func prepare(ctx context.Context, dir, name string, batch int, args ...string) (*program, error) {
+func prepare(ctx context.Context, dir, name string, batch int, apart bool, args ...string) (*program, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return nil, &MissingError{name}
 	}
-	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
-	p.cmd.Args[0] = name
+	p := newProgram(ctx, path, name, args)
 	p.cmd.Dir = dir
-	set := map[string]string{"BLASTDB": databases(dir), "PWD": dir}
+	set := places(dir, apart)
+	set["PWD"] = dir
 	if batch > 0 {
 		set["BATCH_SIZE"] = fmt.Sprint(batch)
 	}
@@ -75,6 +76,23 @@ func prepare(ctx context.Context, dir, name string, batch int, args ...string) (
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = 5 * time.Second
 	return p, nil
+}
+
+// newProgram is a program that does not outlive premix.
+func newProgram(ctx context.Context, path, name string, args []string) *program {
+	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
+	p.cmd.Args[0] = name
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return p
+}
+
+// places are the variables that tell BLAST+ where to look. Where the search is to be apart,
+// it sees nothing but dir.
+func places(dir string, apart bool) map[string]string {
+	if apart {
+		return map[string]string{"BLASTDB": dir, "NCBI": dir}
+	}
+	return map[string]string{"BLASTDB": databases(dir)}
 }
 
 // databases is BLASTDB with dir in front; taxonomy is found where it was found before.

@@ -15,6 +15,8 @@ type queries struct {
 	letters int64 // of all
 	last    int64 // of the last one
 	fasta   bool  // the file begins with a record
+	unnamed bool  // a record has no id: BLAST+ calls it by its number
+	odd     bool  // there is something besides headers and letters
 }
 
 // look reads a file of queries. It judges nothing: BLAST+ will.
@@ -36,8 +38,11 @@ func look(path string) (*queries, error) {
 				q.fasta = q.fasta || first
 				q.count++
 				q.last = 0
+				q.unnamed = q.unnamed || len(text) == 1 || text[1] == ' ' || text[1] == '\t'
 			case start && len(text) > 0 && text[0] == ';':
+				q.odd = true
 			default:
+				q.odd = q.odd || !lettersOnly(text)
 				q.letters += int64(len(text))
 				q.last += int64(len(text))
 			}
@@ -51,4 +56,14 @@ func look(path string) (*queries, error) {
 			return nil, err
 		}
 	}
+}
+
+// lettersOnly tells whether BLAST+ takes each byte of a line for a letter of a sequence.
+func lettersOnly(line []byte) bool {
+	for _, c := range line {
+		if (c|0x20) < 'a' || (c|0x20) > 'z' {
+			return false
+		}
+	}
+	return true
 }

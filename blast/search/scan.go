@@ -21,11 +21,17 @@ type scan struct {
 	tool    string // blastn, blastp, ...
 	db      *database.Database
 	opt     *Options
+	apart   bool // see Settings
 	queries *queries
 	dir     string // for what the programs need
 	plan    plan
 	batch   int  // letters of queries searched for at once; 0: as BLAST+ chooses
 	single  bool // an archive for each query, not for each batch
+
+	// What was found already for each query, and what the queries were called then;
+	// nil: it has to be searched for.
+	given [][][]byte
+	ids   []string
 
 	stderr []byte // what BLAST+ would have said, once it is known
 }
@@ -59,6 +65,10 @@ func ending(db *database.Database) string {
 	return ".nal"
 }
 
+func (s *scan) prepare(ctx context.Context, dir, name string, batch int, args ...string) (*program, error) {
+	return prepare(ctx, dir, name, batch, s.apart, args...)
+}
+
 // consumer takes merged archives.
 type consumer interface {
 	Begin(*archive.Head)
@@ -79,7 +89,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		if threads > 1 {
 			args = append(args, "-num_threads", strconv.Itoa(threads))
 		}
-		p, err := prepare(ctx, dir, s.tool, batch, args...)
+		p, err := s.prepare(ctx, dir, s.tool, batch, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -94,6 +104,21 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		return out, nil
 	}
 	merged := func() error {
+		if s.given != nil {
+			dir, err := s.alias("probe", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
+			if err != nil {
+				return err
+			}
+			batch := s.batch
+			if s.single {
+				batch = 1
+			}
+			out, err := start(dir, batch, 1)
+			if err != nil {
+				return err
+			}
+			return s.fill(archive.NewReader(out), c)
+		}
 		var sources []archive.Source
 		for i, part := range s.plan.parts {
 			var paths []string
@@ -218,6 +243,42 @@ func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
 	}
 }
 
+// fill passes on archives of a search of next to nothing, with the hits that are known.
+func (s *scan) fill(probe *archive.Reader, c consumer) error {
+	n := 0
+	for {
+		h, err := probe.Next()
+		if errors.Is(err, io.EOF) {
+			if n < len(s.given) {
+				return errors.New("fewer queries were probed than searched for")
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the statistics of queries: %w", err)
+		}
+		c.Begin(h)
+		for _, id := range h.Queries {
+			if n == len(s.given) {
+				return errors.New("more queries were probed than searched for")
+			}
+			found, err := archive.Rename(s.given[n], s.ids[n], id)
+			if err != nil {
+				return err
+			}
+			c.Add(found...)
+			n++
+		}
+		t, err := probe.Tail()
+		if err != nil {
+			return err
+		}
+		if err := c.End(t); err != nil {
+			return err
+		}
+	}
+}
+
 // footers are what BLAST+ prints behind each query in formats for people.
 func (s *scan) footers(ctx context.Context) ([][]byte, error) {
 	out, err := s.voice(ctx, s.opt.format, s.opt.show...)
@@ -240,7 +301,7 @@ func (s *scan) voice(ctx context.Context, format int, show ...string) ([]byte, e
 	if s.opt.hits > 0 && !isText(format) {
 		args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
 	}
-	p, err := prepare(ctx, dir, s.tool, s.batch, args...)
+	p, err := s.prepare(ctx, dir, s.tool, s.batch, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ const (
 	Auto      Mode = iota // whichever is faster, see the package comment
 	Fragments             // fragments side by side, merged
 	Whole                 // BLAST+ on the whole database, with threads
+	Queries               // groups of queries side by side, each on the whole database
 )
 
 // Settings say how a search may use the machine.
@@ -34,6 +35,10 @@ type Settings struct {
 	Mode      Mode
 	Cores     int // 0: all
 	Processes int // at once on fragments; 0: as many as cores
+
+	// Apart tells that neither the working directory nor the configuration of the user
+	// who started premix counts: for services.
+	Apart bool
 }
 
 // Request is one search.
@@ -46,6 +51,9 @@ type Request struct {
 	Stdin          io.Reader // queries, where Options names no file
 	Stdout, Stderr io.Writer
 	Note           func(string) // told why the whole database is searched; may be nil
+	Explain        func(string) // told which way is taken, and why; may be nil
+
+	batch int // letters of queries searched for at once; 0: as BLAST+ chooses
 }
 
 // Programs are the programs that search.
@@ -64,8 +72,8 @@ func tool(program string) string {
 // Run searches and prints what BLAST+ would have printed. The end of BLAST+ with another
 // status than 0 is an [ExitError]; what it said has been written to Stderr.
 func Run(ctx context.Context, r Request) error {
-	if !slices.Contains(Programs(), r.Program) {
-		return &OptionError{fmt.Sprintf("there is no program %q", r.Program), "it is one of " + strings.Join(Programs(), ", ")}
+	if err := known(r.Program); err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "premix-blast-")
 	if err != nil {
@@ -79,14 +87,31 @@ func Run(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	why := r.must(q)
-	if why != "" && r.Note != nil && r.Settings.Mode != Whole {
+	mode, why, note := r.way(q)
+	if note && r.Note != nil {
 		r.Note(why + ": the whole database is searched")
+	} else if r.Explain != nil {
+		r.Explain(mode.String() + ": " + why)
 	}
-	if why != "" || !r.prefersFragments(q) {
-		return r.whole(ctx, dir)
+	switch mode {
+	case Fragments:
+		return r.merged(ctx, dir, q)
+	case Queries:
+		return r.segmented(ctx, dir, q)
 	}
-	return r.merged(ctx, dir, q)
+	return r.whole(ctx, dir)
+}
+
+// String is the mode's name on the command line.
+func (m Mode) String() string {
+	return [...]string{Auto: "auto", Fragments: "fragments", Whole: "whole", Queries: "queries"}[m]
+}
+
+func known(program string) error {
+	if slices.Contains(Programs(), program) {
+		return nil
+	}
+	return &OptionError{fmt.Sprintf("there is no program %q", program), "it is one of " + strings.Join(Programs(), ", ")}
 }
 
 // look finds the queries. Those of standard input are kept in a file: they may be read
@@ -164,7 +189,7 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 	if r.Options.DB == "" {
 		args = append(args, "-db", r.Database.Name)
 	}
-	if near, _ := filepath.Glob(r.Database.Name + ".[np]??"); len(near) > 0 {
+	if near, _ := filepath.Glob(r.Database.Name + ".[np]??"); len(near) > 0 && !r.Apart {
 		// BLAST+ would take what lies here.
 		for i := range args {
 			if i > 0 && args[i-1] == "-db" {
@@ -183,12 +208,21 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 
 // plain runs a program of BLAST+ as if its user had.
 func (r *Request) plain(ctx context.Context, path, name string, args []string, dirs ...string) error {
-	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
-	p.cmd.Args[0] = name
+	p := newProgram(ctx, path, name, args)
 	for _, dir := range dirs {
-		p.cmd.Env = environment(map[string]string{"BLASTDB": databases(dir)})
+		set := places(dir, r.Apart)
+		if r.batch > 0 {
+			set["BATCH_SIZE"] = strconv.Itoa(r.batch)
+		}
+		p.cmd.Env = environment(set)
+		if r.Apart {
+			p.cmd.Dir = dir
+		}
 	}
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = r.Stdin, r.Stdout, r.Stderr
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = r.Stdin, r.Stdout, &p.stderr
+	if r.Stderr != nil {
+		p.cmd.Stderr = io.MultiWriter(r.Stderr, &p.stderr)
+	}
 	return p.end(p.cmd.Run())
 }
 
@@ -207,16 +241,7 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	s := r.scan(dir, q)
 	err := r.print(ctx, s, out)
 	if err != nil && !out.gone && ctx.Err() == nil {
-		// Where BLAST+ fails it will again, and say so as it does.
-		if exit := (*ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
-			r.Note(fmt.Sprintf("fragments cannot be merged here (%v): the whole database is searched", err))
-		}
-		if f, ok := r.Stdin.(io.Seeker); ok && r.Options.Query == "" {
-			if _, err := f.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-		}
-		return r.whole(ctx, dir)
+		return r.after(ctx, dir, err)
 	}
 	if e := out.release(); err == nil {
 		err = e
@@ -233,9 +258,24 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	return err
 }
 
+// after searches the whole database after another way has failed before anything was
+// printed.
+func (r *Request) after(ctx context.Context, dir string, err error) error {
+	// Where BLAST+ fails it will again, and say so as it does.
+	if exit := (*ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
+		r.Note(fmt.Sprintf("results cannot be put together here (%v): the whole database is searched", err))
+	}
+	if f, ok := r.Stdin.(io.Seeker); ok && (r.Options.Query == "" || r.Options.Query == "-") {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+	}
+	return r.whole(ctx, dir)
+}
+
 // scan is the search of a request.
 func (r *Request) scan(dir string, q *queries) *scan {
-	s := &scan{tool: tool(r.Program), db: r.Database, opt: r.Options, queries: q, dir: dir}
+	s := &scan{tool: tool(r.Program), db: r.Database, opt: r.Options, apart: r.Apart, queries: q, dir: dir}
 	processes := r.Processes
 	if processes == 0 {
 		processes = r.cores()
@@ -325,7 +365,7 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 		return err
 	}
 	args := append([]string{"-archive", "-", "-outfmt", outfmt}, s.opt.show...)
-	p, err := prepare(ctx, dir, "blast_formatter", 0, args...)
+	p, err := s.prepare(ctx, dir, "blast_formatter", 0, args...)
 	if err != nil {
 		return err
 	}

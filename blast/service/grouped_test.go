@@ -35,6 +35,7 @@ func TestSplitExactly(t *testing.T) {
 		q("a <&> \"one\"", 1, 0, 300) + q("same", 2, 50, 250),
 		">nothing\nACGTTTGACCCATGCATGCAAAATGCCGGGTTTAAACCCTTGAGTACA\n",
 		q("same", 3, 0, 600),
+		">short\n" + w.genes[5][3:24] + "\n",
 		q("same", 3, 0, 600) + ">none\nTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT\n" + q("#7 hits found", 4, 100, 400),
 		">\n" + w.genes[9][:200] + "\n",
 	}, "aa": {
@@ -51,6 +52,8 @@ func TestSplitExactly(t *testing.T) {
 		{"blastn", "dna", "10", nil},
 		{"blastn", "dna", "15", []string{"-evalue", "1000", "-word_size", "7"}},
 		{"blastn", "dna", "0", nil},
+		{"blastn", "dna", "11", nil},
+		{"blastn", "dna", "17", nil},
 		{"tblastx", "dna", "5", nil},
 		{"blastp", "aa", "15", []string{"-evalue", "1000"}},
 		{"blastp", "aa", "5", []string{"-evalue", "1000"}},

@@ -30,19 +30,21 @@ func (a *app) blastSearch(program string) *cobra.Command {
 		Long: `Search a database of premix blast db with the options of BLAST+, unchanged, and print
 what BLAST+ would have printed. Options of premix have two dashes and come first:
 
-  --mode MODE      auto, fragments (side by side, merged) or whole (BLAST+ with threads)
+  --mode MODE      auto, fragments (side by side, merged), queries (groups of them side by
+                   side) or whole (BLAST+ with threads)
   --processes N    at once on fragments (default: as many as cores)
+  --verbose        say which mode is taken, and why
 
 -num_threads says how many cores may be used (default: all).
 
   premix blast ` + program + ` -db nt -query q.fa -outfmt 6 -max_target_seqs 5`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			settings, args, help, err := searchSettings(args)
+			settings, args, err := searchSettings(args)
 			if err != nil {
 				return err
 			}
-			if help {
+			if settings.help {
 				return cmd.Help()
 			}
 			ctx, done := storeContext()
@@ -52,13 +54,16 @@ what BLAST+ would have printed. Options of premix have two dashes and come first
 	}
 }
 
-func (a *app) search(ctx context.Context, program string, settings search.Settings, args []string) error {
+func (a *app) search(ctx context.Context, program string, settings searchFlags, args []string) error {
 	options, err := search.ParseOptions(args)
 	if err != nil {
 		return err
 	}
-	r := search.Request{Program: program, Options: options, Settings: settings, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
+	r := search.Request{Program: program, Options: options, Settings: settings.Settings, Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr,
 		Note: func(s string) { fmt.Fprintln(a.stderr, "note:", s) }}
+	if settings.verbose {
+		r.Explain = func(s string) { fmt.Fprintln(a.stderr, "mode", s) }
+	}
 	if !options.Help() {
 		if options.DB == "" {
 			return &usageError{errors.New("-db is missing"), "name a database with -db; premix blast db ls lists them"}
@@ -83,35 +88,46 @@ func (a *app) search(ctx context.Context, program string, settings search.Settin
 	return err
 }
 
+// searchFlags are premix' own options of a search.
+type searchFlags struct {
+	search.Settings
+	verbose, help bool
+}
+
 // searchSettings takes premix' own options from the front of a command line.
-func searchSettings(args []string) (s search.Settings, rest []string, help bool, err error) {
+func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 	for len(args) > 0 && strings.HasPrefix(args[0], "--") {
 		name, value, joined := strings.Cut(args[0], "=")
 		args = args[1:]
-		if name == "--help" {
-			return s, nil, true, nil
-		}
-		if name != "--mode" && name != "--processes" {
-			return s, nil, false, &usageError{fmt.Errorf("premix blast has no option %s", name), "options of BLAST+ have one dash"}
+		switch name {
+		case "--help":
+			s.help = true
+			return s, nil, nil
+		case "--verbose":
+			s.verbose = true
+			continue
+		case "--mode", "--processes":
+		default:
+			return s, nil, &usageError{fmt.Errorf("premix blast has no option %s", name), "options of BLAST+ have one dash"}
 		}
 		if !joined {
 			if len(args) == 0 {
-				return s, nil, false, &usageError{fmt.Errorf("%s has no value", name), "as in --mode fragments --processes 4"}
+				return s, nil, &usageError{fmt.Errorf("%s has no value", name), "as in --mode fragments --processes 4"}
 			}
 			value, args = args[0], args[1:]
 		}
 		switch name {
 		case "--mode":
-			mode, ok := map[string]search.Mode{"auto": search.Auto, "fragments": search.Fragments, "whole": search.Whole}[value]
+			mode, ok := map[string]search.Mode{"auto": search.Auto, "fragments": search.Fragments, "queries": search.Queries, "whole": search.Whole}[value]
 			if !ok {
-				return s, nil, false, &usageError{fmt.Errorf("there is no mode %q", value), "it is one of auto, fragments and whole"}
+				return s, nil, &usageError{fmt.Errorf("there is no mode %q", value), "it is one of auto, fragments, queries and whole"}
 			}
 			s.Mode = mode
 		case "--processes":
 			if s.Processes, err = strconv.Atoi(value); err != nil || s.Processes < 1 {
-				return s, nil, false, &usageError{fmt.Errorf("--processes %s is not a number of processes", value), "1 or more"}
+				return s, nil, &usageError{fmt.Errorf("--processes %s is not a number of processes", value), "1 or more"}
 			}
 		}
 	}
-	return s, args, false, nil
+	return s, args, nil
 }

@@ -1,0 +1,397 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+
+	"premix/blast/archive"
+)
+
+// Job is one of those that are searched for together.
+type Job struct {
+	Queries []byte    // FASTA; begins with a header
+	Out     io.Writer // gets what BLAST+ prints for these queries alone
+}
+
+// Together searches for the queries of several jobs in one scan of the database, and gives
+// each what [Run] would print for it alone. Options of r name neither queries nor an
+// output; Stdin and Stdout are not used. What cannot be made of a common scan is searched
+// for job by job.
+//
+// It fails as a whole: where one of the queries makes BLAST+ fail, jobs may have got
+// nothing. Warnings go to Stderr only for what is searched for alone.
+func Together(ctx context.Context, r Request, jobs []Job) error {
+	o := r.Options
+	if o.Query != "" || o.Out != "" || o.help {
+		return &OptionError{"a group of searches has its queries and outputs elsewhere", "leave -query and -out out"}
+	}
+	if err := known(r.Program); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "premix-blast-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	g := &group{Request: r, dir: dir, jobs: jobs}
+	var single []int
+	for i, j := range jobs {
+		if len(jobs) > 1 && !nameless.Match(j.Queries) && bytes.HasPrefix(j.Queries, []byte(">")) && (!r.links() || headers(j.Queries) == 1) {
+			g.which = append(g.which, i)
+		} else {
+			single = append(single, i)
+		}
+	}
+	if len(g.which) > 0 {
+		again, err := g.search(ctx)
+		var exit *ExitError
+		switch {
+		case errors.As(err, &exit) || ctx.Err() != nil:
+			return err
+		case err != nil:
+			if r.Note != nil {
+				r.Note(fmt.Sprintf("a common search cannot be taken apart (%v): each is searched for on its own", err))
+			}
+			again = g.which
+		}
+		single = append(single, again...)
+	}
+	for _, i := range single {
+		if err := g.alone(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nameless matches queries of which one has no id: BLAST+ prints its number then, in the
+// midst of rows.
+var nameless = regexp.MustCompile(`(?m)^>\s`)
+
+// group is one call of [Together].
+type group struct {
+	Request
+	dir   string
+	jobs  []Job
+	which []int // of the jobs, those of the common scan
+}
+
+// alone searches for one job.
+func (g *group) alone(ctx context.Context, i int) error {
+	r := g.Request
+	r.Stdin, r.Stdout = bytes.NewReader(g.jobs[i].Queries), g.jobs[i].Out
+	return Run(ctx, r)
+}
+
+// search makes the common scan. It tells which of the jobs must be searched for alone after
+// all; these have got nothing yet, and after an error nobody has.
+func (g *group) search(ctx context.Context) ([]int, error) {
+	o := g.Options
+	for _, name := range []string{"import_search_strategy", "export_search_strategy"} {
+		if _, ok := o.values[name]; ok {
+			return g.which, nil
+		}
+	}
+	if l := layoutOf(o.format, o.columns, g.overlooks()); l != nil && !o.unformed {
+		return g.texts(ctx, l)
+	}
+	if o.entire != "" {
+		return g.which, nil
+	}
+	return g.archives(ctx)
+}
+
+// links tells whether HSPs are linked. Which are depends on the average length of the
+// queries of a batch (CalculateLinkHSPCutoffs of the toolkit), so that each query has to
+// be with those that it would be with alone.
+func (r *Request) links() bool {
+	switch sums := r.Options.values["sum_stats"]; {
+	case sums != "":
+		return sums != "false"
+	case tool(r.Program) == "blastn" || r.Program == "blastp":
+		_, ungapped := r.Options.values["ungapped"]
+		return ungapped
+	}
+	return true
+}
+
+// overlooks tells whether the first query of a search is searched for less well than the
+// others, so that a job may get more in a common scan than alone.
+func (g *group) overlooks() bool { return tool(g.Program) == "blastn" && !g.links() }
+
+// more tells whether blastn may have found an HSP of the first query of a job because
+// another query came before it: whether all words that it can be found by begin in the
+// first three letters.
+//
+// It is found by a word in any case if it has a run of equal letters, as long as a word,
+// that begins later. Masks are not looked at.
+func (g *group) more(list []hsp) bool {
+	if s := g.Options.values["strand"]; s == "minus" {
+		return len(list) > 0
+	}
+	n := g.word()
+	for _, h := range list {
+		if h.begin > 3 {
+			continue
+		}
+		if !slices.ContainsFunc(h.runs, func(r run) bool { return r.length-max(0, 4-r.begin) >= n }) {
+			return true
+		}
+	}
+	return false
+}
+
+// word is how many equal letters in a row blastn finds for sure.
+func (g *group) word() int {
+	o := g.Options
+	task := o.values["task"]
+	if task == "dc-megablast" {
+		return 21 // the longest template
+	}
+	if n, err := strconv.Atoi(o.values["word_size"]); err == nil {
+		return n
+	}
+	switch task {
+	case "blastn", "rmblastn":
+		return 11
+	case "blastn-short":
+		return 7
+	}
+	return 28
+}
+
+// texts prints once for all, in a format that can be taken apart.
+func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
+	o, err := g.Options.with("outfmt", l.outfmt)
+	if err != nil {
+		return nil, err
+	}
+	var joined, out bytes.Buffer
+	var counts []int
+	for _, i := range g.which {
+		text := g.jobs[i].Queries
+		joined.Write(text)
+		if !bytes.HasSuffix(text, []byte("\n")) {
+			joined.WriteByte('\n')
+		}
+		counts = append(counts, headers(text))
+	}
+	r := g.Request
+	r.Options, r.Stdin, r.Stdout, r.Stderr, r.Note = o, &joined, &out, nil, nil
+	if g.links() {
+		r.Mode, r.batch = Whole, 1
+	}
+	if err := Run(ctx, r); err != nil {
+		return nil, err
+	}
+	p, err := l.apart(l, out.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	shares, err := p.share(counts)
+	if err != nil {
+		return nil, err
+	}
+	// All is put together before anything is given away.
+	parts := make([][]byte, len(shares))
+	var again []int
+	for k, blocks := range shares {
+		if k > 0 && g.overlooks() {
+			if list, err := l.hsps(l, blocks[0]); err != nil || g.more(list) {
+				again = append(again, g.which[k])
+				continue
+			}
+		}
+		if parts[k], err = l.put(p, blocks, alone()); err != nil {
+			return nil, err
+		}
+	}
+	for k, part := range parts {
+		if _, err := g.jobs[g.which[k]].Out.Write(part); err != nil {
+			return nil, err
+		}
+	}
+	return again, nil
+}
+
+// headers is the number of queries.
+func headers(text []byte) int {
+	n := bytes.Count(text, []byte("\n>"))
+	if bytes.HasPrefix(text, []byte(">")) {
+		n++
+	}
+	return n
+}
+
+// archives searches once for all, and makes what is printed for each job of the hits of
+// its queries.
+func (g *group) archives(ctx context.Context) ([]int, error) {
+	var files []string // of each job
+	var joined bytes.Buffer
+	var again []int
+	var which []int
+	looked := make([]*queries, len(g.jobs))
+	for _, i := range g.which {
+		path := filepath.Join(g.dir, "job-"+strconv.Itoa(i))
+		if err := os.WriteFile(path, g.jobs[i].Queries, 0o600); err != nil {
+			return nil, err
+		}
+		q, err := look(path)
+		if err != nil {
+			return nil, err
+		}
+		if looked[i] = q; g.must(q) != "" {
+			again = append(again, i)
+			continue
+		}
+		which, files = append(which, i), append(files, path)
+		joined.Write(g.jobs[i].Queries)
+		if !bytes.HasSuffix(g.jobs[i].Queries, []byte("\n")) {
+			joined.WriteByte('\n')
+		}
+	}
+	if len(which) == 0 {
+		return again, nil
+	}
+	path := filepath.Join(g.dir, "all-queries")
+	if err := os.WriteFile(path, joined.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
+	q, err := look(path)
+	if err != nil {
+		return nil, err
+	}
+	all := filepath.Join(g.dir, "all")
+	if err := os.Mkdir(all, 0o700); err != nil {
+		return nil, err
+	}
+	s := g.scan(all, q)
+	if g.Mode != Fragments {
+		s.plan = spread(g.Database.Fragments, 1, g.cores())
+	}
+	s.single = false
+	if g.links() {
+		s.batch = 1
+	}
+	hits := &collector{}
+	var suspects map[int]bool
+	if g.overlooks() {
+		suspects, err = g.suspects(ctx, s, hits)
+	} else {
+		err = s.run(ctx, hits)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(hits.found) != q.count {
+		return nil, fmt.Errorf("results of %d queries instead of %d", len(hits.found), q.count)
+	}
+	// Some programs are needed for each job: as many jobs at once as there are cores.
+	gate := make(chan struct{}, g.cores())
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	from := 0
+	for k, i := range which {
+		first := from
+		from += looked[i].count
+		if k > 0 && suspects[first] {
+			again = append(again, i)
+			continue
+		}
+		gate <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-gate }()
+			err := g.give(ctx, i, files[k], hits, first)
+			if err != nil {
+				mu.Lock()
+				again = append(again, i) // if it cannot be searched for, that is told then
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return again, nil
+}
+
+// give prints what was found for one job.
+func (g *group) give(ctx context.Context, i int, path string, hits *collector, first int) error {
+	dir := filepath.Join(g.dir, "print-"+strconv.Itoa(i))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	q, err := look(path)
+	if err != nil {
+		return err
+	}
+	s := g.scan(dir, q)
+	if s.batch == blastnBatch {
+		s.batch = 0 // the statistics are those of the batches that BLAST+ makes
+	}
+	s.given, s.ids = hits.found[first:first+q.count], hits.ids[first:first+q.count]
+	var out bytes.Buffer
+	held := &held{w: &out}
+	if err := g.print(ctx, s, held); err != nil {
+		return err
+	}
+	if err := held.release(); err != nil {
+		return err
+	}
+	_, err = g.jobs[i].Out.Write(out.Bytes())
+	return err
+}
+
+// suspects makes a scan, and tells for which queries it may have found more than it would
+// have for the first one.
+func (g *group) suspects(ctx context.Context, s *scan, hits *collector) (map[int]bool, error) {
+	l := layoutOf(7, "qstart btop", true)
+	r := g.Request
+	plain := *s.opt
+	plain.show = nil
+	s.opt = &plain
+	var out bytes.Buffer
+	err := r.formatted(ctx, s, l.outfmt, func(w io.Writer) consumer { return pair{hits, archiveWriter(w)} }, func(in io.Reader) error {
+		return processed(&out, in)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := l.apart(l, out.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	set := map[int]bool{}
+	for k, block := range p.blocks {
+		list, err := l.hsps(l, block)
+		set[k] = err != nil || g.more(list)
+	}
+	return set, nil
+}
+
+// collector keeps the alignments of each query.
+type collector struct {
+	ids   []string
+	found [][][]byte
+}
+
+func (c *collector) Begin(h *archive.Head) { c.ids = append(c.ids, h.Queries...) }
+
+func (c *collector) Add(alignments ...[]byte) { c.found = append(c.found, alignments) }
+
+func (c *collector) End(*archive.Tail) error { return nil }
+
+// pair gives to two consumers.
+type pair struct{ a, b consumer }
+
+func (t pair) Begin(h *archive.Head)        { t.a.Begin(h); t.b.Begin(h) }
+func (t pair) Add(alignments ...[]byte)     { t.a.Add(alignments...); t.b.Add(alignments...) }
+func (t pair) End(tail *archive.Tail) error { return errors.Join(t.a.End(tail), t.b.End(tail)) }

@@ -1,0 +1,450 @@
+package search
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"premix/blast/database"
+)
+
+// The pieces of the conformance matrix that are run by `make soak`, each for a few
+// minutes; `make test` runs some cells of each. A cell is a program, a database, queries,
+// options, a format and a number of fragments, or a group of queries; the outputs of
+// BLAST+ on the whole database and of premix are compared byte by byte.
+
+// testData reads a file of PREMIX_TESTDATA, of which each nth record is taken.
+func testData(t *testing.T, name string, nth int) string {
+	t.Helper()
+	top := os.Getenv("PREMIX_TESTDATA")
+	if top == "" {
+		t.Skip("PREMIX_TESTDATA is not set: it names a directory with real sequences, blast/ among them")
+	}
+	text, err := os.ReadFile(filepath.Join(top, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	seen := map[string]bool{}
+	for i, record := range strings.Split("\n"+string(text), "\n>")[1:] {
+		id, _, _ := strings.Cut(strings.Fields(record)[0], "\n")
+		if i%nth == 0 && !seen[id] {
+			seen[id] = true
+			b.WriteString(">" + strings.TrimSuffix(record, "\n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// some are each nth of the records of a FASTA text, numbered from first.
+func some(fasta string, first, nth int) string {
+	var b strings.Builder
+	for i, record := range strings.Split("\n"+fasta, "\n>")[1:] {
+		if i >= first && (i-first)%nth == 0 {
+			b.WriteString(">" + strings.TrimSuffix(record, "\n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// records takes FASTA apart.
+func records(fasta []byte) (list [][]byte) {
+	for _, record := range bytes.Split(append([]byte("\n"), fasta...), []byte("\n>"))[1:] {
+		list = append(list, []byte(">"+strings.TrimSuffix(string(record), "\n")+"\n"))
+	}
+	return list
+}
+
+// Real sequences: ribosomal RNA of archaea, which resembles itself much; proteins of
+// mitochondria, whose families are large.
+func TestConformanceReal(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(9, 9))
+	cuts, nth := []int{2}, 40
+	if soak() {
+		cuts, nth = cutsIntoAll, 8
+	}
+	rna := testData(t, "blast/silva-arc-16s-id95.fasta", nth)
+	proteins := testData(t, "blast/prokka_Mitochondria_sprot.faa", max(1, nth/8))
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "rna", rna, database.Nucl, cuts, database.AddOptions{}),
+		database.Prot: newCorpus(t, "mitochondria", proteins, database.Prot, cuts, database.AddOptions{}),
+	}
+	gene := testData(t, "bact14/queries/q.gene.fasta", 1)
+	for kind, c := range dbs {
+		queries := some(proteins, 3, 97)
+		c.query(t, "several-protein", queries+">nothing\nWWCCWWHHMM\n")
+		c.query(t, "one-protein", some(proteins, 7, 1<<30))
+		if kind == database.Prot {
+			// What codes for some of the proteins.
+			queries = ""
+			for _, record := range records([]byte(some(proteins, 3, 97))) {
+				head, seq, _ := strings.Cut(string(record), "\n")
+				queries += head + "\n" + coding(strings.ReplaceAll(seq, "\n", "")) + "\n"
+			}
+		} else {
+			queries = gene + some(rna, 5, 31)
+		}
+		c.query(t, "several-dna", queries+">nothing\n"+dna(r, 40)+"\n")
+		c.query(t, "one-dna", string(records([]byte(queries))[0]))
+	}
+	matrix(t, dbs)
+}
+
+// coding is DNA that codes for a protein.
+func coding(protein string) string {
+	var b strings.Builder
+	for i := range len(protein) {
+		b.WriteString(codons[protein[i]]) // what is no amino acid is left out
+	}
+	return b.String()
+}
+
+// Databases of both versions, with parsed ids, taxonomy and masks.
+func TestConformanceKinds(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(21, 22))
+	g := newGenes(r, 3)
+	taxa := filepath.Join(t.TempDir(), "taxa")
+	if err := os.WriteFile(taxa, []byte("seq2 9606\nseq3 562\nseq5 562\nseq8 4932\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	families := 2
+	if soak() {
+		families = 6
+	}
+	text := map[database.Type]string{database.Nucl: generated(r, g, false, families), database.Prot: generated(r, g, true, families)}
+	mask := map[database.Type]string{database.Nucl: "dust", database.Prot: "seg"}
+	kinds := map[string]database.AddOptions{
+		"v4":               {Version: 4},
+		"v4-parsed":        {Version: 4, ParseIDs: true},
+		"v5-parsed":        {ParseIDs: true},
+		"v5-parsed-taxmap": {ParseIDs: true, TaxIDMap: taxa},
+		"v5-taxid":         {TaxID: 562},
+		"v5-masks":         {Masks: []string{"MASK"}},
+		"v4-masks":         {Version: 4, ParseIDs: true, Masks: []string{"MASK"}},
+	}
+	n := &counts{}
+	for name, o := range kinds {
+		t.Run(name, func(t *testing.T) {
+			if !soak() && name != "v4-parsed" && name != "v5-parsed-taxmap" {
+				t.Skip("in long runs only: PREMIX_SOAK=1")
+			}
+			cuts := []int{3}
+			if soak() {
+				cuts = cutsIntoAll
+			}
+			for kind, fasta := range text {
+				o := o
+				if o.Masks != nil {
+					o.Masks = []string{mask[kind]}
+				}
+				c := newCorpus(t, "database", fasta, kind, cuts, o)
+				c.query(t, "dna", ">first\n"+g.dna[1]+"\n>nothing\nACGTACCTTAGGACC\n>last\n"+mutated(r, g.dna[2], 10, "ACGT")+"\n")
+				c.query(t, "protein", ">first\n"+g.protein[1]+"\n>nothing\nWWCCWWHHMM\n>last\n"+mutated(r, g.protein[2], 10, "ARNDCQEGHILKMFPSTWYV")+"\n")
+				for _, p := range programs {
+					query := map[bool]string{true: "protein", false: "dna"}[p.proteins]
+					if p.db != kind || !soak() && p.name != "blastn" && p.name != "blastp" {
+						continue
+					}
+					for i, f := range append(formatsOf(p.name), "6 qacc sacc sseqid sallseqid staxid staxids saccver evalue") {
+						for j, o := range []string{"", "-max_target_seqs 5", "-max_target_seqs 1 -evalue 1e-3"} {
+							if soak() || j == i%3 {
+								c.compare(t, n, p.name, query, append(strings.Fields(o), "-outfmt", f))
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}
+
+// together compares what each job gets of a common search with what BLAST+ prints for it
+// alone.
+func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte, args []string, s Settings) {
+	t.Helper()
+	for k, d := range c.cuts {
+		o, err := ParseOptions(append([]string{"-db", c.name}, args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []Job
+		var got []*bytes.Buffer
+		for _, text := range jobs {
+			got = append(got, &bytes.Buffer{})
+			list = append(list, Job{text, got[len(got)-1]})
+		}
+		err = Together(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
+			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
+		if err != nil {
+			t.Errorf("%s %q: %v", program, args, err)
+			continue
+		}
+		for i, text := range jobs {
+			n.all++
+			if want := alonePlain(t, program, d, text, args); got[i].String() != want {
+				t.Errorf("%s %q on %d fragments, job %d: %s", program, args, k, i, differ(want, got[i].String()))
+			} else {
+				n.same++
+			}
+		}
+	}
+
+}
+
+// alonePlain is what BLAST+ prints for queries from standard input.
+func alonePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) string {
+	t.Helper()
+	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), tool(program), append([]string{"-db", d.Name}, args...)...)
+	cmd.Env = environment(places(dir, true))
+	cmd.Dir = dir
+	cmd.Stdin = bytes.NewReader(queries)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// Queries of several jobs, searched for together.
+func TestConformanceTogether(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(31, 32))
+	g := newGenes(r, 4)
+	cuts, families := []int{2}, 2
+	if soak() {
+		cuts, families = []int{1, 4}, 6
+	}
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, cuts, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, cuts, database.AddOptions{}),
+	}
+	amino := "ARNDCQEGHILKMFPSTWYV"
+	jobs := map[bool][][]byte{
+		false: {
+			[]byte(">a <&> \"one\"\n" + g.dna[0] + "\n"),
+			[]byte(">same\n" + mutated(r, g.dna[1], 12, "ACGT")),
+			[]byte(">nothing\nACGTACCTTAGGACCATTTACGATC\n"),
+			[]byte(">same\n" + g.dna[2] + "\n>none\nTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT\n>#7 hits found\n" + g.dna[3][:200] + "\n"),
+			[]byte(">\n" + g.dna[3] + "\n"),
+			[]byte(">piece, two\n" + g.dna[0][40:] + "\n"),
+		},
+		true: {
+			[]byte(">a protein\n" + g.protein[0] + "\n"),
+			[]byte(">same\n" + mutated(r, g.protein[1], 8, amino)),
+			[]byte(">nothing\nWWCCWWHHMM\n"),
+			[]byte(">same\n" + g.protein[2] + "\n>second\n" + mutated(r, g.protein[3], 6, amino) + "\n"),
+			[]byte(">\n" + g.protein[3] + "\n"),
+		},
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			var n counts
+			sets := []string{"", "-max_target_seqs 1", "-max_target_seqs 5 -evalue 1e-3", "-evalue 1000"}
+			sets = append(sets, p.options...)
+			if !soak() {
+				sets = sets[:1]
+			}
+			for i, f := range append(formatsOf(p.name), "6 sseqid qstart btop evalue") {
+				for j, o := range sets {
+					// Without PREMIX_SOAK: all formats of blastn, one of each other.
+					if !soak() && p.name != "blastn" && (i+len(p.name))%7 != 0 {
+						continue
+					}
+					mode := []Mode{Auto, Fragments}[(i+j)%2]
+					if soak() || i%3 > 0 {
+						mode = Auto
+					}
+					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Mode: mode, Cores: 2})
+				}
+			}
+			t.Logf("%d of %d equal", n.same, n.all)
+		})
+	}
+}
+
+// Groups of queries side by side.
+func TestConformanceQueries(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(41, 42))
+	g := newGenes(r, 4)
+	families, copies := 2, 5
+	if soak() {
+		families, copies = 6, 12
+	}
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, families), database.Nucl, []int{2}, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, families), database.Prot, []int{2}, database.AddOptions{}),
+	}
+	var many, coded strings.Builder
+	for i := range copies * len(g.protein) {
+		p := mutated(r, g.protein[i%len(g.protein)], 6, "ARNDCQEGHILKMFPSTWYV")
+		if i%7 == 3 {
+			p = "XXXXXXXXXXXXXXXX" // BLAST+ warns
+		}
+		fmt.Fprintf(&many, ">q%d of many <one>\n%s\n", i, p)
+		fmt.Fprintf(&coded, ">q%d\n%s\n", i, coding(strings.ReplaceAll(p, "X", "A")))
+	}
+	for _, c := range dbs {
+		c.query(t, "many-protein", many.String())
+		c.query(t, "many-dna", coded.String())
+	}
+	for _, p := range programs {
+		if tool(p.name) == "blastn" {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			c, query := dbs[p.db], map[bool]string{true: "many-protein", false: "many-dna"}[p.proteins]
+			var n counts
+			for i, f := range []string{"5", "6", "7", "10", "15", "6 qseqid sseqid stitle qseq"} {
+				for j, o := range append([]string{"", "-max_target_seqs 3"}, p.options...) {
+					if strings.Contains(o, "-max_hsps") || !soak() && (j > 1 || (i+j+len(p.name))%4 > 0) {
+						continue
+					}
+					args := append([]string{"-db", c.name, "-query", c.queries[query]}, append(strings.Fields(o), "-outfmt", f)...)
+					want := plain(t, p.name, c.cuts[2], args)
+					got := searched(t, p.name, c.cuts[2], args, Settings{Mode: Queries, Cores: 3})
+					n.all++
+					switch {
+					case got.stdout != want.stdout:
+						t.Errorf("%s %q: %s", p.name, args, differ(want.stdout, got.stdout))
+					case got.stderr != want.stderr || got.code != want.code:
+						t.Errorf("%s %q: status %d, want %d; on standard error %s", p.name, args, got.code, want.code, differ(want.stderr, got.stderr))
+					default:
+						n.same++
+					}
+				}
+			}
+			t.Logf("%d of %d equal", n.same, n.all)
+		})
+	}
+}
+
+// Which way is taken, and what is said of it.
+func TestWay(t *testing.T) {
+	few := &queries{fasta: true, count: 3, letters: 900, last: 300}
+	many := &queries{fasta: true, count: 400, letters: 120_000, last: 300}
+	for _, c := range []struct {
+		program, args string
+		mode          Mode
+		q             *queries
+		cores         int
+		want          Mode
+		why           string
+	}{
+		{"blastn", "-outfmt 6", Auto, few, 2, Whole, "3 queries"},
+		{"blastp", "-outfmt 5", Auto, many, 2, Queries, "400 queries"},
+		{"blastp", "-outfmt 5", Auto, many, 1, Whole, "one core"},
+		{"blastp", "-outfmt 6", Auto, many, 2, Whole, "threads share it"},
+		{"blastn", "-outfmt 5", Auto, many, 2, Whole, "threads share it"},
+		{"blastp", "-outfmt 5 -culling_limit 1", Auto, many, 2, Whole, "-culling_limit concerns"},
+		{"blastp", "-outfmt 5 -culling_limit 1", Queries, many, 2, Whole, "-culling_limit concerns"},
+		{"blastp", "-outfmt 0", Queries, many, 2, Whole, "-outfmt 0 is printed for all queries at once"},
+		{"blastn", "-outfmt 6", Queries, many, 2, Whole, "first query"},
+		{"blastp", "-outfmt 6", Fragments, few, 2, Fragments, "as asked for"},
+		{"blastp", "-outfmt 6", Whole, few, 2, Whole, "as asked for"},
+	} {
+		o, err := ParseOptions(strings.Fields(c.args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{Program: c.program, Options: o, Database: &database.Database{Letters: 1000}, Settings: Settings{Mode: c.mode, Cores: c.cores}}
+		if got, why, _ := r.way(c.q); got != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s %s, mode %v: %v (%s), want %v (%s)", c.program, c.args, c.mode, got, why, c.want, c.why)
+		}
+	}
+}
+
+// A known exception: blastn overlooks words in the first three letters of the first query
+// of a search. What a job would not have got alone is not given to it: such jobs are
+// searched for on their own.
+func TestFirstLetters(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(51, 52))
+	word := dna(r, 13)
+	var fasta strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&fasta, ">s%d\n%s\n", i, dna(r, 300)+word+dna(r, 300))
+	}
+	c := newCorpus(t, "words", fasta.String(), database.Nucl, []int{2}, database.AddOptions{})
+	short := []byte(">short\n" + word + dna(r, 200) + "\n")
+	other := []byte(">other\n" + dna(r, 200) + "\n")
+	args := []string{"-task", "blastn", "-dust", "no", "-outfmt", "6"}
+	d := c.cuts[2]
+	alone, behind := alonePlain(t, "blastn", d, short, args), alonePlain(t, "blastn", d, append(bytes.Clone(other), short...), args)
+	if strings.Count(behind, "short\t") <= strings.Count(alone, "short\t") {
+		t.Log("blastn finds the same for a query behind another one: the exception is not met here")
+	}
+	var n counts
+	for _, f := range []string{"0", "5", "6", "7", "10", "11", "15", "17"} {
+		c.together(t, &n, "blastn", [][]byte{other, short, other}, append(args[:5:5], f), Settings{Cores: 2})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}
+
+// A known exception: what BLAST+ says to standard error is not told to the jobs of a
+// group.
+func TestTogetherSaysNothing(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(61, 62))
+	c := newCorpus(t, "proteins", generated(r, newGenes(r, 2), true, 2), database.Prot, []int{2}, database.AddOptions{})
+	o, err := ParseOptions([]string{"-db", c.name, "-outfmt", "6"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	jobs := []Job{{[]byte(">a\nXXXXXXXXXXXXXXX\n"), io.Discard}, {[]byte(">b\nMKVLAAGIVGLLLAQWERTYHHKLPN\n"), io.Discard}}
+	if err := Together(t.Context(), Request{Program: "blastp", Database: c.cuts[2], Options: o, Stderr: &errs}, jobs); err != nil || errs.Len() > 0 {
+		t.Errorf("%v, %q", err, errs.String())
+	}
+}
+
+// A known exception: BLAST+ keeps a list of preliminary hits that is little longer than
+// -max_target_seqs, and loses good ones where many compete. Fragments have such a list
+// each: what they find is at least as good, hit by hit.
+func TestFragmentsFindWhatBLASTLoses(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(71, 72))
+	var fasta strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&fasta, ">s%d\n%s\n", i, peptide(r, 120))
+	}
+	c := newCorpus(t, "proteins", fasta.String(), database.Prot, []int{4}, database.AddOptions{})
+	c.query(t, "q", ">q\n"+peptide(r, 300)+"\n")
+	args := []string{"-db", c.name, "-query", c.queries["q"], "-evalue", "1000", "-max_target_seqs", "20", "-outfmt", "6 sseqid evalue score"}
+	whole := strings.Split(strings.TrimSpace(plain(t, "blastp", c.cuts[4], args).stdout), "\n")
+	merged := strings.Split(strings.TrimSpace(searched(t, "blastp", c.cuts[4], args, Settings{Mode: Fragments, Cores: 4}).stdout), "\n")
+	if len(merged) < len(whole) {
+		t.Fatalf("%d hits of fragments, %d of the whole", len(merged), len(whole))
+	}
+	score := func(row string) (e float64, s int) {
+		if _, err := fmt.Sscanf(strings.SplitN(row, "\t", 2)[1], "%g\t%d", &e, &s); err != nil {
+			t.Fatal(err)
+		}
+		return e, s
+	}
+	var e1, e2 float64
+	for i := range whole {
+		a, _ := score(whole[i])
+		b, _ := score(merged[i])
+		e1, e2 = e1+a, e2+b
+	}
+	if e2 > e1 {
+		t.Errorf("e-values of fragments add up to %g, of the whole to %g", e2, e1)
+	}
+	t.Logf("%d hits; e-values add up to %g on fragments, %g on the whole", len(merged), e2, e1)
+}

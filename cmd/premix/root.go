@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
-	"premix/blast/fasta"
 	"premix/blast/search"
 	"premix/blast/service"
 	"premix/engine"
@@ -29,7 +28,6 @@ import (
 	"premix/image/watch"
 	"premix/internal/problem"
 	"premix/node"
-	"premix/recipe"
 	"premix/record"
 	"premix/store"
 	"premix/store/object"
@@ -211,7 +209,7 @@ func exitCode(err error) int {
 	var (
 		usage       *usageError
 		input       *queue.InputError
-		problems    recipe.Problems
+		problems    problem.List
 		budget      *local.BudgetError
 		tool        *local.ToolError
 		option      *pack.OptionError
@@ -250,7 +248,6 @@ func exitCode(err error) int {
 		rollback    *trust.RollbackError
 		older       *store.OlderError
 		bad         *image.Error
-		listed      watch.Problems
 		lacking     *watch.FailedError
 		busy        *watch.BusyError
 		lost        *watch.StateError
@@ -260,7 +257,6 @@ func exitCode(err error) int {
 		root        *files.RootError
 		unwritten   *files.WriteError
 		unread      *unreadFiles
-		sequences   fasta.Problems
 		blast       *database.Error
 		held        *service.BusyError
 		tokens      *service.TokensError
@@ -295,7 +291,7 @@ func exitCode(err error) int {
 		return databaseExit(blast.Kind)
 	case errors.As(err, &lacking):
 		return syncExit(lacking)
-	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &listed), errors.As(err, &sequences), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
+	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
 		errors.As(err, &table), errors.As(err, &root), errors.As(err, &blastOption), errors.As(err, &noBLAST), errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
 		return exitUsage
 	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):

@@ -8,7 +8,6 @@ import (
 
 	"premix/transfer"
 	"premix/transfer/capture"
-	"premix/transfer/link"
 	"premix/transfer/peer"
 	"premix/transfer/testbed"
 )
@@ -59,7 +58,6 @@ func rate(v float64) string {
 // about something else.
 func transferExit(err error) int {
 	var (
-		links       link.Problems
 		setup       *testbed.SetupError
 		blind       *capture.PrivilegeError
 		unreachable *peer.UnreachableError
@@ -67,7 +65,7 @@ func transferExit(err error) int {
 		copies      *failedCopies
 	)
 	switch {
-	case errors.As(err, &links), errors.As(err, &noResults):
+	case errors.As(err, &noResults):
 		return exitUsage
 	case errors.As(err, &unreachable):
 		return exitOrigin

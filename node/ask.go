@@ -18,7 +18,17 @@ import (
 // not run. Paths in the request may be relative to the working directory.
 func Mount(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
 	var err error
-	if r.Dir, err = mountPoint(dir); err != nil {
+	if r.Dir, err = mountPoint(dir, false); err != nil {
+		return nil, err
+	}
+	return ask(ctx, r)
+}
+
+// MountOver mounts a tree over a directory that need not be empty: what is in it is
+// hidden until the mount ends.
+func MountOver(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
+	var err error
+	if r.Dir, err = mountPoint(dir, true); err != nil {
 		return nil, err
 	}
 	return ask(ctx, r)
@@ -56,8 +66,8 @@ func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 }
 
 // mountPoint returns the absolute path of dir, without symbolic links, if a tree
-// can be mounted there.
-func mountPoint(dir string) (string, error) {
+// can be mounted there: on an empty directory, or over any.
+func mountPoint(dir string, over bool) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
@@ -91,6 +101,7 @@ func mountPoint(dir string) (string, error) {
 	defer f.Close()
 	names, err := f.Readdirnames(1)
 	switch {
+	case over && err == nil:
 	case errors.Is(err, unix.ENOTDIR):
 		return "", usage("give an empty directory", "%s is not a directory", dir)
 	case err == nil:

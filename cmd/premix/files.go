@@ -25,7 +25,7 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 			return &usageError{fmt.Errorf("there is no command %q", "files "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy())
+	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy(), a.filesUnpack(), a.filesRemount())
 	return cmd
 }
 

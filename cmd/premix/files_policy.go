@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/files"
+	"premix/files/pack"
 	"premix/files/policy"
 )
 
@@ -131,7 +132,7 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 		return fmt.Sprintf("%d of %d actions, %s", p.Done+p.Skipped+p.Failed, p.Actions, size(p.Bytes))
 	})
 	rep, err := r.Apply(ctx, t, policy.ApplyOptions{
-		Journal: o.journal, Files: float64(o.files), Bytes: int64(o.bytes), Workers: int(o.workers),
+		Journal: o.journal, Files: float64(o.files), Bytes: int64(o.bytes), Workers: int(o.workers), Packer: packer{},
 		Progress: func(p policy.Report) { last.Store(&p) },
 	})
 	stop()
@@ -147,6 +148,17 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 		err = &unappliedFiles{rep}
 	}
 	return err
+}
+
+// packer packs for a policy.
+type packer struct{}
+
+func (packer) Pack(ctx context.Context, dir string, device, inode int64, store, as string) (string, error) {
+	tree, err := pack.Pack(ctx, dir, device, inode, store, as)
+	if errors.Is(err, pack.ErrChanged) {
+		err = policy.ErrChanged
+	}
+	return tree, err
 }
 
 func (a *app) printPolicyReport(rep *policy.Report) error {
@@ -232,11 +244,15 @@ func policyExit(err error) int {
 		covered *policy.CoverError
 		journal *policy.JournalError
 		failed  *unappliedFiles
+		unpacks *pack.Error
+		differs *pack.DifferenceError
 	)
 	switch {
 	case errors.As(err, &journal):
 		return exitDirectory
-	case errors.As(err, &failed):
+	case errors.As(err, &unpacks):
+		return exitUsage
+	case errors.As(err, &failed), errors.As(err, &differs):
 		return exitFailed
 	}
 	if errors.As(err, &rules) || errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {

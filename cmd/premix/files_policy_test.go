@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"premix/internal/awkward"
 )
 
 // A policy that is killed again and again loses no file, doubles none, and is done in
@@ -104,4 +108,93 @@ func TestPolicyKilled(t *testing.T) {
 		}
 	}
 	t.Logf("killed %d times", kills)
+}
+
+// Packing and unpacking that are killed again and again lose nothing: the directory
+// shows what it did at any time that somebody looks, mounted or not.
+func TestPackKilled(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	dir := t.TempDir()
+	run := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(binary, args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"), "PREMIX_NODE_DIR=")
+		return cmd
+	}
+	ok := func(args ...string) {
+		t.Helper()
+		if out, err := run(args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	logs := filepath.Join(dir, "data/logs")
+	for i := range 300 {
+		sub := filepath.Join(logs, fmt.Sprint("sub", i%7))
+		if err := errors.Join(os.MkdirAll(sub, 0o777), os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), fmt.Appendf(nil, "log %d\n", i), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("cp", "-a", logs, filepath.Join(dir, "copy")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	rules := "RULE 'logs' PACK INTO STORE 'store' WHERE files > 20 AND name = 'logs'"
+	if err := os.WriteFile(filepath.Join(dir, "rules.sql"), []byte(rules), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	ok("store", "init", "store")
+	ok("files", "scan", "data", "-o", "scan.parquet")
+	t.Cleanup(func() { ok("node", "stop") })
+	whole := func() {
+		t.Helper()
+		differences, err := awkward.Compare(filepath.Join(dir, "copy"), logs)
+		if err != nil || len(differences) > 0 {
+			t.Fatalf("%v %v", differences, err)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 8))
+	for _, args := range [][]string{{"files", "policy", "rules.sql", "scan.parquet", "--apply", "--journal", "journal"}, {"files", "unpack", "data/logs"}} {
+		for round := 0; ; round++ {
+			cmd := run(args...)
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if round < 12 {
+				time.Sleep(time.Duration(random.IntN(20+40*round)) * time.Millisecond)
+				if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+					t.Fatal(err)
+				}
+			}
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != -1) {
+				t.Fatalf("%v: %v\n%s", args, err, out.String())
+			}
+			whole()
+			if err == nil {
+				break
+			}
+		}
+		if args[1] == "policy" && !strings.Contains(mountTable(t), logs) {
+			t.Error("it is not mounted")
+		}
+	}
+	if strings.Contains(mountTable(t), logs) {
+		t.Error("it is mounted still")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "data/.premix-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+func mountTable(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

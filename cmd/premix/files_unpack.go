@@ -1,0 +1,23 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"premix/files/pack"
+)
+
+func (a *app) filesUnpack() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unpack DIR",
+		Short: "Give a packed directory back",
+		Long: `Copy the tree that is mounted at DIR beside it, compare, and put the copy in its place.
+The tree stays in the store. It may be interrupted at any moment; the same command goes
+on.`,
+		Args: arguments("DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, done := storeContext()
+			defer done()
+			return pack.Unpack(ctx, args[0])
+		},
+	}
+}

@@ -1,0 +1,415 @@
+package pack
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"premix/node"
+	"premix/store"
+	"premix/store/tree"
+)
+
+// Note says what a packed directory is. It is a JSON file beside the directory.
+type Note struct {
+	Name  string `json:"name"`  // of the directory
+	Ref   string `json:"ref"`   // NAME@DIGEST
+	Tag   string `json:"tag"`   // the tag that keeps the tree
+	Store string `json:"store"` // directory of the store
+	Tree  string `json:"tree"`  // its digest
+	State string `json:"state"`
+}
+
+// States of a note.
+const (
+	verified = "verified" // the tree is what counts; something may be left beneath it
+	packed   = "packed"
+)
+
+// Error tells that a directory cannot be packed or unpacked.
+type Error struct {
+	Dir    string
+	Reason string
+	Way    string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Reason) }
+
+// Hint is the way out.
+func (e *Error) Hint() string { return e.Way }
+
+const notPacked = "is not packed"
+
+func id(name string) string {
+	sum := blake3.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:8])
+}
+
+func notePath(dir string) string {
+	return filepath.Join(filepath.Dir(dir), ".premix-packed-"+id(filepath.Base(dir))+".json")
+}
+
+// ReadNote reads the note of a directory. The error for one that is not packed is an
+// [Error].
+func ReadNote(dir string) (*Note, error) {
+	text, err := os.ReadFile(notePath(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{dir, notPacked, "packed is what a rule with PACK has packed"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := new(Note)
+	if err := json.Unmarshal(text, n); err != nil {
+		return nil, &Error{dir, "has a damaged note: " + err.Error(), "see " + notePath(dir)}
+	}
+	return n, nil
+}
+
+// write puts the note on the disk.
+func (n *Note) write(dir string) error {
+	text, err := json.MarshalIndent(n, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := notePath(dir)
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// ErrChanged tells that another directory is at a path now.
+var ErrChanged = errors.New("it is another directory now")
+
+// Pack packs the directory at a path, if it has the given device and inode, and returns
+// the digest of its tree. as is the name below which its tag lies. It may be killed at
+// any moment and called again.
+func Pack(ctx context.Context, dir string, device, number int64, storeDir, as string) (string, error) {
+	dir, n, err := noted(dir)
+	var none *Error
+	switch {
+	case err == nil && n.State == packed:
+		return n.Tree, mount(ctx, n, dir)
+	case err == nil:
+		return n.Tree, clear(ctx, n, dir)
+	case !errors.As(err, &none) || none.Reason != notPacked:
+		return "", err
+	}
+	ref, err := tree.ParseRef(as + "/" + id(dir))
+	if err != nil {
+		return "", &Error{dir, "cannot be packed: " + err.Error(), "name trees as in AS 'packed/logs'"}
+	}
+	if m, err := mounted(ctx, dir); err != nil {
+		return "", err
+	} else if m != nil && strings.HasPrefix(m.Ref, ref.Name+"@") { // of a premix that was killed
+		if err := unmounted(ctx, dir); err != nil {
+			return "", err
+		}
+	}
+	// What is hidden stays open.
+	hidden, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", err
+	}
+	defer hidden.Close()
+	if st, err := stat(int(hidden.Fd()), "."); err != nil {
+		return "", err
+	} else if int64(st.Ino) != number || int64(st.Dev) != device {
+		return "", ErrChanged
+	}
+	s, err := store.Open(storeDir, store.Options{Home: store.Home()})
+	if err != nil {
+		return "", err
+	}
+	key, err := s.Key("")
+	if err != nil {
+		return "", err
+	}
+	p, err := s.Publish(ctx, dir, ref, store.PublishOptions{Key: key})
+	if err != nil {
+		return "", err
+	}
+	n = &Note{Name: filepath.Base(dir), Tag: ref.String(), Store: s.Dir(), Tree: p.Tree.String(), State: verified}
+	n.Ref = ref.Name + "@" + n.Tree
+	if err := mount(ctx, n, dir); err != nil {
+		return "", err
+	}
+	shown, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	var seen map[inode]unix.Stat_t
+	if err == nil {
+		seen, err = compare(ctx, int(hidden.Fd()), int(shown.Fd()))
+		err = errors.Join(err, shown.Close())
+	}
+	if err == nil {
+		err = n.write(dir)
+	}
+	if err != nil {
+		// The directory is as it was, whatever the context says.
+		return "", errors.Join(err, unmounted(context.WithoutCancel(ctx), dir))
+	}
+	if err := remove(int(hidden.Fd()), seen, ""); err != nil {
+		return n.Tree, err
+	}
+	n.State = packed
+	return n.Tree, n.write(dir)
+}
+
+// clear goes on with the removal of what a note says is in the tree.
+func clear(ctx context.Context, n *Note, dir string) error {
+	if err := unmounted(ctx, dir); err != nil {
+		return err
+	}
+	hidden, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer hidden.Close()
+	if err := mount(ctx, n, dir); err != nil {
+		return err
+	}
+	shown, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer shown.Close()
+	if err := removeEqual(ctx, int(hidden.Fd()), int(shown.Fd()), ""); err != nil {
+		return err
+	}
+	n.State = packed
+	return n.write(dir)
+}
+
+// removeEqual removes what lies in a directory if another one has the same.
+func removeEqual(ctx context.Context, dir, other int, path string) error {
+	list, err := names(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range list {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		st, err := stat(dir, name)
+		if err != nil {
+			return err
+		}
+		flags := 0
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			flags = unix.AT_REMOVEDIR
+			err = both(dir, other, name, unix.O_DIRECTORY, func(p, q *os.File) error {
+				return removeEqual(ctx, int(p.Fd()), int(q.Fd()), path+name+"/")
+			})
+		} else {
+			var twin unix.Stat_t
+			if twin, err = stat(other, name); err == nil && (twin.Size != st.Size || twin.Mtim != st.Mtim || twin.Mode != st.Mode) {
+				err = differ(path+name, "was written since its directory was packed: it lies beneath the mount")
+			}
+		}
+		if err == nil {
+			err = unix.Unlinkat(dir, name, flags)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mounted is what the node has mounted on a directory, nil for nothing.
+func mounted(ctx context.Context, dir string) (*node.Mounted, error) {
+	s, err := node.NewClient(node.Dir()).Status(ctx)
+	if node.IsKind(err, node.KindNotRunning) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(s.Mounts, func(m node.Mounted) bool { return m.Dir == dir && m.State == "mounted" })
+	if i < 0 {
+		return nil, nil
+	}
+	return &s.Mounts[i], nil
+}
+
+func mount(ctx context.Context, n *Note, dir string) error {
+	if m, err := mounted(ctx, dir); m != nil || err != nil {
+		return err
+	}
+	_, err := node.MountOver(ctx, node.MountRequest{Ref: n.Ref, Origins: []string{n.Store}}, dir)
+	return err
+}
+
+func unmounted(ctx context.Context, dir string) error {
+	_, err := node.Umount(ctx, dir, false)
+	if node.IsKind(err, node.KindNotMounted) || node.IsKind(err, node.KindNotRunning) {
+		return nil
+	}
+	return err
+}
+
+// Remount mounts the tree of a packed directory, as after a reboot. What a premix that
+// was killed has left beneath it is removed.
+func Remount(ctx context.Context, dir string) error {
+	dir, n, err := noted(dir)
+	if err != nil {
+		return err
+	}
+	if n.State == verified {
+		return clear(ctx, n, dir)
+	}
+	return mount(ctx, n, dir)
+}
+
+func noted(dir string) (string, *Note, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return "", nil, err
+	}
+	abs = filepath.Join(parent, filepath.Base(abs))
+	n, err := ReadNote(abs)
+	return abs, n, err
+}
+
+// Unpack gives a packed directory back. The tree stays in the store. It may be killed
+// at any moment and called again.
+func Unpack(ctx context.Context, dir string) error {
+	dir, n, err := noted(dir)
+	if err != nil {
+		return err
+	}
+	if n.State == verified {
+		if err := clear(ctx, n, dir); err != nil {
+			return err
+		}
+	}
+	parent, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	top, name := int(parent.Fd()), filepath.Base(dir)
+	tmp := ".premix-unpack-" + id(name)
+	m, err := mounted(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		if len(list) > 0 { // the last one was killed when all but the note was done
+			return finishUnpack(top, tmp, dir)
+		}
+		if err := mount(ctx, n, dir); err != nil {
+			return err
+		}
+	}
+	if err := removeAll(top, tmp); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(top, tmp, 0o700); err != nil {
+		return err
+	}
+	if err := copyTree(ctx, top, name, tmp); err != nil {
+		return errors.Join(err, removeAll(top, tmp))
+	}
+	if err := unmounted(ctx, dir); err != nil {
+		return err
+	}
+	if err := unix.Renameat2(top, tmp, top, name, unix.RENAME_EXCHANGE); err != nil {
+		return err
+	}
+	return finishUnpack(top, tmp, dir)
+}
+
+// finishUnpack removes what was in the place of the directory, and the note.
+func finishUnpack(top int, tmp, dir string) error {
+	if err := unix.Fsync(top); err != nil {
+		return err
+	}
+	if err := removeAll(top, tmp); err != nil {
+		return err
+	}
+	if err := os.Remove(notePath(dir)); err != nil {
+		return err
+	}
+	return unix.Fsync(top)
+}
+
+// copyTree copies a directory beside itself, brings the copy to the disk, and compares.
+func copyTree(ctx context.Context, top int, name, tmp string) error {
+	src, err := open(top, name, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := open(top, tmp, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	c := &copier{ctx: ctx, links: make(map[inode]string), top: int(dst.Fd())}
+	if err := c.directory(int(src.Fd()), int(dst.Fd()), ""); err != nil {
+		return err
+	}
+	st, err := stat(int(src.Fd()), ".")
+	if err != nil {
+		return err
+	}
+	if err := dress(int(src.Fd()), int(dst.Fd()), ".", &st); err != nil {
+		return err
+	}
+	if err := unix.Syncfs(int(dst.Fd())); err != nil {
+		return err
+	}
+	_, err = compare(ctx, int(src.Fd()), int(dst.Fd()))
+	return err
+}
+
+// removeAll removes a directory of our own and all below it, if it is there.
+func removeAll(top int, name string) error {
+	d, err := open(top, name, unix.O_DIRECTORY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := remove(int(d.Fd()), nil, ""); err != nil {
+		return err
+	}
+	return unix.Unlinkat(top, name, unix.AT_REMOVEDIR)
+}

@@ -25,12 +25,12 @@ fastest there.
   premix transfer why peer
 
 See docs/transfer.md.`,
-		Args: arguments("bench, report, get, put, probe or why"),
+		Args: arguments("bench, report, get, put, probe, why, stream or serve"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return &usageError{fmt.Errorf("there is no command %q", "transfer "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy())
+	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())
 	return cmd
 }
 
@@ -75,6 +75,9 @@ func transferExit(err error) int {
 		return exitDirectory
 	case errors.As(err, &copies):
 		return exitFailed
+	}
+	if code := transferStreamExit(err); code != exitOK {
+		return code
 	}
 	return transferChoiceExit(err)
 }

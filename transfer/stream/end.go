@@ -1,0 +1,289 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Serve is the far end: it answers the near one, at in and out, until in ends.
+// address is the one of this machine at which streams are let in; empty: all. A port
+// of 0 stands for any.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int) error {
+	ctl := newControl(in, out)
+	h := hello{Version: Version}
+	d, err := openDoor(address, port)
+	if err == nil {
+		defer d.listener.Close()
+		h = d.hello
+	}
+	// Without a door the control connection is the only one.
+	if err := ctl.sendJSON(kindHello, &h); err != nil {
+		return &PeerError{Err: err}
+	}
+	buf := make([]byte, 0, 4<<10)
+	kind, payload, err := readFrame(ctl.in, &buf)
+	if err != nil {
+		return &PeerError{Err: err}
+	}
+	var q request
+	if kind != kindRequest || json.Unmarshal(payload, &q) != nil {
+		return errForm
+	}
+	x := newSession(ctx, ctl)
+	defer x.cancel(nil)
+	if q.Version != Version {
+		close(x.told)
+		return x.settle(fmt.Errorf("premix at the peer has version %d of the form of streams, here it is %d", Version, q.Version))
+	}
+	setup := func(do func(*stream) error) {
+		if d != nil {
+			go d.wait(q.Congestion, func(s *stream) { x.join(s, do) })
+		}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		if q.Send {
+			more := func(n int) error {
+				return ctl.send(kindGrow, binary.LittleEndian.AppendUint32(nil, uint32(n)))
+			}
+			_, err := x.send(string(q.Path), nil, q.Streams > 0, setup, more)
+			ended <- err
+			return
+		}
+		var have []string
+		for _, h := range q.Have {
+			have = append(have, string(h))
+		}
+		_, err := x.receive(string(q.Path), have, setup, func(int) error { return errForm })
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-x.ctx.Done():
+	}
+	// Somebody may be stuck in writing to a connection that nobody reads.
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(2 * lastWords):
+		return context.Cause(x.ctx)
+	}
+}
+
+// Job is a copy, at the near end.
+type Job struct {
+	Command []string // starts the far end
+	Send    bool     // from here to there
+	Local   string
+	Remote  string   // absolute, or relative to where the command starts
+	Have    []string // at the receiver: files, directories, stores that may hold some of it
+	Host    string   // of the far end; empty: as it says
+	Streams int      // 0: as many as are useful
+	// Congestion is asked for where the system permits it; empty: what is usual there.
+	Congestion string
+}
+
+// Done tells of a copy.
+type Done struct {
+	Files   int   `json:"files"`
+	Bytes   int64 `json:"bytes"`   // of the files
+	Sent    int64 `json:"sent"`    // of them, through the wire, by the last attempt
+	Skipped int   `json:"skipped"` // neither files, directories nor links
+	Streams int   `json:"streams"` // 0: through the control connection
+	Tries   int   `json:"tries"`
+}
+
+// tries is how often a copy goes on whose connection broke.
+const tries = 5
+
+// Run copies. Where the connection breaks after something has arrived, it goes on.
+func (j *Job) Run(ctx context.Context) (*Done, error) {
+	for try := 1; ; try++ {
+		d, moved, err := j.run(ctx)
+		var gone *PeerError
+		if err == nil {
+			d.Tries = try
+			return d, nil
+		}
+		if !moved || !errors.As(err, &gone) || try == tries || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// run is one attempt; moved tells whether streams were set up.
+func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, j.Command[0], j.Command[1:]...)
+	// Killed by terminals it could not say what is wrong, and is killed with ctx.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = lastWords
+	said := &lastLines{}
+	cmd.Stderr = said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, false, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, false, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, false, &PeerError{Err: err}
+	}
+	ctl := newControl(out, in)
+	defer func() {
+		// The far end ends when its input does; ssh ends with it.
+		in.Close()
+		if err != nil {
+			cancel()
+		}
+		_ = cmd.Wait() // what it says tells more than its status
+		var gone *PeerError
+		if errors.As(err, &gone) && gone.Said == "" {
+			gone.Said = said.String()
+		}
+	}()
+	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams}
+	if j.Send {
+		for _, h := range j.Have {
+			q.Have = append(q.Have, []byte(h))
+		}
+	}
+	if err := ctl.sendJSON(kindRequest, &q); err != nil {
+		return nil, false, &PeerError{Err: err}
+	}
+	var h hello
+	buf := make([]byte, 0, 4<<10)
+	kind, payload, err := readFrame(ctl.in, &buf)
+	if err != nil || kind != kindHello || json.Unmarshal(payload, &h) != nil {
+		return nil, false, &PeerError{Err: errors.Join(errForm, err)}
+	}
+	if h.Version != Version {
+		return nil, false, fmt.Errorf("premix at the peer has version %d of the form of streams, here it is %d", h.Version, Version)
+	}
+	x := newSession(ctx, ctl)
+	defer x.cancel(nil)
+	p := &pool{x: x, job: j, hello: &h, none: make(chan struct{})}
+	var t *totals
+	if j.Send {
+		t, err = x.send(j.Local, p.none, j.Streams > 0, p.setup, p.more)
+	} else {
+		t, err = x.receive(j.Local, j.Have, p.setup, p.more)
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Streams: p.count()}, true, nil
+}
+
+// pool makes streams at the near end.
+type pool struct {
+	x     *session
+	job   *Job
+	hello *hello
+	do    func(*stream) error
+	none  chan struct{} // closed when it is clear that there will be no stream
+
+	mu     sync.Mutex
+	joined int
+}
+
+func (p *pool) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.joined
+}
+
+// shortTrip is the round trip below which few streams are enough.
+const shortTrip = 2 * time.Millisecond
+
+// setup begins to make streams: one, which tells how far it is, then the others.
+func (p *pool) setup(do func(*stream) error) {
+	p.do = do
+	go func() {
+		rtt, err := p.add()
+		if err != nil {
+			close(p.none)
+			_ = p.x.ctl.send(kindNone) // a control connection that breaks is noticed by who reads it
+			return
+		}
+		n := p.job.Streams
+		if n == 0 {
+			if n = 8; rtt < shortTrip {
+				n = 4
+			}
+		}
+		_ = p.more(n - 1)
+	}()
+}
+
+// more makes further streams. One that does not come about is done without.
+func (p *pool) more(n int) error {
+	for range min(n, maxStreams-p.count()) {
+		go func() { _, _ = p.add() }()
+	}
+	return nil
+}
+
+func (p *pool) add() (time.Duration, error) {
+	host := p.job.Host
+	if host == "" {
+		host = p.hello.Address
+	}
+	if host == "" || p.hello.Port == 0 {
+		return 0, errors.New("the far end has opened no port")
+	}
+	s, rtt, err := dial(p.x.ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(p.hello.Port)), p.hello, p.job.Congestion)
+	if err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	p.joined++
+	p.mu.Unlock()
+	p.x.join(s, p.do)
+	return rtt, nil
+}
+
+// lastLines keeps the end of what a command says.
+type lastLines struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b = append(l.b, p...)
+	if len(l.b) > 8<<10 {
+		l.b = append(l.b[:0], l.b[len(l.b)-4<<10:]...)
+	}
+	return len(p), nil
+}
+
+// String is the last line that is not a hint.
+func (l *lastLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := ""
+	for line := range strings.Lines(string(l.b)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") {
+			last = strings.TrimPrefix(line, "error: ")
+		}
+	}
+	return strings.ToValidUTF8(last, "?")
+}

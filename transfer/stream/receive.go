@@ -1,0 +1,492 @@
+package stream
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/store"
+	"premix/store/object"
+)
+
+// receiver writes what a sender sends.
+type receiver struct {
+	ctl     *control
+	dst     string
+	have    *index // nil: nothing
+	resumed bool   // there was something at the destination
+
+	received atomic.Int64
+
+	mu      sync.Mutex // of what follows
+	changed sync.Cond  // entries, pending, ended, or the end of the context
+	root    *os.Root
+	entries []*target
+	dirs    []*target // whose modes are set at the end
+	pending int       // files that are not whole
+	sum     sum
+	ended   *totals
+}
+
+// target is an entry as the receiver knows it.
+type target struct {
+	entry
+	exists  bool  // there was a file before
+	missing int64 // bytes
+}
+
+func newReceiver(ctl *control, dst string, have *index) (*receiver, error) {
+	r := &receiver{ctl: ctl, dst: dst, have: have}
+	r.changed.L = &r.mu
+	_, err := os.Lstat(dst)
+	if r.resumed = err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &TargetError{err.Error()}
+	}
+	return r, nil
+}
+
+// how the sender is to send.
+func (r *receiver) how() start {
+	return start{Offer: r.resumed || r.have != nil, Content: r.have != nil}
+}
+
+func (r *receiver) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.root != nil {
+		r.root.Close()
+	}
+}
+
+// fault is an error of the receiver's file system.
+func fault(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return &TargetError{"the disk of the destination is full: " + err.Error()}
+	}
+	return &TargetError{err.Error()}
+}
+
+// list takes entries over, in the order in which they come.
+func (r *receiver) list(stored []byte) error {
+	list, err := unpackEntries(stored)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		t := &target{entry: list[i], missing: list[i].size}
+		if len(r.entries) == 0 {
+			err = r.top(t)
+		} else if !filepath.IsLocal(t.path) || filepath.Clean(t.path) != t.path || t.path == "." {
+			err = errForm
+		}
+		if err == nil {
+			err = r.prepare(t)
+		}
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.entries = append(r.entries, t)
+		if t.kind == entryFile && t.size > 0 {
+			r.pending++
+		}
+		r.changed.Broadcast()
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// top opens the directory below which everything will be.
+func (r *receiver) top(t *target) (err error) {
+	if t.path != "" {
+		return errForm
+	}
+	var root *os.Root
+	switch t.kind {
+	case entryDir:
+		t.path = "."
+		if err := os.MkdirAll(r.dst, 0o700); err != nil {
+			return fault(err)
+		}
+		root, err = os.OpenRoot(r.dst)
+	case entryFile:
+		t.path = filepath.Base(r.dst)
+		if err := os.MkdirAll(filepath.Dir(r.dst), 0o777); err != nil {
+			return fault(err)
+		}
+		root, err = os.OpenRoot(filepath.Dir(r.dst))
+	default:
+		return errForm
+	}
+	r.mu.Lock()
+	r.root = root
+	r.mu.Unlock()
+	return fault(err)
+}
+
+// prepare makes what can be made before there is content.
+func (r *receiver) prepare(t *target) error {
+	switch t.kind {
+	case entryDir:
+		r.dirs = append(r.dirs, t)
+		if t.path != "." {
+			if err := r.root.Mkdir(t.path, 0o700); err == nil || !errors.Is(err, fs.ErrExist) {
+				return fault(err)
+			}
+		}
+		// Of a part, or the top: it must be one in which files can be made.
+		return fault(r.root.Chmod(t.path, 0o700))
+	case entryLink:
+		if r.resumed {
+			if text, err := r.root.Readlink(t.path); err == nil && text == t.link {
+				return r.stampLink(t)
+			}
+			if err := r.root.Remove(t.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fault(err)
+			}
+		}
+		if err := r.root.Symlink(t.link, t.path); err != nil {
+			return fault(err)
+		}
+		return r.stampLink(t)
+	case entryFile:
+	default:
+		return errForm
+	}
+	if r.resumed {
+		info, err := r.root.Lstat(t.path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return fault(err)
+		case !info.Mode().IsRegular():
+			return &TargetError{filepath.Join(r.dst, t.path) + " is in the way: it is no file"}
+		default:
+			t.exists = true
+			if err := r.root.Chmod(t.path, 0o600); err != nil {
+				return fault(err)
+			}
+			if info.Size() == t.size {
+				break
+			}
+			f, err := r.root.OpenFile(t.path, os.O_WRONLY, 0)
+			if err == nil {
+				err = errors.Join(f.Truncate(t.size), f.Close())
+			}
+			if err != nil {
+				return fault(err)
+			}
+		}
+	}
+	if t.exists && t.size > 0 || t.size > 0 && t.size < store.LargeMin {
+		return nil // it is made with its content
+	}
+	f, err := r.root.OpenFile(t.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err == nil {
+		err = errors.Join(f.Truncate(t.size), f.Close())
+	}
+	if err == nil && t.size == 0 {
+		err = r.finishFile(t)
+	}
+	return fault(err)
+}
+
+// stampLink sets the time of a symbolic link itself.
+func (r *receiver) stampLink(t *target) error {
+	dir, err := r.root.Open(filepath.Dir(t.path))
+	if err != nil {
+		return fault(err)
+	}
+	defer dir.Close()
+	when := unix.NsecToTimespec(t.mtime)
+	return fault(unix.UtimesNanoAt(int(dir.Fd()), filepath.Base(t.path), []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
+}
+
+// finishFile gives a file its mode and time.
+func (r *receiver) finishFile(t *target) error {
+	if err := r.root.Chmod(t.path, t.mode); err != nil {
+		return err
+	}
+	return r.root.Chtimes(t.path, time.Time{}, time.Unix(0, t.mtime))
+}
+
+// target of a chunk, once it has been listed.
+func (r *receiver) target(ctx context.Context, c *chunk) (*target, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for int(c.entry) >= len(r.entries) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		r.changed.Wait()
+	}
+	t := r.entries[c.entry]
+	if t.kind != entryFile || c.offset > t.size-int64(c.size) {
+		return nil, errForm
+	}
+	return t, nil
+}
+
+// settle notes that a chunk is where it belongs.
+func (r *receiver) settle(t *target, c *chunk) error {
+	r.mu.Lock()
+	r.sum.add(c)
+	t.missing -= int64(c.size)
+	missing := t.missing
+	r.mu.Unlock()
+	if missing > 0 {
+		return nil
+	}
+	if missing < 0 {
+		return errForm
+	}
+	if err := r.finishFile(t); err != nil {
+		return fault(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending--
+	r.changed.Broadcast()
+	return nil
+}
+
+// data takes the frame of a chunk.
+func (r *receiver) data(ctx context.Context, payload []byte) error {
+	if len(payload) < chunkHeader {
+		return errForm
+	}
+	c, err := parseChunk(payload[:chunkHeader])
+	data := payload[chunkHeader:]
+	if err != nil || len(data) != int(c.size) {
+		return errors.Join(errForm, err)
+	}
+	if object.Sum(data) != c.digest {
+		return fmt.Errorf("%w: the digest of a chunk is another one", errForm)
+	}
+	t, err := r.target(ctx, &c)
+	if err != nil {
+		return err
+	}
+	r.received.Add(int64(c.size))
+	if err := r.write(t, &c, data); err != nil {
+		return err
+	}
+	return r.settle(t, &c)
+}
+
+func (r *receiver) write(t *target, c *chunk, data []byte) error {
+	f, err := r.root.OpenFile(t.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return fault(err)
+	}
+	_, err = f.WriteAt(data, c.offset)
+	if err == nil && t.size > blockSize {
+		// The disk begins now, so that there is little left to wait for at the end.
+		_ = unix.SyncFileRange(int(f.Fd()), c.offset, int64(c.size), unix.SYNC_FILE_RANGE_WRITE)
+	}
+	return fault(errors.Join(err, f.Close()))
+}
+
+// offered takes a batch: holes are made, and of chunks the ones wanted that are
+// neither in place nor had elsewhere.
+func (r *receiver) offered(ctx context.Context, payload []byte) error {
+	if len(payload) < 4 {
+		return errForm
+	}
+	number := payload[:4]
+	list, err := unpackChunks(payload[4:])
+	if err != nil {
+		return err
+	}
+	bits := make([]byte, (len(list)+7)/8)
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for i := range list {
+		c := &list[i]
+		t, err := r.target(ctx, c)
+		if err != nil {
+			return err
+		}
+		has := true
+		if c.digest.IsZero() {
+			err = r.hole(t, c)
+		} else {
+			has, err = r.has(t, c, (*buf)[:c.size])
+		}
+		switch {
+		case err != nil:
+			return err
+		case !has:
+			bits[i/8] |= 1 << (i % 8)
+		default:
+			if err := r.settle(t, c); err != nil {
+				return err
+			}
+		}
+	}
+	if binary.LittleEndian.Uint32(number) == 0 {
+		return nil
+	}
+	return r.ctl.send(kindWants, number, bits)
+}
+
+// has puts a chunk in its place if it need not be sent.
+func (r *receiver) has(t *target, c *chunk, buf []byte) (bool, error) {
+	if t.exists {
+		f, err := r.root.OpenFile(t.path, os.O_RDONLY, 0)
+		if err != nil {
+			return false, fault(err)
+		}
+		_, err = f.ReadAt(buf, c.offset)
+		f.Close()
+		if err == nil && object.Sum(buf) == c.digest {
+			return true, nil
+		}
+	}
+	if r.have == nil || !r.have.find(c.digest, buf) {
+		return false, nil
+	}
+	return true, r.write(t, c, buf)
+}
+
+// hole makes one in a file that was there before; new files are nothing else.
+func (r *receiver) hole(t *target, c *chunk) error {
+	if !t.exists {
+		return nil
+	}
+	f, err := r.root.OpenFile(t.path, os.O_WRONLY, 0)
+	if err != nil {
+		return fault(err)
+	}
+	defer f.Close()
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, c.offset, int64(c.size))
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return fault(err)
+	}
+	_, err = io.Copy(io.NewOffsetWriter(f, c.offset), io.LimitReader(zeros{}, int64(c.size)))
+	return fault(err)
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// take reads the data frames of a stream until its end.
+func (r *receiver) take(ctx context.Context, s *stream) error {
+	in := bufio.NewReaderSize(s.tls, 16<<10)
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		kind, payload, err := readFrame(in, buf)
+		switch {
+		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+			return nil // what is missing, the sender tells
+		case err != nil:
+			return &PeerError{Err: err}
+		case kind != kindData:
+			return errForm
+		}
+		if err := r.data(ctx, payload); err != nil {
+			return err
+		}
+	}
+}
+
+// end is told by the sender.
+func (r *receiver) end(t *totals) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = t
+	r.changed.Broadcast()
+}
+
+// finish waits until everything is there, and on disk.
+func (r *receiver) finish(ctx context.Context) (*totals, error) {
+	stop := context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.changed.Broadcast()
+	})
+	defer stop()
+	r.mu.Lock()
+	for r.ended == nil || r.pending > 0 {
+		if ctx.Err() != nil {
+			break
+		}
+		r.changed.Wait()
+	}
+	t := r.ended
+	whole := t != nil && len(r.entries) == t.Entries && r.sum == t.Sum
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if !whole {
+		return nil, errors.New("what arrived is not what was sent")
+	}
+	if err := r.alone(); err != nil {
+		return nil, err
+	}
+	// Children before their directories, whose times they change.
+	for i := len(r.dirs) - 1; i >= 0; i-- {
+		if err := r.finishFile(r.dirs[i]); err != nil {
+			return nil, fault(err)
+		}
+	}
+	t.Sent = r.received.Load()
+	return t, fault(r.sync())
+}
+
+// alone looks whether there is anything that is no entry.
+func (r *receiver) alone() error {
+	if !r.resumed || r.entries[0].kind != entryDir {
+		return nil
+	}
+	known := make(map[string]bool, len(r.entries))
+	for _, t := range r.entries {
+		known[t.path] = true
+	}
+	return fs.WalkDir(r.root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return fault(err)
+		}
+		if !known[p] {
+			return &TargetError{filepath.Join(r.dst, p) + " is in the way: it is not at the source"}
+		}
+		return nil
+	})
+}
+
+// sync waits until everything is on disk.
+func (r *receiver) sync() error {
+	if r.entries[0].kind == entryFile {
+		f, err := r.root.Open(r.entries[0].path)
+		if err == nil {
+			return errors.Join(f.Sync(), f.Close())
+		}
+		if !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		// Its mode, set by now, lets not even its owner read.
+	}
+	f, err := os.Open(r.root.Name())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}

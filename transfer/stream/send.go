@@ -1,0 +1,616 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"premix/store"
+	"premix/store/object"
+)
+
+const (
+	// maxStreams is how many there are at most.
+	maxStreams = 64
+	// batchSize is how much data a batch of offers stands for, bytes, and batchMost
+	// how many chunks it has at most.
+	batchSize = 8 << 20
+	batchMost = 512
+	// listMost is how many entries are sent at once; the first lists are shorter, so
+	// that their data can begin.
+	listMost = 1024
+	// aheadMost is how many chunks wait for a stream at most. They are places, not
+	// bytes: whoever sends a chunk reads it.
+	aheadMost = 1024
+	// patience is how long data waits for the first stream until it takes the
+	// control connection.
+	patience = time.Second
+)
+
+// sender sends a file or a tree.
+type sender struct {
+	ctl  *control
+	root string
+
+	files sync.Map // of uint32 to *sourceFile, as long as something of it may be sent
+	queue chan chunk
+	sent  atomic.Int64
+
+	first   chan struct{} // closed when there is a stream
+	once    sync.Once     // closes it
+	mu      sync.Mutex    // of what follows; never held while something is sent
+	streams []*stream
+	total   totals
+	batches map[uint32][]chunk // offered, and not yet answered
+	number  uint32             // of the next batch
+	answers chan struct{}      // something was answered
+}
+
+// sourceFile is a file that is being sent.
+type sourceFile struct {
+	path  string
+	size  int64
+	mtime int64
+	// done is what of it was sent or need not be, bytes.
+	done atomic.Int64
+}
+
+func newSender(ctl *control, root string) *sender {
+	return &sender{ctl: ctl, root: root, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
+}
+
+// file that an entry is.
+func (s *sender) file(i uint32) *sourceFile {
+	f, _ := s.files.Load(i)
+	return f.(*sourceFile)
+}
+
+// settle notes that a piece of a file is done, and forgets a file that is.
+func (s *sender) settle(c *chunk) {
+	if f := s.file(c.entry); f.done.Add(int64(c.size)) == f.size {
+		s.files.Delete(c.entry)
+	}
+}
+
+// run hands everything that is to be sent to the streams, and closes the queue. After
+// an error that stays open: somebody may be about to write to it.
+func (s *sender) run(ctx context.Context, how start) error {
+	work, inner := errgroup.WithContext(ctx) // which is done when work is
+	work.SetLimit(runtime.GOMAXPROCS(0))
+	err := s.walk(inner, how, work)
+	if werr := work.Wait(); werr != nil {
+		err = werr
+	}
+	if err != nil {
+		return err
+	}
+	// Offers that were not answered may still be wanted.
+	for {
+		s.mu.Lock()
+		open := len(s.batches)
+		s.mu.Unlock()
+		if open == 0 {
+			close(s.queue)
+			return nil
+		}
+		select {
+		case <-s.answers:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// walk lists all entries, and passes on what is to become of their content.
+func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) error {
+	var list []entry
+	first, most := uint32(0), 16
+	flush := func() error {
+		if len(list) == 0 {
+			return nil
+		}
+		if err := s.ctl.send(kindEntries, packEntries(list)); err != nil {
+			return err
+		}
+		group := s.group(how, work)
+		for i := range list {
+			if list[i].kind == entryFile && list[i].size > 0 {
+				if err := group.add(ctx, first+uint32(i), list[i].size); err != nil {
+					return err
+				}
+			}
+		}
+		if err := group.flush(ctx); err != nil {
+			return err
+		}
+		first, list, most = first+uint32(len(list)), list[:0], min(listMost, 2*most)
+		return nil
+	}
+	err := filepath.WalkDir(s.root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return &SourceError{err.Error()}
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		var info fs.FileInfo
+		if p == s.root {
+			info, err = os.Stat(p) // a link as the source stands for what it points to
+		} else {
+			info, err = d.Info()
+		}
+		if err != nil {
+			return &SourceError{err.Error()}
+		}
+		e, ok, err := s.entry(p, info)
+		if err != nil {
+			return &SourceError{err.Error()}
+		}
+		s.mu.Lock()
+		switch {
+		case !ok:
+			s.total.Skipped++
+			s.mu.Unlock()
+			return nil
+		case e.kind == entryFile:
+			s.total.Files++
+			s.total.Bytes += e.size
+		}
+		n := s.total.Entries
+		s.total.Entries++
+		s.mu.Unlock()
+		if e.kind == entryFile && e.size > 0 {
+			s.files.Store(uint32(n), &sourceFile{path: p, size: e.size, mtime: e.mtime})
+		}
+		if list = append(list, e); len(list) < most {
+			return nil
+		}
+		return flush()
+	})
+	if err != nil {
+		return err
+	}
+	if s.total.Entries == 0 {
+		return &SourceError{s.root + " is neither a file nor a directory"}
+	}
+	return flush()
+}
+
+func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error) {
+	rel, err := filepath.Rel(s.root, p)
+	if err != nil {
+		return e, false, err
+	}
+	if rel == "." {
+		rel = ""
+	}
+	e = entry{path: rel, mode: info.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky), mtime: info.ModTime().UnixNano()}
+	switch {
+	case info.Mode().IsRegular():
+		e.kind, e.size = entryFile, info.Size()
+	case info.IsDir():
+		e.kind = entryDir
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.kind = entryLink
+		e.link, err = os.Readlink(p)
+	default:
+		return e, false, nil
+	}
+	return e, true, err
+}
+
+// group is what becomes of the files of one list.
+type group struct {
+	s     *sender
+	how   start
+	work  *errgroup.Group
+	small []chunk // whole files, to be offered together
+	size  int64
+}
+
+func (s *sender) group(how start, work *errgroup.Group) *group {
+	return &group{s: s, how: how, work: work}
+}
+
+// add a file.
+func (g *group) add(ctx context.Context, i uint32, size int64) error {
+	switch {
+	case g.how.Content && size >= store.LargeMin:
+		g.work.Go(func() error { return g.s.cutByContent(ctx, i) })
+		return nil
+	case size <= blockSize && !g.how.Offer:
+		return g.s.enqueue(ctx, chunk{entry: i, size: uint32(size)})
+	case size <= blockSize:
+		g.small = append(g.small, chunk{entry: i, size: uint32(size)})
+		if g.size += size; g.size >= batchSize || len(g.small) >= batchMost {
+			return g.flush(ctx)
+		}
+		return nil
+	}
+	return g.s.cutByPlace(ctx, i, g)
+}
+
+// flush offers what was put together.
+func (g *group) flush(ctx context.Context) error {
+	if len(g.small) == 0 {
+		return nil
+	}
+	batch := g.small
+	g.small, g.size = nil, 0
+	g.work.Go(func() error {
+		for i := range batch {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			if err := g.s.digest(&batch[i]); err != nil {
+				return err
+			}
+		}
+		return g.s.offer(batch)
+	})
+	return nil
+}
+
+// enqueue hands a chunk to the streams.
+func (s *sender) enqueue(ctx context.Context, c chunk) error {
+	select {
+	case s.queue <- c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// cutByPlace sends, or offers, a file in pieces of blockSize.
+func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
+	file := s.file(i)
+	f, err := os.Open(file.path)
+	if err != nil {
+		return &SourceError{err.Error()}
+	}
+	defer f.Close()
+	for at := int64(0); at < file.size; {
+		from := nextData(f, at, file.size)
+		if err := s.hole(i, at, from-at); err != nil {
+			return err
+		}
+		to := nextHole(f, from, file.size)
+		for at = from; at < to; {
+			c := chunk{entry: i, offset: at, size: uint32(min(blockSize, to-at))}
+			at += int64(c.size)
+			if !g.how.Offer {
+				err = s.enqueue(ctx, c)
+			} else if g.small = append(g.small, c); g.size+int64(c.size) >= batchSize {
+				err = g.flush(ctx)
+			} else {
+				g.size += int64(c.size)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nextData is where from off on data begins, at most at size.
+func nextData(f *os.File, off, size int64) int64 {
+	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return size
+	case err != nil:
+		return off // a file system that knows no holes
+	}
+	return min(size, max(off, next))
+}
+
+// nextHole is where data that begins at off ends.
+func nextHole(f *os.File, off, size int64) int64 {
+	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_HOLE)
+	if err != nil {
+		return size
+	}
+	return min(size, max(off, next))
+}
+
+// hole tells of one.
+func (s *sender) hole(i uint32, at, length int64) error {
+	var list []chunk
+	for length > 0 {
+		c := chunk{entry: i, offset: at, size: uint32(min(maxHole, length))}
+		at, length = at+int64(c.size), length-int64(c.size)
+		list = append(list, c)
+		s.count(&c)
+		s.settle(&c)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return s.ctl.send(kindChunks, binary.LittleEndian.AppendUint32(nil, 0), packChunks(list))
+}
+
+// cutByContent offers a file as a store has it.
+func (s *sender) cutByContent(ctx context.Context, i uint32) error {
+	file := s.file(i)
+	f, err := os.Open(file.path)
+	if err != nil {
+		return &SourceError{err.Error()}
+	}
+	defer f.Close()
+	var batch []chunk
+	var size int64
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		err := s.offer(batch)
+		batch, size = nil, 0
+		return err
+	}
+	err = cutFile(ctx, f, file.size, func(at int64, length int64, data []byte) error {
+		if data == nil {
+			return s.hole(i, at, length)
+		}
+		batch = append(batch, chunk{entry: i, offset: at, size: uint32(len(data)), digest: object.Sum(data)})
+		if size += length; size < batchSize {
+			return nil
+		}
+		return flush()
+	})
+	var source *SourceError
+	if err != nil {
+		if context.Cause(ctx) == nil && !errors.As(err, &source) && errors.Is(err, errShort) {
+			return &SourceError{file.path + " changes while it is copied"}
+		}
+		return err
+	}
+	if err := unchanged(f, file); err != nil {
+		return err
+	}
+	return flush()
+}
+
+// digest fills in that of a chunk.
+func (s *sender) digest(c *chunk) error {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	data := (*buf)[:c.size]
+	if err := s.read(c, data); err != nil {
+		return err
+	}
+	c.digest = object.Sum(data)
+	return nil
+}
+
+// read the bytes of a chunk.
+func (s *sender) read(c *chunk, data []byte) error {
+	file := s.file(c.entry)
+	f, err := os.Open(file.path)
+	if err != nil {
+		return &SourceError{err.Error()}
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(data, c.offset); err != nil {
+		return &SourceError{fmt.Sprintf("%s changes while it is copied, or can't be read: %v", file.path, err)}
+	}
+	return unchanged(f, file)
+}
+
+func unchanged(f *os.File, file *sourceFile) error {
+	info, err := f.Stat()
+	if err == nil && info.Size() == file.size && info.ModTime().UnixNano() == file.mtime {
+		return nil
+	}
+	return &SourceError{file.path + " changes while it is copied"}
+}
+
+// count a chunk among those of the copy.
+func (s *sender) count(c *chunk) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total.Sum.add(c)
+}
+
+// offer a batch.
+func (s *sender) offer(batch []chunk) error {
+	s.mu.Lock()
+	s.number++ // 0 is of holes, which nobody answers
+	n := s.number
+	s.batches[n] = batch
+	for i := range batch {
+		s.total.Sum.add(&batch[i])
+	}
+	s.mu.Unlock()
+	return s.ctl.send(kindChunks, binary.LittleEndian.AppendUint32(nil, n), packChunks(batch))
+}
+
+// answer takes the receiver's answer to a batch, and has sent what is wanted.
+func (s *sender) answer(ctx context.Context, payload []byte) error {
+	if len(payload) < 4 {
+		return errForm
+	}
+	n, bits := binary.LittleEndian.Uint32(payload), payload[4:]
+	s.mu.Lock()
+	batch, ok := s.batches[n]
+	s.mu.Unlock()
+	if !ok || len(bits) != (len(batch)+7)/8 {
+		return errForm
+	}
+	for i, c := range batch {
+		if bits[i/8]>>(i%8)&1 == 0 {
+			s.settle(&c)
+		} else if err := s.enqueue(ctx, c); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	delete(s.batches, n)
+	s.mu.Unlock()
+	select {
+	case s.answers <- struct{}{}:
+	default: // somebody is already to look
+	}
+	return nil
+}
+
+// frame reads a chunk, and makes its frame in buf. A digest that it has already is
+// what was offered.
+func (s *sender) frame(c chunk, buf *[]byte) ([]byte, error) {
+	b := (*buf)[:chunkHeader+int(c.size)]
+	data := b[chunkHeader:]
+	if err := s.read(&c, data); err != nil {
+		return nil, err
+	}
+	d := object.Sum(data)
+	if c.digest.IsZero() {
+		c.digest = d
+		s.count(&c)
+	} else if d != c.digest {
+		return nil, &SourceError{s.file(c.entry).path + " changes while it is copied"}
+	}
+	c.append(b[:0])
+	s.sent.Add(int64(c.size))
+	s.settle(&c)
+	return b, nil
+}
+
+// serve sends chunks through a stream until there are none left.
+func (s *sender) serve(ctx context.Context, t *stream) error {
+	s.mu.Lock()
+	s.streams = append(s.streams, t)
+	s.mu.Unlock()
+	s.once.Do(func() { close(s.first) })
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		c, ok, err := s.next(ctx, t.flush)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return t.flush()
+		}
+		b, err := s.frame(c, buf)
+		if err != nil {
+			return err
+		}
+		if err := writeFrame(t.tls, kindData, b); err != nil {
+			return &PeerError{Err: err}
+		}
+	}
+}
+
+// next is a chunk to be sent; idle is called before it is waited for.
+func (s *sender) next(ctx context.Context, idle func() error) (c chunk, ok bool, err error) {
+	select {
+	case c, ok = <-s.queue:
+		return c, ok, nil
+	default:
+	}
+	if err := idle(); err != nil {
+		return c, false, err
+	}
+	select {
+	case c, ok = <-s.queue:
+		return c, ok, nil
+	case <-ctx.Done():
+		return c, false, context.Cause(ctx)
+	}
+}
+
+// inline sends chunks through the control connection where no stream has come within
+// patience, or when it is told that none will: go on at once.
+func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-s.first:
+		return nil
+	case <-none:
+	case <-t.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		select {
+		case <-s.first:
+			return nil
+		default:
+		}
+		c, ok, err := s.next(ctx, func() error { return nil })
+		if err != nil || !ok {
+			return err
+		}
+		b, err := s.frame(c, buf)
+		if err != nil {
+			return err
+		}
+		if err := s.ctl.send(kindData, b); err != nil {
+			return err
+		}
+	}
+}
+
+// state is the number of streams, and how many segments they have sent again; none
+// where BBR decides, which does not slow down for them.
+func (s *sender) state() (streams int, resent uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.streams {
+		if n, congestion := t.resent(); congestion != "bbr" {
+			resent += uint64(n)
+		}
+	}
+	return len(s.streams), resent
+}
+
+// grow asks for more streams where loss slows the ones that there are.
+func (s *sender) grow(ctx context.Context, more func(n int) error) error {
+	const interval = 400 * time.Millisecond
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	var sent, rate int64
+	var resent uint64
+	before := int64(0) // rate at the last doubling
+	wait := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // nothing is to be sent any more
+		case <-t.C:
+		}
+		n, r := s.state()
+		now := s.sent.Load()
+		rate, sent = now-sent, now
+		lost := r > resent
+		resent = r
+		if wait > 0 {
+			wait--
+			continue
+		}
+		if n == 0 || !lost || len(s.queue) == 0 || n >= maxStreams {
+			continue
+		}
+		if rate < before+before/8 {
+			return nil // the last doubling was of no use
+		}
+		before, wait = rate, 2
+		if err := more(min(n, maxStreams-n)); err != nil {
+			return err
+		}
+	}
+}

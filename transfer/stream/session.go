@@ -1,0 +1,303 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// lastWords is how long an end waits for the other one to say why a connection broke.
+const lastWords = 3 * time.Second
+
+// session is one copy, at either end.
+type session struct {
+	ctl    *control
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   *errgroup.Group
+	told   chan struct{} // closed when the other end has said its last
+	reason error         // what it said, good when told is closed; nil: nothing
+
+	mu    sync.Mutex
+	conns []*stream
+	over  bool // nobody may join any more, and connections may break
+}
+
+func newSession(ctx context.Context, ctl *control) *session {
+	x := &session{ctl: ctl, told: make(chan struct{})}
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	x.work, x.ctx = errgroup.WithContext(ctx)
+	context.AfterFunc(x.ctx, x.close)
+	return x
+}
+
+// close closes all streams.
+func (x *session) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	for _, s := range x.conns {
+		s.raw.Close() // ends whoever reads or writes
+	}
+}
+
+// join adds a stream and has work done with it, until the copy is over.
+func (x *session) join(s *stream, do func(*stream) error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		s.raw.Close()
+		return
+	}
+	x.conns = append(x.conns, s)
+	x.work.Go(func() error {
+		err := do(s)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.over {
+			return nil
+		}
+		return err
+	})
+}
+
+// read handles frames of the control connection until it ends. buf is handle's until
+// it returns.
+func (x *session) read(handle func(kind byte, payload []byte) error) {
+	defer close(x.told)
+	buf := make([]byte, 0, 64<<10)
+	for {
+		kind, payload, err := readFrame(x.ctl.in, &buf)
+		if err != nil {
+			x.cancel(&PeerError{Err: err})
+			return
+		}
+		if kind == kindError {
+			var f failure
+			if err := json.Unmarshal(payload, &f); err != nil {
+				f = failure{"other", "it failed"}
+			}
+			x.reason = f.err()
+			x.cancel(x.reason)
+			return
+		}
+		if x.ctx.Err() != nil {
+			continue // only why the other end fails still matters
+		}
+		if err := handle(kind, payload); err != nil {
+			x.cancel(err)
+		}
+	}
+}
+
+// settle is the error of a session in the end: that of the other end where this one
+// has only noticed that it has gone. It tells the other end.
+func (x *session) settle(err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(x.ctx); cause != nil && errors.Is(err, context.Canceled) {
+		err = cause
+	}
+	var gone *PeerError
+	if errors.As(err, &gone) {
+		select {
+		case <-x.told:
+			if x.reason != nil {
+				return x.reason
+			}
+		case <-time.After(lastWords):
+		}
+		return err
+	}
+	if err != x.reason {
+		_ = x.ctl.sendJSON(kindError, toWire(err)) // it may have gone
+	}
+	return err
+}
+
+// send is the sender's side of a session. setup is called with what each stream is
+// to do, more with the number of further ones that would help; none is closed when
+// there will be no stream, unless it is the other end who tells.
+func (x *session) send(root string, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+	s := newSender(x.ctl, root)
+	alone := func() {} // it is this end that knows
+	if none == nil {
+		none = make(chan struct{})
+		alone = sync.OnceFunc(func() { close(none) })
+	}
+	begin := make(chan start, 1)
+	done := make(chan *totals, 1)
+	go x.read(func(kind byte, payload []byte) error {
+		switch kind {
+		case kindStart:
+			var how start
+			if err := json.Unmarshal(payload, &how); err != nil {
+				return errForm
+			}
+			select {
+			case begin <- how:
+				return nil
+			default:
+				return errForm
+			}
+		case kindWants:
+			return s.answer(x.ctx, payload)
+		case kindNone:
+			alone()
+			return nil
+		case kindDone:
+			t := &totals{}
+			if err := json.Unmarshal(payload, t); err != nil {
+				return errForm
+			}
+			x.mu.Lock()
+			x.over = true
+			x.mu.Unlock()
+			done <- t
+			return nil
+		}
+		return errForm
+	})
+	var how start
+	select {
+	case how = <-begin:
+	case <-x.ctx.Done():
+		return nil, x.settle(context.Cause(x.ctx))
+	}
+	// Streams may join until everything has been handed out; the end is told when
+	// they have sent it.
+	var streams sync.WaitGroup
+	var mu sync.Mutex
+	ended := false
+	setup(func(t *stream) error {
+		mu.Lock()
+		if ended {
+			mu.Unlock()
+			return nil
+		}
+		streams.Add(1)
+		mu.Unlock()
+		defer streams.Done()
+		return s.serve(x.ctx, t)
+	})
+	streams.Add(1)
+	x.work.Go(func() error {
+		defer streams.Done()
+		return s.inline(x.ctx, none)
+	})
+	pace, stop := context.WithCancel(x.ctx)
+	defer stop()
+	if !fixed {
+		x.work.Go(func() error { return s.grow(pace, more) })
+	}
+	var result *totals
+	x.work.Go(func() error {
+		defer stop()
+		if err := s.run(x.ctx, how); err != nil {
+			return err
+		}
+		mu.Lock()
+		ended = true // the queue is closed: there is nothing for whoever comes now
+		mu.Unlock()
+		streams.Wait()
+		stop()
+		s.mu.Lock()
+		t := s.total
+		s.mu.Unlock()
+		t.Sent = s.sent.Load()
+		if err := x.ctl.sendJSON(kindEnd, &t); err != nil {
+			return &PeerError{Err: err}
+		}
+		select {
+		case result = <-done:
+			return nil
+		case <-x.ctx.Done():
+			return context.Cause(x.ctx)
+		}
+	})
+	err := x.work.Wait()
+	if err == nil {
+		x.close()
+		return result, nil
+	}
+	return nil, x.settle(err)
+}
+
+// receive is the receiver's side.
+func (x *session) receive(dst string, have []string, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+	var had *index
+	if len(have) > 0 {
+		var err error
+		if had, err = newIndex(x.ctx, have); err != nil {
+			close(x.told)
+			return nil, x.settle(err)
+		}
+	}
+	r, err := newReceiver(x.ctl, dst, had)
+	if err != nil {
+		close(x.told)
+		return nil, x.settle(err)
+	}
+	defer r.close()
+	looks := make(chan struct{}, runtime.GOMAXPROCS(0))
+	go x.read(func(kind byte, payload []byte) error {
+		switch kind {
+		case kindEntries:
+			return r.list(payload)
+		case kindData:
+			return r.data(x.ctx, payload)
+		case kindChunks:
+			batch := append([]byte(nil), payload...)
+			looks <- struct{}{}
+			x.work.Go(func() error {
+				defer func() { <-looks }()
+				return r.offered(x.ctx, batch)
+			})
+			return nil
+		case kindGrow:
+			if len(payload) != 4 {
+				return errForm
+			}
+			return more(int(binary.LittleEndian.Uint32(payload)))
+		case kindEnd:
+			t := &totals{}
+			if err := json.Unmarshal(payload, t); err != nil {
+				return errForm
+			}
+			r.end(t)
+			return nil
+		case kindNone:
+			return nil
+		}
+		return errForm
+	})
+	if err := x.ctl.sendJSON(kindStart, r.how()); err != nil {
+		return nil, x.settle(&PeerError{Err: err})
+	}
+	setup(func(s *stream) error { return r.take(x.ctx, s) })
+	var result *totals
+	x.work.Go(func() error {
+		t, err := r.finish(x.ctx)
+		if err != nil {
+			return err
+		}
+		result = t
+		// What streams say from now on is nothing.
+		x.close()
+		return nil
+	})
+	if err := x.work.Wait(); err != nil {
+		return nil, x.settle(err)
+	}
+	if err := x.ctl.sendJSON(kindDone, result); err != nil {
+		return nil, &PeerError{Err: err}
+	}
+	return result, nil
+}

@@ -37,7 +37,7 @@ var links = map[string]netrelay.Options{
 }
 
 // shipped is what is measured unless told otherwise.
-const shipped = "scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
+const shipped = "premix,premix-system,scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
 
 type benchmark struct {
 	dir, data, premix, cells, congestion, sizes, trees, ways, protocols, timeout, parts string
@@ -194,6 +194,16 @@ func mkdir(dir string) string {
 }
 
 func (c *cell) writeLink() error {
+	var protocols []string
+	for _, p := range strings.Split(c.protocols, ",") {
+		switch p {
+		case "premix":
+			p = fmt.Sprintf("{use: premix, set: {premix_peer: %s}}", c.premix)
+		case "premix-system": // with the congestion control of the cell
+			p = fmt.Sprintf("{use: premix, name: premix-system, set: {premix_peer: %s, congestion: system}}", c.premix)
+		}
+		protocols = append(protocols, p)
+	}
 	var trees []string
 	for _, t := range strings.Split(c.trees, ",") {
 		if files, size, ok := strings.Cut(t, "x"); ok {
@@ -201,7 +211,7 @@ func (c *cell) writeLink() error {
 		}
 	}
 	text := fmt.Sprintf("name: %s\nhost: %s\nport: %d\nuser: root\nidentity: %s\nknown_hosts: %s\ndirectory: %s/here\npeer_directory: %s/there\nseed: 1\ntimeout: %s\nquiet: {for: 200ms}\ndirections: [%s]\nprotocols: [%s]\n",
-		c.name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, c.ways, c.protocols)
+		c.name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, c.ways, strings.Join(protocols, ", "))
 	if c.sizes != "" {
 		text += "sizes: [" + c.sizes + "]\n"
 	}

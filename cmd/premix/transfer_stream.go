@@ -67,6 +67,9 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 				return err
 			}
 			j.Remote = args[2]
+			if j.Congestion == "system" {
+				j.Congestion = ""
+			}
 			// A script has one word for a list of none.
 			j.Have = slices.DeleteFunc(j.Have, func(p string) bool { return p == "" })
 			ctx, done := storeContext()
@@ -93,7 +96,7 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 	f.StringArrayVar(&j.Have, "have", nil, "file, directory or store at the receiver that has much of it already; more than once")
 	f.StringVar(&j.Host, "host", "", "address of the other end (default: the one that it says)")
 	f.IntVar(&j.Streams, "streams", 0, "TCP connections (default: as many as are useful)")
-	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to ask for; empty: that of the system")
+	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to ask for; system: none")
 	return cmd
 }
 

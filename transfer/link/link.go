@@ -1,6 +1,7 @@
 package link
 
 import (
+	"os"
 	"time"
 
 	"premix/transfer"
@@ -16,6 +17,9 @@ type Link struct {
 	User       string
 	Identity   string // file of a private key; empty: ssh's own choice
 	KnownHosts string // file; empty: ssh's own
+	// Control is a socket through which ssh shares one connection, see ControlPath in
+	// ssh_config(5); empty: each command has a connection of its own.
+	Control string
 
 	Directory     string // here, for what is copied
 	PeerDirectory string // at the peer
@@ -86,7 +90,17 @@ type Protocol struct {
 	Settings  map[string]string
 	Open      bool   // see the package
 	Resumes   bool   // the same command again goes on with a part
+	Verifies  bool   // it ends well only if what it wrote is what was sent
 	Expect    string // udp: the capture must have seen UDP
+}
+
+// AtPeer is NeedsPeer with the settings that it names.
+func (p *Protocol) AtPeer() []string {
+	var list []string
+	for _, n := range p.NeedsPeer {
+		list = append(list, os.Expand(n, func(name string) string { return p.Settings[name] }))
+	}
+	return list
 }
 
 // Script is the one for a direction, of a single file or a tree.

@@ -41,7 +41,7 @@ const maxLink = 1 << 20
 var (
 	linkKeys = []string{"name", "host", "port", "user", "identity", "known_hosts", "directory", "peer_directory", "interface",
 		"sizes", "trees", "directions", "repeat", "seed", "timeout", "quiet", "peak", "protocols"}
-	protocolKeys = []string{"use", "name", "about", "needs", "needs_peer", "set", "server", "prepare", "get", "put", "get_tree", "put_tree", "open", "resumes", "expect"}
+	protocolKeys = []string{"use", "name", "about", "needs", "needs_peer", "set", "server", "prepare", "get", "put", "get_tree", "put_tree", "open", "resumes", "verifies", "expect"}
 	treeKeys     = []string{"files", "size"}
 	quietKeys    = []string{"for", "below"}
 )
@@ -499,6 +499,8 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 			p.Open = l.boolean(n, key)
 		case "resumes":
 			p.Resumes = l.boolean(n, key)
+		case "verifies":
+			p.Verifies = l.boolean(n, key)
 		case "expect":
 			if p.Expect = l.text(n, key); p.Expect != "udp" {
 				l.Add(n.Line, "expect: udp", "expect can only be udp")

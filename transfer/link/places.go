@@ -14,7 +14,7 @@ import (
 // Names of the variables that every script has.
 var placeNames = []string{"host", "host_address", "port", "user", "peer", "ssh", "scp", "identity", "known_hosts",
 	"local", "local_directory", "local_name", "remote", "remote_directory", "remote_inside", "remote_name", "remote_quoted",
-	"temp", "remote_temp", "src", "dst", "premix"}
+	"temp", "remote_temp", "src", "dst", "premix", "have"}
 
 var placeForm = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
@@ -27,6 +27,7 @@ type Places struct {
 	Temp, RemoteTemp string // directories for the protocol's own use
 	Address          string // of the peer
 	Premix           string // path of this program
+	Have             string // what the receiver has that may hold much of it; empty: nothing
 	Put              bool
 }
 
@@ -43,7 +44,7 @@ func (l *Link) Variables(p *Protocol, at Places) string {
 		"local": at.Local, "local_directory": filepath.Dir(at.Local), "local_name": filepath.Base(at.Local),
 		"remote": at.Remote, "remote_directory": at.RemoteRoot, "remote_inside": inside, "remote_name": path.Base(at.Remote),
 		"remote_quoted": Quote(at.Remote),
-		"temp":          at.Temp, "remote_temp": at.RemoteTemp, "premix": at.Premix,
+		"temp":          at.Temp, "remote_temp": at.RemoteTemp, "premix": at.Premix, "have": at.Have,
 		"src": at.Remote, "dst": at.Local,
 	}
 	if at.Put {
@@ -73,6 +74,9 @@ func (l *Link) SSH() []string { return append([]string{"ssh", "-T"}, l.options("
 func (l *Link) options(port string) []string {
 	// No question may be asked: nobody is there to answer.
 	o := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=20"}
+	if l.Control != "" {
+		o = append(o, "-o", "ControlPath="+l.Control)
+	}
 	if l.Port != 0 && l.Port != 22 {
 		o = append(o, port, strconv.Itoa(l.Port))
 	}

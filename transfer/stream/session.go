@@ -203,10 +203,11 @@ func (x *session) send(root string, none chan struct{}, fixed bool, setup func(d
 		if err := s.run(x.ctx, how); err != nil {
 			return err
 		}
-		mu.Lock()
-		ended = true // the queue is closed: there is nothing for whoever comes now
-		mu.Unlock()
+		// The queue may be full while no stream is there yet.
 		streams.Wait()
+		mu.Lock()
+		ended = true
+		mu.Unlock()
 		stop()
 		s.mu.Lock()
 		t := s.total

@@ -24,6 +24,11 @@ import (
 	"premix/transfer/peer"
 )
 
+// Path is a line of sh: where programs at the peer are looked for. Daemons are in
+// directories that not every user's PATH has, and what users install themselves is
+// not in the one that ssh gives.
+const Path = "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.local/bin:$HOME/bin"
+
 // Ways to capture.
 const (
 	CapturePacket  = "packet"
@@ -289,14 +294,10 @@ func (b *Bench) missing(ctx context.Context, p *link.Protocol) (program, where s
 			return n, "here", nil
 		}
 	}
-	for _, n := range p.NeedsPeer {
-		// Daemons are in directories that not every user's PATH has.
-		_, err := b.p.Run(ctx, "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "+link.Quote(n))
+	for _, n := range p.AtPeer() {
+		_, err := b.p.Run(ctx, Path+"; command -v "+link.Quote(n))
 		var status *peer.ScriptError
 		if errors.As(err, &status) {
-			if n == "premix" && p.Settings["premix_peer"] != "premix" && p.Settings["premix_peer"] != "" {
-				continue // it has a path of its own
-			}
 			return n, "at the peer", nil
 		}
 		if err != nil {

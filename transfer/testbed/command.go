@@ -146,7 +146,13 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return strings.ToValidUTF8(strings.TrimSpace(string(t.b)), "?") }
 
+// lastLine of an output that is no hint about the line before it.
 func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
+	last := ""
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") {
+			last = line
+		}
+	}
+	return last
 }

@@ -173,7 +173,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"transfer/stream": {
-		imports: []string{"store", "store/object"},
+		imports: []string{"store", "store/object", "store/tree"}, // the last for tests
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sync", "golang.org/x/sys"},
 	},
 	"transfer/stats": {

@@ -209,6 +209,15 @@ func (m *Mount) Path() string {
 	return treePath(m.o.Dir)
 }
 
+// ImagePath is the file that this process shows for EROFS to be mounted from, "" for
+// the other backends.
+func (m *Mount) ImagePath() string {
+	if m.backend != EROFS {
+		return ""
+	}
+	return filepath.Join(imagePath(m.o.Dir), fuse.ImageName)
+}
+
 // Backend is the one in use.
 func (m *Mount) Backend() Backend { return m.backend }
 

@@ -132,7 +132,7 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 	}
 	if err == nil {
 		d.say(m, fmt.Sprintf("%s: fetching %d chunks", l.name, len(p.Parts)))
-		err = t.Prefetch(m.ctx, p, 0)
+		err = t.Prefetch(m.ctx, p, 0, func(bundle int) { d.readAhead(m, p.Bundles[bundle].Spans) })
 	}
 	if err != nil {
 		if m.ctx.Err() == nil {

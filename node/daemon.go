@@ -36,6 +36,7 @@ type daemon struct {
 
 	origins origins
 	layers  layers
+	reader  reader
 
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
@@ -66,6 +67,7 @@ type mount struct {
 	src   *source
 
 	done   chan struct{}      // closed when the first attempt has ended
+	shown  chan struct{}      // closed when base is there, once
 	ctx    context.Context    // of its background work
 	cancel context.CancelFunc // ends it
 
@@ -91,7 +93,7 @@ type base struct {
 func newDaemon(t *tether, deaths int, version string) *daemon {
 	d := &daemon{
 		config: *t.config, version: version, log: t.log, tether: t, since: time.Now(), deaths: deaths,
-		mounts: map[string]*mount{}, bases: map[string]*base{},
+		mounts: map[string]*mount{}, bases: map[string]*base{}, reader: reader{log: t.log},
 	}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	return d
@@ -185,7 +187,7 @@ func (d *daemon) admit(r MountRequest) (m *mount, fresh bool, err error) {
 			return nil, false, usage("premix umount "+r.Dir, "%s is a mount of %s already", r.Dir, m.entry.Ref)
 		}
 	}
-	m = &mount{entry: entry{MountRequest: r, Since: time.Now()}, state: stateMounting, done: make(chan struct{}), profile: "none"}
+	m = &mount{entry: entry{MountRequest: r, Since: time.Now()}, state: stateMounting, done: make(chan struct{}), shown: make(chan struct{}), profile: "none"}
 	m.ctx, m.cancel = context.WithCancel(d.ctx)
 	d.mounts[r.ID] = m
 	return m, true, nil
@@ -267,6 +269,11 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	d.mu.Unlock()
 	if err := d.step(m, stepMounted); err != nil {
 		return errors.Join(err, d.unmake(m, true))
+	}
+	select {
+	case <-m.shown: // it was mounted before
+	default:
+		close(m.shown)
 	}
 	if l != nil {
 		go readFar(m, b, l)

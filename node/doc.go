@@ -11,6 +11,8 @@
 //   - worker: the process that does everything else. It may be killed at any
 //     moment: the supervisor starts another and hands everything back.
 //   - link: the socket between the two.
+//   - reader: a process of the worker that has the kernel read ahead what profiles
+//     have brought. It may wait for the worker, and holds nothing of the node's.
 //   - base: one image mounted below the node's directory. Several mounts of one
 //     tree are bind mounts of one base.
 //   - journal: state.json, the mounts that ought to be there.

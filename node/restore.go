@@ -164,6 +164,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 		b.users++
 		m.base, m.recorded, m.src = b, r, src
 		d.mu.Unlock()
+		close(m.shown)
 		d.background(m, d.lookUp(m, src))
 	}
 	if b.users == 0 {
@@ -175,7 +176,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 
 // readmit enters a mount of the journal.
 func (d *daemon) readmit(e entry, state string) *mount {
-	m := &mount{entry: e, state: state, done: make(chan struct{}), profile: "none"}
+	m := &mount{entry: e, state: state, done: make(chan struct{}), shown: make(chan struct{}), profile: "none"}
 	m.ctx, m.cancel = context.WithCancel(d.ctx)
 	close(m.done)
 	d.mu.Lock()

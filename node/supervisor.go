@@ -25,6 +25,7 @@ const (
 	SupervisorArg = "__node"
 	AdoptArg      = "__node-adopt" // a supervisor that a worker starts in place of its dead one
 	WorkerArg     = "__node-worker"
+	ReaderArg     = "__node-reader" // see reader
 )
 
 const (
@@ -330,7 +331,7 @@ func listen(dir string) (*os.File, error) {
 // IsProcess tells whether arg, the first of a command line, begins one of a node's
 // own processes.
 func IsProcess(arg string) bool {
-	return arg == SupervisorArg || arg == AdoptArg || arg == WorkerArg
+	return arg == SupervisorArg || arg == AdoptArg || arg == WorkerArg || arg == ReaderArg
 }
 
 // Main is the main function of a node's own processes: the binary, executed again
@@ -344,6 +345,8 @@ func Main(arg, version string) int {
 		err = adopt()
 	case WorkerArg:
 		err = runWorker(version)
+	case ReaderArg:
+		err = readAheadUntil(os.Stdin)
 	}
 	if err != nil {
 		newLog(os.Stderr, "node").Error(err.Error())

@@ -16,6 +16,10 @@ import (
 // the rest fetched when it is needed.
 const openingPages = 256 << 10
 
+// openingBundle bounds the stored form of the bundle in an opening, in bytes. One part of
+// a profile may be large.
+const openingBundle = 512 << 10
+
 // Openings repeat what lies elsewhere, and must never be older than that for long. So
 // they are removed before what they repeat changes and made anew afterwards, under
 // the tag's lock: a crash in between leaves none, which costs readers a round trip
@@ -122,9 +126,7 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 			return nil, err
 		}
 		wanted = append(wanted, p.Chunks()...)
-		if len(p.Bundles) > 0 && p.Bundles[0].Size <= firstBundle {
-			first = p.Bundles[:1]
-		}
+		first = p.Bundles[:min(1, len(p.Bundles))]
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, nil // it is damaged, or of another format: verify tells
 	}
@@ -137,8 +139,12 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		}
 	}
 	for _, b := range first {
-		if err := add(w.Later, b.Digest); err != nil {
-			return nil, err
+		stored, err := s.Object(b.Digest)
+		if err != nil {
+			return nil, accessError(s.dir, err)
+		}
+		if len(stored) <= openingBundle {
+			w.Later(b.Digest, stored)
 		}
 	}
 	if content := w.Bytes(); len(content) <= tree.MaxOpening {

@@ -58,6 +58,7 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	defer w.Close()
 	p := &tree.Profile{Tree: recorded.Tree}
 	seen := map[int]bool{}
+	var touched []tree.Part // as they were recorded
 	for _, part := range recorded.Parts {
 		i := part.Chunk
 		if seen[i] || i < 0 || i >= len(t.chunks) || t.chunks[i].Hole() {
@@ -65,16 +66,21 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 		}
 		seen[i] = true
 		p.Parts = append(p.Parts, worthwhile(part, t.chunks[i].Size))
+		touched = append(touched, part)
 	}
-	b := &bundler{w: w, t: t, p: p}
+	files, err := t.files(t.among(touched))
+	if err != nil {
+		return nil, damage("tree "+p.Tree.Short(), err)
+	}
+	b := &bundler{w: w, t: t, p: p, files: files}
 	for _, part := range p.Parts {
 		b.total += part.Size(t.chunks[part.Chunk].Size)
 	}
-	for _, part := range p.Parts {
+	for i, part := range p.Parts {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if err := b.add(part); err != nil {
+		if err := b.add(part, touched[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -122,40 +128,57 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 	return tree.Part{Chunk: p.Chunk, Runs: runs}
 }
 
-// firstBundle is the size of the content of a profile's first bundle, which comes with
-// the opening of a tag: it has what the mount itself reads, and what a start does
-// first.
+// firstBundle is the size of the content of a profile's first bundle, if more than one
+// part fits into it. It comes with the opening of a tag: it has what the mount itself
+// reads, and what a start does first.
 const firstBundle = 256 << 10
 
-// bundleSizes are those of the contents of the following bundles, the last one of all
-// further ones. A start runs on what it has: the first is soon there, and the
-// connections that bring the others speed up meanwhile. A start that needs little
-// has all of it in one, since several would save it little time.
-var bundleSizes = []int{1 << 20, 2 << 20, 4 << 20}
+// fewBundles is how many others a start of usual size has, which is up to fewBytes of
+// parts. Each has its connection, and all of them are asked for at once. A start runs on
+// what it has, so that they grow: the first is soon there. More of them would be there
+// sooner, since connections begin slowly, and would be more requests.
+const (
+	fewBundles = 4
+	fewBytes   = 20 << 20
+)
 
 // bundler rows up parts of chunks.
 type bundler struct {
 	w     *Writer
 	t     *Tree
 	p     *tree.Profile
+	files files
 	total int64 // bytes of all parts
+	done  int64 // of those in bundles that are not open
 	open  tree.Bundle
 	row   []byte
+	spans spans // of the open bundle
 }
 
 // full is the size at which the open bundle is done.
 func (b *bundler) full() int {
-	switch n := len(b.p.Bundles); {
+	n, rest := len(b.p.Bundles), b.total-b.done
+	switch {
 	case n == 0:
 		return firstBundle
-	case b.total <= tree.MaxBundle:
+	case b.total <= tree.MaxBundle: // several would save it little time
 		return tree.MaxBundle
-	default:
-		return bundleSizes[min(n-1, len(bundleSizes)-1)]
+	case b.total > fewBytes:
+		return min(tree.MaxBundle, 1<<20<<n)
 	}
+	// Those that are left are as 1, 2, 3 and 4.
+	all := 0
+	for k := n; k <= fewBundles; k++ {
+		all += k
+	}
+	if all == 0 {
+		return tree.MaxBundle
+	}
+	return int(min(tree.MaxBundle, rest*int64(n)/int64(all)))
 }
 
-func (b *bundler) add(part tree.Part) error {
+// add adds a part to the open bundle, of which touched was recorded.
+func (b *bundler) add(part, touched tree.Part) error {
 	c := b.t.chunks[part.Chunk]
 	content, err := b.t.s.Content(c.Digest, c.Size)
 	if err != nil {
@@ -168,6 +191,9 @@ func (b *bundler) add(part tree.Part) error {
 	}
 	b.row = object.AppendSlice(b.row, content, part.Slice(c.Size))
 	b.open.Parts++
+	for _, r := range b.t.blocks(touched) {
+		b.spans.add(b.files, b.t.m.Meta, r.from, r.to)
+	}
 	return nil
 }
 
@@ -179,8 +205,9 @@ func (b *bundler) flush() error {
 	if err != nil {
 		return err
 	}
-	b.open.Digest, b.open.Size = d, int64(len(b.row))
+	b.open.Digest, b.open.Size, b.open.Spans = d, int64(len(b.row)), b.spans.list()
 	b.p.Bundles = append(b.p.Bundles, b.open)
-	b.open, b.row = tree.Bundle{}, b.row[:0]
+	b.done += b.open.Size
+	b.open, b.row, b.spans = tree.Bundle{}, b.row[:0], spans{}
 	return nil
 }

@@ -43,7 +43,7 @@ func TestParts(t *testing.T) {
 	p := w.profile(s, nil, []tree.Part{partly(s, 1, 2, 4), {Chunk: 3}, partly(s, 2, 0, 0)}, []tree.Part{partly(s, 0, 1, 5)})
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	settle(t, c)
@@ -68,7 +68,7 @@ func TestParts(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	// Again, nothing is to do.
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.requests.Load() - before; got != 0 {
@@ -100,7 +100,7 @@ func TestPartsOnDisk(t *testing.T) {
 	p := w.profile(s, nil, parts)
 	c := openCache(t, dir, Options{})
 	tr := openTree(t, c, s.digest, w)
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	settle(t, c)
@@ -144,7 +144,7 @@ func TestPartsAreEvicted(t *testing.T) {
 	c := openCache(t, dir, Options{Quota: 600_000})
 	tr := openTree(t, c, s.digest, w)
 	var full *NoRoomError
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil && !errors.As(err, &full) {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil && !errors.As(err, &full) {
 		t.Fatal(err)
 	}
 	readAll(t, tr, s)
@@ -179,7 +179,7 @@ func TestBadParts(t *testing.T) {
 	p.Bundles[0].Digest = w.add(wrong)
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if tr.Stats().FailedFetches == 0 {
@@ -216,7 +216,7 @@ func TestReadersWaitForParts(t *testing.T) {
 		}
 	}
 	errs := make(chan error)
-	go func() { errs <- tr.Prefetch(t.Context(), p, 0) }()
+	go func() { errs <- tr.Prefetch(t.Context(), p, 0, nil) }()
 	<-begun
 	pgOf := func() *page { pg, _ := tr.loadedPageOf(chunk); return pg }
 	waitFor(t, "the promise", func() bool {
@@ -269,7 +269,7 @@ func TestReadersWaitForThePlan(t *testing.T) {
 		}
 	}
 	errs := make(chan error)
-	go func() { errs <- tr.Prefetch(t.Context(), p, 0) }()
+	go func() { errs <- tr.Prefetch(t.Context(), p, 0, nil) }()
 	waitFor(t, "the prefetch", func() bool { return tr.planning.Load() != nil })
 	var readers sync.WaitGroup
 	for _, part := range parts {
@@ -318,7 +318,7 @@ func TestPartsUnderLoad(t *testing.T) {
 		all.Go(func() {
 			for range 5 {
 				var full *NoRoomError
-				if err := tr.Prefetch(t.Context(), p, 0); err != nil && !errors.As(err, &full) {
+				if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil && !errors.As(err, &full) {
 					t.Error(err)
 				}
 			}
@@ -374,7 +374,7 @@ func TestPartsOutlastTheCache(t *testing.T) {
 	for _, complete := range []bool{false, true} {
 		c := openCache(t, dir, Options{})
 		tr := openTree(t, c, s.digest, w)
-		if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+		if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if complete {

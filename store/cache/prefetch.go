@@ -19,7 +19,10 @@ import (
 // which most is here already is not fetched, what lacks comes singly, and whole.
 // Everything is verified by the digests of its chunks: a profile can waste time, and
 // nothing else.
-func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error {
+//
+// Where brought is not nil it is told of each bundle, by its number, when what that has
+// is here, in any order, from several goroutines. It must not wait for anything.
+func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brought func(bundle int)) error {
 	if p.Tree != t.digest {
 		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
 	}
@@ -33,14 +36,30 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64) error 
 		t.planning.CompareAndSwap(&planning, nil)
 		planned()
 	}()
+	if brought == nil {
+		brought = func(int) {}
+	}
 	c := t.newCrowd(ctx, prefetch)
 	// The cache waits for promised chunks when it is closed: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
-	return c.wait(t.prefetchAll(c, p, limiter(rate), planned))
+	var told sync.Map // numbers of bundles
+	tell := func(bundle int) {
+		if _, before := told.LoadOrStore(bundle, true); !before {
+			brought(bundle)
+		}
+	}
+	if err := c.wait(t.prefetchAll(c, p, limiter(rate), planned, tell)); err != nil {
+		return err
+	}
+	for i := range p.Bundles { // those that were here, or came singly
+		tell(i)
+	}
+	return nil
 }
 
-// prefetchAll calls planned when readers can see what bundles will bring.
-func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func()) error {
+// prefetchAll calls planned when readers can see what bundles will bring, and brought
+// when one of them was fetched.
+func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int)) error {
 	var begun map[object.Digest]*early
 	if l == nil {
 		begun = c.fetchEarly(p.Bundles)
@@ -58,7 +77,7 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned f
 	if err != nil {
 		return err
 	}
-	bundles, err := c.promise(p, begun)
+	bundles, err := c.promise(p, begun, brought)
 	planned()
 	if err != nil {
 		return err
@@ -202,8 +221,8 @@ func (b *bundle) fetch(u use) ([]byte, error) {
 // promise makes known what bundles will bring, before any of those is fetched: whole
 // chunks by flights, parts as expected. Who wants such a thing waits for its bundle,
 // which goes first then, and does not fetch the chunk besides.
-func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early) (bundles []*bundle, err error) {
-	p.InBundles(func(_ int, one tree.Bundle, parts []tree.Part) bool {
+func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int)) (bundles []*bundle, err error) {
+	p.InBundles(func(number int, one tree.Bundle, parts []tree.Part) bool {
 		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]bool{}}
 		for _, part := range parts {
 			var pg *page
@@ -213,7 +232,11 @@ func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early) (bundle
 			b.slices = append(b.slices, slice{target{c.t, pg, part.Chunk - pg.first}, part})
 		}
 		delete(begun, one.Digest)
-		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
+		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() {
+			if c.runBundle(b) {
+				brought(number)
+			}
+		}}
 		if c.t.boardBundle(b, c.before) {
 			bundles = append(bundles, b)
 		}
@@ -273,8 +296,9 @@ func (c *crowd) abandon(bundles []*bundle) {
 	}
 }
 
-// runBundle fetches a bundle and gives what it has to those that want it.
-func (c *crowd) runBundle(b *bundle) {
+// runBundle fetches a bundle and gives what it has to those that want it. It tells
+// whether it could.
+func (c *crowd) runBundle(b *bundle) bool {
 	defer b.end()
 	fl := c.t.c.flights
 	backOut := func(fs map[int]*flight) {
@@ -284,7 +308,7 @@ func (c *crowd) runBundle(b *bundle) {
 	}
 	if c.ctx.Err() != nil {
 		backOut(b.flights)
-		return
+		return false
 	}
 	start := time.Now()
 	content, err := b.fetch(c.t.use())
@@ -293,7 +317,7 @@ func (c *crowd) runBundle(b *bundle) {
 		// whoever waits for one has it fetched at once.
 		c.t.stats.failed.Add(1)
 		backOut(b.flights)
-		return
+		return false
 	}
 	c.t.stats.fetched(b.slices[0].part.Chunk, b.Size, time.Since(start))
 	for n, to := range b.slices {
@@ -314,6 +338,7 @@ func (c *crowd) runBundle(b *bundle) {
 			}
 		}
 	}
+	return true
 }
 
 // deliver verifies a slice and keeps what is in it, or gives it to a flight.

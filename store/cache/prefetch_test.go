@@ -57,7 +57,7 @@ func TestPrefetchByBundles(t *testing.T) {
 	mustRead(t, tr, s, s.offs[5], s.offs[7]-s.offs[5])
 	settle(t, c)
 	before := w.requests.Load()
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	// Two bundles, chunks 7, 30 and 31; two index pages were not known yet.
@@ -76,7 +76,7 @@ func TestPrefetchByBundles(t *testing.T) {
 	for _, i := range p.Chunks() {
 		mustRead(t, tr, s, s.offs[i], s.chunks[i].Size)
 	}
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.requests.Load() - before; n != 0 {
@@ -95,7 +95,7 @@ func TestBadBundles(t *testing.T) {
 	delete(w.contents, p.Bundles[1].Digest)
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	readAll(t, tr, s)
@@ -110,7 +110,7 @@ func TestBadBundles(t *testing.T) {
 		"another length":    {Tree: s.digest, Parts: whole(1), Bundles: []tree.Bundle{{Digest: object.Sum(nil), Size: s.chunks[1].Size + 1, Parts: 1}}},
 		"parts that lack":   {Tree: s.digest, Bundles: []tree.Bundle{{Digest: object.Sum(nil), Size: 1, Parts: 1}}},
 	} {
-		if err := tr.Prefetch(t.Context(), bad, 0); !tree.IsInvalid(err) {
+		if err := tr.Prefetch(t.Context(), bad, 0, nil); !tree.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestBadBundles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var re *ReadError
-	if err := tr.Prefetch(t.Context(), p, 0); !errors.As(err, &re) {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); !errors.As(err, &re) {
 		t.Errorf("the origin is down: %v", err)
 	}
 }
@@ -147,7 +147,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	go func() {
 		cr := tr.newCrowd(ctx, prefetch)
 		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
-		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}))
+		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}, func(int) {}))
 	}()
 	<-begun
 	for _, i := range []int{9, 7, 8} {
@@ -193,7 +193,7 @@ func TestBundlesBeforePages(t *testing.T) {
 			asked <- struct{}{}
 		}
 	}
-	if err := tr.Prefetch(t.Context(), p, 0); err != nil {
+	if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range p.Bundles {
@@ -226,7 +226,7 @@ func TestReadersWaitForABundle(t *testing.T) {
 	}
 	errs := make(chan error)
 	go func() {
-		errs <- tr.Prefetch(t.Context(), p, 0)
+		errs <- tr.Prefetch(t.Context(), p, 0, nil)
 	}()
 	<-begun
 	read := make(chan struct{})

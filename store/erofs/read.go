@@ -120,6 +120,9 @@ func (im *Image) Inodes() uint64 { return im.inodes }
 // Blocks is the number of blocks, as the superblock has it.
 func (im *Image) Blocks() int64 { return im.blocks }
 
+// Position is where an inode lies in the image.
+func (im *Image) Position(nid uint64) int64 { return im.inodeBase + int64(nid)*slotSize }
+
 // UUID is what tells images apart.
 func (im *Image) UUID() [16]byte { return im.uuid }
 

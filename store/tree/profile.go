@@ -2,6 +2,7 @@ package tree
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,9 +11,11 @@ import (
 )
 
 const (
-	// ProfileFormat is what a profile's format field says. Version 1 named whole
-	// chunks only.
+	// ProfileFormat is what a profile's format field says, if its bundles have no
+	// spans: that of one that was only recorded. Version 1 named whole chunks only.
 	ProfileFormat = "premix profile 2"
+	// SpansFormat is that of one whose bundles have spans.
+	SpansFormat = "premix profile 3"
 	// MaxBundle is the largest content of a bundle, in bytes.
 	MaxBundle = 8 << 20
 	// maxProfile bounds the parts of a profile: 1 TiB of mean chunks.
@@ -56,24 +59,57 @@ func (p Part) Slice(chunk int64) []object.Run {
 }
 
 // MarshalText writes the part as its type describes.
-func (p Part) MarshalText() ([]byte, error) {
-	b := strconv.AppendInt(nil, int64(p.Chunk), 10)
-	for i, r := range p.Runs {
+func (p Part) MarshalText() ([]byte, error) { return appendRuns(int64(p.Chunk), p.Runs), nil }
+
+// UnmarshalText reads what MarshalText writes, and nothing else.
+func (p *Part) UnmarshalText(text []byte) error {
+	n, runs, err := parseRuns(text, 32)
+	if err != nil {
+		return fmt.Errorf("%.40q is no part of a chunk: %w", text, err)
+	}
+	*p = Part{int(n), runs}
+	return nil
+}
+
+// Span is what a bundle brings of a file, for the kernel to read before anybody asks
+// for it. It is written like a [Part], with the number of the file's inode in place of
+// the chunk's and blocks of 4 KiB of the file in place of leaves. Inode 0 stands for the
+// image itself, of which metadata is read.
+type Span struct {
+	Inode uint64
+	Runs  []object.Run
+}
+
+// MarshalText writes the span as its type describes.
+func (s Span) MarshalText() ([]byte, error) { return appendRuns(int64(s.Inode), s.Runs), nil }
+
+// UnmarshalText reads what MarshalText writes, and nothing else.
+func (s *Span) UnmarshalText(text []byte) error {
+	n, runs, err := parseRuns(text, 64)
+	if err != nil || len(runs) == 0 || n < 0 {
+		return fmt.Errorf("%.40q is no span of a file", text)
+	}
+	*s = Span{uint64(n), runs}
+	return nil
+}
+
+// appendRuns writes a number and the runs that belong to it.
+func appendRuns(n int64, runs []object.Run) []byte {
+	b := strconv.AppendInt(nil, n, 10)
+	for i, r := range runs {
 		b = append(b, ":,"[min(i, 1)])
 		b = strconv.AppendInt(b, int64(r.From), 10)
 		if r.To > r.From+1 {
 			b = strconv.AppendInt(append(b, '-'), int64(r.To-1), 10)
 		}
 	}
-	return b, nil
+	return b
 }
 
-// UnmarshalText reads what MarshalText writes, and nothing else.
-func (p *Part) UnmarshalText(text []byte) error {
-	var got Part
-	chunk, rest, some := strings.Cut(string(text), ":")
-	n, err := strconv.ParseInt(chunk, 10, 32)
-	got.Chunk = int(n)
+// parseRuns reads what appendRuns writes, and nothing else.
+func parseRuns(text []byte, bits int) (n int64, runs []object.Run, err error) {
+	number, rest, some := strings.Cut(string(text), ":")
+	n, err = strconv.ParseInt(number, 10, bits)
 	for some && err == nil {
 		var run, first, last string
 		run, rest, some = strings.Cut(rest, ",")
@@ -85,16 +121,15 @@ func (p *Part) UnmarshalText(text []byte) error {
 		if from, err = strconv.ParseInt(first, 10, 32); err == nil {
 			to, err = strconv.ParseInt(last, 10, 32)
 		}
-		got.Runs = append(got.Runs, object.Run{From: int(from), To: int(to) + 1})
+		runs = append(runs, object.Run{From: int(from), To: int(to) + 1})
 	}
 	if err != nil {
-		return fmt.Errorf("%.40q is no part of a chunk", text)
+		return 0, nil, err
 	}
-	if again, _ := got.MarshalText(); string(again) != string(text) { // it never fails
-		return fmt.Errorf("%.40q is no part of a chunk: it would be written %.40q", text, again)
+	if again := appendRuns(n, runs); string(again) != string(text) {
+		return 0, nil, fmt.Errorf("it would be written %.40q", again)
 	}
-	*p = got
-	return nil
+	return n, runs, nil
 }
 
 // Bundle names an object whose content is a row of slices of chunks (see
@@ -102,8 +137,9 @@ func (p *Part) UnmarshalText(text []byte) error {
 // compressed better, and every one is verified by the digest of its chunk.
 type Bundle struct {
 	Digest object.Digest `json:"digest"`
-	Size   int64         `json:"size"`  // of the content, bytes
-	Parts  int           `json:"parts"` // how many
+	Size   int64         `json:"size"`            // of the content, bytes
+	Parts  int           `json:"parts"`           // how many
+	Spans  []Span        `json:"spans,omitempty"` // of files, in order of first touch
 }
 
 // Chunks returns the numbers of the chunks that were touched, in order.
@@ -129,6 +165,9 @@ func (p *Profile) InBundles(visit func(i int, b Bundle, parts []Part) bool) {
 // Marshal returns the content of the profile's object.
 func (p *Profile) Marshal() ([]byte, error) {
 	p.Format = ProfileFormat
+	if slices.ContainsFunc(p.Bundles, func(b Bundle) bool { return len(b.Spans) > 0 }) {
+		p.Format = SpansFormat
+	}
 	if p.Parts == nil {
 		p.Parts = []Part{} // a list in JSON, too
 	}
@@ -143,8 +182,8 @@ func ParseProfile(content []byte, d object.Digest, chunks int) (*Profile, error)
 	if err := unmarshal(what, content, &p); err != nil {
 		return nil, err
 	}
-	if p.Format != ProfileFormat {
-		return nil, invalid(what, "its format is %q, this premix reads %q: record it again", p.Format, ProfileFormat)
+	if p.Format != ProfileFormat && p.Format != SpansFormat {
+		return nil, invalid(what, "its format is %q, this premix reads %q and %q: record it again", p.Format, ProfileFormat, SpansFormat)
 	}
 	if p.Tree != d {
 		return nil, invalid(what, "it was recorded on tree %s, not on %s", p.Tree.Short(), d.Short())
@@ -177,6 +216,11 @@ func (p *Profile) CheckChunks(chunks int) error {
 		}
 		if b.Size < 1 || b.Size > MaxBundle {
 			return invalid(what, "bundle %d: %d bytes, the limit is %d", i, b.Size, MaxBundle)
+		}
+		for _, s := range b.Spans {
+			if err := object.CheckRuns(math.MaxInt32*object.LeafSize, s.Runs); err != nil {
+				return invalid(what, "bundle %d: inode %d: %v", i, s.Inode, err)
+			}
 		}
 		left -= b.Parts
 	}

@@ -239,7 +239,7 @@ func TestInfo(t *testing.T) {
 func TestProfile(t *testing.T) {
 	d := object.Sum(nil)
 	p := &Profile{Tree: d, Parts: []Part{{Chunk: 3}, {1, []object.Run{{From: 0, To: 2}, {From: 4, To: 5}}}, {Chunk: 2}},
-		Bundles: []Bundle{{object.Sum([]byte("b")), 30, 2}}}
+		Bundles: []Bundle{{Digest: object.Sum([]byte("b")), Size: 30, Parts: 2}}}
 	content, err := p.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -261,8 +261,10 @@ func TestProfile(t *testing.T) {
 		t.Errorf("another format: %v", err)
 	}
 	for name, b := range map[string]Bundle{
-		"no size": {d, 0, 1}, "no part": {d, 1, 0}, "no digest": {object.Digest{}, 1, 1},
-		"too long": {d, MaxBundle + 1, 1}, "more parts than there are": {d, 1, 2}, "fewer than none": {d, 1, -1},
+		"no size": {Digest: d, Parts: 1}, "no part": {Digest: d, Size: 1}, "no digest": {Size: 1, Parts: 1},
+		"too long": {Digest: d, Size: MaxBundle + 1, Parts: 1}, "more parts than there are": {Digest: d, Size: 1, Parts: 2},
+		"fewer than none":         {Digest: d, Size: 1, Parts: -1},
+		"blocks in another order": {Digest: d, Size: 1, Parts: 1, Spans: []Span{{1, []object.Run{{From: 4, To: 5}, {From: 0, To: 1}}}}},
 	} {
 		content, err := (&Profile{Tree: d, Parts: []Part{{Chunk: 1}}, Bundles: []Bundle{b}}).Marshal()
 		if err != nil {
@@ -280,6 +282,31 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// A profile with spans says so, since a premix that does not know them refuses it.
+func TestSpans(t *testing.T) {
+	d := object.Sum(nil)
+	p := &Profile{Tree: d, Parts: []Part{{Chunk: 1}},
+		Bundles: []Bundle{{Digest: d, Size: 1, Parts: 1, Spans: []Span{{0, []object.Run{{From: 0, To: 1}}}, {1 << 33, []object.Run{{From: 2, To: 4}, {From: 9, To: 10}}}}}}}
+	content, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{SpansFormat, `"0:0"`, `"8589934592:2-3,9"`} {
+		if !bytes.Contains(content, []byte(want)) {
+			t.Errorf("it has no %s:\n%s", want, content)
+		}
+	}
+	if got, err := ParseProfile(content, d, 2); err != nil || !reflect.DeepEqual(got, p) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, span := range []string{"", "5", "-1:2", "5:", "5:3-2", "05:1", "5:1,", "x:1"} {
+		content := bytes.Replace(content, []byte(`"0:0"`), []byte(`"`+span+`"`), 1)
+		if p, err := ParseProfile(content, d, 2); !IsInvalid(err) {
+			t.Errorf("%q was taken for %+v: %v", span, p, err)
+		}
+	}
+}
+
 func TestProfileFitsItsTree(t *testing.T) {
 	chunk := func(i int) (int64, bool, error) {
 		return []int64{10 << 10, 10<<10 + 1, 1 << 40}[i], i == 2, nil
@@ -290,8 +317,8 @@ func TestProfileFitsItsTree(t *testing.T) {
 		Profile
 		ok bool
 	}{
-		"it fits":             {Profile{Parts: whole, Bundles: []Bundle{{object.Digest{1}, size, 3}}}, true},
-		"a bundle is shorter": {Profile{Parts: whole, Bundles: []Bundle{{object.Digest{1}, size + 1, 3}}}, false},
+		"it fits":             {Profile{Parts: whole, Bundles: []Bundle{{Digest: object.Digest{1}, Size: size, Parts: 3}}}, true},
+		"a bundle is shorter": {Profile{Parts: whole, Bundles: []Bundle{{Digest: object.Digest{1}, Size: size + 1, Parts: 3}}}, false},
 		"leaves beyond":       {Profile{Parts: []Part{{0, []object.Run{{From: 10, To: 11}}}}}, false},
 		"no such chunk":       {Profile{Parts: []Part{{Chunk: 3}}}, false},
 	} {

@@ -1,0 +1,210 @@
+package node
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"premix/lazyfs"
+	"premix/store/object"
+	"premix/store/tree"
+)
+
+// reader is the worker's side of a process that has the kernel read what the bundles of
+// profiles have brought. A program that is being started reads its files in pieces of
+// 16 KiB, each of which costs a request of the kernel to the worker, for which it waits:
+// half the time of a start of which everything is here. Read ahead in large pieces it
+// costs a tenth of that, and nobody waits.
+//
+// It has to be another process: one that waits for the worker, and holds none of its
+// descriptors, so that it hinders nobody from dying. It starts when it is first needed,
+// and ends with the worker.
+type reader struct {
+	log *slog.Logger
+
+	mu     sync.Mutex // held while something is written
+	in     io.WriteCloser
+	broken bool
+}
+
+// aheadRequest is a line of JSON to a reader.
+type aheadRequest struct {
+	Tree  string      `json:"tree"`            // mount point of an EROFS
+	Image string      `json:"image,omitempty"` // the file that it is mounted from
+	Spans []tree.Span `json:"spans"`
+}
+
+// ahead has the kernel read spans of a mount. What cannot be done is not done: whoever
+// wants to read them does so himself.
+func (r *reader) ahead(a aheadRequest) {
+	line, err := json.Marshal(a)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.broken {
+		return
+	}
+	if r.in == nil {
+		if err = r.start(); err != nil {
+			r.broken = true
+			r.log.Warn("profiles are not read ahead", "error", err)
+			return
+		}
+	}
+	if _, err := r.in.Write(append(line, '\n')); err != nil {
+		// It died. The next request starts another one.
+		_ = r.in.Close()
+		r.in = nil
+	}
+}
+
+func (r *reader) start() error {
+	cmd := exec.Command(self)
+	cmd.Args = []string{"premix", ReaderArg}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as for the worker: Ctrl-C is for the supervisor
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		_ = cmd.Wait() // how it ended does not matter
+	}()
+	r.in = in
+	return nil
+}
+
+const (
+	// readersAtOnce bounds the requests that a reader works on at a time.
+	readersAtOnce = 8
+	// aheadPiece is how much the kernel reads ahead when it is asked to, in bytes.
+	aheadPiece = 128 << 10
+)
+
+// Types of file handles, as in include/linux/exportfs.h of Linux. Both hold the number of
+// an inode and its generation, which is always 0 in EROFS.
+const (
+	ino32Handle = 0x01 // FILEID_INO32_GEN: number, generation
+	ino64Handle = 0x81 // FILEID_INO64_GEN: upper half of the number, lower half, generation
+)
+
+// handleOf makes the handle of an inode, in the form that the kernel gives those of its
+// file system.
+func handleOf(form int32, inode uint64) (unix.FileHandle, error) {
+	switch {
+	case form == ino32Handle && inode <= math.MaxUint32:
+		b := binary.NativeEndian.AppendUint32(nil, uint32(inode))
+		return unix.NewFileHandle(form, binary.NativeEndian.AppendUint32(b, 0)), nil
+	case form == ino64Handle:
+		b := binary.NativeEndian.AppendUint32(nil, uint32(inode>>32))
+		b = binary.NativeEndian.AppendUint32(b, uint32(inode))
+		return unix.NewFileHandle(form, binary.NativeEndian.AppendUint32(b, 0)), nil
+	}
+	return unix.FileHandle{}, unix.EOPNOTSUPP
+}
+
+// readAheadUntil is the main function of a reader: it ends when in does.
+func readAheadUntil(in io.Reader) error {
+	places := make(chan struct{}, readersAtOnce)
+	lines := json.NewDecoder(in)
+	for {
+		var a aheadRequest
+		if err := lines.Decode(&a); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return nil
+			}
+			return err
+		}
+		places <- struct{}{}
+		go func() {
+			defer func() { <-places }()
+			a.read()
+		}()
+	}
+}
+
+// read reads until something can't be: the mount may have gone, and the kernel may not
+// permit it.
+func (a *aheadRequest) read() {
+	mount, err := os.Open(a.Tree)
+	if err != nil {
+		return
+	}
+	defer mount.Close()
+	root, _, err := unix.NameToHandleAt(int(mount.Fd()), "", unix.AT_EMPTY_PATH)
+	if err != nil {
+		return
+	}
+	for _, s := range a.Spans {
+		fd := -1
+		if s.Inode == 0 {
+			if a.Image != "" {
+				fd, err = unix.Open(a.Image, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			}
+		} else {
+			var h unix.FileHandle
+			if h, err = handleOf(root.Type(), s.Inode); err == nil {
+				fd, err = unix.OpenByHandleAt(int(mount.Fd()), h, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+			}
+		}
+		if err != nil {
+			return
+		}
+		if fd < 0 {
+			continue
+		}
+		err = readRuns(fd, s.Runs)
+		_ = unix.Close(fd)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// readRuns has the kernel read blocks of a file, and does not wait for them.
+func readRuns(fd int, runs []object.Run) error {
+	for _, r := range runs {
+		for from, to := int64(r.From)<<12, int64(r.To)<<12; from < to; from += aheadPiece {
+			if err := unix.Fadvise(fd, from, min(aheadPiece, to-from), unix.FADV_WILLNEED); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readAhead has the kernel read what a bundle of a mount's profile has brought, once the
+// mount is there.
+func (d *daemon) readAhead(m *mount, spans []tree.Span) {
+	if len(spans) == 0 || m.entry.Record != "" {
+		return
+	}
+	go func() {
+		select {
+		case <-m.shown:
+		case <-m.ctx.Done():
+			return
+		}
+		d.mu.Lock()
+		b := m.base
+		d.mu.Unlock()
+		if b == nil || b.m.Backend() != lazyfs.EROFS {
+			return // unmounted, or the kernel reads itself
+		}
+		d.reader.ahead(aheadRequest{Tree: b.m.Path(), Image: b.m.ImagePath(), Spans: spans})
+	}()
+}

@@ -34,6 +34,9 @@
 //     one query of blastn, blastp, blastx and tblastn; 1,000 queries of blastn in two
 //     groups took 1.2 to 1.4, since each group reads the database.
 //
+// Where a search is for other machines (Request.Elsewhere), it is made of fragments, one
+// part a task, and what needs the whole database is searched for on this one.
+//
 // # Together
 //
 // [Together] searches for the queries of several jobs in one scan, whatever their users

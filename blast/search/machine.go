@@ -25,6 +25,10 @@ const manyQueries = 16
 func (r *Request) way(q *queries) (mode Mode, why string, note bool) {
 	must := r.must(q)
 	switch {
+	case r.Elsewhere != nil && must == "":
+		return Fragments, "on other machines", false
+	case r.Elsewhere != nil:
+		return Whole, must, true
 	case r.Mode == Whole:
 		return Whole, "as asked for", false
 	case r.Mode == Fragments && must != "":

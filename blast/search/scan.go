@@ -33,6 +33,10 @@ type scan struct {
 	given [][][]byte
 	ids   []string
 
+	// Where the parts are searched for on other machines; see Request.
+	away   func(context.Context, Pieces) error
+	shared string
+
 	stderr []byte // what BLAST+ would have said, once it is known
 }
 
@@ -82,10 +86,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	defer cancel()
 	var running []*program
 	start := func(dir string, batch, threads int) (io.Reader, error) {
-		args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-query", s.queries.path, "-outfmt", "11"})
-		if s.opt.hits > 0 {
-			args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
-		}
+		args := append(s.search(), "-query", s.queries.path)
 		if threads > 1 {
 			args = append(args, "-num_threads", strconv.Itoa(threads))
 		}
@@ -120,6 +121,15 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			return s.fill(archive.NewReader(out), c)
 		}
 		var sources []archive.Source
+		if s.away != nil {
+			var done func()
+			var err error
+			if sources, done, err = s.elsewhere(ctx, s.away, s.shared); err != nil {
+				return err
+			}
+			defer done()
+			return s.merge(sources, start, c)
+		}
 		for i, part := range s.plan.parts {
 			var paths []string
 			for _, f := range part.fragments {
@@ -135,19 +145,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 			}
 			sources = append(sources, archive.Source{Archives: out, First: part.fragments[0].First})
 		}
-		m := archive.NewMerger(sources)
-		if !s.single || s.queries.count == 1 {
-			return batches(m, c)
-		}
-		dir, err := s.alias("probe", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
-		if err != nil {
-			return err
-		}
-		out, err := start(dir, 1, 1)
-		if err != nil {
-			return err
-		}
-		return singles(m, archive.NewReader(out), c)
+		return s.merge(sources, start, c)
 	}
 	err := merged()
 	if err != nil {
@@ -166,11 +164,37 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 		if e := p.wait(); e != nil && err == nil {
 			err = e
 		}
-		if i == 0 && s.opt.format == 11 {
+		if i == 0 && s.opt.format == 11 && s.away == nil {
 			s.stderr = p.stderr.Bytes()
 		}
 	}
 	return err
+}
+
+// search is what is searched for, as arguments, but for the queries.
+func (s *scan) search() []string {
+	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-outfmt", "11"})
+	if s.opt.hits > 0 {
+		args = append(args, "-max_target_seqs", strconv.Itoa(s.opt.hits))
+	}
+	return args
+}
+
+// merge gives the merged archives of all parts to c. What is needed besides is started.
+func (s *scan) merge(sources []archive.Source, start func(dir string, batch, threads int) (io.Reader, error), c consumer) error {
+	m := archive.NewMerger(sources)
+	if !s.single || s.queries.count == 1 {
+		return batches(m, c)
+	}
+	dir, err := s.alias("probe", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
+	if err != nil {
+		return err
+	}
+	out, err := start(dir, 1, 1)
+	if err != nil {
+		return err
+	}
+	return singles(m, archive.NewReader(out), c)
 }
 
 // batches passes on archives of batches.

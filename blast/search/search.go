@@ -53,6 +53,12 @@ type Request struct {
 	Note           func(string) // told why the whole database is searched; may be nil
 	Explain        func(string) // told which way is taken, and why; may be nil
 
+	// Elsewhere has [Piece] called for each of the pieces, on other machines, and returns
+	// when all have succeeded; nil: this machine searches. Shared is a directory that they
+	// see.
+	Elsewhere func(context.Context, Pieces) error
+	Shared    string
+
 	batch int // letters of queries searched for at once; 0: as BLAST+ chooses
 }
 
@@ -240,6 +246,9 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	}
 	s := r.scan(dir, q)
 	err := r.print(ctx, s, out)
+	if away := (*awayError)(nil); errors.As(err, &away) {
+		return away.err
+	}
 	if err != nil && !out.gone && ctx.Err() == nil {
 		return r.after(ctx, dir, err)
 	}
@@ -281,6 +290,14 @@ func (r *Request) scan(dir string, q *queries) *scan {
 		processes = r.cores()
 	}
 	s.plan = spread(r.Database.Fragments, processes, r.cores())
+	if r.Elsewhere != nil {
+		s.away, s.shared = r.Elsewhere, r.Shared
+		processes = len(r.Database.Fragments)
+		if r.Processes > 0 {
+			processes = r.Processes
+		}
+		s.plan = spread(r.Database.Fragments, processes, processes*max(1, r.Options.Threads))
+	}
 	if s.tool == "blastn" && os.Getenv("BATCH_SIZE") == "" {
 		s.batch = blastnBatch
 	}

@@ -24,7 +24,7 @@ the results of plain BLAST.
 			return &usageError{fmt.Errorf("there is no command %q", "blast "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe())
+	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe(), a.blastPiece())
 	cmd.AddCommand(a.blastSearches()...)
 	return cmd
 }

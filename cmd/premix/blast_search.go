@@ -34,6 +34,12 @@ what BLAST+ would have printed. Options of premix have two dashes and come first
                    side) or whole (BLAST+ with threads)
   --processes N    at once on fragments (default: as many as cores)
   --verbose        say which mode is taken, and why
+  --engine NAME    search the fragments on the nodes of slurm or kubernetes, as tasks;
+                   each node has the database, or sees the directory of this one
+  --engine-opt KEY=VALUE
+                   option of the engine; may be repeated
+  --work DIR       directory that all nodes see, for what they find
+                   (default: a new one in the working directory, removed at the end)
 
 -num_threads says how many cores may be used (default: all).
 
@@ -77,6 +83,13 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 		}
 		defer r.Database.Close()
 	}
+	if settings.engine.name != engineLocal && !options.Help() {
+		done, err := a.elsewhere(&r, settings)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
 	err = search.Run(ctx, r)
 	var exit *search.ExitError
 	switch {
@@ -92,10 +105,13 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 type searchFlags struct {
 	search.Settings
 	verbose, help bool
+	engine        engineFlags
+	work          string
 }
 
 // searchSettings takes premix' own options from the front of a command line.
 func searchSettings(args []string) (s searchFlags, rest []string, err error) {
+	s.engine.name = engineLocal
 	for len(args) > 0 && strings.HasPrefix(args[0], "--") {
 		name, value, joined := strings.Cut(args[0], "=")
 		args = args[1:]
@@ -106,7 +122,7 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 		case "--verbose":
 			s.verbose = true
 			continue
-		case "--mode", "--processes":
+		case "--mode", "--processes", "--engine", "--engine-opt", "--work":
 		default:
 			return s, nil, &usageError{fmt.Errorf("premix blast has no option %s", name), "options of BLAST+ have one dash"}
 		}
@@ -117,6 +133,12 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 			value, args = args[0], args[1:]
 		}
 		switch name {
+		case "--engine":
+			s.engine.name = value
+		case "--engine-opt":
+			s.engine.options = append(s.engine.options, value)
+		case "--work":
+			s.work = value
 		case "--mode":
 			mode, ok := map[string]search.Mode{"auto": search.Auto, "fragments": search.Fragments, "queries": search.Queries, "whole": search.Whole}[value]
 			if !ok {
@@ -128,6 +150,9 @@ func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 				return s, nil, &usageError{fmt.Errorf("--processes %s is not a number of processes", value), "1 or more"}
 			}
 		}
+	}
+	if s.engine.name == engineLocal && (s.work != "" || len(s.engine.options) > 0) {
+		return s, nil, &usageError{errors.New("--work and --engine-opt are for other engines than the local one"), "say which with --engine"}
 	}
 	return s, args, nil
 }

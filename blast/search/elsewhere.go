@@ -1,0 +1,170 @@
+package search
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"premix/blast/archive"
+	"premix/blast/database"
+)
+
+// A search whose parts are searched on other machines, by way of a directory that all
+// of them see:
+//
+//	DIR/search.json   an [order]
+//	DIR/queries       as they were given
+//	DIR/N.asn         what was found in part N, from 0; renamed into place when it is whole
+//
+// Each machine opens a database of the same name and content of its own: from memory,
+// where it is warm there.
+
+// Pieces are the parts of a search that wait in a directory.
+type Pieces struct {
+	Dir     string // absolute
+	Count   int
+	Threads int // that each wants
+}
+
+// order says what is to be searched for.
+type order struct {
+	Format    string   `json:"format"`
+	Tool      string   `json:"tool"`
+	Database  string   `json:"database"`
+	ID        string   `json:"id"` // of the database's description
+	Args      []string `json:"args"`
+	Batch     int      `json:"batch,omitempty"`
+	Threads   int      `json:"threads"`
+	Fragments [][2]int `json:"fragments"` // of each part: the first one, and the one behind its last
+}
+
+const orderFormat = "premix blast search 1"
+
+// elsewhere has the parts searched on other machines, and opens what they found.
+func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) error, dir string) (sources []archive.Source, done func(), err error) {
+	o := order{Format: orderFormat, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(), Batch: s.batch, Threads: 1}
+	from := 0
+	for _, p := range s.plan.parts {
+		o.Fragments = append(o.Fragments, [2]int{from, from + len(p.fragments)})
+		from += len(p.fragments)
+		o.Threads = max(o.Threads, p.threads)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "search.json"), append(text, '\n'), 0o644); err != nil {
+		return nil, nil, err
+	}
+	if err := copyFile(s.queries.path, filepath.Join(dir, "queries")); err != nil {
+		return nil, nil, err
+	}
+	if err := run(ctx, Pieces{dir, len(o.Fragments), o.Threads}); err != nil {
+		return nil, nil, &awayError{err}
+	}
+	var files []*os.File
+	done = func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	for i, p := range s.plan.parts {
+		f, err := os.Open(filepath.Join(dir, strconv.Itoa(i)+".asn"))
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		files = append(files, f)
+		sources = append(sources, archive.Source{Archives: f, First: p.fragments[0].First})
+	}
+	return sources, done, nil
+}
+
+// awayError is the failure of other machines: this one does not take their place.
+type awayError struct{ err error }
+
+func (e *awayError) Error() string { return e.err.Error() }
+func (e *awayError) Unwrap() error { return e.err }
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// Piece searches part i of the search in a directory, in the database of this machine.
+// What BLAST+ says goes to stderr.
+func Piece(ctx context.Context, home, dir string, i int, stderr io.Writer) error {
+	text, err := os.ReadFile(filepath.Join(dir, "search.json"))
+	if err != nil {
+		return err
+	}
+	var o order
+	if err := json.Unmarshal(text, &o); err != nil || o.Format != orderFormat {
+		return fmt.Errorf("%s is not a search of this version of premix", dir)
+	}
+	if i < 0 || i >= len(o.Fragments) {
+		return fmt.Errorf("%s has no part %d", dir, i)
+	}
+	d, err := database.Open(home, o.Database)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	first, end := o.Fragments[i][0], o.Fragments[i][1]
+	if d.ID != o.ID || first >= end || end > len(d.Fragments) {
+		return &database.Error{Kind: database.Damaged, Message: fmt.Sprintf("the database %s of this machine is another one than that of the search", o.Database), Way: "add the same one on all machines: premix blast db add, with the same input and options"}
+	}
+	tmp, err := os.MkdirTemp("", "premix-blast-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	s := &scan{tool: o.Tool, db: d, dir: tmp}
+	var paths []string
+	for _, f := range d.Fragments[first:end] {
+		paths = append(paths, f.Path)
+	}
+	alias, err := s.alias("part", "", paths...)
+	if err != nil {
+		return err
+	}
+	args := append(slices.Clone(o.Args), "-query", filepath.Join(dir, "queries"))
+	if o.Threads > 1 {
+		args = append(args, "-num_threads", strconv.Itoa(o.Threads))
+	}
+	p, err := s.prepare(ctx, alias, o.Tool, o.Batch, args...)
+	if err != nil {
+		return err
+	}
+	out, err := os.CreateTemp(dir, strconv.Itoa(i)+".asn.new-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(out.Name())
+	p.cmd.Stdout, p.cmd.Stderr = out, io.MultiWriter(stderr, &p.stderr)
+	if err := p.end(p.cmd.Run()); err != nil {
+		out.Close()
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), filepath.Join(dir, strconv.Itoa(i)+".asn"))
+}

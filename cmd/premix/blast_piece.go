@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"premix/blast/database"
+	"premix/blast/search"
+	"premix/engine/pack"
+	"premix/engine/queue"
+)
+
+// blastPiece is the command of the tasks of a search on other machines.
+func (a *app) blastPiece() *cobra.Command {
+	return &cobra.Command{
+		Use:    "piece DIR N",
+		Short:  "Search a part of a database for premix on another machine",
+		Hidden: true,
+		Args:   arguments("DIR", "N"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil {
+				return &usageError{fmt.Errorf("%q is not a number of a part", args[1]), "this command is given by premix itself"}
+			}
+			home, err := database.Home()
+			if err != nil {
+				return err
+			}
+			ctx, done := storeContext()
+			defer done()
+			err = search.Piece(ctx, home, args[0], n, a.stderr)
+			var exit *search.ExitError
+			if errors.As(err, &exit) {
+				return &commandStatus{exit.Code}
+			}
+			return err
+		},
+	}
+}
+
+// elsewhere has a search made by the nodes of an engine.
+func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err error) {
+	var o pack.Options
+	eng, err := s.engine.open(&o)
+	if err != nil {
+		return nil, err
+	}
+	done = func() {}
+	if r.Shared = s.work; s.work == "" {
+		if r.Shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
+			return nil, err
+		}
+		done = func() { _ = os.RemoveAll(r.Shared) } // what stays is named so that it is known
+	} else if err := os.Mkdir(s.work, 0o755); err != nil {
+		return nil, &usageError{err, "--work names a directory that is not there yet"}
+	}
+	if r.Shared, err = filepath.Abs(r.Shared); err != nil {
+		done()
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		done()
+		return nil, err
+	}
+	r.Elsewhere = func(_ context.Context, p search.Pieces) error {
+		return a.pieces(eng, o, self, p)
+	}
+	return done, nil
+}
+
+// pieces runs a task for each part of a search.
+func (a *app) pieces(eng pack.Engine, o pack.Options, self string, p search.Pieces) error {
+	q, err := queue.Open(filepath.Join(p.Dir, "tasks"), version, true)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	env := map[string]string{}
+	for _, name := range []string{"PREMIX_HOME", "PREMIX_BLAST_RAM", "XDG_DATA_HOME", "BLASTDB"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env[name] = v
+		}
+	}
+	var text strings.Builder
+	for i := range p.Count {
+		line, err := json.Marshal(map[string]any{"command": []string{self, "blast", "piece", p.Dir, strconv.Itoa(i)}, "env": env, "cores": p.Threads, "retries": 1})
+		if err != nil {
+			return err
+		}
+		text.Write(append(line, '\n'))
+	}
+	batch, err := q.Submit(queue.BatchOptions{Options: queue.Options{Dir: p.Dir}})
+	if err != nil {
+		return err
+	}
+	in := queue.Input{Name: "the parts of a search", Format: queue.JSONL}
+	if err := in.Read(strings.NewReader(text.String()), batch); err != nil {
+		batch.Abort()
+		return err
+	}
+	if _, err := batch.Commit(); err != nil {
+		return err
+	}
+	if o.Jobs == 0 {
+		o.Jobs = min(p.Count, pack.DefaultJobs)
+	}
+	if o.Cores < p.Threads {
+		o.Cores = p.Threads
+	}
+	sum, err := a.dispatchTasks(q, eng, o, true)
+	if sum != nil && len(sum.Failures) > 0 {
+		f := sum.Failures[0]
+		return &database.Error{Kind: database.Failed, Message: fmt.Sprintf("part %d of the search failed on %s: %s", f.Task, eng.Name(), f.Error), Way: f.Hint}
+	}
+	return err
+}

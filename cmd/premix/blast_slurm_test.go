@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"premix/internal/slurmbox"
+)
+
+// A search on the nodes of Slurm prints what BLAST+ prints.
+func TestBlastOnSlurm(t *testing.T) {
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
+	}
+	s := newSlurmScene(t, slurmbox.Options{})
+	r := rand.New(rand.NewPCG(13, 14))
+	var fa, queries strings.Builder
+	for i := range 40 {
+		b := make([]byte, 500)
+		for k := range b {
+			b[k] = "ACGT"[r.IntN(4)]
+		}
+		fmt.Fprintf(&fa, ">s%d\n%s\n", i, b)
+		if i%10 == 3 {
+			fmt.Fprintf(&queries, ">q%d\n%s\n", i, b[100:400])
+		}
+	}
+	s.write(t, "db.fa", fa.String())
+	s.write(t, "q.fa", queries.String())
+	s.ends(t, exitOK, "", "blast", "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
+	for _, format := range []string{"0", "6"} {
+		want := s.ends(t, exitOK, "", "blast", "blastn", "--mode", "whole", "-db", "db", "-query", "q.fa", "-outfmt", format)
+		got := s.ends(t, exitOK, "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", format)
+		if got != want || strings.Count(want, "q33") == 0 {
+			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
+		}
+	}
+	// What fails on the nodes is told, and nothing of it stays.
+	out := s.ends(t, exitFailed, "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", "6", "-word_size", "2")
+	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on slurm") {
+		t.Errorf("%s", out)
+	}
+	s.ends(t, exitUsage, "", "blast", "blastn", "--engine", "none", "-db", "db", "-query", "q.fa")
+	s.ends(t, exitUsage, "", "blast", "blastn", "--work", "there", "-db", "db", "-query", "q.fa")
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".premix-blast-") {
+			t.Errorf("%s is left", e.Name())
+		}
+	}
+}

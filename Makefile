@@ -111,6 +111,11 @@ bench-replay: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-replay ./bench/replay
 	bin/bench-replay $(BENCH_ARGS)
 
+.PHONY: bench-watch
+bench-watch: go
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-watch ./bench/watch
+	bin/bench-watch $(BENCH_ARGS)
+
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
 	@scripts/setup.sh criu demo

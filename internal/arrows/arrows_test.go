@@ -71,6 +71,10 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"bench/watch": {
+		imports: []string{"watch", "watch/series", "internal/figures"},
+		modules: []string{"golang.org/x/sys"},
+	},
 	"bench/blastserve": {
 		imports: []string{"internal/figures"},
 	},

@@ -43,7 +43,7 @@ func (db *DB) compactor(ctx context.Context) {
 			}
 		}
 		if time.Since(begun) >= db.opt.Settled {
-			if err := db.expire(db.opt.Now()); err != nil {
+			if err := db.Expire(); err != nil {
 				db.fail(err)
 			}
 		}
@@ -251,8 +251,10 @@ func (db *DB) unread(s *segment) {
 	}
 }
 
-// expire removes what is older than it is to be kept.
-func (db *DB) expire(now time.Time) error {
+// Expire removes what is older than it is to be kept, by the clock as it is. It happens by
+// itself, when the clock can be trusted; the method is for tests.
+func (db *DB) Expire() error {
+	now := db.opt.Now()
 	db.compacting.Lock()
 	defer db.compacting.Unlock()
 	db.mu.RLock()

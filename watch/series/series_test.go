@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -382,5 +381,3 @@ func TestSubscribe(t *testing.T) {
 		t.Errorf("lost %d, got %d", lost, got)
 	}
 }
-
-func TestMain(m *testing.M) { os.Exit(m.Run()) }

@@ -1,0 +1,28 @@
+// Watch measures how samples are kept and asked for: 1,000 series over a simulated quarter,
+// 137 million points, which is what a monitor of a large cluster collected in three months
+// (Kovatch and others, Big omics data experience, SC15).
+//
+// What is measured, of premix (package watch/series) and of Prometheus' storage as a library
+// (see the directory peer), alternating:
+//
+//   - ingest: points a second, from the first to when all are in files that are not going
+//     to be merged any more; both read the same stream of values from a pipe.
+//   - bytes a point on disk.
+//   - queries: a day of one series at full resolution and in steps of two minutes, a day of
+//     all series, three months of one, of a name (50 series), of a node (20) and of all in
+//     steps of three hours, each with
+//     least, mean and greatest value of each step. Prometheus' storage has no roll-ups:
+//     its samples are iterated over and summed up by the same loop, without PromQL.
+//     Medians; "first" is the first one after the directory was opened.
+//
+// The values are like those of a node: rates in whole pages, ratios with four decimals,
+// counts, much that rarely changes, and some noise with all its bits.
+//
+// A contender is a program of its own that reads a stream:
+//
+//	bench-watch contender DIR SERIES   < ticks
+//	peer DIR SERIES                    < ticks
+//
+// A tick is the time (ms since 1970) and a value of each series, 8 bytes each, little
+// endian. At the end of the stream a contender prints a JSON object for each figure: {"name", "value"}.
+package main

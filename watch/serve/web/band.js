@@ -115,7 +115,7 @@ export class Band {
     for (const step of [...count.keys()].sort()) if (!this.steps.includes(step)) this.steps.push(step);
     const failed = this.bars.filter((b) => b.end && !b.task.ok).length;
     this.legend.replaceChildren(
-      ...this.steps.filter((step) => count.has(step)).slice(0, 6).map((step) => h("span", { class: "value" }, h("i", { class: "block", style: { "--line": this.colour(step) } }), h("span", { class: "soft" }, step || "no step"), " ", h("b", {}, String(count.get(step))))),
+      ...this.steps.filter((step) => count.has(step)).slice(0, 6).map((step) => h("span", { class: "value" }, h("i", { class: "block", style: { "--hue": this.colour(step) } }), h("span", { class: "soft" }, step || "no step"), " ", h("b", {}, String(count.get(step))))),
       failed ? h("span", { class: "value" }, h("i", { class: "block failed" }), h("span", { class: "soft" }, "failed"), " ", h("b", {}, String(failed))) : "",
       this.bars.length ? "" : h("span", { class: "soft" }, "no task ran in this window"));
     this.canvas.setAttribute("aria-label", `${this.bars.length} tasks, up to ${this.lanes} at a time` + (failed ? `, ${failed} failed` : ""));

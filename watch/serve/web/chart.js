@@ -207,7 +207,7 @@ export class Panel {
       const old = Math.max(this.list[i].step ?? 0, 1000) * 12;
       if (!p || last * 1000 - p[0] > old || p[0] / 1000 < min - 60) continue;
       const style = this.style(i);
-      parts.push(h("span", { class: "value" + (style.dash ? " dashed" : "") }, h("i", { style: { "--line": style.stroke } }), h("span", { class: "soft" }, this.labels.names[i]), " ", h("b", {}, format.value(p[2], this.kind))));
+      parts.push(h("span", { class: "value" + (style.dash ? " dashed" : "") }, h("i", { style: { "--hue": style.stroke } }), h("span", { class: "soft" }, this.labels.names[i]), " ", h("b", {}, format.value(p[2], this.kind))));
     }
     const rest = this.list.length + this.hidden - parts.length;
     if (rest > 0 && parts.length) parts.push(h("span", { class: "soft more" }, `+${rest}`));

@@ -37,7 +37,7 @@ var rooms = map[string]room{
 		imports: []string{"watch", "watch/series"},
 	},
 	"watch/serve": {
-		imports: []string{"watch", "watch/series", "watch/explain", "hotstart", "node", "replay/results", "transfer", "transfer/report"},
+		imports: []string{"watch", "watch/series", "watch/explain", "hotstart", "node", "record", "replay/results", "transfer", "transfer/report"},
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"watch/collect": {
@@ -302,6 +302,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/klauspost/compress"},
 	},
 	"internal/arrows": {},
+	"internal/browser": {},
 	"internal/faulty": {},
 	"internal/kubeapi": {
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
@@ -328,7 +329,7 @@ var rooms = map[string]room{
 }
 
 // testRooms are for tests, and some for benchmarks too.
-var testRooms = []string{"internal/awkward", "internal/faulty", "internal/kubebox", "internal/slurmbox", "internal/workbench"}
+var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/slurmbox", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

@@ -174,12 +174,12 @@ func roundMemory(v float64) int64 {
 	}
 }
 
-// memory writes bytes as recipes do, in powers of 1024.
+// memory writes bytes in powers of 1024, which is what the units of recipes mean.
 func memory(v int64) string {
 	if v < 1<<30 {
-		return trim(float64(v)/(1<<20)) + " MB"
+		return trim(float64(v)/(1<<20)) + " MiB"
 	}
-	return trim(float64(v)/(1<<30)) + " GB"
+	return trim(float64(v)/(1<<30)) + " GiB"
 }
 
 func trim(v float64) string {

@@ -38,7 +38,7 @@ async function request(path, parameters, signal) {
       response = await fetch(url, { headers: headers(), signal, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "premix watch does not answer.", "Is it still running on the machine? The page tries again by itself.");
+      throw new ApiError(0, "premix watch does not answer.", "Is it still running on its machine?");
     }
     if (response.status === 401) {
       // Many requests may find out at the same time: one prompt is for all.
@@ -66,12 +66,12 @@ export async function get(path, parameters, signal) {
   return (await request(path, parameters, signal)).json();
 }
 
-// live calls on(event, data) for what is sent as it happens, and comes back after a cut
-// until the signal is aborted. EventSource can't send a token, so the stream is read here.
-export async function live(on, signal) {
+// live calls on(event, data) for what is sent as it happens, samples of these names among
+// it, and comes back after a cut until the signal is aborted. EventSource can't send a token, so the stream is read here.
+export async function live(names, on, signal) {
   for (let wait = 1000; !signal.aborted; wait = Math.min(wait * 2, 15000)) {
     try {
-      const response = await request("live", {}, signal);
+      const response = await request("live", { name: names }, signal);
       on("open");
       wait = 1000;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

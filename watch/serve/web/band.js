@@ -1,7 +1,7 @@
 // The tasks as a band above the panels: one bar a task, in as many lanes as ran at a time.
 
 import { h, colour, palette, say } from "./dom.js";
-import { dragging, insets } from "./chart.js";
+import { dragging, insets, timeTicks } from "./chart.js";
 import * as format from "./format.js";
 
 const TALLEST = 14, AXIS = 20;
@@ -51,19 +51,6 @@ export function pack(bars) {
     push(ends, [bar.end ?? Infinity, bar.lane], byEnd);
   }
   return lanes;
-}
-
-// ticks of time: a round step so that labels have room.
-const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
-
-export function timeTicks(from, to, room) {
-  const step = (steps.find((s) => s * 1000 * room / (to - from) >= 74) ?? 2592000) * 1000;
-  const zone = new Date(from).getTimezoneOffset() * 60000;
-  const list = [];
-  for (let t = Math.ceil((from - zone) / step) * step + zone; t < to; t += step) {
-    list.push([t, step >= 86400e3 || new Date(t).getHours() + new Date(t).getMinutes() + new Date(t).getSeconds() === 0 ? format.day(t) : format.clock(t, step < 60000)]);
-  }
-  return list;
 }
 
 export class Band {
@@ -207,10 +194,6 @@ export class Band {
     c.beginPath();
     c.rect(left, 0, this.room, high);
     c.clip();
-    for (const [a, b] of this.bands) {
-      c.fillStyle = colour("select");
-      c.fillRect(this.x(a), 0, this.x(b) - this.x(a), body);
-    }
     c.font = "11px system-ui, sans-serif";
     c.textBaseline = "middle";
     for (const [t] of timeTicks(this.from, this.to, this.room)) {
@@ -218,16 +201,12 @@ export class Band {
       c.fillRect(Math.round(this.x(t)), 0, 1, body);
     }
     const gap = this.height >= 5 ? 1.5 : this.height >= 2.5 ? 0.5 : 0;
-    const now = Date.now(), bad = colour("bad"), ink = colour("ink"), waiting = colour("waiting");
+    const now = Date.now(), bad = colour("bad"), ink = colour("ink");
     const fills = new Map(this.steps?.map((step) => [step, this.colour(step)]));
     for (const b of this.bars) {
       const end = b.end ?? Math.max(now, b.began);
       if (b.began > this.to || end < this.from) continue;
       const x = this.x(b.began), w = Math.max(this.x(end) - x, 0.8), y = b.lane * this.height, tall = this.height - gap;
-      if (b.queued !== null && b.queued < b.began && this.height >= 5) {
-        const q = this.x(b.queued);
-        if (x - q > 2 && x - q < 60) { c.fillStyle = waiting; c.fillRect(q, y + tall / 2 - 0.5, x - q, 1); }
-      }
       c.fillStyle = fills.get(b.task.step);
       c.globalAlpha = b.end ? 1 : 0.75;
       c.fillRect(x, y, w > 3 && gap ? w - 0.75 : w, tall);
@@ -258,12 +237,21 @@ export class Band {
       const y = this.at.lane * this.height;
       c.strokeRect(this.x(this.at.began) - 1, Math.max(y - 1, 1), Math.max(this.x(this.at.end ?? now) - this.x(this.at.began), 2) + 2, Math.max(this.height, 4));
     }
+    for (const [a, b] of this.bands) { // what was not chosen fades
+      const x = Math.max(this.x(a), left), y = Math.min(this.x(b), left + this.room);
+      c.fillStyle = colour("veil");
+      c.fillRect(left, 0, x - left, body);
+      c.fillRect(y, 0, left + this.room - y, body);
+      c.fillStyle = colour("accent");
+      c.fillRect(x, 0, 1, body);
+      c.fillRect(y - 1, 0, 1, body);
+    }
     c.strokeStyle = colour("mark");
-    c.lineWidth = 1.5;
+    c.lineWidth = 2;
     c.setLineDash([3, 3]);
     for (const t of this.marks) { c.beginPath(); c.moveTo(this.x(t), 0); c.lineTo(this.x(t), body); c.stroke(); }
     c.setLineDash([]);
-    if (this.line !== null && this.line !== undefined) { c.fillStyle = colour("soft"); c.fillRect(Math.round(this.x(this.line)), 0, 1, body); }
+    if (this.line !== null && this.line !== undefined) { c.fillStyle = colour("text"); c.fillRect(Math.round(this.x(this.line)), 0, 1, body); }
     c.fillStyle = colour("soft");
     c.textAlign = "center";
     for (const [t, label] of timeTicks(this.from, this.to, this.room)) {

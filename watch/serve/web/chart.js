@@ -9,6 +9,19 @@ export function insets() { return innerWidth < 600 ? { left: 44, right: 6 } : { 
 
 const MOST_LINES = 60;
 
+// ticks of time: a round step so that labels have room.
+const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+
+export function timeTicks(from, to, room) {
+  const step = (steps.find((s) => s * 1000 * room / (to - from) >= 74) ?? 2592000) * 1000;
+  const zone = new Date(from).getTimezoneOffset() * 60000;
+  const list = [];
+  for (let t = Math.ceil((from - zone) / step) * step + zone; t < to; t += step) {
+    list.push([t, step >= 86400e3 || new Date(t).getHours() + new Date(t).getMinutes() + new Date(t).getSeconds() === 0 ? format.day(t) : format.clock(t, step < 60000)]);
+  }
+  return list;
+}
+
 // dragging has an element choose stretches of time: select(from, to, done) while a pointer
 // is dragged, and click(time, event) where it is not. time(event) is the moment under it.
 export function dragging(element, time, select, click) {
@@ -141,14 +154,16 @@ export class Panel {
     this.plot.setAttribute("aria-label", this.describe());
     this.u = new uPlot({
       width: Math.max(this.plot.clientWidth || this.element.clientWidth, 120),
-      height: innerWidth < 600 ? 92 : 104,
+      height: (innerWidth < 600 ? 92 : 104) + (this.last ? 18 : 0),
       padding: [6, right, 4, 0],
       legend: { show: false },
       ms: 1e-3,
       cursor: { drag: { x: false, y: false }, points: { size: 6 }, y: false },
       scales: { x: { time: true, auto: false, range: (u, a, b) => [a, b] }, y: { auto: true, range: () => this.range } },
       axes: [
-        { size: 4, ticks: { show: false }, values: () => [], grid: { stroke: () => colour("grid"), width: 1 }, space: 90 },
+        { size: this.last ? 22 : 4, gap: 4, ticks: { show: false }, stroke: () => colour("soft"), font: "11px system-ui, sans-serif", grid: { stroke: () => colour("grid"), width: 1 },
+          splits: (u, axis, min, max) => timeTicks(min * 1000, max * 1000, u.bbox.width / devicePixelRatio).map(([t]) => t / 1000),
+          values: (u) => (this.last ? timeTicks(u.scales.x.min * 1000, u.scales.x.max * 1000, u.bbox.width / devicePixelRatio).map(([, label]) => label) : []) },
         { size: left, gap: 6, ticks: { show: false }, stroke: () => colour("soft"), font: "11px system-ui, sans-serif", space: 26,
           grid: { stroke: () => colour("grid"), width: 1 },
           values: (u, splits) => {

@@ -85,7 +85,8 @@ export function table(columns, rows, options = {}) {
     h("button", { title: c.title, onclick: () => { down = by === i ? !down : !c.left; by = i; fill(); } }, c.name)));
   const element = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": options.label },
     h("table", { class: options.class }, h("thead", {}, h("tr", {}, heads)), body));
-  const limit = options.limit ?? 500;
+  let limit = options.limit ?? 500;
+  const more = h("button", { class: "more-rows", onclick: () => { limit *= 4; fill(); } });
   function fill() {
     const value = columns[by].value;
     const sorted = rows.slice().sort((a, b) => {
@@ -96,12 +97,11 @@ export function table(columns, rows, options = {}) {
     heads.forEach((head, i) => i === by ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
     body.replaceChildren(...sorted.slice(0, limit).map((row) => h("tr", options.row ? options.row(row) : {},
       columns.map((c) => h("td", { class: c.left && "left", title: c.tip?.(row) }, (c.show ?? c.value)(row) ?? "")))));
-    if (sorted.length > limit) {
-      body.append(h("tr", {}, h("td", { class: "left soft", colspan: columns.length }, `and ${sorted.length - limit} more`)));
-    }
+    more.hidden = sorted.length <= limit;
+    more.textContent = `Show ${Math.min(sorted.length - limit, 3 * limit)} more of ${sorted.length - limit}`;
   }
   fill();
-  return element;
+  return h("div", {}, element, more);
 }
 
 // bar is a part of a whole, drawn and told.

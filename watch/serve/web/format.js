@@ -30,6 +30,26 @@ function scaled(v, unit) {
   return number(v) + "\u202f" + prefix + unit;
 }
 
+// memory is what recipes ask for: powers of 1024.
+export function memory(v) {
+  if (v === null || v === undefined) return "–";
+  let prefix = "";
+  for (const p of ["Ki", "Mi", "Gi", "Ti"]) {
+    if (Math.abs(v) < 1024) break;
+    v /= 1024;
+    prefix = p;
+  }
+  return number(v) + "\u202f" + prefix + "B";
+}
+
+// range writes what is usual, with its unit once.
+export function range([low, high], unit) {
+  const a = value(low, unit), b = value(high, unit);
+  if (a === b) return a;
+  const name = b.replace(/^[-\d.\u202f]*\d/, "");
+  return (low >= 0 && low < 0.02 * high ? "0" : name && a.endsWith(name) ? a.slice(0, -name.length) : a) + "–" + b;
+}
+
 export function bytes(v) { return v === null || v === undefined ? "–" : scaled(v, "B"); }
 
 // value writes a value of a series.

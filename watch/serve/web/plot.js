@@ -1,10 +1,12 @@
 // Plain drawings in SVG, for pages whose axis is not the common one of time.
 
 import { h, s } from "./dom.js";
-import { timeTicks } from "./band.js";
+import { timeTicks } from "./chart.js";
 import * as format from "./format.js";
 
-const W = 960, H = 240, LEFT = 58, BOTTOM = 24, TOP = 8, RIGHT = 10;
+// On a telephone a drawing is narrower, so that its words are as large.
+let W = 960, LEFT = 58;
+const H = 240, BOTTOM = 24, TOP = 8, RIGHT = 10;
 
 // nice gives round values from 0 to at least top.
 export function nice(top, n = 4) {
@@ -16,7 +18,14 @@ export function nice(top, n = 4) {
   return list;
 }
 
+// niceTime gives round moments from 0 to at least top, in seconds.
+export function niceTime(top, n = 6) {
+  const step = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000].find((v) => v * n >= top) ?? 31536000;
+  return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => i * step);
+}
+
 function frame(label, ticks, write, high = H) {
+  [W, LEFT] = innerWidth < 600 ? [420, 48] : [960, 58];
   const top = ticks.at(-1);
   const y = (v) => TOP + (high - BOTTOM - TOP) * (1 - v / top);
   const svg = s("svg", { viewBox: `0 0 ${W} ${high}`, class: "chart", role: "img", "aria-label": label },
@@ -58,7 +67,7 @@ export function curves(list, { label, writeX, writeY, top, ticksX, scaleX = (v) 
   const { svg, y } = frame(label, ticks, writeY);
   const end = Math.max(...list.map((l) => scaleX(l.x.at(-1) ?? 0)), 1e-9);
   const x = (v) => LEFT + scaleX(v) / end * (W - LEFT - RIGHT);
-  const marks = ticksX ?? nice(Math.max(...list.map((l) => l.x.at(-1) ?? 0)), 6);
+  const marks = ticksX ?? niceTime(Math.max(...list.map((l) => l.x.at(-1) ?? 0)));
   let last = -Infinity;
   for (const v of marks) {
     if (x(v) > W - RIGHT + 1 || x(v) - last < 56) continue;

@@ -49,7 +49,7 @@ export function replay(root) {
     const most = Math.max(...all.map((p) => p.wait_mean), 1e-9);
     const base = all[0];
     const legend = () => h("p", { class: "legend" }, all.map((p, k) => h("span", { class: "value" }, h("i", { class: "stroke s" + k % 5, style: { "--hue": colour(k) } }), h("span", { class: "soft" }, p.policy))));
-    const days = (v) => v > 4 * 86400 || all[0].makespan > 4 * 86400 ? "day " + format.number(v / 86400) : format.seconds(v);
+    const days = (v) => Math.max(...all.map((p) => p.makespan)) > 2 * 86400 ? "day " + format.number(v / 86400) : format.seconds(v);
     const users = [...new Set(all.flatMap((p) => p.gantt.map((b) => b.user)))];
     const used = all.map((p) => Math.max(0, ...stacked(p.gantt)));
     const cores = Math.max(...used, 1);

@@ -34,13 +34,13 @@ export function status(root) {
           { name: "took", value: (c) => c.seconds, show: (c) => format.seconds(c.seconds) },
           { name: "says", left: true, value: (c) => c.error ?? "", show: (c) => h("span", { class: "says" }, c.error ?? "") },
         ], a.collectors, { label: "Collectors" }) : h("p", { class: "soft" }, "This server only shows: nothing is collected here.")),
-      h("section", {}, h("h2", {}, "Machines"), table([
+      h("section", {}, h("h2", {}, "Machines"), !nodes.length ? h("p", { class: "soft" }, "None yet.") : table([
         { name: "machine", left: true, value: (n) => n.node || "no name", show: (n) => h("b", {}, n.node || "no name") },
         { name: "series", value: (n) => n.series, show: (n) => format.number(n.series) },
         { name: "first value", value: (n) => n.first, show: (n) => format.moment(Date.parse(n.first)) },
         { name: "last value", value: (n) => n.last, show: (n) => format.ago(Date.parse(n.last)) },
       ], nodes, { label: "Machines" })),
-      h("p", { class: "soft" }, `premix ${a.version}. `, h("a", { href: "openapi.json" }, "The interface"), ", ", h("a", { href: "metrics" }, "metrics for Prometheus"), "."));
+      h("p", { class: "soft" }, `premix ${a.version}. `, h("a", { href: "openapi.json" }, "The interface"), "; metrics for Prometheus are at ", h("code", {}, "/metrics"), "."));
   }
 
   load();

@@ -57,16 +57,16 @@ export function taskDetails(t, all) {
       row("queued", x.queued && format.moment(x.queued)), row("began", format.moment(x.began)), row("ended", x.end && format.moment(x.end)),
       row("run time", format.seconds(x.run)), row("processor time", t.cpu ? format.seconds(t.cpu) : ""),
       row("cores", format.number(t.cores) + (x.end && x.run > 0 && t.cpu ? `, ${Math.round(100 * t.cpu / x.run / Math.max(t.cores, 1))} % used` : "")),
-      row("memory", t.max_rss ? format.bytes(t.max_rss) + (t.memory ? " of " + format.bytes(t.memory) : "") : t.memory ? "asked for " + format.bytes(t.memory) : ""),
+      row("memory", t.max_rss ? format.memory(t.max_rss) + (t.memory ? " of " + format.memory(t.memory) : "") : t.memory ? "asked for " + format.memory(t.memory) : ""),
       row("read", t.read ? format.bytes(t.read) : ""), row("written", t.written ? format.bytes(t.written) : "")),
     x.end ? [h("h3", {}, "Where its time went"), shares(x, true), key()] : "",
     why(t, all) ? [h("h3", {}, "Why it waited"), h("p", {}, why(t, all))] : "");
 }
 
 function memoryBar(u) {
-  if (!u.memory_asked) return h("span", { class: "soft" }, u.memory_most ? format.bytes(u.memory_most) : "–");
+  if (!u.memory_asked) return h("span", { class: "soft" }, u.memory_most ? format.memory(u.memory_most) : "–");
   const part = u.memory_most / u.memory_asked;
-  return h("span", { class: "pair" }, bar(part, `used ${format.bytes(u.memory_most)} of ${format.bytes(u.memory_asked)}`, part > 0.97 ? "bad" : part < 0.5 ? "low" : ""), h("span", { class: "figure" }, `${format.bytes(u.memory_most)} of ${format.bytes(u.memory_asked)}`));
+  return h("span", { class: "pair" }, bar(part, `used ${format.memory(u.memory_most)} of ${format.memory(u.memory_asked)}`, part > 0.97 ? "bad" : part < 0.5 ? "low" : ""), h("span", { class: "figure" }, `${format.memory(u.memory_most)} of ${format.memory(u.memory_asked)}`));
 }
 
 export function tasks(root) {
@@ -109,7 +109,7 @@ export function tasks(root) {
         card("processors used", core ? Math.round(100 * cpu / core) + "\u202f%" : "–", core ? `${format.seconds(cpu)} of ${format.seconds(core)} held` : ""),
         card("most waited", format.seconds(Math.max(0, ...usage.map((u) => u.wait_median))), "median, of the step that waits most")),
       h("section", {}, h("h2", {}, "Where time went"), shares(total, true), key()),
-      advice.length ? h("section", {}, h("h2", {}, "Advice"), h("ul", { class: "advice" }, advice.flatMap((u) => u.advice.map((a) => h("li", {}, h("b", {}, u.step || "no step"), u.user ? h("span", { class: "soft" }, " " + u.user) : "", h("span", {}, " " + a)))))) : "",
+      advice.length ? h("section", {}, h("h2", {}, "Advice"), h("ul", { class: "advice" }, [...Map.groupBy(advice.flatMap((u) => u.advice.map((a) => ({ step: u.step || "no step", user: u.user, a }))), (x) => x.step + "\n" + x.a).values()].map((same) => h("li", {}, h("b", {}, same[0].step), h("span", { class: "soft" }, " " + same.map((x) => x.user).filter(Boolean).join(", ")), h("span", {}, " " + same[0].a))))) : "",
       h("section", {}, h("h2", {}, "By user and step"), table([
         { name: "step", left: true, value: (u) => u.step || "–" },
         { name: "user", left: true, value: (u) => u.user || "–" },
@@ -121,8 +121,8 @@ export function tasks(root) {
         { name: "memory", left: true, value: (u) => u.memory_most, show: memoryBar },
       ], usage, { by: 2, down: true, label: "Tasks by user and step" })),
       waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, list)))))) : "",
-      bad.length ? h("section", {}, h("h2", {}, "Failed"), table(columns(list), bad, { by: 3, down: true, label: "Failed tasks", limit: 50 })) : "",
-      h("section", {}, h("h2", {}, truncated ? `The ${list.length} that ran longest` : "All tasks"), table(columns(list), list, { by: 3, down: true, label: "Tasks", limit: 200 })));
+      bad.length ? h("section", {}, h("h2", {}, "Failed"), table(columns(list), bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
+      h("section", {}, h("h2", {}, truncated ? `The ${list.length} that ran longest` : "All tasks"), table(columns(list), list, { by: 3, down: true, label: "Tasks", limit: 25 })));
   }
 
   function columns(list) {
@@ -134,7 +134,7 @@ export function tasks(root) {
       { name: "waited", value: (t) => times(t).waited, show: (t) => format.seconds(times(t).waited) },
       { name: "ran", value: (t) => times(t).run, show: (t) => format.seconds(times(t).run) },
       { name: "start", left: true, value: (t) => t.start, show: (t) => t.start && h("span", { class: "start " + t.start }, t.start) },
-      { name: "memory", value: (t) => t.max_rss, show: (t) => t.max_rss ? format.bytes(t.max_rss) : "–" },
+      { name: "memory", value: (t) => t.max_rss, show: (t) => t.max_rss ? format.memory(t.max_rss) : "–" },
       { name: "state", left: true, value: (t) => (format.isTime(t.end) ? (t.ok ? "succeeded" : "failed") : "runs"), show: (t) => format.isTime(t.end) ? (t.ok ? h("span", { class: "state good" }, "succeeded") : h("span", { class: "state bad", title: t.reason }, "failed")) : h("span", { class: "state runs" }, "runs") },
     ];
   }

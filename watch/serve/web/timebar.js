@@ -10,7 +10,7 @@ const lengths = [[60, "1 min"], [300, "5 min"], [900, "15 min"], [3600, "1 h"], 
 const speeds = [1, 10, 60, 300, 1800];
 
 let playing = 0, speed = 60, dayStart = 0, dayEnd = 0, frame = 0;
-let bar, strip, slider, label, liveButton, playButton, speedSelect, lengthSelect, dateInput, note;
+let bar, strip, slider, label, pointed, liveButton, playButton, speedSelect, lengthSelect, dateInput, note;
 let activity = [];
 
 function midnight(ms, days = 0) {
@@ -88,6 +88,7 @@ export function toggle() {
 
 export function build() {
   label = h("output", { class: "window", "aria-live": "off" });
+  pointed = h("span", { class: "pointed", "aria-hidden": "true" });
   liveButton = h("button", { class: "live", "aria-pressed": "false", title: "Follow what happens now (L)", onclick: goLive }, h("i", { class: "dot", "aria-hidden": "true" }), "Live");
   lengthSelect = h("select", { "aria-label": "Length of the window", onchange: () => { const w = lengthSelect.value * 1000; if (w) zoom(w / width(), view.to); } });
   playButton = h("button", { class: "square", onclick: toggle });
@@ -112,7 +113,7 @@ export function build() {
         h("button", { class: "square", "aria-label": "Later", title: "Later (])", onclick: () => shift(0.5) }, icon(icons.forward)),
         h("button", { class: "square", "aria-label": "Closer", title: "Closer (+)", onclick: () => zoom(0.5) }, icon(icons.plus)),
         h("button", { class: "square", "aria-label": "Wider", title: "Wider (-)", onclick: () => zoom(2) }, icon(icons.minus))),
-      label, note),
+      label, pointed, note),
     h("div", { class: "row playback" },
       playButton, speedSelect, dateInput,
       h("div", { class: "day" }, strip, slider)));
@@ -121,6 +122,9 @@ export function build() {
   update();
   return bar;
 }
+
+// point shows the moment that the cursor is at.
+export function point(t) { pointed.textContent = t === null ? "" : format.clock(t); }
 
 export function tell(text) { if (note) note.textContent = text; }
 

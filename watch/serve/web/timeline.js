@@ -15,7 +15,7 @@ const mostUsual = 8, mostTasks = 5000;
 
 export function timeline(root) {
   const stopped = new AbortController();
-  let names = [], panels = [], loaded = null, loading = null, timer = 0, report = null, told = "", task = null;
+  let names = [], panels = [], loaded = null, loading = null, timer = 0, report = null, told = "", task = null, listening = null, heard = "";
 
   const band = new Band({ select, choose, cursor });
   const place = h("div", { class: "panels", tabindex: 0, role: "region", "aria-label": "Charts. Arrows move the cursor, with shift they choose a stretch of time, Enter explains it." });
@@ -47,11 +47,13 @@ export function timeline(root) {
       select, cursor, click: () => { if (view.selection) clear(); },
       close: () => { set({ panels: panelNames().filter((n) => n !== name) }); },
     }));
+    panels.forEach((p, i) => { p.last = i === panels.length - 1; });
     place.replaceChildren(...panels.map((p) => p.element));
     if (!panels.length && names.length === 0 && loaded) {
       place.replaceChildren(empty("Nothing is recorded yet", "The first values come a second after premix watch has begun. This page fills by itself."));
     }
     marks();
+    if (names.length) listen();
   }
 
   // need fetches what is to be seen where it is not there already, with something on both
@@ -113,6 +115,7 @@ export function timeline(root) {
   let at = null;
   function cursor(t) {
     at = t;
+    timebar.point(t);
     for (const p of panels) p.cursor(t);
     band.cursor(t);
   }
@@ -202,14 +205,9 @@ export function timeline(root) {
       h("button", { onclick: open },
         h("span", { class: "when" }, i === 0 ? format.clock(Date.parse(f.began)) : lag < 0.5 ? "same time" : "+" + format.seconds(lag)),
         h("span", { class: "what" }, h("i", { class: "layer", "aria-hidden": "true" }), h("b", {}, f.thing), h("span", {}, " " + f.quantity)),
-        h("span", { class: "how soft" }, `usually ${range(f.usual, f.unit)}, ${f.seen < f.usual[0] ? "fell to" : "reached"} `, h("b", {}, format.value(f.seen, f.unit))),
-        i === 0 ? h("span", { class: "sentence" }, f.sentence + ".") : ""),
+        i === 0 ? h("span", { class: "sentence" }, f.sentence + ".")
+          : h("span", { class: "how soft" }, `usually ${format.range(f.usual, f.unit)}, ${f.seen < f.usual[0] ? "fell to" : "reached"} `, h("b", {}, format.value(f.seen, f.unit)))),
       f.tasks.length && i === 0 ? h("p", { class: "soft" }, h("a", { href: address({ page: "tasks" }) }, `${f.tasks.length}${f.tasks.length >= 20 ? " or more" : ""} tasks`), " felt it") : "");
-  }
-
-  function range(usual, unit) {
-    const [a, b] = usual.map((v) => format.value(v, unit));
-    return a === b ? a : usual[0] >= 0 && usual[0] < 0.02 * usual[1] ? "0–" + b : a + "–" + b;
   }
 
   function sideHead(title) {
@@ -223,7 +221,7 @@ export function timeline(root) {
     told = "";
     set({ explain: false });
     marks();
-    explainButton.focus();
+    place.focus({ preventScroll: true });
   }
 
   function choose(t) {
@@ -295,7 +293,8 @@ export function timeline(root) {
   const fresh = setInterval(() => {
     if (view.live && loaded && (loaded.step > 2 || Date.now() - loaded.to > 120e3) && !document.hidden) need(true);
   }, 5000);
-  live((event, data) => {
+
+  function happens(event, data) {
     if (event === "open") { timebar.tell(""); if (view.live && loaded) need(true); }
     if (event === "cut") timebar.tell("no connection: tried again");
     if (!view.live || !loaded) return;
@@ -309,7 +308,17 @@ export function timeline(root) {
     } else if (event === "lost") {
       need(true);
     }
-  }, stopped.signal);
+  }
+  // listen asks for what happens to the series that are shown.
+  function listen() {
+    const wanted = panels.map((p) => p.name);
+    if (listening && heard === wanted.join()) return;
+    listening?.abort();
+    heard = wanted.join();
+    listening = new AbortController();
+    live(wanted.length ? wanted : ["-"], happens, listening.signal);
+  }
+
 
   arrange();
   need();
@@ -338,6 +347,7 @@ export function timeline(root) {
     theme() { for (const p of panels) if (p.list.length) p.data(p.list, view.from, view.to); marks(); refresh(); },
     leave() {
       stopped.abort();
+      listening?.abort();
       loading?.abort();
       clearTimeout(timer);
       clearInterval(ticking);

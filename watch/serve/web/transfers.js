@@ -61,7 +61,7 @@ export function transfers(root) {
             { name: "speed", value: (r) => r.speed, show: (r) => r.ok ? rate(r.speed) : "–" },
             { name: "first byte", value: (r) => r.first, show: (r) => r.first ? format.seconds(r.first) : "–" },
             { name: "result", left: true, value: (r) => (r.ok ? (r.disturbed ? "disturbed" : "ok") : "failed"), show: (r) => r.ok ? (r.disturbed ? h("span", { class: "soft", title: r.disturbed }, "disturbed") : h("span", { class: "state good" }, "ok")) : h("span", { class: "state bad", title: r.error }, "failed") },
-          ], rows, { by: 0, down: true, label: "Copies", limit: 100 })));
+          ], rows, { by: 0, down: true, label: "Copies", limit: 15 })));
     }));
   }
 

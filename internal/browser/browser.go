@@ -1,0 +1,254 @@
+package browser
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Patience is how long a page is waited for.
+const Patience = time.Minute
+
+// Browser is a Chromium without a window, with one page. Its messages are JSON that
+// ends with a NUL (--remote-debugging-pipe).
+type Browser struct {
+	// Wrong is what the page complained of: exceptions, errors and warnings on the console,
+	// what was refused or could not be had.
+	Wrong []string
+	// Asked are the addresses of all requests.
+	Asked []string
+
+	t       *testing.T
+	in      *os.File
+	out     *bufio.Reader
+	last    int
+	session string
+}
+
+// New starts a browser that ends with the test. Without Chromium the test is skipped.
+func New(t *testing.T) *Browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed: scripts/setup.sh test")
+	}
+	theirIn, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
+	cmd.Env = append(os.Environ(), "TZ=UTC")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirIn.Close()
+	theirOut.Close()
+	b := &Browser{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20)}
+	watch := time.AfterFunc(5*Patience, func() { _ = cmd.Process.Kill() }) // ends what is waited for below
+	t.Cleanup(func() {
+		watch.Stop()
+		in.Close() // which ends it
+		_ = cmd.Wait()
+		out.Close()
+	})
+	var target struct{ TargetID string }
+	b.Call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	var attached struct{ SessionID string }
+	b.Call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
+	b.session = attached.SessionID
+	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
+		b.Call(domain+".enable", nil, nil)
+	}
+	return b
+}
+
+// Call calls a method of the protocol and waits for its answer.
+func (b *Browser) Call(method string, params, result any) {
+	b.t.Helper()
+	b.last++
+	m := map[string]any{"id": b.last, "method": method}
+	if params != nil {
+		m["params"] = params
+	}
+	if b.session != "" {
+		m["sessionId"] = b.session
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := b.in.Write(append(text, 0)); err != nil {
+		b.t.Fatal(err)
+	}
+	for {
+		text, err := b.out.ReadBytes(0)
+		if err != nil {
+			b.t.Fatalf("the browser has gone: %v", err)
+		}
+		var answer struct {
+			ID     int
+			Method string
+			Params json.RawMessage
+			Result json.RawMessage
+			Error  *struct{ Message string }
+		}
+		if err := json.Unmarshal(text[:len(text)-1], &answer); err != nil {
+			b.t.Fatal(err)
+		}
+		b.note(answer.Method, answer.Params)
+		if answer.ID != b.last {
+			continue
+		}
+		if answer.Error != nil {
+			b.t.Fatalf("%s: %s", method, answer.Error.Message)
+		}
+		if result != nil {
+			if err := json.Unmarshal(answer.Result, result); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		return
+	}
+}
+
+// note keeps what an event tells.
+func (b *Browser) note(method string, params json.RawMessage) {
+	switch method {
+	case "Runtime.exceptionThrown", "Log.entryAdded":
+		// Recommendations are about what a page of another kind would do.
+		if !strings.Contains(string(params), `"source":"recommendation"`) {
+			b.Wrong = append(b.Wrong, string(params))
+		}
+	case "Runtime.consoleAPICalled":
+		var call struct{ Type string }
+		if json.Unmarshal(params, &call) == nil && (call.Type == "error" || call.Type == "warning" || call.Type == "assert") {
+			b.Wrong = append(b.Wrong, string(params))
+		}
+	case "Network.requestWillBeSent":
+		var sent struct{ Request struct{ URL string } }
+		if json.Unmarshal(params, &sent) == nil {
+			b.Asked = append(b.Asked, sent.Request.URL)
+		}
+	}
+}
+
+// Go loads an address.
+func (b *Browser) Go(url string) {
+	b.t.Helper()
+	b.Call("Page.navigate", map[string]any{"url": url}, nil)
+}
+
+// Eval is the value of an expression in the page, as text.
+func (b *Browser) Eval(expression string) string {
+	b.t.Helper()
+	var r struct {
+		Result           struct{ Value any }
+		ExceptionDetails *struct{ Exception struct{ Description string } }
+	}
+	b.Call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
+	if r.ExceptionDetails != nil {
+		return "exception: " + r.ExceptionDetails.Exception.Description
+	}
+	return fmt.Sprint(r.Result.Value)
+}
+
+// Until waits until an expression is true.
+func (b *Browser) Until(expression string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(Patience); b.Eval(expression) != "true"; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s does not come: %s; the page says %s\n%s", expression, b.Eval(expression), b.Eval("document.body.innerText"), strings.Join(b.Wrong, "\n"))
+		}
+	}
+}
+
+// View sets the size of the window and whether the system is dark. Less than 600 wide is
+// a telephone.
+func (b *Browser) View(width, height int, dark bool) {
+	scheme := map[bool]string{true: "dark", false: "light"}[dark]
+	b.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.Call("Emulation.setTouchEmulationEnabled", map[string]any{"enabled": width < 600}, nil)
+	b.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+}
+
+// Shoot takes a picture where $PREMIX_SCREENSHOTS names a directory: of the window, or of
+// the whole page.
+func (b *Browser) Shoot(name string, whole bool) {
+	b.t.Helper()
+	dir := os.Getenv("PREMIX_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	var r struct{ Data string }
+	b.Call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": whole}, &r)
+	picture, err := base64.StdEncoding.DecodeString(r.Data)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// Modifiers of keys.
+const (
+	Control = 2
+	Shift   = 8
+)
+
+// codes are those of keys without a letter.
+var codes = map[string]int{"Enter": 13, "Escape": 27, "Tab": 9, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
+
+// Key presses a key: a letter, or the name of a key as in KeyboardEvent.key.
+func (b *Browser) Key(key string, modifiers int) {
+	b.t.Helper()
+	down := map[string]any{"type": "keyDown", "key": key, "modifiers": modifiers}
+	code := codes[key]
+	if len(key) == 1 {
+		if code == 0 {
+			code = int(strings.ToUpper(key)[0])
+		}
+		down["text"] = key
+	}
+	if key == "Enter" {
+		down["text"] = "\r"
+	}
+	down["windowsVirtualKeyCode"] = code
+	b.Call("Input.dispatchKeyEvent", down, nil)
+	b.Call("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}, nil)
+}
+
+// Type enters text where the focus is.
+func (b *Browser) Type(text string) {
+	b.t.Helper()
+	b.Call("Input.insertText", map[string]any{"text": text}, nil)
+}
+
+// Drag presses the mouse's button at one place and lets go at another; the same place is
+// a click. Places are pixels of the window.
+func (b *Browser) Drag(x1, y1, x2, y2 float64) {
+	b.t.Helper()
+	event := func(kind string, x, y float64, buttons int) {
+		b.Call("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": x, "y": y, "button": map[bool]string{true: "none", false: "left"}[kind == "mouseMoved" && buttons == 0], "buttons": buttons, "clickCount": 1}, nil)
+	}
+	event("mouseMoved", x1, y1, 0)
+	event("mousePressed", x1, y1, 1)
+	if x1 != x2 || y1 != y2 {
+		for i := 1; i <= 4; i++ {
+			event("mouseMoved", x1+(x2-x1)*float64(i)/4, y1+(y2-y1)*float64(i)/4, 1)
+		}
+	}
+	event("mouseReleased", x2, y2, 0)
+}

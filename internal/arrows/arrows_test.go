@@ -301,9 +301,9 @@ var rooms = map[string]room{
 		imports: []string{"engine", "engine/queue", "record"},
 		modules: []string{"github.com/klauspost/compress"},
 	},
-	"internal/arrows": {},
+	"internal/arrows":  {},
 	"internal/browser": {},
-	"internal/faulty": {},
+	"internal/faulty":  {},
 	"internal/kubeapi": {
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
 	},

@@ -70,7 +70,7 @@ export function curves(list, { label, writeX, writeY, top, ticksX, scaleX = (v) 
   const marks = ticksX ?? niceTime(Math.max(...list.map((l) => l.x.at(-1) ?? 0)));
   let last = -Infinity;
   for (const v of marks) {
-    if (x(v) > W - RIGHT + 1 || x(v) - last < 56) continue;
+    if (x(v) > W - RIGHT + 1 || x(v) - last < 66) continue;
     last = x(v);
     svg.append(s("text", { x: Math.min(x(v), W - RIGHT), y: H - 6, "text-anchor": x(v) > W - 60 ? "end" : x(v) < LEFT + 20 ? "start" : "middle" }, writeX(v)));
   }

@@ -121,7 +121,7 @@ export function tasks(root) {
         { name: "memory", left: true, value: (u) => u.memory_most, show: memoryBar },
       ], usage, { by: 2, down: true, label: "Tasks by user and step" })),
       waiting.length ? h("section", {}, h("h2", {}, "Why they waited"), h("ul", { class: "advice" }, waiting.map((t) => h("li", {}, h("b", {}, t.name), h("span", { class: "soft" }, " " + t.step), h("span", {}, " " + why(t, list)))))) : "",
-      bad.length ? h("section", {}, h("h2", {}, "Failed"), table(columns(list), bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
+      bad.length ? h("section", {}, h("h2", {}, "Failed"), table([...columns(list), { name: "why", left: true, value: (t) => t.reason || "exit status " + t.exit, show: (t) => h("span", { class: "says" }, t.reason || "exit status " + t.exit) }], bad, { by: 3, down: true, label: "Failed tasks", limit: 10 })) : "",
       h("section", {}, h("h2", {}, truncated ? `The ${list.length} that ran longest` : "All tasks"), table(columns(list), list, { by: 3, down: true, label: "Tasks", limit: 25 })));
   }
 

@@ -1,5 +1,5 @@
 // Files measures what it costs to walk through very many files, side by side with other
-// programs that do.
+// programs that do, and to apply rules to what was found.
 //
 // Contenders:
 //
@@ -15,6 +15,9 @@
 //
 // The tree is made once, by a seed: directories of 1 to 1,000 files, half of them empty
 // and the others short. It is read with all of it in the page cache. Contenders alternate,
-// and a figure is a median. Figures are written as JSON Lines to results.jsonl in the
+// and a figure is a median.
+//
+// Rules are measured as dry runs over a made-up scan of 100 million files: one on size and
+// time, one on names, one on owners, one with a threshold and weights. Figures are written as JSON Lines to results.jsonl in the
 // work directory, see package figures.
 package main

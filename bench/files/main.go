@@ -40,8 +40,9 @@ type contender struct {
 func benchMain() error {
 	work := flag.String("work", "bench-work/files", "`directory` for the tree, peers and results")
 	premix := flag.String("premix", "bin/premix", "the premix to measure")
-	count := flag.Int("files", 2_000_000, "files in the tree")
+	count := flag.Int("files", 2_000_000, "files in the tree; 0: none")
 	reps := flag.Int("reps", 5, "repetitions")
+	rows := flag.Int("rows", 100_000_000, "rows of the scan that rules are measured over; 0: none")
 	threads := flag.Int("threads", 2, "threads of the loop")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -59,6 +60,14 @@ func benchMain() error {
 	}
 	defer results.Close()
 	fmt.Println(figures.Machine(dir))
+	if *rows > 0 {
+		if err := rules(ctx, results, dir, *premix, *rows, *reps); err != nil {
+			return err
+		}
+	}
+	if *count == 0 {
+		return nil
+	}
 	tree := filepath.Join(dir, "tree-"+strconv.Itoa(*count))
 	if err := grow(ctx, tree, *count); err != nil {
 		return err

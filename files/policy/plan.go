@@ -81,6 +81,7 @@ type RulePlan struct {
 	others  map[ref][]ref // further names of a file
 	freed   []int64       // bytes on disk, by pool
 	bound   int64         // no more bytes than these are needed; -1: nobody knows
+	kept    int           // candidates that the last pruning has left
 	floor   int64         // no candidate lighter than this is needed
 	where   *condition
 	weight  *number
@@ -274,19 +275,26 @@ func (m *maker) count(ctx context.Context, pools []int) error {
 			if err != nil {
 				return err
 			}
-			var v [4][]int64
-			for i, c := range []files.Column{files.ColumnAllocated, files.ColumnLinks, files.ColumnDevice, files.ColumnInode} {
-				if v[i], err = g.Ints(c); err != nil {
-					return err
+			of := make([]int, dirs.Values())
+			for n := range of {
+				of[n] = slices.IndexFunc(pools, func(i int) bool { return within(string(dirs.Value(n)), m.Pools[i].Dir) })
+			}
+			allocated, err := g.Ints(files.ColumnAllocated)
+			if err != nil {
+				return err
+			}
+			// Directories have several links too, and no second name.
+			var links, devices, inodes []int64
+			if _, most, ok := g.Bounds(files.ColumnLinks); !ok || most > 1 {
+				for to, c := range map[*[]int64]files.Column{&links: files.ColumnLinks, &devices: files.ColumnDevice, &inodes: files.ColumnInode} {
+					if *to, err = g.Ints(c); err != nil {
+						return err
+					}
 				}
 			}
 			types, err := g.Texts(files.ColumnType)
 			if err != nil {
 				return err
-			}
-			of := make([]int, dirs.Values())
-			for n := range of {
-				of[n] = slices.IndexFunc(pools, func(i int) bool { return within(string(dirs.Value(n)), m.Pools[i].Dir) })
 			}
 			sums := make([]int64, len(pools))
 			mu.Lock()
@@ -296,14 +304,14 @@ func (m *maker) count(ctx context.Context, pools []int) error {
 				if i < 0 {
 					continue
 				}
-				if v[1][row] > 1 && types.Row(row)[0] != 'd' {
-					f := inode{v[2][row], v[3][row]}
+				if links != nil && links[row] > 1 && types.Row(row)[0] != 'd' {
+					f := inode{devices[row], inodes[row]}
 					if seen[f] {
 						continue
 					}
 					seen[f] = true
 				}
-				sums[i] += v[0][row]
+				sums[i] += allocated[row]
 			}
 			for i, n := range pools {
 				m.Pools[n].Used += sums[i]
@@ -649,8 +657,9 @@ func (p *RulePlan) keep(m *maker, c candidate) {
 			return
 		}
 		p.ordered = append(p.ordered, c)
-		if p.bound >= 0 && len(p.ordered) >= pruneAt && len(p.ordered) == cap(p.ordered) {
+		if p.bound >= 0 && len(p.ordered) >= max(pruneAt, 2*p.kept) {
 			p.prune(p.bound)
+			p.kept = len(p.ordered)
 		}
 	default:
 		if p.refs = append(p.refs, c.ref); m.options.Count && len(p.refs) >= m.options.Samples+1024 {

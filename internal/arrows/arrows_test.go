@@ -68,8 +68,8 @@ var rooms = map[string]room{
 		modules: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"},
 	},
 	"bench/files": {
-		imports: []string{"internal/figures"},
-		modules: []string{"golang.org/x/sys"},
+		imports: []string{"files", "internal/figures"},
+		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"bench/watch": {
 		imports: []string{"watch", "watch/series", "internal/figures"},

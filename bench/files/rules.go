@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+
+	"premix/files"
+	"premix/internal/figures"
+)
+
+// groupRows is how many rows a row group has, as in a scan.
+const groupRows = 128 << 10
+
+// table writes a scan of so many made-up files, unless it is there: owners, sizes over
+// eight orders of magnitude, ages of up to three years, a thousand files a directory. The
+// root is a directory that is there; the files are not.
+func table(ctx context.Context, path, root string, rows int) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fmt.Printf("making a scan of %d files, once\n", rows)
+	f, err := os.Create(path + ".tmp")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := parquet.NewGenericWriter[files.Entry](f, parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
+		parquet.MaxRowsPerRowGroup(groupRows), parquet.DataPageStatistics(false))
+	var (
+		mu   sync.Mutex
+		all  sync.WaitGroup
+		next int
+		bad  error
+	)
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for {
+				mu.Lock()
+				n := next
+				next++
+				stop := bad != nil || n*groupRows >= rows || ctx.Err() != nil
+				mu.Unlock()
+				if stop {
+					return
+				}
+				g := w.BeginRowGroup()
+				err := fill(g, root, n, min(groupRows, rows-n*groupRows))
+				mu.Lock()
+				if err == nil {
+					_, err = g.Commit()
+				}
+				bad = errors.Join(bad, err)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(bad, context.Cause(ctx)); err != nil {
+		return err
+	}
+	roots, err := json.Marshal([]string{root})
+	if err != nil {
+		return err
+	}
+	for key, value := range map[string]string{"format": "1", "roots": string(roots), "begun": present.Format(time.RFC3339Nano), "ended": present.Format(time.RFC3339Nano)} {
+		w.SetKeyValueMetadata("premix.files."+key, value)
+	}
+	if err := errors.Join(w.Close(), f.Sync()); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// present is when the made-up scan was made.
+var present = time.Now()
+
+// fill fills a row group with rows that its number decides.
+func fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows int) error {
+	r := rand.New(rand.NewPCG(8, uint64(n)))
+	const year = int64(365 * 24 * time.Hour)
+	owner, columns := int64(1000+n%50), g.ColumnWriters()
+	sizes, modified := make([]int64, rows), make([]int64, rows)
+	for i := range rows {
+		sizes[i] = int64(float64(r.Int64N(100)) * pow10(r.IntN(8)))
+		modified[i] = present.UnixNano() - r.Int64N(3*year)
+	}
+	suffixes := []string{"bam", "bam.bai", "fastq.gz", "log", "txt", "vcf.gz", "tmp", "done"}
+	text := func(s string) parquet.Value { return parquet.ByteArrayValue([]byte(s)) }
+	whole := func(f func(i int) int64) func(int) parquet.Value {
+		return func(i int) parquet.Value { return parquet.Int64Value(f(i)) }
+	}
+	same := func(v int64) func(int) parquet.Value { return whole(func(int) int64 { return v }) }
+	for c, value := range map[files.Column]func(i int) parquet.Value{
+		files.ColumnDir:       func(i int) parquet.Value { return text(fmt.Sprintf("%s/run%d/sample%d", root, n, i/1000)) },
+		files.ColumnName:      func(i int) parquet.Value { return text(fmt.Sprintf("scatter.%04d.%s", i%1000, suffixes[r.IntN(8)])) },
+		files.ColumnType:      func(int) parquet.Value { return text("f") },
+		files.ColumnSize:      whole(func(i int) int64 { return sizes[i] }),
+		files.ColumnAllocated: whole(func(i int) int64 { return (sizes[i] + 4095) &^ 4095 }),
+		files.ColumnEntries:   same(-1),
+		files.ColumnMode:      func(int) parquet.Value { return parquet.Int32Value(0o644) },
+		files.ColumnUID:       same(owner),
+		files.ColumnGID:       same(100),
+		files.ColumnLinks:     same(1),
+		files.ColumnInode:     whole(func(i int) int64 { return int64(n*groupRows + i) }),
+		files.ColumnDevice:    same(2049),
+		files.ColumnAccessed:  whole(func(i int) int64 { return modified[i] + r.Int64N(present.UnixNano()-modified[i]+1) }),
+		files.ColumnModified:  whole(func(i int) int64 { return modified[i] }),
+		files.ColumnChanged:   whole(func(i int) int64 { return modified[i] }),
+		files.ColumnBorn:      whole(func(i int) int64 { return modified[i] }),
+		files.ColumnError:     func(int) parquet.Value { return text("") },
+	} {
+		values := make([]parquet.Value, 0, 4096)
+		for from := 0; from < rows; from += cap(values) {
+			values = values[:0]
+			for i := from; i < min(from+cap(values), rows); i++ {
+				values = append(values, value(i))
+			}
+			if _, err := columns[c].WriteRowValues(values); err != nil {
+				return err
+			}
+		}
+	}
+	return g.Flush()
+}
+
+// maxRSS is the most memory that a process had, in bytes.
+func maxRSS(p *os.ProcessState) int64 {
+	if u, ok := p.SysUsage().(*syscall.Rusage); ok {
+		return u.Maxrss << 10
+	}
+	return 0
+}
+
+func pow10(n int) float64 {
+	v := 1.0
+	for range n {
+		v *= 10
+	}
+	return v
+}
+
+// policies are the rules that are measured, from what needs few columns to what needs
+// many.
+var policies = []struct{ name, rule string }{
+	{"size", "DELETE WHERE size > 500 MB AND accessed < now() - INTERVAL 2 YEARS"},
+	{"name", "DELETE WHERE path LIKE '%.tmp' AND modified < now() - INTERVAL 30 DAYS"},
+	{"owner", "DELETE WHERE uid IN (1007, 1011) AND suffix = '.bam'"},
+	{"threshold", "MIGRATE FROM POOL flash THRESHOLD 80 TO 70 WEIGHT now() - accessed TO POOL disk WHERE size > 1 MB"},
+}
+
+// rules measures dry runs of rules over a table.
+func rules(ctx context.Context, results *figures.Results, dir, premix string, rows, reps int) error {
+	premix, err := filepath.Abs(premix)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, fmt.Sprintf("scan-%d.parquet", rows))
+	pools := []string{filepath.Join(dir, "flash"), filepath.Join(dir, "disk")}
+	for _, pool := range pools {
+		if err := os.MkdirAll(pool, 0o777); err != nil {
+			return err
+		}
+	}
+	if err := table(ctx, path, pools[0], rows); err != nil {
+		return err
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	lines := [][]string{{"", "time", "rows a second", "CPU time", "memory"}}
+	for _, p := range policies {
+		file := filepath.Join(dir, "rules-"+p.name+".sql")
+		text := fmt.Sprintf("CREATE POOL flash AT '%s' CAPACITY %d MB; CREATE POOL disk AT '%s';\nRULE 'x' %s;\n", pools[0], rows*80, pools[1], p.rule)
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			return err
+		}
+		var wall, cpu []float64
+		memory := int64(0)
+		for rep := range reps + 1 { // the first brings the table into memory
+			cmd := exec.CommandContext(ctx, premix, "files", "policy", file, path, "--dry-run")
+			begun := time.Now()
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("rule %s: %w\n%s", p.name, err, out)
+			}
+			if rep > 0 {
+				wall = append(wall, time.Since(begun).Seconds())
+				cpu = append(cpu, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
+				memory = max(memory, maxRSS(cmd.ProcessState))
+			}
+		}
+		f := figures.Figure{Name: fmt.Sprintf("files/rule/%d/%s", rows, p.name), Value: figures.Median(wall), Unit: "s"}
+		if err := results.Add(f); err != nil {
+			return err
+		}
+		lines = append(lines, []string{p.name, figures.Seconds(f.Value), fmt.Sprintf("%.0f", float64(rows)/f.Value), figures.Seconds(figures.Median(cpu)), fmt.Sprintf("%d MB", memory>>20)})
+	}
+	results.Table(fmt.Sprintf("Rules over a scan of %d files (%d MB), medians of %d", rows, st.Size()>>20, reps), lines)
+	return nil
+}

@@ -56,7 +56,8 @@ type Copy struct {
 	Peer      string    `json:"peer" parquet:"peer,dict"` // address
 
 	Started time.Time `json:"started" parquet:"started,timestamp(nanosecond)"`
-	Hour    float64   `json:"hour" parquet:"hour"` // of the day at which it started, local time, 0 to 24
+	Hour    float64   `json:"hour" parquet:"hour"`   // of the day at which it started, local time, 0 to 24
+	Setup   float64   `json:"setup" parquet:"setup"` // what starting its server took, before: not in Seconds
 	Seconds float64   `json:"seconds" parquet:"seconds"`
 	Speed   float64   `json:"speed" parquet:"speed"`
 	Steady  float64   `json:"steady" parquet:"steady"`      // 0: too short to tell

@@ -13,6 +13,7 @@ import (
 
 	"premix/transfer"
 	"premix/transfer/choose"
+	"premix/transfer/link"
 )
 
 // transferHome is what premix remembers of links.
@@ -43,7 +44,17 @@ func peerPath(s string) (name, at string, err error) {
 func (a *app) transferGet() *cobra.Command { return a.transferCopy(transfer.Get) }
 func (a *app) transferPut() *cobra.Command { return a.transferCopy(transfer.Put) }
 
+// peerPremix says where premix is at a peer.
+func peerPremix(l *link.Link, path string) {
+	for _, p := range l.Protocols {
+		if _, ok := p.Settings["premix_peer"]; ok && path != "" {
+			p.Settings["premix_peer"] = path
+		}
+	}
+}
+
 func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
+	var premix string
 	j := choose.Job{Direction: way}
 	use, short, names := "get PEER:PATH DST", "Copy from a peer, by the protocol that is fastest", []string{"PEER:PATH", "DST"}
 	if way == transfer.Put {
@@ -78,12 +89,18 @@ A destination that exists is left alone. A source that is a directory becomes DS
 			if j.Link, j.Known, err = home.Find(name); err != nil {
 				return nameError(err)
 			}
+			peerPremix(j.Link, premix)
 			j.Remote = at
 			if j.Local, err = filepath.Abs(to); err != nil {
 				return err
 			}
 			if j.Premix, err = os.Executable(); err != nil {
 				return err
+			}
+			if j.Have != "" && way == transfer.Get {
+				if j.Have, err = filepath.Abs(j.Have); err != nil {
+					return err
+				}
 			}
 			if !a.json {
 				j.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
@@ -109,6 +126,8 @@ A destination that exists is left alone. A source that is a directory becomes DS
 		},
 	}
 	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols that are not encrypted, or let in whoever reaches their port")
+	cmd.Flags().StringVar(&j.Have, "have", "", "file, directory or store at the destination that has much of it already: only the rest is sent")
+	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
 	cmd.Flags().StringVar(&j.Protocol, "protocol", "", "use this protocol of the link, and no other")
 	return cmd
 }

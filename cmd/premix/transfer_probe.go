@@ -18,7 +18,7 @@ import (
 const probeTime = 45 * time.Second
 
 func (a *app) transferProbe() *cobra.Command {
-	var peerDir string
+	var peerDir, premix string
 	cmd := &cobra.Command{
 		Use:   "probe PEER",
 		Short: "Measure a link for less than a minute",
@@ -37,6 +37,7 @@ better ones. Only times are measured where packets cannot be captured.
 			if err != nil {
 				return nameError(err)
 			}
+			peerPremix(l, premix)
 			if l.Directory == "" {
 				l.Directory = os.TempDir()
 			}
@@ -76,6 +77,7 @@ better ones. Only times are measured where packets cannot be captured.
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
 	cmd.Flags().StringVar(&peerDir, "peer-directory", "/tmp", "directory at the peer for what is copied, where no link file says it")
 	return cmd
 }

@@ -1,15 +1,19 @@
 package choose
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"premix/transfer"
@@ -28,6 +32,7 @@ type Job struct {
 	Open      bool   // allow open protocols
 	Protocol  string // only this one; empty: choose
 	Premix    string // path of this program
+	Have      string // what the receiver has that may hold much of it; empty: nothing
 	// Note is called with what happens, for people. It may be nil.
 	Note func(string)
 	// Progress is called now and then with the bytes that have arrived. It may be nil.
@@ -40,7 +45,8 @@ type Done struct {
 	Size     int64      `json:"size"`
 	Files    int        `json:"files"`
 	Seconds  float64    `json:"seconds"`
-	SHA256   string     `json:"sha256"`
+	Verified string     `json:"verified"`         // how
+	SHA256   string     `json:"sha256,omitempty"` // of both ends, where that is how
 	Order    []Estimate `json:"order"`
 	Failed   []string   `json:"failed"` // PROTOCOL: why, of those that were tried before
 }
@@ -88,43 +94,78 @@ const partSuffix = ".premix-part"
 // minRoom is how much must be free beyond the size, bytes.
 const minRoom = 1 << 20
 
+// longestSocket is the longest path for a socket that ssh can use: it adds 17 bytes
+// of its own while it makes it, of the 107 that there are (unix(7)).
+const longestSocket = 90
+
+// run is a copy under way.
+type run struct {
+	*Job
+	s             *peer.Session
+	temp          string // directory here; at the peer the session has one
+	local, remote string // what is written has its suffix already
+	missing       map[string]bool
+	d             *Done
+	source        *digest // of the source, once it was needed
+}
+
 // Run makes the copy.
 func (j *Job) Run(ctx context.Context) (*Done, error) {
+	begin := time.Now()
+	temp, err := os.MkdirTemp("", "premix-transfer-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temp)
+	// All that goes through ssh shares one connection, of which only the first command
+	// waits for keys to be exchanged.
+	l := *j.Link
+	if l.Control = filepath.Join(temp, "ssh"); len(l.Control) > longestSocket {
+		l.Control = ""
+	}
+	j.Link = &l
 	s, err := peer.Open(ctx, j.Link)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	d := &Done{}
-	if err := j.look(ctx, s, d); err != nil {
+	if s.Temp() == "" {
+		return nil, &TargetError{"the peer can make no directory for temporary files"}
+	}
+	r := &run{Job: j, s: s, temp: temp, local: j.Local, remote: j.Remote, d: &Done{}}
+	if err := r.look(ctx); err != nil {
 		return nil, err
 	}
 	copies, err := j.Known.Measurements()
 	if err != nil {
 		return nil, err
 	}
-	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open})
-	local, remote := j.Local, j.Remote
-	part := &local
+	d := r.d
+	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
+	part := &r.local
 	if j.Direction == transfer.Put {
-		part = &remote
+		part = &r.remote
 	}
 	final := *part
 	*part += partSuffix
-	begin := time.Now()
+	defer r.forget(ctx)
 	for _, e := range d.Order {
 		if e.Left || j.Protocol != "" && e.Protocol != j.Protocol {
 			continue
 		}
 		p := j.protocol(e.Protocol)
-		if missing := j.missing(ctx, s, p); missing != "" {
+		if missing := r.lacks(p); missing != "" {
 			d.Failed = append(d.Failed, e.Protocol+": "+missing+" is not at the peer")
+			// Where the best is not to be had people want to know it.
+			if e.Seconds > 0 || e.Protocol == own {
+				j.note("%s is left out: %s is not installed at the peer", e.Protocol, missing)
+			}
 			continue
 		}
 		j.note("by %s: %s", e.Protocol, e.Why)
-		err := j.try(ctx, s, p, local, remote, d)
+		err := r.try(ctx, p)
 		if err == nil {
-			if err := j.rename(ctx, s, *part, final); err != nil {
+			if err := r.rename(ctx, *part, final); err != nil {
 				return nil, err
 			}
 			d.Protocol, d.Seconds = e.Protocol, time.Since(begin).Seconds()
@@ -163,43 +204,108 @@ func (j *Job) protocol(name string) *link.Protocol {
 	return nil // an order names protocols of the link alone
 }
 
-func (j *Job) missing(ctx context.Context, s *peer.Session, p *link.Protocol) string {
-	for _, n := range p.NeedsPeer {
-		if _, err := s.Run(ctx, "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "+link.Quote(n)); err != nil {
+// lacks is a program that the peer has not, of those that a protocol needs there.
+func (r *run) lacks(p *link.Protocol) string {
+	for _, n := range p.AtPeer() {
+		if r.missing[n] {
 			return n
 		}
 	}
 	return ""
 }
 
-// look finds out how much there is to copy, and that there is room for it.
-func (j *Job) look(ctx context.Context, s *peer.Session, d *Done) error {
-	const count = `[ -r %[1]s ] || { [ -e %[1]s ] && echo unreadable || echo missing; exit 0; }
+// Scripts that tell of the peer, in lines of a word and what belongs to it.
+const (
+	findPrograms = `; for n in %s; do command -v "$n" >/dev/null 2>&1 || echo "missing $n"; done
+`
+	countSource = `[ -r %[1]s ] || { [ -e %[1]s ] && echo unreadable || echo absent; exit 0; }
 if [ -d %[1]s ]; then
   bad=$(find %[1]s ! -readable 2>/dev/null | head -n 1); [ -z "$bad" ] || { echo "unreadable $bad"; exit 0; }
   find %[1]s -type f -printf '%%s\n' | awk '{ n++; s += $1 } END { printf "tree %%d %%.0f\n", n, s }'
-else wc -c <%[1]s | awk '{ printf "file 1 %%.0f\n", $1 }'; fi`
-	if j.Direction == transfer.Get {
-		text, err := s.Run(ctx, fmt.Sprintf(count, link.Quote(j.Remote)))
-		if err != nil {
+else wc -c <%[1]s | awk '{ printf "file 1 %%.0f\n", $1 }'; fi
+`
+	findRoom = `[ ! -e %[1]s ] || { echo there; exit 0; }
+mkdir -p %[2]s && df -Pk %[2]s | awk 'END { print "free", $4 }'; du -sk %[3]s 2>/dev/null | awk '{ print "free", $1 }'
+`
+)
+
+// look finds out, in one question to the peer, how much there is to copy, that there
+// is room for it, and which programs the peer has.
+func (r *run) look(ctx context.Context) error {
+	var needs []string
+	for i := range r.Link.Protocols {
+		for _, n := range r.Link.Protocols[i].AtPeer() {
+			needs = append(needs, link.Quote(n))
+		}
+	}
+	slices.Sort(needs)
+	script := testbed.Path + fmt.Sprintf(findPrograms, strings.Join(append(slices.Compact(needs), "sh"), " "))
+	q := link.Quote(r.remote)
+	if r.Direction == transfer.Get {
+		script += fmt.Sprintf(countSource, q)
+	} else {
+		if err := lookHere(r.local, r.d); err != nil {
 			return err
 		}
-		f := strings.Fields(text)
-		if len(f) != 3 || f[0] != "tree" && f[0] != "file" {
-			return &SourceError{fmt.Sprintf("%s at %s is %s", j.Remote, j.Link.Peer(), strings.TrimSpace(text))}
+		script += fmt.Sprintf(findRoom, q, link.Quote(path.Dir(r.remote)), link.Quote(r.remote+partSuffix))
+	}
+	text, err := r.s.Run(ctx, script)
+	if err != nil {
+		if r.Direction == transfer.Put {
+			return &TargetError{err.Error()}
 		}
-		n, err1 := strconv.Atoi(f[1])
-		d.Size, err = strconv.ParseInt(f[2], 10, 64)
-		if err := errors.Join(err, err1); err != nil {
-			return err
-		}
-		if d.Files = 1; f[0] == "tree" {
-			d.Files = max(2, n) // a tree of one file is copied as trees are
-		}
-	} else if err := lookHere(j.Local, d); err != nil {
 		return err
 	}
-	return j.room(ctx, s, d)
+	r.missing = map[string]bool{}
+	free, counted := int64(0), false
+	for line := range strings.Lines(text) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		number := func(s string) (n int64) {
+			n, e := strconv.ParseInt(s, 10, 64)
+			if e != nil {
+				err = fmt.Errorf("the peer says %q", line)
+			}
+			return n
+		}
+		switch word {
+		case "missing":
+			r.missing[rest] = true
+		case "absent":
+			return &SourceError{fmt.Sprintf("%s at %s is missing", r.remote, r.Link.Peer())}
+		case "unreadable":
+			return &SourceError{fmt.Sprintf("%s at %s is unreadable", cmp.Or(rest, r.remote), r.Link.Peer())}
+		case "file", "tree":
+			files, size, _ := strings.Cut(rest, " ")
+			r.d.Files, r.d.Size, counted = int(number(files)), number(size), true
+			if word == "tree" {
+				r.d.Files = max(2, r.d.Files) // a tree of one file is copied as trees are
+			}
+		case "there":
+			return &TargetError{r.remote + " is at the peer already"}
+		case "free":
+			free, counted = free+number(rest)<<10, true
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if !counted {
+		return fmt.Errorf("the peer does not say how much there is: %q", text)
+	}
+	if r.Direction == transfer.Get {
+		dir := filepath.Dir(r.local)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return &TargetError{err.Error()}
+		}
+		if _, err := os.Lstat(r.local); err == nil {
+			return &TargetError{r.local + " is there already"}
+		}
+		free = freeSpace(dir) + onDisk(r.local+partSuffix)
+	}
+	if free < r.d.Size+minRoom {
+		return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", transfer.Short(r.d.Size), transfer.Short(free))}
+	}
+	return nil
 }
 
 func lookHere(at string, d *Done) error {
@@ -238,76 +344,40 @@ func lookHere(at string, d *Done) error {
 	return nil
 }
 
-// room looks whether the destination has some, before anything is sent.
-func (j *Job) room(ctx context.Context, s *peer.Session, d *Done) error {
-	var free int64
-	if j.Direction == transfer.Get {
-		dir := filepath.Dir(j.Local)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return &TargetError{err.Error()}
-		}
-		if _, err := os.Lstat(j.Local); err == nil {
-			return &TargetError{j.Local + " is there already"}
-		}
-		have := onDisk(j.Local + partSuffix)
-		free = freeSpace(dir) + have
-	} else {
-		q := link.Quote(j.Remote)
-		text, err := s.Run(ctx, fmt.Sprintf("[ ! -e %[1]s ] || { echo there; exit 0; }; mkdir -p %[2]s && df -Pk %[2]s | awk 'END { print $4 }'; du -sk %[3]s 2>/dev/null | awk '{ print $1 }'",
-			q, link.Quote(path.Dir(j.Remote)), link.Quote(j.Remote+partSuffix)))
-		if err != nil {
-			return &TargetError{err.Error()}
-		}
-		if strings.TrimSpace(text) == "there" {
-			return &TargetError{j.Remote + " is at the peer already"}
-		}
-		for _, f := range strings.Fields(text) {
-			n, err := strconv.ParseInt(f, 10, 64)
-			if err != nil {
-				return fmt.Errorf("df at the peer says %q", text)
-			}
-			free += n << 10
-		}
-	}
-	if free < d.Size+minRoom {
-		return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", transfer.Short(d.Size), transfer.Short(free))}
-	}
-	return nil
-}
-
 // try makes the copy by one protocol, and compares it.
-func (j *Job) try(ctx context.Context, s *peer.Session, p *link.Protocol, local, remote string, d *Done) error {
-	here, err := os.MkdirTemp("", "premix-transfer-")
-	if err != nil {
+func (r *run) try(ctx context.Context, p *link.Protocol) error {
+	put := r.Direction == transfer.Put
+	there := path.Join(r.s.Temp(), p.Name)
+	here := filepath.Join(r.temp, p.Name)
+	if err := os.MkdirAll(here, 0o700); err != nil {
 		return err
 	}
-	defer os.RemoveAll(here)
-	text, err := s.Run(ctx, "umask 077; mktemp -d")
-	if err != nil {
-		return err
-	}
-	there := strings.TrimSpace(text)
-	defer func() { _, _ = s.Run(context.WithoutCancel(ctx), "rm -rf "+link.Quote(there)) }() // a peer that is gone keeps it
-	put := j.Direction == transfer.Put
+	clear := "mkdir -p " + link.Quote(there)
 	// What another protocol has left is in the way of one that doesn't go on with it.
 	if !p.Resumes {
 		if put {
-			_, err = s.Run(ctx, "rm -rf "+link.Quote(remote))
-		} else {
-			err = os.RemoveAll(local)
-		}
-		if err != nil {
+			clear += "; rm -rf " + link.Quote(r.remote)
+		} else if err := os.RemoveAll(r.local); err != nil {
 			return err
 		}
 	}
-	addr, err := testbed.Resolve(ctx, j.Link.Host)
-	if err != nil {
-		return err
+	if p.Server != "" || put && !p.Resumes {
+		if _, err := r.s.Run(ctx, clear); err != nil {
+			return err
+		}
 	}
-	at := link.Places{Local: local, Remote: remote, Temp: here, RemoteTemp: there, Address: addr.String(), Premix: j.Premix, Put: put}
+	addr, err := testbed.Resolve(ctx, r.Link.Host)
+	if err != nil {
+		// A name of ssh's own: the session has reached it.
+		var serr error
+		if addr, serr = netip.ParseAddr(r.s.Address()); serr != nil {
+			return err
+		}
+	}
+	at := link.Places{Local: r.local, Remote: r.remote, Temp: here, RemoteTemp: there, Address: addr.String(), Premix: r.Premix, Have: r.Have, Put: put}
 	id := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	if p.Server != "" {
-		v, err := testbed.Serve(ctx, s, j.Link, p, at, addr, path.Join(there, "log"), id)
+		v, err := testbed.Serve(ctx, r.s, r.Link, p, at, addr, path.Join(there, "log"), id)
 		if v != nil {
 			defer func() { _ = v.Stop(context.WithoutCancel(ctx)) }() // it ends with the session at the latest
 		}
@@ -315,49 +385,39 @@ func (j *Job) try(ctx context.Context, s *peer.Session, p *link.Protocol, local,
 			return err
 		}
 	}
-	ran := testbed.Run(ctx, j.Link.Variables(p, at)+p.Script(j.Direction, d.Files > 1), id, j.Link.Timeout, func(int) {
-		if j.Progress != nil && !put {
-			j.Progress(onDisk(local), d.Size)
+	var target *digest
+	if !p.Verifies {
+		if target, err = r.watch(ctx); err != nil {
+			return err
+		}
+		defer target.forget(ctx)
+	}
+	ran := testbed.Run(ctx, r.Link.Variables(p, at)+p.Script(r.Direction, r.d.Files > 1), id, r.Link.Timeout, func(int) {
+		if r.Progress != nil && !put {
+			r.Progress(onDisk(r.local), r.d.Size)
 		}
 	})
 	if ran.Cause != "" {
-		if !put && freeSpace(filepath.Dir(local)) < minRoom {
+		if !put && freeSpace(filepath.Dir(r.local)) < minRoom {
 			return &TargetError{"the disk of the destination is full"}
 		}
 		return errors.New(ran.Error)
 	}
-	return j.verify(ctx, s, local, remote, d)
+	if p.Verifies {
+		r.d.Verified = "by " + p.Name
+		if ran.Said != "" {
+			r.note("%s", ran.Said)
+		}
+		return nil
+	}
+	return r.verify(ctx, target)
 }
 
-// verify compares both ends.
-func (j *Job) verify(ctx context.Context, s *peer.Session, local, remote string, d *Done) error {
-	tree := d.Files > 1
-	type answer struct {
-		sum string
-		err error
-	}
-	there := make(chan answer, 1)
-	go func() {
-		sum, err := testbed.DigestAt(ctx, s, remote, tree)
-		there <- answer{sum, err}
-	}()
-	sum, err := testbed.Digest(local)
-	a := <-there
-	if err := errors.Join(err, a.err); err != nil {
-		return err
-	}
-	if sum != a.sum {
-		return errors.New("what arrived is not what was sent: its SHA-256 differs")
-	}
-	d.SHA256 = sum
-	return nil
-}
-
-func (j *Job) rename(ctx context.Context, s *peer.Session, part, final string) error {
-	if j.Direction == transfer.Get {
+func (r *run) rename(ctx context.Context, part, final string) error {
+	if r.Direction == transfer.Get {
 		return os.Rename(part, final)
 	}
-	_, err := s.Run(ctx, fmt.Sprintf("mv -T %s %s", link.Quote(part), link.Quote(final)))
+	_, err := r.s.Run(ctx, fmt.Sprintf("mv -T %s %s", link.Quote(part), link.Quote(final)))
 	return err
 }
 
@@ -367,6 +427,10 @@ func onDisk(at string) (n int64) {
 		if err == nil && e.Type().IsRegular() {
 			if i, err := e.Info(); err == nil {
 				n += i.Size()
+				// Of a file whose end came before its middle, what is there.
+				if st, ok := i.Sys().(*syscall.Stat_t); ok {
+					n -= max(0, i.Size()-st.Blocks*512)
+				}
 			}
 		}
 		return nil // what goes meanwhile doesn't count

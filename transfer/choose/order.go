@@ -26,12 +26,16 @@ type Task struct {
 	Size      int64
 	Files     int // more than 1: a tree
 	Open      bool
+	Have      bool // the receiver has something that may hold much of it
 }
+
+// own is premix's own protocol.
+const own = "premix"
 
 // habit is the order of protocols that were not measured: for a file, and for a tree.
 var habit = map[bool][]string{
-	false: {"rsync", "scp", "sftp"},
-	true:  {"tar", "rsync", "scp", "sftp"},
+	false: {own, "rsync", "scp", "sftp"},
+	true:  {own, "tar", "rsync", "scp", "sftp"},
 }
 
 // smallFile is the mean size, bytes, below which a tree is a matter of the number of
@@ -52,7 +56,7 @@ func Order(l *link.Link, copies []transfer.Copy, t Task) []Estimate {
 		return len(habit[true])
 	}
 	slices.SortStableFunc(list, func(a, b Estimate) int {
-		return cmp.Or(compareBool(a.Left, b.Left), compareBool(a.Seconds == 0, b.Seconds == 0), cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(compareBool(a.Left, b.Left), compareBool(!(t.Have && a.Protocol == own), !(t.Have && b.Protocol == own)), compareBool(a.Seconds == 0, b.Seconds == 0), cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Protocol, b.Protocol))
 	})
 	return list
 }
@@ -96,11 +100,15 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task) Estimate {
 		switch {
 		case c.Usable():
 			x, _ := measure(c.Size, c.Files, t)
-			usable[x] = append(usable[x], c.Seconds)
+			usable[x] = append(usable[x], c.Seconds+c.Setup)
 			e.Copies++
 		case !c.OK:
 			failed++
 		}
+	}
+	if t.Have && p.Name == own {
+		e.Why = "it alone sends only what is not there already"
+		return e
 	}
 	if e.Copies == 0 {
 		if failed > 0 {

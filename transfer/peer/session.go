@@ -65,6 +65,8 @@ type Session struct {
 	said *lockedBuffer
 	mark string
 	port uint16
+	at   string // see Address
+	temp string // see Temp
 
 	mu   sync.Mutex
 	dead error
@@ -95,19 +97,23 @@ func (l *lockedBuffer) String() string {
 
 // begin sets up the shell of a session: what it has started ends with it. No -- in
 // front of a process group: dash takes none.
-const begin = `servers=
+const begin = `servers=; temp=
 stop() { for s in $servers; do
     kill -TERM "-$s" 2>/dev/null || continue
     (sleep 2; kill -KILL "-$s") >/dev/null 2>&1 </dev/null &
     late=$!; wait "$s" 2>/dev/null; kill -KILL "-$s" 2>/dev/null; kill "$late" 2>/dev/null; wait "$late" 2>/dev/null
   done; servers=; }
-trap stop EXIT; trap 'exit 1' HUP TERM INT; set +m
+trap 'stop; [ -z "$temp" ] || rm -rf "$temp"' EXIT; trap 'exit 1' HUP TERM INT; set +m
 `
 
-// Open reaches a peer.
+// Open reaches a peer. Where the link has a socket to share a connection through, the
+// session is the one that makes it.
 func Open(ctx context.Context, l *link.Link) (*Session, error) {
 	words := l.SSH()
 	// The shell is sh whatever the user's own is.
+	if l.Control != "" {
+		words = append(words, "-o", "ControlMaster=yes", "-o", "ControlPersist=no")
+	}
 	words = append(words, "-o", "ServerAliveInterval=0", l.Peer(), "exec sh")
 	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text()}
 	// A Ctrl-C is premix's affair: the session is needed to clean up.
@@ -125,12 +131,14 @@ func Open(ctx context.Context, l *link.Link) (*Session, error) {
 	if err := s.cmd.Start(); err != nil {
 		return nil, &UnreachableError{Peer: l.Peer(), Err: err}
 	}
-	text, err := s.do(ctx, begin, `echo "$SSH_CONNECTION"`)
+	text, err := s.do(ctx, begin, `temp=$(umask 077; mktemp -d 2>/dev/null); echo "$temp"; echo "$SSH_CONNECTION"`)
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
+	s.temp, text, _ = strings.Cut(text, "\n")
 	if f := strings.Fields(text); len(f) == 4 {
+		s.at = f[2]
 		if p, err := strconv.ParseUint(f[1], 10, 16); err == nil {
 			s.port = uint16(p)
 		}
@@ -140,6 +148,13 @@ func Open(ctx context.Context, l *link.Link) (*Session, error) {
 
 // Port is the one that the session's connection comes from; 0: it is not known.
 func (s *Session) Port() uint16 { return s.port }
+
+// Address is the peer's, as it sees the session; empty: it is not known.
+func (s *Session) Address() string { return s.at }
+
+// Temp is a directory at the peer that nobody else may read. It is gone when the
+// session is. Empty: the peer can't make one.
+func (s *Session) Temp() string { return s.temp }
 
 // Run executes a script in a shell of its own and returns its output, standard error
 // too. The error of one that ends with another status than 0 is a *ScriptError.
@@ -228,6 +243,12 @@ func (v *Server) Alive(ctx context.Context) (bool, string, error) {
 	}
 	text, err := v.s.Run(ctx, "tail -n 3 "+link.Quote(v.log))
 	return false, text, err
+}
+
+// Wait waits until the script has ended by itself, and returns its output. The session
+// does nothing else meanwhile.
+func (v *Server) Wait(ctx context.Context) (string, error) {
+	return v.s.do(ctx, "", fmt.Sprintf("wait %d; s=$?; cat %s; (exit $s)", v.pid, link.Quote(v.log)))
 }
 
 // CPU is the time, in seconds, that the server and its children have taken so far.

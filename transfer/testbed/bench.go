@@ -101,6 +101,7 @@ type Bench struct {
 type server struct {
 	v     *peer.Server
 	ready bool
+	setup float64 // what its start took, seconds
 }
 
 // New reaches the peer, makes what is to be copied, and leaves out what can't be

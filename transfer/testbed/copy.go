@@ -71,6 +71,9 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 		fail(transfer.CauseServer, err)
 		return c, nil
 	}
+	if v := b.servers[it.protocol.Name]; v != nil {
+		c.Setup = v.setup
+	}
 	before, err := b.ask(ctx, it.protocol)
 	if err != nil {
 		return b.lost(ctx, c, err)
@@ -177,8 +180,9 @@ func (b *Bench) serve(ctx context.Context, p *link.Protocol, at link.Places, id 
 	}
 	var err error
 	v.ready = false
+	begin := time.Now()
 	v.v, err = Serve(ctx, b.p, b.l, p, at, b.addr, path.Join(b.remote, "temp", p.Name+".log"), id)
-	v.ready = err == nil
+	v.ready, v.setup = err == nil, time.Since(begin).Seconds()
 	return err
 }
 
@@ -190,7 +194,7 @@ func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol,
 		return nil, err
 	}
 	port := p.Settings["server_port"]
-	for deadline := time.Now().Add(30 * time.Second); port != ""; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); port != ""; time.Sleep(20 * time.Millisecond) {
 		if ctx.Err() != nil {
 			return v, context.Cause(ctx)
 		}

@@ -189,15 +189,24 @@ func digestFile(at string) (string, error) {
 
 // DigestAt is Digest at the peer.
 func DigestAt(ctx context.Context, p *peer.Session, at string, tree bool) (string, error) {
-	q := link.Quote(at)
-	script := "sha256sum <" + q
-	if tree {
-		script = "cd " + q + " && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
-	}
-	text, err := p.Run(ctx, script)
+	text, err := p.Run(ctx, DigestScript(at, tree))
 	if err != nil {
 		return "", err
 	}
+	return DigestOf(text), nil
+}
+
+// DigestScript is a script of sh whose output begins with what Digest returns.
+func DigestScript(at string, tree bool) string {
+	q := link.Quote(at)
+	if tree {
+		return "cd " + q + " && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+	}
+	return "sha256sum <" + q
+}
+
+// DigestOf is the digest in the output of such a script.
+func DigestOf(text string) string {
 	sum, _, _ := strings.Cut(strings.TrimSpace(text), " ")
-	return sum, nil
+	return sum
 }

@@ -1,0 +1,204 @@
+package choose
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/transfer"
+	"premix/transfer/link"
+	"premix/transfer/peer"
+	"premix/transfer/testbed"
+)
+
+// digest is a SHA-256 that is made while something is copied, so that at the end
+// there is little left to read.
+type digest struct {
+	there *peer.Server // makes it at the peer
+	here  chan answer  // or it is made here
+	stop  context.CancelFunc
+	known string
+}
+
+type answer struct {
+	sum string
+	err error
+}
+
+// digestHere makes one here.
+func digestHere(ctx context.Context, read func(context.Context) (string, error)) *digest {
+	ctx, stop := context.WithCancel(ctx)
+	d := &digest{here: make(chan answer, 1), stop: stop}
+	go func() {
+		sum, err := read(ctx)
+		d.here <- answer{sum, err}
+	}()
+	return d
+}
+
+// wait for the digest.
+func (d *digest) wait(ctx context.Context) (string, error) {
+	switch {
+	case d.known != "":
+		return d.known, nil
+	case d.there != nil:
+		text, err := d.there.Wait(ctx)
+		if err != nil {
+			return "", err
+		}
+		d.known = testbed.DigestOf(text)
+		return d.known, nil
+	}
+	a := <-d.here
+	d.here <- a // for who asks again
+	return a.sum, a.err
+}
+
+// forget ends what makes it. It may be nil.
+func (d *digest) forget(ctx context.Context) {
+	switch {
+	case d == nil:
+	case d.there != nil && d.known == "":
+		_ = d.there.Stop(context.WithoutCancel(ctx)) // it ends with the session at the latest
+	case d.stop != nil:
+		d.stop()
+	}
+}
+
+// forget ends what a copy has begun.
+func (r *run) forget(ctx context.Context) { r.source.forget(ctx) }
+
+// watch begins to read both ends: the source as it is, the target as it grows. The
+// result is that of the target; nil: it can't be read while it is written.
+func (r *run) watch(ctx context.Context) (*digest, error) {
+	tree := r.d.Files > 1
+	if r.Direction == transfer.Get {
+		if r.source == nil {
+			v, err := r.s.Serve(ctx, testbed.DigestScript(r.remote, tree), path.Join(r.s.Temp(), "source"))
+			if err != nil {
+				return nil, err
+			}
+			r.source = &digest{there: v}
+		}
+		if _, err := os.Lstat(r.local); tree || err == nil {
+			return nil, nil
+		}
+		return digestHere(ctx, func(ctx context.Context) (string, error) { return follow(ctx, r.local, r.d.Size) }), nil
+	}
+	if r.source == nil {
+		r.source = digestHere(ctx, func(context.Context) (string, error) { return testbed.Digest(r.local) })
+	}
+	if tree {
+		return nil, nil
+	}
+	// tail ends when head has what it wants.
+	q := link.Quote(r.remote)
+	const script = `[ ! -e "$f" ] || exit 0; until [ -e "$f" ]; do sleep 0.1; done; tail -c +1 -f "$f" 2>/dev/null | head -c "$n" | sha256sum`
+	v, err := r.s.Serve(ctx, "f="+q+"; n="+strconv.FormatInt(r.d.Size, 10)+"; "+script, path.Join(r.s.Temp(), "target"))
+	if err != nil {
+		return nil, err
+	}
+	return &digest{there: v}, nil
+}
+
+// errSkips tells that a file is not written from its beginning to its end.
+var errSkips = errors.New("the file has holes")
+
+// behind is how far follow stays behind the end of a file, bytes: there writes may
+// overtake each other.
+const behind = 4 << 20
+
+// follow makes the digest of a file while it is written, as long as it looks as if
+// that were done in order. Who believes it compares it with another.
+func follow(ctx context.Context, at string, size int64) (string, error) {
+	h := sha256.New()
+	var f *os.File
+	defer func() {
+		if f != nil {
+			f.Close()
+		}
+	}()
+	for done := int64(0); done < size; {
+		var s unix.Stat_t
+		if f == nil {
+			var err error
+			if f, err = os.Open(at); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return "", err
+			}
+		}
+		upTo := int64(0)
+		if f != nil {
+			if err := unix.Fstat(int(f.Fd()), &s); err != nil {
+				return "", err
+			}
+			if s.Size-s.Blocks*512 > behind {
+				return "", errSkips
+			}
+			if upTo = s.Size; upTo < size {
+				upTo -= behind
+			}
+		}
+		if upTo > done {
+			n, err := io.Copy(h, io.NewSectionReader(f, done, upTo-done))
+			done += n
+			if err != nil || n == 0 {
+				return "", errors.Join(errSkips, err)
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// verify compares both ends. target may be nil, or wrong: then the target is read.
+func (r *run) verify(ctx context.Context, target *digest) error {
+	want, err := r.source.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if target != nil && r.whole(ctx) {
+		if sum, err := target.wait(ctx); err == nil && sum == want {
+			r.d.SHA256, r.d.Verified = sum, "SHA-256"
+			return nil
+		}
+	}
+	target.forget(ctx)
+	var sum string
+	if tree := r.d.Files > 1; r.Direction == transfer.Get {
+		sum, err = testbed.Digest(r.local)
+	} else {
+		sum, err = testbed.DigestAt(ctx, r.s, r.remote, tree)
+	}
+	if err != nil {
+		return err
+	}
+	if sum != want {
+		return errors.New("what arrived is not what was sent: its SHA-256 differs")
+	}
+	r.d.SHA256, r.d.Verified = sum, "SHA-256"
+	return nil
+}
+
+// whole tells whether the target has the size that it should: who follows a file that
+// has not would wait for ever.
+func (r *run) whole(ctx context.Context) bool {
+	if r.Direction == transfer.Get {
+		info, err := os.Stat(r.local)
+		return err == nil && info.Size() == r.d.Size
+	}
+	_, err := r.s.Run(ctx, "[ \"$(wc -c <"+link.Quote(r.remote)+")\" = "+strconv.FormatInt(r.d.Size, 10)+" ]")
+	return err == nil
+}

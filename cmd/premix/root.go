@@ -105,7 +105,7 @@ memory are prepared once; each sample then starts from there.
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
 	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.filesCommand(), a.doctorCommand(), a.versionCommand())
-	root.AddCommand(a.replayCommand())
+	root.AddCommand(a.replayCommand(), a.watchCommand())
 	return root
 }
 
@@ -262,6 +262,9 @@ func exitCode(err error) int {
 		tokens      *service.TokensError
 	)
 	if code, ok := replayExit(err); ok {
+		return code
+	}
+	if code, ok := watchExit(err); ok {
 		return code
 	}
 	switch {

@@ -2,7 +2,6 @@ package collect
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/problem"
 	"premix/watch"
 )
 
@@ -25,6 +25,18 @@ type Config struct {
 	Runs       []string           // directories that are followed besides those that announce themselves
 	Scripts    []Script
 	patterns   []taskPattern
+}
+
+// Name is what the machine is called.
+func (c *Config) Name() (string, error) {
+	if c.Node != "" {
+		return c.Node, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("the machine has no name (node: in the configuration gives it one): %w", err)
+	}
+	return name, nil
 }
 
 // Setting is what is said of one collector.
@@ -56,35 +68,13 @@ const (
 // names of the collectors that can be configured.
 var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "store", "slurm", "watch"}
 
-// Problem is one mistake in a configuration.
-type Problem struct {
-	File    string
-	Line    int // from 1; 0 where the file as a whole is meant
-	Message string
-	Hint    string
-}
-
-// Problems is all that is wrong with a configuration, in the order of its lines.
-type Problems []Problem
-
-func (ps Problems) Error() string {
-	var list []string
-	for _, p := range ps {
-		place := p.File
-		if p.Line > 0 {
-			place = fmt.Sprintf("%s:%d", p.File, p.Line)
-		}
-		list = append(list, place+": "+p.Message)
-	}
-	return strings.Join(list, "\n")
-}
-
-// ReadConfig reads a configuration file. An error is a [Problems], all of it.
+// ReadConfig reads a configuration file. An error is a [problem.List], all of it.
 func ReadConfig(file string) (*Config, error) {
-	l := &loader{file: file, config: &Config{Collectors: make(map[string]Setting)}}
+	l := &loader{Collector: problem.Collector{File: file}, config: &Config{Collectors: make(map[string]Setting)}}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, Problems{{file, 0, err.Error(), "docs/watch.md shows a configuration"}}
+		l.Add(0, "docs/watch.md shows a configuration", "%v", err)
+		return nil, l.Err()
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
@@ -93,28 +83,27 @@ func ReadConfig(file string) (*Config, error) {
 		return l.config, nil // an empty one says nothing
 	case err != nil:
 		// The library names the line in its message.
-		return nil, Problems{{file, 0, strings.TrimPrefix(err.Error(), "yaml: "), ""}}
+		l.Add(0, "", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, l.Err()
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		l.add(&doc, "", "there is more than one document")
 	}
 	l.top(doc.Content[0])
-	if len(l.problems) > 0 {
-		slices.SortStableFunc(l.problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
-		return nil, l.problems
+	if err := l.Err(); err != nil {
+		return nil, err
 	}
 	return l.config, nil
 }
 
 // loader reads one file.
 type loader struct {
-	file     string
-	problems Problems
-	config   *Config
+	problem.Collector
+	config *Config
 }
 
 func (l *loader) add(n *yaml.Node, hint, format string, args ...any) {
-	l.problems = append(l.problems, Problem{l.file, n.Line, fmt.Sprintf(format, args...), hint})
+	l.Add(n.Line, hint, format, args...)
 }
 
 // keys calls the function of each key of a mapping.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/problem"
 )
 
 func written(t *testing.T, text string) string {
@@ -83,13 +85,13 @@ func TestConfigProblems(t *testing.T) {
 	} {
 		path := written(t, c.text)
 		_, err := ReadConfig(path)
-		var ps Problems
+		var ps problem.List
 		if !errors.As(err, &ps) || !strings.Contains(err.Error(), path+c.want) {
 			t.Errorf("%q: %v, want %s", c.text, err, c.want)
 		}
 	}
 	_, err := ReadConfig(written(t, "interval: x\nnode: [a]\nfoo: 1\n"))
-	var ps Problems
+	var ps problem.List
 	if !errors.As(err, &ps) || fmt.Sprint(ps[0].Line, ps[1].Line, ps[2].Line) != "1 2 3" {
 		t.Errorf("three mistakes: %v", err)
 	}

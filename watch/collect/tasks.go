@@ -49,6 +49,7 @@ type tasks struct {
 	runs    map[string]*run
 	resting map[string]savedRun
 	pids    map[string]string // run directories by process
+	taken   map[string]string // run directories by announcement that is still there
 	fd      int               // of inotify
 	wds     map[int32]string  // run directories by watch; "" is the place
 	begun   bool
@@ -73,7 +74,7 @@ type savedRun struct {
 
 func newTasks(m *machine, place, state string, fixed []string) *tasks {
 	return &tasks{machine: m, place: place, state: state, fixed: fixed, runs: make(map[string]*run), resting: make(map[string]savedRun),
-		pids: make(map[string]string), fd: -1, wds: make(map[int32]string),
+		pids: make(map[string]string), taken: make(map[string]string), fd: -1, wds: make(map[int32]string),
 		running: m.level("task.running"), endRate: m.counter("task.ended"), badRate: m.counter("task.failed")}
 }
 
@@ -229,8 +230,11 @@ func (c *tasks) announcements() {
 	for _, e := range entries {
 		_, pid, ok := strings.Cut(e.Name(), "-")
 		path := filepath.Join(c.place, e.Name())
+		if !ok || c.taken[path] != "" {
+			continue
+		}
 		f, _, err := openTheirs(path)
-		if !ok || err != nil {
+		if err != nil {
 			continue
 		}
 		text, err := io.ReadAll(io.LimitReader(f, 2*unix.PathMax))
@@ -239,15 +243,27 @@ func (c *tasks) announcements() {
 		if err != nil || !whole {
 			continue // it is being written
 		}
-		_ = os.Remove(path)
-		if filepath.IsAbs(dir) && !strings.Contains(dir, "\n") {
-			c.add(filepath.Clean(dir), pid, false)
+		if !filepath.IsAbs(dir) || strings.Contains(dir, "\n") {
+			_ = os.Remove(path)
+			continue
+		}
+		dir = filepath.Clean(dir)
+		c.add(dir, pid, false)
+		if c.taken[path] = dir; c.state == "" {
+			c.remove(path)
 		}
 	}
 }
 
+// remove takes an announcement away. It is there until it is written down that the run
+// is followed: a watcher that is killed before finds it again.
+func (c *tasks) remove(path string) {
+	_ = os.Remove(path) // another user's directory may be in its place
+	delete(c.taken, path)
+}
+
 // existing finds the runs of processes that began before anybody watched: their locks
-// are open.
+// are open. Those with another PREMIX_HOME would not have announced themselves here.
 func (c *tasks) existing() {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -259,6 +275,10 @@ func (c *tasks) existing() {
 		}
 		comm, err := os.ReadFile(filepath.Join("/proc", d.Name(), "comm"))
 		if err != nil || strings.TrimSpace(string(comm)) != "premix" {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join("/proc", d.Name(), "environ"))
+		if err != nil || homeOf(string(environ)) != os.Getenv("PREMIX_HOME") {
 			continue
 		}
 		fds := filepath.Join("/proc", d.Name(), "fd")
@@ -278,6 +298,16 @@ func (c *tasks) existing() {
 			}
 		}
 	}
+}
+
+// homeOf is PREMIX_HOME in an environment as /proc has it.
+func homeOf(environ string) string {
+	for _, kv := range strings.Split(environ, "\x00") {
+		if home, ok := strings.CutPrefix(kv, "PREMIX_HOME="); ok {
+			return home
+		}
+	}
+	return ""
 }
 
 // add follows a run.
@@ -381,6 +411,11 @@ func (c *tasks) drop(r *run) {
 	for pid := range r.pids {
 		delete(c.pids, pid)
 	}
+	for path, dir := range c.taken {
+		if _, resting := c.resting[dir]; dir == r.dir && !resting {
+			c.remove(path) // there is nothing to come back to
+		}
+	}
 	for wd, run := range c.wds {
 		if run == r.dir {
 			_, _ = unix.InotifyRmWatch(c.fd, uint32(wd)) // it may be gone with its directory
@@ -458,6 +493,11 @@ func (c *tasks) save(last bool) error {
 	}
 	if err != nil {
 		return fmt.Errorf("how far runs were read cannot be written down: %w", err)
+	}
+	for path, dir := range c.taken {
+		if _, ok := write[dir]; ok {
+			c.remove(path)
+		}
 	}
 	return nil
 }

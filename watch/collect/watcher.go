@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -68,12 +67,9 @@ func New(o Options) (*Watcher, error) {
 	if o.Clock == nil {
 		o.Clock = realClock{time.Now()}
 	}
-	name := o.Config.Node
-	if name == "" {
-		var err error
-		if name, err = os.Hostname(); err != nil {
-			return nil, fmt.Errorf("the machine has no name (node: in the configuration gives it one): %w", err)
-		}
+	name, err := o.Config.Name()
+	if err != nil {
+		return nil, err
 	}
 	begun := time.Unix(0, 0)
 	w := &Watcher{o: o, clock: o.Clock, m: &machine{catalogue: newCatalogue(name), root: o.Root,

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"premix/engine"
+	"premix/watch"
+	"premix/watch/collect"
+	"premix/watch/series"
+	"premix/watch/serve"
+)
+
+// watchFlags are the options of watch.
+type watchFlags struct {
+	listen, data, config, token string
+	interval                    durationFlag
+	runs                        []string
+	remote, remoteToken         string
+	keep                        struct{ raw, minute, hour, tasks durationFlag }
+	pages                       serve.Pages
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	var o watchFlags
+	cmd := &cobra.Command{
+		Use:   "watch --data DIR",
+		Short: "Watch this machine: every layer on one time line",
+		Long: `Look at this machine once a second: processors, memory, disks, network, file systems,
+tasks and their cgroups, the store, Slurm, and what scripts print. All of it is kept in
+DIR, in Parquet files. Tasks of premix are recorded with their beginnings and ends,
+however short they are.
+
+There is a dashboard at /, a REST interface (described in /openapi.json), and metrics
+for Prometheus at /metrics.
+
+  premix watch --listen 127.0.0.1:8090 --data ./metrics
+  curl '127.0.0.1:8090/api/v1/series?name=disk.read_bytes'`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			if o.interval > 0 && time.Duration(o.interval) < collect.MinInterval {
+				return &usageError{fmt.Errorf("--interval is less than %v", collect.MinInterval), "1s is usual"}
+			}
+			if o.data == "" {
+				return &usageError{errors.New("--data is missing"), "say where to keep what is seen: --data DIR"}
+			}
+			return a.watch(&o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8090", "address to listen on")
+	f.StringVar(&o.data, "data", "", "directory of what is kept")
+	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
+	f.Var(&o.interval, "interval", "how often collectors look (default 1s)")
+	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
+	f.StringVar(&o.token, "token-file", "", "file with the token that requests must have")
+	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
+	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
+	f.Var(&o.keep.raw, "keep", "for how long samples are kept, as in 400d (default: for ever)")
+	f.Var(&o.keep.minute, "keep-minutes", "for how long their means over a minute are")
+	f.Var(&o.keep.hour, "keep-hours", "for how long their means over an hour are")
+	f.Var(&o.keep.tasks, "keep-tasks", "for how long tasks and events are")
+	f.StringArrayVar(&o.pages.Transfers, "transfers", nil, "directory of results of transfers to show; may be repeated")
+	f.StringArrayVar(&o.pages.Replays, "replays", nil, "directory of tables of replays to show; may be repeated")
+	return cmd
+}
+
+// watch watches until it is interrupted.
+func (a *app) watch(o *watchFlags) (err error) {
+	config := &collect.Config{}
+	if o.config != "" {
+		if config, err = collect.ReadConfig(o.config); err != nil {
+			return err
+		}
+	}
+	var token, remoteToken string
+	for file, to := range map[*string]*string{&o.token: &token, &o.remoteToken: &remoteToken} {
+		if *file == "" {
+			continue
+		}
+		if *to, err = serve.ReadToken(*file); err != nil {
+			return tokenFile(err)
+		}
+	}
+	runs := make([]string, len(o.runs))
+	for i, dir := range o.runs {
+		if runs[i], err = filepath.Abs(dir); err != nil {
+			return err
+		}
+	}
+	ctx, done := storeContext()
+	defer done()
+	listener, err := serve.Listen(ctx, o.listen, token)
+	if err != nil {
+		var exposed *serve.ExposedError
+		if errors.As(err, &exposed) {
+			return &usageError{exposed, exposed.Hint()}
+		}
+		return &usageError{err, "name an address that is free: --listen HOST:PORT"}
+	}
+	defer listener.Close()
+	name, err := config.Name()
+	if err != nil {
+		return err
+	}
+	db, err := series.Open(o.data, series.Options{Node: name, Keep: series.Keep{Raw: time.Duration(o.keep.raw), Minute: time.Duration(o.keep.minute),
+		Hour: time.Duration(o.keep.hour), Tasks: time.Duration(o.keep.tasks)}})
+	if err != nil {
+		return engine.DirectoryError(o.data, err)
+	}
+	watcher, err := collect.New(collect.Options{Sink: db, Config: config, Interval: time.Duration(o.interval), Runs: runs,
+		Place: engine.WatchPlace(), State: filepath.Join(o.data, "collect")})
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	server, err := serve.New(serve.Config{DB: db, Node: name, Version: version, Token: token, Pages: o.pages,
+		Status: func() []serve.CollectorStatus { return statusOf(watcher) }})
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	var remote *serve.RemoteWrite
+	if o.remote != "" {
+		if remote, err = serve.NewRemoteWrite(db, serve.RemoteOptions{URL: o.remote, Token: remoteToken}); err != nil {
+			return errors.Join(err, db.Close())
+		}
+	}
+	var all sync.WaitGroup
+	if remote != nil {
+		all.Go(func() { remote.Run(ctx) })
+	}
+	all.Go(func() { watcher.Run(ctx) })
+	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to look at " + name + "."})
+	fmt.Fprintf(a.stdout, "watching %s: http://%s/\n", name, listener.Addr())
+	err = server.Serve(ctx, listener)
+	done() // where the server failed
+	all.Wait()
+	// How far runs were read is true when the tasks are on disk.
+	return errors.Join(err, db.Close(), watcher.Close())
+}
+
+// tokenFile is an error of a file with a token.
+func tokenFile(err error) error {
+	var mistake *serve.TokenError
+	if errors.As(err, &mistake) {
+		return &usageError{mistake, mistake.Hint()}
+	}
+	return &usageError{err, "name a file with a token"}
+}
+
+func statusOf(w *collect.Watcher) []serve.CollectorStatus {
+	list := []serve.CollectorStatus{}
+	for _, s := range w.Status() {
+		list = append(list, serve.CollectorStatus{Name: s.Name, Last: s.Last, Error: s.Error, Seconds: s.Seconds, Skipped: s.Skipped})
+	}
+	return list
+}
+
+// watchExit is the exit code of the errors of watch.
+func watchExit(err error) (code int, ok bool) {
+	var inUse *series.InUseError
+	var remote *serve.RemoteError
+	switch {
+	case errors.As(err, &inUse):
+		return exitDirectory, true
+	case errors.As(err, &remote):
+		return exitUsage, true
+	}
+	return 0, false
+}

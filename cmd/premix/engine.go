@@ -106,7 +106,11 @@ func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, qui
 
 // dispatchRun runs the tasks of a run on an engine. The summary is nil if the directory
 // is not to be had.
-func (a *app) dispatchRun(o local.Options, eng pack.Engine, p pack.Options, quiet bool) (_ *local.Summary, err error) {
+func (a *app) dispatchRun(o local.Options, from *treeFlags, eng pack.Engine, p pack.Options, quiet bool) (_ *local.Summary, err error) {
+	trees, err := from.elsewhere()
+	if err != nil {
+		return nil, err
+	}
 	d, err := pack.OpenRun(o)
 	if err != nil {
 		return nil, err
@@ -114,7 +118,7 @@ func (a *app) dispatchRun(o local.Options, eng pack.Engine, p pack.Options, quie
 	defer func() { err = errors.Join(err, d.Close()) }()
 	options := p.Settings.Options
 	p.Settings = d.Settings()
-	p.Settings.Options = options
+	p.Settings.Options, p.Settings.Trees = options, trees
 	err = a.dispatch(d, eng, p, quiet)
 	return d.Summary(), err
 }

@@ -61,7 +61,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 			}
 			var sum *local.Summary
 			if eng != nil {
-				sum, err = a.dispatchRun(o, eng, packed, quiet)
+				sum, err = a.dispatchRun(o, &from, eng, packed, quiet)
 			} else {
 				if dir, err := filepath.Abs(o.Out); err == nil {
 					o.Fence = pack.NotBusy(dir)

@@ -465,3 +465,52 @@ func TestSlurmRun(t *testing.T) {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
+
+// Workers get the trees that a recipe names from where --origin says, through the node of
+// the machine that they are on: the one here is stopped before they start, so that nothing
+// is mounted.
+func TestSlurmRunWithTrees(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a tree in a fixed place needs root")
+	}
+	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
+	if err := os.Mkdir(s.path("words"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "words/list", "a b c\n")
+	s.ends(t, exitOK, "", "store", "init", "store")
+	s.ends(t, exitOK, "", "store", "publish", "--store", "store", "words", "refs/words:1")
+	s.write(t, "cat.yaml", "name: cat\ncommand: cat ${data.words}/list ${r1}\ndata: {words: \"tree:refs/words:1\"}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
+	s.write(t, "in", "sample\n")
+	s.write(t, "sheet.csv", "sample,r1\ns1,in\ns2,in\n")
+	t.Cleanup(func() { s.ends(t, exitOK, "", "node", "stop") })
+	var out bytes.Buffer
+	cmd := s.premix("", "run", "cat.yaml", "sheet.csv", "--out", "run", "--start", "cold", "--origin", "store", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "hold=")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var jobs string
+	if !comes(func() bool {
+		jobs, _ = s.box.Run("squeue", "--noheader", "--states=PENDING", "--format=%F") // it may come the next time
+		return jobs != ""
+	}) {
+		t.Error("nothing is submitted")
+	}
+	s.ends(t, exitOK, "", "node", "stop")
+	if list, err := filepath.Glob(s.path("home/run/at/*/list")); err != nil || len(list) > 0 {
+		t.Errorf("it is still mounted: %v %v", list, err)
+	}
+	if _, err := s.box.Run("scontrol", "release", strings.Fields(jobs)[0]); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		s.show(t, s.path("run/.premix/slurm.log"))
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	for _, name := range []string{"s1", "s2"} {
+		if text, err := os.ReadFile(s.path("run/" + name + ".txt")); err != nil || string(text) != "a b c\nsample\n" {
+			t.Errorf("%s: %v %q", name, err, text)
+		}
+	}
+}

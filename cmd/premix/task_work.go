@@ -9,6 +9,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/recipe"
 )
 
 // taskWork is what an engine job executes; see package pack.
@@ -34,7 +35,9 @@ func (a *app) taskWork() *cobra.Command {
 				return err
 			}
 			if !queue.IsDir(args[0]) {
-				d, err := pack.WorkerOfRun(args[0], local.Options{Version: version, From: a.sources(ctx, &treeFlags{})})
+				d, err := pack.WorkerOfRun(args[0], local.Options{Version: version}, func(t pack.Trees) recipe.Sources {
+					return a.sources(ctx, &treeFlags{origins: t.Origins, proxies: t.Proxies, keyFile: t.KeyFile, tokenFile: t.Credentials, ca: t.CAFile})
+				})
 				if err != nil {
 					return err
 				}

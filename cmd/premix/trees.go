@@ -5,10 +5,13 @@ import (
 	"crypto/rand"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"premix/engine/pack"
 	"premix/hotstart"
 	"premix/image"
 	"premix/node"
@@ -30,6 +33,30 @@ func (t *treeFlags) register(cmd *cobra.Command) {
 	f.StringVar(&t.keyFile, "key-file", "", "file with the store's public keys: nobody else is believed")
 	f.StringVar(&t.tokenFile, "token-file", "", "file with lines `machine HOST token TOKEN`, for origins and proxies that want credentials")
 	f.StringVar(&t.ca, "ca", "", "file with certificates that are trusted besides the system's")
+}
+
+// elsewhere are the flags for premix on another machine: what they name is to be there at
+// the same path. nil if none is given.
+func (t *treeFlags) elsewhere() (_ *pack.Trees, err error) {
+	e := pack.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
+	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile == "" {
+		return nil, nil
+	}
+	for i, o := range e.Origins {
+		if !strings.Contains(o, "://") {
+			if e.Origins[i], err = filepath.Abs(o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, p := range []*string{&e.KeyFile, &e.Credentials, &e.CAFile} {
+		if *p != "" {
+			if *p, err = filepath.Abs(*p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &e, nil
 }
 
 func (t *treeFlags) request(ref string) node.MountRequest {

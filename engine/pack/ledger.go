@@ -59,6 +59,17 @@ type Settings struct {
 	Retries int     `json:"retries,omitempty"`
 	Timeout float64 `json:"timeout,omitempty"`
 	Store   string  `json:"store,omitempty"`
+	Trees   *Trees  `json:"trees,omitempty"`
+}
+
+// Trees say where a worker gets the trees and images from that a recipe names. Files and
+// directories are absolute, and the same on the nodes.
+type Trees struct {
+	Origins     []string `json:"origins,omitempty"` // in order of preference; none: those of the node's configuration
+	Proxies     []string `json:"proxies,omitempty"`
+	KeyFile     string   `json:"key_file,omitempty"`
+	Credentials string   `json:"credentials,omitempty"`
+	CAFile      string   `json:"ca_file,omitempty"`
 }
 
 // Share is what one worker has.

@@ -12,6 +12,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/queue"
 	"premix/hotstart"
+	"premix/recipe"
 	"premix/record"
 )
 
@@ -20,7 +21,8 @@ type Runs struct {
 	o        local.Options
 	run      *engine.Run // nil in a worker
 	dir      string
-	name     string // of the recipe
+	name     string                     // of the recipe
+	from     func(Trees) recipe.Sources // of a worker
 	retries  int
 	follower *engine.Follower
 	begun    time.Time
@@ -60,14 +62,15 @@ func OpenRun(o local.Options) (*Runs, error) {
 	return d, nil
 }
 
-// WorkerOfRun is the run in dir for a worker; o says what is not in its plan.
-func WorkerOfRun(dir string, o local.Options) (*Runs, error) {
+// WorkerOfRun is the run in dir for a worker; o says what is not in its plan, and from how
+// to get what its recipe names.
+func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (*Runs, error) {
 	plan, err := engine.ReadPlan(dir)
 	if err != nil {
 		return nil, err
 	}
 	o.Out, o.Recipe, o.Sheet = dir, plan.Header.RecipeFile, plan.Header.SheetFile
-	return &Runs{o: o, dir: dir, name: plan.Header.Recipe}, nil
+	return &Runs{o: o, dir: dir, name: plan.Header.Recipe, from: from}, nil
 }
 
 // Settings are what workers of a run have to know.
@@ -206,6 +209,11 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 	o.Cores, o.Memory, o.Grace, o.Kill, o.Messages = w.Cores, w.Memory, w.Grace, w.Kill, w.Messages
 	o.Start, o.Retries, o.Timeout = hotstart.Kind(w.Settings.Start), w.Settings.Retries, time.Duration(w.Settings.Timeout*float64(time.Second))
 	o.Store, o.FailFast = w.Settings.Store, w.Settings.FailFast
+	var trees Trees
+	if w.Settings.Trees != nil {
+		trees = *w.Settings.Trees
+	}
+	o.From = d.from(trees)
 	_, err = local.Run(ctx, o)
 	var failed *local.FailedError
 	if errors.As(err, &failed) {

@@ -67,8 +67,8 @@ type TaskFailure struct {
 // Prefetching: a spawner is given tasks ahead, so that its slots do not wait for this
 // process, for as long as prefetchTime bridges; tasks that run longer need none.
 const (
-	prefetchTime = 100 * time.Millisecond
-	prefetchMost = 512
+	prefetchTime = 200 * time.Millisecond
+	prefetchMost = 1024
 	prefetchLong = 500 * time.Millisecond
 )
 
@@ -84,9 +84,15 @@ const fenceInterval = time.Second
 // then it is no failure of theirs.
 const doubtTime = time.Second
 
-// settleInterval is how long ended tries wait for company before their records are made
-// durable, while others run: each time costs as much as a task.
-const settleInterval = 20 * time.Millisecond
+// Ended tries wait for company before their records are made durable, while others run:
+// each time costs as much as some tasks, and more where the disk is slow. So that it takes
+// at most one part in settleShare of the time, they wait so many times as long as it took
+// the last time, within these bounds.
+const (
+	settleShare = 40
+	settleSoon  = 20 * time.Millisecond
+	settleLate  = 200 * time.Millisecond
+)
 
 // How often new orders are looked for, and records that wait are seen to.
 const orderInterval = 100 * time.Millisecond
@@ -316,6 +322,7 @@ func (s *tasks) work(ctx context.Context) {
 		waiting   []*record.Task // to be settled
 		doubtful  []*record.Task // to be settled when they are older than doubtTime
 		last      time.Time      // when others were
+		company   = settleSoon   // how long they wait
 		orders    = time.NewTicker(orderInterval)
 		fence     = time.NewTicker(fenceInterval)
 		tick      = time.NewTicker(s.progress.interval())
@@ -335,7 +342,7 @@ func (s *tasks) work(ctx context.Context) {
 			return // nothing is on its way, and nothing can start
 		}
 		var hand chan<- []*record.Task
-		if len(waiting) > 0 && (len(s.active) == 0 || s.stopped || time.Since(last) >= settleInterval) {
+		if len(waiting) > 0 && (len(s.active) == 0 || s.stopped || time.Since(last) >= company) {
 			hand = toSettle
 		}
 		select {
@@ -363,6 +370,7 @@ func (s *tasks) work(ctx context.Context) {
 			waiting, last = nil, time.Now()
 		case done := <-settled:
 			s.unsettled -= len(done.records)
+			company = min(settleLate, max(settleSoon, settleShare*time.Since(last)))
 			for _, rec := range done.records {
 				s.settledOne(rec, done.err)
 			}

@@ -1,6 +1,8 @@
 package pack
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -171,6 +173,50 @@ func TestParseOptions(t *testing.T) {
 	for _, bad := range []string{"jobs", "=1", "jobs=0", "memory=x", "target=x"} {
 		if _, err := o.ParseOptions([]string{bad}); err == nil {
 			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
+// The ledger cut at any byte: what was whole before the cut counts, nothing else, and it
+// goes on from there.
+func TestEveryCutOfTheLedger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), ledgerFile)
+	l := &ledger{path: path, version: "v1"}
+	for _, e := range []*Entry{
+		{Event: eventWave, Wave: 1, Engine: "x", Token: "a", Shares: []Share{{Worker: 1, Seat: 1, Ranges: [][2]int{{1, 5}}}, {Worker: 2, Seat: 2, Ranges: [][2]int{{6, 9}}}}},
+		{Event: eventSubmitted, Wave: 1, Jobs: []string{"1_0", "1_1"}},
+		{Event: eventClosed, Worker: 1, Reason: "it ended"},
+	} {
+		if err := l.append(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := range len(text) + 1 {
+		if err := os.WriteFile(path, text[:cut], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		lines := bytes.Count(text[:cut], []byte("\n"))
+		l := &ledger{path: path, version: "v1"}
+		if err := l.read(); err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		want := map[int]int{0: 0, 1: 0, 2: 2, 3: 2, 4: 1}[lines]
+		if n := len(l.open()); n != want {
+			t.Fatalf("cut at %d, after %d lines: %d workers are open", cut, lines, n)
+		}
+		if err := l.append(&Entry{Event: eventDrain}); err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		again := &ledger{path: path}
+		if err := errors.Join(again.read(), l.close()); err != nil || !again.drain || len(again.open()) != want {
+			t.Fatalf("cut at %d, gone on with: %v, drain %v, %d open", cut, err, again.drain, len(again.open()))
 		}
 	}
 }

@@ -24,8 +24,8 @@ const socket = 3
 
 // Results are sent after batchWait, or when there are batchMost.
 const (
-	batchWait = 25 * time.Millisecond
-	batchMost = 128
+	batchWait = 50 * time.Millisecond
+	batchMost = 256
 )
 
 // server is the spawner's side.

@@ -32,7 +32,7 @@ type Options struct {
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 	// Gather is how long tasks that come one by one wait for company before they are
-	// given away, at least; never longer than ten times that.
+	// given away, at least; never longer than four times that.
 	Gather   time.Duration
 	Flight   *Flight // where it tells what is in flight; nil: nowhere
 	Kill     <-chan struct{}
@@ -626,7 +626,7 @@ func (s *dispatcher) gathering(now time.Time) bool {
 			s.first = now
 		}
 	}
-	if !s.first.IsZero() && now.Sub(s.came) < s.o.Gather && now.Sub(s.first) < 10*s.o.Gather {
+	if !s.first.IsZero() && now.Sub(s.came) < s.o.Gather && now.Sub(s.first) < 4*s.o.Gather {
 		s.moved = true // it is looked again soon
 		return true
 	}

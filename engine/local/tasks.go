@@ -360,10 +360,13 @@ func (s *tasks) work(ctx context.Context) {
 					continue
 				}
 				s.unsettled++
-				if s.o.Share != nil && !rec.OK() && ctx.Err() == nil {
-					doubtful = append(doubtful, rec)
-				} else {
+				switch {
+				case s.o.Share == nil || rec.OK():
 					waiting = append(waiting, rec)
+				case ctx.Err() == nil:
+					doubtful = append(doubtful, rec)
+				default:
+					waiting = append(waiting, endedWithJob(rec))
 				}
 			}
 		case hand <- waiting:
@@ -391,7 +394,7 @@ func (s *tasks) work(ctx context.Context) {
 		case <-interrupt:
 			interrupt, kill = nil, s.o.Kill
 			for _, rec := range doubtful {
-				rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
+				endedWithJob(rec)
 			}
 			waiting, doubtful = append(waiting, doubtful...), nil
 			s.progress.notice("ending %d running tasks (again to kill them)", min(len(s.active), s.slots))
@@ -409,6 +412,13 @@ func (s *tasks) work(ctx context.Context) {
 			_ = s.spawner.Signal(0, unix.SIGKILL)
 		}
 	}
+}
+
+// endedWithJob makes a failure an interruption: what ends an engine job has told the task
+// before it told premix, or before premix heard how the task ended.
+func endedWithJob(rec *record.Task) *record.Task {
+	rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
+	return rec
 }
 
 // stop starts no more tasks, and has those given back that have not begun.

@@ -142,7 +142,7 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	s := &search{
 		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}},
 		src:    src, without: o.Without, days: days,
-		step: max((w.length() / points).Round(time.Second), time.Second),
+		step: stepOf(w),
 	}
 	infos, err := src.Names(ctx)
 	if err != nil {
@@ -191,6 +191,16 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	}
 	s.tell()
 	return s.Report, nil
+}
+
+// stepOf is the time between points: whole seconds, or of a short window tenths.
+func stepOf(w Window) time.Duration {
+	if step := w.length() / points; step >= time.Second {
+		return step.Round(time.Second)
+	} else if step > 100*time.Millisecond {
+		return step.Round(100 * time.Millisecond)
+	}
+	return 100 * time.Millisecond
 }
 
 // search is one call of Explain.

@@ -104,11 +104,11 @@ func (e *WindowError) Error() string { return "this window cannot be explained: 
 
 // Hint names the way out.
 func (e *WindowError) Hint() string {
-	return "ask for a window of at least ten seconds, begin before end"
+	return "ask for a window of at least two seconds, begin before end"
 }
 
 // shortest is the shortest window.
-const shortest = 10 * time.Second
+const shortest = 2 * time.Second
 
 // points is how many steps a window has at most.
 const points = 200

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"net/url"
@@ -343,6 +344,10 @@ func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer done()
 	report, err := explain.Explain(ctx, s.c.DB, explain.Window{Start: start, End: end}, explain.Options{})
+	var short *explain.WindowError
+	if errors.As(err, &short) {
+		return &problem{http.StatusBadRequest, short.Error(), short.Hint()}
+	}
 	if err != nil {
 		return err
 	}

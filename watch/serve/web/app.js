@@ -1,7 +1,7 @@
 // The shell: navigation, theme, token, keys. A page is a function that fills an element
 // and returns what it does when the view changes, at a key, and when it is left.
 
-import { h, icon, icons, say } from "./dom.js";
+import { h, icon, icons, say, forgetColours } from "./dom.js";
 import { view, set, read, address, onChange } from "./view.js";
 import { get, onToken, setToken } from "./api.js";
 import * as timebar from "./timebar.js";
@@ -44,6 +44,7 @@ function applyTheme() {
   const chosen = localStorage.getItem(THEME);
   if (chosen) document.documentElement.dataset.theme = chosen;
   else delete document.documentElement.dataset.theme;
+  forgetColours();
   current?.theme?.();
   timebar.update();
 }

@@ -50,10 +50,17 @@ export function say(text) {
   document.querySelector("#said").textContent = text;
 }
 
-// colour is the value of a colour of the style sheet, for canvases.
+// colour is the value of a colour of the style sheet, for canvases. Canvases ask often,
+// and the style sheet answers slowly: what it said is kept until the theme changes.
+const known = new Map();
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  let value = known.get(name);
+  if (!value) known.set(name, value = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim());
+  return value;
 }
+
+export function forgetColours() { known.clear(); }
 
 // palette are colours for lines and steps: told apart by most people, on light and on
 // dark ground. Where there are more things than colours, lines are dashed as well.

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// slowed is a machine on which a small disk of its own is used by tasks of premix, and
+// premix watch looks at it.
+type slowed struct {
+	t      *testing.T
+	disk   string // where the disk is mounted
+	device string // its name: loop3
+	url    string
+}
+
+// newSlowed mounts the disk, and starts the watcher and the tasks.
+func newSlowed(t *testing.T) *slowed {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a disk of one's own takes root")
+	}
+	for _, program := range []string{"mkfs.ext4", "losetup"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed", program)
+		}
+	}
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	s := &slowed{t: t, disk: filepath.Join(dir, "disk")}
+	if err := os.Mkdir(s.disk, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(64 << 20); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			t.Skipf("there is no disk to slow down: %s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run("mkfs.ext4", "-q", "-F", image)
+	loop := run("losetup", "--find", "--show", image)
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", loop).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d %s: %v\n%s", loop, err, out)
+		}
+	})
+	if err := syscall.Mount(loop, s.disk, "ext4", 0, ""); err != nil {
+		t.Skipf("mount %s: %v", loop, err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(s.disk, 0); err != nil {
+			t.Errorf("umount: %v", err)
+		}
+	})
+	s.device = filepath.Base(loop)
+
+	env := append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"))
+	start := func(stdin io.Reader, args ...string) *bufio.Reader {
+		t.Helper()
+		cmd := exec.Command(binary, args...)
+		cmd.Env, cmd.Stdin = env, stdin
+		var complaints bytes.Buffer
+		cmd.Stderr = &complaints
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_, _ = io.Copy(io.Discard, out)
+			_ = cmd.Wait()
+			if t.Failed() {
+				t.Logf("premix %s:\n%s", args[0], &complaints)
+			}
+		})
+		return bufio.NewReader(out)
+	}
+	out := start(nil, "watch", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "metrics"), "--interval", "200ms")
+	line, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("premix watch: %v", err)
+	}
+	_, address, ok := strings.Cut(strings.TrimSpace(line), "http://")
+	if !ok {
+		t.Fatalf("premix watch says %q", line)
+	}
+	s.url = "http://" + strings.TrimSuffix(address, "/")
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	var tasks strings.Builder
+	for i := range 20000 {
+		fmt.Fprintf(&tasks, "dd if=/dev/zero of=%s/out%d bs=16k count=2 conv=fsync status=none; sleep 0.15\n", s.disk, i%8)
+	}
+	running := start(strings.NewReader(tasks.String()), "task", "run", "--out", filepath.Join(dir, "run"), "-j", "2", "-")
+	go func() { _, _ = io.Copy(io.Discard, running) }()
+	return s
+}
+
+// get reads JSON.
+func (s *slowed) get(path string, query url.Values, into any) {
+	s.t.Helper()
+	r, err := http.Get(s.url + "/api/v1/" + path + "?" + query.Encode())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != 200 {
+		s.t.Fatalf("%s: %s %v %s", path, r.Status, err, text)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// recorded waits until so many samples of the disk are there, from a moment on.
+func (s *slowed) recorded(since time.Time, samples int) {
+	s.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		var answer struct {
+			Series []struct{ Points [][4]float64 }
+		}
+		s.get("series", url.Values{"name": {"disk.writes"}, "match": {"device=" + s.device}, "start": {since.UTC().Format(time.RFC3339Nano)}, "step": {"0.2"}}, &answer)
+		if len(answer.Series) == 1 && len(answer.Series[0].Points) >= samples {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%d samples of %s do not come: %v", samples, s.device, answer)
+		}
+	}
+}
+
+// storm makes and removes files on the disk, each of which is synced, until it is stopped.
+func (s *slowed) storm() (stop func() int) {
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for i := range 8 {
+		all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					mu.Lock()
+					made += n
+					mu.Unlock()
+					return
+				default:
+				}
+				path := filepath.Join(s.disk, fmt.Sprintf("storm-%d-%d", i, n))
+				f, err := os.Create(path)
+				if err != nil {
+					continue // the disk is small
+				}
+				_, _ = f.WriteString("x")
+				_ = f.Sync()
+				f.Close()
+				_ = os.Remove(path)
+			}
+		})
+	}
+	return func() int {
+		close(done)
+		all.Wait()
+		return made
+	}
+}
+
+// found is what explain answers, as far as it is looked at.
+type found struct {
+	Series   int
+	Findings []finding
+}
+
+type finding struct {
+	Sentence string
+	Labels   map[string]string
+	Began    time.Time
+}
+
+func (s *slowed) explain(from, to time.Time) found {
+	s.t.Helper()
+	var r found
+	s.get("explain", url.Values{"start": {from.UTC().Format(time.RFC3339Nano)}, "end": {to.UTC().Format(time.RFC3339Nano)}}, &r)
+	return r
+}
+
+func (f found) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d series\n", f.Series)
+	for _, one := range f.Findings {
+		fmt.Fprintf(&b, "%s %s\n", one.Began.Format("15:04:05.0"), one.Sentence)
+	}
+	return b.String()
+}
+
+// A metadata storm on one disk under running tasks is found by the real collectors, on
+// that disk and at that time. That it is named first, and that nothing is found in a quiet
+// window before it, is asked for in the long runs alone: on a machine that others use at
+// the same time, something else may have happened.
+func TestPlantedSlowdown(t *testing.T) {
+	trials, before, during := 1, 50, 15
+	long := os.Getenv("PREMIX_SOAK") != ""
+	if long {
+		trials, before, during = 20, 120, 30
+	}
+	first, quiet := 0, 0
+	for trial := range trials {
+		// Each has a machine of its own: a storm that comes every minute is usual.
+		t.Run(fmt.Sprint(trial), func(t *testing.T) {
+			s := newSlowed(t)
+			s.recorded(time.Now(), before)
+			if long {
+				now := time.Now()
+				if r := s.explain(now.Add(-6*time.Second), now); len(r.Findings) == 0 {
+					quiet++
+				} else {
+					t.Logf("before the storm: %s", r)
+				}
+			}
+			began := time.Now()
+			stop := s.storm()
+			s.recorded(began, during)
+			end := time.Now()
+			made := stop()
+			r := s.explain(began.Add(-2*time.Second), end)
+			at := slices.IndexFunc(r.Findings, func(f finding) bool { return f.Labels["device"] == s.device })
+			if at < 0 {
+				t.Fatalf("%d files on %s were not noticed: %s", made, s.device, r)
+			}
+			if off := r.Findings[at].Began.Sub(began); off < -2*time.Second || off > 3*time.Second {
+				t.Errorf("it began %s off: %s", off, r)
+			}
+			if at == 0 {
+				first++
+			}
+			t.Logf("%d files on %s: %s", made, s.device, r)
+		})
+	}
+	t.Logf("named first in %d of %d; nothing found before the storm in %d", first, trials, quiet)
+	if long && first < trials {
+		t.Errorf("named first in %d of %d", first, trials)
+	}
+}

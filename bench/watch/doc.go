@@ -18,6 +18,10 @@
 // The values are like those of a node: rates in whole pages, ratios with four decimals,
 // counts, much that rarely changes, and some noise with all its bits.
 //
+// Of the collectors (package watch/collect): what looking at this machine once a second
+// takes of a core, with what it takes to keep what they see; without tasks, and with a
+// thousand in cgroups.
+//
 // A contender is a program of its own that reads a stream:
 //
 //	bench-watch contender DIR SERIES   < ticks

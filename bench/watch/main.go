@@ -50,6 +50,7 @@ type bench struct {
 	days     int
 	reps     int
 	withPeer bool
+	seconds  int
 }
 
 // parts are what is measured, by name.
@@ -58,6 +59,7 @@ var parts = []struct {
 	run  func(ctx context.Context, b *bench) error
 }{
 	{"series", measureSeries},
+	{"collect", measureCollect},
 }
 
 func benchMain() error {
@@ -68,6 +70,7 @@ func benchMain() error {
 	flag.IntVar(&b.days, "days", 91, "how long they are spread over")
 	flag.IntVar(&b.reps, "reps", 2, "how often each contender takes all points")
 	flag.BoolVar(&b.withPeer, "peer", true, "measure Prometheus' storage, too")
+	flag.IntVar(&b.seconds, "seconds", 30, "how long the collectors are watched, with and without tasks")
 	only := flag.String("part", "", "measure only this `part`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)

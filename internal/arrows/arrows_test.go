@@ -72,7 +72,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"bench/watch": {
-		imports: []string{"watch", "watch/series", "internal/figures"},
+		imports: []string{"watch", "watch/collect", "watch/series", "internal/figures"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/blastserve": {

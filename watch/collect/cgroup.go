@@ -18,8 +18,8 @@ import (
 // the rest of slowMost. With more tasks they take turns: each is seen less often, no
 // amount is lost, as all but levels are counters, and looking costs no more.
 const (
-	quickMost = 500
-	slowMost  = 100
+	quickMost = 250
+	slowMost  = 50
 )
 
 // cgroups looks at the cgroups of tasks, version 1 and 2: Documentation/admin-guide/
@@ -30,6 +30,7 @@ type cgroups struct {
 	tree  *cgroupTree
 	runOf func(pid string) string // the run directory of a premix
 	tasks map[string]*taskState
+	begun bool
 	order []*taskState // in which they take turns
 	quick int          // how far the turns have got
 	slow  int
@@ -45,6 +46,7 @@ type taskState struct {
 	pressure                           map[string]*counter
 	periods, held                      steps
 	killed                             float64
+	old                                bool // what was killed before it was looked at first has been told by another watcher, if any
 
 	open map[string]int // descriptors, by path
 	gone bool
@@ -98,6 +100,8 @@ func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) err
 
 // follow takes in tasks that came, and lets go of those that went.
 func (c *cgroups) follow() {
+	old := !c.begun // what is there in the first turn was there before
+	c.begun = true
 	for key, g := range c.tree.found {
 		s := c.tasks[key]
 		if s != nil {
@@ -108,7 +112,7 @@ func (c *cgroups) follow() {
 		if g.pid != "" && c.runOf != nil {
 			run = c.runOf(g.pid)
 		}
-		s = &taskState{group: g, open: make(map[string]int), pressure: make(map[string]*counter),
+		s = &taskState{group: g, old: old, open: make(map[string]int), pressure: make(map[string]*counter),
 			cpu: c.counter("task.cpu", g.manager, run, g.task), read: c.counter("task.read_bytes", g.manager, run, g.task),
 			written: c.counter("task.written_bytes", g.manager, run, g.task), memory: c.level("task.memory", g.manager, run, g.task),
 			processes: c.level("task.processes", g.manager, run, g.task), throttled: c.level("task.throttled", g.manager, run, g.task),
@@ -316,11 +320,11 @@ func (c *cgroups) oom(s *taskState, text string, now time.Time, to watch.Sink) {
 			return
 		}
 		c.b.level(s.ooms, v)
-		if v > s.killed {
+		if v > s.killed && !s.old {
 			to.Event(watch.Event{Time: now, Node: c.node, Layer: watch.LayerTask, Kind: "oom_kill",
 				Text: fmt.Sprintf("Task %s of %s: %s killed at its memory limit.", s.group.task, s.group.manager, processesText(v-s.killed))})
 		}
-		s.killed = v
+		s.killed, s.old = v, false
 	})
 }
 

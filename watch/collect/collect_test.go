@@ -461,7 +461,7 @@ func TestMounts(t *testing.T) {
 // answers waits until something is so.
 func answers(t *testing.T, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come")
 		}

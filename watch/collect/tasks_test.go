@@ -19,9 +19,8 @@ import (
 
 // runDir makes a run directory with a plan, as premix run does.
 type runDir struct {
-	t       *testing.T
-	dir     string
-	journal *os.File
+	t   *testing.T
+	dir string
 }
 
 func newRunDir(t *testing.T, host string) *runDir {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/figures"
+	"premix/watch/collect"
+	"premix/watch/series"
+)
+
+// collectTasks is how many tasks are watched.
+const collectTasks = 1000
+
+// measureCollect tells what looking at a machine costs: processor time of the collectors
+// and of keeping what they see, once a second, without tasks and with a thousand, each a
+// process in cgroups of its own in all hierarchies of this machine.
+func measureCollect(ctx context.Context, b *bench) error {
+	if os.Geteuid() != 0 {
+		fmt.Println("collect is left out: cgroups are made by root")
+		return nil
+	}
+	alone, err := b.collectFor(ctx, "none")
+	if err != nil {
+		return err
+	}
+	release, err := makeTasks(ctx, collectTasks)
+	if err != nil {
+		return errors.Join(err, release())
+	}
+	with, err := b.collectFor(ctx, "many")
+	if err = errors.Join(err, release()); err != nil {
+		return err
+	}
+	for _, f := range []figures.Figure{
+		{Name: "watch/collect/0-tasks", Value: alone, Unit: "cores"},
+		{Name: fmt.Sprintf("watch/collect/%d-tasks", collectTasks), Value: with, Unit: "cores", Peer: "watch/collect/0-tasks", Ratio: figures.Lower(with, alone),
+			Note: "the goal is less than 0.01"},
+	} {
+		if err := b.results.Add(f); err != nil {
+			return err
+		}
+	}
+	b.results.Table(fmt.Sprintf("what watching costs, collectors and storage, over %d s", b.seconds), [][]string{
+		{"", "of a core"},
+		{"no tasks", fmt.Sprintf("%.2f %%", 100*alone)},
+		{fmt.Sprintf("%d tasks in cgroups", collectTasks), fmt.Sprintf("%.2f %%", 100*with)},
+	})
+	return nil
+}
+
+// collectFor watches for the time that is asked for, and returns the processor time of
+// this process a second. The first seconds, in which everything is new, do not count.
+func (b *bench) collectFor(ctx context.Context, name string) (cores float64, err error) {
+	dir := filepath.Join(b.dir, "collect-"+name)
+	if err := os.RemoveAll(dir); err != nil {
+		return 0, err
+	}
+	db, err := series.Open(dir, series.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close(), os.RemoveAll(dir)) }()
+	w, err := collect.New(collect.Options{Sink: db})
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Run(ctx)
+	}()
+	defer func() { cancel(); <-ended }()
+	pause := func(d time.Duration) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := pause(3 * time.Second); err != nil {
+		return 0, err
+	}
+	before, began := cpuTime(), time.Now()
+	if err := pause(time.Duration(b.seconds) * time.Second); err != nil {
+		return 0, err
+	}
+	return (cpuTime() - before).Seconds() / time.Since(began).Seconds(), nil
+}
+
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// makeTasks makes cgroups as premix does, with a process in each. release ends and
+// removes them, and may be called whatever makeTasks returned.
+func makeTasks(ctx context.Context, many int) (release func() error, err error) {
+	parent := fmt.Sprintf("premix-%d.0.0", os.Getpid())
+	var processes []*exec.Cmd
+	var dirs []string
+	release = func() error {
+		for _, p := range processes {
+			_ = p.Process.Kill()
+			_ = p.Wait() // it was killed
+		}
+		var errs []error
+		for _, d := range dirs {
+			errs = append(errs, removeSoon(d))
+		}
+		return errors.Join(errs...)
+	}
+	points, err := hierarchies()
+	if err != nil {
+		return release, err
+	}
+	for i := range many {
+		if err := ctx.Err(); err != nil {
+			return release, err
+		}
+		p := exec.Command("sleep", "100000")
+		p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := p.Start(); err != nil {
+			return release, err
+		}
+		processes = append(processes, p)
+		for _, point := range points {
+			d := filepath.Join(point, parent, strconv.Itoa(i)+".1")
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				return release, err
+			}
+			dirs = append(dirs, d)
+			if err := os.WriteFile(filepath.Join(d, "cgroup.procs"), []byte(strconv.Itoa(p.Process.Pid)), 0o644); err != nil {
+				return release, err
+			}
+		}
+	}
+	for _, point := range points {
+		dirs = append(dirs, filepath.Join(point, parent))
+	}
+	return release, nil
+}
+
+// removeSoon removes a cgroup whose processes are dead, which the kernel may take a
+// moment to notice.
+func removeSoon(dir string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}
+		}
+	}
+}
+
+// hierarchies are the mount points of cgroups that tasks are looked at in.
+func hierarchies() ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for line := range strings.Lines(string(text)) {
+		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 {
+			continue
+		}
+		used := g[0] == "cgroup2"
+		for _, controller := range []string{"cpu", "cpuacct", "memory", "blkio", "pids"} {
+			used = used || g[0] == "cgroup" && strings.Contains(","+g[2]+",", ","+controller+",")
+		}
+		if used {
+			list = append(list, f[4])
+		}
+	}
+	return list, nil
+}

@@ -81,6 +81,15 @@ type Directories struct {
 	Large   int64       `json:"large"` // have more than LargeDirectory
 	Median  int64       `json:"median"`
 	Largest []Directory `json:"largest"` // by entries, falling
+	// Classes are directories by how many entries they have.
+	Classes []DirectoryClass `json:"classes"`
+}
+
+// DirectoryClass is a class of directories.
+type DirectoryClass struct {
+	Name    string `json:"name"`
+	Count   int64  `json:"count"`
+	Entries int64  `json:"entries"` // in all of them
 }
 
 // Directory is one with many entries.
@@ -101,6 +110,10 @@ type bound struct {
 var sizeBounds = []bound{
 	{"0", 0}, {"1-10 B", 10}, {"11-100 B", 100}, {"101 B-1 KB", 1e3}, {"1-10 KB", 1e4}, {"10-100 KB", 1e5}, {"100 KB-1 MB", 1e6},
 	{"1-10 MB", 1e7}, {"10-100 MB", 1e8}, {"100 MB-1 GB", 1e9}, {"1-10 GB", 1e10}, {"10-100 GB", 1e11}, {"100 GB-1 TB", 1e12}, {"over 1 TB", 1<<63 - 1},
+}
+
+var entryBounds = []bound{
+	{"0", 0}, {"1", 1}, {"2-10", 10}, {"11-100", 100}, {"101-1,000", 1e3}, {"1,001-10,000", LargeDirectory}, {"10,001-100,000", 1e5}, {"over 100,000", 1<<63 - 1},
 }
 
 const day = int64(24 * time.Hour)
@@ -266,6 +279,14 @@ func (d *Directories) add(e *Entry, entries sizes, top int) {
 		return
 	}
 	entries.add(n)
+	if d.Classes == nil {
+		for _, b := range entryBounds {
+			d.Classes = append(d.Classes, DirectoryClass{Name: b.name})
+		}
+	}
+	c := &d.Classes[classOf(entryBounds, n)]
+	c.Count++
+	c.Entries += n
 	switch {
 	case n == 0:
 		d.Empty++

@@ -1,23 +1,29 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"premix/files"
+	"premix/files/page"
 )
 
 func (a *app) filesReport() *cobra.Command {
-	var top countFlag = 10
+	var (
+		top  countFlag = 10
+		html string
+	)
 	cmd := &cobra.Command{
 		Use:   "report TABLE",
 		Short: "Tell what a scan found",
 		Long: `Sum a scan up: deciles of size, how much of what size and what age there is, whose it
 is, and which directories hold one file or thousands. Of a file with several names one
-counts.`,
+counts. With --html a page of tables and histograms is written, which needs nothing else.`,
 		Args: arguments("TABLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			t, err := files.OpenTable(args[0])
@@ -29,14 +35,36 @@ counts.`,
 			if err != nil {
 				return err
 			}
+			if html != "" {
+				if err := writeUsagePage(html, u); err != nil {
+					return err
+				}
+			}
 			if a.json {
 				return a.printJSON(u)
 			}
 			return a.printUsage(u)
 		},
 	}
+	cmd.Flags().StringVar(&html, "html", "", "write a page to this file, too")
 	cmd.Flags().Var(&top, "top", "rows of tables that have no natural end")
 	return cmd
+}
+
+// writeUsagePage writes the page, which appears whole or not at all.
+func writeUsagePage(path string, u *files.Usage) error {
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	if err != nil {
+		return &files.WriteError{Path: path, Err: err}
+	}
+	err = errors.Join(page.Write(f, u), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return &files.WriteError{Path: path, Err: errors.Join(err, os.Remove(f.Name()))}
+	}
+	return nil
 }
 
 func (a *app) printUsage(u *files.Usage) error {

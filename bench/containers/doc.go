@@ -10,9 +10,9 @@
 //   - A workload is a command in a container. Its start is measured cold, on a node
 //     that has nothing: pull, first byte of output, end; then warm, a second time on
 //     the same node.
-//   - A profile says which chunks of each layer a workload reads. It is recorded by
-//     premix with the layers mounted as the container has them, and published under
-//     the usual name before the workload is measured.
+//   - A profile says which chunks of each layer a workload reads. It is recorded by a
+//     snapshotter under containerd, in a container, and published under the usual name
+//     before the workload is measured.
 //
 // containerd (2.1.9, see scripts/setup.sh), snapshotter and client are processes on
 // one host of a link; registry and store are served by one web server on the other.

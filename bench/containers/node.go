@@ -31,20 +31,6 @@ type contender struct {
 
 func (b *benchmark) contenders() []contender {
 	lab := b.lab
-	premix := func(name, store string) contender {
-		return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, store: store,
-			start: func(ctx context.Context, n *node) error {
-				// As a service of the machine it runs before anything is pulled.
-				if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
-					return err
-				}
-				cmd := b.premixCommand(ctx, n.home(), "snapshotter", "--origin", n.origin.URL+"/"+store, "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix"))
-				return n.daemon(cmd, n.socket("premix"))
-			},
-			stop: func(n *node) error {
-				return workbench.Run(n.host, b.premixCommand(context.Background(), n.home(), "node", "stop", "--lazy"))
-			}}
-	}
 	return []contender{
 		{name: "full", snapshotter: "overlayfs", image: func(im image) string { return im.name }},
 		{name: "stargz", snapshotter: "stargz", image: func(im image) string { return im.name + "-estargz" },
@@ -52,9 +38,25 @@ func (b *benchmark) contenders() []contender {
 				cmd := workbench.Command(ctx, lab.peers(), "snapshotter", strings.TrimPrefix(n.origin.URL, "http://"), n.socket("stargz"), filepath.Join(n.dir, "stargz"))
 				return n.daemon(cmd, n.socket("stargz"))
 			}},
-		premix("premix", plainStore),
-		premix("premix+profile", profiledStore),
+		b.premixContender("premix", plainStore),
+		b.premixContender("premix+profile", profiledStore),
 	}
+}
+
+// premixContender is premix with a store, and further arguments of its snapshotter.
+func (b *benchmark) premixContender(name, store string, args ...string) contender {
+	return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, store: store,
+		start: func(ctx context.Context, n *node) error {
+			// As a service of the machine it runs before anything is pulled.
+			if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
+				return err
+			}
+			cmd := b.premixCommand(ctx, n.home(), append([]string{"snapshotter", "--origin", n.origin.URL + "/" + store, "--address", n.socket("premix"), "--root", filepath.Join(n.dir, "premix")}, args...)...)
+			return n.daemon(cmd, n.socket("premix"))
+		},
+		stop: func(n *node) error {
+			return workbench.Run(n.host, b.premixCommand(context.Background(), n.home(), "node", "stop", "--lazy"))
+		}}
 }
 
 func (l *lab) peers() string { return filepath.Join(l.Dir, "peers/peers") }

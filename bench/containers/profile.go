@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,56 +57,26 @@ func (b *benchmark) chains(im image) ([]string, error) {
 	return refs, nil
 }
 
-// recorded is a directory with what a workload reads of each layer: the layers are
-// mounted by premix, and an overlay of them is the root of the workload.
+// recorded is a directory with what a workload reads of each layer, as a container under
+// containerd does.
 func (b *benchmark) recorded(ctx context.Context, im image, w workload) (string, error) {
-	refs, err := b.chains(im)
-	if err != nil {
-		return "", err
-	}
-	return b.lab.Once("recorded/"+im.name+"-"+w.name, func(path string) (err error) {
-		scratch, err := b.lab.Scratch()
+	return b.lab.Once("recorded/"+im.name+"-"+w.name, func(path string) error {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return err
+		}
+		o, err := b.lab.Serve(nil)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, workbench.UnmountBelow(scratch), os.RemoveAll(scratch)) }()
-		home := filepath.Join(scratch, "home")
-		defer func() {
-			err = errors.Join(err, workbench.Run(nil, b.premixCommand(context.Background(), home, "node", "stop", "--lazy")))
-		}()
-		var lower []string
-		for i, ref := range refs {
-			dir := filepath.Join(scratch, fmt.Sprint("layer-", i))
-			if err := errors.Join(os.Mkdir(dir, 0o755), os.MkdirAll(path, 0o755)); err != nil {
-				return err
-			}
-			file := filepath.Join(path, fmt.Sprint(i, ".jsonl"))
-			if err := workbench.Run(nil, b.premixCommand(ctx, home, "mount", "--origin", b.store(plainStore), "--profile", "none", "--record", file, ref, dir)); err != nil {
-				return err
-			}
-			lower = append([]string{dir}, lower...)
-		}
-		script := `set -e
-lower=$1 scratch=$2
-shift 2
-mkdir "$scratch/upper" "$scratch/work" "$scratch/root"
-mount -t overlay overlay -o "lowerdir=$lower,upperdir=$scratch/upper,workdir=$scratch/work" "$scratch/root"
-mkdir -p "$scratch/root/proc" "$scratch/root/dev"
-mount -t proc proc "$scratch/root/proc"
-mount --rbind /dev "$scratch/root/dev"
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
-exec chroot "$scratch/root" "$@"
-`
-		args := append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh", strings.Join(lower, ":"), scratch}, w.args...)
-		if err := workbench.Run(nil, workbench.Command(ctx, "unshare", args...)); err != nil {
+		defer o.Close()
+		n, err := b.newNode(ctx, b.premixContender("recording", plainStore, "--record", path), nil, o)
+		if err != nil {
 			return err
 		}
-		for i := range refs {
-			if err := workbench.Run(nil, b.premixCommand(ctx, home, "umount", filepath.Join(scratch, fmt.Sprint("layer-", i)))); err != nil {
-				return err
-			}
+		if _, err = n.pull(ctx, im); err == nil {
+			_, err = n.run(ctx, im, w.args)
 		}
-		return nil
+		return errors.Join(err, n.close())
 	})
 }
 
@@ -121,8 +90,9 @@ func (b *benchmark) profiled(ctx context.Context, im image, w workload) error {
 	if err != nil {
 		return err
 	}
-	for i, ref := range refs {
-		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "profile", "--store", b.store(profiledStore), "--name", usualProfile, ref, filepath.Join(dir, fmt.Sprint(i, ".jsonl")))); err != nil {
+	for _, ref := range refs {
+		file := filepath.Join(dir, strings.TrimSuffix(strings.TrimPrefix(ref, "chains/"), ":latest")+".jsonl")
+		if err := workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "profile", "--store", b.store(profiledStore), "--name", usualProfile, ref, file)); err != nil {
 			return err
 		}
 	}

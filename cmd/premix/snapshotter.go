@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,6 +51,14 @@ containerd is told of it in its config.toml:
 			if len(t.origins) == 0 {
 				return &usageError{errors.New("there is no origin for layers"), "--origin URL, --store DIR, or origins in " + node.ConfigFile()}
 			}
+			if o.Record != "" {
+				if o.Record, err = filepath.Abs(o.Record); err != nil {
+					return err
+				}
+				if err := os.MkdirAll(o.Record, 0o755); err != nil {
+					return &usageError{err, "give a directory with --record"}
+				}
+			}
 			ctx, done := storeContext()
 			defer done()
 			o.Request = t.request
@@ -62,6 +72,7 @@ containerd is told of it in its config.toml:
 	f.StringVar(&address, "address", "/run/premix/snapshotter.sock", "socket at which containerd calls")
 	f.DurationVar(&o.LookUp, "lookup-timeout", 10*time.Second, "pull a layer whose tree no origin has given in this time")
 	f.StringVar(&o.Root, "root", "/var/lib/premix/snapshotter", "directory for snapshots, on a disk")
+	f.StringVar(&o.Record, "record", "", "write down into this `DIR` what containers touch of each layer, in order: profiles for premix store profile")
 	return cmd
 }
 

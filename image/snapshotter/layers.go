@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ type layers struct {
 	dir     string // where they are mounted
 	request func(ref string) node.MountRequest
 	lookUp  time.Duration
+	record  string // directory for profiles; "" for none
 	log     *slog.Logger
 	wanted  func(context.Context) ([]object.Digest, error) // trees that a snapshot has
 
@@ -134,6 +136,9 @@ func (l *layers) close() {
 func (l *layers) attach(ctx context.Context, ref tree.Ref) (*node.Mounted, error) {
 	r := l.request(ref.String())
 	r.Within = l.dir
+	if l.record != "" && ref.Digest.IsZero() {
+		r.Record = filepath.Join(l.record, path.Base(ref.Name)+".jsonl")
+	}
 	return node.Attach(ctx, r)
 }
 

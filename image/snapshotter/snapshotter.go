@@ -37,6 +37,9 @@ type Options struct {
 	Request func(ref string) node.MountRequest
 	// LookUp bounds the search for a layer's tree. Whoever pulls an image waits for it.
 	LookUp time.Duration
+	// Record is an existing directory, absolute, into which profiles are recorded: CHAIN.jsonl
+	// for each layer that is mounted, by its chain id without "sha256:". "" for none.
+	Record string
 	Log    *slog.Logger
 }
 
@@ -65,7 +68,7 @@ func New(o Options) (*Snapshotter, error) {
 	if s.store, err = storage.NewMetaStore(filepath.Join(s.root, "metadata.db")); err != nil {
 		return nil, rootError(o.Root, err)
 	}
-	s.layers = &layers{dir: s.treesDir(), request: o.Request, lookUp: o.LookUp, log: o.Log, wanted: s.wanted}
+	s.layers = &layers{dir: s.treesDir(), request: o.Request, lookUp: o.LookUp, record: o.Record, log: o.Log, wanted: s.wanted}
 	return s, nil
 }
 

@@ -363,7 +363,9 @@ func (a *adder) finish(ctx context.Context, name tree.Ref, r *Record, src *sourc
 	}
 	defer unlock()
 	// Another image may have been removed since, and tags with it.
+	var chain []tree.Ref
 	for _, l := range r.Layers {
+		chain = append(chain, ChainRef(l.ChainID))
 		refs := []tree.Ref{ChainRef(l.ChainID)}
 		if l.Alone {
 			refs = append(refs, LayerRef(l.DiffID))
@@ -373,6 +375,9 @@ func (a *adder) finish(ctx context.Context, name tree.Ref, r *Record, src *sourc
 				return nil, err
 			}
 		}
+	}
+	if err := a.s.Row(ctx, chain); err != nil {
+		return nil, err
 	}
 	if err := a.tag(ctx, name, r.Root); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -279,7 +280,7 @@ func (m *Mount) mountFile(context.Context, Image) error {
 }
 
 // mountErofs has EROFS read a file that this process serves.
-func (m *Mount) mountErofs(_ context.Context, img Image) error {
+func (m *Mount) mountErofs(ctx context.Context, img Image) error {
 	dir := imagePath(m.o.Dir)
 	if err := makeMountPoint(dir); err != nil {
 		return err
@@ -292,6 +293,10 @@ func (m *Mount) mountErofs(_ context.Context, img Image) error {
 	}
 	if m.o.Keep != nil {
 		m.o.Keep(s.File(), s.State())
+	}
+	// What mount(2) will read is fetched first: it is made one at a time.
+	if err := fuse.Check(ctx, img); err != nil {
+		return errors.Join(err, s.Close())
 	}
 	if err := m.erofsOnFUSE(filepath.Join(dir, fuse.ImageName)); err != nil {
 		return errors.Join(err, s.Close())
@@ -315,6 +320,10 @@ func (m *Mount) erofsOnFUSE(source string) error {
 	return err
 }
 
+// mounting is held while an EROFS is mounted, whose settings the kernel keeps where only
+// their appearance tells: the mounts of a process are told apart.
+var mounting sync.Mutex
+
 // erofs mounts the image file at source.
 func (m *Mount) erofs(source, options string) error {
 	path := treePath(m.o.Dir)
@@ -324,6 +333,8 @@ func (m *Mount) erofs(source, options string) error {
 	// Trees come from elsewhere: their set-user-ID files and device nodes are shown
 	// and have no effect.
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	mounting.Lock()
+	defer mounting.Unlock()
 	before := erofsDevices()
 	if err := m.o.Kernel.Mount(source, path, "erofs", flags, options); err != nil {
 		return err

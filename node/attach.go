@@ -32,8 +32,23 @@ func Attach(ctx context.Context, r MountRequest) (*Mounted, error) {
 	return ask(ctx, r)
 }
 
-// attach answers a request for a mount at a directory of the node's choice.
+// attach answers a request for a mount at a directory of the node's choice. One that was
+// foreseen is there, or about to be.
 func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mount, error) {
+	m, err := d.foreseen.claim(ctx, r, ref)
+	if err == nil && (m == nil || !d.stands(m)) {
+		m, err = d.attachNow(ctx, r, ref)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	m.wanted = true
+	d.mu.Unlock()
+	return m, nil
+}
+
+func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*mount, error) {
 	src, err := d.source(r)
 	if err != nil {
 		return nil, err
@@ -42,6 +57,7 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 	if err != nil {
 		return nil, err
 	}
+	d.foresee(r, ref, src.opening)
 	if err := src.kept(ctx); err != nil {
 		return nil, err
 	}
@@ -93,6 +109,13 @@ func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mou
 		}
 		return m, err
 	}
+}
+
+// stands tells whether a mount is there still.
+func (d *daemon) stands(m *mount) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return m.state == stateMounted && d.mounts[m.entry.ID] == m
 }
 
 // at returns the mount at a directory, nil where there is none.

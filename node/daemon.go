@@ -38,6 +38,8 @@ type daemon struct {
 	layers  layers
 	reader  reader
 
+	foreseen foreseen
+
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
 	mu       sync.Mutex
@@ -66,6 +68,7 @@ type mount struct {
 	note  string // for the user who asked
 	src   *source
 
+	wanted bool               // somebody has asked for it: see foreseen
 	done   chan struct{}      // closed when the first attempt has ended
 	shown  chan struct{}      // closed when base is there, once
 	ctx    context.Context    // of its background work

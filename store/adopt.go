@@ -64,7 +64,7 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	for _, e := range list {
 		// A mirror whose making was cut off has these and no store.json.
-		if !slices.Contains([]string{"objects", "tags", "profiles", tree.OpeningsDir, workDir}, e.Name()) {
+		if !slices.Contains([]string{"objects", "tags", "profiles", tree.OpeningsDir, tree.NextDir, workDir}, e.Name()) {
 			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it holds %s", dir, e.Name()), Way: "give a directory of its own, which need not exist"}
 		}
 	}

@@ -98,6 +98,9 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		}
 		w.File(name, content)
 	}
+	if err := s.rowFiles(ref, w.File); err != nil {
+		return nil, err
+	}
 	m, err := s.Manifest(r.Tree)
 	if err != nil {
 		return nil, err

@@ -25,6 +25,9 @@
 // looked up too. The label of the layer's digest, which CRI gives, is that of the
 // compressed archive.
 //
+// Where an opening tells which layers come next, the node mounts those at the same time
+// (package node, foreseen), and Prepare finds them there.
+//
 // Namespaces of containerd share lazy snapshots. Their names are made of the chain
 // id and the id of the parent, since a parent may be lazy in one namespace and
 // unpacked in another.

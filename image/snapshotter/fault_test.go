@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -625,4 +626,73 @@ func TestDeepImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.emptied()
+}
+
+// When the first layer of an image is asked for, the others are on their way, and none is
+// asked for twice.
+func TestForeseen(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	img := m.stored("foreseen:1")
+	list := chains(t, img)
+	var mu sync.Mutex
+	openings := map[string]int{}
+	m.origin.spoiled(func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.HasPrefix(r.URL.Path, "/openings/") {
+			mu.Lock()
+			openings[r.URL.Path]++
+			mu.Unlock()
+		}
+		return false
+	})
+	m.serve("--origin", m.origin.URL)
+	s := m.client()
+	if _, lazy, err := layers(t.Context(), s, list[:1]); err != nil || lazy != 1 {
+		t.Fatalf("%d layers are lazy (%v), want one", lazy, err)
+	}
+	if !wait(func() bool { return len(m.mountsBelow("root/trees")) == len(list) }) {
+		t.Errorf("%d layers are mounted, want all %d", len(m.mountsBelow("root/trees")), len(list))
+	}
+	top, lazy, err := layers(t.Context(), s, list)
+	if err != nil || lazy != len(list) {
+		t.Errorf("%d layers are lazy (%v), want %d", lazy, err, len(list))
+	}
+	m.shows(t.Context(), s, top)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(openings) != len(list) {
+		t.Errorf("%d openings were fetched, want %d", len(openings), len(list))
+	}
+	for path, n := range openings {
+		if n != 1 {
+			t.Errorf("%s was fetched %d times", path, n)
+		}
+	}
+	if err := clear(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	m.emptied()
+}
+
+// What a container touches of each layer becomes a profile that the store takes.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	img := m.stored("recorded:1")
+	m.serve("--origin", m.origin.URL, "--record", m.path("profiles"))
+	s := m.client()
+	list := chains(t, img)
+	top, lazy, err := layers(t.Context(), s, list)
+	if err != nil || lazy != len(list) {
+		t.Fatalf("%d layers are lazy (%v), want %d", lazy, err, len(list))
+	}
+	m.shows(t.Context(), s, top)
+	if err := clear(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	m.emptied()
+	for _, chain := range list {
+		hex := strings.TrimPrefix(chain, "sha256:")
+		m.run("store", "profile", "--store", m.path("store"), "--name", "start", "chains/"+hex, filepath.Join(m.path("profiles"), hex+".jsonl"))
+	}
 }

@@ -33,10 +33,17 @@ func MountTree(dir string, img Image, opts Options) (*Server, error) {
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
 	}
 	defer cancel()
-	if _, err := erofs.Open(openingReader{ctx, img}, img.Size()); err != nil {
+	if err := Check(ctx, img); err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
 	return mount(dir, img, opts, state{Kind: kindTree})
+}
+
+// Check reads what whoever mounts an image reads: its superblock and its root. The error
+// says that it is no EROFS, or why that cannot be read.
+func Check(ctx context.Context, img Image) error {
+	_, err := erofs.Open(openingReader{ctx, img}, img.Size())
+	return err
 }
 
 // openingReader reads an image for whoever mounts it, who is told why it cannot be

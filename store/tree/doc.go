@@ -38,6 +38,7 @@
 //	tags/NAME/TAG.history.jsonl       all of them, oldest first, one a line
 //	profiles/<tree's digest>/P.json   [ProfileRecord] of the profile called P
 //	openings/<hash of the tag>/P      [Opening] of a tag, for mounts with profile P
+//	next/<hash of the tag>            which tags are mounted after it: see [Ref.NextPath]
 //
 // Objects never change and may be cached for ever. The other files are small and
 // must be revalidated.

@@ -126,6 +126,12 @@ func (o *Opening) Profile(d object.Digest, name string) (content []byte, ok bool
 	return content, content != nil
 }
 
+// Next are the tags that are mounted after ref, of which the opening is, as far as the
+// origin can tell. Nothing vouches for them.
+func (o *Opening) Next(ref tree.Ref) []tree.Ref {
+	return tree.Row(ref, func(path string) []byte { return o.head.Files[path] })
+}
+
 // Object returns the verified content of an object, once, or nil where the opening
 // does not have it. It waits for what is still on its way.
 func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {

@@ -9,11 +9,16 @@
 //     same at both ends.
 //   - A row of a cell's table is a protocol; its columns are sizes, and the figures
 //     medians of the speed, in Mbit/s. timeout stands for copies that were ended.
+//   - premix is premix's own protocol as it comes, which asks for BBR; premix-system
+//     the same with the congestion control of the cell.
 //   - get is premix transfer get, which chooses by what was measured in the same
 //     cell; its peer is the best protocol there. It is timed as a whole, with
 //     choosing and verifying.
 //   - The cost of the capture is the time of a copy with it, against that of the same
 //     copy without it, in turns.
+//
+// Without options there is one size, one tree, one congestion control and one
+// repetition, which takes some minutes; -full is the whole table.
 //
 // Figures are printed as tables and written as JSON Lines to results.jsonl in the
 // work directory; all rows of all copies are in its directory results/CELL, where

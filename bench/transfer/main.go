@@ -54,15 +54,28 @@ func benchMain() error {
 	flag.StringVar(&b.data, "data", "", "`directory` for what is copied, best on a tmpfs (default: in the work directory)")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure with")
 	flag.StringVar(&b.cells, "links", "lan,far,lossy", "which links")
-	flag.StringVar(&b.congestion, "congestion", "cubic,bbr", "which congestion controls")
-	flag.StringVar(&b.sizes, "sizes", "5M,500M,2.5G", "sizes of single files")
-	flag.StringVar(&b.trees, "trees", "10000x4K", "trees, as FILESxSIZE")
+	full := flag.Bool("full", false, "the whole table, which takes hours: both congestion controls, 5 MB to 2.5 GB, 10,000 files, three repetitions")
+	flag.StringVar(&b.congestion, "congestion", "cubic", "which congestion controls")
+	flag.StringVar(&b.sizes, "sizes", "100M", "sizes of single files")
+	flag.StringVar(&b.trees, "trees", "1000x4K", "trees, as FILESxSIZE")
 	flag.StringVar(&b.ways, "directions", "get", "get, put or both")
 	flag.StringVar(&b.protocols, "protocols", shipped, "which protocols; those that are not installed are left out")
-	flag.StringVar(&b.timeout, "timeout", "120s", "of one copy")
+	flag.StringVar(&b.timeout, "timeout", "10s", "of one copy")
 	flag.StringVar(&b.parts, "parts", "grid,get,capture", "what to measure")
-	flag.IntVar(&b.reps, "reps", 3, "repetitions")
+	flag.IntVar(&b.reps, "reps", 1, "repetitions")
 	flag.Parse()
+	if *full {
+		given := map[string]bool{}
+		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		for name, value := range map[string]string{"congestion": "cubic,bbr", "sizes": "5M,50M,500M,2.5G", "trees": "10000x4K", "timeout": "300s", "reps": "3"} {
+			if given[name] {
+				continue
+			}
+			if err := flag.Set(name, value); err != nil {
+				return err
+			}
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	b.ctx = ctx

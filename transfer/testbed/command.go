@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -41,16 +42,26 @@ func Run(ctx context.Context, script, id string, timeout time.Duration, while fu
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Env = append(os.Environ(), Mark+"="+id, "LC_ALL=C")
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	// A premix that is killed can clean up nothing: its copy ends with it.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	// What a daemon that stayed keeps open is not waited for.
 	cmd.WaitDelay = grace
 	r := &Ran{Begin: time.Now()}
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// That signal comes when the thread ends which has started the process, so it
+		// stays until the process has ended.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if started <- err; err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		r.Exit, r.Cause, r.Error = -1, transfer.CauseExit, err.Error()
 		return r
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	if while != nil {
 		stop := make(chan struct{})
 		gone := make(chan struct{})

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/netrelay"
+	"premix/transfer"
+)
+
+// ownProtocol is the entry of a link file for premix's own protocol, with the binary
+// of these tests at both ends.
+func ownProtocol() string {
+	return "  - use: premix\n    set: {premix_peer: " + binary + "}\n"
+}
+
+// premix's own protocol over a real link, measured, chosen, killed and gone on with.
+func TestTransferOwn(t *testing.T) {
+	b := newBed(t, netrelay.Options{Rate: 100e6, Delay: 2 * time.Millisecond})
+	b.write("sizes: [700K]\ntrees: [{files: 40, size: 1K}]\ndirections: [get, put]\nrepeat: 1\nquiet: {for: 10ms}\nprotocols:\n" + ownProtocol() + "  - scp\n")
+	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("out"), "--only", "premix"); status != 0 {
+		t.Fatalf("bench: status %d\n%s%s", status, out, errs)
+	}
+	for _, c := range copies(t, b.path("out")) {
+		if !c.OK || c.TCP == 0 || c.Connections < 2 || c.Drops != 0 {
+			t.Errorf("%s %s: %+v", c.Direction, c.Data(), c)
+		}
+	}
+	data := bytes.Repeat([]byte("premix, and no other "), 600_000)
+	for i := range data {
+		data[i] ^= byte(i >> 11)
+	}
+	if err := os.WriteFile(b.path("there/source"), data, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	part := b.path("copy") + ".premix-part"
+	half := func() bool {
+		var s unix.Stat_t
+		return unix.Stat(part, &s) == nil && s.Blocks*512 > int64(len(data))/3
+	}
+	get := []string{"transfer", "get", "bed:" + b.path("there/source"), b.path("copy"), "--protocol", "premix"}
+	cmd := b.command(get...)
+	if err := b.link.A.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if !comes(half) {
+		t.Error("the copy never got half way")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	var left []string
+	if !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
+		t.Fatalf("processes were left behind: %q", left)
+	}
+	if !half() {
+		t.Error("what had arrived is gone")
+	}
+	status, out, errs := b.premix(get...)
+	if got, err := os.ReadFile(b.path("copy")); status != 0 || err != nil || !bytes.Equal(got, data) {
+		t.Errorf("status %d, %v\n%s%s", status, err, out, errs)
+	}
+	if !strings.Contains(errs, "sent ") || strings.Contains(errs, fmt.Sprintf("sent %s of", transfer.Short(int64(len(data))))) {
+		t.Errorf("everything was sent again:\n%s", errs)
+	}
+	// What the destination has under another name need not travel.
+	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("again"), "--have", b.path("copy"))
+	if got, err := os.ReadFile(b.path("again")); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(errs, "sent 0 of") || !strings.Contains(out, "by premix") {
+		t.Errorf("status %d, %v\n%s%s", status, err, out, errs)
+	}
+	// sshd dies with all that it has let in: what has arrived is kept, nothing waits.
+	if err := os.Remove(b.path("copy")); err != nil {
+		t.Fatal(err)
+	}
+	cmd = b.command(get...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := b.link.A.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if !comes(half) {
+		t.Error("the copy never got half way")
+	}
+	b.ssh.Stop()
+	if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), "hint: ") || !half() {
+		t.Errorf("%v\n%s", err, said.String())
+	}
+	if !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
+		t.Errorf("processes were left behind: %q", left)
+	}
+}
+
+// A peer without premix is told of, and copied from by another protocol.
+func TestTransferWithout(t *testing.T) {
+	b := newBed(t, netrelay.Options{})
+	b.write("sizes: [64K]\nquiet: {for: 10ms}\nprotocols:\n  - use: premix\n    set: {premix_peer: /nowhere/premix}\n  - scp\n")
+	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("out"), "--capture", "none", "--repeat", "1"); status != 0 || !strings.Contains(errs, "/nowhere/premix is not at the peer") {
+		t.Fatalf("bench: status %d\n%s%s", status, out, errs)
+	}
+	if err := os.WriteFile(b.path("there/source"), []byte("data"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	status, out, errs := b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy"))
+	if status != 0 || !strings.Contains(out, "by scp") {
+		t.Errorf("status %d\n%s%s", status, out, errs)
+	}
+	status, _, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy2"), "--protocol", "premix")
+	if status != 1 || !strings.Contains(errs, "premix is left out: /nowhere/premix is not installed at the peer") {
+		t.Errorf("status %d\n%s", status, errs)
+	}
+	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy3"), "--peer-premix", binary)
+	if status != 0 || !strings.Contains(out+errs, "by scp") { // which was measured; premix was not
+		t.Errorf("status %d\n%s%s", status, out, errs)
+	}
+	if status, out, errs := b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("copy4"), "--peer-premix", binary, "--protocol", "premix"); status != 0 || !strings.Contains(out, "by premix") {
+		t.Errorf("status %d\n%s%s", status, out, errs)
+	}
+}
+
+// What root may not do without some of its rights.
+func TestTransferRights(t *testing.T) {
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Skip("setpriv is missing")
+	}
+	b := newBed(t, netrelay.Options{})
+	b.write("sizes: [64K]\nquiet: {for: 10ms}\nprotocols:\n" + ownProtocol() + "  - scp\n")
+	without := func(rights string, args ...string) (int, string) {
+		t.Helper()
+		cmd := b.command(args...)
+		cmd.Args = append([]string{"setpriv", "--bounding-set=" + rights, "--inh-caps=" + rights}, cmd.Args...)
+		var err error
+		if cmd.Path, err = exec.LookPath("setpriv"); err != nil {
+			t.Fatal(err)
+		}
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		var exit *exec.ExitError
+		if err := b.link.A.Run(cmd); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), errs.String()
+	}
+	status, errs := without("-net_raw", "transfer", "bench", b.path("link.yaml"), "--out", b.path("out"))
+	if status != 3 || !strings.Contains(errs, "hint: ") {
+		t.Errorf("capture: status %d\n%s", status, errs)
+	}
+	if entries, err := os.ReadDir(b.path("here")); err == nil && len(entries) > 0 {
+		t.Errorf("%v was left behind", entries)
+	}
+	if status, out, errs := b.premix("transfer", "bench", b.path("link.yaml"), "--out", b.path("out"), "--capture", "none", "--repeat", "1"); status != 0 {
+		t.Fatalf("status %d\n%s%s", status, out, errs)
+	}
+	tree := b.path("tree")
+	if err := errors.Join(os.MkdirAll(tree, 0o755), os.WriteFile(filepath.Join(tree, "closed"), []byte("x"), 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{tree, filepath.Join(tree, "closed")} {
+		status, errs = without("-dac_override,-dac_read_search", "transfer", "put", from, "bed:"+b.path("there/x"))
+		if status != 2 || !strings.Contains(errs, "permission denied") || !strings.Contains(errs, "hint: ") {
+			t.Errorf("unreadable: status %d\n%s", status, errs)
+		}
+	}
+	// The far end is as root: it is the near one that may not write.
+	if err := errors.Join(os.WriteFile(b.path("there/source"), []byte("data"), 0o644), os.Mkdir(b.path("closed"), 0o555)); err != nil {
+		t.Fatal(err)
+	}
+	status, errs = without("-dac_override,-dac_read_search", "transfer", "stream", "get", b.path("closed/x"), b.path("there/source"), "--", binary, "transfer", "serve")
+	if status != 4 || !strings.Contains(errs, "permission denied") || !strings.Contains(errs, "hint: ") {
+		t.Errorf("unwritable: status %d\n%s", status, errs)
+	}
+}

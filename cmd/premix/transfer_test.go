@@ -138,7 +138,7 @@ func TestTransferBench(t *testing.T) {
 	b := newBed(t, netrelay.Options{Rate: 200e6, Delay: time.Millisecond})
 	protocols := []string{"scp", "scp-legacy", "sftp", "tar"}
 	for name, program := range map[string]string{"rsync": "rsync", "rsyncd": "rsync", "curl": "nginx", "curl-h2": "nginx", "aria2": "aria2c",
-		"rclone": "rclone", "rclone-http": "rclone", "bbcp": "bbcp", "hpn-scp": "hpnscp"} {
+		"rclone": "rclone", "rclone-http": "rclone", "xrootd": "xrootd", "bbcp": "bbcp", "hpn-scp": "hpnscp"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Logf("%s is missing: %s is left out", program, name)
 			continue

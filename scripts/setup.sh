@@ -8,6 +8,7 @@
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
 #   scripts/setup.sh ecosystem       Nextflow and Snakemake with its plugin for Slurm (350 MB)
+#   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane
 #   scripts/setup.sh transfer        programs that copy, for bench-transfer and soak
 #
@@ -30,6 +31,7 @@ soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
+gatk_packages=(default-jre-headless:java maven:mvn)
 ecosystem_packages=(default-jre-headless:java maven:mvn python3-venv:python3)
 
 say() { printf '%s\n' "setup: $*" >&2; }
@@ -217,6 +219,41 @@ install_nextflow() {
 	mv "$work/made" "$to"
 }
 
+# install_gatk: the jars of a fixed version, and a program that starts them. ORC, which
+# only tools on Spark clusters read, is left out: one of its jars is on no server.
+gatk_version=4.5.0.0
+install_gatk() {
+	local to work
+	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/gatk/$gatk_version
+	[ -x "$to/gatk" ] && return 0
+	say "fetching GATK $gatk_version, once; this takes some minutes"
+	work=$(mktemp -d)
+	# shellcheck disable=SC2064 # the path of now
+	trap "rm -rf '$work'" RETURN
+	cat >"$work/pom.xml" <<-END
+		<project xmlns="http://maven.apache.org/POM/4.0.0">
+		<modelVersion>4.0.0</modelVersion>
+		<groupId>premix</groupId><artifactId>gatk</artifactId><version>1</version>
+		<dependencies><dependency>
+		<groupId>org.broadinstitute</groupId><artifactId>gatk</artifactId><version>$gatk_version</version>
+		<exclusions><exclusion><groupId>org.apache.orc</groupId><artifactId>*</artifactId></exclusion></exclusions>
+		</dependency></dependencies>
+		</project>
+	END
+	mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/made/lib" >"$work/log" 2>&1 ||
+		{ tail -n 15 "$work/log" >&2; return 1; }
+	cat >"$work/made/gatk" <<-'END'
+		#!/bin/sh
+		# GATK, with one thread for the garbage of its JVM.
+		here=$(dirname "$(readlink -f "$0")")
+		exec java -XX:+UseSerialGC -cp "$here/lib/*" org.broadinstitute.hellbender.Main "$@"
+	END
+	chmod +x "$work/made/gatk"
+	mkdir -p "$(dirname "$to")"
+	rm -rf "$to"
+	mv "$work/made" "$to"
+}
+
 # install_snakemake: an environment of its own, of fixed versions.
 install_snakemake() {
 	local to
@@ -254,10 +291,11 @@ for set in "$@"; do
 	bench) packages+=("${bench_packages[@]}") ;;
 	soak) packages+=("${soak_packages[@]}") ;;
 	ecosystem) packages+=("${ecosystem_packages[@]}") ;;
+	gatk) packages+=("${gatk_packages[@]}") ;;
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench, soak, ecosystem, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, criu, demo, test, bench, soak, ecosystem, gatk, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac
@@ -273,6 +311,7 @@ for set in "$@"; do
 		install_nextflow || status=1
 		install_snakemake || status=1
 		;;
+	gatk) install_gatk || status=1 ;;
 	kubernetes) build_kubernetes v1.33.3 || status=1 ;;
 	esac
 done

@@ -14,6 +14,7 @@ case $genome in
 esac >"$work/ref/genome.fa"
 bwa index "$work/ref/genome.fa" 2>"$work/bwa-index.log"
 samtools faidx "$work/ref/genome.fa"
+samtools dict -o "$work/ref/genome.dict" "$work/ref/genome.fa" # for GATK
 awk -v pieces=64 '
 	{ name[NR] = $1; size[NR] = $2; total += $2 }
 	END {

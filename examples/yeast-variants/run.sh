@@ -1,6 +1,7 @@
 #!/bin/bash
 # The workflow as groups of tasks: run.sh WORK, a directory that prepare.sh has made.
 # The calls are in WORK/out/calls.vcf. Given again after an interruption it goes on.
+# With CALLER=gatk in the environment GATK's HaplotypeCaller makes them, not bcftools.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: run.sh WORK" >&2; exit 2; }
 cd "$1"
@@ -16,9 +17,18 @@ if [ ! -e out/tasks/.submitted ]; then
 	submit samples.csv --group sort -t 'samtools sort -o out/sorted/{sample}.bam out/aligned/{sample}.bam'
 	submit samples.csv --group markdup --after sort \
 		-t 'samtools markdup out/sorted/{sample}.bam out/bam/{sample}.bam && samtools index out/bam/{sample}.bam'
-	submit regions.txt --group call --after markdup \
-		-t 'bcftools mpileup -r {} -f ref/genome.fa -Ou -o out/calls/{#}.pile out/bam/*.bam && bcftools call -mv -Ou -o out/calls/{#}.bcf out/calls/{#}.pile && rm out/calls/{#}.pile'
-	echo 'bcftools concat -n -Ob -o out/calls.bcf $(seq -f out/calls/%g.bcf 64) && bcftools view -Ov -o out/calls.vcf out/calls.bcf' |
+	case ${CALLER:-bcftools} in
+	bcftools)
+		submit regions.txt --group call --after markdup \
+			-t 'bcftools mpileup -r {} -f ref/genome.fa -Ou -o out/calls/{#}.pile out/bam/*.bam && bcftools call -mv -Ou -o out/calls/{#}.bcf out/calls/{#}.pile && rm out/calls/{#}.pile'
+		;;
+	gatk) # regions of a line are separated by commas, and each is an option of its own
+		submit regions.txt --group call --after markdup \
+			-t 'gatk HaplotypeCaller -R ref/genome.fa $(echo {} | sed "s/^/-L /; s/,/ -L /g") $(printf " -I %s" out/bam/*.bam) -O out/calls/{#}.vcf && bcftools view -Ou -o out/calls/{#}.bcf out/calls/{#}.vcf'
+		;;
+	*) echo "there is no CALLER=$CALLER: it is bcftools or gatk" >&2; exit 2 ;;
+	esac
+	echo "bcftools concat -n -Ob -o out/calls.bcf \$(seq -f out/calls/%g.bcf $(wc -l <regions.txt)) && bcftools view -Ov -o out/calls.vcf out/calls.bcf" |
 		submit - --group gather --after call
 	touch out/tasks/.submitted
 fi

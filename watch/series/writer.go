@@ -117,7 +117,7 @@ func (db *DB) loadJournal(path string, n uint64, damaged *[]string) error {
 		members = append(members, m)
 		return nil
 	}, func(e entry) error {
-		if e.series < 0 || e.series >= len(members) {
+		if e.series < 0 || e.series >= len(members) || e.time < 0 || e.time > maxTime {
 			return errJournal
 		}
 		size := members[e.series].part(w).c.add(e.time, e.value)

@@ -1,0 +1,217 @@
+package series
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/quick"
+
+	"premix/watch"
+)
+
+func TestBlock(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		times  []int64
+		values []float64
+		most   int // bytes
+	}{
+		{"nothing", nil, nil, 1},
+		{"one", []int64{1795082400000}, []float64{0.1}, 16},
+		{"equal values at equal distances", steps(128, 1000), slices.Repeat([]float64{7}, 128), 2 + 8 + 2*128 + 9},
+		{"extremes", []int64{0, maxTime, 5}, []float64{math.MaxFloat64, -math.SmallestNonzeroFloat64, math.Copysign(0, -1)}, 80},
+		{"backwards", []int64{100, 50, 50}, []float64{1, 2, 3}, 40},
+	} {
+		b := appendBlock(nil, tt.times, tt.values)
+		times, values, err := readBlock(b, nil, nil)
+		if err != nil || !slices.Equal(times, tt.times) || !equalBits(values, tt.values) {
+			t.Errorf("%s: %v %v %v", tt.name, times, values, err)
+		}
+		if len(b) > tt.most {
+			t.Errorf("%s: %d bytes, want at most %d", tt.name, len(b), tt.most)
+		}
+	}
+}
+
+func steps(n int, by int64) []int64 {
+	var all []int64
+	for i := range n {
+		all = append(all, 1795082400000+int64(i)*by)
+	}
+	return all
+}
+
+func equalBits(a, b []float64) bool {
+	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) })
+}
+
+func TestBlockOfAnything(t *testing.T) {
+	err := quick.Check(func(times []int64, values []float64) bool {
+		n := min(len(times), len(values))
+		for i := range times {
+			times[i] = max(0, times[i]) % (maxTime + 1)
+		}
+		b := appendBlock(nil, times[:n], values[:n])
+		gotTimes, gotValues, err := readBlock(b, nil, nil)
+		return err == nil && slices.Equal(gotTimes, times[:n]) && equalBits(gotValues, values[:n])
+	}, nil)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A column gives back what it was given, by time, the later of two at the same time.
+func TestColumn(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	var c column
+	want := make(map[int64]float64)
+	size := 0
+	for range 1000 {
+		at, v := int64(r.IntN(700)), float64(r.IntN(10))
+		size += c.add(at, v)
+		want[at] = v
+	}
+	if size != c.size {
+		t.Errorf("%d bytes told, %d counted", size, c.size)
+	}
+	times, values := c.samples(nil, nil)
+	if len(times) != len(want) || !slices.IsSorted(times) {
+		t.Fatalf("%d samples, want %d", len(times), len(want))
+	}
+	for i, at := range times {
+		if values[i] != want[at] {
+			t.Errorf("%v at %d, want %v", values[i], at, want[at])
+		}
+	}
+}
+
+func FuzzBlock(f *testing.F) {
+	f.Add(appendBlock(nil, []int64{1, 2, 3}, []float64{1, 2, 2}))
+	f.Add([]byte{200, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		times, values, err := readBlock(b, nil, nil)
+		if err != nil {
+			return
+		}
+		if len(times) != len(values) {
+			t.Fatalf("%d times, %d values", len(times), len(values))
+		}
+		again, same, err := readBlock(appendBlock(nil, times, values), nil, nil)
+		if err != nil || !slices.Equal(times, again) || !equalBits(values, same) {
+			t.Fatal("it is not read as it was written", err)
+		}
+	})
+}
+
+// journalOf is a journal with frames.
+func journalOf(payloads ...[]byte) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte(journalMagic), uint64(7_200_000))
+	for _, p := range payloads {
+		var at int
+		b, at = beginFrame(b)
+		b = append(b, p...)
+		endFrame(b, at)
+	}
+	return b
+}
+
+// FuzzJournal: whatever a frame holds, reading it ends without a panic and gives no more
+// than it has bytes.
+func FuzzJournal(f *testing.F) {
+	first := appendSeries(nil, 0, watch.NewID("node.load", "node", "n1"), watch.Count)
+	f.Add(appendSamples(first, []entry{{0, 7_200_001, 1.5}, {0, 7_201_000, 2}}))
+	f.Add(appendSamples(nil, []entry{{3, 1, 1}}))
+	f.Add([]byte{recordSeries, 0})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		n := 0
+		err := readRecords(payload, func(number int, id watch.ID, _ watch.Unit) error {
+			if number < 0 || len(id.Name) > len(payload) || len(id.Labels) > len(payload) {
+				t.Errorf("series %d, %v", number, id)
+			}
+			n++
+			return nil
+		}, func(entry) error {
+			n++
+			return nil
+		})
+		if n > len(payload) {
+			t.Errorf("%d things in %d bytes, %v", n, len(payload), err)
+		}
+	})
+}
+
+func TestJournalHoldsWhatItWasGiven(t *testing.T) {
+	ids := []watch.ID{watch.NewID("node.load"), watch.NewID("disk.x", "device", "s\"\n", "node", "ü")}
+	var b []byte
+	for i, id := range ids {
+		b = appendSeries(b, i, id, watch.Bytes)
+	}
+	want := []entry{{0, 7_200_000, 1}, {1, 7_200_000, math.Pi}, {0, 7_199_000, -1}, {1, maxTime, 0}}
+	text := journalOf(b, appendSamples(nil, want[:2]), appendSamples(nil, nil), appendSamples(nil, want[2:]))
+	path := filepath.Join(t.TempDir(), "1.wal")
+	if err := os.WriteFile(path, append(bytes.Clone(text), 1, 2, 3), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var got []entry
+	n := 0
+	window, size, err := replay(f, func(number int, id watch.ID, unit watch.Unit) error {
+		if number != n || !equalID(id, ids[n]) || unit != watch.Bytes {
+			t.Errorf("series %d is %v in %s", number, id, unit)
+		}
+		n++
+		return nil
+	}, func(e entry) error {
+		got = append(got, e)
+		return nil
+	})
+	if err != nil || window != 7_200_000 || size != int64(len(text)) || !slices.Equal(got, want) {
+		t.Errorf("%v, %d, %d, %v", got, window, size, err)
+	}
+}
+
+func TestSpansComeBack(t *testing.T) {
+	i := &identity{id: watch.NewID("disk.x", "device", "<sd>"), labels: labelsText(watch.NewID("", "device", "<sd>").Labels)}
+	j := &identity{id: watch.NewID("node.load"), labels: "{}"}
+	want := []span{{i, watch.Bytes, 0, 5, 10, 20}, {j, watch.Count, 5, 1, 7, 7}}
+	text, err := encodeSpans(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeSpans(text, &identities{})
+	if err != nil || len(got) != 2 {
+		t.Fatal(got, err)
+	}
+	for k := range want {
+		if !equalID(got[k].id, want[k].id) || got[k].labels != want[k].labels || got[k].row != want[k].row || got[k].rows != want[k].rows || got[k].first != want[k].first || got[k].last != want[k].last || got[k].unit != want[k].unit {
+			t.Errorf("%+v, want %+v", got[k], want[k])
+		}
+	}
+}
+
+// Labels are JSON, and equal for equal labels.
+func TestLabelsText(t *testing.T) {
+	for _, tt := range []struct {
+		labels []watch.Label
+		want   string
+	}{
+		{nil, "{}"},
+		{watch.NewID("", "b", "2", "a", "<1>").Labels, `{"a":"<1>","b":"2"}`},
+		{watch.NewID("", "a", "\"\\\n").Labels, `{"a":"\"\\\n"}`},
+	} {
+		got := labelsText(tt.labels)
+		back, err := parseLabels(got)
+		if got != tt.want || err != nil || !slices.Equal(back, tt.labels) {
+			t.Errorf("%s, %v, %v; want %s", got, back, err, tt.want)
+		}
+	}
+}

@@ -127,6 +127,7 @@ func FuzzJournal(f *testing.F) {
 	f.Add(appendSamples(first, []entry{{0, 7_200_001, 1.5}, {0, 7_201_000, 2}}))
 	f.Add(appendSamples(nil, []entry{{3, 1, 1}}))
 	f.Add([]byte{recordSeries, 0})
+	f.Add([]byte{recordSeries, 0, 5, 'x', 'x', 'x', 'x'}) // a text that ends behind the frame
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		n := 0
 		err := readRecords(payload, func(number int, id watch.ID, _ watch.Unit) error {

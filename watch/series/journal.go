@@ -226,8 +226,9 @@ func (p *parser) float() float64 {
 }
 
 func (p *parser) text() string {
-	n := p.uvarint(uint64(len(p.b)))
-	if p.bad {
+	n := p.uvarint(math.MaxInt64)
+	if p.bad || n > uint64(len(p.b)) { // what is left behind the length
+		p.fail()
 		return ""
 	}
 	s := string(p.b[:n])

@@ -405,7 +405,7 @@ func (a *answer) rollups(i *identity, unit watch.Unit, length int64, times []int
 		at := floor(max(times[from], a.start), a.step)
 		b := bucket{min: least[from], max: greatest[from]}
 		for ; from < until && max(times[from], a.start) < at+a.step; from++ {
-			b.add(least[from], mean[from], greatest[from], counts[from])
+			b.add(least[from], mean[from]*float64(counts[from]), greatest[from], counts[from])
 		}
 		if err := a.put(s, at, b); err != nil {
 			return err
@@ -417,7 +417,7 @@ func (a *answer) rollups(i *identity, unit watch.Unit, length int64, times []int
 func (a *answer) put(s *answerSeries, at int64, b bucket) error {
 	if n := len(s.times); n > 0 {
 		if s.times[n-1] == at {
-			s.buckets[n-1].add(b.min, b.mean, b.max, b.count)
+			s.buckets[n-1].add(b.min, b.sum, b.max, b.count)
 			return nil
 		}
 		s.mixed = s.mixed || s.times[n-1] > at
@@ -442,7 +442,7 @@ func (a *answer) results() []Result {
 		}
 		r := Result{ID: s.id, Unit: s.unit, Step: time.Duration(a.step) * time.Millisecond, Points: make([]Point, len(s.times))}
 		for i, b := range s.buckets {
-			r.Points[i] = Point{time.UnixMilli(s.times[i]).UTC(), b.min, b.mean, b.max, b.count}
+			r.Points[i] = Point{time.UnixMilli(s.times[i]).UTC(), b.min, b.mean(), b.max, b.count}
 		}
 		results = append(results, r)
 	}
@@ -461,7 +461,7 @@ func (s *answerSeries) sort() {
 	for _, i := range order {
 		if n := len(times); n > 0 && times[n-1] == s.times[i] {
 			b := s.buckets[i]
-			buckets[n-1].add(b.min, b.mean, b.max, b.count)
+			buckets[n-1].add(b.min, b.sum, b.max, b.count)
 			continue
 		}
 		times, buckets = append(times, s.times[i]), append(buckets, s.buckets[i])

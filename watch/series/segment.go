@@ -262,7 +262,7 @@ func (w *segmentWriter) add(i *identity, unit watch.Unit, times []int64, values 
 			for ; k < n && times[k] < at+step; k++ {
 				b.add(values[k], values[k], values[k], 1)
 			}
-			f.rows = append(f.rows, RollupRow{i.id.Name, i.labels, string(unit), at, b.min, b.mean, b.max, b.count})
+			f.rows = append(f.rows, RollupRow{i.id.Name, i.labels, string(unit), at, b.min, b.mean(), b.max, b.count})
 		}
 		if err := f.series(i, unit, floor(times[0], step), floor(times[n-1], step)); err != nil {
 			return err
@@ -443,15 +443,23 @@ func floor(t, step int64) int64 {
 	return t - m
 }
 
-// bucket sums up samples.
+// bucket sums up samples. Its sum is exact for whole numbers.
 type bucket struct {
-	min, mean, max float64
-	count          int64
+	min, max, sum float64
+	count         int64
 }
 
 // add takes count samples of which these are known.
-func (b *bucket) add(least, mean, greatest float64, count int64) {
+func (b *bucket) add(least, sum, greatest float64, count int64) {
 	b.min, b.max = min(b.min, least), max(b.max, greatest)
+	b.sum += sum
 	b.count += count
-	b.mean += (mean - b.mean) * (float64(count) / float64(b.count))
+}
+
+// mean lies between min and max, whatever rounding and overflow do to the sum.
+func (b *bucket) mean() float64 {
+	if m := b.sum / float64(b.count); !math.IsNaN(m) {
+		return min(b.max, max(b.min, m))
+	}
+	return b.min // of infinities of both signs
 }

@@ -207,10 +207,14 @@ func ask(ctx context.Context, db *tsdb.DB, q query) (int, error) {
 	return answered, set.Err()
 }
 
-// size is what a directory takes, in bytes.
+// size is what blocks take, in bytes: without the log of writes and what belongs to the head,
+// as premix's journals are empty by then, too.
 func size(dir string) (int64, error) {
 	total := int64(0)
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && (d.Name() == "wal" || d.Name() == "chunks_head") {
+			return fs.SkipDir
+		}
 		if err != nil || d.IsDir() {
 			return err
 		}

@@ -446,8 +446,10 @@ func TestTimeLine(t *testing.T) {
 	b.Until(`document.querySelector(".panels").innerText.includes("77.5")`)
 	close(stop)
 	<-done
-	w.db.Task(watch.Task{Key: "live", Name: "newcomer", Step: "align", Began: time.Now(), Cores: 1})
-	b.Until(`document.querySelector(".band canvas").getAttribute("aria-label").includes("tasks")`)
+	w.db.Task(watch.Task{Key: "live", Name: "newcomer", Step: "newstep", Began: time.Now(), Cores: 1})
+	b.Until(`document.querySelector(".legend").innerText.includes("newstep")`)
+	w.db.Event(watch.Event{Time: time.Now(), Node: "node17", Layer: watch.LayerMount, Kind: "mount_added", Text: "a mount came"})
+	b.Until(`document.querySelector(".events").innerText.includes("a mount came")`)
 	w.clean(t, b)
 }
 

@@ -2,7 +2,7 @@
 
 const KEY = "premix-watch-token";
 
-// asked is set by the shell: it shows the prompt and resolves when there is a token.
+// ask is set by the shell: it shows the prompt and resolves when there is a token.
 let ask = async () => {};
 let asking = null;
 export function onToken(f) { ask = f; }

@@ -108,13 +108,11 @@ export class Band {
     this.canvas.setAttribute("aria-label", `${this.bars.length} tasks, up to ${this.lanes} at a time` + (failed ? `, ${failed} failed` : ""));
   }
 
-  // one takes a task that was reported live.
-  one(task) {
-    const i = this.bars.findIndex((b) => b.task.key === task.key);
-    const tasks = this.bars.map((b) => b.task);
-    if (i >= 0) tasks[i] = task;
-    else tasks.push(task);
-    this.data(tasks.filter((t) => !format.isTime(t.end) || Date.parse(t.end) > this.from - 60e3));
+  // add takes tasks that were reported live.
+  add(reported) {
+    const by = new Map(this.bars.map((b) => [b.task.key, b.task]));
+    for (const task of reported) by.set(task.key, task);
+    this.data([...by.values()].filter((t) => !format.isTime(t.end) || Date.parse(t.end) > this.from - 60e3));
   }
 
   colour(step) {

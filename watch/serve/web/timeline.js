@@ -15,7 +15,8 @@ const mostUsual = 8, mostTasks = 5000;
 
 export function timeline(root) {
   const stopped = new AbortController();
-  let names = [], panels = [], loaded = null, loading = null, timer = 0, report = null, told = "", task = null, listening = null, heard = "";
+  let names = [], panels = [], loaded = null, loading = null, timer = 0, report = null, told = "", task = null, listening = null, heard = "", happened = [];
+  const reported = [];
 
   const band = new Band({ select, choose, cursor });
   const place = h("div", { class: "panels", tabindex: 0, role: "region", "aria-label": "Charts. Arrows move the cursor, with shift they choose a stretch of time, Enter explains it." });
@@ -82,7 +83,7 @@ export function timeline(root) {
         arrange();
       }
       const wanted = panels.map((p) => p.name);
-      const [answer, tasks, happened] = await Promise.all([
+      const [answer, tasks, kept] = await Promise.all([
         wanted.length ? get("series", { name: wanted, ...range, step }, control.signal) : { series: [] },
         get("tasks", { ...range, limit: mostTasks }, control.signal),
         get("events", range, control.signal),
@@ -92,7 +93,8 @@ export function timeline(root) {
       const by = Map.groupBy(answer.series, (x) => x.name);
       for (const p of panels) p.data((by.get(p.name) ?? []).map((x) => ({ ...x, step: answer.step * 1000 })), view.from, view.to);
       band.data(tasks.tasks);
-      showEvents(happened.events ?? []);
+      happened = kept.events ?? [];
+      showEvents();
       timebar.tell(tasks.truncated ? `only ${mostTasks} tasks are drawn: choose a shorter window` : "");
       trouble.replaceChildren();
       if (!panels.length) arrange();
@@ -106,8 +108,8 @@ export function timeline(root) {
     }
   }
 
-  function showEvents(list) {
-    const seen = list.filter((e) => Date.parse(e.time) >= view.from && Date.parse(e.time) <= view.to);
+  function showEvents() {
+    const seen = happened.filter((e) => Date.parse(e.time) >= view.from && Date.parse(e.time) <= view.to);
     events.replaceChildren(...seen.slice(-4).map((e) => h("p", {}, h("time", {}, format.clock(Date.parse(e.time))), " ", h("span", { class: "tag" }, e.layer), " ", e.text)),
       seen.length > 4 ? h("p", { class: "soft" }, `and ${seen.length - 4} earlier events`) : "");
   }
@@ -284,6 +286,7 @@ export function timeline(root) {
   function tick() {
     if (!view.live) return;
     const now = Date.now();
+    if (reported.length) band.add(reported.splice(0));
     set({ from: now - width(), to: now });
   }
   function follow() {
@@ -291,7 +294,7 @@ export function timeline(root) {
     if (view.live) ticking = setInterval(tick, Math.min(Math.max(width() / 600, 1000), 10000));
   }
   const fresh = setInterval(() => {
-    if (view.live && loaded && (loaded.step > 2 || Date.now() - loaded.to > 120e3) && !document.hidden) need(true);
+    if (view.live && loaded && (!panels.length || loaded.step > 2 || Date.now() - loaded.to > 120e3) && !document.hidden) need(true);
   }, 5000);
 
   function happens(event, data) {
@@ -304,7 +307,10 @@ export function timeline(root) {
       loaded.to = Math.max(loaded.to, data.t);
       loaded.from = Math.min(loaded.from, view.from);
     } else if (event === "task") {
-      band.one(data);
+      reported.push(data); // thousands may come in a second: the next tick draws them
+    } else if (event === "event") {
+      happened.push(data);
+      showEvents();
     } else if (event === "lost") {
       need(true);
     }

@@ -238,7 +238,6 @@ func ruleDoes(r *policy.RulePlan) string {
 // policyExit is the exit code of errors of rules, exitOK for others.
 func policyExit(err error) int {
 	var (
-		rules   policy.Problems
 		unread  *policy.FileError
 		pool    *policy.PoolError
 		covered *policy.CoverError
@@ -255,7 +254,7 @@ func policyExit(err error) int {
 	case errors.As(err, &failed), errors.As(err, &differs):
 		return exitFailed
 	}
-	if errors.As(err, &rules) || errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {
+	if errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {
 		return exitUsage
 	}
 	return exitOK

@@ -21,7 +21,6 @@ import (
 	"premix/engine/queue"
 	"premix/engine/slurm"
 	"premix/files"
-	"premix/files/policy"
 	"premix/hotstart"
 	"premix/image"
 	"premix/image/snapshotter"
@@ -150,14 +149,6 @@ func messages(err error) []message {
 	if errors.As(err, &problems) {
 		var list []message
 		for _, p := range problems {
-			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Column: p.Column, Exit: code})
-		}
-		return list
-	}
-	var rules policy.Problems
-	if errors.As(err, &rules) {
-		var list []message
-		for _, p := range rules {
 			list = append(list, message{Error: p.Message, Hint: p.Hint, File: p.File, Line: p.Line, Column: p.Column, Exit: code})
 		}
 		return list

@@ -143,7 +143,7 @@ type checker struct {
 	pools []string
 }
 
-func (c *checker) check(n *node) *problem {
+func (c *checker) check(n *node) *mistake {
 	for _, a := range n.args {
 		if err := c.check(a); err != nil {
 			return err
@@ -185,7 +185,7 @@ func (c *checker) check(n *node) *problem {
 	return c.arithmetic(n)
 }
 
-func (c *checker) columnNode(n *node) *problem {
+func (c *checker) columnNode(n *node) *mistake {
 	col := columnOf(n.text)
 	if col == nil {
 		hint := ""
@@ -210,7 +210,7 @@ func (c *checker) columnNode(n *node) *problem {
 	return nil
 }
 
-func (c *checker) call(n *node) *problem {
+func (c *checker) call(n *node) *mistake {
 	switch n.text {
 	case "now":
 		if len(n.args) > 0 {
@@ -231,7 +231,7 @@ func (c *checker) call(n *node) *problem {
 	return nil
 }
 
-func (c *checker) caseNode(n *node) *problem {
+func (c *checker) caseNode(n *node) *mistake {
 	last := n.args[len(n.args)-1]
 	for i := 0; i+1 < len(n.args); i += 2 {
 		when, then := n.args[i], n.args[i+1]
@@ -247,7 +247,7 @@ func (c *checker) caseNode(n *node) *problem {
 }
 
 // comparison makes the sides of one type: a text beside a time is read as a time.
-func (c *checker) comparison(n *node) *problem {
+func (c *checker) comparison(n *node) *mistake {
 	n.typ = typeBool
 	first := n.args[0]
 	for _, a := range n.args[1:] {
@@ -292,7 +292,7 @@ func (c *checker) comparison(n *node) *problem {
 
 // known refuses a constant that a column never has: NOT (owner = 'mistyped') would be
 // everything.
-func (c *checker) known(col, value *node) *problem {
+func (c *checker) known(col, value *node) *mistake {
 	if col.op != opColumn || value.op != opConst {
 		return nil
 	}
@@ -328,7 +328,7 @@ func decimal(s string) bool {
 }
 
 // arithmetic knows what numbers, times and spans add up to.
-func (c *checker) arithmetic(n *node) *problem {
+func (c *checker) arithmetic(n *node) *mistake {
 	l, r := n.args[0], n.args[1]
 	if l.typ == typeAny { // the 0 of a sign
 		l.typ = r.typ
@@ -336,7 +336,7 @@ func (c *checker) arithmetic(n *node) *problem {
 			return wrong(n.at, "", "a time has no sign")
 		}
 	}
-	bad := func() *problem {
+	bad := func() *mistake {
 		return wrong(n.at, "", "%s and %s cannot be joined with %s", l.typ, r.typ,
 			map[op]string{opAdd: "+", opSubtract: "-", opMultiply: "*", opDivide: "/", opRest: "%", opBits: "&"}[n.op])
 	}
@@ -435,7 +435,7 @@ func calculate(o op, a, b int64) int64 {
 	panic(fmt.Sprintf("no arithmetic: %d", o))
 }
 
-func (c *checker) matchNode(n *node) *problem {
+func (c *checker) matchNode(n *node) *mistake {
 	n.typ = typeBool
 	v, pattern := n.args[0], n.args[1]
 	if v.typ != typeText {

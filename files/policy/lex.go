@@ -41,7 +41,7 @@ var signs = []string{"<=", ">=", "<>", "!=", "||", "(", ")", ",", ";", "=", "<",
 
 // lex cuts a text into tokens, the last of which is kindEnd. Comments are -- to the end
 // of the line and /* */.
-func lex(text string) ([]token, *problem) {
+func lex(text string) ([]token, *mistake) {
 	var list []token
 	for i := 0; ; {
 		i = blank(text, i)

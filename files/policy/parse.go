@@ -47,14 +47,14 @@ func (p *parser) word(w string) bool {
 	return false
 }
 
-func (p *parser) needWord(w, hint string) *problem {
+func (p *parser) needWord(w, hint string) *mistake {
 	if p.word(w) {
 		return nil
 	}
 	return wrong(p.peek().at, hint, "%s is missing before %s", strings.ToUpper(w), p.peek().shown())
 }
 
-func (p *parser) needSign(s string) *problem {
+func (p *parser) needSign(s string) *mistake {
 	if p.sign(s) {
 		return nil
 	}
@@ -71,9 +71,9 @@ func (p *parser) skip() {
 	}
 }
 
-func (p *parser) statement() *problem {
+func (p *parser) statement() *mistake {
 	t := p.take()
-	var err *problem
+	var err *mistake
 	switch {
 	case t.kind == kindWord && t.text == "create":
 		err = p.pool()
@@ -98,7 +98,7 @@ func (p *parser) statement() *problem {
 const poolHint = "write CREATE POOL name AT '/directory';"
 
 // pool: CREATE POOL name AT 'directory' [CAPACITY number unit]
-func (p *parser) pool() *problem {
+func (p *parser) pool() *mistake {
 	if err := p.needWord("pool", poolHint); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (p *parser) pool() *problem {
 }
 
 // name: a word, or anything in double quotes.
-func (p *parser) name(of string) (string, *problem) {
+func (p *parser) name(of string) (string, *mistake) {
 	t := p.take()
 	if t.kind != kindWord && (t.kind != kindName || t.text == "") {
 		return "", wrong(t.at, "", "the name of %s is missing before %s", of, t.shown())
@@ -147,7 +147,7 @@ func (p *parser) name(of string) (string, *problem) {
 }
 
 // rule: RULE 'name' verb clauses
-func (p *parser) rule() *problem {
+func (p *parser) rule() *mistake {
 	t := p.take()
 	if t.kind != kindString || t.text == "" {
 		return wrong(t.at, "as in RULE 'old scratch' MIGRATE FROM POOL flash TO POOL disk WHERE size > 1 MB;", "a rule begins with its name in quotes")
@@ -183,7 +183,7 @@ func (p *parser) rule() *problem {
 		if allowed := clauses[r.Verb]; !strings.Contains(allowed, " "+clause+" ") {
 			return wrong(t.at, "it has "+clauseNames(allowed), "%s has no %s", strings.ToUpper(string(r.Verb)), t.shown())
 		}
-		var err *problem
+		var err *mistake
 		switch clause {
 		case "from":
 			at.from, r.From, err = p.poolOf("FROM")
@@ -246,7 +246,7 @@ func clauseNames(allowed string) string {
 	return strings.Join(list, ", ")
 }
 
-func (p *parser) poolOf(clause string) (int, string, *problem) {
+func (p *parser) poolOf(clause string) (int, string, *mistake) {
 	if err := p.needWord("pool", "as in "+clause+" POOL flash"); err != nil {
 		return 0, "", err
 	}
@@ -256,9 +256,9 @@ func (p *parser) poolOf(clause string) (int, string, *problem) {
 }
 
 // threshold: THRESHOLD high [TO low]
-func (p *parser) threshold(r *Rule, at int) *problem {
+func (p *parser) threshold(r *Rule, at int) *mistake {
 	const hint = "as in THRESHOLD 80 TO 70: begin above 80 percent, stop at 70"
-	percent := func() (int, *problem) {
+	percent := func() (int, *mistake) {
 		t := p.take()
 		n, err := strconv.Atoi(t.text)
 		if t.kind != kindNumber || err != nil || n < 0 || n > 100 {
@@ -267,7 +267,7 @@ func (p *parser) threshold(r *Rule, at int) *problem {
 		p.sign("%")
 		return n, nil
 	}
-	var err *problem
+	var err *mistake
 	if r.High, err = percent(); err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (p *parser) threshold(r *Rule, at int) *problem {
 }
 
 // into: INTO STORE 'directory' [AS 'name']
-func (p *parser) into(r *Rule) *problem {
+func (p *parser) into(r *Rule) *mistake {
 	const hint = "as in INTO STORE '/srv/store' AS 'packed/logs'"
 	if err := p.needWord("store", hint); err != nil {
 		return err
@@ -310,13 +310,13 @@ func (p *parser) into(r *Rule) *problem {
 // Expressions, from what binds least: OR, AND, NOT, comparisons, + and - and ||, then
 // * / % &, then a sign.
 
-func (p *parser) expression() (*node, *problem) {
-	return p.chain("or", opOr, func() (*node, *problem) {
+func (p *parser) expression() (*node, *mistake) {
+	return p.chain("or", opOr, func() (*node, *mistake) {
 		return p.chain("and", opAnd, p.negation)
 	})
 }
 
-func (p *parser) chain(word string, o op, part func() (*node, *problem)) (*node, *problem) {
+func (p *parser) chain(word string, o op, part func() (*node, *mistake)) (*node, *mistake) {
 	n, err := part()
 	for err == nil && p.peek().kind == kindWord && p.peek().text == word {
 		at := p.take().at
@@ -328,7 +328,7 @@ func (p *parser) chain(word string, o op, part func() (*node, *problem)) (*node,
 	return n, err
 }
 
-func (p *parser) negation() (*node, *problem) {
+func (p *parser) negation() (*node, *mistake) {
 	if t := p.peek(); p.word("not") {
 		n, err := p.negation()
 		return &node{op: opNot, at: t.at, args: []*node{n}}, err
@@ -338,7 +338,7 @@ func (p *parser) negation() (*node, *problem) {
 
 var comparisons = map[string]op{"=": opEqual, "<>": opUnequal, "!=": opUnequal, "<": opLess, "<=": opAtMost, ">": opMore, ">=": opAtLeast}
 
-func (p *parser) comparison() (*node, *problem) {
+func (p *parser) comparison() (*node, *mistake) {
 	left, err := p.sum()
 	if err != nil {
 		return nil, err
@@ -413,13 +413,13 @@ func (p *parser) comparison() (*node, *problem) {
 	return n, nil
 }
 
-func (p *parser) sum() (*node, *problem) {
-	return p.binary(map[string]op{"+": opAdd, "-": opSubtract, "||": opJoin}, func() (*node, *problem) {
+func (p *parser) sum() (*node, *mistake) {
+	return p.binary(map[string]op{"+": opAdd, "-": opSubtract, "||": opJoin}, func() (*node, *mistake) {
 		return p.binary(map[string]op{"*": opMultiply, "/": opDivide, "%": opRest, "&": opBits}, p.signed)
 	})
 }
 
-func (p *parser) binary(ops map[string]op, part func() (*node, *problem)) (*node, *problem) {
+func (p *parser) binary(ops map[string]op, part func() (*node, *mistake)) (*node, *mistake) {
 	n, err := part()
 	for err == nil && p.peek().kind == kindSign {
 		o, ok := ops[p.peek().text]
@@ -435,7 +435,7 @@ func (p *parser) binary(ops map[string]op, part func() (*node, *problem)) (*node
 	return n, err
 }
 
-func (p *parser) signed() (*node, *problem) {
+func (p *parser) signed() (*node, *mistake) {
 	if t := p.peek(); p.sign("-") {
 		n, err := p.signed()
 		return &node{op: opSubtract, at: t.at, args: []*node{{op: opConst, at: t.at, typ: typeAny}, n}}, err
@@ -457,7 +457,7 @@ var (
 
 const day = int64(24 * time.Hour)
 
-func (p *parser) primary() (*node, *problem) {
+func (p *parser) primary() (*node, *mistake) {
 	t := p.take()
 	switch t.kind {
 	case kindNumber:
@@ -514,7 +514,7 @@ func (p *parser) primary() (*node, *problem) {
 }
 
 // number: digits, and perhaps a unit of bytes or of time.
-func (p *parser) number(t token) (*node, *problem) {
+func (p *parser) number(t token) (*node, *mistake) {
 	unit, typ := int64(1), typeNumber
 	if u := p.peek(); u.kind == kindWord {
 		if n, ok := byteUnits[u.text]; ok {
@@ -549,7 +549,7 @@ func (p *parser) number(t token) (*node, *problem) {
 func octal(s string) bool { return len(s) > 1 && s[0] == '0' && digit(s[1]) }
 
 // interval: INTERVAL 30 DAYS, INTERVAL '30 days'
-func (p *parser) interval(t token) (*node, *problem) {
+func (p *parser) interval(t token) (*node, *mistake) {
 	const hint = "as in INTERVAL 30 DAYS, or INTERVAL '30 days'"
 	v := p.take()
 	text, unit := v.text, ""
@@ -578,7 +578,7 @@ func (p *parser) interval(t token) (*node, *problem) {
 var timeLayouts = []string{time.DateOnly, time.DateTime, "2006-01-02 15:04", "2006-01-02T15:04:05", time.RFC3339Nano}
 
 // timestamp reads a date or a time, local if it does not say.
-func timestamp(at int, s string) (*node, *problem) {
+func timestamp(at int, s string) (*node, *mistake) {
 	for _, l := range timeLayouts {
 		if t, err := time.ParseInLocation(l, s, time.Local); err == nil && t.Year() > 1678 && t.Year() < 2262 {
 			return &node{op: opConst, at: at, typ: typeTime, value: t.UnixNano()}, nil
@@ -589,7 +589,7 @@ func timestamp(at int, s string) (*node, *problem) {
 
 // cases: CASE WHEN condition THEN value ... ELSE value END. The arguments are
 // conditions and values in turn, and the last value.
-func (p *parser) cases(t token) (*node, *problem) {
+func (p *parser) cases(t token) (*node, *mistake) {
 	const hint = "as in CASE WHEN size > 1 GB THEN 2 ELSE 1 END"
 	n := &node{op: opCase, at: t.at}
 	for p.word("when") {

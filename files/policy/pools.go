@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"gopkg.in/yaml.v3"
+
+	"premix/internal/problem"
 )
 
 // ReadPools reads pools from a YAML file, for rules that do not declare them:
@@ -18,7 +20,7 @@ import (
 //	  - {name: disk, dir: /disk}
 //
 // Relative directories are below that of the file. Other keys are not looked at. The
-// error is a [FileError] or [Problems].
+// error is a [FileError] or a [problem.List].
 func ReadPools(path string) ([]Pool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -31,11 +33,11 @@ func ReadPools(path string) ([]Pool, error) {
 		return nil, &FileError{path, err}
 	}
 	const hint = "write pools: [{name: flash, dir: /flash, capacity: 10 TB}]"
-	problem := func(n *yaml.Node, format string, args ...any) error {
-		return Problems{{path, max(1, n.Line), max(1, n.Column), fmt.Sprintf(format, args...), hint}}
+	wrong := func(n *yaml.Node, format string, args ...any) error {
+		return problem.List{{File: path, Line: max(1, n.Line), Column: max(1, n.Column), Message: fmt.Sprintf(format, args...), Hint: hint}}
 	}
 	if file.Pools.Kind != yaml.SequenceNode || len(file.Pools.Content) == 0 {
-		return nil, problem(&file.Pools, "there are no pools")
+		return nil, wrong(&file.Pools, "there are no pools")
 	}
 	base, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -49,7 +51,7 @@ func ReadPools(path string) ([]Pool, error) {
 			Capacity string `yaml:"capacity"`
 		}
 		if err := n.Decode(&p); err != nil || p.Name == "" || p.Dir == "" {
-			return nil, problem(n, "a pool has a name and a dir")
+			return nil, wrong(n, "a pool has a name and a dir")
 		}
 		pool := Pool{Name: p.Name, Dir: p.Dir}
 		if !filepath.IsAbs(pool.Dir) {
@@ -58,7 +60,7 @@ func ReadPools(path string) ([]Pool, error) {
 		pool.Dir = filepath.Clean(pool.Dir)
 		if p.Capacity != "" {
 			if pool.Capacity, err = parseSize(p.Capacity); err != nil {
-				return nil, problem(n, "pool %s: %v", p.Name, err)
+				return nil, wrong(n, "pool %s: %v", p.Name, err)
 			}
 		}
 		pools = append(pools, pool)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"premix/internal/problem"
 )
 
 // Verb is what a rule does.
@@ -76,7 +78,7 @@ func (e *FileError) Hint() string { return "name a file of rules: see docs/files
 
 // ReadFile reads a file of rules. Pools are those that are known already; the file may
 // declare more. Relative directories are below that of the file. The error is a
-// [FileError] or [Problems].
+// [FileError] or a [problem.List].
 func ReadFile(path string, pools []Pool) (*Rules, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +90,7 @@ func ReadFile(path string, pools []Pool) (*Rules, error) {
 // Parse reads the text of a file of rules.
 func Parse(file, text string, pools []Pool) (*Rules, error) {
 	r := &Rules{File: file, Text: text, Pools: slices.Clone(pools)}
-	var found []*problem
+	var found []*mistake
 	tokens, bad := lex(text)
 	if bad != nil {
 		found = append(found, bad)
@@ -111,18 +113,17 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 	if len(found) == 0 {
 		return r, nil
 	}
-	var list Problems
+	c := problem.Collector{File: file}
 	for _, f := range found {
 		line, column := place(text, f.at)
-		list = append(list, Problem{file, line, column, f.what, f.hint})
+		c.AddAt(line, column, f.hint, "%s", f.what)
 	}
-	slices.SortStableFunc(list, func(a, b Problem) int { return a.Line - b.Line })
-	return nil, list
+	return nil, c.Err()
 }
 
 // check makes sure that rules and pools fit together, and plans the expressions.
-func (r *Rules) check(p *parser) []*problem {
-	var found []*problem
+func (r *Rules) check(p *parser) []*mistake {
+	var found []*mistake
 	var names []string
 	for _, pool := range r.Pools {
 		names = append(names, pool.Name)

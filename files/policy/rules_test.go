@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"premix/internal/problem"
 )
 
 const pools = "CREATE POOL flash AT '/flash'; CREATE POOL disk AT '/disk' CAPACITY 10 TB;\n"
@@ -84,13 +86,13 @@ func TestMistakes(t *testing.T) {
 		{"RULE 'x' EXCLUDE WHERE size ? 1;", `2:29: "?" has no meaning here`, ""},
 	} {
 		_, err := Parse("rules.sql", pools+c.text, nil)
-		var list Problems
+		var list problem.List
 		if !errors.As(err, &list) {
 			t.Errorf("%s: %v", c.text, err)
 			continue
 		}
-		if !strings.HasPrefix(list[0].Error(), "rules.sql:"+c.message) || !strings.Contains(list[0].Hint, c.hint) {
-			t.Errorf("%s\n got %s (%s)\nwant %s (%s)", c.text, list[0].Error(), list[0].Hint, c.message, c.hint)
+		if !strings.HasPrefix(list[0].Place()+": "+list[0].Message, "rules.sql:"+c.message) || !strings.Contains(list[0].Hint, c.hint) {
+			t.Errorf("%s\n got %s (%s)\nwant %s (%s)", c.text, list[0].Place()+": "+list[0].Message, list[0].Hint, c.message, c.hint)
 		}
 	}
 }
@@ -98,7 +100,7 @@ func TestMistakes(t *testing.T) {
 // All mistakes of a file are told at once.
 func TestAllMistakes(t *testing.T) {
 	_, err := Parse("rules.sql", "RULE 'a' DELETE;\nRULE 'b' EXCLUDE WHERE sise > 1;\nFOO;\nRULE 'c' EXCLUDE;", nil)
-	var list Problems
+	var list problem.List
 	if !errors.As(err, &list) || len(list) != 3 || list[0].Line != 1 || list[1].Line != 2 || list[2].Line != 3 {
 		t.Fatal(err)
 	}

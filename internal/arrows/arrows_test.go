@@ -55,7 +55,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"files/policy": {
-		imports: []string{"files"},
+		imports: []string{"internal/problem", "files"},
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {

@@ -6,41 +6,17 @@ import (
 	"strings"
 )
 
-// Problem is a mistake in a file of rules.
-type Problem struct {
-	File    string
-	Line    int // from 1
-	Column  int // from 1, in bytes
-	Message string
-	Hint    string
-}
-
-func (p Problem) Error() string {
-	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
-}
-
-// Problems are all mistakes of a file of rules, in the order of their lines.
-type Problems []Problem
-
-func (p Problems) Error() string {
-	lines := make([]string, len(p))
-	for i := range p {
-		lines[i] = p[i].Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// problem is one found while a statement is read: it ends the reading of that statement.
-type problem struct {
+// mistake is one found while a statement is read: it ends the reading of that statement.
+type mistake struct {
 	at   int // offset in the text
 	what string
 	hint string
 }
 
-func (p *problem) Error() string { return p.what }
+func (p *mistake) Error() string { return p.what }
 
-func wrong(at int, hint, format string, args ...any) *problem {
-	return &problem{at, fmt.Sprintf(format, args...), hint}
+func wrong(at int, hint, format string, args ...any) *mistake {
+	return &mistake{at, fmt.Sprintf(format, args...), hint}
 }
 
 // place tells line and column of an offset.

@@ -21,10 +21,8 @@
 //  5. What is hidden is removed, each file only if it is still what was compared.
 //  6. The note says that it is packed.
 //
-// Whoever is killed between 4 and 6 leaves a note that says so, and the next one mounts
-// the tree again and goes on with 5. After a reboot nothing is mounted: [Remount].
+// Whoever is killed between 4 and 6 leaves a note that says so, and the next one goes on
+// with 5, beneath the mount. After a reboot nothing is mounted: [Remount].
 //
-// [Unpack] copies the tree beside the directory, compares the copy with the mount, ends
-// the mount, and puts the copy in the place of the empty directory in one step
-// (renameat2(2), RENAME_EXCHANGE).
+// [Unpack] copies the tree to beneath its mount, compares, notes that, and ends the mount.
 package pack

@@ -33,7 +33,8 @@ type Note struct {
 // States of a note.
 const (
 	verified = "verified" // the tree is what counts; something may be left beneath it
-	packed   = "packed"
+	packed   = "packed"   // the tree is what counts; what is beneath it is a copy at best
+	unpacked = "unpacked" // what is beneath the mount is what counts
 )
 
 // Error tells that a directory cannot be packed or unpacked.
@@ -117,8 +118,10 @@ func Pack(ctx context.Context, dir string, device, number int64, storeDir, as st
 	switch {
 	case err == nil && n.State == packed:
 		return n.Tree, mount(ctx, n, dir)
+	case err == nil && n.State == unpacked:
+		return "", &Error{dir, "is being unpacked", "premix files unpack " + dir}
 	case err == nil:
-		return n.Tree, clear(ctx, n, dir)
+		return n.Tree, clearOut(ctx, n, dir)
 	case !errors.As(err, &none) || none.Reason != notPacked:
 		return "", err
 	}
@@ -181,19 +184,41 @@ func Pack(ctx context.Context, dir string, device, number int64, storeDir, as st
 	return n.Tree, n.write(dir)
 }
 
-// clear goes on with the removal of what a note says is in the tree.
-func clear(ctx context.Context, n *Note, dir string) error {
-	if err := unmounted(ctx, dir); err != nil {
-		return err
+// uncover opens what lies beneath the mount of a note's tree, which is mounted if it is
+// not. Nobody else sees anything of it: a clone of the mount that the directory is in has
+// no mounts in it (open_tree(2)). Where that is not permitted the mount goes for a moment.
+func uncover(ctx context.Context, n *Note, dir string) (*os.File, error) {
+	m, err := mounted(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
-	hidden, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if m != nil {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(dir), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err == nil {
+			defer unix.Close(fd)
+			return open(fd, filepath.Base(dir), unix.O_DIRECTORY)
+		}
+		if err := unmounted(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	hidden, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := mount(ctx, n, dir); err != nil {
+		return nil, errors.Join(err, hidden.Close())
+	}
+	return hidden, nil
+}
+
+// clearOut goes on with the removal of what a note says is in the tree.
+func clearOut(ctx context.Context, n *Note, dir string) error {
+	hidden, err := uncover(ctx, n, dir)
 	if err != nil {
 		return err
 	}
 	defer hidden.Close()
-	if err := mount(ctx, n, dir); err != nil {
-		return err
-	}
 	shown, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -281,8 +306,11 @@ func Remount(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if n.State == verified {
-		return clear(ctx, n, dir)
+	switch n.State {
+	case verified:
+		return clearOut(ctx, n, dir)
+	case unpacked:
+		return &Error{dir, "is being unpacked", "premix files unpack " + dir}
 	}
 	return mount(ctx, n, dir)
 }
@@ -309,107 +337,58 @@ func Unpack(ctx context.Context, dir string) error {
 		return err
 	}
 	if n.State == verified {
-		if err := clear(ctx, n, dir); err != nil {
+		if err := clearOut(ctx, n, dir); err != nil {
 			return err
 		}
 	}
-	parent, err := os.Open(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	top, name := int(parent.Fd()), filepath.Base(dir)
-	tmp := ".premix-unpack-" + id(name)
-	m, err := mounted(ctx, dir)
-	if err != nil {
-		return err
-	}
-	if m == nil {
-		list, err := os.ReadDir(dir)
-		if err != nil {
+	if n.State == packed {
+		if err := fill(ctx, n, dir); err != nil {
 			return err
 		}
-		if len(list) > 0 { // the last one was killed when all but the note was done
-			return finishUnpack(top, tmp, dir)
-		}
-		if err := mount(ctx, n, dir); err != nil {
+		n.State = unpacked
+		if err := n.write(dir); err != nil {
 			return err
 		}
-	}
-	if err := removeAll(top, tmp); err != nil {
-		return err
-	}
-	if err := unix.Mkdirat(top, tmp, 0o700); err != nil {
-		return err
-	}
-	if err := copyTree(ctx, top, name, tmp); err != nil {
-		return errors.Join(err, removeAll(top, tmp))
 	}
 	if err := unmounted(ctx, dir); err != nil {
-		return err
-	}
-	if err := unix.Renameat2(top, tmp, top, name, unix.RENAME_EXCHANGE); err != nil {
-		return err
-	}
-	return finishUnpack(top, tmp, dir)
-}
-
-// finishUnpack removes what was in the place of the directory, and the note.
-func finishUnpack(top int, tmp, dir string) error {
-	if err := unix.Fsync(top); err != nil {
-		return err
-	}
-	if err := removeAll(top, tmp); err != nil {
 		return err
 	}
 	if err := os.Remove(notePath(dir)); err != nil {
 		return err
 	}
-	return unix.Fsync(top)
+	return syncDir(filepath.Dir(dir))
 }
 
-// copyTree copies a directory beside itself, brings the copy to the disk, and compares.
-func copyTree(ctx context.Context, top int, name, tmp string) error {
-	src, err := open(top, name, unix.O_DIRECTORY)
+// fill copies the tree to beneath its mount, brings the copy to the disk, and compares.
+func fill(ctx context.Context, n *Note, dir string) error {
+	hidden, err := uncover(ctx, n, dir)
 	if err != nil {
 		return err
 	}
-	defer src.Close()
-	dst, err := open(top, tmp, unix.O_DIRECTORY)
+	defer hidden.Close()
+	shown, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	defer dst.Close()
-	c := &copier{ctx: ctx, links: make(map[inode]string), top: int(dst.Fd())}
-	if err := c.directory(int(src.Fd()), int(dst.Fd()), ""); err != nil {
+	defer shown.Close()
+	src, dst := int(shown.Fd()), int(hidden.Fd())
+	if err := remove(dst, nil, ""); err != nil { // of a premix that was killed
 		return err
 	}
-	st, err := stat(int(src.Fd()), ".")
+	c := &copier{ctx: ctx, links: make(map[inode]string), top: dst}
+	if err := c.directory(src, dst, ""); err != nil {
+		return err
+	}
+	st, err := stat(src, ".")
 	if err != nil {
 		return err
 	}
-	if err := dress(int(src.Fd()), int(dst.Fd()), ".", &st); err != nil {
+	if err := dress(src, dst, ".", &st); err != nil {
 		return err
 	}
-	if err := unix.Syncfs(int(dst.Fd())); err != nil {
+	if err := unix.Syncfs(dst); err != nil {
 		return err
 	}
-	_, err = compare(ctx, int(src.Fd()), int(dst.Fd()))
+	_, err = compare(ctx, src, dst)
 	return err
-}
-
-// removeAll removes a directory of our own and all below it, if it is there.
-func removeAll(top int, name string) error {
-	d, err := open(top, name, unix.O_DIRECTORY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := remove(int(d.Fd()), nil, ""); err != nil {
-		return err
-	}
-	return unix.Unlinkat(top, name, unix.AT_REMOVEDIR)
 }

@@ -41,7 +41,17 @@ test: setup-test build lint
 soak: setup-test build
 	@scripts/setup.sh soak containerd-1.7 ecosystem
 	PREMIX_SOAK=1 $(GO) test -count=1 -timeout $(SOAK_TIMEOUT) ./...
-	$(MAKE) conformance
+	$(MAKE) conformance soak-blast
+
+# The whole matrix of conformance with BLAST+, in pieces of less than 15 minutes on two
+# quiet cores; SOAK_BLAST names some of them.
+SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generated/$(p) Real/$(p) Together/$(p)) \
+	$(foreach k,v4 v4-parsed v4-masks v5-parsed v5-parsed-taxmap v5-taxid v5-masks,Kinds/$(k)) Queries
+.PHONY: soak-blast
+soak-blast: setup-test
+	$(GO) test -c -o bin/search.test ./blast/search
+	cd blast/search && for p in $(SOAK_BLAST); do echo "== $$p"; \
+		PREMIX_SOAK=blast ../../bin/search.test -test.v -test.timeout 30m -test.run "TestConformance$${p/\//$$/^}$$" || exit 1; done
 
 # containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
 # tests; Kubernetes' own types, and a real API server, on what is in dist; and the
@@ -100,6 +110,11 @@ bench-transfer: setup-bench build
 bench-files: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-files ./bench/files
 	bin/bench-files $(BENCH_ARGS)
+
+.PHONY: bench-blast
+bench-blast: setup-test build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-blast ./bench/blast
+	bin/bench-blast $(BENCH_ARGS)
 
 .PHONY: bench-blastserve
 bench-blastserve: setup-test build

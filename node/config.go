@@ -38,6 +38,10 @@ type Config struct {
 	Trust         string `json:"trust"`          // directory of package trust, absolute
 	MetricsListen string `json:"metrics_listen"` // HOST:PORT for Prometheus; "" for none
 	MaxDeaths     int    `json:"max_deaths"`     // of workers within ten seconds, until the supervisor gives up
+
+	// BlastWarm asks who starts the node to bring back BLAST databases that were in
+	// memory; the node itself knows nothing of them.
+	BlastWarm bool `json:"blast_warm,omitempty"`
 }
 
 // maxTimeout is less than the minute for which lazyfs/fuse lets a reader wait, so
@@ -71,6 +75,7 @@ type file struct {
 	Timeout   time.Duration `yaml:"fetch_timeout"`
 	Metrics   string        `yaml:"metrics_listen"`
 	MaxDeaths int           `yaml:"max_deaths"`
+	BlastWarm bool          `yaml:"blast_warm"`
 }
 
 // size is a number of bytes, written as 500M, 20G, 1T or plainly.
@@ -118,7 +123,7 @@ func ReadConfig() (Config, error) {
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
-		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths,
+		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths, BlastWarm: f.BlastWarm,
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/workbench"
 )
 
 // benchmark is one execution of this program.
@@ -454,7 +455,7 @@ func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, er
 // storage that gives rate bytes per second; 0 leaves it as it is.
 func (b *benchmark) slowly(ctx context.Context, x *bench, variants []variant, rate int64) (got map[variant][]measured, err error) {
 	if rate > 0 {
-		undo, err := throttle(b.lab.dir, rate)
+		undo, err := workbench.Throttle(b.lab.dir, rate)
 		if err != nil {
 			return nil, err
 		}

@@ -9,9 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"premix/blast/database"
 	"premix/blast/fasta"
@@ -356,6 +359,67 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
+// What a search maps, as /proc/PID/maps tells, is the copy in memory and nothing else of
+// the database.
+func TestSearchesMapMemory(t *testing.T) {
+	home := home(t)
+	path, _ := sequences(t, bases, 400)
+	add(t, home, database.AddOptions{Name: "x", Source: path, Type: database.Nucl, Fragments: 2})
+	if _, err := database.Warm(t.Context(), home, "x", 0); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, home, "x")
+	// It has its database open and waits for queries.
+	in, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	cmd := exec.CommandContext(t.Context(), "blastn", "-db", d.Whole, "-outfmt", "6")
+	cmd.Stdin = in
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// More than one batch, and the pipe stays open: it has searched and is there.
+	ended := make(chan error, 1)
+	go func() { // ends when the pipe is closed at the latest
+		for range 8 {
+			if _, err := w.Write(text); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	defer func() {
+		w.Close()
+		<-ended
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ram, disk := os.Getenv("PREMIX_BLAST_RAM")+"/", filepath.Join(home, "x")+"/"
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(maps), disk) {
+			t.Fatalf("it has mapped the copy on disk:\n%s", maps)
+		}
+		if strings.Contains(string(maps), ram) && strings.Contains(string(maps), ".nsq") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it has not mapped the database in memory")
+		}
+	}
+}
+
 func TestWarm(t *testing.T) {
 	home := home(t)
 	path, _ := sequences(t, bases, 200)
@@ -378,6 +442,22 @@ func TestWarm(t *testing.T) {
 		t.Errorf("%+v, %d bytes", r, desc.Bytes())
 	}
 	warm := open(t, home, "x")
+	// Who has the local copy mapped is named: it stays in the page cache for them.
+	f, err := os.Open(filepath.Join(home, "x", "data", desc.Files[len(desc.Files)-1].Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := unix.Mmap(int(f.Fd()), 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := database.Warm(t.Context(), home, "x", 0); err != nil || r.DiskCached == 0 || !slices.Equal(r.DiskMapped, []int{os.Getpid()}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := unix.Munmap(m); err != nil {
+		t.Fatal(err)
+	}
 	if !warm.Resident || !strings.HasPrefix(warm.Whole, os.Getenv("PREMIX_BLAST_RAM")) || search(warm.Whole) != want {
 		t.Errorf("%+v", warm)
 	}

@@ -63,6 +63,7 @@ type Resident struct {
 	Bytes      int64  // of its files there
 	InMemory   int64  // of these, not swapped out
 	DiskCached int64  // of the local copy, what the page cache holds
+	DiskMapped []int  // processes that have mapped the local copy: it stays cached for them
 }
 
 // Warm makes a database resident, within a limit of memory in bytes, 0 for what
@@ -199,6 +200,9 @@ func measure(home string, r *Record, desc *Description) (*Resident, error) {
 			return nil, damagedError(r.Name, err)
 		}
 		s.DiskCached += n
+	}
+	if lock != nil && s.DiskCached > 0 {
+		s.DiskMapped = mapping(r.Data)
 	}
 	return s, nil
 }

@@ -16,6 +16,7 @@ type warmRow struct {
 	Bytes      int64  `json:"bytes"`
 	InMemory   int64  `json:"in_memory_bytes"`
 	DiskCached int64  `json:"disk_cached_bytes"`
+	DiskMapped []int  `json:"disk_mapped_by,omitempty"`
 	Error      string `json:"error,omitempty"`
 }
 
@@ -66,8 +67,12 @@ After a reboot premix blast warm --all brings back what was warm, from the copy 
 				row := warmRow{Name: w.Name}
 				if r := w.Resident; r != nil {
 					row.Dir, row.Bytes, row.InMemory, row.DiskCached = r.Dir, r.Bytes, r.InMemory, r.DiskCached
+					row.DiskMapped = r.DiskMapped
 					if !a.json {
 						fmt.Fprintf(a.stdout, "%s: %s in memory, %s of the copy on disk cached\n", w.Name, size(r.InMemory), size(r.DiskCached))
+						if len(r.DiskMapped) > 0 {
+							fmt.Fprintf(a.stdout, "%s: processes that still have the copy on disk mapped: %v\n", w.Name, r.DiskMapped)
+						}
 					}
 				}
 				if w.Err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/blast/database"
 	"premix/node"
 )
 
@@ -45,11 +47,17 @@ optional: premix mount does it where no node runs.`,
 				c.MetricsListen = metrics
 			}
 			if foreground {
+				if c.BlastWarm {
+					go a.warmAgain(ctx)
+				}
 				return node.Foreground(c, a.stderr)
 			}
 			client, started, err := node.Start(ctx, c)
 			if err != nil {
 				return err
+			}
+			if started && c.BlastWarm {
+				a.warmAgain(ctx)
 			}
 			s, err := client.Status(ctx)
 			if err != nil {
@@ -69,6 +77,26 @@ optional: premix mount does it where no node runs.`,
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay in the foreground and log to standard error")
 	cmd.Flags().StringVar(&metrics, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT")
 	return cmd
+}
+
+// warmAgain brings back the BLAST databases that were in memory before a reboot. A node
+// without them is still a node: what goes wrong is only told.
+func (a *app) warmAgain(ctx context.Context) {
+	home, err := database.Home()
+	var list []database.Warmed
+	if err == nil {
+		list, err = database.WarmAll(ctx, home, 0)
+	}
+	if err != nil {
+		a.tell(err)
+	}
+	for _, w := range list {
+		if w.Err != nil {
+			a.tell(w.Err)
+		} else if !a.json {
+			fmt.Fprintf(a.stderr, "BLAST database %s: %s in memory\n", w.Name, size(w.Resident.InMemory))
+		}
+	}
 }
 
 func (a *app) nodeStop() *cobra.Command {

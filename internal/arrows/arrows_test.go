@@ -63,7 +63,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
-		imports: []string{"recipe", "hotstart", "internal/figures"},
+		imports: []string{"recipe", "hotstart", "internal/figures", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/containers": {
@@ -76,6 +76,10 @@ var rooms = map[string]room{
 	},
 	"bench/watch": {
 		imports: []string{"watch", "watch/collect", "watch/series", "internal/figures"},
+		modules: []string{"golang.org/x/sys"},
+	},
+	"bench/blast": {
+		imports: []string{"internal/figures", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"bench/blastserve": {

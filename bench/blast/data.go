@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// longest is the length of a sequence of the database, in letters.
+const longest = 1_000_000
+
+// origins are where sequences of the database come from.
+type origins struct {
+	real [][]byte // contigs of genomes; none: all is random
+	from string   // what they are, for people
+}
+
+// genomes reads the bacteria and the yeast of PREMIX_TESTDATA, if it is set.
+func genomes() (*origins, error) {
+	top := os.Getenv("PREMIX_TESTDATA")
+	if top == "" {
+		return &origins{from: "random letters: PREMIX_TESTDATA is not set"}, nil
+	}
+	paths, err := filepath.Glob(filepath.Join(top, "bact14", "*.fa.gz"))
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("%s: there are no genomes in bact14", top)
+	}
+	slices.Sort(paths)
+	o := &origins{}
+	total := 0
+	for _, path := range paths {
+		contigs, err := readFASTA(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range contigs {
+			o.real = append(o.real, c)
+			total += len(c)
+		}
+	}
+	o.from = fmt.Sprintf("a quarter mutated copies of %d genomes (%d Mb) of PREMIX_TESTDATA, the rest random letters", len(paths), total/1_000_000)
+	return o, nil
+}
+
+// readFASTA reads the sequences of a gzipped file; letters other than ACGT become A.
+func readFASTA(path string) ([][]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	var list [][]byte
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] == '>' {
+			list = append(list, nil)
+			continue
+		}
+		if len(list) == 0 {
+			return nil, fmt.Errorf("%s is no FASTA", path)
+		}
+		for _, c := range bytes.ToUpper(line) {
+			if strings.IndexByte("ACGT", c) < 0 {
+				c = 'A'
+			}
+			list[len(list)-1] = append(list[len(list)-1], c)
+		}
+	}
+	return list, nil
+}
+
+// random fills b with letters.
+func random(r *rand.Rand, b []byte) {
+	for k := 0; k < len(b); k += 32 {
+		bits := r.Uint64()
+		for j := k; j < min(k+32, len(b)); j, bits = j+1, bits>>2 {
+			b[j] = "ACGT"[bits&3]
+		}
+	}
+}
+
+// mutate changes about each nth letter.
+func mutate(r *rand.Rand, b []byte, n int) []byte {
+	b = bytes.Clone(b)
+	for i := r.IntN(2 * n); i < len(b); i += 1 + r.IntN(2*n) {
+		b[i] = "ACGT"[r.IntN(4)]
+	}
+	return b
+}
+
+// write writes a database of so many letters as FASTA.
+func (o *origins) write(path string, letters int64) error {
+	r := rand.New(rand.NewPCG(17, 19))
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	var done int64
+	n := 0
+	put := func(kind string, seq []byte) {
+		n++
+		fmt.Fprintf(w, ">s%d %s\n%s\n", n, kind, seq) // w keeps its error
+		done += int64(len(seq))
+	}
+	// Copies differ more and more from what they are copies of.
+	for every := 100; len(o.real) > 0 && done < letters/4; every = max(3, every*2/3) {
+		for _, contig := range o.real {
+			for piece := range slices.Chunk(contig, longest) {
+				if done < letters/4 {
+					put(fmt.Sprintf("mutated, 1 of %d letters", every), mutate(r, piece, every))
+				}
+			}
+		}
+	}
+	seq := make([]byte, longest)
+	for done < letters {
+		random(r, seq)
+		put("random", seq)
+	}
+	return errors.Join(w.Flush(), f.Close())
+}
+
+// queries are pieces of what the database was made of, with some letters changed.
+func (o *origins) queries(count, length int) []string {
+	r := rand.New(rand.NewPCG(23, 29))
+	contigs := slices.DeleteFunc(slices.Clone(o.real), func(c []byte) bool { return len(c) < 10*length })
+	if len(contigs) == 0 {
+		// The first random sequences of the database.
+		first := rand.New(rand.NewPCG(17, 19))
+		for range 20 {
+			seq := make([]byte, longest)
+			random(first, seq)
+			contigs = append(contigs, seq)
+		}
+	}
+	var list []string
+	for i := range count {
+		c := contigs[r.IntN(len(contigs))]
+		at := r.IntN(len(c) - length)
+		list = append(list, fmt.Sprintf(">q%d\n%s\n", i, mutate(r, c[at:at+length], 40)))
+	}
+	return list
+}

@@ -1,0 +1,35 @@
+package database
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mapping are the processes that have mapped a file below a directory, as
+// /proc/PID/maps tells (proc_pid_maps(5)). Those of other users are not seen.
+func mapping(dir string) []int {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil // it is not there
+	}
+	list, err := filepath.Glob("/proc/[0-9]*/maps")
+	if err != nil {
+		return nil // the pattern is well formed
+	}
+	var pids []int
+	for _, path := range list {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), " "+dir+"/") {
+			continue // it has ended, or is somebody else's
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}

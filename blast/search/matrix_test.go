@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -458,4 +459,35 @@ func TestFragmentsFindWhatBLASTLoses(t *testing.T) {
 		t.Errorf("e-values of fragments add up to %g, of the whole to %g", e2, e1)
 	}
 	t.Logf("%d hits; e-values add up to %g on fragments, %g on the whole", len(merged), e2, e1)
+}
+
+// The same exception, with ribosomal RNA, where hundreds of sequences compete for few
+// places: hits of fragments are as good as those of the whole or better, place by place.
+func TestFragmentsKeepBetterHits(t *testing.T) {
+	needBLAST(t)
+	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
+	c := newCorpus(t, "rna", rna, database.Nucl, []int{4}, database.AddOptions{})
+	c.query(t, "q", testData(t, "bact14/queries/q.gene.fasta", 1)+some(rna, 5, 131))
+	for _, hits := range []string{"1", "5", "50"} {
+		args := []string{"-db", c.name, "-query", c.queries["q"], "-max_target_seqs", hits, "-max_hsps", "1", "-outfmt", "6 qseqid sseqid score"}
+		whole := strings.Split(strings.TrimSpace(plain(t, "blastn", c.cuts[4], args).stdout), "\n")
+		merged := strings.Split(strings.TrimSpace(searched(t, "blastn", c.cuts[4], args, Settings{Mode: Fragments, Cores: 4}).stdout), "\n")
+		if len(whole) != len(merged) {
+			t.Errorf("%s hits: %d rows of fragments, %d of the whole", hits, len(merged), len(whole))
+			continue
+		}
+		same := 0
+		for i := range whole {
+			a, b := strings.Split(whole[i], "\t"), strings.Split(merged[i], "\t")
+			if whole[i] == merged[i] {
+				same++
+			}
+			x, err1 := strconv.Atoi(a[2])
+			y, err2 := strconv.Atoi(b[2])
+			if err1 != nil || err2 != nil || a[0] != b[0] || y < x {
+				t.Errorf("%s hits, row %d: %q of fragments is worse than %q", hits, i, merged[i], whole[i])
+			}
+		}
+		t.Logf("%s hits: %d of %d rows equal, the others better", hits, same, len(whole))
+	}
 }

@@ -35,7 +35,9 @@
 // comes back after a pause begins at the clock of those who wait: nobody saves up.
 //
 // So the wait of a single job does not depend on how many jobs another user has sent, and
-// while a scan runs, the next one gathers. One slot for scans is kept for small jobs.
+// while a scan runs, the next one gathers. One slot for scans is kept for small jobs, so
+// that they do not wait for a large one; a scan of small jobs they wait for, for two
+// seconds, and are then searched for together.
 //
 // Where a scan of several jobs fails, its halves are searched on their own, so that a
 // job fails only by itself.

@@ -84,7 +84,7 @@ type Service struct {
 	files map[string]map[*job]bool // who has something in a file of results
 	queue *queue
 	scan  int64 // number of the last one
-	slots []bool
+	slots []slot
 	ended bool
 
 	wake chan struct{}
@@ -93,7 +93,7 @@ type Service struct {
 
 // New opens a service's directory. Run must be called then.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]bool, max(1, o.Scans)), wake: make(chan struct{}, 1)}
+	s := &Service{o: o, jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
 	s.metrics = newMetrics(s)
 	if err := s.restore(); err != nil {
 		if s.lock != nil {
@@ -292,6 +292,32 @@ func (s *Service) delete(user, id string) error {
 	return s.write(event{What: "gone", ID: id, Time: time.Now().UTC()})
 }
 
+// slot is a place for a scan.
+type slot struct {
+	busy    bool
+	since   time.Time
+	letters int64
+}
+
+// besides is how long a scan of small jobs runs before others are searched for beside it.
+// Two scans read the database twice, and share the cores: one of all that have come
+// meanwhile is faster.
+const besides = 2 * time.Second
+
+// company is for how long small jobs wait for a scan that runs; 0: they do not. Under mu.
+func (s *Service) company(now time.Time) time.Duration {
+	var wait time.Duration
+	for _, other := range s.slots[:len(s.slots)-1] {
+		switch {
+		case !other.busy || other.letters > s.o.Limits.Scan:
+			return 0
+		default:
+			wait = max(wait, besides-now.Sub(other.since))
+		}
+	}
+	return wait
+}
+
 // dispatch starts scans while there are slots for them. It tells after how long
 // to look again; 0: when something happens.
 func (s *Service) dispatch(ctx context.Context) time.Duration {
@@ -299,10 +325,18 @@ func (s *Service) dispatch(ctx context.Context) time.Duration {
 	defer s.mu.Unlock()
 	var wait time.Duration
 	for at, taken := range s.slots {
-		if taken {
+		if taken.busy {
 			continue
 		}
 		small := at > 0 && at == len(s.slots)-1
+		if small {
+			if left := s.company(time.Now()); left > 0 {
+				if wait == 0 || left < wait {
+					wait = left
+				}
+				continue
+			}
+		}
 		items, w := s.queue.take(time.Now(), s.o.Delay, s.o.Limits.Scan, small)
 		if len(items) == 0 {
 			if w > 0 && (wait == 0 || w < wait) {
@@ -314,13 +348,17 @@ func (s *Service) dispatch(ctx context.Context) time.Duration {
 			i.result.state = running
 			s.metrics.waited.Observe(time.Since(i.result.queued).Seconds())
 		}
-		s.slots[at] = true
+		var letters int64
+		for _, i := range items {
+			letters += i.job.Letters
+		}
+		s.slots[at] = slot{true, time.Now(), letters}
 		s.scan++
 		number := s.scan
 		s.work.Go(func() {
 			s.run(ctx, number, items)
 			s.mu.Lock()
-			s.slots[at] = false
+			s.slots[at] = slot{}
 			s.mu.Unlock()
 			s.nudge()
 		})

@@ -169,16 +169,6 @@ func (c *corpus) query(t *testing.T, name, fasta string) {
 	c.queries[name] = path
 }
 
-// text is what is in a file of queries.
-func (c *corpus) text(t *testing.T, name string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(c.queries[name])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // answer is what a search printed.
 type answer struct {
 	stdout, stderr string

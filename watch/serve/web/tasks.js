@@ -40,10 +40,12 @@ function why(t, all) {
   if (!others.length) return `It waited ${format.seconds(x.waited)}, and no other task ran on ${t.node || "its machine"} then: what held it back is not among the tasks.`;
   const held = others.filter(([, y]) => y.began <= x.queued);
   const cores = held.reduce((n, [o]) => n + o.cores, 0);
+  const many = (n, word) => `${format.number(n)} ${word}${n === 1 ? "" : "s"}`;
   const last = others.filter(([, y]) => y.end && Math.abs(y.end - x.began) < 1000 + 0.02 * x.waited * 1000).sort((a, b) => Math.abs(a[1].end - x.began) - Math.abs(b[1].end - x.began))[0];
   const steps = Map.groupBy(held, ([o]) => o.step || o.name);
   const most = [...steps].sort((a, b) => b[1].length - a[1].length).slice(0, 2).map(([step, list]) => `${list.length} of ${step}`).join(", ");
-  return `It waited ${format.seconds(x.waited)}: ${held.length} tasks (${most}) held ${format.number(cores)} cores when it was queued` + (last ? `, and it began when ${last[0].name} ended.` : ".");
+  const because = held.length ? `${many(held.length, "task")} (${most}) held ${many(cores, "core")} when it was queued` : `${many(others.length, "task")} that came with it or later went first`;
+  return `It waited ${format.seconds(x.waited)}: ${because}` + (last ? `, and it began when ${last[0].name} ended.` : ".");
 }
 
 export function taskDetails(t, all) {

@@ -1,10 +1,7 @@
 package examples
 
 import (
-	"context"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -64,25 +61,7 @@ func TestEcosystem(t *testing.T) {
 				t.Errorf("sacct tells of the failure so: %q", got)
 			}
 
-			ctx, cancel := context.WithTimeout(context.Background(), runLimit)
-			defer cancel()
-			cmd := s.command(ctx, "sh", in("long")...)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil }) {
-				t.Error("no task begins")
-			}
-			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Wait(); err == nil {
-				t.Error("an interrupted workflow ends as if it were done")
-			}
-			var left []string
-			if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
-				t.Errorf("processes are left: %q", left)
-			}
+			s.interrupt(t, in("long")...)
 			if got := s.must("squeue", "-h"); got != "" {
 				t.Errorf("jobs are left: %s", got)
 			}

@@ -192,6 +192,31 @@ func (s *scene) ecosystem(name string) {
 	s.t.Skipf("%s is not here (%v): scripts/setup.sh ecosystem installs it", name, err)
 }
 
+// interrupt sends a workflow SIGINT as soon as its first task has made the file begun. It
+// must fail, and leave no process behind.
+func (s *scene) interrupt(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
+	defer cancel()
+	cmd := s.command(ctx, "sh", args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil }) {
+		t.Error("no task begins")
+	}
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("an interrupted workflow ends as if it were done")
+	}
+	var left []string
+	if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
+		t.Errorf("processes are left: %q", left)
+	}
+}
+
 // sheet writes a sample sheet.
 func (s *scene) sheet(samples [][3]string) string {
 	text := "sample,r1,r2\n"

@@ -1,11 +1,8 @@
 package examples
 
 import (
-	"context"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -44,23 +41,5 @@ func TestSnakemakePlugin(t *testing.T) {
 		t.Errorf("the failure is not told: %v\n%s", err, out)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
-	defer cancel()
-	cmd := s.command(ctx, "sh", in("long")...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil }) {
-		t.Error("no task begins")
-	}
-	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err == nil {
-		t.Error("an interrupted workflow ends as if it were done")
-	}
-	var left []string
-	if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
-		t.Errorf("processes are left: %q", left)
-	}
+	s.interrupt(t, in("long")...)
 }

@@ -30,21 +30,25 @@ func (w Window) length() time.Duration { return w.End.Sub(w.Start) }
 
 // Options change how a window is explained. The zero value is fine.
 type Options struct {
-	Before      time.Duration // length of the baseline; 0: four times the window, at least ten minutes
-	Days        int           // earlier days that are looked at; 0: 7; negative: none
-	Without     []Window      // what the baseline leaves out, because it is explained already
-	Limit       int           // of findings; 0: 50
-	FalseAlarms float64       // the accepted chance that a quiet window has a finding; 0: 0.01
+	Before  time.Duration // length of the baseline; 0: four times the window, at least ten minutes
+	Days    int           // earlier days that are looked at; 0: 7; negative: none
+	Without []Window      // what the baseline leaves out, because it is explained already
+	// Except tells which series are not compared, because somebody knows of them; nil: none
+	// are left out. Those of tasks have the labels that findings have.
+	Except      func(watch.ID) bool
+	Limit       int     // of findings; 0: 50
+	FalseAlarms float64 // the accepted chance that a quiet window has a finding; 0: 0.01
 }
 
 // Report is what was found.
 type Report struct {
 	Window   Window    `json:"window"`
 	Baseline Window    `json:"baseline"`
-	Series   int       `json:"series"`  // that were compared
-	Young    int       `json:"young"`   // that have too little history to be compared
-	Usual    int       `json:"usual"`   // that did the same on earlier occasions
-	Omitted  int       `json:"omitted"` // findings beyond the limit
+	Series   int       `json:"series"`   // that were compared
+	Young    int       `json:"young"`    // that have too little history to be compared
+	Usual    int       `json:"usual"`    // that did the same on earlier occasions
+	Excepted int       `json:"excepted"` // that the caller did not want compared
+	Omitted  int       `json:"omitted"`  // findings beyond the limit
 	Findings []Finding `json:"findings"`
 }
 
@@ -141,7 +145,7 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	guard := min(w.length()/4, time.Minute)
 	s := &search{
 		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}},
-		src:    src, without: o.Without, days: days,
+		src:    src, without: o.Without, except: o.Except, days: days,
 		step: stepOf(w),
 	}
 	infos, err := src.Names(ctx)
@@ -208,6 +212,7 @@ type search struct {
 	Report
 	src       Source
 	without   []Window
+	except    func(watch.ID) bool
 	days      int
 	step      time.Duration
 	certainty float64 // ln(n/a)
@@ -254,6 +259,10 @@ func (s *search) lines(results []series.Result) []line {
 
 // compare looks for an excursion and notes it as a finding.
 func (s *search) compare(l line) {
+	if s.except != nil && s.except(l.id) {
+		s.Excepted++
+		return
+	}
 	border := s.seconds(s.Baseline.End)
 	base := l.track.between(0, border)
 	if len(s.without) > 0 {

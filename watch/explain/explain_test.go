@@ -169,3 +169,23 @@ func TestExplainedWindowsAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// What the caller knows of is not compared, and what comes after it is named.
+func TestExcept(t *testing.T) {
+	w := windowOf(6)
+	began := w.Start.Add(time.Minute)
+	src := newSimulated(6, 10, w.End, 2, storm{device: "sdaa", begin: began, until: began.Add(time.Minute)})
+	storm := func(id watch.ID) bool { return id.Label("device") == "sdaa" }
+	r, err := explain.Explain(context.Background(), src, w, explain.Options{Except: storm})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Excepted == 0 || len(r.Findings) == 0 {
+		t.Errorf("%d left out: %s", r.Excepted, told(r))
+	}
+	for _, f := range r.Findings {
+		if storm(f.Series) {
+			t.Errorf("it is named: %s", f.Sentence)
+		}
+	}
+}

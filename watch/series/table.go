@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
 	"os"
@@ -475,17 +476,18 @@ func (t *table[T, R]) visit(start, end int64, f func(*T) bool) error {
 	closed := slices.Clone(t.closed)
 	t.mu.Unlock()
 	overlaps := func(from, to int64) bool { return from < end && to >= start }
-	seen := make(map[string]bool)
+	// Of keys, of which there may be millions, hashes are remembered: that two of a
+	// million are equal has a chance of one in thirty million.
+	seen := make(map[uint64]struct{})
+	seed := maphash.MakeSeed()
 	first := func(v *T) bool {
 		key := t.key(v)
 		if key == "" {
 			return true
 		}
-		if seen[key] {
-			return false
-		}
-		seen[key] = true
-		return true
+		before := len(seen)
+		seen[maphash.String(seed, key)] = struct{}{}
+		return len(seen) > before
 	}
 	tell := func(v *T) bool { return !overlaps(t.span(v)) || !first(v) || f(v) }
 	for _, v := range recent {

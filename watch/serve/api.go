@@ -330,11 +330,15 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {
-	q, err := known(r, "start", "end")
+	q, err := known(r, "start", "end", "without")
 	if err != nil {
 		return err
 	}
 	start, end, err := s.window(q)
+	if err != nil {
+		return err
+	}
+	options, err := without(q["without"])
 	if err != nil {
 		return err
 	}
@@ -343,7 +347,7 @@ func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer done()
-	report, err := explain.Explain(ctx, s.c.DB, explain.Window{Start: start, End: end}, explain.Options{})
+	report, err := explain.Explain(ctx, s.c.DB, explain.Window{Start: start, End: end}, options)
 	var short *explain.WindowError
 	if errors.As(err, &short) {
 		return &problem{http.StatusBadRequest, short.Error(), short.Hint()}
@@ -352,6 +356,83 @@ func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return marshalJSON(w, r, report)
+}
+
+// maxWithout is how many without= a request may have.
+const maxWithout = 64
+
+// without reads what is not to be explained: series, or times as START/END that are
+// no part of what is usual.
+func without(texts []string) (explain.Options, error) {
+	var o explain.Options
+	if len(texts) > maxWithout {
+		return o, bad("leave out fewer, or a whole name with a * at its end", "%d without=, and the most is %d", len(texts), maxWithout)
+	}
+	var list []selector
+	for _, text := range texts {
+		if from, to, ok := strings.Cut(text, "/"); ok && !strings.Contains(from, "{") {
+			times := url.Values{"start": {from}, "end": {to}}
+			begin, err := moment(times, "start", time.Time{})
+			end, eerr := moment(times, "end", time.Time{})
+			if err != nil || eerr != nil || !begin.Before(end) {
+				return o, bad("write it like 2026-11-19T00:00:00Z/2026-11-19T00:10:00Z", "without=%s is not a time from its start to its end", text)
+			}
+			o.Without = append(o.Without, explain.Window{Start: begin, End: end})
+			continue
+		}
+		one, ok := parseSelector(text)
+		if !ok {
+			return o, bad(`write it like disk.busy, disk.* or disk.busy{device="sda"}`, "without=%s is not a series", text)
+		}
+		list = append(list, one)
+	}
+	if len(list) > 0 {
+		o.Except = func(id watch.ID) bool {
+			return slices.ContainsFunc(list, func(s selector) bool { return s.picks(id) })
+		}
+	}
+	return o, nil
+}
+
+// selector picks series: by name, by its beginning, and by labels.
+type selector struct {
+	name   string // without the * at its end
+	many   bool   // there was one
+	labels []watch.Label
+}
+
+func (s selector) picks(id watch.ID) bool {
+	if s.many && !strings.HasPrefix(id.Name, s.name) || !s.many && id.Name != s.name {
+		return false
+	}
+	return !slices.ContainsFunc(s.labels, func(l watch.Label) bool { return id.Label(l.Key) != l.Value })
+}
+
+// parseSelector reads a name, or a series as [watch.ID.String] writes it; labels may lack.
+func parseSelector(text string) (s selector, ok bool) {
+	name, rest, labelled := strings.Cut(text, "{")
+	s.name, s.many = strings.CutSuffix(name, "*")
+	if name == "" || strings.ContainsAny(s.name, `*"=,} `) {
+		return s, false
+	}
+	for first := true; labelled && rest != "}"; first = false {
+		if !first {
+			if rest, ok = strings.CutPrefix(rest, ","); !ok {
+				return s, false
+			}
+		}
+		key, value, _ := strings.Cut(rest, "=")
+		quoted, err := strconv.QuotedPrefix(value)
+		if key == "" || err != nil || quoted[0] != '"' {
+			return s, false
+		}
+		l := watch.Label{Key: key}
+		if l.Value, err = strconv.Unquote(quoted); err != nil {
+			return s, false
+		}
+		s.labels, rest = append(s.labels, l), value[len(quoted):]
+	}
+	return s, true
 }
 
 func (s *Server) getStatus(w http.ResponseWriter, r *http.Request) error {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"premix/hotstart"
@@ -38,7 +39,7 @@ type Pages struct {
 // source is what of a *series.DB the pages need.
 type source interface {
 	Names(ctx context.Context) ([]series.Info, error)
-	Tasks(ctx context.Context, q series.TaskQuery) ([]watch.Task, error)
+	EachTask(ctx context.Context, q series.TaskQuery, f func(watch.Task)) error
 }
 
 // router is where routes are told: a *http.ServeMux.
@@ -224,41 +225,46 @@ func (p Pages) snapshots(r *http.Request, db source) (any, error) {
 	for _, s := range all {
 		list = append(list, snapshotAnswer{s.ID, s.Name, s.Argv, s.Created, s.Seconds, s.Bytes(), s.Kinds(), s.Proofs})
 	}
-	tasks, err := db.Tasks(r.Context(), series.TaskQuery{Start: start, End: end})
-	if err != nil {
+	took := make(starts)
+	if err := db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end}, took.add); err != nil {
 		return nil, err
 	}
-	return map[string]any{"dir": dir, "snapshots": list, "saved": saved(tasks), "start": start, "end": end}, nil
+	return map[string]any{"dir": dir, "snapshots": list, "saved": took.saved(), "start": start, "end": end}, nil
+}
+
+// starts are the times until tasks read their input, by step and kind of start.
+type starts map[string]map[string]*spread
+
+func (s starts) add(t watch.Task) {
+	if t.Start == "" || t.WarmedIn <= 0 {
+		return
+	}
+	kinds := s[t.Step]
+	if kinds == nil {
+		kinds = make(map[string]*spread)
+		s[strings.Clone(t.Step)] = kinds
+	}
+	if kinds[t.Start] == nil {
+		kinds[strings.Clone(t.Start)] = &spread{}
+	}
+	kinds[t.Start].add(t.WarmedIn)
 }
 
 // saved compares starts of each kind with the cold ones of the same step. Steps
 // without a cold start to compare with are left out: nothing is known of them.
-func saved(tasks []watch.Task) []savedAnswer {
-	took := map[string]map[string][]float64{}
-	for _, t := range tasks {
-		if t.Start == "" || t.WarmedIn <= 0 {
-			continue
-		}
-		if took[t.Step] == nil {
-			took[t.Step] = map[string][]float64{}
-		}
-		took[t.Step][t.Start] = append(took[t.Step][t.Start], t.WarmedIn)
-	}
+func (s starts) saved() []savedAnswer {
 	list := []savedAnswer{}
-	for step, kinds := range took {
-		cold := median(kinds["cold"])
-		if len(kinds["cold"]) == 0 {
+	for step, kinds := range s {
+		if kinds["cold"] == nil {
 			continue
 		}
-		for kind, seconds := range kinds {
+		cold := kinds["cold"].median()
+		for kind, took := range kinds {
 			if kind == "cold" {
 				continue
 			}
-			s := savedAnswer{Step: step, Start: kind, Tasks: len(seconds), Cold: cold, Took: median(seconds)}
-			for _, v := range seconds {
-				s.Saved += cold - v
-			}
-			list = append(list, s)
+			list = append(list, savedAnswer{Step: step, Start: kind, Tasks: took.n, Cold: cold, Took: took.median(),
+				Saved: float64(took.n)*cold - took.sum})
 		}
 	}
 	slices.SortFunc(list, func(a, b savedAnswer) int {
@@ -356,8 +362,6 @@ func (p Pages) replay(n string) (any, error) {
 	}
 	return results.ReadTables(dirs[i])
 }
-
-func median(v []float64) float64 { return quantile(v, 0.5) }
 
 // quantile of values in any order; 0 of none.
 func quantile(v []float64, q float64) float64 {

@@ -1,12 +1,22 @@
 package serve
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"premix/watch"
 )
+
+func sumUsage(tasks ...watch.Task) []*usage {
+	sums := make(usages)
+	for _, t := range tasks {
+		sums.add(t)
+	}
+	return sums.list()
+}
 
 func TestAdvice(t *testing.T) {
 	const gib = 1 << 30
@@ -30,7 +40,7 @@ func TestAdvice(t *testing.T) {
 		{"loading", task(0, 0, 1, 100, 34, "cold"), 3, []string{"34 % of its time passes before it reads its input: premix prepare makes a snapshot of that"}},
 		{"loading, forked", task(0, 0, 1, 100, 34, "fork"), 3, nil},
 	} {
-		list := sumUsage(slices.Repeat([]watch.Task{tt.task}, tt.tasks))
+		list := sumUsage(slices.Repeat([]watch.Task{tt.task}, tt.tasks)...)
 		if len(list) != 1 || !slices.Equal(list[0].Advice, append([]string{}, tt.want...)) {
 			t.Errorf("%s: %q", tt.name, list[0].Advice)
 		}
@@ -44,7 +54,7 @@ func TestUsageAddsUp(t *testing.T) {
 		{Step: "a", User: "u", Began: begin, End: begin.Add(10 * time.Second), Cores: 1, CPU: 20}, // more processor time than it held
 		{Step: "a", User: "u", Began: begin, Cores: 1}, // runs
 	}
-	u := sumUsage(tasks)[0]
+	u := sumUsage(tasks...)[0]
 	if u.Tasks != 2 || u.Failed != 1 || u.Running != 1 || u.Waited != 10 || u.Warming != 5 || u.Working != 40 || u.Idle != 15 {
 		t.Errorf("%+v", u)
 	}
@@ -57,13 +67,47 @@ func TestSaved(t *testing.T) {
 	task := func(step, start string, warm float64) watch.Task {
 		return watch.Task{Step: step, Start: start, WarmedIn: warm}
 	}
-	got := saved([]watch.Task{
+	took := make(starts)
+	for _, t := range []watch.Task{
 		task("a", "cold", 10), task("a", "cold", 14), task("a", "fork", 1), task("a", "fork", 3), task("a", "hot", 2),
 		task("b", "fork", 1),                       // nothing to compare with
 		task("c", "cold", 5), task("c", "fork", 0), // not known
-	})
+	} {
+		took.add(t)
+	}
+	got := took.saved()
 	want := []savedAnswer{{"a", "fork", 2, 12, 2, 20}, {"a", "hot", 1, 12, 2, 10}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A spread of few values is exact; one of many is within a hundredth, and small.
+func TestSpread(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{0, 1, 2, 100, exactly, exactly + 1, 200_000} {
+		var s spread
+		var all []float64
+		for range n {
+			v := math.Exp(6 * rng.NormFloat64())
+			if rng.IntN(10) == 0 {
+				v = 0
+			}
+			s.add(v)
+			all = append(all, v)
+		}
+		slices.Sort(all)
+		for _, q := range []float64{0, 0.05, 0.5, 0.95, 1} {
+			got, want := s.quantile(q), quantile(all, q)
+			if n > exactly {
+				want = all[int(q*float64(n-1))]
+			}
+			if math.Abs(got-want) > 0.01*want || n <= exactly && got != want {
+				t.Errorf("%v of %d values is %v, not %v", q, n, got, want)
+			}
+		}
+		if len(s.exact) > exactly || len(s.classes) > 10_000 {
+			t.Errorf("%d values are kept as %d and %d classes", n, len(s.exact), len(s.classes))
+		}
 	}
 }

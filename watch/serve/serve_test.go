@@ -128,6 +128,8 @@ func TestRefusals(t *testing.T) {
 		{"no label", "/api/v1/series?name=x&match=device", 400, "match=device is not a label and its value"},
 		{"no limit", "/api/v1/tasks?limit=0", 400, "limit=0 is not from 1 to 10"},
 		{"a token in the address", "/api/v1/names?token=x", 400, "does not belong in an address"},
+		{"no series", "/api/v1/explain?without=disk.busy%7Bdevice%7D&" + window, 400, "without=disk.busy{device} is not a series"},
+		{"no time to leave out", "/api/v1/explain?without=2026-11-19T00:00:00Z/now&" + window, 400, "is not a time from its start to its end"},
 		{"no such route", "/api/v1/nothing", 404, "there is no /api/v1/nothing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -140,6 +142,43 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 		})
+	}
+}
+
+// Series are picked as they are written.
+func TestSelector(t *testing.T) {
+	id := watch.NewID("disk.busy", "node", "n1", "device", "s\"d\\a\n,}{")
+	for _, tt := range []struct {
+		text  string
+		ok    bool
+		picks bool
+	}{
+		{id.String(), true, true},
+		{"disk.busy", true, true},
+		{"disk.*", true, true},
+		{"*", true, true},
+		{`disk.busy{node="n1"}`, true, true},
+		{`disk.busy{}`, true, true},
+		{`disk.busy{node="n2"}`, true, false},
+		{`disk.busy{rack="r"}`, true, false},
+		{"disk.bus", true, false},
+		{"", false, false},
+		{"disk.busy{", false, false},
+		{"disk.busy{node}", false, false},
+		{`disk.busy{node="n1"`, false, false},
+		{`disk.busy{node="n1"device="a"}`, false, false},
+		{`disk.busy{node="n1"}x`, false, false},
+		{"disk busy", false, false},
+		{"d*k.busy", false, false},
+	} {
+		s, ok := parseSelector(tt.text)
+		if ok != tt.ok || ok && s.picks(id) != tt.picks {
+			t.Errorf("%q: %v %v, picks %v", tt.text, ok, s, s.picks(id))
+		}
+	}
+	o, err := without([]string{"2026-11-19T00:00:00Z/2026-11-19T00:10:00Z", "disk.busy", `mount.size{mount="/a/b"}`})
+	if err != nil || len(o.Without) != 1 || o.Without[0].End.Sub(o.Without[0].Start) != 10*time.Minute || !o.Except(id) || o.Except(watch.NewID("node.load")) || !o.Except(watch.NewID("mount.size", "mount", "/a/b")) {
+		t.Errorf("%+v, %v", o, err)
 	}
 }
 

@@ -43,7 +43,7 @@ type usage struct {
 
 	Advice []string `json:"advice"`
 
-	wait, run, used, memory []float64
+	wait, run, used, memory spread
 	cold                    int
 }
 
@@ -55,30 +55,40 @@ func usageOf(r *http.Request, db source) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	tasks, err := db.Tasks(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step")})
+	sums := make(usages)
+	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step")}, sums.add)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"start": start, "end": end, "usage": sumUsage(tasks)}, nil
+	return map[string]any{"start": start, "end": end, "usage": sums.list()}, nil
 }
 
-// sumUsage sums tasks up by user and step, those that held most core time first.
-func sumUsage(tasks []watch.Task) []*usage {
-	type key struct{ user, step string }
-	by := map[key]*usage{}
+// usages sums tasks up by user and step.
+type usages map[usageKey]*usage
+
+type usageKey struct{ user, step string }
+
+func (s usages) add(t watch.Task) {
+	key := usageKey{t.User, t.Step}
+	u := s[key]
+	if u == nil {
+		// The strings of a task may be part of something larger.
+		key = usageKey{strings.Clone(t.User), strings.Clone(t.Step)}
+		u = &usage{User: key.user, Step: key.step}
+		s[key] = u
+	}
+	u.add(&t)
+}
+
+// list has those that held most core time first.
+func (s usages) list() []*usage {
 	list := []*usage{}
-	for _, t := range tasks {
-		u := by[key{t.User, t.Step}]
-		if u == nil {
-			u = &usage{User: t.User, Step: t.Step}
-			by[key{t.User, t.Step}] = u
-			list = append(list, u)
-		}
-		u.add(&t)
+	for _, u := range s {
+		list = append(list, u)
 	}
 	for _, u := range list {
-		u.WaitMedian, u.RunMedian, u.RunP95 = median(u.wait), median(u.run), quantile(u.run, 0.95)
-		u.MemoryP50 = int64(median(u.memory))
+		u.WaitMedian, u.RunMedian, u.RunP95 = u.wait.median(), u.run.median(), u.run.quantile(0.95)
+		u.MemoryP50 = int64(u.memory.median())
 		if u.Core > 0 {
 			u.Efficiency = u.CPU / u.Core
 		}
@@ -106,25 +116,25 @@ func (u *usage) add(t *watch.Task) {
 	if !t.Queued.IsZero() {
 		wait := max(t.Began.Sub(t.Queued).Seconds(), 0)
 		u.Waited += wait
-		u.wait = append(u.wait, wait)
+		u.wait.add(wait)
 	}
 	warming := min(t.WarmedIn, run)
 	working := min(t.CPU/cores, run-warming)
 	u.Warming += warming
 	u.Working += working
 	u.Idle += run - warming - working
-	u.run = append(u.run, run)
+	u.run.add(run)
 	u.CPU += t.CPU
 	u.Core += run * cores
 	if t.Start == "cold" {
 		u.cold++
 	}
 	if run > 0 {
-		u.used = append(u.used, t.CPU/run)
+		u.used.add(t.CPU / run)
 	}
 	if t.MaxRSS > 0 {
 		u.MemoryMost = max(u.MemoryMost, t.MaxRSS)
-		u.memory = append(u.memory, float64(t.MaxRSS))
+		u.memory.add(float64(t.MaxRSS))
 	}
 }
 
@@ -134,7 +144,7 @@ func (u *usage) advise() []string {
 	if u.Tasks < fewToAdvise {
 		return list
 	}
-	if u.MemoryAsked > 0 && len(u.memory) >= fewToAdvise {
+	if u.MemoryAsked > 0 && u.memory.n >= fewToAdvise {
 		// A quarter more than the largest, since the next sample may be larger.
 		enough := roundMemory(1.25 * float64(u.MemoryMost))
 		switch {
@@ -144,8 +154,8 @@ func (u *usage) advise() []string {
 			list = append(list, fmt.Sprintf("asked for %s, used at most %s: ask for %s", memory(u.MemoryAsked), memory(u.MemoryMost), memory(enough)))
 		}
 	}
-	if u.Cores >= 2 && len(u.used) > 0 {
-		used := quantile(u.used, 0.95)
+	if u.Cores >= 2 && u.used.n > 0 {
+		used := u.used.quantile(0.95)
 		if want := max(math.Ceil(used-0.2), 1); want <= 0.7*u.Cores {
 			list = append(list, fmt.Sprintf("held %s, used %s: ask for %.0f", count(u.Cores, "core"), trim(used), want))
 		}

@@ -392,6 +392,16 @@ func TestTimeLine(t *testing.T) {
 		t.Errorf("the tasks are not named: %s", first)
 	}
 	b.Shoot("explain", false)
+	// What is known already is left out, and comes back.
+	b.Eval(`document.querySelector(".finding .except").click()`)
+	b.Until(`document.querySelectorAll(".without li").length === 1 && document.querySelectorAll(".finding").length > 1 && location.hash.includes("without=disk")`)
+	if second := b.Eval(`document.querySelector(".finding").innerText`); second == first {
+		t.Errorf("it is still there: %s", second)
+	}
+	named(t, b, "explained without")
+	b.Shoot("explain-without", false)
+	b.Eval(`document.querySelector(".without button").click()`)
+	b.Until(`document.querySelectorAll(".without li").length === 0 && document.querySelectorAll(".finding").length > 2`)
 	// A finding shows its panel and its series.
 	b.Eval(`document.querySelectorAll(".finding button")[0].click()`)
 	b.Until(`document.querySelector(".panel.found") !== null || [...document.querySelectorAll(".panel h2")].some((h) => h.innerText.includes("in flight"))`)

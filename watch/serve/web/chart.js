@@ -57,6 +57,13 @@ export function identity(name, labels) {
   return name + JSON.stringify(Object.entries(labels ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
+// selector is a series as the interface takes it: name{key="value",...}.
+export function selector(name, labels) {
+  const quoted = (v) => '"' + v.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n") + '"';
+  const list = Object.entries(labels ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)).map(([k, v]) => k + "=" + quoted(v));
+  return list.length ? `${name}{${list.join(",")}}` : name;
+}
+
 // short labels: only what tells the series of a panel apart.
 function shortLabels(list) {
   const keys = new Set(list.flatMap((x) => Object.keys(x.labels ?? {})));

@@ -3,7 +3,7 @@
 import { h, icon, icons, say, failure, empty } from "./dom.js";
 import { view, set, width, address } from "./view.js";
 import { get, live } from "./api.js";
-import { Panel, identity } from "./chart.js";
+import { Panel, identity, selector } from "./chart.js";
 import { Band } from "./band.js";
 import * as timebar from "./timebar.js";
 import * as format from "./format.js";
@@ -145,11 +145,11 @@ export function timeline(root) {
   function select(from, to, done) {
     if (view.live && done) set({ live: false });
     timebar.stop();
-    set({ selection: [Math.round(from), Math.round(to)], explain: false });
+    set({ selection: [Math.round(from), Math.round(to)], explain: false, without: "" });
     if (done) say(`selected ${format.clock(from)} to ${format.clock(to)}`);
   }
 
-  function clear() { set({ selection: null, explain: false }); }
+  function clear() { set({ selection: null, explain: false, without: "" }); }
 
   function explain() {
     if (view.live) set({ live: false });
@@ -159,7 +159,7 @@ export function timeline(root) {
 
   async function runExplain(byHand = false) {
     const [a, b] = view.selection ?? [view.from, view.to];
-    const key = a + "~" + b;
+    const key = a + "~" + b + "~" + view.without;
     if (told === key && !byHand) return;
     told = key;
     task = null;
@@ -167,7 +167,7 @@ export function timeline(root) {
     side.replaceChildren(sideHead("What left its usual range first"), h("p", { class: "soft", role: "status" }, `Comparing ${format.clock(a)} – ${format.clock(b)} with what came before …`));
     if (byHand && innerWidth < 1000) side.scrollIntoView({ block: "start" });
     try {
-      report = await get("explain", { start: format.zoned(a), end: format.zoned(b) }, stopped.signal);
+      report = await get("explain", { start: format.zoned(a), end: format.zoned(b), without: known() }, stopped.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
       report = null;
@@ -179,6 +179,7 @@ export function timeline(root) {
     const first = list.length ? Date.parse(list[0].began) : 0;
     side.replaceChildren(sideHead("What left its usual range first"),
       h("p", { class: "soft" }, `${format.clock(a)} – ${format.clock(b)}, compared with ${format.seconds((Date.parse(report.baseline.end) - Date.parse(report.baseline.start)) / 1000)} before; ${report.series} series`),
+      leftOut(),
       list.length
         ? h("ol", { class: "findings" }, list.map((f, i) => finding(f, i, first)))
         : h("div", { class: "empty" }, h("h2", {}, "Nothing unusual"), h("p", {}, `All ${report.series} series stayed within what is usual for them.`), report.usual ? h("p", { class: "soft" }, `${report.usual} did what they do at this hour, or now and then.`) : ""),
@@ -186,6 +187,15 @@ export function timeline(root) {
       report.young ? h("p", { class: "soft" }, `${report.young} series have too little history to be compared.`) : "");
     say(list.length ? `${list.length} findings. First: ${list[0].sentence}` : "nothing unusual");
     marks();
+  }
+
+  // known are the series that are not to be compared.
+  function known() { return view.without ? view.without.split("\n") : []; }
+
+  // leftOut lists them, each with a way back.
+  function leftOut() {
+    return known().length ? h("ul", { class: "without", "aria-label": "Left out" }, known().map((s) =>
+      h("li", {}, "without ", h("span", {}, s), h("button", { class: "quiet square", "aria-label": "Compare " + s + " again", onclick: () => set({ without: known().filter((x) => x !== s).join("\n") }) }, icon(icons.close))))) : "";
   }
 
   function finding(f, i, first) {
@@ -209,7 +219,8 @@ export function timeline(root) {
         h("span", { class: "what" }, h("i", { class: "layer", "aria-hidden": "true" }), h("b", {}, f.thing), h("span", {}, " " + f.quantity)),
         i === 0 ? h("span", { class: "sentence" }, f.sentence + ".")
           : h("span", { class: "how soft" }, `usually ${format.range(f.usual, f.unit)}, ${f.seen < f.usual[0] ? "fell to" : "reached"} `, h("b", {}, format.value(f.seen, f.unit)))),
-      f.tasks.length && i === 0 ? h("p", { class: "soft" }, h("a", { href: address({ page: "tasks" }) }, `${f.tasks.length}${f.tasks.length >= 20 ? " or more" : ""} tasks`), " felt it") : "");
+      f.tasks.length && i === 0 ? h("p", { class: "soft" }, h("a", { href: address({ page: "tasks" }) }, `${f.tasks.length}${f.tasks.length >= 20 ? " or more" : ""} tasks`), " felt it") : "",
+      h("button", { class: "quiet except", "aria-label": `Explain without ${f.thing} ${f.quantity}`, onclick: () => set({ without: [...known(), selector(f.name, f.labels)].join("\n") }) }, "Explain without this"));
   }
 
   function sideHead(title) {
@@ -221,7 +232,7 @@ export function timeline(root) {
     report = null;
     task = null;
     told = "";
-    set({ explain: false });
+    set({ explain: false, without: "" });
     marks();
     place.focus({ preventScroll: true });
   }
@@ -336,7 +347,7 @@ export function timeline(root) {
       if (what.panels) { arrange(); need(true); }
       if (what.live) follow();
       if (what.from || what.to || what.live) { need(); refresh(); }
-      if (what.selection || what.explain) {
+      if (what.selection || what.explain || what.without) {
         if (!view.explain && !task) { side.hidden = true; report = null; told = ""; }
         marks();
         if (view.explain) runExplain();

@@ -8,6 +8,7 @@ export const view = {
   live: true,
   selection: null, // [from, to], chosen by dragging
   explain: false, // whether the selection, or else the window, is explained
+  without: "", // series that are not compared then, a line each
   panels: null, // names of series; null: the usual ones
   item: "", // of pages that show one of several things
 };
@@ -51,6 +52,7 @@ export function address(other = {}) {
   }
   if (v.selection) query.set("selection", v.selection.map(iso).join("~"));
   if (v.explain) query.set("explain", "1");
+  if (v.explain && v.without) query.set("without", v.without);
   if (v.panels) query.set("panels", v.panels.join(","));
   if (v.item) query.set("item", v.item);
   return "#/" + v.page + "?" + query.toString().replaceAll("%3A", ":").replaceAll("%2C", ",").replaceAll("%7E", "~");
@@ -60,7 +62,7 @@ export function address(other = {}) {
 export function read() {
   const [, page, query = ""] = location.hash.match(/^#\/([a-z]*)(?:\?(.*))?$/) ?? [null, ""];
   const p = new URLSearchParams(query);
-  const next = { page: page || "timeline", selection: null, explain: p.get("explain") === "1", panels: p.get("panels")?.split(",").filter(Boolean) ?? null, item: p.get("item") ?? "" };
+  const next = { page: page || "timeline", selection: null, explain: p.get("explain") === "1", without: p.get("without") ?? "", panels: p.get("panels")?.split(",").filter(Boolean) ?? null, item: p.get("item") ?? "" };
   const from = Date.parse(p.get("from")), to = Date.parse(p.get("to"));
   if (to > from) Object.assign(next, { from, to, live: false });
   else {

@@ -1,0 +1,323 @@
+package tiers
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"premix/internal/problem"
+)
+
+// Config is what a file of tiers says.
+type Config struct {
+	Tiers    []Tier // the fastest first
+	Rules    []Rule
+	Interval time.Duration // between two looks at what should move
+}
+
+// Tier is one directory.
+type Tier struct {
+	Name string
+	Dir  string // absolute
+	// Capacity is what its files may take, in bytes; 0: what the file system has.
+	Capacity int64
+	// High and Low are watermarks in percent of the capacity. The last tier has none.
+	High, Low int
+}
+
+// Rule moves files of a tier to another, however full the tiers are. All its
+// conditions have to hold.
+type Rule struct {
+	From, To string        // names of tiers
+	Older    time.Duration // since the last change of the content
+	Idle     time.Duration // since the last read or change, as far as the file system records it
+	Larger   int64         // bytes; 0: any
+	Smaller  int64         // bytes; 0: any
+}
+
+const (
+	defaultHigh     = 80
+	defaultLow      = 70
+	defaultInterval = time.Minute
+	maxConfig       = 1 << 20 // bytes; a larger file is something else
+)
+
+// Load reads and checks a file of tiers:
+//
+//	tiers:
+//	  - {name: flash, dir: /flash/project, high: 80, low: 70}
+//	  - {name: disk, dir: /disk/project, capacity: 200 TB}
+//	rules:
+//	  - {from: flash, to: disk, older: 30d, larger: 1 GB}
+//	interval: 1m
+//
+// Relative directories are below that of the file. The error is a [problem.List].
+func Load(file string) (*Config, error) {
+	l := &loader{Collector: problem.Collector{File: file}, c: &Config{Interval: defaultInterval}}
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return nil, err
+	}
+	l.base = filepath.Dir(abs)
+	text, err := os.ReadFile(file)
+	switch {
+	case err != nil:
+		l.Add(0, "name a file of tiers: docs/files-tiers.md shows one", "%v", err)
+	case len(text) > maxConfig:
+		l.Add(0, "docs/files-tiers.md shows a file of tiers", "this is no file of tiers: it has over %d bytes", maxConfig)
+	default:
+		l.document(text)
+	}
+	if err := l.Err(); err != nil {
+		return nil, err
+	}
+	return l.c, nil
+}
+
+type loader struct {
+	problem.Collector
+	base string
+	c    *Config
+}
+
+var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+
+func (l *loader) document(text []byte) {
+	const form = "write tiers: with a list of {name: ..., dir: ...} below it"
+	var doc, second yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&doc)
+	switch {
+	case errors.Is(err, io.EOF), err == nil && len(doc.Content) == 0:
+		l.Add(0, form, "the file is empty")
+		return
+	case err != nil:
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		m := syntaxPlace.FindStringSubmatch(first)
+		line, _ := strconv.Atoi(m[1]) // 0 where there is none
+		l.Add(line, "", "this is no YAML: %s", m[2])
+		return
+	}
+	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
+		l.Add(max(1, second.Line), "", "a second document begins")
+	}
+	root := doc.Content[0]
+	lines := map[string]int{}
+	l.mapping(root, "the file", []string{"tiers", "rules", "interval"}, func(key string, v *yaml.Node) {
+		lines[key] = v.Line
+		switch key {
+		case "tiers":
+			for _, n := range l.list(v, form) {
+				l.tier(n)
+			}
+		case "interval":
+			l.c.Interval = l.duration(v)
+		}
+	})
+	if len(l.c.Tiers) < 2 && len(l.List) == 0 {
+		l.Add(max(lines["tiers"], root.Line), form, "there are fewer than two tiers")
+	}
+	// Rules name tiers, which may stand after them.
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "rules" {
+			for _, n := range l.list(root.Content[i+1], "write rules: with a list of {from: ..., to: ...} below it") {
+				l.rule(n)
+			}
+		}
+	}
+}
+
+func (l *loader) list(n *yaml.Node, form string) []*yaml.Node {
+	if n.Kind != yaml.SequenceNode {
+		l.AddAt(n.Line, n.Column, form, "this is no list")
+		return nil
+	}
+	return n.Content
+}
+
+// mapping calls each for every key that is known and stands there once.
+func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		l.AddAt(n.Line, n.Column, "there are: "+strings.Join(known, ", "), "%s has no keys", what)
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		switch {
+		case !slices.Contains(known, k.Value):
+			l.AddAt(k.Line, k.Column, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
+		case seen[k.Value] > 0:
+			l.AddAt(k.Line, k.Column, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+		default:
+			seen[k.Value] = k.Line
+			each(k.Value, v)
+		}
+	}
+}
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+func (l *loader) tier(n *yaml.Node) {
+	t := Tier{High: defaultHigh, Low: defaultLow}
+	l.mapping(n, "a tier", []string{"name", "dir", "capacity", "high", "low"}, func(key string, v *yaml.Node) {
+		switch key {
+		case "name":
+			t.Name = v.Value
+			if !nameForm.MatchString(t.Name) {
+				l.AddAt(v.Line, v.Column, "use letters, digits, dots, - and _", "%q is no name of a tier", t.Name)
+			}
+		case "dir":
+			t.Dir = l.dir(v)
+		case "capacity":
+			t.Capacity = l.size(v)
+		case "high":
+			t.High = l.percent(v)
+		case "low":
+			t.Low = l.percent(v)
+		}
+	})
+	if n.Kind != yaml.MappingNode {
+		return
+	}
+	if t.Name == "" || t.Dir == "" {
+		l.AddAt(n.Line, n.Column, "write {name: flash, dir: /flash/project}", "a tier has a name and a dir")
+	}
+	if t.Low > t.High {
+		l.AddAt(n.Line, n.Column, "moving begins at high and stops at low", "low is %d, and more than high, %d", t.Low, t.High)
+	}
+	for _, other := range l.c.Tiers {
+		if other.Name == t.Name && t.Name != "" {
+			l.AddAt(n.Line, n.Column, "", "there is another tier %s", t.Name)
+		}
+		if t.Dir != "" && other.Dir != "" && (within(t.Dir, other.Dir) || within(other.Dir, t.Dir)) {
+			l.AddAt(n.Line, n.Column, "tiers are apart from each other", "%s and %s lie in each other", t.Dir, other.Dir)
+		}
+	}
+	l.c.Tiers = append(l.c.Tiers, t)
+}
+
+// within tells whether path is dir or lies in it.
+func within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+func (l *loader) dir(v *yaml.Node) string {
+	if v.Kind != yaml.ScalarNode || v.Value == "" {
+		l.AddAt(v.Line, v.Column, "", "a dir is the path of a directory")
+		return ""
+	}
+	dir := v.Value
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(l.base, dir)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		var st os.FileInfo
+		if st, err = os.Stat(real); err == nil && !st.IsDir() {
+			err = fmt.Errorf("%s is not a directory", dir)
+		}
+	}
+	if err != nil {
+		l.AddAt(v.Line, v.Column, "make the directory first", "%v", err)
+		return ""
+	}
+	return real
+}
+
+func (l *loader) percent(v *yaml.Node) int {
+	p, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(v.Value, "%")))
+	if err != nil || p < 1 || p > 100 {
+		l.AddAt(v.Line, v.Column, "write a number from 1 to 100", "%q is no percentage", v.Value)
+		return 1
+	}
+	return p
+}
+
+var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) *([kKMGTP]?)(i?)B?$`)
+
+func (l *loader) size(v *yaml.Node) int64 {
+	m := sizeForm.FindStringSubmatch(v.Value)
+	if m != nil {
+		n, err := strconv.ParseFloat(m[1], 64)
+		base := 1000.0
+		if m[3] != "" {
+			base = 1024
+		}
+		n *= math.Pow(base, float64(strings.Index(" KMGTP", strings.ToUpper(m[2] + " ")[:1])))
+		if err == nil && n >= 1 && n < math.MaxInt64 {
+			return int64(n)
+		}
+	}
+	l.AddAt(v.Line, v.Column, "write a number and a unit, as in 500 GB", "%q is no number of bytes", v.Value)
+	return 0
+}
+
+var daysForm = regexp.MustCompile(`^([0-9]{1,5})d$`)
+
+func (l *loader) duration(v *yaml.Node) time.Duration {
+	if m := daysForm.FindStringSubmatch(v.Value); m != nil {
+		days, _ := strconv.Atoi(m[1]) // at most five digits
+		return time.Duration(days) * 24 * time.Hour
+	}
+	d, err := time.ParseDuration(v.Value)
+	if err != nil || d <= 0 {
+		l.AddAt(v.Line, v.Column, "write it as in 30d, 12h or 10m", "%q is no length of time", v.Value)
+		return time.Minute
+	}
+	return d
+}
+
+func (l *loader) rule(n *yaml.Node) {
+	var r Rule
+	tier := func(v *yaml.Node) string {
+		if !slices.ContainsFunc(l.c.Tiers, func(t Tier) bool { return t.Name == v.Value }) {
+			l.AddAt(v.Line, v.Column, "", "there is no tier %q", v.Value)
+		}
+		return v.Value
+	}
+	l.mapping(n, "a rule", []string{"from", "to", "older", "idle", "larger", "smaller"}, func(key string, v *yaml.Node) {
+		switch key {
+		case "from":
+			r.From = tier(v)
+		case "to":
+			r.To = tier(v)
+		case "older":
+			r.Older = l.duration(v)
+		case "idle":
+			r.Idle = l.duration(v)
+		case "larger":
+			r.Larger = l.size(v)
+		case "smaller":
+			r.Smaller = l.size(v)
+		}
+	})
+	switch {
+	case n.Kind != yaml.MappingNode:
+	case r.From == "" || r.To == "":
+		l.AddAt(n.Line, n.Column, "write {from: flash, to: disk, older: 30d}", "a rule has from and to")
+	case r.From == r.To:
+		l.AddAt(n.Line, n.Column, "", "from and to are the same tier")
+	case r.Older == 0 && r.Idle == 0 && r.Larger == 0 && r.Smaller == 0:
+		l.AddAt(n.Line, n.Column, "add older, idle, larger or smaller", "the rule has no condition, and would move every file")
+	default:
+		for i, other := range l.c.Rules {
+			if other.From == r.To && other.To == r.From {
+				l.AddAt(n.Line, n.Column, "", "rule %d moves in the opposite direction: files could go back and forth", i+1)
+			}
+		}
+	}
+	l.c.Rules = append(l.c.Rules, r)
+}

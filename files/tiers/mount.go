@@ -1,0 +1,206 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Mounted is a mount of tiers.
+type Mounted struct {
+	Dir    string
+	config *Config
+	tree   *tree
+	server *fuse.Server
+	gone   chan struct{}
+}
+
+// cacheTime is for how long the kernel trusts what it has been told about a name. Others
+// who move files below the mount are noticed after it.
+const cacheTime = time.Second
+
+// Mount shows tiers in a directory, when it has mended what a crash left. tell, which may
+// be nil, hears of files that were set aside. The error is a [DirError], a [MountError], or
+// premix' own.
+//
+// The mount makes files with the modes that it is asked for: the umask of this process
+// becomes 0.
+func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mounted, error) {
+	dir, err := mountPoint(c, dir)
+	if err != nil {
+		return nil, err
+	}
+	t, err := openTree(c.Tiers)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.recover(ctx, tell); err != nil {
+		t.close()
+		return nil, err
+	}
+	unix.Umask(0)
+	second := cacheTime
+	raw := fs.NewNodeFS(&node{t: t}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second})
+	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw}, dir, &fuse.MountOptions{
+		FsName: "premix", Name: "tiers",
+		AllowOther:    os.Geteuid() == 0,
+		DirectMount:   os.Geteuid() == 0,
+		Options:       []string{"default_permissions"},
+		MaxWrite:      1 << 20,
+		MaxBackground: 64,
+		MaxStackDepth: 2, // a tier may be an overlay
+		// The kernel keeps locks itself: the tiers are this machine's.
+		EnableLocks: false,
+		Logger:      log.New(os.Stderr, "", 0),
+	})
+	if err != nil {
+		t.close()
+		return nil, &MountError{dir, err}
+	}
+	m := &Mounted{dir, c, t, server, make(chan struct{})}
+	go func() {
+		defer close(m.gone)
+		server.Serve()
+	}()
+	if err := server.WaitMount(); err != nil {
+		return nil, errors.Join(&MountError{dir, err}, m.Unmount())
+	}
+	return m, nil
+}
+
+// MountError tells that the kernel did not mount.
+type MountError struct {
+	Dir string
+	Err error
+}
+
+func (e *MountError) Error() string { return fmt.Sprintf("mounting on %s: %v", e.Dir, e.Err) }
+func (e *MountError) Unwrap() error { return e.Err }
+func (e *MountError) Hint() string {
+	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
+}
+
+// mountPoint checks a directory. A mount whose server was killed is taken away.
+func mountPoint(c *Config, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); errors.Is(err, unix.ENOTCONN) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
+		}
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", &DirError{dir, errors.Unwrap(err)}
+	}
+	list, err := os.ReadDir(real)
+	if err != nil {
+		return "", &DirError{dir, errors.Unwrap(err)}
+	}
+	if len(list) > 0 {
+		return "", &DirError{dir, fmt.Errorf("it is not empty: it holds %s", list[0].Name())}
+	}
+	for _, t := range c.Tiers {
+		if within(real, t.Dir) || within(t.Dir, real) {
+			return "", &DirError{dir, fmt.Errorf("it and tier %s lie in each other", t.Name)}
+		}
+	}
+	return real, nil
+}
+
+// Run moves files by the rules, again and again, until the context ends or somebody
+// unmounts. tell hears of every move.
+func (m *Mounted) Run(ctx context.Context, tell func(Event)) error {
+	tick := time.NewTicker(m.config.Interval)
+	defer tick.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-m.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		if err := m.tree.pass(ctx, m.config.Rules, tell); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Pass moves what rules and watermarks ask for, once.
+func (m *Mounted) Pass(ctx context.Context, tell func(Event)) error {
+	return m.tree.pass(ctx, m.config.Rules, tell)
+}
+
+// Passthrough tells whether the kernel can read and write without asking.
+func (m *Mounted) Passthrough() bool {
+	return os.Geteuid() == 0 && m.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
+}
+
+// Unmount ends the mount; it goes from sight where somebody uses it, and who has files open
+// loses them.
+func (m *Mounted) Unmount() error {
+	var err error
+	select {
+	case <-m.gone: // somebody has unmounted it
+	default:
+		if err = m.server.Unmount(); err != nil && os.Geteuid() == 0 {
+			err = unix.Unmount(m.Dir, unix.MNT_DETACH)
+		}
+		if err != nil {
+			return &MountError{m.Dir, err}
+		}
+		// A mount that somebody still uses is served until this process ends.
+		select {
+		case <-m.gone:
+		case <-time.After(time.Second):
+			return nil
+		}
+	}
+	m.tree.close()
+	return nil
+}
+
+// inOrder makes the end of an open file and the beginning of another one of the same
+// inode wait for each other. go-fuse gives an inode's new open files the backing file that
+// older ones have until the last of those is gone altogether, which is after its Release:
+// a file that moves in between would be read where it is no more.
+type inOrder struct {
+	fuse.RawFileSystem
+	locks [64]sync.Mutex
+}
+
+func (o *inOrder) lock(id uint64) *sync.Mutex {
+	l := &o.locks[id%uint64(len(o.locks))]
+	l.Lock()
+	return l
+}
+
+func (o *inOrder) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	defer o.lock(in.NodeId).Unlock()
+	return o.RawFileSystem.Open(cancel, in, out)
+}
+
+func (o *inOrder) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
+	defer o.lock(in.NodeId).Unlock()
+	o.RawFileSystem.Release(cancel, in)
+}

@@ -18,6 +18,7 @@ func (a *app) filesCommand() *cobra.Command {
   premix files report scan.parquet
   premix files diff last-week.parquet scan.parquet
   premix files policy rules.sql scan.parquet --dry-run
+  premix files mount --tiers tiers.yaml /project
 
 The table is Parquet: DuckDB, pandas and R read it too.`,
 		Args: arguments("a command, as listed by premix files --help,"),
@@ -25,7 +26,7 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 			return &usageError{fmt.Errorf("there is no command %q", "files "+args[0]), cmd.CommandPath() + " --help lists them"}
 		},
 	}
-	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy(), a.filesUnpack(), a.filesRemount())
+	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy(), a.filesUnpack(), a.filesRemount(), a.filesMount())
 	return cmd
 }
 

@@ -263,6 +263,8 @@ func exitCode(err error) int {
 		return exitOK
 	case policyExit(err) != exitOK:
 		return policyExit(err)
+	case tiersExit(err) != exitOK:
+		return tiersExit(err)
 	case transferExit(err) != exitOK:
 		return transferExit(err)
 	case errors.As(err, &interrupted):

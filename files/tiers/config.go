@@ -62,6 +62,7 @@ const (
 //	  - {from: flash, to: disk, older: 30d, larger: 1 GB}
 //	interval: 1m
 //
+// The list may be named pools, so that the file can be given to rules for scans, too.
 // Relative directories are below that of the file. The error is a [problem.List].
 func Load(file string) (*Config, error) {
 	l := &loader{Collector: problem.Collector{File: file}, c: &Config{Interval: defaultInterval}}
@@ -114,10 +115,13 @@ func (l *loader) document(text []byte) {
 	}
 	root := doc.Content[0]
 	lines := map[string]int{}
-	l.mapping(root, "the file", []string{"tiers", "rules", "interval"}, func(key string, v *yaml.Node) {
+	l.mapping(root, "the file", []string{"tiers", "pools", "rules", "interval"}, func(key string, v *yaml.Node) {
 		lines[key] = v.Line
 		switch key {
-		case "tiers":
+		case "tiers", "pools":
+			if lines["tiers"] > 0 && lines["pools"] > 0 {
+				l.Add(v.Line, "keep one of them", "tiers and pools are the same")
+			}
 			for _, n := range l.list(v, form) {
 				l.tier(n)
 			}
@@ -126,7 +130,7 @@ func (l *loader) document(text []byte) {
 		}
 	})
 	if len(l.c.Tiers) < 2 && len(l.List) == 0 {
-		l.Add(max(lines["tiers"], root.Line), form, "there are fewer than two tiers")
+		l.Add(max(lines["tiers"], lines["pools"], root.Line), form, "there are fewer than two tiers")
 	}
 	// Rules name tiers, which may stand after them.
 	for i := 0; i+1 < len(root.Content); i += 2 {

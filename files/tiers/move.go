@@ -18,12 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy tells that a file is not moved now: it is open for writing, has several names, or
-// changed while it was copied.
+// ErrBusy tells that a file is not moved now: it is open for writing, has several names, was
+// made this moment, or changed while it was copied.
 var ErrBusy = errors.New("the file is in use")
 
 // errDiffers tells that what was written is not what was read.
 var errDiffers = errors.New("the copy differs from what was read")
+
+// tick is longer than the clock of file systems may stand still. A file that is older has
+// an identity that no other file gets, even one that is given its inode when it has moved.
+const tick = 20 * time.Millisecond
 
 // move moves a file between tiers; see the package's comment.
 func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error) {
@@ -32,7 +36,8 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 	f, err := t.findIn(from, rel)
 	var fd int
 	if err == nil {
-		if !f.isRegular() || f.st.Nlink != 1 || hidden(rel) {
+		young := time.Since(time.Unix(f.st.Btime.Sec, int64(f.st.Btime.Nsec))) < tick
+		if !f.isRegular() || f.st.Nlink != 1 || hidden(rel) || young {
 			err = ErrBusy
 		} else {
 			fd, err = src.openat(rel, unix.O_RDONLY|unix.O_NOATIME, 0)

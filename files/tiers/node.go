@@ -90,12 +90,26 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.inode(ctx, &f, out), 0
 }
 
+// find looks for the node's path. ESTALE, upon which the kernel looks the name up again, is
+// for a path that has become that of another file. Callers hold names.
+func (n *node) find(rel string) (found, error) {
+	f, err := n.t.find(rel)
+	if absent(err) {
+		return f, unix.ESTALE
+	}
+	id := n.StableAttr()
+	if err == nil && id.Mode != unix.S_IFDIR && (f.id != id.Ino || uint32(f.st.Mode)&unix.S_IFMT != id.Mode) {
+		err = unix.ESTALE
+	}
+	return f, err
+}
+
 func (n *node) Getattr(_ context.Context, fh fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	n.t.names.RLock()
-	f, err := n.t.find(n.rel())
+	f, err := n.find(n.rel())
 	n.t.names.RUnlock()
 	// A file that is open may have lost its name, or another one may have it.
-	if h, ok := fh.(*handle); ok && (err != nil || f.id != h.id) {
+	if h, ok := fh.(*handle); ok && err != nil {
 		st, bad := h.stat()
 		f, err = found{st: st, id: h.id}, bad
 	}
@@ -112,7 +126,7 @@ func (n *node) Getattr(_ context.Context, fh fs.FileHandle, out *fuse.AttrOut) s
 // withWriter calls do with where a path is. A move that its writing would miss is taken back.
 func (n *node) withWriter(rel string, do func(f *found) error) error {
 	n.t.names.RLock()
-	f, err := n.t.find(rel)
+	f, err := n.find(rel)
 	if err != nil || n.t.retiredOf(f.id) == nil {
 		defer n.t.names.RUnlock()
 		if err == nil {
@@ -123,9 +137,9 @@ func (n *node) withWriter(rel string, do func(f *found) error) error {
 	n.t.names.RUnlock()
 	n.t.names.Lock()
 	defer n.t.names.Unlock()
-	if f, err = n.t.find(rel); err == nil {
+	if f, err = n.find(rel); err == nil {
 		if err = n.t.takeBack(rel, &f); err == nil {
-			if f, err = n.t.find(rel); err == nil {
+			if f, err = n.find(rel); err == nil {
 				err = do(&f)
 			}
 		}
@@ -157,9 +171,9 @@ func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn
 		}
 	}
 	n.t.names.RLock()
-	f, err := n.t.find(rel)
+	_, err := n.find(rel)
 	switch {
-	case h != nil && (err != nil || f.id != h.id): // the file has lost its name
+	case h != nil && err != nil: // the file has lost its name
 		err = h.setattr(in)
 	case err == nil:
 		err = n.t.each(rel, func(_ int, p place) error { return setattr(p, in) })
@@ -343,7 +357,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	} else {
 		n.t.names.RLock()
 		var f found
-		if f, err = n.t.find(rel); err == nil {
+		if f, err = n.find(rel); err == nil {
 			err = open(&f)
 		}
 		n.t.names.RUnlock()

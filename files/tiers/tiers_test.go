@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -8,8 +9,10 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +20,119 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"golang.org/x/sys/unix"
 )
+
+// serveTiers is where this binary finds the file of tiers that it serves on the directory
+// in mountTiers, for tests that kill it.
+const serveTiers, mountTiers = "PREMIX_TEST_TIERS", "PREMIX_TEST_MOUNT"
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(serveTiers); file != "" {
+		if err := serve(file, os.Getenv(mountTiers)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func serve(file, dir string) error {
+	c, err := Load(file)
+	if err != nil {
+		return err
+	}
+	m, err := Mount(context.Background(), c, dir, nil)
+	if err != nil {
+		return err
+	}
+	return m.Run(context.Background(), func(e Event) { fmt.Println(e.Path) })
+}
+
+// A mount is killed while it moves files, again and again. No file is lost or doubled, and
+// each is in one tier.
+func TestKilledWhileItMoves(t *testing.T) {
+	needRoot(t)
+	top, dir := t.TempDir(), t.TempDir()
+	flash, disk := filepath.Join(top, "flash"), filepath.Join(top, "disk")
+	for _, d := range []string{flash, disk} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(top, "tiers.yaml")
+	write(t, file, "tiers: [{name: flash, dir: flash}, {name: disk, dir: disk}]\nrules: [{from: flash, to: disk, larger: 1}]\ninterval: 1ms\n")
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Error(err)
+		}
+	})
+	want := map[string]string{}
+	for round := range 12 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), serveTiers+"="+file, mountTiers+"="+dir)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Files that are ready to move, and then some that come while others move.
+		for i := range 6 {
+			rel := fmt.Sprintf("%d/before%d", round, i)
+			want[rel] = strings.Repeat(rel, 1+i*9000)
+			write(t, filepath.Join(flash, rel), want[rel])
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		moves := bufio.NewScanner(out)
+		for n := 0; n <= round%5 && moves.Scan(); n++ {
+			rel := fmt.Sprintf("%d/during%d", round, n)
+			want[rel] = strings.Repeat(rel, 1+n*9000)
+			write(t, filepath.Join(dir, rel), want[rel])
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()    // it was killed
+		if round%2 == 0 { // every other time the next one finds the dead mount
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); errors.Is(err, unix.ENOTCONN) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := mountOn(t, flash, disk)
+	got := map[string]string{}
+	if err := filepath.WalkDir(m.Dir, func(name string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(m.Dir, name) // below it, as WalkDir has it
+		b, err := os.ReadFile(name)
+		got[rel] = string(b)
+		_, here := os.Lstat(m.onFlash(rel))
+		_, there := os.Lstat(m.onDisk(rel))
+		if (here == nil) == (there == nil) {
+			t.Errorf("%s on flash: %v, on disk: %v", rel, here, there)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("there are %d files, and %d were written", len(got), len(want))
+		for rel := range want {
+			if got[rel] != want[rel] {
+				t.Errorf("%s has %d bytes, and had %d", rel, len(got[rel]), len(want[rel]))
+			}
+		}
+	}
+}
 
 func needRoot(t *testing.T) {
 	t.Helper()
@@ -234,7 +350,7 @@ func TestListingMerges(t *testing.T) {
 func TestOpenFilesAcrossAMove(t *testing.T) {
 	m := twoTiers(t)
 	write(t, m.at("f"), "before")
-	m.mustMoveable(t, "f")
+	m.settle(t)
 	reader, err := os.Open(m.at("f"))
 	if err != nil {
 		t.Fatal(err)
@@ -296,9 +412,11 @@ func TestOpenFilesAcrossAMove(t *testing.T) {
 	wantText(t, m.onDisk("f"), "beh")
 }
 
-// mustMoveable waits until the mount has heard that nobody has a file open.
-func (m *mounted) mustMoveable(t *testing.T, rel string) {
+// settle waits until the mount has heard that nobody has a file open, and all files are old
+// enough to move.
+func (m *mounted) settle(t *testing.T) {
 	t.Helper()
+	defer time.Sleep(2 * tick)
 	for {
 		m.tree.mu.Lock()
 		n := len(m.tree.open)
@@ -399,7 +517,7 @@ func TestFullTier(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m.mustMoveable(t, "growing")
+	m.settle(t)
 	var moved []string
 	if err := m.Pass(t.Context(), func(e Event) {
 		if e.Err != nil {
@@ -436,7 +554,7 @@ func TestRulesAndOthersWhoMove(t *testing.T) {
 	if err := os.Link(m.at("new"), m.at("link")); err != nil {
 		t.Fatal(err)
 	}
-	m.mustMoveable(t, "old")
+	m.settle(t)
 	if err := m.Pass(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -55,12 +55,6 @@ type Config struct {
 	Interval machine.Span `yaml:"interval" json:"interval,omitempty"` // between passes of Slurm's backfilling; 0: at each moment
 	Window   machine.Span `yaml:"window" json:"window,omitempty"`     // how far Slurm's backfilling plans; 0: to the end
 
-	// Precision is within what time of each other expected ends are one moment for Slurm's
-	// backfilling; it grows from group to group, by Linear, or to the double where that is 0.
-	// 0: ends are what they are; nil: Slurm's 30 s.
-	Precision *machine.Span `yaml:"precision" json:"precision,omitempty"`
-	Linear    machine.Span  `yaml:"linear" json:"linear,omitempty"` // bf_window_linear
-
 	Weights  Weights      `yaml:"weights" json:"weights,omitzero"`
 	MaxAge   machine.Span `yaml:"max_age" json:"max_age,omitempty"`
 	HalfLife machine.Span `yaml:"half_life" json:"half_life,omitempty"`
@@ -125,9 +119,6 @@ func (c *Config) defaults() {
 	}
 	if c.Backfill == Slurm && c.Window == 0 {
 		c.Window = machine.Span(trace.Day)
-	}
-	if c.Backfill == Slurm && c.Precision == nil {
-		c.Precision = new(machine.Span(30 * trace.Second))
 	}
 	if c.Order == Multifactor {
 		if c.Weights == (Weights{}) {

@@ -33,7 +33,6 @@ type pool struct {
 	next  trace.Time // before which there is no pass
 	stale bool       // something has happened since the last pass
 	woken bool       // the policy will be asked at next
-	ends  ends
 }
 
 // order gives jobs their place.
@@ -56,7 +55,7 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 	s.waits = make([]key, c.Trace.Len())
 	s.parked = make(map[string][]int32)
 	for _, r := range c.Rooms {
-		s.pools = append(s.pools, &pool{room: r, queue: newQueue(), reserved: make(map[int32]trace.Time), ends: ends{of: make(map[int32]trace.Time)}})
+		s.pools = append(s.pools, &pool{room: r, queue: newQueue(), reserved: make(map[int32]trace.Time)})
 	}
 	switch s.Order {
 	case SJF:
@@ -110,22 +109,13 @@ func (s *scheduler) Gone(job int32, early bool) {
 	p := s.pools[s.c.Pool(job)]
 	p.early, p.stale = p.early || early || p.cut, true
 	s.order.gone(job)
-	if s.rounds() {
-		p.ends.remove(job)
-	}
 	s.unpark(job)
-}
-
-// rounds tells whether expected ends are rounded.
-func (s *scheduler) rounds() bool {
-	return s.Backfill == Slurm && s.Precision != nil && *s.Precision > 0
 }
 
 func (s *scheduler) Changed() {
 	s.work = true
 	for _, p := range s.pools {
 		p.broken, p.stale = true, true
-		p.ends.moved = true
 	}
 }
 
@@ -183,9 +173,6 @@ func (s *scheduler) start(p *pool, k key) error {
 	}
 	p.queue.remove(k)
 	s.order.begun(k.job)
-	if s.rounds() {
-		p.ends.add(k.job, s.c.Until(k.job))
-	}
 	return nil
 }
 
@@ -492,9 +479,6 @@ func (s *scheduler) slurm(p *pool) error {
 		job  int32
 		from trace.Time
 	}
-	if p.ends.moved {
-		p.ends.renew(c.Until)
-	}
 	var plans []plan
 	at := first
 	for tested := 0; s.Depth == 0 || tested < s.Depth; tested++ {
@@ -514,11 +498,6 @@ func (s *scheduler) slurm(p *pool) error {
 				break
 			}
 			continue
-		}
-		if s.rounds() && from != trace.Never {
-			if late := p.ends.together(from, trace.Time(*s.Precision), trace.Time(s.Linear)); late > from {
-				from = p.room.Earliest(r, late, length)
-			}
 		}
 		if from == trace.Never || s.Window > 0 && from > now+trace.Time(s.Window) {
 			continue

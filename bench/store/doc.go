@@ -31,7 +31,7 @@
 //	start   python3 with numpy, samtools, R over a link
 //	size    three successive versions of one image, as each contender keeps them
 //
-// Contenders alternate (A B A B), so that whatever else the machine does meets
+// Contenders alternate (A B A B; those that are warm after each round), so that whatever else the machine does meets
 // all of them, and a figure is a median. Figures are printed as tables and
 // written as JSON Lines to results.jsonl in the work directory, see package
 // figures. Data and peers are made once and kept there: the trees by

@@ -60,24 +60,39 @@ func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir s
 	return f(dir)
 }
 
-// probed does an operation in a process of its own. Of several rounds the first
-// only makes things warm, and the median of the others counts.
-func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, rounds, count, files int) (float64, error) {
-	cmd := workbench.Command(ctx, os.Args[0], "probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
-		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files), dir)
+// probed does an operation in a process of its own, in one directory after the other.
+// Of several rounds the first only makes things warm, and the median of the others
+// counts. Directories and the list of files are absolute paths.
+func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dirs []string, rounds, count, files int) ([]float64, error) {
+	args := []string{"probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
+		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files)}
+	cmd := workbench.Command(ctx, os.Args[0], append(args, dirs...)...)
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	if err := workbench.Run(h, cmd); err != nil {
+		return nil, err
+	}
+	var rates [][]float64
+	if err := json.Unmarshal(out.Bytes(), &rates); err != nil || len(rates) != len(dirs) {
+		return nil, fmt.Errorf("probe printed %q: %w", out.String(), err)
+	}
+	var medians []float64
+	for _, of := range rates {
+		if len(of) > 1 {
+			of = of[1:]
+		}
+		medians = append(medians, figures.Median(of))
+	}
+	return medians, nil
+}
+
+// probedOnce does an operation once in a directory.
+func probedOnce(ctx context.Context, h *netrelay.Host, op operation, t tree, dir string, count, files int) (float64, error) {
+	rates, err := probed(ctx, h, op, t, []string{dir}, 1, count, files)
+	if err != nil {
 		return 0, err
 	}
-	var rates []float64
-	if err := json.Unmarshal(out.Bytes(), &rates); err != nil || len(rates) != rounds {
-		return 0, fmt.Errorf("probe printed %q: %w", out.String(), err)
-	}
-	if rounds > 1 {
-		rates = rates[1:]
-	}
-	return figures.Median(rates), nil
+	return rates[0], nil
 }
 
 // mounting are the contenders that show a tree which is not unpacked first, and
@@ -177,7 +192,7 @@ func (b *benchmark) cold(ctx context.Context) error {
 					return err
 				}
 				if err := b.with(ctx, c, place{tree: t, origin: o.URL}, func(dir string) error {
-					rate, err := probed(ctx, nil, op, t, dir, 1, coldRandom, smallFiles)
+					rate, err := probedOnce(ctx, nil, op, t, dir, coldRandom, smallFiles)
 					b.lab.Log("cold %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
 					got.add(op.name, c.name(), rate)
 					return err
@@ -206,13 +221,13 @@ func (b *benchmark) warm(ctx context.Context) error {
 	if err := b.together(ctx, all, place{tree: t, origin: o.URL}, nil, func(dirs []string) error {
 		for rep := range b.reps {
 			for _, op := range b.operations {
+				rates, err := probed(ctx, nil, op, t, dirs, warmRounds, warmRandom, smallFiles)
+				if err != nil {
+					return fmt.Errorf("%s: %w", op.name, err)
+				}
 				for i, c := range all {
-					rate, err := probed(ctx, nil, op, t, dirs[i], warmRounds, warmRandom, smallFiles)
-					if err != nil {
-						return fmt.Errorf("%s: %s: %w", op.name, c.name(), err)
-					}
-					b.lab.Log("warm %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
-					got.add(op.name, c.name(), rate)
+					b.lab.Log("warm %s: %s, %d: %.4g", op.name, c.name(), rep+1, rates[i])
+					got.add(op.name, c.name(), rates[i])
 				}
 			}
 		}
@@ -294,7 +309,7 @@ func (b *benchmark) link(ctx context.Context) error {
 				before, _ := l.Counters()
 				asked := o.Requests.Load()
 				if err := b.with(ctx, c, at, func(dir string) error {
-					rate, err := probed(ctx, l.B, op, t, dir, 1, linkRandom, linkFiles)
+					rate, err := probedOnce(ctx, l.B, op, t, dir, linkRandom, linkFiles)
 					got.add(op.name, c.name(), rate)
 					b.lab.Log("link %s: %s, %d: %.4g", op.name, c.name(), rep+1, rate)
 					return err

@@ -18,6 +18,11 @@
 // and a figure is a median.
 //
 // Rules are measured as dry runs over a made-up scan of 100 million files: one on size and
-// time, one on names, one on owners, one with a threshold and weights. Figures are written as JSON Lines to results.jsonl in the
-// work directory, see package figures.
+// time, one on names, one on owners, one with a threshold and weights.
+//
+// Small files are written one after the other by one process into a directory of the first
+// tier, and into the same directory through `premix files mount`, which needs root.
+//
+// Figures are written as JSON Lines to results.jsonl in the work directory, see package
+// figures.
 package main

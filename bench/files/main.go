@@ -43,6 +43,7 @@ func benchMain() error {
 	count := flag.Int("files", 2_000_000, "files in the tree; 0: none")
 	reps := flag.Int("reps", 5, "repetitions")
 	rows := flag.Int("rows", 100_000_000, "rows of the scan that rules are measured over; 0: none")
+	small := flag.Int("small", 5000, "files of 4 KB that are written natively and through a mount of tiers; 0: none")
 	threads := flag.Int("threads", 2, "threads of the loop")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -62,6 +63,11 @@ func benchMain() error {
 	fmt.Println(figures.Machine(dir))
 	if *rows > 0 {
 		if err := rules(ctx, results, dir, *premix, *rows, *reps); err != nil {
+			return err
+		}
+	}
+	if *small > 0 {
+		if err := tierWrites(ctx, results, dir, *premix, *small, *reps); err != nil {
 			return err
 		}
 	}

@@ -95,8 +95,8 @@ func mountPoint(c *Config, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); errors.Is(err, unix.ENOTCONN) {
+	var s unix.Statfs_t // which asks the server, while stat may be answered from memory
+	if err := unix.Statfs(dir, &s); errors.Is(err, unix.ENOTCONN) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
 		}
@@ -199,6 +199,9 @@ func (o *inOrder) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOu
 	defer o.lock(in.NodeId).Unlock()
 	return o.RawFileSystem.Open(cancel, in, out)
 }
+
+// Flush is not needed: what was written is with the tier. The kernel asks once.
+func (o *inOrder) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
 func (o *inOrder) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 	defer o.lock(in.NodeId).Unlock()

@@ -13,6 +13,7 @@ type queue struct {
 	users   map[string]*line
 	jobs    int
 	letters int64
+	came    time.Time // when the last one was on the disk
 }
 
 // line is what one user has waiting.
@@ -61,7 +62,10 @@ func (q *queue) order() []*line {
 // take takes the items of the next scan. Items that lead it have waited for delay;
 // otherwise it tells how long it takes until one has, 0 where none waits. A scan for
 // small jobs only is led by one of at most most letters.
-func (q *queue) take(now time.Time, delay time.Duration, most int64, small bool) ([]*item, time.Duration) {
+//
+// While others keep coming, each within delay of the one before, and there are fewer
+// letters than fill a scan, the lead waits longer, by what more tells of its key.
+func (q *queue) take(now time.Time, delay time.Duration, more func(key string) time.Duration, most int64, small bool) ([]*item, time.Duration) {
 	lines := q.order()
 	var lead *item
 	var wait time.Duration
@@ -70,7 +74,12 @@ func (q *queue) take(now time.Time, delay time.Duration, most int64, small bool)
 		if at < 0 {
 			continue
 		}
-		if left := l.items[at].result.queued.Add(delay).Sub(now); left > 0 {
+		due := l.items[at].result.queued.Add(delay)
+		left := due.Sub(now)
+		if left <= 0 && q.letters < most {
+			left = min(due.Add(more(l.items[at].key)).Sub(now), q.came.Add(delay).Sub(now))
+		}
+		if left > 0 {
 			if wait == 0 || left < wait {
 				wait = left
 			}

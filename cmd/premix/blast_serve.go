@@ -96,7 +96,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	f.StringVar(&tokens, "tokens", "", "file with a user and a token on each line: nobody else may search")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")
 	f.StringVar(&key, "tls-key", "", "file of its key")
-	f.Var(&delay, "delay", "how long a search waits for others (default 0.1s)")
+	f.Var(&delay, "delay", "how long a search waits for others; up to 1s more while they keep coming (default 0.1s)")
 	f.Var(&keep, "keep", "how long results are kept (default 1d)")
 	f.Var(&timeout, "timeout", "longest time of a scan (default 1h)")
 	f.Var(&scans, "scans", "scans at once; the last one is for small searches (default 2)")

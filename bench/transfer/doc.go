@@ -14,6 +14,8 @@
 //   - get is premix transfer get, which chooses by what was measured in the same
 //     cell; its peer is the best protocol there. It is timed as a whole, with
 //     choosing and verifying.
+//   - sshd's users read no ~/.bashrc of this machine, which bash would execute for every
+//     command that comes by ssh, but not for sftp: that is no property of a protocol.
 //   - The cost of the capture is the time of a copy with it, against that of the same
 //     copy without it, in turns.
 //

@@ -35,8 +35,14 @@ func (s *SSH) Command(ctx context.Context, name string, args ...string) *exec.Cm
 	return named(ctx, s.here, name, args...)
 }
 
+// named is a command in a mount namespace of its own, in which the shell of this
+// machine's user reads no ~/.bashrc: bash does for every command that comes by ssh, and
+// what happens to stand there (a second of pyenv) is no property of a protocol.
 func named(ctx context.Context, hosts, name string, args ...string) *exec.Cmd {
-	script := `mount --bind "$0" /etc/hosts && exec "$@"`
+	script := `mount --bind "$0" /etc/hosts || exit
+rc=$(getent passwd "$(id -u)" | cut -d: -f6)/.bashrc
+[ ! -e "$rc" ] || mount --bind /dev/null "$rc" || exit
+exec "$@"`
 	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, hosts, name}, args...)...)
 }
 

@@ -21,11 +21,12 @@
 //     something: a part of the same copy, or what the user names as had (files,
 //     directories, a store). The receiver answers with the ones that it wants.
 //
-// Without anything had, files are cut into pieces of [blockSize] and sent unasked:
-// there is no round trip, and nothing is read twice. A part is compared in the same
-// pieces, in place. For what is had elsewhere the content decides where chunks end,
-// as in a store (package store/chunker), so that an inserted byte changes one chunk,
-// and chunks have the names by which a store knows them.
+// Without anything had, files are cut into pieces of the same size and sent unasked:
+// there is no round trip, and nothing is read twice. The first of them take the control
+// connection, which is there while streams are being set up. A part is compared in the
+// same pieces, in place. For what is had elsewhere the content decides where chunks
+// end, as in a store (package store/chunker), so that an inserted byte changes one
+// chunk, and chunks have the names by which a store knows them.
 //
 // The receiver writes in place, at the destination that it was given: whoever wants
 // a name to stand for a whole copy gives another one and renames. What is there and
@@ -40,12 +41,12 @@
 //
 // # How many streams
 //
-// Four on a link of less than 2 ms, eight on a longer one, where each has to find
-// out on its own how much the link takes. Loss keeps a connection with CUBIC slow
-// whatever the link could carry: as long as segments are sent again, and the last
-// doubling has made the copy faster, the number is doubled, up to [maxStreams]. BBR
+// Four on a link of less than 2 ms, set up at once, eight on a longer one, where each
+// has to find out on its own how much the link takes. Loss keeps a connection with
+// CUBIC slow whatever the link could carry: as long as segments are sent again, and the
+// last doubling has made the copy faster, the number is doubled, up to [maxStreams]. BBR
 // needs none of this; it is asked for where the system permits it.
 //
-// QUIC was measured and left out: over a link of 50 ms and 0.1 % loss it is no faster
-// than one TCP connection with the same congestion control.
+// QUIC is not used, and was not measured here. Zhang et al., QUIC is not Quick Enough
+// over Fast Internet (WWW 2024), find it slower than TCP with TLS on fast links.
 package stream

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	}
 	// Without a door the control connection is the only one.
 	if err := ctl.sendJSON(kindHello, &h); err != nil {
-		return &PeerError{Err: err}
+		return err
 	}
 	buf := make([]byte, 0, 4<<10)
 	kind, payload, err := readFrame(ctl.in, &buf)
@@ -58,7 +59,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 			more := func(n int) error {
 				return ctl.send(kindGrow, binary.LittleEndian.AppendUint32(nil, uint32(n)))
 			}
-			_, err := x.send(string(q.Path), nil, q.Streams > 0, setup, more)
+			_, err := x.send(string(q.Path), q.Start, nil, q.Streams > 0, setup, more)
 			ended <- err
 			return
 		}
@@ -66,7 +67,16 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 		for _, h := range q.Have {
 			have = append(have, string(h))
 		}
-		_, err := x.receive(string(q.Path), have, setup, func(int) error { return errForm })
+		how, err := wanted(string(q.Path), have)
+		if err == nil {
+			err = ctl.sendJSON(kindStart, how)
+		}
+		if err != nil {
+			close(x.told)
+			ended <- x.settle(err)
+			return
+		}
+		_, err = x.receive(string(q.Path), have, how, setup, func(int) error { return errForm })
 		ended <- err
 	}()
 	select {
@@ -163,9 +173,11 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 		for _, h := range j.Have {
 			q.Have = append(q.Have, []byte(h))
 		}
+	} else if q.Start, err = wanted(j.Local, j.Have); err != nil {
+		return nil, false, err
 	}
 	if err := ctl.sendJSON(kindRequest, &q); err != nil {
-		return nil, false, &PeerError{Err: err}
+		return nil, false, err
 	}
 	var h hello
 	buf := make([]byte, 0, 4<<10)
@@ -181,9 +193,9 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	p := &pool{x: x, job: j, hello: &h, none: make(chan struct{})}
 	var t *totals
 	if j.Send {
-		t, err = x.send(j.Local, p.none, j.Streams > 0, p.setup, p.more)
+		t, err = x.send(j.Local, nil, p.none, j.Streams > 0, p.setup, p.more)
 	} else {
-		t, err = x.receive(j.Local, j.Have, p.setup, p.more)
+		t, err = x.receive(j.Local, j.Have, q.Start, p.setup, p.more)
 	}
 	if err != nil {
 		return nil, true, err
@@ -209,54 +221,69 @@ func (p *pool) count() int {
 	return p.joined
 }
 
-// shortTrip is the round trip below which few streams are enough.
-const shortTrip = 2 * time.Millisecond
+const (
+	// shortTrip is the round trip below which few streams are enough.
+	shortTrip = 2 * time.Millisecond
+	// fewStreams are those.
+	fewStreams = 4
+)
 
-// setup begins to make streams: one, which tells how far it is, then the others.
+// setup begins to make streams: few, all at once, and as many more as soon as one of
+// them knows that the other end is far.
 func (p *pool) setup(do func(*stream) error) {
 	p.do = do
-	go func() {
-		rtt, err := p.add()
-		if err != nil {
-			close(p.none)
-			_ = p.x.ctl.send(kindNone) // a control connection that breaks is noticed by who reads it
-			return
-		}
-		n := p.job.Streams
-		if n == 0 {
-			if n = 8; rtt < shortTrip {
-				n = 4
+	n, met := p.job.Streams, func(time.Duration) {}
+	if n == 0 {
+		var far sync.Once
+		n, met = fewStreams, func(rtt time.Duration) {
+			if rtt >= shortTrip {
+				far.Do(func() { _ = p.more(fewStreams) })
 			}
 		}
-		_ = p.more(n - 1)
+	}
+	go func() {
+		var added sync.WaitGroup
+		var some atomic.Bool
+		for range min(n, maxStreams) {
+			added.Go(func() {
+				if p.add(met) == nil {
+					some.Store(true)
+				}
+			})
+		}
+		if added.Wait(); !some.Load() {
+			close(p.none)
+			_ = p.x.ctl.send(kindNone) // a control connection that breaks is noticed by who reads it
+		}
 	}()
 }
 
 // more makes further streams. One that does not come about is done without.
 func (p *pool) more(n int) error {
 	for range min(n, maxStreams-p.count()) {
-		go func() { _, _ = p.add() }()
+		go func() { _ = p.add(func(time.Duration) {}) }()
 	}
 	return nil
 }
 
-func (p *pool) add() (time.Duration, error) {
+// add makes a stream; met is called with the round trip once it is known.
+func (p *pool) add(met func(rtt time.Duration)) error {
 	host := p.job.Host
 	if host == "" {
 		host = p.hello.Address
 	}
 	if host == "" || p.hello.Port == 0 {
-		return 0, errors.New("the far end has opened no port")
+		return errors.New("the far end has opened no port")
 	}
-	s, rtt, err := dial(p.x.ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(p.hello.Port)), p.hello, p.job.Congestion)
+	s, err := dial(p.x.ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(p.hello.Port)), p.hello, p.job.Congestion, met)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	p.mu.Lock()
 	p.joined++
 	p.mu.Unlock()
 	p.x.join(s, p.do)
-	return rtt, nil
+	return nil
 }
 
 // lastLines keeps the end of what a command says.

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"premix/store"
@@ -46,19 +47,20 @@ type target struct {
 	missing int64 // bytes
 }
 
-func newReceiver(ctl *control, dst string, have *index) (*receiver, error) {
-	r := &receiver{ctl: ctl, dst: dst, have: have}
+func newReceiver(ctl *control, dst string, have *index, resumed bool) *receiver {
+	r := &receiver{ctl: ctl, dst: dst, have: have, resumed: resumed}
 	r.changed.L = &r.mu
-	_, err := os.Lstat(dst)
-	if r.resumed = err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, &TargetError{err.Error()}
-	}
-	return r, nil
+	return r
 }
 
-// how the sender is to send.
-func (r *receiver) how() start {
-	return start{Offer: r.resumed || r.have != nil, Content: r.have != nil}
+// wanted is how the sender is to send to a destination.
+func wanted(dst string, have []string) (*start, error) {
+	_, err := os.Lstat(dst)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &TargetError{err.Error()}
+	}
+	resumed := err == nil
+	return &start{Offer: resumed || len(have) > 0, Content: len(have) > 0, Resumed: resumed}, nil
 }
 
 func (r *receiver) close() {
@@ -294,7 +296,7 @@ func (r *receiver) write(t *target, c *chunk, data []byte) error {
 		return fault(err)
 	}
 	_, err = f.WriteAt(data, c.offset)
-	if err == nil && t.size > blockSize {
+	if err == nil && t.size > store.LargeMin {
 		// The disk begins now, so that there is little left to wait for at the end.
 		_ = unix.SyncFileRange(int(f.Fd()), c.offset, int64(c.size), unix.SYNC_FILE_RANGE_WRITE)
 	}
@@ -471,17 +473,31 @@ func (r *receiver) alone() error {
 	})
 }
 
+// syncMost is up to how many entries are brought to disk one by one: so nobody waits
+// for what others write. Of more, a journal would take longer to note each.
+const syncMost = 256
+
+// syncAtOnce is how many of them at once.
+const syncAtOnce = 8
+
 // sync waits until everything is on disk.
 func (r *receiver) sync() error {
-	if r.entries[0].kind == entryFile {
-		f, err := r.root.Open(r.entries[0].path)
-		if err == nil {
-			return errors.Join(f.Sync(), f.Close())
+	if len(r.entries) <= syncMost {
+		var work errgroup.Group
+		work.SetLimit(syncAtOnce)
+		for _, t := range r.entries {
+			if t.kind != entryLink { // its directory has all of it
+				work.Go(func() error { return r.syncOne(t.path) })
+			}
+		}
+		err := work.Wait()
+		if err == nil && r.entries[0].kind == entryFile {
+			err = r.syncOne(".")
 		}
 		if !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
-		// Its mode, set by now, lets not even its owner read.
+		// Modes, set by now, may let not even the owner read.
 	}
 	f, err := os.Open(r.root.Name())
 	if err != nil {
@@ -489,4 +505,12 @@ func (r *receiver) sync() error {
 	}
 	defer f.Close()
 	return unix.Syncfs(int(f.Fd()))
+}
+
+func (r *receiver) syncOne(path string) error {
+	f, err := r.root.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }

@@ -33,8 +33,10 @@ const (
 	// aheadMost is how many chunks wait for a stream at most. They are places, not
 	// bytes: whoever sends a chunk reads it.
 	aheadMost = 1024
-	// patience is how long data waits for the first stream until it takes the
-	// control connection.
+	// early is how much takes the control connection, which is there, while the first
+	// stream is being set up, bytes; and patience how long the rest waits for that
+	// until it takes it too.
+	early    = 1 << 20
 	patience = time.Second
 )
 
@@ -229,9 +231,9 @@ func (g *group) add(ctx context.Context, i uint32, size int64) error {
 	case g.how.Content && size >= store.LargeMin:
 		g.work.Go(func() error { return g.s.cutByContent(ctx, i) })
 		return nil
-	case size <= blockSize && !g.how.Offer:
+	case size <= minPiece && !g.how.Offer:
 		return g.s.enqueue(ctx, chunk{entry: i, size: uint32(size)})
-	case size <= blockSize:
+	case size <= minPiece:
 		g.small = append(g.small, chunk{entry: i, size: uint32(size)})
 		if g.size += size; g.size >= batchSize || len(g.small) >= batchMost {
 			return g.flush(ctx)
@@ -272,7 +274,13 @@ func (s *sender) enqueue(ctx context.Context, c chunk) error {
 	}
 }
 
-// cutByPlace sends, or offers, a file in pieces of blockSize.
+// pieceOf is the size of the pieces of a file whose content does not decide: so many
+// that all streams have some until the end.
+func pieceOf(size int64) int64 {
+	return min(max(size/256>>16<<16, minPiece), maxChunk)
+}
+
+// cutByPlace sends, or offers, a file in pieces of the same size.
 func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 	file := s.file(i)
 	f, err := os.Open(file.path)
@@ -280,6 +288,7 @@ func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 		return &SourceError{err.Error()}
 	}
 	defer f.Close()
+	piece := pieceOf(file.size)
 	for at := int64(0); at < file.size; {
 		from := nextData(f, at, file.size)
 		if err := s.hole(i, at, from-at); err != nil {
@@ -287,7 +296,7 @@ func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 		}
 		to := nextHole(f, from, file.size)
 		for at = from; at < to; {
-			c := chunk{entry: i, offset: at, size: uint32(min(blockSize, to-at))}
+			c := chunk{entry: i, offset: at, size: uint32(min(piece, to-at))}
 			at += int64(c.size)
 			if !g.how.Offer {
 				err = s.enqueue(ctx, c)
@@ -530,30 +539,41 @@ func (s *sender) next(ctx context.Context, idle func() error) (c chunk, ok bool,
 	}
 }
 
-// inline sends chunks through the control connection where no stream has come within
-// patience, or when it is told that none will: go on at once.
+// inline sends chunks through the control connection until there is a stream: what is
+// early at once, and the rest where none has come within patience, or will.
 func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 	t := time.NewTimer(patience)
 	defer t.Stop()
-	select {
-	case <-s.first:
-		return nil
-	case <-none:
-	case <-t.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	for {
+	for begun := 0; ; {
+		if begun >= early {
+			select {
+			case <-s.first:
+				return nil
+			case <-none:
+			case <-t.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			begun = -1
+		}
 		select {
-		case <-s.first:
+		case <-s.first: // which the other select may overlook
 			return nil
 		default:
 		}
-		c, ok, err := s.next(ctx, func() error { return nil })
-		if err != nil || !ok {
-			return err
+		var c chunk
+		ok := false
+		select {
+		case <-s.first:
+			return nil
+		case c, ok = <-s.queue:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if !ok {
+			return nil
 		}
 		b, err := s.frame(c, buf)
 		if err != nil {
@@ -561,6 +581,9 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 		}
 		if err := s.ctl.send(kindData, b); err != nil {
 			return err
+		}
+		if begun >= 0 {
+			begun += len(b)
 		}
 	}
 }

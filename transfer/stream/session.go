@@ -124,25 +124,29 @@ func (x *session) settle(err error) error {
 
 // send is the sender's side of a session. setup is called with what each stream is
 // to do, more with the number of further ones that would help; none is closed when
-// there will be no stream, unless it is the other end who tells.
-func (x *session) send(root string, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+// there will be no stream, unless it is the other end who tells. how is nil where the
+// receiver is to tell it.
+func (x *session) send(root string, how *start, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	s := newSender(x.ctl, root)
 	alone := func() {} // it is this end that knows
 	if none == nil {
 		none = make(chan struct{})
 		alone = sync.OnceFunc(func() { close(none) })
 	}
-	begin := make(chan start, 1)
+	begin := make(chan *start, 1)
+	if how != nil {
+		begin <- how
+	}
 	done := make(chan *totals, 1)
 	go x.read(func(kind byte, payload []byte) error {
 		switch kind {
 		case kindStart:
-			var how start
-			if err := json.Unmarshal(payload, &how); err != nil {
+			var told start
+			if err := json.Unmarshal(payload, &told); err != nil {
 				return errForm
 			}
 			select {
-			case begin <- how:
+			case begin <- &told:
 				return nil
 			default:
 				return errForm
@@ -165,7 +169,6 @@ func (x *session) send(root string, none chan struct{}, fixed bool, setup func(d
 		}
 		return errForm
 	})
-	var how start
 	select {
 	case how = <-begin:
 	case <-x.ctx.Done():
@@ -200,7 +203,7 @@ func (x *session) send(root string, none chan struct{}, fixed bool, setup func(d
 	var result *totals
 	x.work.Go(func() error {
 		defer stop()
-		if err := s.run(x.ctx, how); err != nil {
+		if err := s.run(x.ctx, *how); err != nil {
 			return err
 		}
 		// The queue may be full while no stream is there yet.
@@ -214,7 +217,7 @@ func (x *session) send(root string, none chan struct{}, fixed bool, setup func(d
 		s.mu.Unlock()
 		t.Sent = s.sent.Load()
 		if err := x.ctl.sendJSON(kindEnd, &t); err != nil {
-			return &PeerError{Err: err}
+			return err
 		}
 		select {
 		case result = <-done:
@@ -231,8 +234,8 @@ func (x *session) send(root string, none chan struct{}, fixed bool, setup func(d
 	return nil, x.settle(err)
 }
 
-// receive is the receiver's side.
-func (x *session) receive(dst string, have []string, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+// receive is the receiver's side, of which the sender knows how.
+func (x *session) receive(dst string, have []string, how *start, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	var had *index
 	if len(have) > 0 {
 		var err error
@@ -241,11 +244,7 @@ func (x *session) receive(dst string, have []string, setup func(do func(*stream)
 			return nil, x.settle(err)
 		}
 	}
-	r, err := newReceiver(x.ctl, dst, had)
-	if err != nil {
-		close(x.told)
-		return nil, x.settle(err)
-	}
+	r := newReceiver(x.ctl, dst, had, how.Resumed)
 	defer r.close()
 	looks := make(chan struct{}, runtime.GOMAXPROCS(0))
 	go x.read(func(kind byte, payload []byte) error {
@@ -279,9 +278,6 @@ func (x *session) receive(dst string, have []string, setup func(do func(*stream)
 		}
 		return errForm
 	})
-	if err := x.ctl.sendJSON(kindStart, r.how()); err != nil {
-		return nil, x.settle(&PeerError{Err: err})
-	}
 	setup(func(s *stream) error { return r.take(x.ctx, s) })
 	var result *totals
 	x.work.Go(func() error {
@@ -298,7 +294,7 @@ func (x *session) receive(dst string, have []string, setup func(do func(*stream)
 		return nil, x.settle(err)
 	}
 	if err := x.ctl.sendJSON(kindDone, result); err != nil {
-		return nil, &PeerError{Err: err}
+		return nil, err
 	}
 	return result, nil
 }

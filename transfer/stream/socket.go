@@ -29,17 +29,21 @@ const (
 	// unsent is how much a stream holds in the kernel that was not sent yet, bytes:
 	// little, so that chunks go where there is room for them now.
 	unsent = 256 << 10
-	// gatherSize is how much is handed to the kernel at once, bytes: TLS has records
-	// of 16 KiB, each of which would be a system call.
+	// gatherSize is how much is handed to the kernel at once, or taken from it, bytes:
+	// TLS has records of 16 KiB, each of which would be a system call.
 	gatherSize = 128 << 10
 )
 
-// gather is a connection whose writes are put together once it is set up.
+// gather is a connection whose writes are put together once it is set up. What has
+// come is taken from the kernel as a whole.
 type gather struct {
 	net.Conn
+	r  *bufio.Reader
 	w  *bufio.Writer
 	on bool
 }
+
+func (g *gather) Read(p []byte) (int, error) { return g.r.Read(p) }
 
 func (g *gather) Write(p []byte) (int, error) {
 	if g.on {
@@ -56,12 +60,17 @@ type stream struct {
 }
 
 func newStream(raw *net.TCPConn, o func(net.Conn) *tls.Conn) *stream {
-	g := &gather{Conn: raw, w: bufio.NewWriterSize(raw, gatherSize)}
+	g := &gather{Conn: raw, r: bufio.NewReaderSize(raw, gatherSize), w: bufio.NewWriterSize(raw, gatherSize)}
 	return &stream{tls: o(g), raw: raw, out: g}
 }
 
 // flush sends what was written.
-func (s *stream) flush() error { return s.out.w.Flush() }
+func (s *stream) flush() error {
+	if err := s.out.w.Flush(); err != nil {
+		return &PeerError{Err: err}
+	}
+	return nil
+}
 
 // tune sets a socket up for much data. What the system refuses is left as it is: a
 // copy works without.
@@ -153,17 +162,31 @@ func (d *door) wait(congestion string, join func(*stream)) {
 	}
 }
 
-// dial makes a stream at the near end.
-func dial(ctx context.Context, address string, h *hello, congestion string) (*stream, time.Duration, error) {
+// roundTrip is what the kernel took from a connection's handshake.
+func roundTrip(c *net.TCPConn) (rtt time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			rtt = time.Duration(info.Rtt) * time.Microsecond
+		}
+	})
+	return rtt
+}
+
+// dial makes a stream at the near end. met is called with the round trip before keys
+// are exchanged.
+func dial(ctx context.Context, address string, h *hello, congestion string, met func(rtt time.Duration)) (*stream, error) {
 	ctx, done := context.WithTimeout(ctx, joinTime)
 	defer done()
-	begin := time.Now()
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	rtt := time.Since(begin)
 	raw := c.(*net.TCPConn)
+	met(roundTrip(raw))
 	tune(raw, congestion)
 	s := newStream(raw, func(c net.Conn) *tls.Conn {
 		return tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true,
@@ -182,13 +205,13 @@ func dial(ctx context.Context, address string, h *hello, congestion string) (*st
 	_ = raw.SetDeadline(time.Now().Add(joinTime))
 	if err := s.tls.HandshakeContext(ctx); err != nil {
 		raw.Close()
-		return nil, 0, err
+		return nil, err
 	}
 	if _, err := s.tls.Write(h.Secret); err != nil {
 		raw.Close()
-		return nil, 0, err
+		return nil, err
 	}
 	_ = raw.SetDeadline(time.Time{})
 	s.out.on = true
-	return s, rtt, nil
+	return s, nil
 }

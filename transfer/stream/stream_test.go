@@ -129,7 +129,7 @@ func tree(t *testing.T) string {
 	for i := range 700 {
 		write(t, filepath.Join(root, fmt.Sprintf("many/d%d/f%d", i%7, i)), random(uint64(i), i))
 	}
-	write(t, filepath.Join(root, "large"), random(1, 3*blockSize+17))
+	write(t, filepath.Join(root, "large"), random(1, 3*minPiece+17))
 	write(t, filepath.Join(root, "odd \xff\n'\"$x"), []byte("odd"))
 	write(t, filepath.Join(root, "empty"), nil)
 	write(t, filepath.Join(root, "closed/in it"), []byte("x"))
@@ -202,10 +202,10 @@ func TestTree(t *testing.T) {
 func TestPart(t *testing.T) {
 	dir := t.TempDir()
 	source, dst := filepath.Join(dir, "source"), filepath.Join(dir, "copy")
-	content := random(1, 20*blockSize+1)
+	content := random(1, 20*minPiece+1)
 	write(t, source, content)
-	part := slices.Clone(content[:10*blockSize])
-	part[5*blockSize] ^= 1
+	part := slices.Clone(content[:10*minPiece])
+	part[5*minPiece] ^= 1
 	write(t, dst, part)
 	for _, send := range []bool{false, true} {
 		j := Job{Command: serve(t, reachable), Send: send, Local: dst, Remote: source}
@@ -213,8 +213,8 @@ func TestPart(t *testing.T) {
 			j.Local, j.Remote = source, dst
 		}
 		write(t, dst, part)
-		if d := run(t, j); d.Sent != 11*blockSize+1 {
-			t.Errorf("%d bytes were sent, want %d", d.Sent, 11*blockSize+1)
+		if d := run(t, j); d.Sent != 11*minPiece+1 {
+			t.Errorf("%d bytes were sent, want %d", d.Sent, 11*minPiece+1)
 		}
 		same(t, source, dst)
 	}
@@ -412,7 +412,7 @@ func TestDoor(t *testing.T) {
 		{"secret", bytes.Repeat([]byte{1}, secretSize), d.hello.Certificate, false},
 		{"certificate", d.hello.Secret, make([]byte, sha256.Size), false},
 	} {
-		s, _, err := dial(t.Context(), address, &hello{Secret: c.secret, Certificate: c.certificate}, "")
+		s, err := dial(t.Context(), address, &hello{Secret: c.secret, Certificate: c.certificate}, "", func(time.Duration) {})
 		if err != nil {
 			if c.in || c.name == "secret" {
 				t.Errorf("%s: %v", c.name, err)
@@ -446,10 +446,7 @@ func TestHostile(t *testing.T) {
 		"kind":     {{kind: 'p'}},
 	} {
 		dir := t.TempDir()
-		r, err := newReceiver(nil, filepath.Join(dir, "copy"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := newReceiver(nil, filepath.Join(dir, "copy"), nil, false)
 		if err := r.list(packEntries(list)); err == nil {
 			t.Errorf("%s was taken", name)
 		}
@@ -499,5 +496,50 @@ func TestWire(t *testing.T) {
 	c.add(&chunks[1])
 	if a != b || a == c {
 		t.Errorf("sums %x, %x, %x", a, b, c)
+	}
+}
+
+// A disk that others fill while a copy is under way: the reason is told, at whichever
+// end it is, and what had arrived need not travel again once there is room.
+func TestFull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a small file system needs root")
+	}
+	const size = 12 << 20
+	source := filepath.Join(t.TempDir(), "source")
+	content := random(7, size)
+	write(t, source, content)
+	for _, address := range []string{reachable, nowhere} {
+		for _, send := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,%t", address, send), func(t *testing.T) {
+				disk := t.TempDir()
+				if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
+					t.Fatal(err)
+				}
+				defer func() {
+					if err := unix.Unmount(disk, 0); err != nil {
+						t.Error(err)
+					}
+				}()
+				at := filepath.Join(disk, "copy")
+				j := Job{Command: serve(t, address), Send: send, Local: at, Remote: source}
+				if send {
+					j.Local, j.Remote = source, at
+				}
+				var target *TargetError
+				if _, err := j.Run(t.Context()); !errors.As(err, &target) || !strings.Contains(err.Error(), "disk of the destination is full") {
+					t.Fatalf("%T %v", err, err)
+				}
+				if err := unix.Mount("", disk, "", unix.MS_REMOUNT, "size=32m"); err != nil {
+					t.Fatal(err)
+				}
+				if d := run(t, j); d.Sent >= size {
+					t.Errorf("%d bytes were sent again", d.Sent)
+				}
+				if got, err := os.ReadFile(at); err != nil || !bytes.Equal(got, content) {
+					t.Errorf("it is another one: %v", err)
+				}
+			})
+		}
 	}
 }

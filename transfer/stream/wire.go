@@ -16,13 +16,13 @@ import (
 )
 
 // Version of the frames. Ends with different ones don't talk.
-const Version = 1
+const Version = 2
 
 // Kinds of frames.
 const (
 	kindRequest = 'r' // near, first: a request, JSON
 	kindHello   = 'h' // far, first: a hello, JSON
-	kindStart   = 's' // receiver: a start, JSON; nothing is sent before
+	kindStart   = 's' // far receiver: a start, JSON; nothing is sent before
 	kindEntries = 'e' // sender: entries, zstd
 	kindChunks  = 'c' // sender: a batch of chunks, zstd: offers and holes
 	kindWants   = 'w' // receiver: number of a batch, and a bit for each of its chunks
@@ -44,7 +44,8 @@ type request struct {
 	Path       []byte // at the far end
 	Have       [][]byte
 	Congestion string
-	Streams    int // 0: as many as are useful
+	Streams    int    // 0: as many as are useful
+	Start      *start // of the near receiver, who waits for nothing
 }
 
 // hello is how the far end is reached.
@@ -60,6 +61,7 @@ type hello struct {
 type start struct {
 	Offer   bool // nothing unasked
 	Content bool // chunks end where the content says
+	Resumed bool `json:"-"` // there is something at the destination
 }
 
 // totals of a copy.
@@ -164,8 +166,9 @@ type chunk struct {
 }
 
 const (
-	// blockSize is the size of the pieces of a file whose content does not decide.
-	blockSize = 512 << 10
+	// minPiece is the size of the largest file that is one piece, and that of the
+	// smallest pieces of a larger one.
+	minPiece = 128 << 10
 	// maxChunk is the size of the largest chunk.
 	maxChunk = 1 << 20
 	// chunkHeader is the length of a chunk's form.
@@ -324,13 +327,18 @@ func newControl(in io.Reader, out io.Writer) *control {
 	return &control{in: bufio.NewReaderSize(in, 64<<10), out: bufio.NewWriterSize(out, 64<<10)}
 }
 
+// send a frame. Its error is a [PeerError]: the other end may have told why it went.
 func (c *control) send(kind byte, parts ...[]byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := writeFrame(c.out, kind, parts...); err != nil {
-		return err
+	err := writeFrame(c.out, kind, parts...)
+	if err == nil {
+		err = c.out.Flush()
 	}
-	return c.out.Flush()
+	if err != nil {
+		return &PeerError{Err: err}
+	}
+	return nil
 }
 
 func (c *control) sendJSON(kind byte, v any) error {

@@ -21,6 +21,7 @@ type watchFlags struct {
 	listen, data, config, token string
 	interval                    durationFlag
 	runs                        []string
+	processes                   bool
 	remote, remoteToken         string
 	keep                        struct{ raw, minute, hour, tasks durationFlag }
 	pages                       serve.Pages
@@ -58,6 +59,7 @@ for Prometheus at /metrics.
 	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
 	f.Var(&o.interval, "interval", "how often collectors look (default 1s)")
 	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
+	f.BoolVar(&o.processes, "processes", false, "record also processes that are not of premix, as they end (root)")
 	f.StringVar(&o.token, "token-file", "", "file with the token that requests must have")
 	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
 	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
@@ -114,7 +116,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		return engine.DirectoryError(o.data, err)
 	}
 	watcher, err := collect.New(collect.Options{Sink: db, Config: config, Interval: time.Duration(o.interval), Runs: runs,
-		Place: engine.WatchPlace(), State: filepath.Join(o.data, "collect")})
+		Place: engine.WatchPlace(), State: filepath.Join(o.data, "collect"), Processes: o.processes})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
@@ -164,11 +166,14 @@ func statusOf(w *collect.Watcher) []serve.CollectorStatus {
 func watchExit(err error) (code int, ok bool) {
 	var inUse *series.InUseError
 	var remote *serve.RemoteError
+	var processes *collect.ProcessesError
 	switch {
 	case errors.As(err, &inUse):
 		return exitDirectory, true
 	case errors.As(err, &remote):
 		return exitUsage, true
+	case errors.As(err, &processes):
+		return exitUnavailable, true
 	}
 	return 0, false
 }

@@ -28,6 +28,7 @@ var Catalogue = []Entry{
 	{"node.running", watch.Count, "", "threads that run or wait for a processor"},
 	{"node.blocked", watch.Count, "", "processes that wait for a disk"},
 	{"node.forks", watch.PerSecond, "", "processes and threads begun"},
+	{"node.exits", watch.PerSecond, "", "processes ended that are not of premix; where these are recorded"},
 	{"node.context_switches", watch.PerSecond, "", "changes of the thread on a processor"},
 	{"node.memory_total", watch.Bytes, "", "memory of the machine"},
 	{"node.memory_available", watch.Bytes, "", "what programs could have without swapping"},

@@ -545,7 +545,7 @@ func TestCatalogue(t *testing.T) {
 	tasks := newTasks(b.machine, "", "", nil)
 	t.Cleanup(func() { tasks.Close() })
 	all := []watch.Collector{newHardware(b.machine), newDisk(b.machine), newNetwork(b.machine), newMounts(b.machine), newNFS(b.machine), newLustre(b.machine),
-		gpfsAnswers(b, &io, &waiters), group, tasks, store, scheduler, newSelf(w)}
+		gpfsAnswers(b, &io, &waiters), group, tasks, newProcesses(b.machine), store, scheduler, newSelf(w)}
 	for _, c := range all {
 		b.look(c)
 	}

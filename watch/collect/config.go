@@ -66,7 +66,7 @@ const (
 )
 
 // names of the collectors that can be configured.
-var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "store", "slurm", "watch"}
+var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "slurm", "watch"}
 
 // ReadConfig reads a configuration file. An error is a [problem.List], all of it.
 func ReadConfig(file string) (*Config, error) {

@@ -22,6 +22,9 @@ type Options struct {
 	Root     string        // see the package's words
 	Clock    Clock         // nil: the machine's
 	Only     []string      // names of collectors, for tests; nil: all
+	// Processes has processes recorded that are not of premix, as the collector process
+	// does where the configuration switches it on.
+	Processes bool
 }
 
 // Watcher is what looks at a machine.
@@ -32,6 +35,7 @@ type Watcher struct {
 	turns []*turns
 	tasks *tasks
 	group *cgroups
+	procs *processes // nil: processes are not recorded
 }
 
 // Status is how a collector does.
@@ -54,7 +58,8 @@ const (
 	watchInterval = 10 * time.Second
 )
 
-// New makes a watcher. It looks at nothing before Run.
+// New makes a watcher. It looks at nothing before Run. The error is a *ProcessesError
+// where processes are wanted and cannot be had.
 func New(o Options) (*Watcher, error) {
 	if o.Config == nil {
 		o.Config = &Config{}
@@ -92,6 +97,12 @@ func New(o Options) (*Watcher, error) {
 	w.add(slurm, interval, slurm.present)
 	for _, s := range o.Config.Scripts {
 		w.add(newScript(w.m, s), s.Interval, nil)
+	}
+	if on := o.Config.Collectors["process"].On; (on == nil && o.Processes || on != nil && *on) && (o.Only == nil || slices.Contains(o.Only, "process")) {
+		if w.procs, err = openProcesses(w.m); err != nil {
+			return nil, err
+		}
+		w.add(w.procs, o.Interval, nil)
 	}
 	w.add(newSelf(w), max(o.Interval, watchInterval), nil)
 	return w, nil
@@ -131,6 +142,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	all.Go(func() { w.watchClock(ctx) })
 	if w.has("task") {
 		all.Go(func() { w.tasks.Follow(ctx, w.o.Sink) })
+	}
+	if w.procs != nil {
+		all.Go(func() { w.procs.Follow(ctx, w.o.Sink) })
 	}
 	<-ctx.Done()
 	ended := make(chan struct{})

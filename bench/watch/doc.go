@@ -15,6 +15,10 @@
 //     its samples are iterated over and summed up by the same loop, without PromQL.
 //     Medians; "first" is the first one after the directory was opened.
 //
+// A twentieth of the points is taken unless -scale says otherwise: -scale 1 takes all.
+// Prometheus' storage is given blocks of a day, which suit a sample a minute better than
+// its usual ones of two hours.
+//
 // The values are like those of a node: rates in whole pages, ratios with four decimals,
 // counts, much that rarely changes, and some noise with all its bits.
 //

@@ -43,6 +43,9 @@ type said struct {
 func open(dir string) (*tsdb.DB, error) {
 	o := tsdb.DefaultOptions()
 	o.RetentionDuration = (10 * 366 * 24 * time.Hour).Milliseconds()
+	// Blocks of two hours, which are usual, would hold 130 samples of a series each: to
+	// write and merge a quarter of those takes it half an hour, whatever their size.
+	o.MinBlockDuration = (24 * time.Hour).Milliseconds()
 	// As prometheus itself sets it for a retention of more than 310 days.
 	o.MaxBlockDuration = (31 * 24 * time.Hour).Milliseconds()
 	return tsdb.Open(dir, slog.New(slog.DiscardHandler), nil, o, nil)

@@ -116,11 +116,6 @@ bench-blast: setup-test build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-blast ./bench/blast
 	bin/bench-blast $(BENCH_ARGS)
 
-.PHONY: bench-blastserve
-bench-blastserve: setup-test build
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-blastserve ./bench/blastserve
-	bin/bench-blastserve $(BENCH_ARGS)
-
 .PHONY: bench-replay
 bench-replay: setup-bench build
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-replay ./bench/replay

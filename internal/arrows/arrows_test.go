@@ -86,9 +86,6 @@ var rooms = map[string]room{
 		imports: []string{"internal/figures", "internal/workbench"},
 		modules: []string{"golang.org/x/sys"},
 	},
-	"bench/blastserve": {
-		imports: []string{"internal/figures"},
-	},
 	"bench/tasks": {
 		imports: []string{"internal/figures", "internal/kubebox", "internal/slurmbox"},
 		modules: []string{"golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery"},

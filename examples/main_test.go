@@ -192,9 +192,9 @@ func (s *scene) ecosystem(name string) {
 	s.t.Skipf("%s is not here (%v): scripts/setup.sh ecosystem installs it", name, err)
 }
 
-// interrupt sends a workflow SIGINT as soon as its first task has made the file begun. It
-// must fail, and leave no process behind.
-func (s *scene) interrupt(t *testing.T, args ...string) {
+// interrupt sends a workflow SIGINT as soon as its first task has made the file begun, and
+// what else is waited for has come. It must fail, and leave no process behind.
+func (s *scene) interrupt(t *testing.T, ready func() bool, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
 	defer cancel()
@@ -202,7 +202,7 @@ func (s *scene) interrupt(t *testing.T, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil }) {
+	if !comes(func() bool { _, err := os.Stat(s.path("begun")); return err == nil && ready() }) {
 		t.Error("no task begins")
 	}
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {

@@ -41,5 +41,5 @@ func TestSnakemakePlugin(t *testing.T) {
 		t.Errorf("the failure is not told: %v\n%s", err, out)
 	}
 
-	s.interrupt(t, in("long")...)
+	s.interrupt(t, func() bool { return true }, in("long")...)
 }

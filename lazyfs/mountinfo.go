@@ -51,13 +51,14 @@ func parseMounts(r io.Reader) ([]MountPoint, error) {
 		if err != nil {
 			return nil, fmt.Errorf("mountinfo: cannot read %q: %w", s.Text(), err)
 		}
-		list = append(list, MountPoint{id, f[2], unescape(f[3]), unescape(f[4]), f[sep+1], unescape(f[sep+2])})
+		list = append(list, MountPoint{id, f[2], Unescape(f[3]), Unescape(f[4]), f[sep+1], Unescape(f[sep+2])})
 	}
 	return list, s.Err()
 }
 
-// unescape undoes the kernel's octal forms of blank, tab, newline and backslash.
-func unescape(s string) string {
+// Unescape undoes the octal forms that the kernel gives blank, tab, newline and backslash
+// in lists of mounts (proc_pid_mounts(5)).
+func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
 	}

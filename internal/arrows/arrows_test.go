@@ -41,7 +41,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"watch/collect": {
-		imports: []string{"internal/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "node", "record"},
+		imports: []string{"internal/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "lazyfs", "node", "record"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"files": {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"premix/lazyfs"
 )
 
 // cgroupTree finds the cgroups of tasks in all hierarchies, and keeps up with those
@@ -208,7 +210,7 @@ func (t *cgroupTree) walk() error {
 		if !ok || len(f) < 5 || len(g) < 3 || g[0] != "cgroup" && g[0] != "cgroup2" {
 			continue
 		}
-		h := &hierarchy{point: t.path(unescape(f[4])), v2: g[0] == "cgroup2"}
+		h := &hierarchy{point: t.path(lazyfs.Unescape(f[4])), v2: g[0] == "cgroup2"}
 		for _, c := range strings.Split(g[2], ",") {
 			if !h.v2 && slices.Contains(wanted, c) && !seen[c] {
 				seen[c] = true

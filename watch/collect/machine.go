@@ -46,26 +46,6 @@ func pairs(text string, f func(key string, value float64)) {
 	}
 }
 
-// unescape undoes the escapes of /proc/mounts and its like: a backslash and three
-// octal digits for blanks, tabs, line ends and backslashes (proc_pid_mounts(5)).
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(v))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
 // kept is a map of things that are seen in each turn. What was not seen in a turn is
 // forgotten, so that a thing that comes again begins anew.
 type kept[T any] struct {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/lazyfs"
 	"premix/watch"
 )
 
@@ -62,7 +63,7 @@ func mountinfo(text string) []mounted {
 		if !ok || len(f) < 5 || len(g) < 2 {
 			continue
 		}
-		list = append(list, mounted{device: f[2], point: unescape(f[4]), kind: g[0], source: unescape(g[1])})
+		list = append(list, mounted{device: f[2], point: lazyfs.Unescape(f[4]), kind: g[0], source: lazyfs.Unescape(g[1])})
 	}
 	return list
 }

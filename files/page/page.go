@@ -171,7 +171,7 @@ func bytes(n int64) string {
 const (
 	wide      = 480
 	labels    = 160 // room for names, on the left
-	numbers   = 46  // room for percents, on the right
+	numbers   = 54  // room for percents, on the right
 	rowHeight = 34
 	barHeight = 12
 	foot      = 22

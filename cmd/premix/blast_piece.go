@@ -14,6 +14,7 @@ import (
 
 	"premix/blast/database"
 	"premix/blast/search"
+	"premix/engine/kubernetes"
 	"premix/engine/pack"
 	"premix/engine/queue"
 )
@@ -66,7 +67,7 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 		done()
 		return nil, err
 	}
-	self, err := os.Executable()
+	self, err := programThere(eng, &o)
 	if err != nil {
 		done()
 		return nil, err
@@ -77,6 +78,18 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 	return done, nil
 }
 
+// programThere is premix where an engine runs tasks: the nodes of a batch system have it at
+// the same path, an image has one of its own.
+func programThere(eng pack.Engine, o *pack.Options) (string, error) {
+	if eng.Name() != kubernetes.Name {
+		return os.Executable()
+	}
+	if path := o.Settings.Options["premix"]; path != "" {
+		return path, nil
+	}
+	return "premix", nil
+}
+
 // pieces runs a task for each part of a search.
 func (a *app) pieces(eng pack.Engine, o pack.Options, self string, p search.Pieces) error {
 	q, err := queue.Open(filepath.Join(p.Dir, "tasks"), version, true)
@@ -84,8 +97,13 @@ func (a *app) pieces(eng pack.Engine, o pack.Options, self string, p search.Piec
 		return err
 	}
 	defer q.Close()
-	env := map[string]string{}
-	for _, name := range []string{"PREMIX_HOME", "PREMIX_BLAST_RAM", "XDG_DATA_HOME", "BLASTDB"} {
+	home, err := database.Home()
+	if err != nil {
+		return err
+	}
+	// A pod has another home directory than the user.
+	env := map[string]string{"PREMIX_HOME": filepath.Dir(home)}
+	for _, name := range []string{"PREMIX_BLAST_RAM", "BLASTDB"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env[name] = v
 		}

@@ -11,14 +11,10 @@ import (
 	"premix/internal/slurmbox"
 )
 
-// A search on the nodes of Slurm prints what BLAST+ prints.
-func TestBlastOnSlurm(t *testing.T) {
-	if _, err := exec.LookPath("blastn"); err != nil {
-		t.Skip("blastn is not installed: scripts/setup.sh test")
-	}
-	s := newSlurmScene(t, slurmbox.Options{})
+// someGenes are sequences, and queries that are pieces of every tenth, q3 to q33.
+func someGenes() (fasta, queries string) {
 	r := rand.New(rand.NewPCG(13, 14))
-	var fa, queries strings.Builder
+	var fa, q strings.Builder
 	for i := range 40 {
 		b := make([]byte, 500)
 		for k := range b {
@@ -26,11 +22,21 @@ func TestBlastOnSlurm(t *testing.T) {
 		}
 		fmt.Fprintf(&fa, ">s%d\n%s\n", i, b)
 		if i%10 == 3 {
-			fmt.Fprintf(&queries, ">q%d\n%s\n", i, b[100:400])
+			fmt.Fprintf(&q, ">q%d\n%s\n", i, b[100:400])
 		}
 	}
-	s.write(t, "db.fa", fa.String())
-	s.write(t, "q.fa", queries.String())
+	return fa.String(), q.String()
+}
+
+// A search on the nodes of Slurm prints what BLAST+ prints.
+func TestBlastOnSlurm(t *testing.T) {
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
+	}
+	s := newSlurmScene(t, slurmbox.Options{})
+	fasta, queries := someGenes()
+	s.write(t, "db.fa", fasta)
+	s.write(t, "q.fa", queries)
 	s.ends(t, exitOK, "", "blast", "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
 	for _, format := range []string{"0", "6"} {
 		want := s.ends(t, exitOK, "", "blast", "blastn", "--mode", "whole", "-db", "db", "-query", "q.fa", "-outfmt", format)

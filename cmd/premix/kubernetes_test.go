@@ -189,6 +189,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("tasks", func(t *testing.T) { c.testTasks(t) })
 	t.Run("why", func(t *testing.T) { c.testWhy(t) })
 	t.Run("recipe", func(t *testing.T) { c.testRecipe(t) })
+	t.Run("blast", func(t *testing.T) { c.testBlast(t) })
 	t.Run("interrupted", func(t *testing.T) { c.testInterrupted(t) })
 	t.Run("disrupted", func(t *testing.T) { c.testDisrupted(t) })
 	t.Run("in the cluster", func(t *testing.T) { c.testInCluster(t) })

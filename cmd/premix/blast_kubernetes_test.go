@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A search in pods prints what BLAST+ prints. The pods have another home directory than
+// the user; the database lies in their volume.
+func (c *cluster) testBlast(t *testing.T) {
+	if _, err := exec.LookPath("blastn"); err != nil {
+		t.Skip("blastn is not installed: scripts/setup.sh test")
+	}
+	s := newTaskScene(t)
+	fasta, queries := someGenes()
+	s.write(t, "db.fa", fasta)
+	s.write(t, "q.fa", queries)
+	env := append(os.Environ(), s.mark, "HOME="+s.path("user"), "PREMIX_HOME=", "XDG_DATA_HOME=", "PREMIX_STORE=")
+	blast := func(status int, args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, binary, append([]string{"blast"}, args...)...)
+		cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, env, time.Second
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() != status {
+			t.Fatalf("premix blast %q: %v, want status %d\n%s%s", args, err, status, out, &said)
+		}
+		return string(out) + said.String()
+	}
+	blast(exitOK, "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
+	in := append([]string{"blastn"}, c.options(s, c.template(t, s, ""))...)
+	for _, format := range []string{"0", "6"} {
+		rest := []string{"-db", "db", "-query", "q.fa", "-outfmt", format}
+		want := blast(exitOK, append([]string{"blastn", "--mode", "whole"}, rest...)...)
+		before := len(c.pods(t))
+		if got := blast(exitOK, append(in[:len(in):len(in)], rest...)...); got != want || strings.Count(want, "q33") == 0 {
+			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
+		}
+		if n := len(c.pods(t)) - before; n < 1 || n > 4 {
+			t.Errorf("-outfmt %s: %d pods for 4 fragments", format, n)
+		}
+	}
+	// What fails in the pods is told. An archive is not printed here, so that BLAST+ is asked
+	// there only.
+	out := blast(exitFailed, append(in[:len(in):len(in)], "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")...)
+	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on kubernetes") {
+		t.Errorf("%s", out)
+	}
+	if left, err := filepath.Glob(s.path(".premix-blast-*")); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v is left", err, left)
+	}
+}

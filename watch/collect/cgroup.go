@@ -3,13 +3,12 @@ package collect
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"premix/watch"
 )
@@ -34,33 +33,29 @@ type cgroups struct {
 	order []*taskState // in which they take turns
 	quick int          // how far the turns have got
 	slow  int
-	files int // that may be kept open
-	buf   []byte
+	files groupReader
+	known int // changes of the tree that are taken in
+	walks int // through the tree, likewise
 }
 
 // taskState is what is known of one task's cgroup.
 type taskState struct {
 	group                              *taskGroup
+	run                                string
 	cpu, read, written                 *counter
 	memory, processes, throttled, ooms *gauge
-	pressure                           map[string]*counter
+	pressure                           map[groupFile]*[2]*counter // some and full
 	periods, held                      steps
 	killed                             float64
 	old                                bool // what was killed before it was looked at first has been told by another watcher, if any
 
-	open map[string]int // descriptors, by path
-	gone bool
+	files keptFiles
+	gone  bool
 }
 
 // newCgroups makes the collector. runOf may be nil.
 func newCgroups(m *machine, patterns []taskPattern, runOf func(pid string) string) *cgroups {
-	c := &cgroups{machine: m, tree: newCgroupTree(m, patterns), runOf: runOf, tasks: make(map[string]*taskState), buf: make([]byte, 16<<10)}
-	var limit unix.Rlimit
-	// Half of what there is, since others open files, too.
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
-		c.files = int(min(limit.Cur/2, 1<<16))
-	}
-	return c
+	return &cgroups{machine: m, tree: newCgroupTree(m, patterns), runOf: runOf, tasks: make(map[string]*taskState), files: newGroupReader()}
 }
 
 // Name is cgroup.
@@ -69,8 +64,9 @@ func (c *cgroups) Name() string { return "cgroup" }
 // Close gives back descriptors.
 func (c *cgroups) Close() {
 	for _, s := range c.tasks {
-		c.release(s)
+		c.files.release(&s.files)
 	}
+	c.files.renew()
 	c.tree.close()
 }
 
@@ -101,7 +97,14 @@ func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) err
 // follow takes in tasks that came, and lets go of those that went.
 func (c *cgroups) follow() {
 	old := !c.begun // what is there in the first turn was there before
-	c.begun = true
+	if c.begun && c.known == c.tree.changes {
+		return
+	}
+	c.begun, c.known = true, c.tree.changes
+	if c.walks != c.tree.walks {
+		c.walks = c.tree.walks
+		c.files.renew()
+	}
 	for key, g := range c.tree.found {
 		s := c.tasks[key]
 		if s != nil {
@@ -112,24 +115,17 @@ func (c *cgroups) follow() {
 		if g.pid != "" && c.runOf != nil {
 			run = c.runOf(g.pid)
 		}
-		s = &taskState{group: g, old: old, open: make(map[string]int), pressure: make(map[string]*counter),
+		s = &taskState{group: g, run: run, old: old, pressure: make(map[groupFile]*[2]*counter),
 			cpu: c.counter("task.cpu", g.manager, run, g.task), read: c.counter("task.read_bytes", g.manager, run, g.task),
 			written: c.counter("task.written_bytes", g.manager, run, g.task), memory: c.level("task.memory", g.manager, run, g.task),
 			processes: c.level("task.processes", g.manager, run, g.task), throttled: c.level("task.throttled", g.manager, run, g.task),
 			ooms: c.level("task.oom_kills", g.manager, run, g.task)}
-		if g.dirs["v2"] != "" {
-			for _, resource := range resources {
-				for _, kind := range []string{"some", "full"} {
-					s.pressure[resource+kind] = c.counter("task.pressure", kind, g.manager, resource, run, g.task)
-				}
-			}
-		}
 		c.tasks[key] = s
 		c.order = append(c.order, s)
 	}
 	for key, s := range c.tasks {
 		if c.tree.found[key] == nil {
-			c.release(s)
+			c.files.release(&s.files)
 			s.gone = true
 			delete(c.tasks, key)
 		}
@@ -137,77 +133,32 @@ func (c *cgroups) follow() {
 	c.order = slices.DeleteFunc(c.order, func(s *taskState) bool { return s.gone })
 }
 
-func (c *cgroups) release(s *taskState) {
-	for _, fd := range s.open {
-		if fd >= 0 {
-			unix.Close(fd)
-			c.files++
-		}
-	}
-	clear(s.open)
-}
-
-// get reads a file of a cgroup, which is valid until the next one is read. ok is false
-// where there is none: a controller may be missing, or the cgroup be gone.
-func (c *cgroups) get(s *taskState, dir, name string) (text string, ok bool) {
-	path := dir + "/" + name
-	fd, kept := s.open[path]
-	if !kept {
-		var err error
-		if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			if err != unix.ENOENT {
-				return "", false
-			}
-			if len(s.open) < 64 { // it does not come later either
-				s.open[path] = -1
-			}
-			return "", false
-		}
-		if kept = c.files > 0; kept {
-			c.files--
-			s.open[path] = fd
-		}
-	}
-	if fd < 0 {
+// get reads a file of a task's cgroup. ok is false where there is none.
+func (c *cgroups) get(s *taskState, f groupFile) (text string, ok bool) {
+	dir := s.group.dirs[groupFileNames[f].controller]
+	if dir == "" {
 		return "", false
 	}
-	n, err := unix.Pread(fd, c.buf, 0)
-	if !kept {
-		unix.Close(fd)
-	}
-	if err != nil || n <= 0 {
-		return "", false
-	}
-	return string(c.buf[:n]), true
+	return c.files.get(&s.files, dir, f)
 }
 
 // lookQuick reads processor time and memory.
 func (c *cgroups) lookQuick(s *taskState) {
-	b := &c.b
-	if dir := s.group.dirs["v2"]; dir != "" {
-		if text, ok := c.get(s, dir, "memory.current"); ok {
-			b.level(s.memory, number(strings.TrimSpace(text)))
-		}
-		if s.group.dirs["cpuacct"] == "" {
-			if text, ok := c.get(s, dir, "cpu.stat"); ok {
-				c.cpuStat(s, text)
-				return
-			}
+	for _, f := range [...]groupFile{memoryCurrent, memoryUsage} {
+		if text, ok := c.get(s, f); ok {
+			c.b.level(s.memory, number(strings.TrimSpace(text)))
 		}
 	}
-	if dir := s.group.dirs["memory"]; dir != "" {
-		if text, ok := c.get(s, dir, "memory.usage_in_bytes"); ok {
-			b.level(s.memory, number(strings.TrimSpace(text)))
+	switch {
+	case s.group.dirs["cpuacct"] != "":
+		if text, ok := c.get(s, cpuacctUsage); ok {
+			c.b.rate(s.cpu, number(strings.TrimSpace(text)), 1e-9)
 		}
-	}
-	if dir := s.group.dirs["cpuacct"]; dir != "" {
-		if text, ok := c.get(s, dir, "cpuacct.usage"); ok {
-			b.rate(s.cpu, number(strings.TrimSpace(text)), 1e-9)
+	case s.group.dirs["v2"] != "":
+		if text, ok := c.get(s, cpuStat2); ok {
+			c.cpuStat(s, text)
 		}
-		return
-	}
-	// Version 1 without accounting of processor time for this task: its processes know.
-	if s.group.dirs["v2"] == "" {
+	default: // its processes know
 		c.processes(s)
 	}
 }
@@ -241,12 +192,12 @@ func (c *cgroups) cpuStat(s *taskState, text string) {
 // sum may shrink: then there is no rate in that turn.
 func (c *cgroups) processes(s *taskState) {
 	for _, dir := range s.group.dirs {
-		text, ok := c.get(s, dir, "cgroup.procs")
-		if !ok {
+		list, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
 			return
 		}
 		sum := 0.0
-		for _, pid := range strings.Fields(text) {
+		for _, pid := range strings.Fields(string(list)) {
 			stat, err := c.read(filepath.Join("proc", pid, "stat"))
 			if err != nil {
 				continue
@@ -263,54 +214,57 @@ func (c *cgroups) processes(s *taskState) {
 
 // lookSlow reads the rest.
 func (c *cgroups) lookSlow(s *taskState, now time.Time, to watch.Sink) {
-	if dir := s.group.dirs["v2"]; dir != "" {
-		c.slow2(s, dir, now, to)
-	}
-	if dir := s.group.dirs["cpu"]; dir != "" {
-		if text, ok := c.get(s, dir, "cpu.stat"); ok {
-			c.cpuStat(s, text)
-		}
-	}
-	if dir := s.group.dirs["memory"]; dir != "" {
-		if text, ok := c.get(s, dir, "memory.oom_control"); ok {
+	for _, f := range [...]groupFile{memoryEvents, memoryOOM} {
+		if text, ok := c.get(s, f); ok {
 			c.oom(s, text, now, to)
 		}
 	}
-	if dir := s.group.dirs["pids"]; dir != "" {
-		if text, ok := c.get(s, dir, "pids.current"); ok {
+	for _, f := range [...]groupFile{pidsCurrent2, pidsCurrent1} {
+		if text, ok := c.get(s, f); ok {
 			c.b.level(s.processes, number(strings.TrimSpace(text)))
 		}
 	}
-	if dir := s.group.dirs["blkio"]; dir != "" {
-		if text, ok := c.get(s, dir, "blkio.throttle.io_service_bytes_recursive"); ok {
-			read, written := blkio(text)
-			c.b.rate(s.read, read, 1)
-			c.b.rate(s.written, written, 1)
+	if text, ok := c.get(s, cpuStat1); ok {
+		c.cpuStat(s, text)
+	}
+	if text, ok := c.get(s, ioStat); ok {
+		c.transferred(s, iostat, text)
+	}
+	if text, ok := c.get(s, blkioBytes); ok {
+		c.transferred(s, blkio, text)
+	}
+	for _, f := range [...]groupFile{cpuPressure, memoryPressure, ioPressure} {
+		if text, ok := c.get(s, f); ok {
+			c.pressures(s, f, text)
 		}
 	}
 }
 
-func (c *cgroups) slow2(s *taskState, dir string, now time.Time, to watch.Sink) {
-	if text, ok := c.get(s, dir, "memory.events"); ok {
-		c.oom(s, text, now, to)
-	}
-	if text, ok := c.get(s, dir, "pids.current"); ok {
-		c.b.level(s.processes, number(strings.TrimSpace(text)))
-	}
-	if text, ok := c.get(s, dir, "io.stat"); ok {
-		read, written := iostat(text)
-		c.b.rate(s.read, read, 1)
-		c.b.rate(s.written, written, 1)
-	}
-	for _, resource := range resources {
-		if text, ok := c.get(s, dir, resource+".pressure"); ok {
-			pressures(text, func(kind string, total float64) {
-				if p := s.pressure[resource+kind]; p != nil {
-					c.b.ratio(p, total, 1e-6)
-				}
-			})
+func (c *cgroups) transferred(s *taskState, parse func(text string) (read, written float64), text string) {
+	read, written := parse(text)
+	c.b.rate(s.read, read, 1)
+	c.b.rate(s.written, written, 1)
+}
+
+// pressures takes a file of pressure.
+func (c *cgroups) pressures(s *taskState, f groupFile, text string) {
+	p := s.pressure[f]
+	if p == nil {
+		resource := strings.TrimSuffix(groupFileNames[f].name, ".pressure")
+		p = new([2]*counter)
+		for i, kind := range [...]string{"some", "full"} {
+			p[i] = c.counter("task.pressure", kind, s.group.manager, resource, s.run, s.group.task)
 		}
+		s.pressure[f] = p
 	}
+	pressures(text, func(kind string, total float64) {
+		switch kind {
+		case "some":
+			c.b.ratio(p[0], total, 1e-6)
+		case "full":
+			c.b.ratio(p[1], total, 1e-6)
+		}
+	})
 }
 
 // oom takes memory.events, or memory.oom_control of version 1.

@@ -28,6 +28,8 @@ type cgroupTree struct {
 	found    map[string]*taskGroup
 	mounts   []*hierarchy
 	walked   time.Time
+	changes  int // how often found changed, about
+	walks    int
 }
 
 // hierarchy is a mounted cgroup hierarchy (cgroups(7)).
@@ -178,6 +180,7 @@ func (t *cgroupTree) update() error {
 
 // forget takes a directory of a task out.
 func (t *cgroupTree) forget(dir string) {
+	t.changes++
 	for key, g := range t.found {
 		for c, d := range g.dirs {
 			if d == dir {
@@ -203,6 +206,8 @@ func (t *cgroupTree) walk() error {
 	t.dirs, t.above = make(map[int32]string), make(map[string]*hierarchy)
 	t.found, t.mounts = make(map[string]*taskGroup), nil
 	t.walked = t.now()
+	t.walks++
+	t.changes++
 	seen := make(map[string]bool)
 	for line := range strings.Lines(text) {
 		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
@@ -238,6 +243,7 @@ func (t *cgroupTree) look(h *hierarchy, dir string) {
 			g = &taskGroup{key: key, taskName: name, dirs: make(map[string]string)}
 			t.found[key] = g
 		}
+		t.changes++
 		for _, c := range h.controllers {
 			g.dirs[c] = dir
 		}

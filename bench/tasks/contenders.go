@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"premix/internal/slurmbox"
 )
 
 //go:embed peers/loop.c
@@ -17,12 +20,11 @@ var loopSource []byte
 //go:embed peers/hq.py
 var hqSource []byte
 
-// contender runs a command many times.
+// contender runs a command many times. CPU time is that of all that it ran; 0 where it
+// cannot be told.
 type contender struct {
-	name  string
-	slow  bool // it is left out where the count is large
-	most  int  // it runs no more than that, and its rate is that of so many; 0: all
-	begin func(b *benchmark, job job) (*exec.Cmd, error)
+	name string
+	run  func(j job) (cpu float64, err error)
 }
 
 // job is a command and how often.
@@ -41,6 +43,7 @@ type benchmark struct {
 	ctx  context.Context
 	work string // absolute
 	runs int
+	cut  map[string]measured // contenders that could not run all of a smaller count, by name and program
 }
 
 func (b *benchmark) path(name string) string { return filepath.Join(b.work, name) }
@@ -68,76 +71,131 @@ func (b *benchmark) input(cmd *exec.Cmd, count int, line func(i int) string) err
 	return nil
 }
 
-// contenders are those that can be had here.
-func (b *benchmark) contenders() ([]contender, error) {
-	var list []contender
-	add := func(name string, err error, begin func(b *benchmark, j job) (*exec.Cmd, error)) {
+// contenders are those that can be had here, and what ends them.
+func (b *benchmark) contenders() (list []contender, end func(), err error) {
+	end = func() {}
+	add := func(name string, have func() error, run func(j job) (float64, error)) {
 		if b.wanted != "" && !strings.Contains(","+b.wanted+",", ","+name+",") {
 			return
 		}
-		if err != nil {
+		if err := have(); err != nil {
 			fmt.Printf("%s is left out: %v\n", name, err)
 			return
 		}
-		list = append(list, contender{name: name, slow: name == "parallel" || name == "hq", begin: begin})
+		list = append(list, contender{name, run})
+	}
+	program := func(name string) func() error {
+		return func() error { _, err := exec.LookPath(name); return err }
 	}
 	cores := strconv.Itoa(b.cores)
-	add("loop", b.buildLoop(), func(b *benchmark, j job) (*exec.Cmd, error) {
-		return b.command(b.path("loop"), append([]string{strconv.Itoa(j.count), cores, j.path}, j.args...)...), nil
+	add("loop", b.buildLoop, func(j job) (float64, error) {
+		return b.finish(b.command(b.path("loop"), append([]string{strconv.Itoa(j.count), cores, j.path}, j.args...)...))
 	})
 	premix, err := filepath.Abs(b.premix)
-	if err == nil {
-		_, err = os.Stat(premix)
+	if err != nil {
+		return nil, end, err
 	}
-	add("premix", err, func(b *benchmark, j job) (*exec.Cmd, error) {
+	add("premix", func() error { _, err := os.Stat(premix); return err }, func(j job) (float64, error) {
 		b.runs++
 		dir := b.path("out-" + strconv.Itoa(b.runs))
 		if err := os.RemoveAll(dir); err != nil {
-			return nil, err
+			return 0, err
 		}
 		cmd := b.command(premix, "task", "run", "--quiet", "--out", dir, "-j", cores, "-")
-		return cmd, b.input(cmd, j.count, func(int) string { return j.line() })
+		if err := b.input(cmd, j.count, func(int) string { return j.line() }); err != nil {
+			return 0, err
+		}
+		return b.finish(cmd)
 	})
-	has := func(name string) error {
-		_, err := exec.LookPath(name)
-		return err
-	}
-	add("xargs", has("xargs"), func(b *benchmark, j job) (*exec.Cmd, error) {
+	add("xargs", program("xargs"), func(j job) (float64, error) {
 		cmd := b.command("xargs", "-P", cores, "-n", strconv.Itoa(max(1, len(j.args))), j.path)
 		arg := "1"
 		if len(j.args) > 0 {
 			arg = strings.Join(j.args, " ")
 		}
-		return cmd, b.input(cmd, j.count, func(int) string { return arg })
+		if err := b.input(cmd, j.count, func(int) string { return arg }); err != nil {
+			return 0, err
+		}
+		return b.finish(cmd)
 	})
-	add("make", has("make"), func(b *benchmark, j job) (*exec.Cmd, error) {
+	add("make", program("make"), func(j job) (float64, error) {
 		text := fmt.Sprintf("T := $(shell seq %d)\nall: $(T)\n$(T):\n\t@%s %s\n.PHONY: all $(T)\n", j.count, j.path, strings.Join(j.args, " "))
-		return b.command("make", "-s", "-j", cores, "-f", b.path("makefile"), "all"), os.WriteFile(b.path("makefile"), []byte(text), 0o666)
+		if err := os.WriteFile(b.path("makefile"), []byte(text), 0o666); err != nil {
+			return 0, err
+		}
+		return b.finish(b.command("make", "-s", "-j", cores, "-f", b.path("makefile"), "all"))
 	})
-	add("parallel", has("parallel"), func(b *benchmark, j job) (*exec.Cmd, error) {
+	add("parallel", program("parallel"), func(j job) (float64, error) {
 		cmd := b.command("parallel", "--will-cite", "-j", cores)
-		return cmd, b.input(cmd, j.count, func(int) string { return j.line() })
+		if err := b.input(cmd, j.count, func(int) string { return j.line() }); err != nil {
+			return 0, err
+		}
+		return b.finish(cmd)
 	})
-	add("hq", b.installHQ(), func(b *benchmark, j job) (*exec.Cmd, error) {
+	add("hq", b.installHQ, func(j job) (float64, error) {
 		cmd := b.command("python3", append([]string{b.path("hq.py"), strconv.Itoa(j.count), cores, j.path}, j.args...)...)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+b.path("hq"))
 		cmd.Dir = b.work
-		return cmd, nil
+		return b.finish(cmd)
 	})
-	const managed = 1000 // tasks are enough to know the rate of a workflow manager
-	manager := func(name string, begin func(program string, j job) (*exec.Cmd, error)) {
-		program, err := ecosystem(name)
-		before := len(list)
-		add(name, err, func(_ *benchmark, j job) (*exec.Cmd, error) { return begin(program, j) })
-		if len(list) > before {
-			list[before].slow, list[before].most = true, managed
+	var box *slurmbox.Box
+	add("slurm", func() error {
+		if list := slurmbox.Missing(false); len(list) > 0 {
+			return fmt.Errorf("there is no %s", strings.Join(list, ", "))
 		}
+		dir, err := os.MkdirTemp("", "box")
+		if err != nil {
+			return err
+		}
+		end = func() { _ = os.RemoveAll(dir) }
+		box, err = slurmbox.Start(dir, slurmbox.Options{Nodes: 1, CPUs: b.cores})
+		if err == nil {
+			end = func() {
+				if err := box.Stop(); err != nil {
+					fmt.Fprintln(os.Stderr, "slurm:", err)
+				}
+				_ = os.RemoveAll(dir)
+			}
+		}
+		return err
+	}, func(j job) (float64, error) { return 0, b.array(box, j.count, j.line()) })
+	manager := func(name string, run func(program string, j job) (float64, error)) {
+		var program string
+		add(name, func() (err error) {
+			program, err = ecosystem(name)
+			return err
+		}, func(j job) (float64, error) { return run(program, j) })
 	}
-	manager("snakemake", func(program string, j job) (*exec.Cmd, error) { return b.snakemake(program, j.line(), j.count) })
-	manager("nextflow", func(program string, j job) (*exec.Cmd, error) {
-		return b.nextflow(program, "local", eager, j.line(), j.count)
+	manager("snakemake", func(program string, j job) (float64, error) {
+		cmd, err := b.snakemake(program, j.line(), j.count)
+		if err != nil {
+			return 0, err
+		}
+		return b.finish(cmd)
 	})
-	return list, nil
+	manager("nextflow", func(program string, j job) (float64, error) {
+		cmd, err := b.nextflow(program, "local", eager, j.line(), j.count)
+		if err != nil {
+			return 0, err
+		}
+		return b.finish(cmd)
+	})
+	return list, end, nil
+}
+
+// finish runs a command to its end, and tells the CPU time of it and of what it ran.
+func (b *benchmark) finish(cmd *exec.Cmd) (cpu float64, err error) {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if f, ok := cmd.Stdin.(*os.File); ok {
+		f.Close()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &out)
+	}
+	st := cmd.ProcessState
+	return (st.UserTime() + st.SystemTime()).Seconds(), nil
 }
 
 func (b *benchmark) buildLoop() error {

@@ -10,8 +10,14 @@
 //	parallel  GNU parallel, no records
 //	make      make -j with a target a command, no records
 //	hq        HyperQueue's server and worker in one process, from its Python package
-//	snakemake, nextflow  workflow managers with their local executors, as many times as
-//	          tells their rate: at most 1,000, and once
+//	slurm     one plain job array in a private Slurm of one node with as many CPUs, with
+//	          such settings that jobs start at once; its end is looked for every 2 s, and
+//	          its CPU time is not known
+//	snakemake, nextflow  workflow managers with their local executors
+//
+// A contender may take about -bound. One that is too slow for all commands runs as many as
+// fit, the table and the figures tell how many, and what is compared is its rate; premix
+// runs all of them.
 //
 // Parts:
 //
@@ -28,8 +34,9 @@
 //	          it: directly, with premix slurm-shim before it, and with premix slurm-shim
 //	          alone; with the same configuration of Nextflow for all, and with several
 //	slurm     true, very many times, in a private Slurm of four nodes on this machine:
-//	          packed by premix, and as one job array of as many jobs; and what either
-//	          costs its controller
+//	          packed by premix, and as one job array of as many jobs (-plain: of fewer);
+//	          and what either costs its controller. With -accounting it has MariaDB and
+//	          slurmdbd
 //
 // Contenders alternate (A B A B), so that whatever else the machine does meets all of
 // them, and a figure is a median. CPU time is that of a contender with all that it

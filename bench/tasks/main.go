@@ -33,7 +33,9 @@ type options struct {
 
 	reps, cores, sleeps, submitted, tasks, large, pods int
 
+	bound      time.Duration
 	slurmTasks int
+	plain      int
 	accounting bool
 	workflows  string
 	scheduler  string
@@ -43,10 +45,11 @@ func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit,slurm", "what to measure; kubernetes and workflow too")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; slurm, workflow and kubernetes too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
-	flag.IntVar(&o.large, "large", 50000, "from this count on, slow contenders are left out and there are at most 3 repetitions")
+	flag.IntVar(&o.large, "large", 50000, "from this count on there are at most 2 repetitions")
+	flag.DurationVar(&o.bound, "bound", 30*time.Second, "about how long a contender may take for a repetition; who needs longer runs fewer commands, and its rate is compared; 0: no bound")
 	flag.IntVar(&o.sleeps, "sleeps", 2000, "how often a tenth of a second is slept")
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
@@ -54,13 +57,14 @@ func benchMain() error {
 	flag.StringVar(&o.workflows, "workflows", "eager,default,array", "configurations of Nextflow")
 	flag.StringVar(&o.scheduler, "scheduler", "", "SchedulerParameters of the workflow's Slurm, as in sched_interval=60, its default; empty: jobs start at once")
 	flag.IntVar(&o.slurmTasks, "slurm", 10000, "how often true is run on Slurm")
+	flag.IntVar(&o.plain, "plain", 0, "tasks of the plain array on Slurm, compared by what each needed; 0: as many as -slurm")
 	flag.BoolVar(&o.accounting, "accounting", false, "give Slurm a slurmdbd")
-	flag.IntVar(&o.reps, "reps", 5, "repetitions; of sleep at most 1, on Slurm at most 2")
+	flag.IntVar(&o.reps, "reps", 3, "repetitions; of sleep at most 1, on Slurm at most 2")
 	flag.IntVar(&o.cores, "cores", 2, "cores to use")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	b := &benchmark{options: o, ctx: ctx}
+	b := &benchmark{options: o, ctx: ctx, cut: make(map[string]measured)}
 	var err error
 	if b.work, err = filepath.Abs(o.dir); err != nil {
 		return err
@@ -74,9 +78,14 @@ func benchMain() error {
 	}
 	defer results.Close()
 	fmt.Println(figures.Machine(b.work))
-	list, err := b.contenders()
-	if err != nil {
-		return err
+	var list []contender
+	if strings.Contains(o.parts, "true") || strings.Contains(o.parts, "sleep") {
+		var end func()
+		list, end, err = b.contenders()
+		defer end()
+		if err != nil {
+			return err
+		}
 	}
 	for _, part := range strings.Split(o.parts, ",") {
 		switch part {
@@ -87,12 +96,10 @@ func benchMain() error {
 					return fmt.Errorf("-counts: %w", err)
 				}
 				reps := o.reps
-				these := list
 				if count >= o.large {
-					reps = min(reps, 3)
-					these = slices.DeleteFunc(slices.Clone(list), func(c contender) bool { return c.slow })
+					reps = min(reps, 2)
 				}
-				if err := b.measure(results, fmt.Sprintf("true/%d", count), job{program: "true", path: "/bin/true", args: []string{"1"}, count: count}, these, reps); err != nil {
+				if err := b.measure(results, fmt.Sprintf("true/%d", count), job{program: "true", path: "/bin/true", args: []string{"1"}, count: count}, list, reps); err != nil {
 					return err
 				}
 			}
@@ -123,75 +130,118 @@ func benchMain() error {
 	return nil
 }
 
-// measure runs a job with each contender in turn, and again.
-func (b *benchmark) measure(results *figures.Results, name string, j job, list []contender, reps int) error {
-	wall, cpu := make(map[string][]float64), make(map[string][]float64)
-	count := func(c contender) int {
-		if c.most > 0 {
-			return min(c.most, j.count)
-		}
-		return j.count
+// measured is what a contender needed for so many commands: one entry a repetition.
+type measured struct {
+	count     int
+	wall, cpu []float64
+}
+
+func (m *measured) rate() float64 { return float64(m.count) / figures.Median(m.wall) }
+
+// slack is by how much a contender may go over the bound to run all.
+const slack = 1.5
+
+// sampled is how many commands at most a contender begins with.
+const sampled = 200
+
+// first runs as many commands of a job as a contender can within the bound, and premix
+// all. It begins with few and runs more as long as less than half of the bound has
+// passed, so that what it takes to start says little.
+func (b *benchmark) first(c contender, j job) (measured, error) {
+	of := j
+	if c.name != "premix" && b.bound > 0 {
+		of.count = min(sampled, max(1, j.count/50))
 	}
+	for {
+		wall, cpu, err := b.once(c, of)
+		if err != nil {
+			return measured{}, fmt.Errorf("%s: %w", c.name, err)
+		}
+		fitting := float64(of.count) / wall * b.bound.Seconds()
+		if of.count == j.count || wall > b.bound.Seconds()/2 {
+			return measured{of.count, []float64{wall}, []float64{cpu}}, nil
+		}
+		if fitting*slack >= float64(j.count) {
+			fitting = float64(j.count)
+		}
+		of.count = int(fitting)
+	}
+}
+
+// measure runs a job with each contender in turn, and again; but those that need more
+// than half of the bound once, except for premix and the loop. A contender that cannot run
+// all within the bound runs fewer, and what is compared is its rate.
+func (b *benchmark) measure(results *figures.Results, name string, j job, list []contender, reps int) error {
+	all := make([]measured, len(list))
 	for rep := range reps {
-		for _, c := range list {
-			if c.most > 0 && rep > 0 {
-				continue // it takes minutes
+		for i, c := range list {
+			m, key := &all[i], c.name+" "+j.program
+			if rep == 0 {
+				if old, ok := b.cut[key]; ok { // it would run as many again
+					*m = old
+					continue
+				}
+				var err error
+				if *m, err = b.first(c, j); err != nil {
+					return err
+				}
+				if m.count < j.count {
+					b.cut[key] = *m
+				}
+				continue
 			}
-			of := j
-			of.count = count(c)
-			w, p, err := b.once(c, of)
+			if m.count < j.count || c.name != "premix" && c.name != "loop" && b.bound > 0 && m.wall[0] > b.bound.Seconds()/2 {
+				continue
+			}
+			w, p, err := b.once(c, j)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			wall[c.name], cpu[c.name] = append(wall[c.name], w), append(cpu[c.name], p)
+			m.wall, m.cpu = append(m.wall, w), append(m.cpu, p)
 		}
 	}
-	rows := [][]string{{"", "time", "a second", "CPU time a task", "against the loop"}}
-	for _, c := range list {
-		rate := float64(count(c)) / figures.Median(wall[c.name])
-		f := figures.Figure{Name: name + "/" + c.name, Value: rate, Unit: "1/s"}
-		each := figures.Figure{Name: name + "/" + c.name + "/cpu", Value: figures.Median(cpu[c.name]) / float64(count(c)), Unit: "s"}
-		if limit := wall["loop"]; limit != nil && c.name != "loop" {
-			f.Peer, f.Ratio = name+"/loop", figures.Higher(rate, float64(j.count)/figures.Median(limit))
-			each.Peer, each.Ratio = name+"/loop/cpu", figures.Lower(each.Value, figures.Median(cpu["loop"])/float64(j.count))
+	var limit *measured
+	if i := slices.IndexFunc(list, func(c contender) bool { return c.name == "loop" }); i >= 0 {
+		limit = &all[i]
+	}
+	rows := [][]string{{"", "commands", "repetitions", "time", "a second", "time of a core each", "CPU time each", "against the loop"}}
+	for i, c := range list {
+		m := &all[i]
+		f := figures.Figure{Name: name + "/" + c.name, Value: m.rate(), Unit: "1/s"}
+		if m.count < j.count {
+			f.Note = fmt.Sprintf("of %d", m.count)
 		}
-		for _, f := range []figures.Figure{f, each} {
-			if err := results.Add(f); err != nil {
+		each := figures.Figure{Name: f.Name + "/cpu", Value: figures.Median(m.cpu) / float64(m.count), Unit: "s", Note: f.Note}
+		if limit != nil && c.name != "loop" {
+			f.Peer, f.Ratio = name+"/loop", figures.Higher(f.Value, limit.rate())
+			each.Peer, each.Ratio = name+"/loop/cpu", figures.Lower(each.Value, figures.Median(limit.cpu)/float64(limit.count))
+		}
+		if err := results.Add(f); err != nil {
+			return err
+		}
+		spent := ""
+		if each.Value > 0 {
+			if err := results.Add(each); err != nil {
 				return err
 			}
+			spent = figures.Seconds(each.Value)
 		}
-		called := c.name
-		if count(c) < j.count {
-			called = fmt.Sprintf("%s (of %d, once)", c.name, count(c))
-		}
-		rows = append(rows, []string{called, figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate), figures.Seconds(each.Value), figures.Times(f.Ratio)})
+		rows = append(rows, []string{c.name, strconv.Itoa(m.count), strconv.Itoa(len(m.wall)), figures.Seconds(figures.Median(m.wall)),
+			fmt.Sprintf("%.0f", f.Value), figures.Seconds(float64(b.cores) / f.Value), spent, figures.Times(f.Ratio)})
 	}
-	results.Table(fmt.Sprintf("%s: %d times %s, %d cores, medians of %d", name, j.count, j.line(), b.cores, reps), rows)
+	results.Table(fmt.Sprintf("%s: %d times %s, %d cores, medians; about %v a contender, which may run fewer commands", name, j.count, j.line(), b.cores, b.bound), rows)
 	return nil
 }
 
 // once runs a job with a contender and tells the time on the clock and that of CPUs.
 func (b *benchmark) once(c contender, j job) (wall, cpu float64, err error) {
-	cmd, err := c.begin(b, j)
-	if err != nil {
-		return 0, 0, err
-	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
 	begun := time.Now()
-	err = cmd.Run()
+	cpu, err = c.run(j)
 	wall = time.Since(begun).Seconds()
-	if f, ok := cmd.Stdin.(*os.File); ok {
-		f.Close()
-	}
 	if b.runs > 0 {
 		_ = os.RemoveAll(b.path("out-" + strconv.Itoa(b.runs))) // the next one makes its own
 	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &out)
-	}
-	st := cmd.ProcessState
-	return wall, (st.UserTime() + st.SystemTime()).Seconds(), nil
+	return wall, cpu, err
 }
 
 // submit measures half a million tasks.
@@ -236,24 +286,34 @@ func (b *benchmark) submit(results *figures.Results) error {
 	if err := errors.Join(lsErr, whyErr); err != nil {
 		return err
 	}
-	rows := [][]string{{"", "median"}}
-	for _, f := range []figures.Figure{
-		{Name: "submit/time", Value: figures.Median(times), Unit: "s"},
-		{Name: "submit/memory", Value: figures.Median(memory), Unit: "B"},
-		{Name: "submit/run/memory", Value: peak(run), Unit: "B"},
-		{Name: "submit/ls", Value: figures.Median(ls), Unit: "s"},
-		{Name: "submit/why", Value: figures.Median(why), Unit: "s"},
+	rows := [][]string{{"", "", "goal"}}
+	for _, of := range []struct {
+		name, unit  string
+		value, goal float64
+	}{
+		{"time", "s", figures.Median(times), 5},
+		{"memory", "B", figures.Median(memory), 300e6},
+		{"run/memory", "B", peak(run), 0},
+		{"ls", "s", figures.Median(ls), 0.1},
+		{"ls/slowest", "s", slices.Max(ls), 0.1},
+		{"why", "s", figures.Median(why), 0.1},
+		{"why/slowest", "s", slices.Max(why), 0.1},
 	} {
+		f := figures.Figure{Name: "submit/" + of.name, Value: of.value, Unit: of.unit}
+		text := figures.Seconds
+		if of.unit == "B" {
+			text = figures.Size
+		}
+		goal := ""
+		if of.goal > 0 {
+			f.Peer, f.Ratio, goal = "goal", figures.Lower(of.value, of.goal), text(of.goal)
+		}
 		if err := results.Add(f); err != nil {
 			return err
 		}
-		text := figures.Seconds(f.Value)
-		if f.Unit == "B" {
-			text = figures.Size(f.Value)
-		}
-		rows = append(rows, []string{f.Name, text})
+		rows = append(rows, []string{f.Name, text(of.value), goal})
 	}
-	results.Table(fmt.Sprintf("%d tasks submitted at once; ls and why while they run", b.submitted), rows)
+	results.Table(fmt.Sprintf("%d tasks submitted at once; ls and why while they run; medians but for what is called slowest", b.submitted), rows)
 	return nil
 }
 

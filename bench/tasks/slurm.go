@@ -42,12 +42,17 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 			err = serr
 		}
 	}()
+	plain := b.slurmTasks
+	if b.plain > 0 {
+		plain = min(plain, b.plain)
+	}
 	contenders := []struct {
-		name string
-		run  func() error
+		name  string
+		count int
+		run   func() error
 	}{
-		{"premix", func() error { return b.onSlurm(box, premix) }},
-		{"array", func() error { return b.array(box) }},
+		{"premix", b.slurmTasks, func() error { return b.onSlurm(box, premix) }},
+		{"array", plain, func() error { return b.array(box, plain, "true") }},
 	}
 	wall, cpu := make(map[string][]float64), make(map[string][]float64)
 	for range min(b.reps, 2) {
@@ -72,24 +77,34 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 	if b.accounting {
 		name += "/accounting"
 	}
-	n := float64(b.slurmTasks)
-	peer := n / figures.Median(wall["array"])
-	rows := [][]string{{"", "time", "a second", "CPU time of slurmctld"}}
+	// Of what the plain array needed a task, as it may have fewer.
+	peer, peerCPU := float64(plain)/figures.Median(wall["array"]), figures.Median(cpu["array"])/float64(plain)
+	var title string
+	rows := [][]string{{"", "tasks", "time", "a second", "CPU time of slurmctld", "a task"}}
 	for _, c := range contenders {
+		n := float64(c.count)
 		rate := figures.Figure{Name: name + "/" + c.name, Value: n / figures.Median(wall[c.name]), Unit: "1/s"}
-		ctld := figures.Figure{Name: name + "/" + c.name + "/slurmctld", Value: figures.Median(cpu[c.name]), Unit: "s"}
+		ctld := figures.Figure{Name: name + "/" + c.name + "/slurmctld", Value: figures.Median(cpu[c.name]) / n, Unit: "s"}
+		if c.count < b.slurmTasks {
+			rate.Note = fmt.Sprintf("of %d", c.count)
+			ctld.Note = rate.Note
+		}
 		if c.name == "premix" {
 			rate.Peer, rate.Ratio = name+"/array", figures.Higher(rate.Value, peer)
-			ctld.Peer, ctld.Ratio = name+"/array/slurmctld", figures.Lower(ctld.Value, figures.Median(cpu["array"]))
+			ctld.Peer, ctld.Ratio = name+"/array/slurmctld", figures.Lower(ctld.Value, peerCPU)
 		}
 		for _, f := range []figures.Figure{rate, ctld} {
 			if err := results.Add(f); err != nil {
 				return err
 			}
 		}
-		rows = append(rows, []string{c.name, figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate.Value), figures.Seconds(ctld.Value)})
+		rows = append(rows, []string{c.name, strconv.Itoa(c.count), figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate.Value),
+			figures.Seconds(figures.Median(cpu[c.name])), figures.Seconds(ctld.Value)})
+		if c.name == "premix" {
+			title = fmt.Sprintf("premix makes %s as many a second, with %s less CPU time of slurmctld a task", figures.Times(rate.Ratio), figures.Times(ctld.Ratio))
+		}
 	}
-	results.Table(fmt.Sprintf("%s: %d times true on 4 nodes of 2 cores, all on this machine", name, b.slurmTasks), rows)
+	results.Table(fmt.Sprintf("%s: true on 4 nodes of 2 cores, all on this machine; %s; medians of %d", name, title, len(wall["array"])), rows)
 	return nil
 }
 
@@ -109,9 +124,9 @@ func (b *benchmark) onSlurm(box *slurmbox.Box, premix string) error {
 	return nil
 }
 
-// array runs the tasks as one array.
-func (b *benchmark) array(box *slurmbox.Box) error {
-	out, err := box.Run("sbatch", "--parsable", fmt.Sprintf("--array=1-%d", b.slurmTasks), "--output=/dev/null", "--wrap", "true")
+// array runs a command as one array of count elements.
+func (b *benchmark) array(box *slurmbox.Box, count int, command string) error {
+	out, err := box.Run("sbatch", "--parsable", fmt.Sprintf("--array=1-%d", count), "--output=/dev/null", "--wrap", command)
 	if err != nil {
 		return err
 	}
@@ -119,7 +134,7 @@ func (b *benchmark) array(box *slurmbox.Box) error {
 	for {
 		left, err := box.Run("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING", "--jobs="+id, "--format=%i")
 		if err == nil && left == "" {
-			return nil
+			return completed(box, id)
 		}
 		select {
 		case <-b.ctx.Done():
@@ -127,6 +142,15 @@ func (b *benchmark) array(box *slurmbox.Box) error {
 		case <-time.After(askEvery):
 		}
 	}
+}
+
+// completed tells whether all jobs of an array that has ended have succeeded.
+func completed(box *slurmbox.Box, id string) error {
+	other, err := box.Run("squeue", "--noheader", "--states=BOOT_FAIL,CANCELLED,DEADLINE,FAILED,NODE_FAIL,OUT_OF_MEMORY,PREEMPTED,TIMEOUT", "--jobs="+id, "--format=%i %T")
+	if err == nil && other != "" {
+		err = fmt.Errorf("not all jobs succeeded:\n%.1000s", other)
+	}
+	return err
 }
 
 // cpuSeconds is the CPU time of a process, with all threads.

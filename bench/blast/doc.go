@@ -14,6 +14,9 @@
 //     connections, all sent before the first is fetched; and, as closed, by 100 users
 //     who wait for their result before they send the next.
 //   - one blastn each: a sample of the 1,000, one after the other, extrapolated.
+//     CPU time is that of the service and of all programs that it starts.
+//   - all in one blastn, and blastn with 100 queries each: what BLAST+ itself needs where
+//     somebody has gathered the queries, and so the best that the two could come to.
 //   - PSS: of the mappings of the database's files in memory, summed over the processes
 //     of two premix searches at a time (proc_pid_smaps(5)): as large as the database, if
 //     there is one copy.

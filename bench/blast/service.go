@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,50 +21,77 @@ import (
 	"premix/internal/figures"
 )
 
+// round is one time that all queries were searched for.
+type round struct {
+	took  time.Duration
+	cpu   time.Duration // of the service, or of blastn, and all that they started
+	scans int           // of the service
+}
+
 // service compares queries sent one by one to the service with a blastn for each.
 func (b *bench) service() error {
-	var open, closed, alone, openScans, closedScans []float64
+	var open, closed, alone, whole, shares []round
 	for range b.reps {
 		for _, c := range []struct {
-			list, scans *[]float64
-			run         func() (time.Duration, int, error)
+			list *[]round
+			run  func() (round, error)
 		}{
-			{&open, &openScans, func() (time.Duration, int, error) { return b.through(false) }},
-			{&alone, nil, b.alone},
-			{&closed, &closedScans, func() (time.Duration, int, error) { return b.through(true) }},
+			{&open, func() (round, error) { return b.through(false) }},
+			{&alone, b.alone},
+			{&closed, func() (round, error) { return b.through(true) }},
+			{&whole, func() (round, error) { return b.inOne(len(b.texts)) }},
+			{&shares, func() (round, error) { return b.inOne(b.users) }},
 		} {
-			took, scans, err := c.run()
+			r, err := c.run()
 			if err != nil {
 				return err
 			}
-			*c.list = append(*c.list, took.Seconds())
-			if c.scans != nil {
-				*c.scans = append(*c.scans, float64(scans))
-			}
+			*c.list = append(*c.list, r)
 		}
 	}
-	peer := figures.Median(alone)
 	sample := fmt.Sprintf("one blastn each: %d of %d, extrapolated", min(b.singles, b.queries), b.queries)
 	for _, f := range []struct {
-		name, title   string
-		values, scans []float64
+		name, title string
+		rounds      []round
 	}{
-		{"service/sent-at-once", fmt.Sprintf("%d single queries, service", b.queries), open, openScans},
-		{"service/closed", fmt.Sprintf("the same, of %d users who wait", b.users), closed, closedScans},
+		{"service/sent-at-once", fmt.Sprintf("%d single queries, service", b.queries), open},
+		{"service/closed", fmt.Sprintf("the same, of %d users who wait", b.users), closed},
+		{"service/one-blastn", fmt.Sprintf("all %d in one blastn", b.queries), whole},
+		{fmt.Sprintf("service/blastn-of-%d", b.users), fmt.Sprintf("blastn with %d queries each", b.users), shares},
 	} {
-		v := figures.Median(f.values)
-		note := fmt.Sprintf("in %.0f scans; %s", figures.Median(f.scans), sample)
-		b.rows = append(b.rows, []string{f.title, fmt.Sprintf("%.2f s", v), fmt.Sprintf("%.1f s (of %d)", peer, min(b.singles, b.queries)), fmt.Sprintf("%.1f", figures.Lower(v, peer))})
-		if err := b.results.Add(figures.Figure{Name: "blast/" + f.name, Value: v, Unit: "s", Peer: "one blastn -num_threads 2 each, in memory", Ratio: figures.Lower(v, peer), Note: note}); err != nil {
-			return err
+		scans := median(f.rounds, func(r round) float64 { return float64(r.scans) })
+		for _, of := range []struct {
+			name, title string
+			value       func(round) float64
+		}{
+			{"", "", func(r round) float64 { return r.took.Seconds() }},
+			{"/cpu", ", CPU time", func(r round) float64 { return r.cpu.Seconds() }},
+		} {
+			v, peer := median(f.rounds, of.value), median(alone, of.value)
+			ratio := figures.Lower(v, peer)
+			b.rows = append(b.rows, []string{f.title + of.title, fmt.Sprintf("%.2f s", v), fmt.Sprintf("%.1f s (of %d)", peer, min(b.singles, b.queries)), fmt.Sprintf("%.1f", ratio)})
+			if err := b.results.Add(figures.Figure{Name: "blast/" + f.name + of.name, Value: v, Unit: "s", Peer: "one blastn -num_threads 2 each, in memory", Ratio: ratio, Note: fmt.Sprintf("%.0f scans; %s", scans, sample)}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+func median(rounds []round, value func(round) float64) float64 {
+	var list []float64
+	for _, r := range rounds {
+		list = append(list, value(r))
+	}
+	return figures.Median(list)
+}
+
+// cpu is the time that a process that has ended, and those that it waited for, had.
+func cpu(p *os.ProcessState) time.Duration { return p.UserTime() + p.SystemTime() }
+
 // alone is how long it takes to search for all queries by one blastn each, in the
 // database in memory.
-func (b *bench) alone() (took time.Duration, searches int, err error) {
+func (b *bench) alone() (r round, err error) {
 	db := filepath.Join(b.ram, "alias", "whole")
 	n := min(b.singles, len(b.texts))
 	began := time.Now()
@@ -71,40 +99,43 @@ func (b *bench) alone() (took time.Duration, searches int, err error) {
 		cmd := exec.Command("blastn", "-db", db, "-outfmt", "6", "-num_threads", "2")
 		cmd.Stdin = strings.NewReader(b.texts[i*len(b.texts)/n])
 		if _, err := cmd.Output(); err != nil {
-			return 0, 0, err
+			return r, err
 		}
+		r.cpu += cpu(cmd.ProcessState)
 	}
-	return time.Since(began) * time.Duration(len(b.texts)) / time.Duration(n), n, nil
+	all := time.Duration(len(b.texts))
+	return round{took: time.Since(began) * all / time.Duration(n), cpu: r.cpu * all / time.Duration(n)}, nil
 }
 
-// through is how long the service takes for all queries, and how many scans it makes.
-func (b *bench) through(wait bool) (took time.Duration, scans int, err error) {
-	jobs := filepath.Join(b.dir, "jobs")
-	cmd := b.command("blast", "serve", "--listen", "127.0.0.1:0", "--dir", jobs, "--max-user-waiting", "10000")
-	out, err := cmd.StdoutPipe()
+// inOne is how long it takes to search for all queries, so many in one blastn: what the
+// service could do at best.
+func (b *bench) inOne(many int) (r round, err error) {
+	began := time.Now()
+	for texts := range slices.Chunk(b.texts, many) {
+		cmd := exec.Command("blastn", "-db", filepath.Join(b.ram, "alias", "whole"), "-outfmt", "6", "-num_threads", "2")
+		cmd.Stdin = strings.NewReader(strings.Join(texts, ""))
+		if _, err := cmd.Output(); err != nil {
+			return r, err
+		}
+		r.cpu += cpu(cmd.ProcessState)
+		r.scans++
+	}
+	r.took = time.Since(began)
+	return r, nil
+}
+
+// through is how long the service takes for all queries.
+func (b *bench) through(wait bool) (r round, err error) {
+	s, err := b.serve()
 	if err != nil {
-		return 0, 0, err
+		return r, err
 	}
-	if err := cmd.Start(); err != nil {
-		return 0, 0, err
-	}
-	defer func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // where it has ended, Wait says how
-		_ = cmd.Wait()
-		_ = os.RemoveAll(jobs)
-	}()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return 0, 0, err
-	}
-	server := "http://" + strings.TrimSpace(strings.TrimPrefix(line, "listening on "))
-	c := &client{address: server + "/api/v1/searches",
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: b.users}}}
+	defer func() { err = errors.Join(err, s.end()) }()
 	began := time.Now()
 	ids := make([]string, len(b.texts))
 	steps := []func(i int) error{
-		func(i int) (err error) { ids[i], err = c.send(b.texts[i]); return err },
-		func(i int) error { return c.fetch(ids[i]) },
+		func(i int) (err error) { ids[i], err = s.send(b.texts[i]); return err },
+		func(i int) error { _, err := s.fetch(ids[i]); return err },
 	}
 	if wait {
 		send, fetch := steps[0], steps[1]
@@ -117,12 +148,63 @@ func (b *bench) through(wait bool) (took time.Duration, scans int, err error) {
 	}
 	for _, step := range steps {
 		if err := b.each(step); err != nil {
-			return 0, 0, err
+			return r, err
 		}
 	}
-	took = time.Since(began)
-	scans, err = c.scans(server)
-	return took, scans, err
+	r.took = time.Since(began)
+	if r.scans, err = s.scans(); err != nil {
+		return r, err
+	}
+	err = s.end()
+	r.cpu = cpu(s.cmd.ProcessState)
+	return r, err
+}
+
+// server is a premix blast serve.
+type server struct {
+	cmd     *exec.Cmd
+	jobs    string // its directory
+	address string
+	http    *http.Client
+	ended   bool
+}
+
+// serve starts a service, with nothing to do yet.
+func (b *bench) serve() (*server, error) {
+	s := &server{jobs: filepath.Join(b.dir, "jobs"), http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: b.users}}}
+	if err := os.RemoveAll(s.jobs); err != nil {
+		return nil, err
+	}
+	s.cmd = b.command("blast", "serve", "--listen", "127.0.0.1:0", "--dir", s.jobs, "--max-user-waiting", "10000")
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(err, s.end())
+	}
+	s.address = "http://" + strings.TrimSpace(strings.TrimPrefix(line, "listening on "))
+	return s, nil
+}
+
+// end ends the service, if it has not ended, and removes its jobs.
+func (s *server) end() error {
+	if s.ended {
+		return nil
+	}
+	s.ended = true
+	s.http.CloseIdleConnections()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // where it has ended, Wait says how
+	err := s.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGTERM) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(s.jobs))
 }
 
 // each calls a function for all queries, by as many users.
@@ -155,17 +237,13 @@ func (b *bench) each(step func(i int) error) error {
 	}
 }
 
-type client struct {
-	address string
-	http    *http.Client
-}
-
-func (c *client) send(text string) (id string, err error) {
+// send sends one query in.
+func (s *server) send(text string) (id string, err error) {
 	body, err := json.Marshal(map[string]string{"program": "blastn", "database": "bench", "format": "tabular", "query": text})
 	if err != nil {
 		return "", err
 	}
-	answer, err := c.http.Post(c.address, "application/json", bytes.NewReader(body))
+	answer, err := s.http.Post(s.address+"/api/v1/searches", "application/json", bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -181,28 +259,29 @@ func (c *client) send(text string) (id string, err error) {
 	return job.ID, nil
 }
 
-func (c *client) fetch(id string) error {
+// fetch waits for a result.
+func (s *server) fetch(id string) (text []byte, err error) {
 	for {
-		answer, err := c.http.Get(c.address + "/" + id + "/result?wait=30")
+		answer, err := s.http.Get(s.address + "/api/v1/searches/" + id + "/result?wait=30")
 		if err != nil {
-			return err
+			return nil, err
 		}
 		got, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case answer.StatusCode == http.StatusOK && len(got) > 0:
-			return nil
+			return got, nil
 		case answer.StatusCode != http.StatusAccepted:
-			return fmt.Errorf("status %d, %d bytes", answer.StatusCode, len(got))
+			return nil, fmt.Errorf("status %d, %d bytes", answer.StatusCode, len(got))
 		}
 	}
 }
 
 // scans is how many the service has made.
-func (c *client) scans(server string) (int, error) {
-	answer, err := c.http.Get(server + "/metrics")
+func (s *server) scans() (int, error) {
+	answer, err := s.http.Get(s.address + "/metrics")
 	if err != nil {
 		return 0, err
 	}

@@ -187,8 +187,11 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	}
 	r := g.Request
 	r.Options, r.Stdin, r.Stdout, r.Stderr, r.Note = o, &joined, &out, nil, nil
-	if g.links() {
+	switch {
+	case g.links():
 		r.Mode, r.batch = Whole, 1
+	case g.overlooks():
+		r.batch = togetherBatch
 	}
 	if err := Run(ctx, r); err != nil {
 		return nil, err
@@ -222,6 +225,12 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	}
 	return again, nil
 }
+
+// togetherBatch is how many letters of queries blastn searches for at once in a common
+// scan. By itself it begins with few, and reads the database once for each batch; a
+// query in the midst of a job that a batch begins with would get less than alone. Beyond
+// 1,000,000 it would cut the queries into chunks (SplitQuery_GetChunkSize of the toolkit).
+const togetherBatch = 900_000
 
 // headers is the number of queries.
 func headers(text []byte) int {

@@ -189,13 +189,23 @@ func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte
 		}
 		err = Together(t.Context(), Request{Program: program, Database: d, Options: o, Settings: s,
 			Note: func(s string) { t.Errorf("%s %q: %s", program, args, s) }}, list)
+		if exit := (*ExitError)(nil); errors.As(err, &exit) {
+			// It fails as a whole, where BLAST+ fails.
+			n.all++
+			if want := alonePlain(t, program, d, jobs[0], args); exit.Code != want.code || string(exit.Said) != want.stderr {
+				t.Errorf("%s %q: status %d, want %d: %s", program, args, exit.Code, want.code, differ(want.stderr, string(exit.Said)))
+			} else {
+				n.same++
+			}
+			continue
+		}
 		if err != nil {
 			t.Errorf("%s %q: %v", program, args, err)
 			continue
 		}
 		for i, text := range jobs {
 			n.all++
-			if want := alonePlain(t, program, d, text, args); got[i].String() != want {
+			if want := alonePlain(t, program, d, text, args).stdout; got[i].String() != want {
 				t.Errorf("%s %q on %d fragments, job %d: %s", program, args, k, i, differ(want, got[i].String()))
 			} else {
 				n.same++
@@ -205,8 +215,8 @@ func (c *corpus) together(t *testing.T, n *counts, program string, jobs [][]byte
 
 }
 
-// alonePlain is what BLAST+ prints for queries from standard input.
-func alonePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) string {
+// alonePlain is what BLAST+ says of queries from standard input.
+func alonePlain(t *testing.T, program string, d *database.Database, queries []byte, args []string) answer {
 	t.Helper()
 	dir, err := alias(t.TempDir(), d, "plain", "", d.Whole)
 	if err != nil {
@@ -216,12 +226,7 @@ func alonePlain(t *testing.T, program string, d *database.Database, queries []by
 	cmd.Env = environment(places(dir, true))
 	cmd.Dir = dir
 	cmd.Stdin = bytes.NewReader(queries)
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return string(out)
+	return answered(t, cmd)
 }
 
 // Queries of several jobs, searched for together.
@@ -397,7 +402,7 @@ func TestFirstLetters(t *testing.T) {
 	other := []byte(">other\n" + dna(r, 200) + "\n")
 	args := []string{"-task", "blastn", "-dust", "no", "-outfmt", "6"}
 	d := c.cuts[2]
-	alone, behind := alonePlain(t, "blastn", d, short, args), alonePlain(t, "blastn", d, append(bytes.Clone(other), short...), args)
+	alone, behind := alonePlain(t, "blastn", d, short, args).stdout, alonePlain(t, "blastn", d, append(bytes.Clone(other), short...), args).stdout
 	if strings.Count(behind, "short\t") <= strings.Count(alone, "short\t") {
 		t.Log("blastn finds the same for a query behind another one: the exception is not met here")
 	}

@@ -52,7 +52,7 @@ type Pool struct {
 	Name   string `yaml:"name" json:"name"`
 	Groups []Node `yaml:"nodes" json:"nodes"`
 	Share  string `yaml:"share" json:"share"` // cores or nodes
-	Place  string `yaml:"place" json:"place"` // any, pack or spread
+	Place  string `yaml:"place" json:"place"` // any, pack, spread or adjacent
 	Down   []Down `yaml:"down" json:"down,omitempty"`
 }
 
@@ -359,9 +359,9 @@ func (c *checker) pool(i int, p *Pool) {
 	switch p.Place {
 	case "":
 		p.Place = "pack"
-	case "any", "pack", "spread":
+	case "any", "pack", "spread", "adjacent":
 	default:
-		c.bad([]any{"pools", i, "place"}, "pool %s: place: is any, pack or spread, not %s", p.Name, p.Place)
+		c.bad([]any{"pools", i, "place"}, "pool %s: place: is any, pack, spread or adjacent, not %s", p.Name, p.Place)
 	}
 	if p.Place != "any" && total > maxNodes {
 		c.bad([]any{"pools", i, "nodes"}, "pool %s: more than %d nodes", p.Name, maxNodes)

@@ -71,7 +71,7 @@ func TestParseRefuses(t *testing.T) {
 		{"pools: [{nodes: [{cores: 1, count: 2000000}]}]", "more than 1048576 nodes"},
 		{"pools: [{name: a, nodes: [{cores: 1}]}, {name: a, nodes: [{cores: 1}]}]", "a stands there twice"},
 		{"pools: [{nodes: [{cores: 1}], share: halves}]", "share: is cores or nodes, not halves"},
-		{"pools: [{nodes: [{cores: 1}], place: left}]", "place: is any, pack or spread, not left"},
+		{"pools: [{nodes: [{cores: 1}], place: left}]", "place: is any, pack, spread or adjacent, not left"},
 		{"pools: [{nodes: [{cores: 1}], down: [{from: 2h, until: 1h}]}]", "until comes after from"},
 		{"pools: [{nodes: [{cores: 1}], down: [{from: 1h, until: 2h, count: 2}]}]", "there are 1 nodes, not 2"},
 		{pool + "partitions: [{name: p, pool: b}]", `there is no pool "b"`},

@@ -48,12 +48,13 @@ const (
 
 // Config is a policy of premix, as in a policy file.
 type Config struct {
-	Name     string       `yaml:"name" json:"name"`
-	Order    string       `yaml:"order" json:"order"`
-	Backfill string       `yaml:"backfill" json:"backfill"`
-	Depth    int          `yaml:"depth" json:"depth,omitempty"`       // how many jobs a pass of backfilling looks at; 0: all
-	Interval machine.Span `yaml:"interval" json:"interval,omitempty"` // between passes of Slurm's backfilling; 0: at each moment
-	Window   machine.Span `yaml:"window" json:"window,omitempty"`     // how far Slurm's backfilling plans; 0: to the end
+	Name       string       `yaml:"name" json:"name"`
+	Order      string       `yaml:"order" json:"order"`
+	Backfill   string       `yaml:"backfill" json:"backfill"`
+	Depth      int          `yaml:"depth" json:"depth,omitempty"`           // how many jobs a pass of backfilling looks at; 0: all
+	Interval   machine.Span `yaml:"interval" json:"interval,omitempty"`     // between passes of Slurm's backfilling; 0: at each moment
+	Window     machine.Span `yaml:"window" json:"window,omitempty"`         // how far Slurm's backfilling plans; 0: to the end
+	Resolution machine.Span `yaml:"resolution" json:"resolution,omitempty"` // length of the slots in which it plans
 
 	Weights  Weights      `yaml:"weights" json:"weights,omitzero"`
 	MaxAge   machine.Span `yaml:"max_age" json:"max_age,omitempty"`
@@ -119,6 +120,9 @@ func (c *Config) defaults() {
 	}
 	if c.Backfill == Slurm && c.Window == 0 {
 		c.Window = machine.Span(trace.Day)
+	}
+	if c.Backfill == Slurm && c.Resolution == 0 {
+		c.Resolution = machine.Span(trace.Minute)
 	}
 	if c.Order == Multifactor {
 		if c.Weights == (Weights{}) {

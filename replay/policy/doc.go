@@ -27,7 +27,8 @@
 //
 // Slurm's (slurm.conf(5), sched/backfill): at each moment jobs start in order until one
 // does not fit. Every bf_interval all jobs, up to bf_max_job_test of them, are planned
-// afresh in order, within bf_window, and those whose turn is now start.
+// afresh in order, within bf_window and in slots of bf_resolution, and those whose turn is
+// now start.
 //
 // # Queues
 //

@@ -61,13 +61,14 @@ func check(t *testing.T, tr *trace.Trace, s *simulate.Schedule, cores int) {
 }
 
 var everyPolicy = []string{"fcfs", "sjf", "easy", "conservative", "multifactor", "order: sjf, backfill: easy", "order: sjf, backfill: conservative", "order: fcfs, backfill: conservative, depth: 2",
-	"order: multifactor, backfill: easy, calc_period: 10s", "order: multifactor, backfill: conservative, calc_period: 10s", "order: fcfs, backfill: slurm, interval: 1ms"}
+	"order: multifactor, backfill: easy, calc_period: 10s", "order: multifactor, backfill: conservative, calc_period: 10s", "order: fcfs, backfill: slurm, interval: 1ms, resolution: 1ms"}
 
 var everyMachine = map[string]string{
 	"counted":         "pools: [{nodes: [{count: 16, cores: 1}], place: any}]\n",
 	"limits":          "pools: [{nodes: [{count: 16, cores: 1}], place: any}]\nuser: {jobs: 3}\naccount: {jobs: 2}\n",
 	"placed":          "pools: [{nodes: [{count: 2, cores: 4}, {count: 1, cores: 8}]}]\n",
 	"spread":          "pools: [{nodes: [{count: 4, cores: 4}], place: spread}]\n",
+	"adjacent":        "pools: [{nodes: [{count: 16, cores: 1}], share: nodes, place: adjacent}]\n",
 	"whole":           "pools: [{nodes: [{count: 16, cores: 1}], share: nodes}]\n",
 	"preempted":       "pools: [{nodes: [{count: 16, cores: 1}], place: any}]\nqos: [{name: high, tier: 1, preempts: [low]}, {name: low, preempted: resume}]\n",
 	"preempted nodes": "pools: [{nodes: [{count: 4, cores: 4}]}]\nqos: [{name: high, tier: 1, preempts: [low]}, {name: low}]\n",

@@ -492,7 +492,7 @@ func (s *scheduler) slurm(p *pool) error {
 			continue
 		}
 		r, length := c.Request(k.job), c.Estimate(k.job)
-		from := p.room.Earliest(r, now, length)
+		from := p.room.Earliest(r, now, s.slots(now, length))
 		if from == now {
 			if err = s.start(p, k); err != nil {
 				break
@@ -511,6 +511,14 @@ func (s *scheduler) slurm(p *pool) error {
 	}
 	p.next, p.stale, p.woken = now+max(trace.Time(s.Interval), 1), false, false
 	return err
+}
+
+// slots is how long a job must find room from now on to be planned. Slurm's plan consists of
+// slots, whose length is the resolution, and holds a job's room to the end of the slot in
+// which the job would end.
+func (s *scheduler) slots(now, length trace.Time) trace.Time {
+	slot := max(trace.Time(s.Resolution), 1)
+	return ((now+length)/slot+1)*slot - now
 }
 
 // moment is when a reservation is due.

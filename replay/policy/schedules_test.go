@@ -92,6 +92,8 @@ func TestSchedules(t *testing.T) {
 	filling := []spec{{run: 10, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 8}, {submit: 3, run: 20}}
 	// Jobs that end before the time that was asked for.
 	early := []spec{{run: 10, cores: 4, asked: 20}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 10, cores: 4}}
+	// Who waits has particular nodes in view; see below.
+	planned := []spec{{run: 10, cores: 2}, {run: 40}, {run: 1}, {run: 10}, {submit: 2, run: 5, cores: 3}, {submit: 3, run: 15}}
 	tests := []struct {
 		name, policy, machine string
 		estimates             string
@@ -117,7 +119,12 @@ func TestSchedules(t *testing.T) {
 		{"learned", "easy", cores(2), simulate.Learned, []spec{{run: 2, user: 2, asked: 9}, {run: 2, user: 2, asked: 9}, {submit: 3, run: 10}, {submit: 4, run: 5, cores: 2}, {submit: 5, run: 3, asked: 9, user: 2}},
 			[]float64{0, 0, 3, 13, 5}},
 		// Slurm: job 3 could pass job 2 at once, but the next pass is 30 s after that at 1 s.
-		{"interval", "order: fcfs, backfill: slurm", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 50}}, []float64{0, 100, 31}},
+		{"interval", "order: fcfs, backfill: slurm", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 20}}, []float64{0, 100, 31}},
+		// It would end at 81 s, and 100 s is in the same minute; with slots of 20 s it is in the
+		// next but one. What would end as job 2 begins does not start either.
+		{"resolution", "order: fcfs, backfill: slurm", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 50}}, []float64{0, 100, 110}},
+		{"resolution", "order: fcfs, backfill: slurm, resolution: 20s", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 48}}, []float64{0, 100, 31}},
+		{"resolution", "order: fcfs, backfill: slurm, resolution: 1s", cores(4), "", []spec{{run: 100, cores: 3}, {submit: 1, run: 10, cores: 4}, {submit: 2, run: 69}}, []float64{0, 100, 110}},
 		{"slurm", "order: fcfs, backfill: slurm, interval: 1ms", cores(4), "", passing, []float64{0, 10, 20, 25}},
 		// Fair share: user 1 has used the machine for 100 s, user 2 has not.
 		{"tree", "order: multifactor, backfill: none, calc_period: 1s", cores(1), "", []spec{{run: 100}, {submit: 1, run: 10}, {submit: 2, run: 10, user: 2}}, []float64{0, 110, 100}},
@@ -149,6 +156,18 @@ func TestSchedules(t *testing.T) {
 		// Nodes: two of 4 cores. Jobs of 3 cores do not share one; of two nodes each gets half.
 		{"whole nodes", "fcfs", "pools: [{nodes: [{count: 2, cores: 4}], share: nodes}]", "", []spec{{run: 10}, {run: 10}, {run: 10}}, []float64{0, 0, 10}},
 		{"shared nodes", "fcfs", "pools: [{nodes: [{count: 2, cores: 4}]}]", "", []spec{{run: 10}, {run: 10}, {run: 10}}, []float64{0, 0, 0}},
+		// Job 5 waits for 3 nodes, which are there at 10 s, and job 6 would leave as many. But
+		// of the runs 1 and 2, 4 and 5 that are free then, job 5 is to have the first and node 4,
+		// which is all that is free now: job 6 gets node 5 at 10 s.
+		//
+		//	        0  3      10   15        25
+		//	1       111111111155555
+		//	2       111111111155555
+		//	3       2222222222222222222222222222
+		//	4       3         55555
+		//	5       4444444444666666666666666
+		{"adjacent", "order: fcfs, backfill: slurm, interval: 1ms, resolution: 1s", "pools: [{nodes: [{count: 5, cores: 1}], share: nodes, place: adjacent}]", "", planned, []float64{0, 0, 0, 0, 10, 10}},
+		{"counted", "order: fcfs, backfill: slurm, interval: 1ms, resolution: 1s", "pools: [{nodes: [{count: 5, cores: 1}], share: nodes}]", "", planned, []float64{0, 0, 0, 0, 10, 3}},
 		// Dependencies and think times: job 2 comes 5 s after the end of job 1.
 		{"after", "easy", cores(4), "", []spec{{run: 10}, {run: 10, after: 1, think: 5}, {submit: 30, run: 1, after: 2}}, []float64{0, 15, 30}},
 		{"no time", "easy", cores(1), "", []spec{{run: 0}, {run: 0}, {run: 5}, {run: 0}}, []float64{0, 0, 0, 5}},

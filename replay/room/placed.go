@@ -21,6 +21,9 @@ type Placement int
 const (
 	Pack   Placement = iota // the fullest first, which keeps others whole
 	Spread                  // the emptiest first
+	// Adjacent takes of all runs of neighbouring nodes the shortest that is long enough;
+	// if none is, the longest, and so on with the rest. Slurm places jobs so.
+	Adjacent
 )
 
 // Placed is a pool of named nodes, of which jobs get cores and memory.
@@ -212,9 +215,58 @@ func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.
 
 func (p *Placed) Gap(r Request, from, until trace.Time) bool { return from < until }
 
+// candidate is a node that a request could have a share of.
+type candidate struct {
+	node  int32
+	offer int32 // cores for the request
+	left  int32 // cores that are free
+}
+
+// adjacent puts nodes in the order in which the placement Adjacent takes them. They come in
+// the order of their indices.
+func adjacent(list []candidate, r Request) []candidate {
+	// Whether a run is long enough is a matter of cores or, if the request names their
+	// number, of nodes.
+	amount := func(run []candidate) int32 {
+		if r.Nodes > 0 {
+			return int32(len(run))
+		}
+		var sum int32
+		for _, c := range run {
+			sum += c.offer
+		}
+		return sum
+	}
+	var runs [][]candidate
+	for i, from := 1, 0; i <= len(list); i++ {
+		if i == len(list) || list[i].node != list[i-1].node+1 {
+			runs = append(runs, list[from:i])
+			from = i
+		}
+	}
+	want := r.Cores
+	if r.Nodes > 0 {
+		want = r.Nodes
+	}
+	ordered := make([]candidate, 0, len(list))
+	for want > 0 && len(runs) > 0 {
+		best := 0
+		for i := 1; i < len(runs); i++ {
+			// The shortest of those that are long enough, else the longest.
+			n, m := amount(runs[i]), amount(runs[best])
+			if n >= want && n < m || m < want && n > m {
+				best = i
+			}
+		}
+		ordered = append(ordered, runs[best]...)
+		want -= amount(runs[best])
+		runs = slices.Delete(runs, best, best+1)
+	}
+	return ordered
+}
+
 func (p *Placed) Take(holder int32, r Request, from, until trace.Time) bool {
 	until = max(until, from+1)
-	type candidate struct{ node, offer, left int32 }
 	var list []candidate
 	for i := range p.nodes {
 		o := p.offer(i, r, from, until)
@@ -222,12 +274,14 @@ func (p *Placed) Take(holder int32, r Request, from, until trace.Time) bool {
 			list = append(list, candidate{int32(i), o, p.lines[i][p.lines[i].find(from)].cores})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b candidate) int {
-		if p.placement == Spread {
-			return cmp.Compare(b.left, a.left)
-		}
-		return cmp.Compare(a.left, b.left)
-	})
+	switch p.placement {
+	case Pack:
+		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.left, b.left) })
+	case Spread:
+		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(b.left, a.left) })
+	case Adjacent:
+		list = adjacent(list, r)
+	}
 	var shares []Share
 	want := r.Cores
 	for _, c := range list {

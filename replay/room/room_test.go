@@ -2,6 +2,7 @@ package room
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"premix/replay/trace"
@@ -112,5 +113,47 @@ func TestPlaced(t *testing.T) {
 	whole.Take(1, Request{Cores: 1}, 0, 10)
 	if whole.Fits(Request{Cores: 9}, 0, 5) || !whole.Fits(Request{Cores: 8}, 0, 5) {
 		t.Error("a node is shared")
+	}
+}
+
+func TestAdjacent(t *testing.T) {
+	// Nodes 3 and 6 are taken: the runs that are free are 0 to 2, 4 and 5, and 7.
+	free := func() *Placed {
+		p := NewPlaced(make([]Node, 8), true, Adjacent)
+		for i := range p.nodes {
+			p.nodes[i].Cores = 2
+			p.lines[i][0].cores = 2
+		}
+		p.lines[3].change(0, 10, -2, 0)
+		p.lines[6].change(0, 10, -2, 0)
+		return p
+	}
+	for _, test := range []struct {
+		r    Request
+		want []int32
+	}{
+		{Request{Cores: 1}, []int32{7}},
+		{Request{Cores: 4}, []int32{4, 5}},
+		{Request{Cores: 5}, []int32{0, 1, 2}},
+		{Request{Cores: 7}, []int32{0, 1, 2, 7}},        // the longest, and the shortest for the rest
+		{Request{Cores: 10}, []int32{0, 1, 2, 4, 5}},    //
+		{Request{Cores: 3, Nodes: 3}, []int32{0, 1, 2}}, // a core of each
+		{Request{Cores: 12}, []int32{0, 1, 2, 4, 5, 7}}, // all
+		{Request{Cores: 12, Nodes: 7}, nil},             // more than there are
+	} {
+		p := free()
+		if took := p.Take(1, test.r, 0, 5); took != (test.want != nil) {
+			t.Errorf("%+v: took room: %v", test.r, took)
+		}
+		var got []int32
+		for _, s := range p.Shares(1) {
+			got = append(got, s.Node)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%+v: nodes %v, want %v", test.r, got, test.want)
+		}
+	}
+	if at := free().Earliest(Request{Cores: 14}, 0, 5); at != 10 {
+		t.Errorf("seven nodes at %d, want 10", at)
 	}
 }

@@ -231,7 +231,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 	switch {
 	case p.Place == "any" && !p.Whole():
 		r = room.NewCounted(int64(p.Cores()), 1, 0, ahead)
-	case p.Whole() && len(p.Groups) == 1:
+	case p.Whole() && len(p.Groups) == 1 && p.Place != "adjacent":
 		r = room.NewCounted(int64(first.Count), int32(first.Cores), int64(first.Memory), ahead)
 	default:
 		var nodes []room.Node
@@ -241,8 +241,11 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 			}
 		}
 		placement := room.Pack
-		if p.Place == "spread" {
+		switch p.Place {
+		case "spread":
 			placement = room.Spread
+		case "adjacent":
+			placement = room.Adjacent
 		}
 		r = room.NewPlaced(nodes, p.Whole(), placement)
 	}

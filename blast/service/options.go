@@ -10,15 +10,20 @@ import (
 	"premix/blast/fasta"
 )
 
+// longestValue is how long the value of an option, or a list of columns, may be, in bytes:
+// about a hundred taxa. Counts in the expressions below would make them large, and
+// each start of premix compiles them.
+const longestValue = 1000
+
 // Forms of the values of options.
 var (
 	whole    = regexp.MustCompile(`^-?[0-9]{1,15}$`)
-	number   = regexp.MustCompile(`^-?[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?$|^-?\.[0-9]{1,30}$`)
-	word     = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
+	number   = regexp.MustCompile(`^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$|^-?\.[0-9]+$`)
+	word     = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 	truth    = regexp.MustCompile(`^(true|false)$`)
 	masking  = regexp.MustCompile(`^(yes|no|[0-9.]+ [0-9.]+ [0-9.]+)$`)
 	extent   = regexp.MustCompile(`^[0-9]{1,12}-[0-9]{1,12}$`)
-	taxonomy = regexp.MustCompile(`^[0-9]{1,10}(,[0-9]{1,10}){0,99}$`)
+	taxonomy = regexp.MustCompile(`^[0-9]+(,[0-9]+)*$`)
 	flag     = regexp.MustCompile(`^(|true)$`) // an option without a value
 )
 
@@ -59,7 +64,7 @@ func arguments(options map[string]string) ([]string, error) {
 			return nil, refused(400, "option", "there is no option %q", name)
 		case form == flag && value == "false":
 			continue
-		case !form.MatchString(value):
+		case len(value) > longestValue || !form.MatchString(value):
 			return nil, refused(400, "option", "%q is no value for the option %s", value, name)
 		}
 		args = append(args, "-"+name)
@@ -92,7 +97,7 @@ var formats = map[string]format{
 	"archive": {outfmt: "11", content: "text/plain; charset=utf-8"},
 }
 
-var columnsForm = regexp.MustCompile(`^[a-z]+( [a-z]+){0,49}$`)
+var columnsForm = regexp.MustCompile(`^[a-z]+( [a-z]+)*$`)
 
 // formatOf finds a format by its name. Columns are those of tables, "" for the usual
 // ones.
@@ -116,7 +121,7 @@ func formatOf(name, columns string) (canonical string, f format, err error) {
 	if columns == "" {
 		return name, f, nil
 	}
-	if f.outfmt != "6" && f.outfmt != "7" && f.outfmt != "10" || !columnsForm.MatchString(columns) {
+	if f.outfmt != "6" && f.outfmt != "7" && f.outfmt != "10" || len(columns) > longestValue || !columnsForm.MatchString(columns) {
 		return "", f, refused(400, "format", "the columns %q cannot be had in the format %s", columns, name)
 	}
 	f.outfmt += " " + columns

@@ -97,7 +97,10 @@ func appendLines(f *os.File, size int64, lines []byte) (int64, error) {
 // and returns where the last one ends. A line that is longer than any that is written
 // counts as whole: f refuses it.
 func readLines(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
-	buf := make([]byte, 256<<10)
+	// Most often there is nothing or little new: a worker that is told of a task at a time
+	// comes here some times for each.
+	const little, much = 4 << 10, 256 << 10
+	buf := make([]byte, little)
 	kept := 0
 	end = from
 	for {
@@ -122,7 +125,9 @@ func readLines(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (
 		if err != nil {
 			return end, err
 		}
-		if kept == len(buf) {
+		if len(buf) < much {
+			buf = append(buf, make([]byte, much-len(buf))...)
+		} else if kept == len(buf) {
 			buf = append(buf, make([]byte, len(buf))...)
 		}
 	}

@@ -81,7 +81,8 @@ var configurations = []struct{ name, what, text string }{
 }
 
 // workflow measures a Nextflow workflow of short tasks on a Slurm of its own: directly,
-// with premix slurm-shim before it, and through premix slurm-shim on this machine.
+// with premix slurm-shim before it, and through premix slurm-shim on this machine. With
+// Nextflow's own executor on this machine it tells what Nextflow needs for itself.
 func (b *benchmark) workflow(results *figures.Results) error {
 	program, err := ecosystem("nextflow")
 	if err != nil {
@@ -110,59 +111,77 @@ func (b *benchmark) workflow(results *figures.Results) error {
 		if !strings.Contains(","+b.workflows+",", ","+c.name+",") {
 			continue
 		}
-		wall, cpu := make(map[string][]float64), make(map[string][]float64)
+		costs := make(map[string][]cost)
 		for range min(b.reps, 3) {
-			for _, on := range []string{"slurm", "shim-slurm", "shim"} {
-				w, p, err := b.throughWorkflow(program, premix, box, on, c.text)
+			for _, on := range []string{"slurm", "shim-slurm", "shim", "local"} {
+				one, err := b.throughWorkflow(program, premix, box, on, c.text)
 				if err != nil {
 					return err
 				}
-				wall[on], cpu[on] = append(wall[on], w), append(cpu[on], p)
+				costs[on] = append(costs[on], one)
 			}
 		}
+		median := func(on string, of func(c cost) float64) float64 {
+			var list []float64
+			for _, c := range costs[on] {
+				list = append(list, of(c))
+			}
+			return figures.Median(list)
+		}
+		wall, ctld, own := func(c cost) float64 { return c.wall }, func(c cost) float64 { return c.ctld }, func(c cost) float64 { return c.own }
 		name := fmt.Sprintf("workflow/%d/%s", b.tasks, c.name)
-		peer, peerCPU := figures.Median(wall["slurm"]), figures.Median(cpu["slurm"])
-		rows := [][]string{{"", "time", "against Slurm", "CPU time of slurmctld"}}
+		rows := [][]string{{"", "time", "against Slurm", "CPU time of Nextflow and what it calls", "of slurmctld"}}
 		for _, on := range []struct{ name, what string }{
 			{"slurm", "on Slurm, 4 nodes of 2 cores"}, {"shim-slurm", "on the same, premix slurm-shim before it"}, {"shim", "through premix slurm-shim, on this machine"},
+			{"local", "Nextflow's executor local, on this machine, its tasks in the CPU time"},
 		} {
-			f := figures.Figure{Name: name + "/" + on.name, Value: figures.Median(wall[on.name]), Unit: "s"}
-			g := figures.Figure{Name: f.Name + "/slurmctld", Value: figures.Median(cpu[on.name]), Unit: "s"}
-			against, spent := "", figures.Seconds(g.Value)
+			f := figures.Figure{Name: name + "/" + on.name, Value: median(on.name, wall), Unit: "s"}
+			g := figures.Figure{Name: f.Name + "/nextflow", Value: median(on.name, own), Unit: "s"}
+			h := figures.Figure{Name: f.Name + "/slurmctld", Value: median(on.name, ctld), Unit: "s"}
+			against, spent := "", figures.Seconds(h.Value)
 			if on.name != "slurm" {
-				f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, peer)
-				g.Peer, g.Ratio = f.Peer+"/slurmctld", figures.Lower(g.Value, peerCPU)
+				f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, median("slurm", wall))
+				g.Peer, g.Ratio = f.Peer+"/nextflow", figures.Lower(g.Value, median("slurm", own))
+				h.Peer, h.Ratio = f.Peer+"/slurmctld", figures.Lower(h.Value, median("slurm", ctld))
 				against = figures.Times(f.Ratio)
 			}
-			list := []figures.Figure{f, g}
-			if on.name == "shim" {
-				list, spent = list[:1], ""
+			list := []figures.Figure{f, g, h}
+			if on.name == "shim" || on.name == "local" {
+				list, spent = list[:2], ""
 			}
 			for _, f := range list {
 				if err := results.Add(f); err != nil {
 					return err
 				}
 			}
-			rows = append(rows, []string{on.what, figures.Seconds(f.Value), against, spent})
+			rows = append(rows, []string{on.what, figures.Seconds(f.Value), against, figures.Seconds(g.Value), spent})
 		}
-		results.Table(fmt.Sprintf("%s: a Nextflow workflow of %d tasks `true`, %s; medians of %d", name, b.tasks, c.what, len(wall["shim"])), rows)
+		results.Table(fmt.Sprintf("%s: a Nextflow workflow of %d tasks `true`, %s; Slurm with SchedulerParameters=%s; medians of %d",
+			name, b.tasks, c.what, b.scheduler, len(costs["shim"])), rows)
 	}
 	return nil
 }
 
-// throughWorkflow runs the workflow once, and tells how long it took, and slurmctld's CPU
-// time.
-func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, on, config string) (wall, cpu float64, err error) {
-	cmd, err := b.nextflow(program, "slurm", config, "true", b.tasks)
+// cost is what a workflow took, in seconds: on the clock, of CPU time of Nextflow with
+// the programs that it calls, and of slurmctld.
+type cost struct{ wall, own, ctld float64 }
+
+// throughWorkflow runs the workflow once.
+func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, on, config string) (c cost, err error) {
+	executor := "slurm"
+	if on == "local" {
+		executor = on
+	}
+	cmd, err := b.nextflow(program, executor, config, "true", b.tasks)
 	if err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	cmd.Env = append(cmd.Env, "SLURM_CONF="+box.Conf())
-	if on != "slurm" {
+	if strings.HasPrefix(on, "shim") {
 		b.runs++
 		dir := b.path(fmt.Sprintf("%s-%d", on, b.runs))
 		if err := os.RemoveAll(dir); err != nil {
-			return 0, 0, err
+			return c, err
 		}
 		defer os.RemoveAll(dir)
 		args := []string{"slurm-shim", "--dir", dir, "--idle", "5s", "-j", fmt.Sprint(b.cores)}
@@ -173,22 +192,23 @@ func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, o
 		make.Env = append(os.Environ(), "SLURM_CONF="+box.Conf(), "PREMIX_HOME="+b.path("home"))
 		out, err := make.Output()
 		if err != nil {
-			return 0, 0, err
+			return c, err
 		}
 		cmd.Env = append(cmd.Env, "PATH="+strings.TrimSpace(string(out))+":"+os.Getenv("PATH"))
 		defer b.awaitEnd(dir)
 	}
 	before, err := cpuSeconds(box.PID("slurmctld"))
 	if err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	begun := time.Now()
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return 0, 0, fmt.Errorf("%v: %w\n%.4000s", cmd.Args, err, text)
+	if c.own, err = b.finish(cmd); err != nil {
+		return c, err
 	}
-	wall = time.Since(begun).Seconds()
+	c.wall = time.Since(begun).Seconds()
 	after, err := cpuSeconds(box.PID("slurmctld"))
-	return wall, after - before, err
+	c.ctld = after - before
+	return c, err
 }
 
 // awaitEnd waits until the worker of a shim directory has ended, which removes its

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"premix/engine"
 	"premix/record"
 )
@@ -314,6 +316,38 @@ func TestEveryCutOfOrdersAndJournal(t *testing.T) {
 	}
 	if spec, err := q.Spec(3); err != nil || spec.Command != "d" {
 		t.Errorf("%+v, %v", spec, err)
+	}
+}
+
+// What does not fit on the disk is not submitted at all, is told, and may be submitted
+// again when there is room; what was there before is left.
+func TestSubmitOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skipf("no right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	q := open(t, dir)
+	submit(t, q, BatchOptions{}, Input{}, "a\nb\n")
+	many := strings.Repeat("true "+strings.Repeat("x", 200)+"\n", 100000)
+	if _, err := trySubmit(q, BatchOptions{}, Input{}, many); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("%v", err)
+	}
+	count := func(q *Queue) int { return q.Counts()[Waiting] }
+	if n := count(q); n != 2 {
+		t.Errorf("%d tasks wait", n)
+	}
+	if err := unix.Mount("none", dir, "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
+		t.Fatal(err)
+	}
+	submit(t, q, BatchOptions{}, Input{}, many)
+	q.Close()
+	if n := count(open(t, dir)); n != 100002 {
+		t.Errorf("%d tasks wait", n)
 	}
 }
 

@@ -5,8 +5,11 @@
 // Words used here:
 //
 //   - A cell is a link (lan: 1 Gbit/s, 0.3 ms there and back; far: 50 ms; lossy: 50 ms
-//     and a loss of 0.1 % each way) with a congestion control (cubic or bbr), the
-//     same at both ends.
+//     and a loss of 0.1 % each way; trips: one second there and back, so that seconds
+//     are round trips) with a congestion control (cubic or bbr), the same at both ends.
+//   - lan and far carry up to 64 KiB at once, as network cards do that cut packets
+//     themselves: otherwise it is the relay's CPU time that is measured. The relay has
+//     no loss with that, so that lossy goes packet by packet.
 //   - A row of a cell's table is a protocol; its columns are sizes, and the figures
 //     medians of the speed, in Mbit/s. timeout stands for copies that were ended.
 //   - premix is premix's own protocol as it comes, which asks for BBR; premix-system

@@ -31,8 +31,9 @@ func main() {
 
 // links are the kinds of link, by name.
 var links = map[string]netrelay.Options{
-	"lan":   {Rate: 1e9, Delay: 150 * time.Microsecond, Queue: 25 * time.Millisecond},
-	"far":   {Rate: 1e9, Delay: 25 * time.Millisecond, Queue: 25 * time.Millisecond},
+	"lan":   {Rate: 1e9, Delay: 150 * time.Microsecond, Queue: 25 * time.Millisecond, Offload: true},
+	"far":   {Rate: 1e9, Delay: 25 * time.Millisecond, Queue: 25 * time.Millisecond, Offload: true},
+	"trips": {Delay: 500 * time.Millisecond},
 	"lossy": {Rate: 1e9, Delay: 25 * time.Millisecond, Queue: 25 * time.Millisecond, Loss: 0.001, Seed: 7},
 }
 

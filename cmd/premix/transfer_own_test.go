@@ -73,6 +73,17 @@ func TestTransferOwn(t *testing.T) {
 	if !strings.Contains(errs, "sent ") || strings.Contains(errs, fmt.Sprintf("sent %s of", transfer.Short(int64(len(data))))) {
 		t.Errorf("everything was sent again:\n%s", errs)
 	}
+	// It has asked nothing first: one connection of ssh, and nothing more.
+	before := b.accepted()
+	for name, want := range map[string]string{"there/none": "no such file", "there/source": ""} {
+		status, _, errs := b.premix("transfer", "get", "bed:"+b.path(name), b.path("direct"))
+		if (status == 0) != (want == "") || status != 0 && status != 2 || !strings.Contains(errs, want) {
+			t.Errorf("%s: status %d\n%s", name, status, errs)
+		}
+	}
+	if n := b.accepted() - before; n != 2 {
+		t.Errorf("two copies made %d connections of ssh", n)
+	}
 	// What the destination has under another name need not travel.
 	status, out, errs = b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path("again"), "--have", b.path("copy"))
 	if got, err := os.ReadFile(b.path("again")); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(errs, "sent 0 of") || !strings.Contains(out, "by premix") {
@@ -98,6 +109,16 @@ func TestTransferOwn(t *testing.T) {
 	if !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
 		t.Errorf("processes were left behind: %q", left)
 	}
+}
+
+// accepted is how many connections sshd has let in.
+func (b *bed) accepted() int {
+	b.t.Helper()
+	text, err := os.ReadFile(b.path("ssh/sshd.log"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return bytes.Count(text, []byte("Accepted publickey"))
 }
 
 // A peer without premix is told of, and copied from by another protocol.

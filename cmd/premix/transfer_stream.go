@@ -17,6 +17,7 @@ import (
 // transferServe is what the near end starts at the peer.
 func (a *app) transferServe() *cobra.Command {
 	var port int
+	var asked string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Be the other end of premix transfer stream, at standard input and output",
@@ -33,9 +34,10 @@ standard input and output too.`,
 			if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 				address = f[2]
 			}
-			return stream.Serve(ctx, os.Stdin, os.Stdout, address, port)
+			return stream.Serve(ctx, os.Stdin, os.Stdout, address, port, asked)
 		},
 	}
+	cmd.Flags().StringVar(&asked, "asked", "", "what the other end wants (default: it says so at standard input)")
 	cmd.Flags().IntVar(&port, "port", 0, "port to open, where a firewall lets only some pass (default: any)")
 	return cmd
 }
@@ -50,7 +52,10 @@ func (a *app) transferStream() *cobra.Command {
 digest, through many TLS connections, and only those that the receiver has not. COMMAND
 starts premix transfer serve at the other end.
 
-  premix transfer stream get /scratch/run7 /data/run7 -- ssh peer premix transfer serve
+  premix transfer stream get /scratch/run7 /data/run7 -- ssh peer premix transfer serve --asked @asked@
+
+What is wanted is put in the place of @asked@, where the command has it: ssh passes on
+its standard input only a round trip later.
 
 What is written is written in place, so that the same command goes on where another one
 ended. premix transfer get and put choose, compare, and rename in the end.`,
@@ -81,14 +86,7 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 			if a.json {
 				return a.printJSON(d)
 			}
-			way := "through the control connection"
-			if d.Streams > 0 {
-				way = fmt.Sprintf("in %d streams", d.Streams)
-			}
-			if d.Skipped > 0 {
-				way += fmt.Sprintf("; %d that are neither files nor directories nor links are left out", d.Skipped)
-			}
-			_, err = fmt.Fprintf(a.stdout, "sent %s of %s %s\n", transfer.Short(d.Sent), transfer.DataName(d.Bytes, d.Files), way)
+			_, err = fmt.Fprintln(a.stdout, d)
 			return err
 		},
 	}

@@ -348,6 +348,12 @@ func TestTransferFaults(t *testing.T) {
 		if status != 5 || !strings.Contains(errs, "Host key verification failed") || !strings.Contains(errs, "hint: ") {
 			t.Errorf("status %d\n%s", status, errs)
 		}
+		// The link is known by the benches before; premix's own protocol asks nothing first.
+		b.write(what + "protocols:\n" + ownProtocol())
+		status, _, errs = b.premix("transfer", "get", "bed:/x", b.path("x"))
+		if status != 5 || !strings.Contains(errs, "Host key verification failed") || !strings.Contains(errs, "hint: ") {
+			t.Errorf("get: status %d\n%s", status, errs)
+		}
 	})
 	t.Run("unreadable", func(t *testing.T) {
 		// Root may read everything; this cannot be opened by anybody.
@@ -377,6 +383,11 @@ func TestTransferFaults(t *testing.T) {
 		status, _, errs := b.premix("transfer", "get", "bed:"+b.path("there/large"), filepath.Join(small, "x"))
 		if status != 4 || !strings.Contains(errs, "there is no space for 8M") {
 			t.Errorf("status %d\n%s", status, errs)
+		}
+		b.write(what + "protocols:\n" + ownProtocol())
+		status, _, errs = b.premix("transfer", "get", "bed:"+b.path("there/large"), filepath.Join(small, "x"))
+		if status != 4 || !strings.Contains(errs, "there is no space for 8M") {
+			t.Errorf("by premix: status %d\n%s", status, errs)
 		}
 	})
 	t.Run("peer dies", func(t *testing.T) {

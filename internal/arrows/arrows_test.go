@@ -181,11 +181,11 @@ var rooms = map[string]room{
 		imports: []string{"record"},
 	},
 	"transfer/choose": {
-		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/testbed"},
+		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/stream", "transfer/testbed"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"transfer/stream": {
-		imports: []string{"store", "store/object", "store/tree"}, // the last for tests
+		imports: []string{"transfer", "store", "store/object", "store/tree"}, // the last for tests
 		modules: []string{"github.com/klauspost/compress", "golang.org/x/sync", "golang.org/x/sys"},
 	},
 	"transfer/stats": {

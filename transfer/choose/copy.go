@@ -19,6 +19,7 @@ import (
 	"premix/transfer"
 	"premix/transfer/link"
 	"premix/transfer/peer"
+	"premix/transfer/stream"
 	"premix/transfer/testbed"
 )
 
@@ -112,6 +113,22 @@ type run struct {
 // Run makes the copy.
 func (j *Job) Run(ctx context.Context) (*Done, error) {
 	begin := time.Now()
+	copies, err := j.Known.Measurements()
+	if err != nil {
+		return nil, err
+	}
+	d := &Done{}
+	if j.surely(copies) {
+		done, final, err := j.direct(ctx, copies)
+		if final {
+			return done, err
+		}
+		var gone *stream.PeerError
+		if !errors.As(err, &gone) || gone.Met {
+			d.Failed = append(d.Failed, own+": "+err.Error())
+			j.note("%s failed: %v", own, err)
+		}
+	}
 	temp, err := os.MkdirTemp("", "premix-transfer-")
 	if err != nil {
 		return nil, err
@@ -124,23 +141,11 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		l.Control = ""
 	}
 	j.Link = &l
-	s, err := peer.Open(ctx, j.Link)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	if s.Temp() == "" {
-		return nil, &TargetError{"the peer can make no directory for temporary files"}
-	}
-	r := &run{Job: j, s: s, temp: temp, local: j.Local, remote: j.Remote, d: &Done{}}
+	r := &run{Job: j, temp: temp, local: j.Local, remote: j.Remote, d: d}
 	if err := r.look(ctx); err != nil {
 		return nil, err
 	}
-	copies, err := j.Known.Measurements()
-	if err != nil {
-		return nil, err
-	}
-	d := r.d
+	defer r.s.Close()
 	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
 	part := &r.local
 	if j.Direction == transfer.Put {
@@ -150,8 +155,8 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 	*part += partSuffix
 	defer r.forget(ctx)
 	for _, e := range d.Order {
-		if e.Left || j.Protocol != "" && e.Protocol != j.Protocol {
-			continue
+		if e.Left || j.Protocol != "" && e.Protocol != j.Protocol || len(d.Failed) > 0 && e.Protocol == own {
+			continue // failed is what was tried without a question
 		}
 		p := j.protocol(e.Protocol)
 		if missing := r.lacks(p); missing != "" {
@@ -229,9 +234,9 @@ mkdir -p %[2]s && df -Pk %[2]s | awk 'END { print "free", $4 }'; du -sk %[3]s 2>
 `
 )
 
-// look finds out, in one question to the peer, how much there is to copy, that there
+// look reaches the peer, and finds out in the same question how much there is to copy, that there
 // is room for it, and which programs the peer has.
-func (r *run) look(ctx context.Context) error {
+func (r *run) look(ctx context.Context) (failed error) {
 	var needs []string
 	for i := range r.Link.Protocols {
 		for _, n := range r.Link.Protocols[i].AtPeer() {
@@ -249,12 +254,25 @@ func (r *run) look(ctx context.Context) error {
 		}
 		script += fmt.Sprintf(findRoom, q, link.Quote(path.Dir(r.remote)), link.Quote(r.remote+partSuffix))
 	}
-	text, err := r.s.Run(ctx, script)
-	if err != nil {
+	s, text, err := peer.Ask(ctx, r.Link, script)
+	if s == nil {
+		return err
+	}
+	// Whoever returns an error has not got the session.
+	if r.s = s; err != nil {
+		s.Close()
 		if r.Direction == transfer.Put {
 			return &TargetError{err.Error()}
 		}
 		return err
+	}
+	defer func() {
+		if failed != nil {
+			s.Close()
+		}
+	}()
+	if s.Temp() == "" {
+		return &TargetError{"the peer can make no directory for temporary files"}
 	}
 	r.missing = map[string]bool{}
 	free, counted := int64(0), false
@@ -293,17 +311,13 @@ func (r *run) look(ctx context.Context) error {
 		return fmt.Errorf("the peer does not say how much there is: %q", text)
 	}
 	if r.Direction == transfer.Get {
-		dir := filepath.Dir(r.local)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return &TargetError{err.Error()}
+		if err := r.makeWay(); err != nil {
+			return err
 		}
-		if _, err := os.Lstat(r.local); err == nil {
-			return &TargetError{r.local + " is there already"}
-		}
-		free = freeSpace(dir) + onDisk(r.local+partSuffix)
+		return room(r.local+partSuffix, r.d.Size)
 	}
 	if free < r.d.Size+minRoom {
-		return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", transfer.Short(r.d.Size), transfer.Short(free))}
+		return noRoom(r.d.Size, free)
 	}
 	return nil
 }

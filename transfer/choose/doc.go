@@ -13,6 +13,9 @@
 //     those that nobody measured come after the measured ones, in an order of habit.
 //   - An open protocol (see package link) is left out unless it is allowed.
 //
+// Where premix's own protocol comes first in every order, a get asks the peer nothing
+// before: see direct.go.
+//
 // A copy goes to a name of its own beside its destination (NAME.premix-part), is
 // compared by SHA-256 with its source, and renamed when it is right. When a protocol
 // fails, the next in order goes on; one that resumes is given the part that there is.

@@ -109,6 +109,13 @@ trap 'stop; [ -z "$temp" ] || rm -rf "$temp"' EXIT; trap 'exit 1' HUP TERM INT; 
 // Open reaches a peer. Where the link has a socket to share a connection through, the
 // session is the one that makes it.
 func Open(ctx context.Context, l *link.Link) (*Session, error) {
+	s, _, err := Ask(ctx, l, ":")
+	return s, err
+}
+
+// Ask is Open and Run of a script in the same round trip. There is a session where the
+// error is that of the script.
+func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, error) {
 	words := l.SSH()
 	// The shell is sh whatever the user's own is.
 	if l.Control != "" {
@@ -121,30 +128,35 @@ func Open(ctx context.Context, l *link.Link) (*Session, error) {
 	s.cmd.Stderr = s.said
 	var err error
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	s.out = bufio.NewReader(out)
 	if err := s.cmd.Start(); err != nil {
-		return nil, &UnreachableError{Peer: l.Peer(), Err: err}
+		return nil, "", &UnreachableError{Peer: l.Peer(), Err: err}
 	}
-	text, err := s.do(ctx, begin, `temp=$(umask 077; mktemp -d 2>/dev/null); echo "$temp"; echo "$SSH_CONNECTION"`)
-	if err != nil {
+	text, err := s.do(ctx, begin, `temp=$(umask 077; mktemp -d 2>/dev/null); echo "$temp"; echo "$SSH_CONNECTION"; `+shell(script))
+	var status *ScriptError
+	if err != nil && !errors.As(err, &status) {
 		s.Close()
-		return nil, err
+		return nil, "", err
 	}
 	s.temp, text, _ = strings.Cut(text, "\n")
-	if f := strings.Fields(text); len(f) == 4 {
+	at, text, _ := strings.Cut(text, "\n")
+	if f := strings.Fields(at); len(f) == 4 {
 		s.at = f[2]
 		if p, err := strconv.ParseUint(f[1], 10, 16); err == nil {
 			s.port = uint16(p)
 		}
 	}
-	return s, nil
+	return s, text, err
 }
+
+// shell is a line that executes a script in a shell of its own.
+func shell(script string) string { return "sh -c " + link.Quote(script) + " </dev/null 2>&1" }
 
 // Port is the one that the session's connection comes from; 0: it is not known.
 func (s *Session) Port() uint16 { return s.port }
@@ -159,7 +171,7 @@ func (s *Session) Temp() string { return s.temp }
 // Run executes a script in a shell of its own and returns its output, standard error
 // too. The error of one that ends with another status than 0 is a *ScriptError.
 func (s *Session) Run(ctx context.Context, script string) (string, error) {
-	return s.do(ctx, "", "sh -c "+link.Quote(script)+" </dev/null 2>&1")
+	return s.do(ctx, "", shell(script))
 }
 
 // do has the session's own shell execute a line.

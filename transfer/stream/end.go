@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -16,12 +17,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/transfer"
 )
 
 // Serve is the far end: it answers the near one, at in and out, until in ends.
 // address is the one of this machine at which streams are let in; empty: all. A port
-// of 0 stands for any.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int) error {
+// of 0 stands for any. asked is the text that the near end has put in the place of
+// [Asked]; empty: it asks through in.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int, asked string) error {
 	ctl := newControl(in, out)
 	h := hello{Version: Version}
 	d, err := openDoor(address, port)
@@ -33,14 +37,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	if err := ctl.sendJSON(kindHello, &h); err != nil {
 		return err
 	}
-	buf := make([]byte, 0, 4<<10)
-	kind, payload, err := readFrame(ctl.in, &buf)
+	q, err := ctl.asked(asked)
 	if err != nil {
-		return &PeerError{Err: err}
-	}
-	var q request
-	if kind != kindRequest || json.Unmarshal(payload, &q) != nil {
-		return errForm
+		return err
 	}
 	x := newSession(ctx, ctl)
 	defer x.cancel(nil)
@@ -76,7 +75,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 			ended <- x.settle(err)
 			return
 		}
-		_, err = x.receive(string(q.Path), have, how, setup, func(int) error { return errForm })
+		_, err = x.receive(string(q.Path), have, how, nil, setup, func(int) error { return errForm })
 		ended <- err
 	}()
 	select {
@@ -93,9 +92,58 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	}
 }
 
+// Asked, in a word of a command that starts the far end, is replaced by what is asked
+// of it, a text of letters, digits, - and _ for premix transfer serve --asked. ssh sends
+// what it reads only a round trip after the command. It is no secret, nor is any there.
+const Asked = "@asked@"
+
+// askedMost is how long that text may be: a word of a command has 128 KiB, see execve(2).
+const askedMost = 64 << 10
+
+// askedLater stands for one that is longer, and comes as a frame.
+const askedLater = "-"
+
+// asked is what the near end wants, as the command told it or as it comes.
+func (c *control) asked(word string) (q request, err error) {
+	var text []byte
+	if word != "" && word != askedLater {
+		text, err = base64.RawURLEncoding.DecodeString(word)
+	} else {
+		var kind byte
+		buf := make([]byte, 0, 4<<10)
+		if kind, text, err = readFrame(c.in, &buf); err != nil {
+			return q, &PeerError{Err: err}
+		}
+		if kind != kindRequest {
+			return q, errForm
+		}
+	}
+	if err != nil || json.Unmarshal(text, &q) != nil {
+		return q, errForm
+	}
+	return q, nil
+}
+
+// ask puts a request into a command; told is whether it has a place for it.
+func ask(command []string, q *request) (words []string, told bool, err error) {
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, false, err
+	}
+	word := base64.RawURLEncoding.EncodeToString(text)
+	if len(word) > askedMost {
+		word = askedLater
+	}
+	for _, w := range command {
+		told = told || word != askedLater && strings.Contains(w, Asked)
+		words = append(words, strings.ReplaceAll(w, Asked, word))
+	}
+	return words, told, nil
+}
+
 // Job is a copy, at the near end.
 type Job struct {
-	Command []string // starts the far end
+	Command []string // starts the far end; see [Asked]
 	Send    bool     // from here to there
 	Local   string
 	Remote  string   // absolute, or relative to where the command starts
@@ -104,6 +152,9 @@ type Job struct {
 	Streams int      // 0: as many as are useful
 	// Congestion is asked for where the system permits it; empty: what is usual there.
 	Congestion string
+	// Begin is called at a near receiver before anything is written, with the size of
+	// the file, or 0 of a tree. Its error ends the copy. It may be nil.
+	Begin func(size int64) error
 }
 
 // Done tells of a copy.
@@ -114,6 +165,18 @@ type Done struct {
 	Skipped int   `json:"skipped"` // neither files, directories nor links
 	Streams int   `json:"streams"` // 0: through the control connection
 	Tries   int   `json:"tries"`
+}
+
+// String says it in words.
+func (d *Done) String() string {
+	way := "through the control connection"
+	if d.Streams > 0 {
+		way = fmt.Sprintf("in %d streams", d.Streams)
+	}
+	if d.Skipped > 0 {
+		way += fmt.Sprintf("; %d that are neither files nor directories nor links are left out", d.Skipped)
+	}
+	return fmt.Sprintf("sent %s of %s %s", transfer.Short(d.Sent), transfer.DataName(d.Bytes, d.Files), way)
 }
 
 // tries is how often a copy goes on whose connection broke.
@@ -136,9 +199,23 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 
 // run is one attempt; moved tells whether streams were set up.
 func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
+	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams}
+	if j.Send {
+		for _, h := range j.Have {
+			q.Have = append(q.Have, []byte(h))
+		}
+	} else if q.Start, err = wanted(j.Local, j.Have); err != nil {
+		return nil, false, err
+	}
+	words, told, err := ask(j.Command, &q)
+	if err != nil {
+		return nil, false, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, j.Command[0], j.Command[1:]...)
+	life, kill := context.WithCancel(context.WithoutCancel(ctx))
+	alone := context.AfterFunc(ctx, kill)
+	cmd := exec.CommandContext(life, words[0], words[1:]...)
 	// Killed by terminals it could not say what is wrong, and is killed with ctx.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = lastWords
@@ -159,25 +236,25 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	defer func() {
 		// The far end ends when its input does; ssh ends with it.
 		in.Close()
-		if err != nil {
-			cancel()
-		}
-		_ = cmd.Wait() // what it says tells more than its status
 		var gone *PeerError
-		if errors.As(err, &gone) && gone.Said == "" {
-			gone.Said = said.String()
+		if err == nil {
+			// It has said all: the round trips of its end are nobody's concern.
+			alone()
+			go reap(cmd, kill)
+			return
+		}
+		if !errors.As(err, &gone) {
+			kill()
+		}
+		reap(cmd, kill)
+		if gone != nil && gone.Said == "" {
+			gone.Met, gone.Said, gone.Status = moved, said.String(), cmd.ProcessState.ExitCode() // what it says tells more than its status
 		}
 	}()
-	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams}
-	if j.Send {
-		for _, h := range j.Have {
-			q.Have = append(q.Have, []byte(h))
+	if !told {
+		if err := ctl.sendJSON(kindRequest, &q); err != nil {
+			return nil, false, err
 		}
-	} else if q.Start, err = wanted(j.Local, j.Have); err != nil {
-		return nil, false, err
-	}
-	if err := ctl.sendJSON(kindRequest, &q); err != nil {
-		return nil, false, err
 	}
 	var h hello
 	buf := make([]byte, 0, 4<<10)
@@ -195,12 +272,20 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	if j.Send {
 		t, err = x.send(j.Local, nil, p.none, j.Streams > 0, p.setup, p.more)
 	} else {
-		t, err = x.receive(j.Local, j.Have, q.Start, p.setup, p.more)
+		t, err = x.receive(j.Local, j.Have, q.Start, j.Begin, p.setup, p.more)
 	}
 	if err != nil {
 		return nil, true, err
 	}
 	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Streams: p.count()}, true, nil
+}
+
+// reap waits for the end of a command that is about to end, and ends it where it is not.
+func reap(cmd *exec.Cmd, kill func()) {
+	late := time.AfterFunc(lastWords, kill)
+	_ = cmd.Wait()
+	late.Stop()
+	kill()
 }
 
 // pool makes streams at the near end.

@@ -25,8 +25,9 @@ import (
 type receiver struct {
 	ctl     *control
 	dst     string
-	have    *index // nil: nothing
-	resumed bool   // there was something at the destination
+	have    *index                 // nil: nothing
+	resumed bool                   // there was something at the destination
+	begin   func(size int64) error // see Job
 
 	received atomic.Int64
 
@@ -116,6 +117,11 @@ func (r *receiver) list(stored []byte) error {
 func (r *receiver) top(t *target) (err error) {
 	if t.path != "" {
 		return errForm
+	}
+	if r.begin != nil {
+		if err := r.begin(t.size); err != nil {
+			return err
+		}
 	}
 	var root *os.Root
 	switch t.kind {

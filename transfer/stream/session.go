@@ -235,7 +235,7 @@ func (x *session) send(root string, how *start, none chan struct{}, fixed bool, 
 }
 
 // receive is the receiver's side, of which the sender knows how.
-func (x *session) receive(dst string, have []string, how *start, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+func (x *session) receive(dst string, have []string, how *start, begin func(size int64) error, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	var had *index
 	if len(have) > 0 {
 		var err error
@@ -245,6 +245,7 @@ func (x *session) receive(dst string, have []string, how *start, setup func(do f
 		}
 	}
 	r := newReceiver(x.ctl, dst, had, how.Resumed)
+	r.begin = begin
 	defer r.close()
 	looks := make(chan struct{}, runtime.GOMAXPROCS(0))
 	go x.read(func(kind byte, payload []byte) error {

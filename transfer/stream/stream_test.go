@@ -22,12 +22,13 @@ import (
 	premixtree "premix/store/tree"
 )
 
-// far makes a far end of this test: its value is the address for streams.
+// far makes a far end of this test: its value is the address for streams. The last
+// argument is what is asked.
 const far = "PREMIX_TEST_FAR"
 
 func TestMain(m *testing.M) {
 	if address, ok := os.LookupEnv(far); ok {
-		if err := Serve(context.Background(), os.Stdin, os.Stdout, address, 0); err != nil {
+		if err := Serve(context.Background(), os.Stdin, os.Stdout, address, 0, strings.TrimPrefix(os.Args[len(os.Args)-1], os.Args[0])); err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
 			os.Exit(1)
 		}
@@ -47,7 +48,7 @@ func serve(t *testing.T, address string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []string{"env", far + "=" + address, self}
+	return []string{"env", far + "=" + address, self, Asked}
 }
 
 // random content that depends on a seed alone.

@@ -20,7 +20,7 @@ const Version = 2
 
 // Kinds of frames.
 const (
-	kindRequest = 'r' // near, first: a request, JSON
+	kindRequest = 'r' // near, first, where no command has told it: a request, JSON
 	kindHello   = 'h' // far, first: a hello, JSON
 	kindStart   = 's' // far receiver: a start, JSON; nothing is sent before
 	kindEntries = 'e' // sender: entries, zstd
@@ -101,8 +101,10 @@ func (e *TargetError) Hint() string { return "make room, or give another destina
 
 // PeerError tells that the far end did not start, or that the connection to it broke.
 type PeerError struct {
-	Said string // by the command that starts it
-	Err  error
+	Met    bool   // the two ends had met before
+	Said   string // by the command that starts it
+	Status int    // of that command; -1: it was killed
+	Err    error
 }
 
 func (e *PeerError) Error() string {

@@ -1,0 +1,174 @@
+package choose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"premix/transfer"
+	"premix/transfer/link"
+	"premix/transfer/peer"
+	"premix/transfer/stream"
+	"premix/transfer/testbed"
+)
+
+// tolerance is how much longer than the best premix's own protocol may be expected to
+// take without the peer being asked first: the question costs two round trips and some
+// processes, which own protocol does without.
+const tolerance = 1.05
+
+// surely tells whether premix's own protocol is to be used whatever there is to copy.
+func (j *Job) surely(copies []transfer.Copy) bool {
+	p := j.protocol(own)
+	shipped, err := link.Shipped()
+	// One that a link file has changed is what the file says, and not this one.
+	if p == nil || err != nil || j.Direction != transfer.Get || p.Get != shipped[own].Get || p.GetTree != shipped[own].GetTree {
+		return false
+	}
+	if j.Protocol != "" {
+		return j.Protocol == own
+	}
+	// Between what was measured estimates are straight lines, so that the ends decide.
+	tasks := []Task{{Size: 1, Files: 1}, {Size: 1 << 40, Files: 1}, {Size: 2, Files: 2}, {Size: 1 << 32, Files: 1 << 20}, {Size: 1 << 40, Files: 2}}
+	for _, c := range copies {
+		tasks = append(tasks, Task{Size: c.Size, Files: c.Files})
+	}
+	for _, t := range tasks {
+		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
+		order := Order(j.Link, copies, t)
+		for _, e := range order {
+			if e.Protocol == own && (e.Left || e.Seconds > tolerance*order[0].Seconds || e.Seconds == 0 && order[0].Protocol != own) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// direct copies by premix's own protocol, through the first connection to the peer. The
+// other end looks at the source, so that nothing is asked before. An error for which done
+// is false tells that another way may do.
+func (j *Job) direct(ctx context.Context, copies []transfer.Copy) (_ *Done, done bool, err error) {
+	begin := time.Now()
+	if err := j.makeWay(); err != nil {
+		return nil, true, err
+	}
+	p := j.protocol(own)
+	part := j.Local + partSuffix
+	port := p.Settings["serve_port"]
+	s := &stream.Job{Local: part, Remote: j.Remote, Congestion: p.Settings["congestion"],
+		Command: append(j.Link.SSH(), "-o", "ServerAliveInterval=15", j.Link.Peer(),
+			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+port+" --asked "+stream.Asked)}
+	if s.Streams, err = strconv.Atoi(p.Settings["streams"]); err != nil {
+		return nil, true, fmt.Errorf("streams of %s: %w", p.Name, err)
+	}
+	if s.Congestion == "system" {
+		s.Congestion = ""
+	}
+	if j.Have != "" {
+		s.Have = []string{j.Have}
+	}
+	if addr, err := testbed.Resolve(ctx, j.Link.Host); err == nil {
+		s.Host = addr.String() // otherwise a name of ssh's own: the far end says its address
+	}
+	var size atomic.Int64 // of a file; 0 of a tree
+	s.Begin = func(n int64) error {
+		size.Store(n)
+		return room(part, n)
+	}
+	j.note("by %s", own)
+	limited, cancel := context.WithTimeout(ctx, j.Link.Timeout)
+	defer cancel()
+	if j.Progress != nil {
+		stop := every(100*time.Millisecond, func() { j.Progress(onDisk(part), size.Load()) })
+		defer stop()
+	}
+	sent, err := s.Run(limited)
+	if err != nil {
+		final, err := j.explain(ctx, err)
+		return nil, final, err
+	}
+	j.note("%s", sent)
+	d := &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own}
+	if info, err := os.Lstat(part); err == nil && info.IsDir() {
+		d.Files = max(2, d.Files) // as trees are counted everywhere
+	}
+	if err := os.Rename(part, j.Local); err != nil {
+		return nil, true, &TargetError{err.Error()}
+	}
+	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
+	d.Seconds = time.Since(begin).Seconds()
+	return d, true, nil
+}
+
+// sshFailed is the status of ssh where it has failed itself, see ssh(1).
+const sshFailed = 255
+
+// explain is an error of stream as one of this package; final tells that no other
+// protocol would do better.
+func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
+	var source *stream.SourceError
+	var target *stream.TargetError
+	var full *TargetError
+	var gone *stream.PeerError
+	switch {
+	case ctx.Err() != nil:
+		return true, context.Cause(ctx)
+	case errors.As(err, &source):
+		return true, &SourceError{fmt.Sprintf("%s at %s: %s", j.Remote, j.Link.Peer(), source.Reason)}
+	case errors.As(err, &target):
+		return true, &TargetError{target.Reason}
+	case errors.As(err, &full):
+		return true, full
+	case errors.As(err, &gone) && !gone.Met && gone.Status == sshFailed:
+		return true, &peer.UnreachableError{Peer: j.Link.Peer(), Said: gone.Said, Err: gone}
+	}
+	return false, err
+}
+
+// makeWay sees to it that the destination here can be written.
+func (j *Job) makeWay() error {
+	if err := os.MkdirAll(filepath.Dir(j.Local), 0o755); err != nil {
+		return &TargetError{err.Error()}
+	}
+	if _, err := os.Lstat(j.Local); err == nil {
+		return &TargetError{j.Local + " is there already"}
+	}
+	return nil
+}
+
+// room is an error where there is none for so many bytes more than a part has.
+func room(part string, size int64) error {
+	if free := freeSpace(filepath.Dir(part)) + onDisk(part); free < size+minRoom {
+		return noRoom(size, free)
+	}
+	return nil
+}
+
+func noRoom(size, free int64) error {
+	return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", transfer.Short(size), transfer.Short(free))}
+}
+
+// every does something again and again until it is stopped.
+func every(interval time.Duration, do func()) (stop func()) {
+	ended, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				do()
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() { close(ended); <-gone }
+}

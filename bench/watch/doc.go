@@ -22,6 +22,8 @@
 // The values are like those of a node: rates in whole pages, ratios with four decimals,
 // counts, much that rarely changes, and some noise with all its bits.
 //
+// Of tasks: questions for a day that has a million of them.
+//
 // Of the collectors (package watch/collect): what looking at this machine once a second
 // takes of a core, with what it takes to keep what they see; without tasks, and with a
 // thousand in cgroups.

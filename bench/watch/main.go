@@ -59,6 +59,7 @@ var parts = []struct {
 	run  func(ctx context.Context, b *bench) error
 }{
 	{"series", measureSeries},
+	{"tasks", measureTasks},
 	{"collect", measureCollect},
 }
 

@@ -32,6 +32,12 @@ func labelsText(labels []watch.Label) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	text := func(s string) {
+		if plain(s) { // nearly all are
+			b.WriteByte('"')
+			b.WriteString(s)
+			b.WriteByte('"')
+			return
+		}
 		e.Encode(s) // a string can be encoded, and a buffer takes it
 		b.Truncate(b.Len() - 1)
 	}
@@ -46,6 +52,16 @@ func labelsText(labels []watch.Label) string {
 	}
 	b.WriteByte('}')
 	return b.String()
+}
+
+// plain tells whether a string stands in JSON as it is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // parseLabels is the reverse of labelsText.

@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"premix/watch"
@@ -79,12 +80,31 @@ var taskKind = kind[watch.Task, TaskRow]{
 		return TaskRow{t.Key, t.Name, t.Run, t.Step, t.User, t.Node, t.Engine, t.Start, t.Reason,
 			millis(t.Queued), millis(t.Began), millis(t.End), int64(t.Exit), t.OK, t.Cores, t.Memory, t.CPU, t.MaxRSS, t.Read, t.Written, t.WarmedIn}
 	},
-	value: func(r *TaskRow) watch.Task {
-		return watch.Task{Key: r.Key, Name: r.Name, Run: r.Run, Step: r.Step, User: r.User, Node: r.Node, Engine: r.Engine, Start: r.Start, Reason: r.Reason,
-			Queued: fromMillis(r.Queued), Began: fromMillis(r.Began), End: fromMillis(r.End), Exit: int(r.Exit), OK: r.OK, Cores: r.Cores, Memory: r.Memory,
-			CPU: r.CPU, MaxRSS: r.MaxRSS, Read: r.Read, Written: r.Written, WarmedIn: r.WarmedIn}
+	fields: []field[watch.Task]{
+		textField(func(t *watch.Task, v string) { t.Key = v }),
+		textField(func(t *watch.Task, v string) { t.Name = v }),
+		textField(func(t *watch.Task, v string) { t.Run = v }),
+		textField(func(t *watch.Task, v string) { t.Step = v }),
+		textField(func(t *watch.Task, v string) { t.User = v }),
+		textField(func(t *watch.Task, v string) { t.Node = v }),
+		textField(func(t *watch.Task, v string) { t.Engine = v }),
+		textField(func(t *watch.Task, v string) { t.Start = v }),
+		textField(func(t *watch.Task, v string) { t.Reason = v }),
+		timeField(func(t *watch.Task, v time.Time) { t.Queued = v }),
+		timeField(func(t *watch.Task, v time.Time) { t.Began = v }),
+		timeField(func(t *watch.Task, v time.Time) { t.End = v }),
+		intField(func(t *watch.Task, v int64) { t.Exit = int(v) }),
+		boolField(func(t *watch.Task, v bool) { t.OK = v }),
+		floatField(func(t *watch.Task, v float64) { t.Cores = v }),
+		intField(func(t *watch.Task, v int64) { t.Memory = v }),
+		floatField(func(t *watch.Task, v float64) { t.CPU = v }),
+		intField(func(t *watch.Task, v int64) { t.MaxRSS = v }),
+		intField(func(t *watch.Task, v int64) { t.Read = v }),
+		intField(func(t *watch.Task, v int64) { t.Written = v }),
+		floatField(func(t *watch.Task, v float64) { t.WarmedIn = v }),
 	},
-	from: colBegan, to: colEnd,
+	keyed: columns(TaskKey),
+	from:  colBegan, to: colEnd,
 }
 
 var eventKind = kind[watch.Event, EventRow]{
@@ -94,11 +114,44 @@ var eventKind = kind[watch.Event, EventRow]{
 	row: func(e *watch.Event) EventRow {
 		return EventRow{millis(e.Time), e.Node, string(e.Layer), e.Kind, e.Text}
 	},
-	value: func(r *EventRow) watch.Event {
-		return watch.Event{Time: fromMillis(r.Time), Node: r.Node, Layer: watch.Layer(r.Layer), Kind: r.Kind, Text: r.Text}
+	fields: []field[watch.Event]{
+		timeField(func(e *watch.Event, v time.Time) { e.Time = v }),
+		textField(func(e *watch.Event, v string) { e.Node = v }),
+		textField(func(e *watch.Event, v string) { e.Layer = watch.Layer(v) }),
+		textField(func(e *watch.Event, v string) { e.Kind = v }),
+		textField(func(e *watch.Event, v string) { e.Text = v }),
 	},
 	from: colEventTime, to: colEventTime,
 }
+
+// TaskFields are fields of tasks. What is not asked for may be left empty, which takes a
+// part of the time where there are many.
+type TaskFields columns
+
+// Fields of tasks: the columns of TaskRow.
+const (
+	TaskKey TaskFields = 1 << iota
+	TaskName
+	TaskRun
+	TaskStep
+	TaskUser
+	TaskNode
+	TaskEngine
+	TaskStart
+	TaskReason
+	TaskQueued
+	TaskBegan
+	TaskEnd
+	TaskExit
+	TaskOK
+	TaskCores
+	TaskMemory
+	TaskCPU
+	TaskMaxRSS
+	TaskRead
+	TaskWritten
+	TaskWarmedIn
+)
 
 // TaskQuery asks for tasks.
 type TaskQuery struct {
@@ -106,14 +159,20 @@ type TaskQuery struct {
 	User, Run, Step string    // "" is any
 	// Limit is how many are wanted at most; 0 is all. Of more, those that last longest
 	// within the time are returned.
-	Limit int
+	Limit  int
+	Fields TaskFields // 0 is all
 }
 
 // Tasks returns the tasks that overlap a time, by their begin, each as it was last told. As
 // many as the limit may be fewer than there are.
 func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 	best := &longest{q: q}
-	err := db.EachTask(ctx, q, func(t watch.Task) {
+	pick := func(t *watch.Task) bool {
+		return q.Limit <= 0 || len(best.tasks) < q.Limit || q.Within(t) > q.Within(&best.tasks[0])
+	}
+	err := db.eachTask(ctx, q, pick, func(t watch.Task) {
+		// These share memory with tasks that are not kept.
+		t.Key, t.Name = strings.Clone(t.Key), strings.Clone(t.Name)
 		if q.Limit <= 0 {
 			best.tasks = append(best.tasks, t)
 			return
@@ -135,11 +194,29 @@ func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 }
 
 // EachTask calls f for the tasks that overlap a time, in no order, each as it was last told.
+// Their strings share memory with those of others: what is kept of them is to be cloned.
 func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) error {
-	err := db.tasks.visit(q.Start.UnixMilli(), q.End.UnixMilli(), func(t *watch.Task) bool {
-		if (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) {
-			f(*t)
+	return db.eachTask(ctx, q, func(*watch.Task) bool { return true }, f)
+}
+
+// eachTask is EachTask for the tasks that pick, which sees their span, says are wanted.
+func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) bool, f func(watch.Task)) error {
+	want := wanted[watch.Task]{columns: columns(q.Fields), pick: func(t *watch.Task) bool {
+		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && pick(t)
+	}}
+	if q.Fields == 0 {
+		want.columns = allColumns
+	}
+	for _, asked := range []struct {
+		value string
+		field TaskFields
+	}{{q.User, TaskUser}, {q.Run, TaskRun}, {q.Step, TaskStep}} {
+		if asked.value != "" {
+			want.picked |= columns(asked.field)
 		}
+	}
+	err := db.tasks.visit(q.Start.UnixMilli(), q.End.UnixMilli(), want, func(t *watch.Task) bool {
+		f(*t)
 		return ctx.Err() == nil
 	})
 	return cmp.Or(err, ctx.Err())
@@ -176,7 +253,7 @@ func (l *longest) Pop() any {
 // Events returns the events from start on and before end, by their time.
 func (db *DB) Events(ctx context.Context, start, end time.Time) ([]watch.Event, error) {
 	var all []watch.Event
-	err := db.events.visit(start.UnixMilli(), end.UnixMilli(), func(e *watch.Event) bool {
+	err := db.events.visit(start.UnixMilli(), end.UnixMilli(), wanted[watch.Event]{columns: allColumns}, func(e *watch.Event) bool {
 		all = append(all, *e)
 		return ctx.Err() == nil
 	})

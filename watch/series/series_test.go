@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -379,5 +380,43 @@ func TestSubscribe(t *testing.T) {
 	}
 	if lost+got-1 != 1004-1+1-0 && lost == 0 {
 		t.Errorf("lost %d, got %d", lost, got)
+	}
+}
+
+// A task comes back from a file with all its fields, or those that are asked for, and once
+// where two files have it.
+func TestTaskFields(t *testing.T) {
+	db := open(t, t.TempDir(), series.Options{})
+	defer shut(t, db)
+	full := watch.Task{Key: "/r:1.1", Name: "sample ü", Run: "/r", Step: "bwa", User: "beatrix", Node: "n1", Engine: "slurm", Start: "fork", Reason: "killed",
+		Queued: begin, Began: begin.Add(time.Second), End: begin.Add(time.Minute), Exit: -1, OK: true, Cores: 2.5, Memory: 1 << 40, CPU: 0.25,
+		MaxRSS: 3, Read: 4, Written: 5, WarmedIn: 0.125}
+	v := reflect.ValueOf(full)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Fatalf("the test leaves %s empty", v.Type().Field(i).Name)
+		}
+	}
+	again := full
+	again.Exit = 7
+	for _, told := range []watch.Task{full, again} {
+		db.Task(told)
+		db.Task(task("2", begin, begin.Add(time.Hour)))
+		if err := db.CloseTables(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(fields series.TaskFields) watch.Task {
+		tasks, err := db.Tasks(context.Background(), series.TaskQuery{Start: begin, End: begin.Add(time.Hour), User: "beatrix", Step: "bwa", Run: "/r", Fields: fields})
+		if err != nil || len(tasks) != 1 {
+			t.Fatalf("%d tasks, %v", len(tasks), err)
+		}
+		return tasks[0]
+	}
+	if got := get(0); got != again {
+		t.Errorf("%+v", got)
+	}
+	if got := get(series.TaskCPU | series.TaskExit | series.TaskOK); got.CPU != again.CPU || got.Exit != 7 || !got.OK || !got.End.Equal(again.End) {
+		t.Errorf("%+v", got)
 	}
 }

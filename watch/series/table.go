@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -29,8 +28,16 @@ type kind[T, R any] struct {
 	running  func(*T) bool             // it will be told again
 	span     func(*T) (from, to int64) // the time that it belongs to, ms since 1970, both included
 	row      func(*T) R                //
-	value    func(*R) T                //
+	fields   []field[T]                // of the columns of R, in their order
+	keyed    columns                   // those that key needs
 	from, to int                       // columns of R with the span; 0 in to is for ever
+}
+
+// wanted says what visit is to bring of values that are in files.
+type wanted[T any] struct {
+	columns columns       // besides those with the key and the span
+	pick    func(*T) bool // the others are not wanted; it is called with the fields of picked alone. nil: all are
+	picked  columns
 }
 
 // table keeps values: those that came last in memory and as JSON Lines, the others as
@@ -467,15 +474,15 @@ func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err erro
 
 // visit calls f for the values that overlap a time, ms since 1970, the end left out, until
 // f returns false. Of those with the same key it is called for one.
-func (t *table[T, R]) visit(start, end int64, f func(*T) bool) error {
+func (t *table[T, R]) visit(start, end int64, want wanted[T], f func(*T) bool) error {
 	if err := t.settle(); err != nil {
 		return err
 	}
+	overlaps := func(from, to int64) bool { return from < end && to >= start }
 	t.mu.Lock()
 	recent := slices.Concat(t.recent, t.moving)
-	closed := slices.Clone(t.closed)
+	closed := slices.DeleteFunc(slices.Clone(t.closed), func(c closedTable) bool { return !overlaps(c.from, c.to) })
 	t.mu.Unlock()
-	overlaps := func(from, to int64) bool { return from < end && to >= start }
 	// Of keys, of which there may be millions, hashes are remembered: that two of a
 	// million are equal has a chance of one in thirty million.
 	seen := make(map[uint64]struct{})
@@ -489,17 +496,20 @@ func (t *table[T, R]) visit(start, end int64, f func(*T) bool) error {
 		seen[maphash.String(seed, key)] = struct{}{}
 		return len(seen) > before
 	}
-	tell := func(v *T) bool { return !overlaps(t.span(v)) || !first(v) || f(v) }
+	tell := func(v *T) bool {
+		return !overlaps(t.span(v)) || !first(v) || want.pick != nil && !want.pick(v) || f(v)
+	}
 	for _, v := range recent {
 		if !t.running(v) && !tell(v) {
 			return nil
 		}
 	}
+	s := &search[T]{wanted: want, overlaps: overlaps, tell: f}
+	if len(recent) > 0 || len(closed) > 1 { // within a file no key is there twice
+		s.first = first
+	}
 	for i := len(closed) - 1; i >= 0; i-- {
-		if !overlaps(closed[i].from, closed[i].to) {
-			continue
-		}
-		more, err := t.visitClosed(closed[i].path, overlaps, tell)
+		more, err := t.visitClosed(closed[i].path, s)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may just have become too old
 			return err
 		}
@@ -532,12 +542,15 @@ func (t *table[T, R]) settle() error {
 	}
 	ended := make(map[string]bool)
 	for _, c := range closed {
-		_, err := t.visitClosed(c.path, func(_, to int64) bool { return to >= least }, func(v *T) bool {
-			if key := t.key(v); doubt[key] != nil && !t.running(v) {
-				ended[key] = true
-			}
-			return true
-		})
+		_, err := t.visitClosed(c.path, &search[T]{
+			wanted:   wanted[T]{columns: t.keyed},
+			overlaps: func(_, to int64) bool { return to >= least },
+			tell: func(v *T) bool {
+				if key := t.key(v); doubt[key] != nil && !t.running(v) {
+					ended[strings.Clone(key)] = true
+				}
+				return true
+			}})
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -548,7 +561,21 @@ func (t *table[T, R]) settle() error {
 	return nil
 }
 
-func (t *table[T, R]) visitClosed(path string, overlaps func(from, to int64) bool, tell func(*T) bool) (more bool, err error) {
+// search is what is looked for in files.
+type search[T any] struct {
+	wanted[T]
+	overlaps func(from, to int64) bool
+	first    func(*T) bool // whether nothing has had its key before; nil: nothing has
+	tell     func(*T) bool
+
+	values []T   // of a row group
+	rows   []int // of which they are wanted
+}
+
+// visitClosed calls tell for the values of a file that are looked for, until it returns
+// false. Columns are read as a whole, row group by row group, and only those that are
+// wanted: of a million tasks, most of the time would go into making them whole.
+func (t *table[T, R]) visitClosed(path string, s *search[T]) (more bool, err error) {
 	f, pf, err := openRows(path)
 	if err != nil {
 		return true, err
@@ -559,6 +586,7 @@ func (t *table[T, R]) visitClosed(path string, overlaps func(from, to int64) boo
 			more, err = true, fmt.Errorf("%w: %s: %v", errDamaged, path, r)
 		}
 	}()
+	r := newGroupReader()
 	for i, g := range pf.RowGroups() {
 		from := pf.Metadata().RowGroups[i].Columns[t.from].MetaData.Statistics.MinValue
 		ends := pf.Metadata().RowGroups[i].Columns[t.to].MetaData.Statistics
@@ -567,11 +595,12 @@ func (t *table[T, R]) visitClosed(path string, overlaps func(from, to int64) boo
 			if binary.LittleEndian.Uint64(ends.MinValue) == 0 {
 				to = maxTime
 			}
-			if !overlaps(int64(binary.LittleEndian.Uint64(from)), to) {
+			if !s.overlaps(int64(binary.LittleEndian.Uint64(from)), to) {
 				continue
 			}
 		}
-		more, err := t.visitGroup(g, tell)
+		r.reset(g)
+		more, err := t.visitGroup(r, s)
 		if err != nil {
 			return true, fmt.Errorf("%s: %w", path, err)
 		}
@@ -582,26 +611,45 @@ func (t *table[T, R]) visitClosed(path string, overlaps func(from, to int64) boo
 	return true, nil
 }
 
-func (t *table[T, R]) visitGroup(g parquet.RowGroup, tell func(*T) bool) (more bool, err error) {
-	r := parquet.NewGenericRowGroupReader[R](g)
-	defer r.Close()
-	rows := make([]R, 256)
-	for {
-		n, err := r.Read(rows)
-		for i := range rows[:n] {
-			v := t.value(&rows[i])
-			if !tell(&v) {
-				return false, nil
-			}
-		}
-		clear(rows)
-		if errors.Is(err, io.EOF) {
-			return true, nil
-		}
-		if err != nil {
-			return true, err
+func (t *table[T, R]) visitGroup(r *groupReader, s *search[T]) (more bool, err error) {
+	// What is left from the row group before is either filled again or not wanted.
+	n := int(r.group.NumRows())
+	s.values = slices.Grow(s.values[:0], n)[:n]
+	values, rows := s.values, s.rows[:0]
+	for i := range n {
+		rows = append(rows, i)
+	}
+	s.rows = rows
+	have := columns(0)
+	need := func(c columns) {
+		if err == nil {
+			err = fill(r, t.fields, c&^have, rows, values)
+			have |= c
 		}
 	}
+	keep := func(f func(*T) bool) {
+		rows = slices.DeleteFunc(rows, func(i int) bool { return err != nil || !f(&values[i]) })
+	}
+	need(1<<t.from | 1<<t.to)
+	keep(func(v *T) bool { return s.overlaps(t.span(v)) })
+	if s.first != nil {
+		need(t.keyed)
+		keep(s.first)
+	}
+	if s.pick != nil {
+		need(s.picked)
+		keep(s.pick)
+	}
+	need(s.columns)
+	if err != nil {
+		return true, err
+	}
+	for _, i := range rows {
+		if !s.tell(&values[i]) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // expire removes files of which everything is older than keep.

@@ -226,7 +226,7 @@ func (p Pages) snapshots(r *http.Request, db source) (any, error) {
 		list = append(list, snapshotAnswer{s.ID, s.Name, s.Argv, s.Created, s.Seconds, s.Bytes(), s.Kinds(), s.Proofs})
 	}
 	took := make(starts)
-	if err := db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end}, took.add); err != nil {
+	if err := db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, Fields: startFields}, took.add); err != nil {
 		return nil, err
 	}
 	return map[string]any{"dir": dir, "snapshots": list, "saved": took.saved(), "start": start, "end": end}, nil
@@ -234,6 +234,9 @@ func (p Pages) snapshots(r *http.Request, db source) (any, error) {
 
 // starts are the times until tasks read their input, by step and kind of start.
 type starts map[string]map[string]*spread
+
+// startFields are what starts.add looks at.
+const startFields = series.TaskStep | series.TaskStart | series.TaskWarmedIn
 
 func (s starts) add(t watch.Task) {
 	if t.Start == "" || t.WarmedIn <= 0 {

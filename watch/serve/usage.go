@@ -56,12 +56,16 @@ func usageOf(r *http.Request, db source) (any, error) {
 		return nil, err
 	}
 	sums := make(usages)
-	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step")}, sums.add)
+	err = db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, User: r.FormValue("user"), Step: r.FormValue("step"), Fields: usageFields}, sums.add)
 	if err != nil {
 		return nil, err
 	}
 	return map[string]any{"start": start, "end": end, "usage": sums.list()}, nil
 }
+
+// usageFields are what usages.add looks at.
+const usageFields = series.TaskUser | series.TaskStep | series.TaskStart | series.TaskQueued | series.TaskBegan | series.TaskEnd | series.TaskOK |
+	series.TaskCores | series.TaskMemory | series.TaskCPU | series.TaskMaxRSS | series.TaskWarmedIn
 
 // usages sums tasks up by user and step.
 type usages map[usageKey]*usage

@@ -9,7 +9,9 @@
 //     image in a store).
 //   - A workload is a command in a container. Its start is measured cold, on a node
 //     that has nothing: pull, first byte of output, end; then warm, a second time on
-//     the same node.
+//     the same node. A full pull is the same whatever runs afterwards: there is one
+//     for all workloads of a repetition, and containerd is started again before each
+//     of them.
 //   - A profile says which chunks of each layer a workload reads. It is recorded by a
 //     snapshotter under containerd, in a container, and published under the usual name
 //     before the workload is measured.

@@ -32,6 +32,7 @@ func main() {
 type options struct {
 	work, premix, containerd              string
 	networks, images, workloads, contends string
+	traces                                string
 	reps                                  int
 	rate                                  int64
 	delay                                 time.Duration
@@ -50,6 +51,7 @@ func benchMain() error {
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")
 	flag.StringVar(&o.contends, "contenders", "", "only these; empty: full,stargz,premix,premix+profile")
+	flag.StringVar(&o.traces, "traces", "", "`directory` for the requests of each measurement; empty: none")
 	flag.IntVar(&o.reps, "reps", 3, "repetitions")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
 	flag.DurationVar(&o.delay, "delay", 10*time.Millisecond, "delay of the link, one way")
@@ -66,6 +68,7 @@ type benchmark struct {
 	*figures.Results
 	lab                *lab
 	premix, containerd string
+	traces             string
 	reps               int
 	rate               int64 // bit/s
 	delay              time.Duration
@@ -91,7 +94,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer r.Close()
 	fmt.Fprintln(r.Human, figures.Machine(l.Dir))
-	b := &benchmark{Results: r, lab: l, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
+	b := &benchmark{Results: r, lab: l, traces: o.traces, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
 	if b.premix, err = absolute(o.premix); err != nil {
 		return err
 	}
@@ -182,10 +185,8 @@ func (b *benchmark) network(ctx context.Context, name string, picked []image, al
 	}
 	defer o.Close()
 	for _, im := range picked {
-		for _, w := range im.cases {
-			if err := b.workload(ctx, &place{name, l, client, o}, im, w, all); err != nil {
-				return fmt.Errorf("%s, %s: %w", im.name, w.name, err)
-			}
+		if err := b.measure(ctx, &place{name, l, client, o}, im, all); err != nil {
+			return fmt.Errorf("%s: %w", im.name, err)
 		}
 	}
 	return nil

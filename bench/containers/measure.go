@@ -42,56 +42,114 @@ var quantities = []struct{ name, unit, title string }{
 	{"requests", "requests", "requests"},
 }
 
-// workload measures a workload with all contenders.
-func (b *benchmark) workload(ctx context.Context, p *place, im image, w workload, all []contender) error {
-	got := map[string]measured{}
-	for _, c := range all {
-		got[c.name] = measured{}
+// measure measures the workloads of an image with all contenders.
+func (b *benchmark) measure(ctx context.Context, p *place, im image, all []contender) error {
+	got := map[string]map[string]measured{} // by workload and contender
+	for _, w := range im.cases {
+		got[w.name] = map[string]measured{}
+		for _, c := range all {
+			got[w.name][c.name] = measured{}
+		}
 	}
 	for rep := range b.reps {
+		if err := b.repetition(ctx, p, im, all, rep, got); err != nil {
+			return err
+		}
+	}
+	for _, w := range im.cases {
+		if err := b.report(p, im, w, all, got[w.name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repetition measures each workload once with each contender.
+func (b *benchmark) repetition(ctx context.Context, p *place, im image, all []contender, rep int, got map[string]map[string]measured) (err error) {
+	kept := map[string]*holding{} // by contender
+	defer func() {
+		for _, h := range kept {
+			err = errors.Join(err, h.node.close())
+		}
+	}()
+	for _, w := range im.cases {
 		for _, c := range all {
 			if c.store == profiledStore {
 				if err := b.profiled(ctx, im, w); err != nil {
 					return err
 				}
 			}
-			if err := b.once(ctx, p, im, w, c, got[c.name]); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+			if err := b.once(ctx, p, im, w, c, got[w.name][c.name], kept); err != nil {
+				return fmt.Errorf("%s, %s: %w", w.name, c.name, err)
 			}
-			first := got[c.name]["first"]
+			first := got[w.name][c.name]["first"]
 			b.lab.Log("%s %s %s: %s, %d: %s", p.network, im.name, w.name, c.name, rep+1, figures.Seconds(first[len(first)-1]))
 		}
 	}
-	return b.report(p, im, w, all, got)
+	return nil
 }
 
-// once measures one workload on a node that has nothing.
-func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c contender, got measured) (err error) {
+// holding is a node that has an image, and what it took to get it there.
+type holding struct {
+	node            *node
+	pull            float64
+	bytes, requests float64
+}
+
+// hold starts a node and pulls the image.
+func (b *benchmark) hold(ctx context.Context, p *place, im image, c contender) (*holding, error) {
 	// What the server has to read is in its page cache, as that of a busy one.
 	served := c.store
 	if served == "" {
 		served = c.image(im)
 	}
 	if err := workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", filepath.Join(b.lab.Dir, "served", served))); err != nil {
-		return err
+		return nil, err
 	}
 	n, err := b.newNode(ctx, c, p.client, p.origin)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, n.close()) }()
+	h := &holding{node: n}
 	bytes, requests := p.bytes(), p.origin.Requests.Load()
-	pull, err := n.pull(ctx, im)
+	if h.pull, err = n.pull(ctx, im); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	h.bytes, h.requests = p.bytes()-bytes, float64(p.origin.Requests.Load()-requests)
+	return h, nil
+}
+
+// once measures one workload on a node that has nothing. Where all of an image comes
+// before anything runs, one node has it for all workloads of a repetition, and its
+// daemons are started again before each: then kept has it.
+func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c contender, got measured, kept map[string]*holding) (err error) {
+	t := b.traced(p, im, w, c)
+	defer func() { err = errors.Join(err, t.close()) }()
+	h := kept[c.name]
+	if h != nil {
+		if err := h.node.restart(ctx); err != nil {
+			return err
+		}
+	} else {
+		if h, err = b.hold(ctx, p, im, c); err != nil {
+			return err
+		}
+		if c.whole {
+			kept[c.name] = h
+		} else {
+			defer func() { err = errors.Join(err, h.node.close()) }()
+		}
+	}
+	t.mark("pulled")
+	bytes, requests := p.bytes(), p.origin.Requests.Load()
+	cold, err := h.node.run(ctx, im, w.args)
 	if err != nil {
 		return err
 	}
-	cold, err := n.run(ctx, im, w.args)
-	if err != nil {
-		return err
-	}
-	values := map[string]float64{"pull": pull, "first": pull + cold.First, "run": cold.End,
-		"bytes": p.bytes() - bytes, "requests": float64(p.origin.Requests.Load() - requests)}
-	warm, err := n.run(ctx, im, w.args)
+	t.mark("ran")
+	values := map[string]float64{"pull": h.pull, "first": h.pull + cold.First, "run": cold.End,
+		"bytes": h.bytes + p.bytes() - bytes, "requests": h.requests + float64(p.origin.Requests.Load()-requests)}
+	warm, err := h.node.run(ctx, im, w.args)
 	if err != nil {
 		return err
 	}

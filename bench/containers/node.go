@@ -23,6 +23,7 @@ type contender struct {
 	snapshotter string // as containerd calls it
 	image       func(im image) string
 	store       string // of premix
+	whole       bool   // all of an image comes with the pull
 	// start starts the snapshotter, nil for one that containerd has itself.
 	start func(ctx context.Context, n *node) error
 	// stop ends what start has left besides the daemons of the node.
@@ -32,7 +33,7 @@ type contender struct {
 func (b *benchmark) contenders() []contender {
 	lab := b.lab
 	return []contender{
-		{name: "full", snapshotter: "overlayfs", image: func(im image) string { return im.name }},
+		{name: "full", snapshotter: "overlayfs", whole: true, image: func(im image) string { return im.name }},
 		{name: "stargz", snapshotter: "stargz", image: func(im image) string { return im.name + "-estargz" },
 			start: func(ctx context.Context, n *node) error {
 				cmd := workbench.Command(ctx, lab.peers(), "snapshotter", strings.TrimPrefix(n.origin.URL, "http://"), n.socket("stargz"), filepath.Join(n.dir, "stargz"))
@@ -175,12 +176,27 @@ func (n *node) client(ctx context.Context, result any, args ...string) error {
 	return json.Unmarshal(out.Bytes(), result)
 }
 
-// close ends all daemons and takes away what the node had.
-func (n *node) close() error {
+// restart ends the daemons and starts them again, with what the node has.
+func (n *node) restart(ctx context.Context) error {
+	if err := n.end(); err != nil {
+		return err
+	}
+	return n.begin(ctx)
+}
+
+// end ends all daemons.
+func (n *node) end() error {
 	var errs []error
 	for i := len(n.daemons) - 1; i >= 0; i-- {
 		errs = append(errs, n.daemons[i].Stop())
 	}
+	n.daemons = nil
+	return errors.Join(errs...)
+}
+
+// close ends all daemons and takes away what the node had.
+func (n *node) close() error {
+	errs := []error{n.end()}
 	if n.stop != nil {
 		errs = append(errs, n.stop(n))
 	}

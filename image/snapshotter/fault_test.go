@@ -3,6 +3,7 @@ package snapshotter_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -173,66 +174,140 @@ func (m *machine) stored(as string) v1.Image {
 	return img
 }
 
-// The snapshotter is killed at any moment while snapshots come and go.
+// observed is a client of a snapshotter that tells which call begins.
+type observed struct {
+	snapshots.Snapshotter
+	begins chan string
+}
+
+func (o observed) began(call string) {
+	select {
+	case o.begins <- call:
+	default: // nobody waits for it
+	}
+}
+
+// brokenOff is an error of a call by name.
+type brokenOff struct {
+	call string
+	err  error
+}
+
+func (b *brokenOff) Error() string { return b.call + ": " + b.err.Error() }
+func (b *brokenOff) Unwrap() error { return b.err }
+
+func (o observed) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	o.began("prepare")
+	mounts, err := o.Snapshotter.Prepare(ctx, key, parent, opts...)
+	if err != nil && !errdefs.IsAlreadyExists(err) {
+		err = &brokenOff{"prepare", err}
+	}
+	return mounts, err
+}
+
+func (o observed) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	o.began("commit")
+	if err := o.Snapshotter.Commit(ctx, name, key, opts...); err != nil {
+		return &brokenOff{"commit", err}
+	}
+	return nil
+}
+
+func (o observed) Remove(ctx context.Context, key string) error {
+	o.began("remove")
+	if err := o.Snapshotter.Remove(ctx, key); err != nil {
+		return &brokenOff{"remove", err}
+	}
+	return nil
+}
+
+func (o observed) Cleanup(ctx context.Context) error {
+	o.began("cleanup")
+	if err := o.Snapshotter.(snapshots.Cleaner).Cleanup(ctx); err != nil {
+		return &brokenOff{"cleanup", err}
+	}
+	return nil
+}
+
+// The snapshotter is killed while it prepares, commits, removes and cleans up, until
+// each of these calls was broken off; and a snapshotter that comes after it finds
+// everything in order.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	img := m.stored("killed:1")
 	other := picture(t, base(t))
 	m.serve("--origin", m.origin.URL)
-	s := m.client()
+	s := observed{m.client(), make(chan string)}
 	span := 5 * time.Second
 	if os.Getenv("PREMIX_SOAK") != "" {
 		span = 2 * time.Minute
 	}
+	kinds := []string{"prepare", "commit", "remove", "cleanup"}
 	ctx, cancel := context.WithTimeout(t.Context(), span+eventually)
 	defer cancel()
+	var mu sync.Mutex
+	broken := map[string]int{}
+	hit := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(broken) == len(kinds)
+	}
 	ended := make(chan struct{})
-	var rounds, broken, lazily int
+	var rounds, lazily int
 	go func() {
 		defer close(ended)
-		for begun := time.Now(); time.Since(begun) < span || rounds < 3; {
+		for begun := time.Now(); ctx.Err() == nil && (time.Since(begun) < span || rounds < 3 || !hit()); {
 			// Calls that the death breaks off fail; the next ones do not.
 			_, n, err1 := layers(ctx, s, chains(t, img))
 			_, _, err2 := layers(ctx, s, chains(t, other))
 			err3 := clear(ctx, s)
 			lazily += n
 			for _, err := range []error{err1, err2, err3} {
-				if err != nil {
-					broken++
-					if !errdefs.IsUnavailable(err) && !errdefs.IsUnknown(err) && ctx.Err() == nil {
-						t.Errorf("a call failed: %v", err)
-					}
+				if err == nil || ctx.Err() != nil {
+					continue
+				}
+				if !errdefs.IsUnavailable(err) && !errdefs.IsUnknown(err) {
+					t.Errorf("a call failed: %v", err)
+				}
+				var b *brokenOff
+				if errors.As(err, &b) {
+					mu.Lock()
+					broken[b.call]++
+					mu.Unlock()
 				}
 			}
 			if err1 == nil && err2 == nil && err3 == nil {
 				rounds++
 			}
-			if ctx.Err() != nil {
-				return
-			}
 		}
 	}()
 	kills := 0
 	for running := true; running; kills++ {
-		select {
-		case <-ended:
-			running = false
-		case <-time.After(time.Duration(rand.IntN(400)) * time.Millisecond):
+		// After some calls, so that there are whole rounds, a call of one kind after the
+		// other is waited for, and a moment of it.
+		for quiet, hit := rand.IntN(50), false; running && !hit; quiet-- {
+			select {
+			case <-ended:
+				running = false
+			case call := <-s.begins:
+				hit = quiet <= 0 && call == kinds[kills%len(kinds)]
+			}
 		}
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 		m.snapshotter.kill()
 		m.serve("--origin", m.origin.URL)
 	}
-	t.Logf("killed %d times; %d calls broken off, %d rounds whole, %d lazy layers", kills, broken, rounds, lazily)
-	if lazily == 0 {
-		t.Error("no layer was lazy")
+	t.Logf("killed %d times; broken off %v, %d rounds whole, %d lazy layers", kills, broken, rounds, lazily)
+	if lazily == 0 || rounds < 3 || !hit() {
+		t.Error("want lazy layers, three rounds that are whole, and calls of each kind broken off")
 	}
-	top, lazy, err := layers(ctx, s, chains(t, img))
+	top, lazy, err := layers(t.Context(), s, chains(t, img))
 	if err != nil || lazy != len(chains(t, img)) {
 		t.Fatalf("%d layers are lazy (%v)", lazy, err)
 	}
-	m.shows(ctx, s, top)
-	if err := clear(ctx, s); err != nil {
+	m.shows(t.Context(), s, top)
+	if err := clear(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	m.emptied()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"premix/internal/netrelay"
 )
@@ -20,6 +21,35 @@ type Origin struct {
 
 	server   *http.Server
 	Requests atomic.Int64 // that were answered
+	watcher  atomic.Pointer[func(Request)]
+}
+
+// Request is one that was answered.
+type Request struct {
+	Path       string
+	Begin, End time.Time
+	Bytes      int64 // of the body that was sent
+}
+
+// Watch has all requests told that end from now on; nil: none.
+func (o *Origin) Watch(f func(Request)) {
+	if f == nil {
+		o.watcher.Store(nil)
+		return
+	}
+	o.watcher.Store(&f)
+}
+
+// counted counts what is written.
+type counted struct {
+	http.ResponseWriter
+	bytes int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += int64(n)
+	return n, err
 }
 
 // Serve listens on the host; nil: on loopback.
@@ -38,6 +68,15 @@ func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 	files := http.FileServerFS(os.DirFS(filepath.Join(l.Dir, "served")))
 	o.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.Requests.Add(1)
+		if watch := o.watcher.Load(); watch != nil {
+			told := Request{Path: r.URL.Path, Begin: time.Now()}
+			c := &counted{ResponseWriter: w}
+			w = c
+			defer func() {
+				told.End, told.Bytes = time.Now(), c.bytes
+				(*watch)(told)
+			}()
+		}
 		if rest, ok := strings.CutPrefix(r.URL.Path, "/v2/"); ok {
 			if rest == "" {
 				return // "the registry speaks version 2"

@@ -71,6 +71,7 @@ type Searcher interface {
 // Service answers searches. Its handler is that of [Service.Handler].
 type Service struct {
 	o       Options
+	kinds   *database.Kinds
 	metrics *metrics
 	lock    *os.File
 
@@ -94,7 +95,7 @@ type Service struct {
 
 // New opens a service's directory. Run must be called then.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
+	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
 	s.metrics = newMetrics(s)
 	if err := s.restore(); err != nil {
 		if s.lock != nil {
@@ -156,13 +157,9 @@ func (s *Service) Submit(user, program, db, text string, options map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.open(db)
+	kind, err := s.kinds.Of(db)
 	if err != nil {
-		return nil, err
-	}
-	kind := d.Type
-	if err := d.Close(); err != nil {
-		return nil, err
+		return nil, noDatabase(err, db)
 	}
 	if (kind == database.Prot) != overAminoAcids(program) {
 		return nil, refused(400, "database", "%s does not search databases of type %s", program, kind)
@@ -232,11 +229,16 @@ func (s *Service) enqueue(j *job, form string, queued time.Time) *item {
 
 func (s *Service) open(db string) (*database.Database, error) {
 	d, err := database.Open(s.o.Home, db)
+	return d, noDatabase(err, db)
+}
+
+// noDatabase is what a user is told of an error of package database.
+func noDatabase(err error, db string) error {
 	var known *database.Error
 	if errors.As(err, &known) && (known.Kind == database.NotThere || known.Kind == database.Use) {
-		return nil, refused(404, "database", "there is no database %q", db)
+		return refused(404, "database", "there is no database %q", db)
 	}
-	return d, err
+	return err
 }
 
 // Job finds a job of a user; without tokens, anybody's. The result in another format than

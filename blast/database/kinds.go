@@ -1,0 +1,50 @@
+package database
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Kinds tells the types of the databases of a home. What it has told once it tells again
+// without reading: the description of a database names all of its files, of which there
+// may be thousands.
+type Kinds struct {
+	home  string
+	mu    sync.Mutex
+	known map[string]kind
+}
+
+type kind struct {
+	record os.FileInfo // of when it was read; a record is replaced, never changed
+	kind   Type
+}
+
+// NewKinds knows nothing yet.
+func NewKinds(home string) *Kinds { return &Kinds{home: home, known: map[string]kind{}} }
+
+// Of is the type of a database. It fails as [Open] does.
+func (k *Kinds) Of(name string) (Type, error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	st, statErr := os.Stat(filepath.Join(k.home, name, recordFile))
+	k.mu.Lock()
+	was, ok := k.known[name]
+	if ok && statErr == nil && os.SameFile(was.record, st) && was.record.ModTime().Equal(st.ModTime()) {
+		k.mu.Unlock()
+		return was.kind, nil
+	}
+	delete(k.known, name)
+	k.mu.Unlock()
+	d, err := Open(k.home, name)
+	if err != nil {
+		return "", err
+	}
+	if statErr == nil {
+		k.mu.Lock()
+		k.known[name] = kind{st, d.Type}
+		k.mu.Unlock()
+	}
+	return d.Type, d.Close()
+}

@@ -59,7 +59,7 @@ func TestSlurmForgotten(t *testing.T) {
 	for _, accounting := range []bool{true, false} {
 		t.Run("accounting "+strconv.FormatBool(accounting), func(t *testing.T) {
 			s := newSlurmScene(t, slurmbox.Options{Nodes: 1, Accounting: accounting})
-			s.ends(t, exitOK, "touch begun; [ -e go ] || sleep 1000\ntrue\n", "task", "submit", "--out", "out", "--engine", "slurm", "--engine-opt", "jobs=1", "-")
+			s.ends(t, exitOK, "[ -e go ] || { touch begun; sleep 1000; }\ntrue\n", "task", "submit", "--out", "out", "--engine", "slurm", "--engine-opt", "jobs=1", "-")
 			s.await(t, "begun")
 			list, err := s.box.Run("squeue", "--noheader", "--format=%F")
 			if err != nil || list == "" {
@@ -91,6 +91,18 @@ func TestSlurmForgotten(t *testing.T) {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
+			}
+			// It would number jobs from 1 again, and a slurmd that still has one of that number
+			// takes itself out of service.
+			conf, err := os.OpenFile(s.box.Conf(), os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conf.WriteString("FirstJobId=1000\n"); err != nil {
+				t.Fatal(err)
+			}
+			if err := conf.Close(); err != nil {
+				t.Fatal(err)
 			}
 			if err := s.box.StartDaemon("slurmctld"); err != nil {
 				t.Fatal(err)

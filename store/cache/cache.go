@@ -35,7 +35,7 @@ type Options struct {
 
 	VerifyAlways bool // hash a chunk at every read
 
-	Fetches int           // fetches at once, 32 if 0; half as many more where readers wait
+	Fetches int           // fetches at once, 24 if 0; half as many more where readers wait
 	Window  int64         // bytes that readahead takes in memory, 64 MiB if 0
 	Timeout time.Duration // of the fetch of an object, with all tries; 90 s if 0
 }
@@ -88,7 +88,7 @@ const firstGeneration = 256
 // that a caller may want to tell apart are [InUseError] and [FormatError].
 func Open(dir string, o Options) (*Cache, error) {
 	if o.Fetches <= 0 {
-		o.Fetches = 32
+		o.Fetches = 24
 	}
 	if o.Window <= 0 {
 		o.Window = 64 << 20

@@ -50,6 +50,7 @@ func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
 	}{
 		{"native", func() (contender, error) { return native{}, nil }},
 		{"overlayfs", func() (contender, error) { return overlayfs{}, nil }},
+		{"erofs", func() (contender, error) { return newErofs(l) }},
 		{"pull", func() (contender, error) { return &pull{lab: l}, nil }},
 		{"premix", func() (contender, error) { return newPremix(l, o.premix, "premix") }},
 		{"premix-fuse", func() (contender, error) { return newPremix(l, o.premix, "premix-fuse") }},

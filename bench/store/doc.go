@@ -5,14 +5,15 @@
 // Words used here:
 //
 //   - A contender is one way to have a tree on a node. The peers are the others:
-//     native (the directory itself, on ext4), overlayfs over it, pull (a layer
+//     native (the directory itself, on ext4), overlayfs over it, erofs (the kernel's
+//     EROFS on a local image of mkfs.erofs(1), where that is installed), pull (a layer
 //     downloaded and unpacked), stargz (the FUSE file system of containerd's
 //     stargz-snapshotter, see the directory stargz) and nydus (nydusd with its
 //     FUSE file system).
 //   - Warm is the second time of two: everything is in the page cache, or where
 //     the contender keeps it. Cold is the first time: the page cache is empty,
 //     the contender's own cache too, so that everything comes from the origin.
-//     For native and overlayfs it comes from the disk.
+//     For native, overlayfs and erofs it comes from the disk.
 //   - The origin is one web server for all, on loopback or at the far end of a
 //     link (package netrelay). Bytes are counted on the link, with all headers,
 //     towards the client; requests are counted by the server.

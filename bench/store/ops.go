@@ -29,7 +29,9 @@ const (
 
 // local are contenders that read from this machine's disk: their cold is an empty
 // page cache.
-func local(c contender) bool { return c.name() == "native" || c.name() == "overlayfs" }
+func local(c contender) bool {
+	return slices.Contains([]string{"native", "overlayfs", "erofs"}, c.name())
+}
 
 // chill makes everything cold for a contender. One that fetches has a mount and a
 // cache of its own for every repetition, which are empty already; what it fetches

@@ -37,8 +37,8 @@ func (b *benchmark) variants() []variant {
 	var all []variant
 	for _, c := range b.contenders {
 		switch c.name() {
-		case "overlayfs":
-			continue // what it adds to native is a part of ops
+		case "overlayfs", "erofs":
+			continue // what they add to native is a part of ops
 		case "native":
 			all = append(all, variant{contender: c}, variant{contender: c, warm: true})
 		case "pull":

@@ -27,6 +27,9 @@
 // several layers with python, gcc, R, samtools, bwa and STAR, and a small one of one
 // layer with busybox.
 //
+// With -traces each request is written down, with its time: a start that waits for
+// several in turn shows it there, on a busy machine too.
+//
 // Contenders alternate (A B A B), so that whatever else the machine does meets all of
 // them, and a figure is a median. Figures are printed as tables and written as JSON
 // Lines to results.jsonl in the work directory, see package figures.

@@ -60,9 +60,10 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 		}
 	})
 	// Between the end of a job and the start of the next, Slurm's daemons need a moment,
-	// which their accounting does not tell. Jobs that each need all nodes show it.
+	// which their accounting does not tell. Jobs that each need all nodes show it; so many,
+	// since the accounting tells whole seconds.
 	var alone []sleeper
-	for range 8 {
+	for range 24 {
 		alone = append(alone, sleeper{0, 2, 1, boxNodes})
 	}
 	pause := runIn(t, box, alone)
@@ -74,8 +75,9 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 
 	tr := runIn(t, box, jobs)
 	m := machine.FromTrace(tr, boxNodes)
+	m.Pools[0].Share, m.Pools[0].Place = "nodes", "adjacent" // as Slurm plans
 	m.Overhead = machine.Span(overhead * float64(trace.Second))
-	s := play(t, tr, m, built(t, "order: fcfs, backfill: slurm, depth: 1000, interval: 1s"), simulate.Options{Estimates: simulate.Asked})
+	s := play(t, tr, m, built(t, "order: fcfs, backfill: slurm, depth: 1000, interval: 1s, resolution: 1s"), simulate.Options{Estimates: simulate.Asked})
 	var c comparison
 	first := make([]trace.Time, tr.Len()) // when a job began in reality
 	order := make([]int, tr.Len())
@@ -83,7 +85,8 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 		order[i] = i
 		first[i] = began(tr, i)
 		c.wait += tr.Waited[i].Seconds() / float64(tr.Len())
-		c.replayedWait += (s.Start[i] - s.Eligible[i]).Seconds() / float64(tr.Len())
+		// A job holds its nodes while it needs them to start. Slurm tells when it has.
+		c.replayedWait += ((s.Start[i] - s.Eligible[i]).Seconds() + overhead) / float64(tr.Len())
 		if tr.Waited[i].Seconds() > overhead+2 {
 			c.waited++
 		}
@@ -203,8 +206,9 @@ func TestSlurmStartsThemInThisOrder(t *testing.T) {
 
 // Slurm and the replay of its accounting agree on 300 jobs of a real trace, of which an
 // hour is a minute: those of NASA-iPSC, from one place on, that ran for two minutes or
-// longer, on a quarter of its nodes. They come so close that most wait, and half overtake
-// others. Slurm looks at its queue once a second, so that shorter jobs would tell of that.
+// longer, on a quarter of its nodes. They come so close that nearly half wait, and one in six
+// overtakes others. Slurm looks at its queue once a second, so that shorter jobs would tell
+// of that; and so would a crowd in which most jobs overtake.
 func TestSlurmAgreesOnARealTrace(t *testing.T) {
 	if os.Getenv("PREMIX_SOAK") == "" {
 		t.Skip("it takes 50 minutes: PREMIX_SOAK=1 runs it")
@@ -218,11 +222,11 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const n, load = 300, 0.9
+	const n, load = 300, 0.7
 	limits := []int{5, 10, 15, 20, 30, 60} // what people ask for, which is more than they need
 	var jobs []sleeper
 	work, first, last := 0.0, trace.Time(0), trace.Time(0)
-	for i := 11_900; len(jobs) < n; i++ {
+	for i := 15_000; len(jobs) < n; i++ {
 		if tr.Run[i] < 2*trace.Minute {
 			continue
 		}
@@ -247,8 +251,7 @@ func TestSlurmAgreesOnARealTrace(t *testing.T) {
 		jobs[i].submit = (jobs[i].submit - first.Seconds()) / slower
 	}
 	c := compare(t, jobs)
-	// Half of the jobs overtake another: what starts when hangs on single seconds.
-	if c.agree < 0.85 {
+	if c.agree < 0.95 {
 		t.Errorf("%.1f %% of the jobs started in the same order", 100*c.agree)
 	}
 	if math.Abs(c.replayedWait-c.wait) > c.wait/20 {

@@ -52,7 +52,8 @@
 //   - blastn overlooks words in the first three letters of a batch. Where an HSP of a
 //     job's first query begins there, and has no run of equal letters as long as a word
 //     further on, the job is searched for alone. That such a run may be masked is not
-//     looked at.
+//     looked at. All jobs are one batch, up to 900,000 letters, so that the database is
+//     read once and no query in the midst of a job begins a batch.
 //
 // # Names
 //

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -33,52 +34,109 @@ func main() {
 var links = map[string]netrelay.Options{
 	"lan":   {Rate: 1e9, Delay: 150 * time.Microsecond, Queue: 25 * time.Millisecond, Offload: true},
 	"far":   {Rate: 1e9, Delay: 25 * time.Millisecond, Queue: 25 * time.Millisecond, Offload: true},
-	"trips": {Delay: 500 * time.Millisecond},
 	"lossy": {Rate: 1e9, Delay: 25 * time.Millisecond, Queue: 25 * time.Millisecond, Loss: 0.001, Seed: 7},
+	"trips": {Delay: 500 * time.Millisecond},
 }
+
+// plan is what is measured of a cell unless told otherwise.
+type plan struct {
+	link, congestion      string
+	sizes, trees, timeout string
+	parts                 string
+}
+
+// brief is the table of some minutes, fullPlan that of hours. What takes longer than the
+// timeout is shown as such.
+var (
+	brief = []plan{
+		{"lan", "cubic", "5M,100M,1G", "10000x4K", "30s", "grid,get,capture"},
+		{"far", "cubic", "5M,100M", "", "15s", "grid,get,probe"},
+		{"far", "bbr", "5M,100M", "", "15s", "grid,get"},
+		{"lossy", "cubic", "5M,100M", "", "8s", "grid"},
+		{"lossy", "bbr", "5M,100M", "", "8s", "grid"},
+		{"lan", "bbr", "100M", "", "15s", "grid"},
+	}
+	fullPlan = []plan{
+		{"lan", "cubic", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get,capture,probe"},
+		{"lan", "bbr", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get"},
+		{"far", "cubic", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get,probe"},
+		{"far", "bbr", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get"},
+		{"lossy", "cubic", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get"},
+		{"lossy", "bbr", "5M,50M,500M,2.5G", "10000x4K", "300s", "grid,get"},
+	}
+	trips = []plan{{"trips", "cubic", "4K", "", "60s", "grid,get"}}
+)
 
 // shipped is what is measured unless told otherwise.
 const shipped = "premix,premix-system,scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
 
 type benchmark struct {
-	dir, data, premix, cells, congestion, sizes, trees, ways, protocols, timeout, parts string
-	reps                                                                                int
+	dir, data, premix, ways, protocols string
+	reps                               int
 
 	lab     *workbench.Lab
 	results *figures.Results
 	ctx     context.Context
 }
 
+// errBudget tells that the time that was given is over.
+var errBudget = errors.New("the time of -budget is over")
+
 func benchMain() error {
 	b := &benchmark{}
 	flag.StringVar(&b.dir, "work", "bench-work/transfer", "`directory` for results")
 	flag.StringVar(&b.data, "data", "", "`directory` for what is copied, best on a tmpfs (default: in the work directory)")
 	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure with")
-	flag.StringVar(&b.cells, "links", "lan,far,lossy", "which links")
-	full := flag.Bool("full", false, "the whole table, which takes hours: both congestion controls, 5 MB to 2.5 GB, 10,000 files, three repetitions")
-	flag.StringVar(&b.congestion, "congestion", "cubic", "which congestion controls")
-	flag.StringVar(&b.sizes, "sizes", "100M", "sizes of single files")
-	flag.StringVar(&b.trees, "trees", "1000x4K", "trees, as FILESxSIZE")
+	full := flag.Bool("full", false, "the whole table, which takes hours: 5 MB to 2.5 GB and 10,000 files in every cell, three repetitions")
+	budget := flag.Duration("budget", 20*time.Minute, "how long it may take; what is not reached by then is named. 0: as long as it takes, as with -full")
+	cells := flag.String("links", "", "only these links, as in lan,far; trips counts round trips")
+	congestion := flag.String("congestion", "", "only these congestion controls")
+	var only plan
+	flag.StringVar(&only.sizes, "sizes", "", "sizes of single files, in every cell; none: no files")
+	flag.StringVar(&only.trees, "trees", "", "trees, as FILESxSIZE, in every cell; none: no trees")
+	flag.StringVar(&only.timeout, "timeout", "", "of one copy, in every cell")
+	flag.StringVar(&only.parts, "parts", "", "what to measure, of grid, get, capture and probe")
 	flag.StringVar(&b.ways, "directions", "get", "get, put or both")
 	flag.StringVar(&b.protocols, "protocols", shipped, "which protocols; those that are not installed are left out")
-	flag.StringVar(&b.timeout, "timeout", "10s", "of one copy")
-	flag.StringVar(&b.parts, "parts", "grid,get,capture", "what to measure")
-	flag.IntVar(&b.reps, "reps", 1, "repetitions")
+	flag.IntVar(&b.reps, "reps", 1, "repetitions (default with -full: 3)")
 	flag.Parse()
+	table := brief
 	if *full {
 		given := map[string]bool{}
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]string{"congestion": "cubic,bbr", "sizes": "5M,50M,500M,2.5G", "trees": "10000x4K", "timeout": "300s", "reps": "3"} {
-			if given[name] {
-				continue
-			}
-			if err := flag.Set(name, value); err != nil {
-				return err
+		table = fullPlan
+		if !given["reps"] {
+			b.reps = 3
+		}
+		if !given["budget"] {
+			*budget = 0
+		}
+	}
+	var todo []plan
+	for _, p := range append(slices.Clone(table), trips...) {
+		if !among(*cells, p.link) || !among(*congestion, p.congestion) || *cells == "" && p.link == "trips" {
+			continue
+		}
+		for _, o := range []struct {
+			of    *string
+			given string
+		}{{&p.sizes, only.sizes}, {&p.trees, only.trees}, {&p.timeout, only.timeout}, {&p.parts, only.parts}} {
+			if o.given != "" {
+				*o.of = strings.TrimPrefix(o.given, "none")
 			}
 		}
+		todo = append(todo, p)
+	}
+	if len(todo) == 0 {
+		return fmt.Errorf("there is no cell of the links %q with the congestion controls %q", *cells, *congestion)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	if *budget > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeoutCause(ctx, *budget, errBudget)
+		defer done()
+	}
 	b.ctx = ctx
 	var err error
 	if b.lab, err = workbench.Open(b.dir); err != nil {
@@ -96,23 +154,36 @@ func benchMain() error {
 	}
 	defer b.results.Close()
 	fmt.Println(figures.Machine(b.lab.Dir))
-	restore, err := allow(strings.Split(b.congestion, ","))
+	var controls []string
+	for _, p := range todo {
+		controls = append(controls, p.congestion)
+	}
+	restore, err := allow(controls)
 	if err != nil {
 		return err
 	}
 	defer restore()
-	for _, name := range strings.Split(b.cells, ",") {
-		o, ok := links[name]
-		if !ok {
-			return fmt.Errorf("there is no link %q", name)
-		}
-		for _, cc := range strings.Split(b.congestion, ",") {
-			if err := b.cell(name, cc, o); err != nil {
-				return fmt.Errorf("%s, %s: %w", name, cc, err)
+	for i, p := range todo {
+		err := b.cell(p)
+		if context.Cause(ctx) == errBudget {
+			var rest []string
+			for _, p := range todo[i+1:] {
+				rest = append(rest, p.link+"-"+p.congestion)
 			}
+			fmt.Printf("\n%v: of %s-%s not everything was measured, of %s nothing\n", errBudget, p.link, p.congestion, cmp.Or(strings.Join(rest, ", "), "no other cell"))
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s, %s: %w", p.link, p.congestion, err)
 		}
 	}
 	return nil
+}
+
+// among tells whether a list, as the command line has it, has a name; an empty one has
+// all.
+func among(list, name string) bool {
+	return list == "" || slices.Contains(strings.Split(list, ","), name)
 }
 
 // allow makes congestion controls available to other network namespaces, which may
@@ -142,16 +213,17 @@ func allow(names []string) (restore func(), err error) {
 // cell is one link with one congestion control.
 type cell struct {
 	*benchmark
+	plan
 	name    string
-	link    *netrelay.Link
+	between *netrelay.Link
 	ssh     *workbench.SSH
 	dir     string // of its data
 	results string // directory of results
 	file    string // link file
 }
 
-func (b *benchmark) cell(name, cc string, o netrelay.Options) (err error) {
-	c := &cell{benchmark: b, name: name + "-" + cc}
+func (b *benchmark) cell(p plan) (err error) {
+	c := &cell{benchmark: b, plan: p, name: p.link + "-" + p.congestion}
 	c.results = filepath.Join(b.lab.Dir, "results", c.name)
 	if c.dir, err = os.MkdirTemp(mkdir(b.data), c.name+"-"); err != nil {
 		return err
@@ -160,13 +232,13 @@ func (b *benchmark) cell(name, cc string, o netrelay.Options) (err error) {
 	if err := os.Chmod(c.dir, 0o755); err != nil { // servers give up root
 		return err
 	}
-	if c.link, err = netrelay.New(o); err != nil {
+	if c.between, err = netrelay.New(links[p.link]); err != nil {
 		return err
 	}
-	defer c.link.Close()
-	for _, h := range []*netrelay.Host{c.link.A, c.link.B} {
+	defer c.between.Close()
+	for _, h := range []*netrelay.Host{c.between.A, c.between.B} {
 		for key, value := range map[string]string{
-			"net.ipv4.tcp_congestion_control": cc,
+			"net.ipv4.tcp_congestion_control": p.congestion,
 			"net.ipv4.tcp_rmem":               "4096 131072 134217728",
 			"net.ipv4.tcp_wmem":               "4096 16384 134217728",
 		} {
@@ -176,28 +248,26 @@ func (b *benchmark) cell(name, cc string, o netrelay.Options) (err error) {
 		}
 	}
 	sshDir := filepath.Join(c.dir, "ssh")
-	if err := os.Mkdir(sshDir, 0o700); err != nil {
+	if err := os.Mkdir(sshDir, 0o755); err != nil { // sshd reads keys as who comes
 		return err
 	}
-	if c.ssh, err = workbench.StartSSH(b.ctx, sshDir, c.link.B); err != nil {
+	if c.ssh, err = workbench.StartSSH(b.ctx, sshDir, c.between.B); err != nil {
 		return err
 	}
 	defer c.ssh.Stop()
 	if err := c.writeLink(); err != nil {
 		return err
 	}
-	if strings.Contains(b.parts, "grid") {
-		if err := c.grid(); err != nil {
+	for _, part := range []struct {
+		name    string
+		measure func() error
+	}{{"grid", c.grid}, {"get", c.chosen}, {"capture", c.captureCost}, {"probe", c.probe}} {
+		if !slices.Contains(strings.Split(c.parts, ","), part.name) {
+			continue
+		}
+		if err := part.measure(); err != nil {
 			return err
 		}
-	}
-	if strings.Contains(b.parts, "get") {
-		if err := c.chosen(); err != nil {
-			return err
-		}
-	}
-	if strings.Contains(b.parts, "capture") {
-		return c.captureCost()
 	}
 	return nil
 }
@@ -207,33 +277,50 @@ func mkdir(dir string) string {
 	return dir
 }
 
-func (c *cell) writeLink() error {
-	var protocols []string
-	for _, p := range strings.Split(c.protocols, ",") {
+// entries are protocols as a link file lists them.
+func (c *cell) entries(names []string) (list []string) {
+	for _, p := range names {
 		switch p {
 		case "premix":
 			p = fmt.Sprintf("{use: premix, set: {premix_peer: %s}}", c.premix)
+		case "gridftp-ssh", "gridftp-ssh-p4": // whose server refuses to be root
+			p = fmt.Sprintf("{use: %s, set: {account: %s}}", p, workbench.Guest)
 		case "premix-system": // with the congestion control of the cell
 			p = fmt.Sprintf("{use: premix, name: premix-system, set: {premix_peer: %s, congestion: system}}", c.premix)
 		}
-		protocols = append(protocols, p)
+		list = append(list, p)
 	}
-	var trees []string
-	for _, t := range strings.Split(c.trees, ",") {
-		if files, size, ok := strings.Cut(t, "x"); ok {
-			trees = append(trees, fmt.Sprintf("{files: %s, size: %s}", files, size))
+	return list
+}
+
+func (c *cell) writeLink() (err error) {
+	c.file, err = c.describe(c.name, c.ways, c.sizes, c.trees, c.entries(strings.Split(c.protocols, ",")))
+	return err
+}
+
+// describe writes a link file.
+func (c *cell) describe(name, ways, sizes, trees string, entries []string) (file string, err error) {
+	text := fmt.Sprintf("name: %s\nhost: %s\nport: %d\nuser: root\nidentity: %s\nknown_hosts: %s\ndirectory: %s/here\npeer_directory: %s/there\nseed: 1\ntimeout: %s\nquiet: {for: 200ms}\ndirections: [%s]\nprotocols:\n",
+		name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, ways)
+	for _, e := range entries {
+		text += "  - " + e + "\n"
+	}
+	if sizes != "" {
+		text += "sizes: [" + sizes + "]\n"
+	}
+	if trees != "" {
+		var list []string
+		for _, t := range strings.Split(trees, ",") {
+			files, size, ok := strings.Cut(t, "x")
+			if !ok {
+				return "", fmt.Errorf("%q is no tree: write FILESxSIZE", t)
+			}
+			list = append(list, fmt.Sprintf("{files: %s, size: %s}", files, size))
 		}
+		text += "trees: [" + strings.Join(list, ", ") + "]\n"
 	}
-	text := fmt.Sprintf("name: %s\nhost: %s\nport: %d\nuser: root\nidentity: %s\nknown_hosts: %s\ndirectory: %s/here\npeer_directory: %s/there\nseed: 1\ntimeout: %s\nquiet: {for: 200ms}\ndirections: [%s]\nprotocols: [%s]\n",
-		c.name, c.ssh.Host, c.ssh.Port, c.ssh.Identity, c.ssh.KnownHosts, c.dir, c.dir, c.timeout, c.ways, strings.Join(protocols, ", "))
-	if c.sizes != "" {
-		text += "sizes: [" + c.sizes + "]\n"
-	}
-	if len(trees) > 0 {
-		text += "trees: [" + strings.Join(trees, ", ") + "]\n"
-	}
-	c.file = filepath.Join(c.dir, "link.yaml")
-	return os.WriteFile(c.file, []byte(text), 0o644)
+	file = filepath.Join(c.dir, name+".yaml")
+	return file, os.WriteFile(file, []byte(text), 0o644)
 }
 
 // run runs premix on the first host. A status other than 0 is an error where it is
@@ -243,7 +330,7 @@ func (c *cell) run(allowed []int, args ...string) error {
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(c.dir, "home"))
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	err := c.link.A.Run(cmd)
+	err := c.between.A.Run(cmd)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && slices.Contains(allowed, exit.ExitCode()) {
 		return nil
@@ -254,9 +341,12 @@ func (c *cell) run(allowed []int, args ...string) error {
 // grid measures all protocols with all sizes.
 func (c *cell) grid() error {
 	c.lab.Log("%s", c.name)
-	// Status 1: copies failed, which is a result.
-	if err := c.run([]int{1}, "transfer", "bench", c.file, "--out", c.results, "--repeat", strconv.Itoa(c.reps)); err != nil {
+	if err := os.RemoveAll(c.results); err != nil { // of another execution, maybe of another premix
 		return err
+	}
+	// Status 1: copies failed, which is a result.
+	if err := c.run([]int{1}, "transfer", "bench", c.file, "--out", c.results, "--repeat", strconv.Itoa(c.reps)); err != nil && context.Cause(c.ctx) != errBudget {
+		return err // what was measured within the budget is shown
 	}
 	copies, err := transfer.Read(c.results)
 	if err != nil {

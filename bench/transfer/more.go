@@ -1,126 +1,193 @@
 package main
 
 import (
-	"bytes"
-	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"premix/internal/figures"
 	"premix/transfer"
 )
 
-// chosen times premix transfer get with the files of the grid, against the best
-// protocol that was measured for each.
+// getMost is the size of the largest file by which choosing is judged: its cost is the
+// same for all, and most of the time of small ones.
+const getMost = 128 << 20
+
+// getReps is how often get and its peers copy each, at least.
+const getReps = 3
+
+// open are the protocols that let in whoever reaches their port, or do not encrypt:
+// get takes them with --allow-open alone.
+var open = []string{"rsyncd", "curl", "curl-h2", "aria2", "rclone-http", "xrootd", "gridftp-ssh", "gridftp-ssh-p4"}
+
+// chosen compares premix transfer get, as a protocol among others of a link, with the
+// best that the grid has found: of those that get may choose, and with --allow-open of
+// all. Servers of these run already, which get has to start.
 func (c *cell) chosen() error {
 	copies, err := transfer.Read(c.results)
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"get", "protocol", "time", "the best, measured", "its time", "ratio"}}
+	asks := filepath.Join(c.dir, "get.json")
+	entry := func(name, options string) string {
+		return fmt.Sprintf(`{name: %s, verifies: true, get: 'PREMIX_HOME=%s %s transfer get --json %s %s:"${remote}" "${local}" >>%s.%s'}`,
+			name, filepath.Join(c.dir, "home"), c.premix, options, c.name, asks, name)
+	}
+	rows := [][]string{{"copy", "get", "by", "the best without it", "its time", "ratio"}}
 	for _, text := range strings.Split(c.sizes, ",") {
-		best, of, size := bestTime(copies, text)
-		if of == "" {
+		closed, any := bestTime(copies, text, false), bestTime(copies, text, true)
+		if closed.protocol == "" || closed.size > getMost {
 			continue
 		}
-		source := filepath.Join(c.dir, "there", "get-"+text)
-		if err := random(source, size); err != nil {
+		peers := []string{closed.protocol}
+		if any.protocol != closed.protocol {
+			peers = append(peers, any.protocol)
+		}
+		entries := append(c.entries(peers), entry("get", ""), entry("get-open", "--allow-open"))
+		file, err := c.describe(c.name+"-get-"+strings.ToLower(text), "get", text, "", entries)
+		if err != nil {
 			return err
 		}
-		var times []float64
-		protocol := ""
-		for i := range c.reps {
-			cmd := c.ssh.Command(c.ctx, c.premix, "transfer", "get", "--json", "--allow-open", c.name+":"+source, filepath.Join(c.dir, "here", "get-"+strconv.Itoa(i)))
-			cmd.Env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(c.dir, "home"))
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, os.Stderr
-			if err := c.link.A.Run(cmd); err != nil {
-				return fmt.Errorf("get: %w", err)
+		out := filepath.Join(c.lab.Dir, "results", c.name+"-get-"+text)
+		if err := os.RemoveAll(out); err != nil {
+			return err
+		}
+		if err := c.run([]int{1}, "transfer", "bench", file, "--out", out, "--repeat", strconv.Itoa(max(c.reps, getReps))); err != nil {
+			return err
+		}
+		measured, err := transfer.Read(out)
+		if err != nil {
+			return err
+		}
+		times := map[string][]float64{}
+		for _, x := range measured {
+			if x.OK {
+				times[x.Protocol] = append(times[x.Protocol], x.Seconds)
 			}
-			var done struct {
-				Protocol string
-				Seconds  float64
+		}
+		for _, how := range []struct{ name, peer string }{{"get", closed.protocol}, {"get-open", any.protocol}} {
+			mine, theirs := times[how.name], times[how.peer]
+			if len(mine) == 0 || len(theirs) == 0 {
+				rows = append(rows, []string{text, how.name + " failed", "", how.peer, "", ""})
+				continue
 			}
-			if err := json.Unmarshal(out.Bytes(), &done); err != nil {
+			by, err := protocolsOf(asks + "." + how.name)
+			if err != nil {
 				return err
 			}
-			times, protocol = append(times, done.Seconds), done.Protocol
-			if err := os.Remove(filepath.Join(c.dir, "here", "get-"+strconv.Itoa(i))); err != nil {
+			f := figures.Figure{Name: c.name + "/" + how.name + "/" + text, Value: figures.Median(mine), Unit: "s", Peer: how.peer,
+				Ratio: figures.Lower(figures.Median(mine), figures.Median(theirs)), Note: "with verification; by " + by}
+			if err := c.benchmark.results.Add(f); err != nil {
 				return err
 			}
+			rows = append(rows, []string{text, how.name + " " + figures.Seconds(f.Value), by, how.peer, figures.Seconds(figures.Median(theirs)), figures.Times(f.Ratio)})
 		}
-		if err := os.Remove(source); err != nil {
-			return err
-		}
-		median := figures.Median(times)
-		f := figures.Figure{Name: c.name + "/chosen/" + text, Value: median, Unit: "s", Peer: of, Ratio: figures.Lower(median, best), Note: "with verification; by " + protocol}
-		if err := c.benchmark.results.Add(f); err != nil {
-			return err
-		}
-		rows = append(rows, []string{text, protocol, figures.Seconds(median), of, figures.Seconds(best), figures.Times(f.Ratio)})
 	}
-	c.benchmark.results.Table(c.name+": premix transfer get, with verification", rows)
+	c.benchmark.results.Table(c.name+": premix transfer get, with verification, and the protocol that was the fastest", rows)
 	return nil
 }
 
-// bestTime is the lowest median time of single files of a size.
-func bestTime(copies []transfer.Copy, text string) (seconds float64, protocol string, size int64) {
+// protocolsOf reads what get has chosen, and removes the file.
+func protocolsOf(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file)
+	defer f.Close()
+	var names []string
+	for d := json.NewDecoder(f); ; {
+		var done struct{ Protocol string }
+		if err := d.Decode(&done); errors.Is(err, io.EOF) {
+			return strings.Join(slices.Compact(names), ", "), nil
+		} else if err != nil {
+			return "", err
+		}
+		names = append(names, done.Protocol)
+	}
+}
+
+// best is the fastest protocol for a file.
+type best struct {
+	protocol string
+	seconds  float64
+	size     int64
+}
+
+// bestTime is the one with the lowest median time of single files of a size; all: also
+// of open ones. premix-system is not one that get has in its list.
+func bestTime(copies []transfer.Copy, text string, all bool) (b best) {
 	times := map[string][]float64{}
 	for _, x := range copies {
-		if x.OK && x.Files == 1 && x.Direction == transfer.Get && x.Data() == text {
+		if x.OK && x.Files == 1 && x.Direction == transfer.Get && x.Data() == text && (all || !slices.Contains(open, x.Protocol)) {
 			times[x.Protocol] = append(times[x.Protocol], x.Seconds)
-			size = x.Size
+			b.size = x.Size
 		}
 	}
 	for p, v := range times {
-		if m := figures.Median(v); protocol == "" || m < seconds {
-			seconds, protocol = m, p
+		if m := figures.Median(v); b.protocol == "" || m < b.seconds {
+			b.seconds, b.protocol = m, p
 		}
 	}
-	return seconds, protocol, size
+	return b
 }
 
-// random makes a file that nothing can compress.
-func random(path string, size int64) error {
-	f, err := os.Create(path)
-	if err != nil {
+// probeMost is how long a probe may take.
+const probeMost = time.Minute
+
+// probe times premix transfer probe, which is to answer within a minute.
+func (c *cell) probe() error {
+	begin := time.Now()
+	if err := c.run(nil, "transfer", "probe", c.name); err != nil {
 		return err
 	}
-	if _, err := io.CopyN(f, rand.Reader, size); err != nil {
-		f.Close()
+	took := time.Since(begin)
+	if err := c.benchmark.results.Add(figures.Figure{Name: c.name + "/probe", Value: took.Seconds(), Unit: "s", Peer: "a minute", Ratio: figures.Lower(took.Seconds(), probeMost.Seconds())}); err != nil {
 		return err
 	}
-	return f.Close()
+	c.benchmark.results.Table(c.name+": premix transfer probe", [][]string{{"took", "may take"}, {figures.Seconds(took.Seconds()), figures.Seconds(probeMost.Seconds())}})
+	return nil
 }
+
+// captureSize and captureReps are of the copies by which the capture's cost is judged.
+const (
+	captureSize = "500M"
+	captureReps = 4
+)
 
 // captureCost compares copies by curl with and without a capture, in turns.
 func (c *cell) captureCost() error {
+	file, err := c.describe(c.name+"-capture", "get", captureSize, "", []string{"curl"})
+	if err != nil {
+		return err
+	}
 	times := map[string][]float64{}
 	var drops int64
-	for i := range c.reps {
+	for i := range max(c.reps, captureReps) {
 		for _, how := range []string{"packet", "none"} {
 			out := filepath.Join(c.dir, fmt.Sprintf("cost-%s-%d", how, i))
-			if err := c.run([]int{1}, "transfer", "bench", c.file, "--out", out, "--repeat", "1", "--only", "curl", "--capture", how); err != nil {
+			if err := os.RemoveAll(out); err != nil {
+				return err
+			}
+			if err := c.run([]int{1}, "transfer", "bench", file, "--out", out, "--repeat", "1", "--capture", how); err != nil {
 				return err
 			}
 			copies, err := transfer.Read(out)
 			if err != nil {
 				return err
 			}
-			var largest transfer.Copy
 			for _, x := range copies {
-				if x.OK && x.Size > largest.Size {
-					largest = x
+				if x.OK {
+					times[how] = append(times[how], x.Seconds)
 				}
 				drops += x.Drops
-			}
-			if largest.OK {
-				times[how] = append(times[how], largest.Seconds)
 			}
 		}
 	}
@@ -131,7 +198,7 @@ func (c *cell) captureCost() error {
 	if err := c.benchmark.results.Add(figures.Figure{Name: c.name + "/capture", Value: with, Unit: "s", Peer: "none", Ratio: figures.Lower(with, without), Note: fmt.Sprintf("%d packets dropped", drops)}); err != nil {
 		return err
 	}
-	c.benchmark.results.Table(c.name+": the largest file by curl", [][]string{{"with a capture", "without", "cost", "dropped"},
+	c.benchmark.results.Table(c.name+": "+captureSize+" by curl", [][]string{{"with a capture", "without", "cost", "dropped"},
 		{figures.Seconds(with), figures.Seconds(without), fmt.Sprintf("%.1f %%", 100*(with/without-1)), fmt.Sprint(drops)}})
 	return nil
 }

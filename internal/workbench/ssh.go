@@ -24,7 +24,7 @@ type SSH struct {
 	Identity   string // private key that is let in
 	KnownHosts string
 
-	here, there string // files of hosts(5) for the two hosts
+	here, there string // directories of files that stand for those of /etc at the two hosts
 	cmd         *exec.Cmd
 }
 
@@ -38,12 +38,28 @@ func (s *SSH) Command(ctx context.Context, name string, args ...string) *exec.Cm
 // named is a command in a mount namespace of its own, in which the shell of this
 // machine's user reads no ~/.bashrc: bash does for every command that comes by ssh, and
 // what happens to stand there (a second of pyenv) is no property of a protocol.
-func named(ctx context.Context, hosts, name string, args ...string) *exec.Cmd {
-	script := `mount --bind "$0" /etc/hosts || exit
+func named(ctx context.Context, etc, name string, args ...string) *exec.Cmd {
+	script := `for f in "$0"/*; do mount --bind "$f" "/etc/${f##*/}" || exit; done
 rc=$(getent passwd "$(id -u)" | cut -d: -f6)/.bashrc
 [ ! -e "$rc" ] || mount --bind /dev/null "$rc" || exit
 exec "$@"`
-	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, hosts, name}, args...)...)
+	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, etc, name}, args...)...)
+}
+
+// Guest is an ordinary user whom sshd lets in with the same key: some servers refuse to
+// be root, or somebody without a password. It exists at the second host alone.
+const Guest = "guest"
+
+// accounts are passwd(5) and shadow(5) at the second host: the ones of this machine,
+// with a guest, whose password nobody can have, and root, who has none.
+func accounts(etc string) error {
+	users, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return err
+	}
+	users = append(users, Guest+":x:65432:65534::/:/bin/sh\n"...)
+	const shadow = "root:*:19000:0:99999:7:::\n" + Guest + ":$6$none$none:19000:0:99999:7:::\n"
+	return errors.Join(os.WriteFile(filepath.Join(etc, "passwd"), users, 0o644), os.WriteFile(filepath.Join(etc, "shadow"), []byte(shadow), 0o600))
 }
 
 // sshPort is free: the host is of this link alone.
@@ -84,7 +100,8 @@ PrintMotd no
 Subsystem sftp internal-sftp
 `, s.Host, s.Port, hostKey, s.Identity)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o644),
-		os.WriteFile(s.here, fmt.Appendf(nil, names, machine, ""), 0o644), os.WriteFile(s.there, fmt.Appendf(nil, names, "", machine), 0o644),
+		os.Mkdir(s.here, 0o755), os.WriteFile(filepath.Join(s.here, "hosts"), fmt.Appendf(nil, names, machine, ""), 0o644),
+		os.Mkdir(s.there, 0o755), os.WriteFile(filepath.Join(s.there, "hosts"), fmt.Appendf(nil, names, "", machine), 0o644), accounts(s.there),
 		os.WriteFile(s.KnownHosts, []byte(s.Host+" "+string(public)), 0o644), os.MkdirAll("/run/sshd", 0o755)); err != nil {
 		return nil, err
 	}

@@ -17,10 +17,13 @@ import (
 	"premix/transfer/testbed"
 )
 
-// tolerance is how much longer than the best premix's own protocol may be expected to
-// take without the peer being asked first: the question costs two round trips and some
-// processes, which own protocol does without.
-const tolerance = 1.05
+// What asking the peer first costs, and comparing both ends afterwards: some processes at
+// each of them, and round trips. premix's own protocol does without, and may be expected
+// to take so much longer than the best.
+const (
+	question  = 0.1  // seconds
+	tolerance = 0.05 // of the time of the best
+)
 
 // surely tells whether premix's own protocol is to be used whatever there is to copy.
 func (j *Job) surely(copies []transfer.Copy) bool {
@@ -42,7 +45,7 @@ func (j *Job) surely(copies []transfer.Copy) bool {
 		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
 		order := Order(j.Link, copies, t)
 		for _, e := range order {
-			if e.Protocol == own && (e.Left || e.Seconds > tolerance*order[0].Seconds || e.Seconds == 0 && order[0].Protocol != own) {
+			if e.Protocol == own && (e.Left || e.Seconds > (1+tolerance)*order[0].Seconds+question || e.Seconds == 0 && order[0].Protocol != own) {
 				return false
 			}
 		}

@@ -361,6 +361,100 @@ func TestChangesUnderWay(t *testing.T) {
 	noOpenat2.Store(false)
 }
 
+// deletedUnderWay is how many files are deleted: a clean-up of a scratch file system, made
+// long by PREMIX_SOAK.
+func deletedUnderWay() int {
+	if os.Getenv("PREMIX_SOAK") != "" {
+		return 2_000_000
+	}
+	return 50_000
+}
+
+// Files that are deleted while they are looked at are counted and no failure, and what
+// stays beside them is found, each once.
+func TestDeletedUnderWay(t *testing.T) {
+	const perDir, keepEvery = 1000, 100
+	for attempt := 1; ; attempt++ {
+		root := t.TempDir()
+		dirs := deletedUnderWay() / perDir
+		stays := make(map[string]bool)
+		var names [][]string
+		for d := range dirs {
+			dir := fmt.Sprintf("%s/%d", root, d)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, nil)
+			for i := range perDir {
+				path := fmt.Sprintf("%s/%d", dir, i)
+				if err := unix.Mknod(path, unix.S_IFREG|0o644, 0); err != nil {
+					t.Fatal(err)
+				}
+				// Of every other directory nothing stays, and it goes itself.
+				if i%keepEvery == 0 && d%2 == 0 {
+					stays[path] = true
+					continue
+				}
+				names[d] = append(names[d], path)
+			}
+		}
+		const deleters = 2
+		var all sync.WaitGroup
+		for k := range deleters {
+			all.Go(func() {
+				for d := k; d < dirs; d += deleters {
+					for _, path := range names[d] {
+						if err := unix.Unlink(path); err != nil {
+							t.Errorf("%s: %v", path, err)
+							return
+						}
+					}
+					if d%2 == 1 {
+						if err := unix.Rmdir(filepath.Dir(names[d][0])); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		ended := make(chan struct{})
+		go func() {
+			all.Wait()
+			close(ended)
+		}()
+		vanished, scans := int64(0), 0
+		for last := false; ; scans++ {
+			select {
+			case <-ended:
+				last = true
+			default:
+			}
+			sum, got := scanned(t, Options{Roots: []string{root}})
+			if sum.Unread != 0 || sum.Entries != int64(len(got)) {
+				t.Errorf("%d rows: %+v", len(got), sum)
+			}
+			for path := range stays {
+				if _, ok := got[path]; !ok {
+					t.Fatalf("%s stays, and was not found: %+v", path, sum)
+				}
+			}
+			if vanished += sum.Vanished; last {
+				if want := len(stays) + 1 + (dirs+1)/2; len(got) != want || sum.Vanished != 0 {
+					t.Errorf("%d rows are left of %d: %+v", len(got), want, sum)
+				}
+				break
+			}
+		}
+		t.Logf("%d files deleted during %d scans, %d of them under the eyes of one", dirs*perDir-len(stays), scans, vanished)
+		if vanished > 0 || t.Failed() {
+			return
+		}
+		if attempt == 5 {
+			t.Fatal("no file was deleted between being listed and being looked at")
+		}
+	}
+}
+
 func TestScanEnds(t *testing.T) {
 	root := t.TempDir()
 	for i := range 2000 {

@@ -36,6 +36,13 @@ demo: setup-demo build
 test: setup-test build lint
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
 
+# Quiet windows and planted slowdowns of a real machine that does nothing else, explained:
+# ten minutes, and none may go wrong.
+EXPLAIN_TRIALS ?= 20
+.PHONY: explain-trials
+explain-trials: build
+	PREMIX_EXPLAIN_TRIALS=$(EXPLAIN_TRIALS) $(GO) test -count=1 -v -timeout 30m -run '^TestPlantedSlowdown$$' ./cmd/premix
+
 # The same tests with the fault runs made long.
 .PHONY: soak
 soak: setup-test build

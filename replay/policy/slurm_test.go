@@ -85,8 +85,7 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 		order[i] = i
 		first[i] = began(tr, i)
 		c.wait += tr.Waited[i].Seconds() / float64(tr.Len())
-		// A job holds its nodes while it needs them to start. Slurm tells when it has.
-		c.replayedWait += ((s.Start[i] - s.Eligible[i]).Seconds() + overhead) / float64(tr.Len())
+		c.replayedWait += (s.Start[i] - s.Eligible[i]).Seconds() / float64(tr.Len())
 		if tr.Waited[i].Seconds() > overhead+2 {
 			c.waited++
 		}

@@ -155,6 +155,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 		if err != nil {
 			return accessError(ram, err)
 		}
+		_ = useLargePages(filepath.Join(tmp, "data", f.Name)) // searches find the same without
 	}
 	// They lead to where the directory will be.
 	if err := putAliases(desc, filepath.Join(to, "data"), filepath.Join(tmp, "alias")); err != nil {

@@ -1,0 +1,74 @@
+package database
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whoever maps a file at an address that fits gets its large pages, and the bytes are
+// what they were.
+func TestLargePages(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "premix-large-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "file")
+	want := bytes.Repeat([]byte("ACGTTGCA"), (2*largePage+5000)/8)
+	if err := os.WriteFile(path, want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := useLargePages(path); errors.Is(err, unix.EINVAL) {
+		t.Skip("this kernel makes no large pages of files in memory: Linux 6.1 does, where shmem_enabled is not deny")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("the file has changed: %v", err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at, release, err := mapLarge(f, 2*largePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for i := range 2 {
+		if b := *(*byte)(unsafe.Add(at, i*largePage+3)); b != 'T' {
+			t.Errorf("byte %q", b)
+		}
+	}
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, entry, found := strings.Cut(string(maps), fmt.Sprintf("\n%x-", uintptr(at)))
+	entry, _, whole := strings.Cut(entry, "VmFlags")
+	if !found || !whole || !strings.Contains(strings.Join(strings.Fields(entry), " "), "ShmemPmdMapped: 4096 kB") {
+		t.Errorf("not mapped by large pages:\n%s", entry)
+	}
+}
+
+func TestLargePagesOfNothing(t *testing.T) {
+	small := filepath.Join(t.TempDir(), "small")
+	if err := os.WriteFile(small, []byte("ACGT"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := useLargePages(small); err != nil {
+		t.Error(err)
+	}
+	if err := useLargePages(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

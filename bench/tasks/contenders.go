@@ -133,8 +133,13 @@ func (b *benchmark) contenders() (list []contender, end func(), err error) {
 		return b.finish(cmd)
 	})
 	add("hq", b.installHQ, func(j job) (float64, error) {
+		temp, err := os.MkdirTemp("", "hq")
+		if err != nil {
+			return 0, err
+		}
+		defer os.RemoveAll(temp) // it leaves directories of its workers there
 		cmd := b.command("python3", append([]string{b.path("hq.py"), strconv.Itoa(j.count), cores, j.path}, j.args...)...)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+b.path("hq"))
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+b.path("hq"), "TMPDIR="+temp)
 		cmd.Dir = b.work
 		return b.finish(cmd)
 	})

@@ -172,6 +172,8 @@ func (p *parser) rule() *mistake {
 		clause := t.text
 		switch clause {
 		case "from", "to", "in", "threshold", "weight", "where", "into":
+		case "rule", "create":
+			return wrong(t.at, "end the statement before it with ;", "%s is not expected here", t.shown())
 		default:
 			return wrong(t.at, meant(t.text, []string{"FROM POOL", "TO POOL", "IN POOL", "THRESHOLD", "WEIGHT", "WHERE", "INTO STORE"}), "%s is not expected here", t.shown())
 		}

@@ -76,7 +76,7 @@ func TestMistakes(t *testing.T) {
 		{"RULE 'x' PLCAE IN POOL disk;", "2:10: nothing is called PLCAE", "did you mean PLACE?"},
 		{"RULE 'x' EXCLUDE; RULE 'x' EXCLUDE;", "2:24: there is another rule 'x'", ""},
 		{"RULE x EXCLUDE;", "2:6: a rule begins with its name in quotes", ""},
-		{"RULE 'x' EXCLUDE RULE 'y' EXCLUDE;", "2:18: RULE is not expected here", ""},
+		{"RULE 'x' EXCLUDE RULE 'y' EXCLUDE;", "2:18: RULE is not expected here", "end the statement before it with ;"},
 		{"DROP POOL disk;", "2:1: DROP begins no statement", "CREATE POOL or RULE"},
 		{"CREATE POOL disk AT '/other';", "2:13: there is another pool disk", ""},
 		{"CREATE POOL third AT '/disk/third';", "2:13: the pools disk and third overlap", "side by side"},

@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -177,11 +175,13 @@ func (s *blastServer) search(ctx context.Context, client *http.Client, i int) (s
 			if ctx.Err() != nil {
 				return "", ctx.Err()
 			}
-			var refused *net.OpError
-			if !errors.As(err, &refused) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			// A connection that dies has many errors, and one that was idle has one without a
+			// type: whatever it is, it is the last thing told when the time is over.
+			select {
+			case <-ctx.Done():
 				return "", err
+			case <-time.After(50 * time.Millisecond):
 			}
-			time.Sleep(50 * time.Millisecond)
 			continue
 		}
 		text, err := io.ReadAll(answer.Body)

@@ -75,10 +75,14 @@ func TestTransferOwn(t *testing.T) {
 	}
 	// It has asked nothing first: one connection of ssh, and nothing more.
 	before := b.accepted()
-	for name, want := range map[string]string{"there/none": "no such file", "there/source": ""} {
-		status, _, errs := b.premix("transfer", "get", "bed:"+b.path(name), b.path("direct"))
-		if (status == 0) != (want == "") || status != 0 && status != 2 || !strings.Contains(errs, want) {
-			t.Errorf("%s: status %d\n%s", name, status, errs)
+	for _, c := range []struct {
+		name   string
+		status int
+		want   string
+	}{{"there/none", 2, "no such file"}, {"there/source", 0, ""}} {
+		status, _, errs := b.premix("transfer", "get", "bed:"+b.path(c.name), b.path("direct"))
+		if status != c.status || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: status %d\n%s", c.name, status, errs)
 		}
 	}
 	if n := b.accepted() - before; n != 2 {

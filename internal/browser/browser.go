@@ -14,7 +14,7 @@ import (
 )
 
 // Patience is how long a page is waited for.
-const Patience = time.Minute
+const Patience = 2 * time.Minute
 
 // Browser is a Chromium without a window, with one page. Its messages are JSON that
 // ends with a NUL (--remote-debugging-pipe).
@@ -26,6 +26,7 @@ type Browser struct {
 	Asked []string
 
 	t       *testing.T
+	watch   *time.Timer // kills it when no call has been made for long
 	in      *os.File
 	out     *bufio.Reader
 	last    int
@@ -39,6 +40,20 @@ func New(t *testing.T) *Browser {
 	if err != nil {
 		t.Skip("chromium is not installed: scripts/setup.sh test")
 	}
+	home, err := os.MkdirTemp("", "browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its helpers end a moment after it, and write until then.
+	t.Cleanup(func() {
+		err := os.RemoveAll(home)
+		for deadline := time.Now().Add(Patience); err != nil && time.Now().Before(deadline); err = os.RemoveAll(home) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	theirIn, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +62,7 @@ func New(t *testing.T) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir="+home, "about:blank")
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	cmd.Env = append(os.Environ(), "TZ=UTC")
 	if err := cmd.Start(); err != nil {
@@ -56,9 +71,9 @@ func New(t *testing.T) *Browser {
 	theirIn.Close()
 	theirOut.Close()
 	b := &Browser{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20)}
-	watch := time.AfterFunc(5*Patience, func() { _ = cmd.Process.Kill() }) // ends what is waited for below
+	b.watch = time.AfterFunc(2*Patience, func() { _ = cmd.Process.Kill() }) // ends what a call waits for
 	t.Cleanup(func() {
-		watch.Stop()
+		b.watch.Stop()
 		in.Close() // which ends it
 		_ = cmd.Wait()
 		out.Close()
@@ -77,6 +92,7 @@ func New(t *testing.T) *Browser {
 // Call calls a method of the protocol and waits for its answer.
 func (b *Browser) Call(method string, params, result any) {
 	b.t.Helper()
+	b.watch.Reset(2 * Patience)
 	b.last++
 	m := map[string]any{"id": b.last, "method": method}
 	if params != nil {

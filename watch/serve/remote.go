@@ -55,13 +55,17 @@ type RemoteWrite struct {
 	db  *series.DB
 	opt RemoteOptions
 
+	updates <-chan series.Update
+	cancel  func() // ends updates
+
 	mu    sync.Mutex
 	queue []watch.Sample
 	stats RemoteStats
 	more  chan struct{} // something is in the queue
 }
 
-// NewRemoteWrite checks the options. Nothing is sent before Run.
+// NewRemoteWrite checks the options. What comes from now on is sent, and nothing before Run,
+// which must follow soon: not much is kept for it.
 func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	u, err := url.Parse(opt.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -72,7 +76,9 @@ func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	}
 	opt.Batch, opt.Queue = cmp.Or(opt.Batch, 2000), cmp.Or(opt.Queue, 500_000)
 	opt.Delay, opt.Retry = cmp.Or(opt.Delay, 5*time.Second), cmp.Or(opt.Retry, time.Second)
-	return &RemoteWrite{db: db, opt: opt, more: make(chan struct{}, 1)}, nil
+	r := &RemoteWrite{db: db, opt: opt, more: make(chan struct{}, 1)}
+	r.updates, r.cancel = db.Subscribe()
+	return r, nil
 }
 
 // RemoteError tells that an address cannot be one of a receiver.
@@ -96,17 +102,17 @@ func (r *RemoteWrite) Stats() RemoteStats {
 	return s
 }
 
-// Run sends what comes until the context ends; then it tries once to send what waits.
+// Run sends what comes until the context ends; then it tries once to send what waits. It
+// is called once.
 func (r *RemoteWrite) Run(ctx context.Context) {
-	updates, cancel := r.db.Subscribe()
 	var gather sync.WaitGroup
 	gather.Go(func() {
-		for u := range updates {
+		for u := range r.updates {
 			r.push(u)
 		}
 	})
 	r.send(ctx)
-	cancel()
+	r.cancel()
 	gather.Wait()
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer stop()

@@ -3,6 +3,7 @@ package series
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -197,6 +198,73 @@ func TestSpansComeBack(t *testing.T) {
 			t.Errorf("%+v, want %+v", got[k], want[k])
 		}
 	}
+}
+
+// splitRow is Row as it was written until values were plain.
+type splitRow struct {
+	Name   string  `parquet:"name,dict"`
+	Labels string  `parquet:"labels,dict"`
+	Unit   string  `parquet:"unit,dict"`
+	Time   int64   `parquet:"time,delta,timestamp(millisecond)"`
+	Value  float64 `parquet:"value,split"`
+}
+
+// Values come back from files bit by bit, also from those that older versions wrote.
+func TestValuesComeBack(t *testing.T) {
+	const n = 20_000 // several pages
+	r := rand.New(rand.NewPCG(1, 2))
+	values := []float64{0, math.Copysign(0, -1), 1, -1, math.SmallestNonzeroFloat64, -math.MaxFloat64, 0.1, 4096}
+	for len(values) < n {
+		values = append(values, [...]float64{r.NormFloat64(), float64(r.IntN(300)), math.Float64frombits(r.Uint64() &^ (1 << 62))}[r.IntN(3)])
+	}
+	i := &identity{id: watch.NewID("disk.q"), labels: "{}"}
+	check := func(name string, write func(path string) error) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "raw.parquet")
+		if err := write(path); err != nil {
+			t.Fatal(err)
+		}
+		o, err := openParquet(path, &identities{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.f.Close()
+		reader := newRowReader(o)
+		defer reader.close()
+		for _, span := range [][2]int64{{0, n}, {9_000, 5_000}} {
+			times, err := reader.ints(colTime, span[0], span[1], nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := reader.floats(colValue, span[0], span[1], nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if times[0] != span[0] || !equalBits(got, values[span[0]:span[0]+span[1]]) {
+				t.Errorf("%s: rows %v differ", name, span)
+			}
+		}
+	}
+	check("as it is", func(path string) error {
+		f, err := newFile[Row](path)
+		if err != nil {
+			return err
+		}
+		for k, v := range values {
+			f.rows = append(f.rows, Row{"disk.q", "{}", "", int64(k), v})
+		}
+		return errors.Join(f.series(i, "", 0, n-1), f.close())
+	})
+	check("as it was", func(path string) error {
+		f, err := newFile[splitRow](path)
+		if err != nil {
+			return err
+		}
+		for k, v := range values {
+			f.rows = append(f.rows, splitRow{"disk.q", "{}", "", int64(k), v})
+		}
+		return errors.Join(f.series(i, "", 0, n-1), f.close())
+	})
 }
 
 // Labels are JSON, and equal for equal labels.

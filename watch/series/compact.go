@@ -136,7 +136,7 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 	a := about{Number: db.number, Day: true, Begin: floor(from[0].Begin, day)}
 	db.mu.Unlock()
 	var sources []*source
-	minutes, samples := int64(0), int64(0)
+	var rows census
 	defer func() {
 		for _, s := range sources {
 			s.r.close()
@@ -151,11 +151,10 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 		a.Replaces = append(append(a.Replaces, s.Number), s.Replaces...)
 		sources = append(sources, &source{segment: s, o: o, r: newRowReader(o)})
 		for _, p := range o.spans {
-			minutes += min((p.last-p.first)/minute.step()+1, p.rows)
-			samples += p.rows
+			rows.add(p.first, p.last, p.rows)
 		}
 	}
-	out, err := newSegment(filepath.Join(db.dir, "tmp"), a, worthMinutes(minutes, samples))
+	out, err := newSegment(filepath.Join(db.dir, "tmp"), a, rows.worth())
 	if err != nil {
 		return err
 	}
@@ -271,10 +270,8 @@ func (db *DB) Expire() error {
 		drop := [resolutions]bool{hour: has[hour] && old(db.opt.Keep.Hour)}
 		drop[minute] = has[minute] && old(db.opt.Keep.Minute)
 		drop[raw] = has[raw] && old(db.opt.Keep.Raw)
-		if !has[minute] {
-			// There are no more samples than minutes: they are kept as long as these.
-			drop[raw] = drop[raw] && old(db.opt.Keep.Minute)
-		}
+		// Where there are too few samples for roll-ups, they are kept as long as these.
+		drop[raw] = drop[raw] && (has[minute] || old(db.opt.Keep.Minute)) && (has[hour] || old(db.opt.Keep.Hour))
 		if drop == ([resolutions]bool{}) {
 			continue
 		}

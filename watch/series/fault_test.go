@@ -542,6 +542,50 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// Samples that are too few for roll-ups have none, and stay as long as these would.
+func TestRetentionOfFewSamples(t *testing.T) {
+	dir := t.TempDir()
+	var mu sync.Mutex
+	now := begin
+	db := open(t, dir, series.Options{Flush: time.Millisecond, Keep: series.Keep{Raw: 48 * time.Hour, Minute: 96 * time.Hour, Hour: 200 * time.Hour},
+		Now: func() time.Time { mu.Lock(); defer mu.Unlock(); return now }})
+	for i := range 6 {
+		db.Samples([]watch.Sample{{ID: watch.NewID("disk.q"), Time: begin.Add(time.Duration(i) * 20 * time.Minute), Value: float64(i)}})
+	}
+	if err := db.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "segments", "*", "*.parquet"))
+	if err != nil || len(files) != 1 || filepath.Base(files[0]) != "raw.parquet" {
+		t.Fatalf("%v, %v: want the samples alone", files, err)
+	}
+	for _, tt := range []struct {
+		age    time.Duration
+		points int
+	}{{time.Hour, 2}, {51 * time.Hour, 2}, {99 * time.Hour, 2}, {203 * time.Hour, 0}} {
+		mu.Lock()
+		now = begin.Add(tt.age)
+		mu.Unlock()
+		if err := db.Expire(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := db.Query(context.Background(), series.Query{Name: "disk.q", Start: begin, End: begin.Add(3 * time.Hour), Step: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, r := range got {
+			n += len(r.Points)
+			if p := r.Points[1]; p.Min != 3 || p.Mean != 4 || p.Max != 5 || p.Count != 3 {
+				t.Errorf("after %v: %+v", tt.age, p)
+			}
+		}
+		if n != tt.points {
+			t.Errorf("after %v: %d points, want %d", tt.age, n, tt.points)
+		}
+	}
+}
+
 // Everything at once: what is brought, asked, closed, merged and removed.
 func TestConcurrently(t *testing.T) {
 	db := open(t, t.TempDir(), series.Options{Window: time.Minute, Flush: time.Millisecond, RowsInTable: 20})

@@ -22,13 +22,15 @@ import (
 	"premix/watch"
 )
 
-// Row is a row of raw.parquet: a sample.
+// Row is a row of raw.parquet: a sample. Values are plain doubles under zstd: a series
+// repeats whole values, which that finds, and which splitting them into streams of bytes
+// hides. Files whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells.
 type Row struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"` // a JSON object, its keys sorted
 	Unit   string  `parquet:"unit,dict"`
 	Time   int64   `parquet:"time,delta,timestamp(millisecond)"`
-	Value  float64 `parquet:"value,split"`
+	Value  float64 `parquet:"value"`
 }
 
 // RollupRow is a row of 1m.parquet or 1h.parquet: the samples of a series from Time on,
@@ -38,9 +40,9 @@ type RollupRow struct {
 	Labels string  `parquet:"labels,dict"`
 	Unit   string  `parquet:"unit,dict"`
 	Time   int64   `parquet:"time,delta,timestamp(millisecond)"`
-	Min    float64 `parquet:"min,split"`
-	Mean   float64 `parquet:"mean,split"`
-	Max    float64 `parquet:"max,split"`
+	Min    float64 `parquet:"min"`
+	Mean   float64 `parquet:"mean"`
+	Max    float64 `parquet:"max"`
 	Count  int64   `parquet:"count,delta"`
 }
 
@@ -157,6 +159,26 @@ func decodeSpans(text string, known *identities) ([]span, error) {
 	return spans, nil
 }
 
+// census counts the rows that the files of a segment will have.
+type census [resolutions]int64
+
+// add counts the rows of a series with so many samples from first to last.
+func (c *census) add(first, last, samples int64) {
+	c[raw] += samples
+	for _, r := range [...]resolution{minute, hour} {
+		c[r] += min((last-first)/r.step()+1, samples)
+	}
+}
+
+// worth tells which roll-ups are: a row of them has four values and a sample one, so that
+// with less than five samples a row they would take more and be read no sooner.
+func (c *census) worth() (worth [resolutions]bool) {
+	for r := range resolutions {
+		worth[r] = r == raw || 5*c[r] <= c[raw]
+	}
+	return worth
+}
+
 // file writes rows of one kind.
 type file[T any] struct {
 	f     *os.File
@@ -208,13 +230,13 @@ type segmentWriter struct {
 	about
 	dir    string // DIR/tmp/N
 	raw    *file[Row]
-	minute *file[RollupRow] // nil if there is none
+	minute *file[RollupRow] // nil if there is none, as hour
 	hour   *file[RollupRow]
 }
 
-// newSegment begins a segment in a directory below tmp. Without minutes it has no
-// roll-ups of a minute.
-func newSegment(tmp string, a about, minutes bool) (*segmentWriter, error) {
+// newSegment begins a segment in a directory below tmp, with the roll-ups that are said to
+// be worth it.
+func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, error) {
 	a.Format, a.First, a.Last = segmentFormat, math.MaxInt64, math.MinInt64
 	w := &segmentWriter{about: a, dir: filepath.Join(tmp, strconv.FormatUint(a.Number, 10))}
 	if err := os.RemoveAll(w.dir); err != nil {
@@ -224,10 +246,10 @@ func newSegment(tmp string, a about, minutes bool) (*segmentWriter, error) {
 	if err == nil {
 		w.raw, err = newFile[Row](filepath.Join(w.dir, raw.file()))
 	}
-	if err == nil && minutes {
+	if err == nil && worth[minute] {
 		w.minute, err = newFile[RollupRow](filepath.Join(w.dir, minute.file()))
 	}
-	if err == nil {
+	if err == nil && worth[hour] {
 		w.hour, err = newFile[RollupRow](filepath.Join(w.dir, hour.file()))
 	}
 	if err != nil {

@@ -453,11 +453,11 @@ func (db *DB) closeWindow(w *window) error {
 
 func (db *DB) writeWindow(w *window) (*segment, error) {
 	all := db.members(w)
-	minutes := int64(0)
+	var rows census
 	for _, m := range all {
-		minutes += min((m.c.last-m.c.first)/minute.step()+1, int64(m.c.count))
+		rows.add(m.c.first, m.c.last, int64(m.c.count))
 	}
-	out, err := newSegment(filepath.Join(db.dir, "tmp"), about{Number: w.number, Begin: w.begin}, worthMinutes(minutes, w.samples))
+	out, err := newSegment(filepath.Join(db.dir, "tmp"), about{Number: w.number, Begin: w.begin}, rows.worth())
 	if err != nil {
 		return nil, err
 	}
@@ -471,9 +471,6 @@ func (db *DB) writeWindow(w *window) (*segment, error) {
 	}
 	return out.commit(filepath.Join(db.dir, "segments"))
 }
-
-// worthMinutes tells whether roll-ups of a minute are few enough to be kept.
-func worthMinutes(minutes, samples int64) bool { return 2*minutes <= samples }
 
 // Flush closes all windows and returns when they are segments, or with why they cannot
 // be. It is for tests and bulk loads: windows close by themselves.

@@ -120,6 +120,11 @@ func (c *tasks) Follow(ctx context.Context, to watch.Sink) {
 	c.mu.Lock()
 	err := c.start()
 	fd := c.fd
+	if err == nil {
+		for dir := range c.runs { // what was written before they were watched is told by nobody
+			_ = c.pull(dir, to) // Collect tells of errors
+		}
+	}
 	c.mu.Unlock()
 	if err != nil || fd < 0 {
 		return // without inotify, Collect does it alone

@@ -87,7 +87,7 @@ func (r *recorder) want(t *testing.T, values map[string]float64) {
 			t.Errorf("%s is %v, and should not be there", id, got)
 		case want >= 0 && !ok:
 			t.Errorf("there is no %s", id)
-		case want >= 0 && math.Abs(got-want) > 1e-9*math.Max(1, want):
+		case want >= 0 && math.Abs(got-want) > 1e-7*math.Max(1, want): // rates have 24 bits
 			t.Errorf("%s is %v, want %v", id, got, want)
 		}
 	}

@@ -48,6 +48,7 @@ func table(ctx context.Context, path, root string, rows int) error {
 	)
 	for range runtime.GOMAXPROCS(0) {
 		all.Go(func() {
+			f := filler{names: madeNames()}
 			for {
 				mu.Lock()
 				n := next
@@ -58,7 +59,7 @@ func table(ctx context.Context, path, root string, rows int) error {
 					return
 				}
 				g := w.BeginRowGroup()
-				err := fill(g, root, n, min(groupRows, rows-n*groupRows))
+				err := f.fill(g, root, n, min(groupRows, rows-n*groupRows))
 				mu.Lock()
 				if err == nil {
 					_, err = g.Commit()
@@ -88,48 +89,76 @@ func table(ctx context.Context, path, root string, rows int) error {
 // present is when the made-up scan was made.
 var present = time.Now()
 
+const (
+	perDirectory = 1000
+	perWrite     = 4096 // values that a column is given at a time
+)
+
+// madeNames are the names that a directory may have: each number with each suffix.
+func madeNames() (names [perDirectory][8]parquet.Value) {
+	for i := range names {
+		for k, suffix := range [...]string{"bam", "bam.bai", "fastq.gz", "log", "txt", "vcf.gz", "tmp", "done"} {
+			names[i][k] = text(fmt.Sprintf("scatter.%04d.%s", i, suffix))
+		}
+	}
+	return names
+}
+
+func text(s string) parquet.Value { return parquet.ByteArrayValue([]byte(s)) }
+
+// filler makes the values of row groups. It belongs to one goroutine.
+type filler struct {
+	names                     [perDirectory][8]parquet.Value
+	sizes, modified, accessed []int64
+	values                    []parquet.Value
+}
+
 // fill fills a row group with rows that its number decides.
-func fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows int) error {
-	r := rand.New(rand.NewPCG(8, uint64(n)))
+func (f *filler) fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows int) error {
 	const year = int64(365 * 24 * time.Hour)
-	owner, columns := int64(1000+n%50), g.ColumnWriters()
-	sizes, modified := make([]int64, rows), make([]int64, rows)
-	for i := range rows {
-		sizes[i] = int64(float64(r.Int64N(100)) * pow10(r.IntN(8)))
-		modified[i] = present.UnixNano() - r.Int64N(3*year)
+	r := rand.New(rand.NewPCG(8, uint64(n)))
+	f.sizes, f.modified, f.accessed = f.sizes[:0], f.modified[:0], f.accessed[:0]
+	for range rows {
+		age := r.Int64N(3 * year)
+		modified := present.UnixNano() - age
+		f.sizes = append(f.sizes, r.Int64N(100)*[...]int64{1, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7}[r.IntN(8)])
+		f.modified = append(f.modified, modified)
+		f.accessed = append(f.accessed, modified+r.Int64N(age+1))
 	}
-	suffixes := []string{"bam", "bam.bai", "fastq.gz", "log", "txt", "vcf.gz", "tmp", "done"}
-	text := func(s string) parquet.Value { return parquet.ByteArrayValue([]byte(s)) }
-	whole := func(f func(i int) int64) func(int) parquet.Value {
-		return func(i int) parquet.Value { return parquet.Int64Value(f(i)) }
-	}
-	same := func(v int64) func(int) parquet.Value { return whole(func(int) int64 { return v }) }
-	for c, value := range map[files.Column]func(i int) parquet.Value{
-		files.ColumnDir:       func(i int) parquet.Value { return text(fmt.Sprintf("%s/run%d/sample%d", root, n, i/1000)) },
-		files.ColumnName:      func(i int) parquet.Value { return text(fmt.Sprintf("scatter.%04d.%s", i%1000, suffixes[r.IntN(8)])) },
-		files.ColumnType:      func(int) parquet.Value { return text("f") },
-		files.ColumnSize:      whole(func(i int) int64 { return sizes[i] }),
-		files.ColumnAllocated: whole(func(i int) int64 { return (sizes[i] + 4095) &^ 4095 }),
-		files.ColumnEntries:   same(-1),
-		files.ColumnMode:      func(int) parquet.Value { return parquet.Int32Value(0o644) },
-		files.ColumnUID:       same(owner),
-		files.ColumnGID:       same(100),
-		files.ColumnLinks:     same(1),
-		files.ColumnInode:     whole(func(i int) int64 { return int64(n*groupRows + i) }),
-		files.ColumnDevice:    same(2049),
-		files.ColumnAccessed:  whole(func(i int) int64 { return modified[i] + r.Int64N(present.UnixNano()-modified[i]+1) }),
-		files.ColumnModified:  whole(func(i int) int64 { return modified[i] }),
-		files.ColumnChanged:   whole(func(i int) int64 { return modified[i] }),
-		files.ColumnBorn:      whole(func(i int) int64 { return modified[i] }),
-		files.ColumnError:     func(int) parquet.Value { return text("") },
-	} {
-		values := make([]parquet.Value, 0, 4096)
-		for from := 0; from < rows; from += cap(values) {
-			values = values[:0]
-			for i := from; i < min(from+cap(values), rows); i++ {
-				values = append(values, value(i))
+	var dir parquet.Value
+	for _, column := range []struct {
+		files.Column
+		value func(i int) parquet.Value
+	}{
+		{files.ColumnDir, func(i int) parquet.Value {
+			if i%perDirectory == 0 {
+				dir = text(fmt.Sprintf("%s/run%d/sample%d", root, n, i/perDirectory))
 			}
-			if _, err := columns[c].WriteRowValues(values); err != nil {
+			return dir
+		}},
+		{files.ColumnName, func(i int) parquet.Value { return f.names[i%perDirectory][r.IntN(8)] }},
+		{files.ColumnType, same(text("f"))},
+		{files.ColumnSize, func(i int) parquet.Value { return parquet.Int64Value(f.sizes[i]) }},
+		{files.ColumnAllocated, func(i int) parquet.Value { return parquet.Int64Value((f.sizes[i] + 4095) &^ 4095) }},
+		{files.ColumnEntries, same(parquet.Int64Value(-1))},
+		{files.ColumnMode, same(parquet.Int32Value(0o644))},
+		{files.ColumnUID, same(parquet.Int64Value(int64(1000 + n%50)))},
+		{files.ColumnGID, same(parquet.Int64Value(100))},
+		{files.ColumnLinks, same(parquet.Int64Value(1))},
+		{files.ColumnInode, func(i int) parquet.Value { return parquet.Int64Value(int64(n*groupRows + i)) }},
+		{files.ColumnDevice, same(parquet.Int64Value(2049))},
+		{files.ColumnAccessed, func(i int) parquet.Value { return parquet.Int64Value(f.accessed[i]) }},
+		{files.ColumnModified, func(i int) parquet.Value { return parquet.Int64Value(f.modified[i]) }},
+		{files.ColumnChanged, func(i int) parquet.Value { return parquet.Int64Value(f.modified[i]) }},
+		{files.ColumnBorn, func(i int) parquet.Value { return parquet.Int64Value(f.modified[i]) }},
+		{files.ColumnError, same(text(""))},
+	} {
+		for from := 0; from < rows; from += perWrite {
+			f.values = f.values[:0]
+			for i := from; i < min(from+perWrite, rows); i++ {
+				f.values = append(f.values, column.value(i))
+			}
+			if _, err := g.ColumnWriters()[column.Column].WriteRowValues(f.values); err != nil {
 				return err
 			}
 		}
@@ -137,20 +166,14 @@ func fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows int) error {
 	return g.Flush()
 }
 
+func same(v parquet.Value) func(int) parquet.Value { return func(int) parquet.Value { return v } }
+
 // maxRSS is the most memory that a process had, in bytes.
 func maxRSS(p *os.ProcessState) int64 {
 	if u, ok := p.SysUsage().(*syscall.Rusage); ok {
 		return u.Maxrss << 10
 	}
 	return 0
-}
-
-func pow10(n int) float64 {
-	v := 1.0
-	for range n {
-		v *= 10
-	}
-	return v
 }
 
 // policies are the rules that are measured, from what needs few columns to what needs

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -79,7 +80,7 @@ func (p *Plan) each(f func(*Action) error) error {
 		if !r.Active || r.Verb == Exclude {
 			continue
 		}
-		refs := r.taken()
+		refs := r.taken(math.MaxInt)
 		// Rows are read in the order of the table, and told in that of the rule, as many
 		// at a time as memory has room for.
 		for len(refs) > 0 {

@@ -656,8 +656,12 @@ func (p *RulePlan) keep(m *maker, c candidate) {
 		if p.bound >= 0 && c.weight < p.floor {
 			return
 		}
+		most := max(pruneAt, p.kept+p.kept/2)
+		if p.bound >= 0 && len(p.ordered) == cap(p.ordered) {
+			p.ordered = slices.Grow(p.ordered, min(len(p.ordered)+1, most-len(p.ordered)))
+		}
 		p.ordered = append(p.ordered, c)
-		if p.bound >= 0 && len(p.ordered) >= max(pruneAt, 2*p.kept) {
+		if p.bound >= 0 && len(p.ordered) >= most {
 			p.prune(p.bound)
 			p.kept = len(p.ordered)
 		}
@@ -672,22 +676,26 @@ func (p *RulePlan) keep(m *maker, c candidate) {
 // pruneAt is how many candidates are held before those are dropped that are not needed.
 const pruneAt = 1 << 16
 
-// prune keeps the heaviest candidates, as many as free the given bytes.
+// prune keeps the heaviest candidates, as many as free the given bytes, in any order.
 func (p *RulePlan) prune(bytes int64) (freed int64) {
-	slices.SortFunc(p.ordered, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.weight, a.weight), a.compare(b.ref))
-	})
-	for i := range p.ordered {
-		if freed >= bytes {
-			if i > 0 {
-				p.floor = p.ordered[i-1].weight
-			}
-			p.ordered = p.ordered[:i]
-			break
+	n, freed := heaviest(p.ordered, bytes)
+	if n > 0 && n < len(p.ordered) {
+		p.floor = p.ordered[0].weight
+		for i := range p.ordered[:n] {
+			p.floor = min(p.floor, p.ordered[i].weight)
 		}
-		freed += p.ordered[i].allocated
 	}
+	p.ordered = p.ordered[:n]
 	return freed
+}
+
+// sort puts the candidates into their order, or where they are only counted the first ones.
+func (p *RulePlan) sort(o *Options) {
+	sorted := p.ordered
+	if o.Count {
+		sorted = foremost(p.ordered, o.Samples)
+	}
+	slices.SortFunc(sorted, candidate.order)
 }
 
 // packRows takes directories.
@@ -729,7 +737,7 @@ func (m *maker) choose() error {
 			m.marks(p)
 		default:
 			p.Taken = Amount{p.Matched.Count - left.Count, p.Matched.Bytes - left.Bytes, p.Matched.Allocated - left.Allocated}
-			p.prune(1<<63 - 1)
+			p.sort(&m.options)
 		}
 		total := int64(0)
 		for pool, n := range p.freed {
@@ -788,6 +796,7 @@ func (m *maker) marks(p *RulePlan) {
 	}
 	need := max(0, pool.After-low)
 	freed := p.prune(need)
+	p.sort(&m.options)
 	for _, c := range p.ordered {
 		p.Taken.Bytes += c.size
 	}
@@ -830,14 +839,14 @@ func (m *maker) holdBack(p *RulePlan) error {
 	return nil
 }
 
-// taken lists what the rule acts on, in order.
-func (p *RulePlan) taken() []ref {
+// taken lists what the rule acts on, in order, no more than limit.
+func (p *RulePlan) taken(limit int) []ref {
 	if p.weight == nil {
-		return p.refs
+		return p.refs[:min(limit, len(p.refs))]
 	}
-	list := make([]ref, len(p.ordered))
-	for i, c := range p.ordered {
-		list[i] = c.ref
+	list := make([]ref, min(limit, len(p.ordered)))
+	for i := range list {
+		list[i] = p.ordered[i].ref
 	}
 	return list
 }
@@ -847,10 +856,7 @@ func (p *RulePlan) sample(plan *Plan, most int) error {
 		return nil
 	}
 	g := plan.table.NewGroup()
-	for i, r := range p.taken() {
-		if i == most {
-			break
-		}
+	for i, r := range p.taken(most) {
 		g.Reset(int(r.group))
 		var e files.Entry
 		if err := g.Entry(r.row, &e); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -252,9 +253,40 @@ func TestPruning(t *testing.T) {
 	if freed := p.prune(10_000); freed != 10_000 || len(p.ordered) != 1000 {
 		t.Fatalf("%d bytes in %d files", freed, len(p.ordered))
 	}
+	p.sort(&Options{})
 	for i, c := range p.ordered {
 		if c.weight != int64(299_999-i) {
 			t.Fatalf("number %d has the weight %d", i, c.weight)
+		}
+	}
+}
+
+// The heaviest ones, and the first of a list, are those that they are when all is sorted.
+func TestHeaviest(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for trial := range 300 {
+		list := make([]candidate, r.IntN(1000))
+		weights, sum := 1+r.Int64N(2000), int64(0)
+		for i := range list {
+			list[i] = candidate{ref: ref{int32(i / 100), int32(i % 100)}, weight: r.Int64N(weights), allocated: r.Int64N(4)}
+			sum += list[i].allocated
+		}
+		want := slices.SortedFunc(slices.Values(list), candidate.order)
+		bytes := r.Int64N(sum + 10)
+		n, freed := heaviest(list, bytes)
+		least, reached := 0, int64(0)
+		for ; least < len(want) && reached < bytes; least++ {
+			reached += want[least].allocated
+		}
+		if n != least || freed != reached {
+			t.Fatalf("trial %d: the first %d of %d free %d, want the first %d, and %d", trial, n, len(list), freed, least, reached)
+		}
+		if got := slices.SortedFunc(slices.Values(list[:n]), candidate.order); !slices.Equal(got, want[:n]) {
+			t.Fatalf("trial %d: the first %d are not the heaviest", trial, n)
+		}
+		k := r.IntN(len(list) + 2)
+		if got := slices.SortedFunc(slices.Values(foremost(list, k)), candidate.order); !slices.Equal(got, want[:min(k, len(want))]) {
+			t.Fatalf("trial %d: not the foremost %d", trial, k)
 		}
 	}
 }

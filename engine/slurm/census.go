@@ -80,6 +80,9 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	s := &Census{Begun: time.Now()}
 	// Long lists of indices would be cut, see squeue(1), SLURM_BITSTR_LEN.
 	out, err := program(ctx, "", "env", "SLURM_BITSTR_LEN=0", "squeue", "--noheader", "--all", "--format="+censusFormat)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, ctx.Err() // it says nothing of Slurm, and is nothing for others
+	}
 	if err != nil {
 		s.Failed = strings.TrimPrefix(said(err), "squeue: error: ")
 	} else {

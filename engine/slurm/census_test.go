@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -92,5 +93,40 @@ func TestCensus(t *testing.T) {
 	again, err := TakeCensus(context.Background(), time.Hour)
 	if err != nil || !again.Begun.Equal(c.Begun) || !reflect.DeepEqual(again.Jobs, c.Jobs) {
 		t.Errorf("%+v %v", again, err)
+	}
+}
+
+// A premix that ends while it asks says nothing of Slurm to others.
+func TestCensusBrokenOff(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PREMIX_HOME", filepath.Join(dir, "home"))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	squeue := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "new"), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "squeue")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := filepath.Join(dir, "begun")
+	squeue(">" + begun + "; exec sleep 1000\n")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(begun); err == nil {
+				break
+			}
+		}
+		cancel()
+	}()
+	if c, err := TakeCensus(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v %v", c, err)
+	}
+	squeue("echo 'main|RUNNING|N/A'\n")
+	if c, err := TakeCensus(context.Background(), time.Hour); err != nil || len(c.Jobs) != 1 {
+		t.Errorf("%+v %v", c, err)
 	}
 }

@@ -611,10 +611,11 @@ func mustRead(b *bench, name string) string {
 	return text
 }
 
-// On the real machine all collectors do what they can.
+// On the real machine all collectors do what they can. There may be programs of a Slurm
+// that does not run, or runs for another test.
 func TestThisMachine(t *testing.T) {
 	sink := &recorder{}
-	w, err := New(Options{Sink: sink, Interval: MinInterval, Config: &Config{Collectors: map[string]Setting{"mount": {Interval: MinInterval}, "watch": {Interval: MinInterval}}}})
+	w, err := New(Options{Sink: sink, Interval: MinInterval, Config: &Config{Collectors: map[string]Setting{"mount": {Interval: MinInterval}, "watch": {Interval: MinInterval}, "slurm": {On: new(bool)}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

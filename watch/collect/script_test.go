@@ -106,7 +106,7 @@ func TestScriptsThatHang(t *testing.T) {
 	}
 	command := `command: "echo $$ > ` + dir + `/self; trap '' TERM; sleep 1000 & echo $! > ` + dir + `/child; ` +
 		`setsid sh -c 'echo $$ > ` + dir + `/hidden; exec sleep 1000' & `
-	s := newScript(b.machine, configured(t, "format: lines, timeout: 2m, "+command+`wait"`))
+	s := newScript(b.machine, configured(t, "format: lines, interval: 2m, timeout: 2m, "+command+`wait"`))
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		for end := time.Now().Add(2 * time.Minute); pids() == nil && time.Now().Before(end); {

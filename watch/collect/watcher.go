@@ -244,10 +244,13 @@ func (t *turns) turn(ctx context.Context, at time.Time, now Moment) {
 	t.mu.Lock()
 	stuck, failed := t.told, t.err
 	t.began, t.told = 0, false
-	t.last, t.seconds, t.err = at, (after.Mono - now.Mono).Seconds(), err
+	brokenOff := ended && errors.Is(err, context.Canceled) // the watcher ends
+	if !brokenOff {
+		t.last, t.seconds, t.err = at, (after.Mono - now.Mono).Seconds(), err
+	}
 	t.mu.Unlock()
-	if ended && errors.Is(err, context.Canceled) {
-		return // the watcher ends
+	if brokenOff {
+		return
 	}
 	switch {
 	case err != nil && failed == nil:

@@ -68,7 +68,7 @@ var (
 )
 
 // shipped is what is measured unless told otherwise.
-const shipped = "premix,premix-system,scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
+const shipped = "premix,premix-system,premix-server,scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
 
 type benchmark struct {
 	dir, data, premix, ways, protocols string
@@ -281,8 +281,8 @@ func mkdir(dir string) string {
 func (c *cell) entries(names []string) (list []string) {
 	for _, p := range names {
 		switch p {
-		case "premix":
-			p = fmt.Sprintf("{use: premix, set: {premix_peer: %s}}", c.premix)
+		case "premix", "premix-server":
+			p = fmt.Sprintf("{use: %s, set: {premix_peer: %s}}", p, c.premix)
 		case "gridftp-ssh", "gridftp-ssh-p4": // whose server refuses to be root
 			p = fmt.Sprintf("{use: %s, set: {account: %s}}", p, workbench.Guest)
 		case "premix-system": // with the congestion control of the cell

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +17,7 @@ import (
 	"premix/transfer"
 	"premix/transfer/choose"
 	"premix/transfer/link"
+	"premix/transfer/stream"
 )
 
 // transferHome is what premix remembers of links.
@@ -27,6 +31,22 @@ func transferHome() (choose.Home, error) {
 		dir = filepath.Join(home, ".premix")
 	}
 	return choose.Home{Dir: dir}, nil
+}
+
+const (
+	// serverScheme begins what is at a standing server.
+	serverScheme = "premix://"
+	// serverPort is that of one whose URL has none.
+	serverPort = "8470"
+)
+
+// serverPath splits premix://HOST:PORT/PATH.
+func serverPath(s string) (server, at string, err error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", "", &usageError{fmt.Errorf("%q names no path at a server", s), "write premix://HOST:PORT/PATH, as in premix://peer:8470/run7"}
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), serverPort)), cmp.Or(strings.Trim(u.Path, "/"), "."), nil
 }
 
 // peerPath splits PEER:PATH.
@@ -54,7 +74,7 @@ func peerPremix(l *link.Link, path string) {
 }
 
 func (a *app) transferCopy(way transfer.Direction) *cobra.Command {
-	var premix string
+	var premix, key string
 	j := choose.Job{Direction: way}
 	use, short, names := "get PEER:PATH DST", "Copy from a peer, by the protocol that is fastest", []string{"PEER:PATH", "DST"}
 	if way == transfer.Put {
@@ -71,6 +91,9 @@ renamed; when a protocol fails the next one goes on.
   premix transfer get peer:/data/run7/ ./run7
   premix transfer put ./run7 me@peer:/data/run7
 
+premix://HOST:PORT/PATH is at a standing server (premix transfer serve --help), which is
+reached with its key alone, and nothing else is tried.
+
 A destination that exists is left alone. A source that is a directory becomes DST.`,
 		Args: arguments(names...),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -78,19 +101,28 @@ A destination that exists is left alone. A source that is a directory becomes DS
 			if way == transfer.Put {
 				from, to = to, from
 			}
-			name, at, err := peerPath(from)
-			if err != nil {
-				return err
-			}
 			home, err := transferHome()
 			if err != nil {
 				return err
 			}
-			if j.Link, j.Known, err = home.Find(name); err != nil {
-				return nameError(err)
+			if strings.HasPrefix(from, serverScheme) {
+				if j.Server, j.Remote, err = serverPath(from); err != nil {
+					return err
+				}
+				if j.Key, err = stream.LoadKey(cmp.Or(key, home.Key(j.Server))); err != nil {
+					return err
+				}
+			} else {
+				name, at, err := peerPath(from)
+				if err != nil {
+					return err
+				}
+				if j.Link, j.Known, err = home.Find(name); err != nil {
+					return nameError(err)
+				}
+				peerPremix(j.Link, premix)
+				j.Remote = at
 			}
-			peerPremix(j.Link, premix)
-			j.Remote = at
 			if j.Local, err = filepath.Abs(to); err != nil {
 				return err
 			}
@@ -128,6 +160,7 @@ A destination that exists is left alone. A source that is a directory becomes DS
 	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols that are not encrypted, or let in whoever reaches their port")
 	cmd.Flags().StringVar(&j.Have, "have", "", "file, directory or store at the destination that has much of it already: only the rest is sent")
 	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
+	cmd.Flags().StringVar(&key, "key", "", "key of a standing server (default: ~/.premix/transfer/servers/HOST:PORT.key)")
 	cmd.Flags().StringVar(&j.Protocol, "protocol", "", "use this protocol of the link, and no other")
 	return cmd
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,18 +20,41 @@ import (
 // transferServe is what the near end starts at the peer.
 func (a *app) transferServe() *cobra.Command {
 	var port int
-	var asked string
+	var asked, listen, keys string
+	server := stream.Server{}
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Be the other end of premix transfer stream, at standard input and output",
-		Long: `Answer a premix transfer stream at the other end of standard input and output, as a
-rule through ssh. A port is opened for the time of the copy, and lets in only who was
-told a secret through standard output; where it can't be reached, the data goes through
-standard input and output too.`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Use:   "serve [DIR --listen ADDRESS --key FILE]",
+		Short: "Be the other end of copies: a standing server, or at standing input and output",
+		Long: `With DIR, serve what is below it to premix transfer get, put and stream, until it is
+ended:
+
+  premix transfer serve /data --listen :8470 --key server.key
+  premix transfer get premix://peer:8470/run7 ./run7 --key server.key.client
+
+FILE is made where it is missing, and FILE.client beside it: one line that lets in who
+has it, and says which certificate the server has. Give it only to who may read all of
+DIR, and with --write change it.
+
+Without DIR, answer one premix transfer stream at the other end of standard input and
+output, as a rule through ssh. A port is opened for the time of the copy, and lets in
+only who was told a secret through standard output; where it can't be reached, the data
+goes through standard input and output too.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return &usageError{errors.New("serve wants one directory"), "premix transfer serve DIR --listen ADDRESS --key FILE"}
+			case len(args) == 1 && (listen == "" || keys == ""), len(args) == 0 && (listen != "" || keys != "" || server.Write):
+				return &usageError{errors.New("a directory, --listen and --key go together"), "premix transfer serve DIR --listen :8470 --key server.key"}
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, done := storeContext()
 			defer done()
+			if len(args) == 1 {
+				server.Dir = args[0]
+				return a.transferStand(ctx, &server, listen, keys)
+			}
 			address := "127.0.0.1" // not through ssh: on this machine
 			// CLIENT-ADDRESS PORT ADDRESS PORT, see ssh(1).
 			if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
@@ -37,16 +63,40 @@ standard input and output too.`,
 			return stream.Serve(ctx, os.Stdin, os.Stdout, address, port, asked)
 		},
 	}
-	cmd.Flags().StringVar(&asked, "asked", "", "what the other end wants (default: it says so at standard input)")
-	cmd.Flags().IntVar(&port, "port", 0, "port to open, where a firewall lets only some pass (default: any)")
+	f := cmd.Flags()
+	f.StringVar(&asked, "asked", "", "what the other end wants (default: it says so at standard input)")
+	f.IntVar(&port, "port", 0, "port to open, where a firewall lets only some pass (default: any)")
+	f.StringVar(&listen, "listen", "", "address and port of a standing server, as in :8470")
+	f.StringVar(&keys, "key", "", "file with the keys of a standing server; made where it is missing")
+	f.BoolVar(&server.Write, "write", false, "let copies be put into DIR")
 	return cmd
+}
+
+// transferStand is a standing server.
+func (a *app) transferStand(ctx context.Context, s *stream.Server, listen, keys string) (err error) {
+	if _, err := os.Stat(keys); errors.Is(err, fs.ErrNotExist) {
+		if err := stream.MakeKeys(keys); err != nil {
+			return err
+		}
+	}
+	if s.Keys, err = stream.LoadKeys(keys); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return &usageError{err, "--listen ADDRESS:PORT of this machine that is free, as in :8470"}
+	}
+	s.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
+	fmt.Fprintf(a.stderr, "serving %s at %s to whoever has %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
+	return s.Run(ctx, l.(*net.TCPListener))
 }
 
 // transferStream is premix's own protocol, as link files call it.
 func (a *app) transferStream() *cobra.Command {
 	j := stream.Job{}
+	var key string
 	cmd := &cobra.Command{
-		Use:   "stream get|put LOCAL REMOTE -- COMMAND...",
+		Use:   "stream get|put LOCAL REMOTE [--server HOST:PORT --key FILE] [-- COMMAND...]",
 		Short: "Copy by premix's own protocol",
 		Long: `Copy a file or a tree by premix's own protocol: chunks, each compared by its BLAKE3
 digest, through many TLS connections, and only those that the receiver has not. COMMAND
@@ -55,11 +105,18 @@ starts premix transfer serve at the other end.
   premix transfer stream get /scratch/run7 /data/run7 -- ssh peer premix transfer serve --asked @asked@
 
 What is wanted is put in the place of @asked@, where the command has it: ssh passes on
-its standard input only a round trip later.
+its standard input only a round trip later. Or a standing server is the other end, see
+premix transfer serve --help: then REMOTE is a path in what it serves.
 
 What is written is written in place, so that the same command goes on where another one
 ended. premix transfer get and put choose, compare, and rename in the end.`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if j.Server != "" {
+				if len(args) != 3 || args[0] != "get" && args[0] != "put" || key == "" {
+					return &usageError{errors.New("stream wants get or put, two paths, and the key of the server"), "as in premix transfer stream get LOCAL REMOTE --server peer:8470 --key server.key.client"}
+				}
+				return nil
+			}
 			if at := cmd.ArgsLenAtDash(); at != 3 || len(args) < 4 || args[0] != "get" && args[0] != "put" {
 				return &usageError{errors.New("stream wants get or put, two paths, -- and a command"), "as in premix transfer stream get LOCAL REMOTE -- ssh peer premix transfer serve"}
 			}
@@ -68,6 +125,11 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var err error
 			j.Send, j.Command = args[0] == string(transfer.Put), args[3:]
+			if j.Server != "" {
+				if j.Key, err = stream.LoadKey(key); err != nil {
+					return err
+				}
+			}
 			if j.Local, err = filepath.Abs(args[1]); err != nil {
 				return err
 			}
@@ -92,6 +154,8 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&j.Have, "have", nil, "file, directory or store at the receiver that has much of it already; more than once")
+	f.StringVar(&j.Server, "server", "", "a standing server, HOST:PORT")
+	f.StringVar(&key, "key", "", "file that the server's owner has given you")
 	f.StringVar(&j.Host, "host", "", "address of the other end (default: the one that it says)")
 	f.IntVar(&j.Streams, "streams", 0, "TCP connections (default: as many as are useful)")
 	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to ask for; system: none")
@@ -105,9 +169,13 @@ func transferStreamExit(err error) int {
 		source *stream.SourceError
 		target *stream.TargetError
 		gone   *stream.PeerError
+		lock   *stream.RefusedError
+		key    *stream.KeyError
 	)
 	switch {
-	case errors.As(err, &source):
+	case errors.As(err, &lock):
+		return exitOrigin
+	case errors.As(err, &source), errors.As(err, &key):
 		return exitUsage
 	case errors.As(err, &target):
 		return exitDirectory

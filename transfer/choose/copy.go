@@ -34,6 +34,11 @@ type Job struct {
 	Protocol  string // only this one; empty: choose
 	Premix    string // path of this program
 	Have      string // what the receiver has that may hold much of it; empty: nothing
+	// Server is the address of a standing server, and Key lets in there: the copy is
+	// made by it, and nothing is chosen. Link, Known, Open, Protocol and Premix are not
+	// looked at then.
+	Server string
+	Key    *stream.Key
 	// Note is called with what happens, for people. It may be nil.
 	Note func(string)
 	// Progress is called now and then with the bytes that have arrived. It may be nil.
@@ -112,6 +117,9 @@ type run struct {
 
 // Run makes the copy.
 func (j *Job) Run(ctx context.Context) (*Done, error) {
+	if j.Server != "" {
+		return j.stand(ctx)
+	}
 	begin := time.Now()
 	copies, err := j.Known.Measurements()
 	if err != nil {

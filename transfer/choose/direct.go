@@ -73,40 +73,107 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy) (_ *Done, done
 	if s.Congestion == "system" {
 		s.Congestion = ""
 	}
-	if j.Have != "" {
-		s.Have = []string{j.Have}
-	}
 	if addr, err := testbed.Resolve(ctx, j.Link.Host); err == nil {
 		s.Host = addr.String() // otherwise a name of ssh's own: the far end says its address
 	}
-	var size atomic.Int64 // of a file; 0 of a tree
-	s.Begin = func(n int64) error {
-		size.Store(n)
-		return room(part, n)
-	}
-	j.note("by %s", own)
 	limited, cancel := context.WithTimeout(ctx, j.Link.Timeout)
 	defer cancel()
-	if j.Progress != nil {
-		stop := every(100*time.Millisecond, func() { j.Progress(onDisk(part), size.Load()) })
-		defer stop()
-	}
-	sent, err := s.Run(limited)
+	sent, err := j.take(limited, s)
 	if err != nil {
 		final, err := j.explain(ctx, err)
 		return nil, final, err
 	}
-	j.note("%s", sent)
-	d := &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own}
-	if info, err := os.Lstat(part); err == nil && info.IsDir() {
-		d.Files = max(2, d.Files) // as trees are counted everywhere
-	}
-	if err := os.Rename(part, j.Local); err != nil {
-		return nil, true, &TargetError{err.Error()}
+	d, err := j.keep(sent, part)
+	if err != nil {
+		return nil, true, err
 	}
 	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
 	d.Seconds = time.Since(begin).Seconds()
 	return d, true, nil
+}
+
+// take has a copy made whose destination is here, where there is room.
+func (j *Job) take(ctx context.Context, s *stream.Job) (*stream.Done, error) {
+	if j.Have != "" {
+		s.Have = []string{j.Have}
+	}
+	var size atomic.Int64 // of a file; 0 of a tree
+	s.Begin = func(n int64) error {
+		size.Store(n)
+		return room(s.Local, n)
+	}
+	j.note("by %s", own)
+	if j.Progress != nil {
+		stop := every(100*time.Millisecond, func() { j.Progress(onDisk(s.Local), size.Load()) })
+		defer stop()
+	}
+	return s.Run(ctx)
+}
+
+// keep gives a copy that is whole its name.
+func (j *Job) keep(sent *stream.Done, part string) (*Done, error) {
+	j.note("%s", sent)
+	d := done(sent)
+	if info, err := os.Lstat(part); err == nil && info.IsDir() {
+		d.Files = max(2, d.Files) // as trees are counted everywhere
+	}
+	if err := os.Rename(part, j.Local); err != nil {
+		return nil, &TargetError{err.Error()}
+	}
+	return d, nil
+}
+
+func done(sent *stream.Done) *Done {
+	return &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own}
+}
+
+// stand copies from or to a standing server.
+func (j *Job) stand(ctx context.Context) (*Done, error) {
+	begin := time.Now()
+	s := &stream.Job{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion}
+	var d *Done
+	if j.Direction == transfer.Get {
+		if err := j.makeWay(); err != nil {
+			return nil, err
+		}
+		s.Local += partSuffix
+		sent, err := j.take(ctx, s)
+		if err != nil {
+			_, err = j.explain(ctx, err)
+			return nil, err
+		}
+		if d, err = j.keep(sent, s.Local); err != nil {
+			return nil, err
+		}
+	} else {
+		var here Done
+		if err := lookHere(j.Local, &here); err != nil {
+			return nil, err
+		}
+		s.Send, s.Whole = true, true
+		j.note("by %s", own)
+		sent, err := s.Run(ctx)
+		if err != nil {
+			_, err = j.explain(ctx, err)
+			return nil, err
+		}
+		j.note("%s", sent)
+		d = done(sent)
+		d.Files = here.Files
+	}
+	d.Seconds = time.Since(begin).Seconds()
+	return d, nil
+}
+
+// standingCongestion is asked of a standing server, as of any far end by default.
+const standingCongestion = "bbr"
+
+// peer is whom it is copied from or to.
+func (j *Job) peer() string {
+	if j.Server != "" {
+		return j.Server
+	}
+	return j.Link.Peer()
 }
 
 // sshFailed is the status of ssh where it has failed itself, see ssh(1).
@@ -123,7 +190,7 @@ func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
 	case errors.As(err, &source):
-		return true, &SourceError{fmt.Sprintf("%s at %s: %s", j.Remote, j.Link.Peer(), source.Reason)}
+		return true, &SourceError{fmt.Sprintf("%s at %s: %s", j.Remote, j.peer(), source.Reason)}
 	case errors.As(err, &target):
 		return true, &TargetError{target.Reason}
 	case errors.As(err, &full):

@@ -31,6 +31,11 @@ func (h Home) links() string { return filepath.Join(h.Dir, "transfer", "links") 
 // Probes is the directory of results of a link's probes.
 func (h Home) Probes(name string) string { return filepath.Join(h.Dir, "transfer", "probes", name) }
 
+// Key is where the key of a standing server is looked for, by its address.
+func (h Home) Key(server string) string {
+	return filepath.Join(h.Dir, "transfer", "servers", server+".key")
+}
+
 // Remember enters a directory of results in the list of its link.
 func (h Home) Remember(l *link.Link, results string) error {
 	results, err := filepath.Abs(results)

@@ -13,6 +13,10 @@
 //     connection; the near end believes no other, and shows a secret that it got the
 //     same way. Where the port can't be reached the data takes the control
 //     connection.
+//   - A standing server is a far end that runs already. Its clients have a key: the
+//     digest of its certificate, and a secret. Control connection and streams are then
+//     connections to its one port, told apart by their role, and found to be of the same
+//     copy by a random number.
 //   - An entry is a file, a directory or a symbolic link. What is none of these is
 //     left out, and counted.
 //   - A chunk is a piece of a file, named by its BLAKE3 digest, which the receiver

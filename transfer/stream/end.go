@@ -41,16 +41,24 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	if err != nil {
 		return err
 	}
+	return answer(ctx, ctl, &q, place{path: string(q.Path)}, nil, func(join func(*stream)) {
+		if d != nil {
+			go d.wait(q.Congestion, join)
+		}
+	})
+}
+
+// answer is a copy at the far end, until it has ended or the control connection has.
+// setup has streams join. done is nil, or called when everything has been received.
+func answer(ctx context.Context, ctl *control, q *request, at place, done func() error, setup func(join func(*stream))) error {
 	x := newSession(ctx, ctl)
 	defer x.cancel(nil)
 	if q.Version != Version {
 		close(x.told)
 		return x.settle(fmt.Errorf("premix at the peer has version %d of the form of streams, here it is %d", Version, q.Version))
 	}
-	setup := func(do func(*stream) error) {
-		if d != nil {
-			go d.wait(q.Congestion, func(s *stream) { x.join(s, do) })
-		}
+	streams := func(do func(*stream) error) {
+		setup(func(s *stream) { x.join(s, do) })
 	}
 	ended := make(chan error, 1)
 	go func() {
@@ -58,7 +66,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 			more := func(n int) error {
 				return ctl.send(kindGrow, binary.LittleEndian.AppendUint32(nil, uint32(n)))
 			}
-			_, err := x.send(string(q.Path), q.Start, nil, q.Streams > 0, setup, more)
+			_, err := x.send(at, q.Start, nil, q.Streams > 0, streams, more)
 			ended <- err
 			return
 		}
@@ -66,7 +74,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 		for _, h := range q.Have {
 			have = append(have, string(h))
 		}
-		how, err := wanted(string(q.Path), have)
+		how, err := wanted(at, have)
 		if err == nil {
 			err = ctl.sendJSON(kindStart, how)
 		}
@@ -75,7 +83,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 			ended <- x.settle(err)
 			return
 		}
-		_, err = x.receive(string(q.Path), have, how, nil, setup, func(int) error { return errForm })
+		_, err = x.receive(at, have, how, hooks{done: done}, streams, func(int) error { return errForm })
 		ended <- err
 	}()
 	select {
@@ -144,7 +152,14 @@ func ask(command []string, q *request) (words []string, told bool, err error) {
 // Job is a copy, at the near end.
 type Job struct {
 	Command []string // starts the far end; see [Asked]
-	Send    bool     // from here to there
+	// Server is the address of a standing server, which is used in place of Command,
+	// and Key what lets in there. Remote is below what it serves.
+	Server string
+	Key    *Key
+	// Whole has what is put to a server come under a name of its own, and renames it
+	// when it is whole.
+	Whole   bool
+	Send    bool // from here to there
 	Local   string
 	Remote  string   // absolute, or relative to where the command starts
 	Have    []string // at the receiver: files, directories, stores that may hold some of it
@@ -204,8 +219,11 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 		for _, h := range j.Have {
 			q.Have = append(q.Have, []byte(h))
 		}
-	} else if q.Start, err = wanted(j.Local, j.Have); err != nil {
+	} else if q.Start, err = wanted(place{path: j.Local}, j.Have); err != nil {
 		return nil, false, err
+	}
+	if j.Server != "" {
+		return j.visit(ctx, &q)
 	}
 	words, told, err := ask(j.Command, &q)
 	if err != nil {
@@ -265,19 +283,25 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	if h.Version != Version {
 		return nil, false, fmt.Errorf("premix at the peer has version %d of the form of streams, here it is %d", h.Version, Version)
 	}
+	d, err := j.copy(ctx, ctl, &q, &h)
+	return d, true, err
+}
+
+// copy is a copy at the near end, where the far end is known.
+func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello) (_ *Done, err error) {
 	x := newSession(ctx, ctl)
 	defer x.cancel(nil)
-	p := &pool{x: x, job: j, hello: &h, none: make(chan struct{})}
+	p := &pool{x: x, job: j, hello: h, none: make(chan struct{})}
 	var t *totals
 	if j.Send {
-		t, err = x.send(j.Local, nil, p.none, j.Streams > 0, p.setup, p.more)
+		t, err = x.send(place{path: j.Local}, nil, p.none, j.Streams > 0, p.setup, p.more)
 	} else {
-		t, err = x.receive(j.Local, j.Have, q.Start, j.Begin, p.setup, p.more)
+		t, err = x.receive(place{path: j.Local}, j.Have, q.Start, hooks{begin: j.Begin}, p.setup, p.more)
 	}
 	if err != nil {
-		return nil, true, err
+		return nil, err
 	}
-	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Streams: p.count()}, true, nil
+	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Streams: p.count()}, nil
 }
 
 // reap waits for the end of a command that is about to end, and ends it where it is not.

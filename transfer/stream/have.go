@@ -20,17 +20,17 @@ type index struct {
 
 	mu     sync.Mutex
 	files  []string
-	places map[object.Digest]place
+	places map[object.Digest]spot
 }
 
-type place struct {
+type spot struct {
 	file   uint32
 	offset int64
 }
 
 // newIndex reads everything in files and directories; stores are asked later.
 func newIndex(ctx context.Context, paths []string) (*index, error) {
-	x := &index{places: map[object.Digest]place{}}
+	x := &index{places: map[object.Digest]spot{}}
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(runtime.GOMAXPROCS(0))
 	for _, p := range paths {
@@ -73,7 +73,7 @@ func (x *index) add(ctx context.Context, p string) error {
 		d := object.Sum(data)
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.places[d] = place{n, at}
+		x.places[d] = spot{n, at}
 	}
 	if info.Size() < store.LargeMin {
 		data := make([]byte, info.Size())

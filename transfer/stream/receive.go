@@ -24,7 +24,7 @@ import (
 // receiver writes what a sender sends.
 type receiver struct {
 	ctl     *control
-	dst     string
+	at      place
 	have    *index                 // nil: nothing
 	resumed bool                   // there was something at the destination
 	begin   func(size int64) error // see Job
@@ -48,15 +48,15 @@ type target struct {
 	missing int64 // bytes
 }
 
-func newReceiver(ctl *control, dst string, have *index, resumed bool) *receiver {
-	r := &receiver{ctl: ctl, dst: dst, have: have, resumed: resumed}
+func newReceiver(ctl *control, at place, have *index, resumed bool) *receiver {
+	r := &receiver{ctl: ctl, at: at, have: have, resumed: resumed}
 	r.changed.L = &r.mu
 	return r
 }
 
 // wanted is how the sender is to send to a destination.
-func wanted(dst string, have []string) (*start, error) {
-	_, err := os.Lstat(dst)
+func wanted(at place, have []string) (*start, error) {
+	_, err := at.lstat(at.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, &TargetError{err.Error()}
 	}
@@ -127,16 +127,16 @@ func (r *receiver) top(t *target) (err error) {
 	switch t.kind {
 	case entryDir:
 		t.path = "."
-		if err := os.MkdirAll(r.dst, 0o700); err != nil {
+		if err := r.at.mkdirAll(r.at.path, 0o700); err != nil {
 			return fault(err)
 		}
-		root, err = os.OpenRoot(r.dst)
+		root, err = r.at.openRoot(r.at.path)
 	case entryFile:
-		t.path = filepath.Base(r.dst)
-		if err := os.MkdirAll(filepath.Dir(r.dst), 0o777); err != nil {
+		t.path = filepath.Base(r.at.path)
+		if err := r.at.mkdirAll(filepath.Dir(r.at.path), 0o777); err != nil {
 			return fault(err)
 		}
-		root, err = os.OpenRoot(filepath.Dir(r.dst))
+		root, err = r.at.openRoot(filepath.Dir(r.at.path))
 	default:
 		return errForm
 	}
@@ -182,7 +182,7 @@ func (r *receiver) prepare(t *target) error {
 		case err != nil:
 			return fault(err)
 		case !info.Mode().IsRegular():
-			return &TargetError{filepath.Join(r.dst, t.path) + " is in the way: it is no file"}
+			return &TargetError{filepath.Join(r.at.path, t.path) + " is in the way: it is no file"}
 		default:
 			t.exists = true
 			if err := r.root.Chmod(t.path, 0o600); err != nil {
@@ -473,7 +473,7 @@ func (r *receiver) alone() error {
 			return fault(err)
 		}
 		if !known[p] {
-			return &TargetError{filepath.Join(r.dst, p) + " is in the way: it is not at the source"}
+			return &TargetError{filepath.Join(r.at.path, p) + " is in the way: it is not at the source"}
 		}
 		return nil
 	})
@@ -505,7 +505,7 @@ func (r *receiver) sync() error {
 		}
 		// Modes, set by now, may let not even the owner read.
 	}
-	f, err := os.Open(r.root.Name())
+	f, err := r.root.Open(".")
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,8 @@ const (
 
 // sender sends a file or a tree.
 type sender struct {
-	ctl  *control
-	root string
+	ctl *control
+	at  place
 
 	files sync.Map // of uint32 to *sourceFile, as long as something of it may be sent
 	queue chan chunk
@@ -68,8 +68,8 @@ type sourceFile struct {
 	done atomic.Int64
 }
 
-func newSender(ctl *control, root string) *sender {
-	return &sender{ctl: ctl, root: root, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
+func newSender(ctl *control, at place) *sender {
+	return &sender{ctl: ctl, at: at, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
 }
 
 // file that an entry is.
@@ -139,7 +139,10 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		first, list, most = first+uint32(len(list)), list[:0], min(listMost, 2*most)
 		return nil
 	}
-	err := filepath.WalkDir(s.root, func(p string, d fs.DirEntry, err error) error {
+	if err := s.at.top(); err != nil {
+		return &SourceError{err.Error()}
+	}
+	err := s.at.walk(func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return &SourceError{err.Error()}
 		}
@@ -147,9 +150,12 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 			return err
 		}
 		var info fs.FileInfo
-		if p == s.root {
-			info, err = os.Stat(p) // a link as the source stands for what it points to
-		} else {
+		switch {
+		case p == s.at.path:
+			info, err = s.at.stat(p) // a link as the source stands for what it points to
+		case s.at.jail != nil:
+			info, err = s.at.lstat(p) // d asks by a path that may lead elsewhere by now
+		default:
 			info, err = d.Info()
 		}
 		if err != nil {
@@ -184,13 +190,13 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		return err
 	}
 	if s.total.Entries == 0 {
-		return &SourceError{s.root + " is neither a file nor a directory"}
+		return &SourceError{s.at.path + " is neither a file nor a directory"}
 	}
 	return flush()
 }
 
 func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error) {
-	rel, err := filepath.Rel(s.root, p)
+	rel, err := filepath.Rel(s.at.path, p)
 	if err != nil {
 		return e, false, err
 	}
@@ -205,7 +211,7 @@ func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error)
 		e.kind = entryDir
 	case info.Mode()&fs.ModeSymlink != 0:
 		e.kind = entryLink
-		e.link, err = os.Readlink(p)
+		e.link, err = s.at.readlink(p)
 	default:
 		return e, false, nil
 	}
@@ -283,7 +289,7 @@ func pieceOf(size int64) int64 {
 // cutByPlace sends, or offers, a file in pieces of the same size.
 func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 	file := s.file(i)
-	f, err := os.Open(file.path)
+	f, err := s.at.open(file.path)
 	if err != nil {
 		return &SourceError{err.Error()}
 	}
@@ -353,7 +359,7 @@ func (s *sender) hole(i uint32, at, length int64) error {
 // cutByContent offers a file as a store has it.
 func (s *sender) cutByContent(ctx context.Context, i uint32) error {
 	file := s.file(i)
-	f, err := os.Open(file.path)
+	f, err := s.at.open(file.path)
 	if err != nil {
 		return &SourceError{err.Error()}
 	}
@@ -406,7 +412,7 @@ func (s *sender) digest(c *chunk) error {
 // read the bytes of a chunk.
 func (s *sender) read(c *chunk, data []byte) error {
 	file := s.file(c.entry)
-	f, err := os.Open(file.path)
+	f, err := s.at.open(file.path)
 	if err != nil {
 		return &SourceError{err.Error()}
 	}

@@ -126,8 +126,8 @@ func (x *session) settle(err error) error {
 // to do, more with the number of further ones that would help; none is closed when
 // there will be no stream, unless it is the other end who tells. how is nil where the
 // receiver is to tell it.
-func (x *session) send(root string, how *start, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
-	s := newSender(x.ctl, root)
+func (x *session) send(at place, how *start, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+	s := newSender(x.ctl, at)
 	alone := func() {} // it is this end that knows
 	if none == nil {
 		none = make(chan struct{})
@@ -223,6 +223,12 @@ func (x *session) send(root string, how *start, none chan struct{}, fixed bool, 
 		case result = <-done:
 			return nil
 		case <-x.ctx.Done():
+		}
+		// Who has said that it is done may go at once.
+		select {
+		case result = <-done:
+			return nil
+		default:
 			return context.Cause(x.ctx)
 		}
 	})
@@ -234,8 +240,15 @@ func (x *session) send(root string, how *start, none chan struct{}, fixed bool, 
 	return nil, x.settle(err)
 }
 
+// hooks are called by a receiver, where they are not nil: begin as [Job] has it, done
+// when everything has arrived, before the sender is told so. Their errors end the copy.
+type hooks struct {
+	begin func(size int64) error
+	done  func() error
+}
+
 // receive is the receiver's side, of which the sender knows how.
-func (x *session) receive(dst string, have []string, how *start, begin func(size int64) error, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
+func (x *session) receive(at place, have []string, how *start, on hooks, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	var had *index
 	if len(have) > 0 {
 		var err error
@@ -244,8 +257,8 @@ func (x *session) receive(dst string, have []string, how *start, begin func(size
 			return nil, x.settle(err)
 		}
 	}
-	r := newReceiver(x.ctl, dst, had, how.Resumed)
-	r.begin = begin
+	r := newReceiver(x.ctl, at, had, how.Resumed)
+	r.begin = on.begin
 	defer r.close()
 	looks := make(chan struct{}, runtime.GOMAXPROCS(0))
 	go x.read(func(kind byte, payload []byte) error {
@@ -283,6 +296,9 @@ func (x *session) receive(dst string, have []string, how *start, begin func(size
 	var result *totals
 	x.work.Go(func() error {
 		t, err := r.finish(x.ctx)
+		if err == nil && on.done != nil {
+			err = on.done()
+		}
 		if err != nil {
 			return err
 		}

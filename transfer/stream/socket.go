@@ -3,16 +3,12 @@ package stream
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"time"
 
@@ -114,13 +110,7 @@ type door struct {
 
 // openDoor listens at an address of this machine, for whoever knows the secret.
 func openDoor(address string, port int) (*door, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	cert, err := certify(24 * time.Hour)
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +121,15 @@ func openDoor(address string, port int) (*door, error) {
 	}
 	d := &door{listener: l, hello: hello{Version: Version, Address: address, Port: l.Addr().(*net.TCPAddr).Port, Secret: make([]byte, secretSize)}}
 	rand.Read(d.hello.Secret)
-	digest := sha256.Sum256(cert)
+	digest := sha256.Sum256(cert.Certificate[0])
 	d.hello.Certificate = digest[:]
-	d.config = &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+	d.config = serverConfig(cert)
 	return d, nil
+}
+
+// serverConfig has no session tickets, which would take a round trip's bytes for nothing.
+func serverConfig(cert tls.Certificate) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true, Certificates: []tls.Certificate{cert}}
 }
 
 // wait calls join with each stream that has shown the secret, until the door is
@@ -176,6 +170,9 @@ func roundTrip(c *net.TCPConn) (rtt time.Duration) {
 	return rtt
 }
 
+// errCertificate tells that somebody else is at an address.
+var errCertificate = errors.New("the certificate is not the one that the far end has announced")
+
 // dial makes a stream at the near end. met is called with the round trip before keys
 // are exchanged.
 func dial(ctx context.Context, address string, h *hello, congestion string, met func(rtt time.Duration)) (*stream, error) {
@@ -199,7 +196,7 @@ func dial(ctx context.Context, address string, h *hello, congestion string, met 
 						return nil
 					}
 				}
-				return errors.New("the certificate is not the one that the far end has announced")
+				return errCertificate
 			}})
 	})
 	_ = raw.SetDeadline(time.Now().Add(joinTime))

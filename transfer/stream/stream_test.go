@@ -447,7 +447,7 @@ func TestHostile(t *testing.T) {
 		"kind":     {{kind: 'p'}},
 	} {
 		dir := t.TempDir()
-		r := newReceiver(nil, filepath.Join(dir, "copy"), nil, false)
+		r := newReceiver(nil, place{path: filepath.Join(dir, "copy")}, nil, false)
 		if err := r.list(packEntries(list)); err == nil {
 			t.Errorf("%s was taken", name)
 		}

@@ -46,6 +46,7 @@ type request struct {
 	Congestion string
 	Streams    int    // 0: as many as are useful
 	Start      *start // of the near receiver, who waits for nothing
+	Whole      bool   `json:",omitempty"` // see Job; of a server alone
 }
 
 // hello is how the far end is reached.
@@ -76,7 +77,7 @@ type totals struct {
 
 // failure is an error on its way to the other end.
 type failure struct {
-	Kind    string // source, target or other
+	Kind    string // source, target, refused or other
 	Message string
 }
 
@@ -99,9 +100,21 @@ func (e *TargetError) Error() string { return e.Reason }
 // Hint names the way out.
 func (e *TargetError) Hint() string { return "make room, or give another destination" }
 
+// RefusedError tells that a standing server lets nobody in with this key, or that
+// somebody else is at its address.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+// Hint names the way out.
+func (e *RefusedError) Hint() string {
+	return "ask who runs the server for its key: the file whose name ends with " + ClientSuffix
+}
+
 // PeerError tells that the far end did not start, or that the connection to it broke.
 type PeerError struct {
 	Met    bool   // the two ends had met before
+	Server bool   // it is a standing one
 	Said   string // by the command that starts it
 	Status int    // of that command; -1: it was killed
 	Err    error
@@ -117,6 +130,9 @@ func (e *PeerError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *PeerError) Hint() string {
+	if e.Server {
+		return "see that premix transfer serve runs there, and that its port can be reached; the same command goes on with what has arrived"
+	}
 	return "see that the command after -- works without a question, and that premix is installed at the peer"
 }
 
@@ -139,6 +155,8 @@ func (f failure) err() error {
 		return &SourceError{f.Message}
 	case "target":
 		return &TargetError{f.Message}
+	case "refused":
+		return &RefusedError{f.Message}
 	}
 	return fmt.Errorf("at the far end: %s", f.Message)
 }

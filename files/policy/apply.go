@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"premix/files"
+	"premix/files/content"
 )
 
 // ApplyOptions say how a policy is carried out.
@@ -113,7 +114,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 		x.files = rate.NewLimiter(rate.Limit(o.Files), 1)
 	}
 	if o.Bytes > 0 {
-		x.bytes = rate.NewLimiter(rate.Limit(o.Bytes), max(copyBuffer, int(min(o.Bytes, 1<<30))))
+		x.bytes = rate.NewLimiter(rate.Limit(o.Bytes), max(content.Piece, int(min(o.Bytes, 1<<30))))
 	}
 	if err := x.run(ctx, next); err != nil {
 		return nil, err
@@ -478,7 +479,7 @@ func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error)
 	}
 	dst := os.NewFile(uintptr(fd), string(a.To))
 	defer dst.Close()
-	err = copyContent(dst, r.src, a.Size, func(n int) error {
+	err = content.Copy(dst, r.src, a.Size, func(n int) error {
 		// Who wants to write waits for the end of the lease, and so for no longer than a
 		// piece takes.
 		if r.leased && !leased(int(r.src.Fd())) {

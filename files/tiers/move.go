@@ -3,7 +3,6 @@ package tiers
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,14 +15,13 @@ import (
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
+
+	"premix/files/content"
 )
 
 // ErrBusy tells that a file is not moved now: it is open for writing, has several names, was
 // made this moment, or changed while it was copied.
 var ErrBusy = errors.New("the file is in use")
-
-// errDiffers tells that what was written is not what was read.
-var errDiffers = errors.New("the copy differs from what was read")
 
 // tick is longer than the clock of file systems may stand still. A file that is older has
 // an identity that no other file gets, even one that is given its inode when it has moved.
@@ -65,7 +63,10 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 	}
 	out := os.NewFile(uintptr(fd), name)
 	defer out.Close()
-	err = copyContent(ctx, out, in, int64(f.st.Size))
+	err = content.Copy(out, in, int64(f.st.Size), func(int) error { return ctx.Err() })
+	if errors.Is(err, content.ErrShorter) {
+		err = ErrBusy
+	}
 	if err == nil {
 		err = t.commit(rel, from, to, name, &f, in)
 	}
@@ -247,94 +248,6 @@ func (t *tree) stampIfOther(i int, p place, id uint64) error {
 		return err
 	}
 	return t.stamp(i, p, id)
-}
-
-const copyBuffer = 1 << 20
-
-type span struct{ from, to int64 }
-
-// spans lists the parts of a file that are not holes.
-func spans(f *os.File, size int64) ([]span, error) {
-	var list []span
-	for at := int64(0); at < size; {
-		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		switch {
-		case errors.Is(err, unix.ENXIO) || err == nil && from >= size:
-			return list, nil
-		case errors.Is(err, unix.EINVAL): // holes are not known here
-			return append(list, span{at, size}), nil
-		case err != nil:
-			return nil, err
-		}
-		to, err := unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
-		if err != nil {
-			return nil, err
-		}
-		at = min(to, size)
-		list = append(list, span{from, at})
-	}
-	return list, nil
-}
-
-// copyContent copies a file with its holes, waits until the copy is on the disk, reads it
-// from there and compares.
-func copyContent(ctx context.Context, dst, src *os.File, size int64) error {
-	list, err := spans(src, size)
-	if err != nil {
-		return err
-	}
-	if err := dst.Truncate(size); err != nil {
-		return err
-	}
-	buf := make([]byte, min(copyBuffer, max(size, 1)))
-	digest := func(f *os.File, each func(piece []byte, at int64) error) (sum [32]byte, err error) {
-		h := blake3.New()
-		for _, s := range list {
-			var head [16]byte
-			binary.LittleEndian.PutUint64(head[:], uint64(s.from))
-			binary.LittleEndian.PutUint64(head[8:], uint64(s.to))
-			h.Write(head[:]) // writing to a digest does not fail
-			for at := s.from; at < s.to; {
-				if err := ctx.Err(); err != nil {
-					return sum, err
-				}
-				piece := buf[:min(int64(len(buf)), s.to-at)]
-				n, err := f.ReadAt(piece, at)
-				if n == 0 {
-					if errors.Is(err, io.EOF) {
-						err = ErrBusy // it has become shorter
-					}
-					return sum, err
-				}
-				h.Write(piece[:n])
-				if err := each(piece[:n], at); err != nil {
-					return sum, err
-				}
-				at += int64(n)
-			}
-		}
-		h.Sum(sum[:0])
-		return sum, nil
-	}
-	want, err := digest(src, func(piece []byte, at int64) error {
-		_, err := dst.WriteAt(piece, at)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := dst.Sync(); err != nil {
-		return err
-	}
-	// Clean pages leave memory, so that the disk is read.
-	if err := unix.Fadvise(int(dst.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return err
-	}
-	got, err := digest(dst, func([]byte, int64) error { return nil })
-	if err == nil && got != want {
-		err = errDiffers
-	}
-	return err
 }
 
 // Event is something that happened to a file, or that a pass could not do.

@@ -54,12 +54,15 @@ var rooms = map[string]room{
 		imports: []string{"node", "store", "store/tree"},
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
+	"files/content": {
+		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
+	},
 	"files/policy": {
-		imports: []string{"internal/problem", "files"},
-		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
+		imports: []string{"internal/problem", "files", "files/content"},
+		modules: []string{"golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"files/tiers": {
-		imports: []string{"internal/problem"},
+		imports: []string{"internal/problem", "files/content"},
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {

@@ -1,9 +1,8 @@
-package policy
+package content
 
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -12,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyBuffer is how much is copied at a time.
-const copyBuffer = 1 << 20
+// Piece is how much is copied at a time, in bytes.
+const Piece = 1 << 20
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, Piece); return &b }}
 
 // segment is a part of a file that holds data.
 type segment struct{ from, to int64 }
@@ -47,13 +46,17 @@ func segments(f *os.File, size int64) ([]segment, error) {
 	return list, nil
 }
 
-// errDiffers tells that what was written is not what was read.
-var errDiffers = errors.New("the copy differs from what was read")
+var (
+	// ErrDiffers tells that what was written is not what was read.
+	ErrDiffers = errors.New("the copy differs from what was read")
+	// ErrShorter tells that the source has fewer bytes than it had.
+	ErrShorter = errors.New("it has become shorter")
+)
 
-// copyContent copies a file of a known size, holes and all, waits until the copy is on
-// the disk, reads it back, and compares. pace is called before each piece with how much
-// is copied: 0 when it is read back. Its error ends the copying.
-func copyContent(dst, src *os.File, size int64, pace func(bytes int) error) error {
+// Copy copies a file of a known size into an empty one, holes and all, waits until the copy
+// is on the disk, reads it back, and compares. pace is called before each [Piece] with
+// how much is copied: 0 when it is read back. Its error ends the copying.
+func Copy(dst, src *os.File, size int64, pace func(bytes int) error) error {
 	list, err := segments(src, size)
 	if err != nil {
 		return err
@@ -82,8 +85,10 @@ func copyContent(dst, src *os.File, size int64, pace func(bytes int) error) erro
 				}
 				n, err := from.ReadAt(piece, at)
 				if n == 0 {
-					if err == io.EOF {
-						err = fmt.Errorf("it has become shorter: %w", io.ErrUnexpectedEOF)
+					if errors.Is(err, io.EOF) {
+						if err = ErrDiffers; to != nil {
+							err = ErrShorter
+						}
 					}
 					return sum, err
 				}
@@ -112,7 +117,7 @@ func copyContent(dst, src *os.File, size int64, pace func(bytes int) error) erro
 	}
 	got, err := pass(dst, nil)
 	if err == nil && got != want {
-		err = errDiffers
+		err = ErrDiffers
 	}
 	return err
 }

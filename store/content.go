@@ -26,7 +26,7 @@ const (
 	holeSize = 64 << 10
 
 	chunkMin, chunkMean, chunkMax = 64 << 10, 256 << 10, 1 << 20
-	metaMin, metaMean, metaMax    = 256 << 10, 1 << 20, 4 << 20
+	metaMin, metaMean, metaMax    = 64 << 10, 256 << 10, 1 << 20
 )
 
 var (

@@ -17,8 +17,9 @@ import (
 
 const (
 	// whole is the longest library that is asked for whole. Of a longer one its head and
-	// its end are what relocation touches.
-	whole   = 4 << 20
+	// its end are what relocation touches: the rest of it is code and tables of which
+	// most programs need little.
+	whole   = 1 << 20
 	headOf  = 256 << 10
 	endOf   = 512 << 10
 	maxSeen = 4096 // files that are followed in an image

@@ -8,15 +8,19 @@ const (
 	wholeRun = 4 << 20
 	// reach is how near to each other two misses are neighbours. A miss that has some
 	// brings firstReach of what lies around its run, each further one twice as much, at
-	// most mostReach.
-	reach      = 2 << 20
+	// most mostReach. Of what is farther away than this half is never read.
+	reach      = 768 << 10
 	firstReach = 256 << 10
-	mostReach  = 1 << 20
+	mostReach  = 512 << 10
 	// manyMisses is how many are remembered.
 	manyMisses = 64
+	// metaFirst is how much of the metadata comes with its first part: directories and
+	// inodes lie in front, and some 8,000 of them take so much. Behind them lie whole
+	// files, with their inodes.
+	metaFirst = 1 << 20
 	// metaAhead is the longest metadata of which the rest is fetched when a second part
-	// of it was missed. Who has more inodes than that needs seldom wants all of them.
-	metaAhead = 32 << 20
+	// of it was missed.
+	metaAhead = 2 << 20
 )
 
 // misses are where chunks lie that readers had to wait for, by the order of the image.
@@ -73,7 +77,8 @@ func (m *misses) at(off int64) (around int64) {
 //     side, and who imports one module of a package imports others. It begins with
 //     little and grows with the number of such misses, so that readers at random places
 //     pay for little that they don't want.
-//   - the rest of the metadata, when a second part of it is missed.
+//   - the metadata of directories, with the first part of the metadata that is missed,
+//     and all the rest with the second, if that is not long.
 //
 // What is foreseen goes behind what readers wait for.
 func (t *Tree) Foresee() { t.foreseeing.Store(true) }
@@ -98,7 +103,10 @@ func (t *Tree) foresee(pg *page, i int) {
 	}
 	meta := t.manifest.Meta
 	if pg.offs[i] < meta {
-		if t.misses.inMeta() == 2 && meta < metaAhead {
+		switch n := t.misses.inMeta(); {
+		case n == 1:
+			t.askRange(0, min(meta, metaFirst), readahead)
+		case n == 2 && meta <= metaAhead:
 			t.askRange(0, meta, readahead)
 		}
 		return
@@ -120,6 +128,20 @@ func (t *Tree) foresee(pg *page, i int) {
 		}
 		k = b
 	}
+}
+
+// fileAt tells where the file, or group of small files, that the byte at off is in
+// begins and ends, as far as that is known: see page.run. The metadata are one.
+func (t *Tree) fileAt(off int64) (begin, end int64) {
+	if off < t.manifest.Meta {
+		return 0, t.manifest.Meta
+	}
+	pg := t.pages[t.pageNumberAt(off)].Load()
+	if pg == nil {
+		return 0, t.manifest.Size
+	}
+	first, last := pg.run(pg.at(off))
+	return pg.offs[first], pg.offs[last]
 }
 
 // run returns the chunks around chunk i that hold the same file, or the same group of

@@ -92,7 +92,7 @@ func expectHere(t *testing.T, tr *Tree, what string, rows ...[2]int) {
 }
 
 func TestForesight(t *testing.T) {
-	const meta = 4
+	const meta = 4 // short enough to come with its first part
 	// What lies far from each other is separated by long files.
 	files := []int{1 << 20, 6 << 20, 300_000, 6 << 20, 50_000, 50_000, 900_000, 6 << 20}
 	w := newWorld()
@@ -152,10 +152,8 @@ func TestForesight(t *testing.T) {
 	t.Run("metadata", func(t *testing.T) {
 		tr := open(t, Options{})
 		tr.Foresee()
-		touch(t, tr, 0)
-		expectHere(t, tr, "the first part", one(0))
 		touch(t, tr, 2)
-		expectHere(t, tr, "the second part", [2]int{0, meta})
+		expectHere(t, tr, "a part of it", [2]int{0, meta})
 	})
 	t.Run("not where it is known better", func(t *testing.T) {
 		tr := open(t, Options{})
@@ -186,6 +184,55 @@ func TestForesight(t *testing.T) {
 			t.Errorf("%d requests for what is here", n)
 		}
 	})
+}
+
+// Of metadata the front is what everybody needs. The rest is fetched as it is read, or
+// all of it where that is not much.
+func TestForesightOfMetadata(t *testing.T) {
+	const part = 3 * block
+	for _, c := range []struct{ parts, second int }{{metaAhead / part, metaAhead / part}, {metaAhead/part + 1, 0}} {
+		w := newWorld()
+		s := w.publishFiles(t, 73, c.parts, 100_000)
+		tr := openTree(t, openCache(t, t.TempDir(), Options{}), s.digest, w)
+		tr.Foresee()
+		front := [2]int{0, (metaFirst + part - 1) / part}
+		mustRead(t, tr, s, s.offs[1], 100)
+		expectHere(t, tr, "the first part", front)
+		last := [2]int{c.parts - 1, c.parts}
+		mustRead(t, tr, s, s.offs[last[0]], 100)
+		expectHere(t, tr, "the second part", front, last, [2]int{0, c.second})
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Who reads a file in order gets the rest of it, and not the next one; who has read
+// one file after another gets what follows.
+func TestReadaheadStopsAtTheEndOfAFile(t *testing.T) {
+	const meta, long = 1, 8 << 20
+	w := newWorld()
+	s := w.publishFiles(t, 74, meta, long, long, long)
+	tr := openTree(t, openCache(t, t.TempDir(), Options{}), s.digest, w)
+	read := func(from, to int64) {
+		t.Helper()
+		for ; from < to; from += 64 << 10 {
+			mustRead(t, tr, s, from, min(64<<10, to-from))
+		}
+	}
+	first, end := s.file(0, meta)
+	read(s.offs[first], s.offs[end])
+	expectHere(t, tr, "one file", [2]int{first, end})
+	second, end2 := s.file(1, meta)
+	read(s.offs[second], s.offs[second]+long/2)
+	settle(t, tr.c)
+	third, _ := s.file(2, meta)
+	if got := here(tr); !got[end2-1] || !got[third] {
+		t.Errorf("in the second file: its end is here: %v, the beginning of the third: %v", got[end2-1], got[third])
+	}
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Nobody has to know which files there are: readers at random places of what is far

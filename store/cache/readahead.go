@@ -20,6 +20,7 @@ const (
 
 // stream is a reader that goes through the image in order.
 type stream struct {
+	begun int64  // where it began
 	next  int64  // where it goes on
 	run   int64  // bytes read in order so far
 	asked int64  // up to where chunks were asked for
@@ -40,8 +41,10 @@ func (s *streams) reset() {
 
 // saw notes a read, and returns which part of the image should be asked for
 // ahead. The window is as long as what was read in order: a reader who stops
-// early wastes at most as much as he used.
-func (s *streams) saw(off, n, window int64) (from, to int64) {
+// early wastes at most as much as he used. file tells where the file that a byte is
+// in begins and ends: who has begun in it may stop at its end, and only who has
+// come from another one goes on with the next.
+func (s *streams) saw(off, n, window int64, file func(off int64) (begin, end int64)) (from, to int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
@@ -60,7 +63,7 @@ func (s *streams) saw(off, n, window int64) (from, to int64) {
 			s.list = append(s.list, stream{})
 			oldest = &s.list[len(s.list)-1]
 		}
-		*oldest = stream{off + n, n, 0, s.reads}
+		*oldest = stream{begun: off, next: off + n, run: n, used: s.reads}
 		st = oldest
 	} else {
 		st.used = s.reads
@@ -73,6 +76,9 @@ func (s *streams) saw(off, n, window int64) (from, to int64) {
 		return 0, 0
 	}
 	from, to = max(st.asked, st.next), st.next+min(st.run, window)
+	if begin, end := file(st.next - 1); st.begun >= begin {
+		to = min(to, end)
+	}
 	if to <= from {
 		return 0, 0
 	}
@@ -99,7 +105,7 @@ func (t *Tree) ahead(off, n int64) {
 	if window < tree.MaxChunk {
 		return
 	}
-	from, to := t.streams.saw(off, n, window)
+	from, to := t.streams.saw(off, n, window, t.fileAt)
 	to = min(to, t.manifest.Size)
 	if from < to {
 		t.askRange(from, to, readahead)

@@ -34,9 +34,11 @@
 //
 // Inodes have the 64-byte form, since the 32-byte form has no times. The root
 // comes first. The children of a directory follow in the order of their names,
-// then, directory by directory, the children of those. What does not fit into
-// a block leaves room in it, which a later inode fills as long as the block is
-// one of the last few: reading a directory touches adjacent blocks.
+// then, directory by directory, the children of those; but regular files with inline
+// bytes come last, in the same order. So what it takes to find files lies together in
+// front: of the root file system of a Linux distribution a tenth of the metadata.
+// What does not fit into a block leaves room in it, which a later inode fills as long
+// as the block is one of the last few: reading a directory touches adjacent blocks.
 //
 // The build time is zero, and the UUID is a digest of all nodes. It is there
 // for the kernel's overlay file system, which tells its layers by it.

@@ -299,13 +299,18 @@ func (w *writer) force(root *Node) map[*sharedXattr]bool {
 }
 
 // tour goes through all nodes in the order in which they are written: the root;
-// then, directory by directory, its children. It calls inode for each node once,
-// and dir for each directory, before the inodes of its children. The parent is
+// then, directory by directory, its children, without the files that lie behind their
+// inodes; and those in the end, directory by directory. It calls inode for each node
+// once, and dir for each directory, before the inodes of its children. The parent is
 // that by which a node is met; the root's is itself.
 func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error {
 	type pending struct{ dir, parent *Node }
 	var last uint32
+	filled := false // those files are visited
 	visit := func(n, parent *Node) error {
+		if len(n.Inline) > 0 != filled {
+			return nil
+		}
 		// Numbers are given by the first tour. In every tour a node is met for
 		// the first time when the numbers have got to it.
 		if n.ino == 0 {
@@ -320,21 +325,25 @@ func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error 
 	if err := visit(root, root); err != nil {
 		return err
 	}
-	stack := []pending{{root, root}}
-	for len(stack) > 0 {
-		p := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if err := dir(p.dir, p.parent); err != nil {
-			return err
-		}
-		for _, c := range p.dir.Children {
-			if err := visit(c.Node, p.dir); err != nil {
-				return err
+	for _, filled = range []bool{false, true} {
+		stack := []pending{{root, root}}
+		for len(stack) > 0 {
+			p := stack[len(stack)-1]
+			stack = stack[:len(stack)-1]
+			if !filled {
+				if err := dir(p.dir, p.parent); err != nil {
+					return err
+				}
 			}
-		}
-		for _, c := range slices.Backward(p.dir.Children) {
-			if c.Node.Mode&modeType == modeDir {
-				stack = append(stack, pending{c.Node, p.dir})
+			for _, c := range p.dir.Children {
+				if err := visit(c.Node, p.dir); err != nil {
+					return err
+				}
+			}
+			for _, c := range slices.Backward(p.dir.Children) {
+				if c.Node.Mode&modeType == modeDir {
+					stack = append(stack, pending{c.Node, p.dir})
+				}
 			}
 		}
 	}

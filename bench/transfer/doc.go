@@ -22,7 +22,8 @@
 //     cell; its peer is the best of the protocols that it may choose. get-open is the
 //     same with --allow-open, and its peer the best of all, whose server runs already
 //     while get has to start it. Both are copies like others, timed as whole commands,
-//     in turns with their peers, up to 128 MiB.
+//     in turns with their peers, up to 128 MiB. get-server is get from a standing server
+//     of premix, which runs already like those of its peer, the best of all.
 //
 //   - sshd's users read no ~/.bashrc of this machine, which bash would execute for every
 //     command that comes by ssh, but not for sftp: that is no property of a protocol.

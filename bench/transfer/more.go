@@ -6,15 +6,21 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"premix/internal/figures"
 	"premix/transfer"
 )
+
+// standingProtocol is compared with those whose servers run already.
+const standingProtocol = "premix-server"
 
 // getMost is the size of the largest file by which choosing is judged: its cost is the
 // same for all, and most of the time of small ones.
@@ -26,6 +32,31 @@ const getReps = 3
 // open are the protocols that let in whoever reaches their port, or do not encrypt:
 // get takes them with --allow-open alone.
 var open = []string{"rsyncd", "curl", "curl-h2", "aria2", "rclone-http", "xrootd", "gridftp-ssh", "gridftp-ssh-p4"}
+
+// standingPort is that of the server of premix which get-server copies from.
+const standingPort = 8471
+
+// stand starts a standing server of premix at the peer, and returns get's entry for it.
+func (c *cell) stand() (entry string, stop func(), err error) {
+	key := filepath.Join(c.dir, "standing.key")
+	server := exec.Command(c.premix, "transfer", "serve", c.dir, "--listen", fmt.Sprintf("%s:%d", c.ssh.Host, standingPort), "--key", key)
+	if err := c.between.B.Start(server); err != nil {
+		return "", nil, err
+	}
+	stop = func() { _ = server.Process.Signal(unix.SIGTERM); _ = server.Wait() } // a server that was ended
+	for range 200 {
+		if _, err = os.Stat(key + ".client"); err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err != nil {
+		stop()
+		return "", nil, fmt.Errorf("premix transfer serve: %w", err)
+	}
+	return fmt.Sprintf(`{name: get-server, verifies: true, get: 'r="${remote}"; %s transfer get --json "premix://%s:%d${r#%s}" "${local}" --key %s.client >>%s.get-server'}`,
+		c.premix, c.ssh.Host, standingPort, c.dir, key, filepath.Join(c.dir, "get.json")), stop, nil
+}
 
 // chosen compares premix transfer get, as a protocol among others of a link, with the
 // best that the grid has found: of those that get may choose, and with --allow-open of
@@ -40,6 +71,11 @@ func (c *cell) chosen() error {
 		return fmt.Sprintf(`{name: %s, verifies: true, get: 'PREMIX_HOME=%s %s transfer get --json %s %s:"${remote}" "${local}" >>%s.%s'}`,
 			name, filepath.Join(c.dir, "home"), c.premix, options, c.name, asks, name)
 	}
+	standing, stop, err := c.stand()
+	if err != nil {
+		return err
+	}
+	defer stop()
 	rows := [][]string{{"copy", "get", "by", "the best without it", "its time", "ratio"}}
 	for _, text := range strings.Split(c.sizes, ",") {
 		closed, any := bestTime(copies, text, false), bestTime(copies, text, true)
@@ -50,7 +86,7 @@ func (c *cell) chosen() error {
 		if any.protocol != closed.protocol {
 			peers = append(peers, any.protocol)
 		}
-		entries := append(c.entries(peers), entry("get", ""), entry("get-open", "--allow-open"))
+		entries := append(c.entries(peers), entry("get", ""), entry("get-open", "--allow-open"), standing)
 		file, err := c.describe(c.name+"-get-"+strings.ToLower(text), "get", text, "", entries)
 		if err != nil {
 			return err
@@ -72,7 +108,7 @@ func (c *cell) chosen() error {
 				times[x.Protocol] = append(times[x.Protocol], x.Seconds)
 			}
 		}
-		for _, how := range []struct{ name, peer string }{{"get", closed.protocol}, {"get-open", any.protocol}} {
+		for _, how := range []struct{ name, peer string }{{"get", closed.protocol}, {"get-open", any.protocol}, {"get-server", any.protocol}} {
 			mine, theirs := times[how.name], times[how.peer]
 			if len(mine) == 0 || len(theirs) == 0 {
 				rows = append(rows, []string{text, how.name + " failed", "", how.peer, "", ""})
@@ -126,7 +162,7 @@ type best struct {
 func bestTime(copies []transfer.Copy, text string, all bool) (b best) {
 	times := map[string][]float64{}
 	for _, x := range copies {
-		if x.OK && x.Files == 1 && x.Direction == transfer.Get && x.Data() == text && (all || !slices.Contains(open, x.Protocol)) {
+		if x.OK && x.Files == 1 && x.Direction == transfer.Get && x.Data() == text && (all || !slices.Contains(open, x.Protocol) && x.Protocol != standingProtocol) {
 			times[x.Protocol] = append(times[x.Protocol], x.Seconds)
 			b.size = x.Size
 		}

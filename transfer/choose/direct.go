@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -39,13 +40,16 @@ func (j *Job) surely(copies []transfer.Copy) bool {
 	// Between what was measured estimates are straight lines, so that the ends decide.
 	tasks := []Task{{Size: 1, Files: 1}, {Size: 1 << 40, Files: 1}, {Size: 2, Files: 2}, {Size: 1 << 32, Files: 1 << 20}, {Size: 1 << 40, Files: 2}}
 	for _, c := range copies {
-		tasks = append(tasks, Task{Size: c.Size, Files: c.Files})
+		if t := (Task{Size: c.Size, Files: c.Files}); !slices.Contains(tasks, t) {
+			tasks = append(tasks, t)
+		}
 	}
+	here := installed()
 	for _, t := range tasks {
 		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
-		order := Order(j.Link, copies, t)
-		for _, e := range order {
-			if e.Protocol == own && (e.Left || e.Seconds > (1+tolerance)*order[0].Seconds+question || e.Seconds == 0 && order[0].Protocol != own) {
+		list := order(j.Link, copies, t, here)
+		for _, e := range list {
+			if e.Protocol == own && (e.Left || e.Seconds > (1+tolerance)*list[0].Seconds+question || e.Seconds == 0 && list[0].Protocol != own) {
 				return false
 			}
 		}

@@ -45,9 +45,28 @@ const smallFile = 1 << 20
 // Order tells in which order protocols are tried, and why. Those that are left out
 // come last.
 func Order(l *link.Link, copies []transfer.Copy, t Task) []Estimate {
+	return order(l, copies, t, installed())
+}
+
+// installed tells whether a program is here, and looks once for each.
+func installed() func(name string) bool {
+	known := map[string]bool{}
+	return func(name string) bool {
+		here, ok := known[name]
+		if !ok {
+			_, err := exec.LookPath(name)
+			here = err == nil
+			known[name] = here
+		}
+		return here
+	}
+}
+
+func order(l *link.Link, copies []transfer.Copy, t Task, here func(name string) bool) []Estimate {
 	var list []Estimate
+	reach := reaching(l, copies, t.Direction)
 	for i := range l.Protocols {
-		list = append(list, estimate(&l.Protocols[i], copies, t))
+		list = append(list, estimate(&l.Protocols[i], copies, t, reach, here))
 	}
 	rank := func(e Estimate) int {
 		if i := slices.Index(habit[t.Files > 1], e.Protocol); i >= 0 {
@@ -71,7 +90,30 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-func estimate(p *link.Protocol, copies []transfer.Copy, t Task) Estimate {
+// reaching is what it takes until the peer can be asked to start a server, seconds: as
+// long as those that go through ssh needed until their data flowed. 0: it is not known.
+func reaching(l *link.Link, copies []transfer.Copy, way transfer.Direction) (least float64) {
+	serves := map[string]bool{}
+	for i := range l.Protocols {
+		serves[l.Protocols[i].Name] = l.Protocols[i].Server != ""
+	}
+	for _, c := range copies {
+		serving, known := serves[c.Protocol]
+		if !known || serving || !c.Usable() || c.Direction != way {
+			continue
+		}
+		took := c.Seconds // where no packets were captured it is at most this
+		if c.Flowing > 0 {
+			took = c.Flowing
+		}
+		if least == 0 || took < least {
+			least = took
+		}
+	}
+	return least
+}
+
+func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, here func(name string) bool) Estimate {
 	e := Estimate{Protocol: p.Name}
 	leave := func(format string, args ...any) Estimate {
 		e.Left, e.Why = true, fmt.Sprintf(format, args...)
@@ -88,7 +130,7 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task) Estimate {
 		return leave("it lets in whoever reaches its port, or is not encrypted: --allow-open allows it")
 	}
 	for _, n := range p.Needs {
-		if _, err := exec.LookPath(n); err != nil {
+		if !here(n) {
 			return leave("%s is not installed here", n)
 		}
 	}
@@ -100,7 +142,11 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task) Estimate {
 		switch {
 		case c.Usable():
 			x, _ := measure(c.Size, c.Files, t)
-			usable[x] = append(usable[x], c.Seconds+c.Setup)
+			took := c.Seconds + c.Setup
+			if p.Server != "" {
+				took += reach
+			}
+			usable[x] = append(usable[x], took)
 			e.Copies++
 		case !c.OK:
 			failed++

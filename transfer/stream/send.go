@@ -280,10 +280,11 @@ func (s *sender) enqueue(ctx context.Context, c chunk) error {
 	}
 }
 
-// pieceOf is the size of the pieces of a file whose content does not decide: so many
-// that all streams have some until the end.
-func pieceOf(size int64) int64 {
-	return min(max(size/256>>16<<16, minPiece), maxChunk)
+// pieceOf is the size of the next piece of a file whose content does not decide, of
+// which rest is left: so many that all streams have some until the end, and small ones
+// there, as the copy waits for the slowest stream with its last one.
+func pieceOf(size, rest int64) int64 {
+	return max(min(size/256, rest/64, maxChunk)>>16<<16, minPiece)
 }
 
 // cutByPlace sends, or offers, a file in pieces of the same size.
@@ -294,7 +295,6 @@ func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 		return &SourceError{err.Error()}
 	}
 	defer f.Close()
-	piece := pieceOf(file.size)
 	for at := int64(0); at < file.size; {
 		from := nextData(f, at, file.size)
 		if err := s.hole(i, at, from-at); err != nil {
@@ -302,7 +302,7 @@ func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 		}
 		to := nextHole(f, from, file.size)
 		for at = from; at < to; {
-			c := chunk{entry: i, offset: at, size: uint32(min(piece, to-at))}
+			c := chunk{entry: i, offset: at, size: uint32(min(pieceOf(file.size, file.size-at), to-at))}
 			at += int64(c.size)
 			if !g.how.Offer {
 				err = s.enqueue(ctx, c)

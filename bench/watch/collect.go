@@ -19,12 +19,27 @@ import (
 	"premix/watch/series"
 )
 
-// collectTasks is how many tasks are watched.
-const collectTasks = 1000
+// collectTasks is how many tasks are watched, and collectBusy which part of them does
+// something each second: one in so many.
+const (
+	collectTasks = 1000
+	collectBusy  = 4
+)
+
+// collectWarm is after what time nothing is new: each task has had all its turns.
+const collectWarm = 25 * time.Second
+
+// busy is a task that does something each second.
+func busy() {
+	for {
+		time.Sleep(time.Second)
+	}
+}
 
 // measureCollect tells what looking at a machine costs: processor time of the collectors
 // and of keeping what they see, once a second, without tasks and with a thousand, each a
-// process in cgroups of its own in all hierarchies of this machine.
+// process in cgroups of its own in all hierarchies of this machine, of which a quarter
+// does something each second.
 func measureCollect(ctx context.Context, b *bench) error {
 	if os.Geteuid() != 0 {
 		fmt.Println("collect is left out: cgroups are made by root")
@@ -60,7 +75,7 @@ func measureCollect(ctx context.Context, b *bench) error {
 }
 
 // collectFor watches for the time that is asked for, and returns the processor time of
-// this process a second. The first seconds, in which everything is new, do not count.
+// this process a second. The time in which everything is new does not count.
 func (b *bench) collectFor(ctx context.Context, name string) (cores float64, err error) {
 	dir := filepath.Join(b.dir, "collect-"+name)
 	if err := os.RemoveAll(dir); err != nil {
@@ -90,7 +105,7 @@ func (b *bench) collectFor(ctx context.Context, name string) (cores float64, err
 			return ctx.Err()
 		}
 	}
-	if err := pause(3 * time.Second); err != nil {
+	if err := pause(collectWarm); err != nil {
 		return 0, err
 	}
 	before, began := cpuTime(), time.Now()
@@ -129,11 +144,18 @@ func makeTasks(ctx context.Context, many int) (release func() error, err error) 
 	if err != nil {
 		return release, err
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return release, err
+	}
 	for i := range many {
 		if err := ctx.Err(); err != nil {
 			return release, err
 		}
 		p := exec.Command("sleep", "100000")
+		if i%collectBusy == 0 {
+			p = exec.Command(self, "busy")
+		}
 		p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := p.Start(); err != nil {
 			return release, err

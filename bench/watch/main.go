@@ -31,6 +31,10 @@ func main() {
 		exit(contend(os.Args[2], os.Args[3]))
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == "busy" {
+		busy()
+		return
+	}
 	exit(benchMain())
 }
 

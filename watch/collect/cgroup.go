@@ -15,10 +15,13 @@ import (
 
 // How many tasks are looked at in one turn: processor time and memory of quickMost,
 // the rest of slowMost. With more tasks they take turns: each is seen less often, no
-// amount is lost, as all but levels are counters, and looking costs no more.
+// amount is lost, as all but levels are counters, and looking costs no more. Of so many
+// most wait at any moment: one that used no processor time from one of its turns to the
+// next leaves out restTurns of them.
 const (
 	quickMost = 250
 	slowMost  = 50
+	restTurns = 3
 )
 
 // cgroups looks at the cgroups of tasks, version 1 and 2: Documentation/admin-guide/
@@ -47,10 +50,25 @@ type taskState struct {
 	pressure                           map[groupFile]*[2]*counter // some and full
 	periods, held                      steps
 	killed                             float64
+	used                               usage
+	rested                             int  // turns that it is still to leave out
 	old                                bool // what was killed before it was looked at first has been told by another watcher, if any
 
 	files keptFiles
 	gone  bool
+}
+
+// usage is the processor time of a task, in the unit of the file that has it.
+type usage struct {
+	v     float64
+	known bool
+}
+
+// still tells whether no processor time was used since, and remembers the new one.
+func (u *usage) still(v float64) bool {
+	still := u.known && u.v == v
+	*u = usage{v, true}
+	return still
 }
 
 // newCgroups makes the collector. runOf may be nil.
@@ -78,7 +96,11 @@ func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) err
 	}
 	c.follow()
 	for i := range min(quickMost, len(c.order)) {
-		c.lookQuick(c.order[(c.quick+i)%len(c.order)])
+		if s := c.order[(c.quick+i)%len(c.order)]; s.rested > 0 && len(c.order) > quickMost {
+			s.rested--
+		} else {
+			c.lookQuick(s)
+		}
 		if i%64 == 63 && ctx.Err() != nil {
 			break
 		}
@@ -133,7 +155,8 @@ func (c *cgroups) follow() {
 	c.order = slices.DeleteFunc(c.order, func(s *taskState) bool { return s.gone })
 }
 
-// get reads a file of a task's cgroup. ok is false where there is none.
+// get reads a file of a task's cgroup. ok is false where there is none. The text is valid
+// until the next call.
 func (c *cgroups) get(s *taskState, f groupFile) (text string, ok bool) {
 	dir := s.group.dirs[groupFileNames[f].controller]
 	if dir == "" {
@@ -149,27 +172,38 @@ func (c *cgroups) lookQuick(s *taskState) {
 			c.b.level(s.memory, number(strings.TrimSpace(text)))
 		}
 	}
+	s.rested = 0
 	switch {
 	case s.group.dirs["cpuacct"] != "":
 		if text, ok := c.get(s, cpuacctUsage); ok {
-			c.b.rate(s.cpu, number(strings.TrimSpace(text)), 1e-9)
+			v := number(strings.TrimSpace(text))
+			c.b.rate(s.cpu, v, 1e-9)
+			s.rest(v)
 		}
 	case s.group.dirs["v2"] != "":
 		if text, ok := c.get(s, cpuStat2); ok {
-			c.cpuStat(s, text)
+			s.rest(c.cpuStat(s, text))
 		}
-	default: // its processes know
+	default: // its processes know, to hundredths of a second: too coarse to tell who rests
 		c.processes(s)
 	}
 }
 
-// cpuStat takes cpu.stat of either version. Version 1 has no usage_usec.
-func (c *cgroups) cpuStat(s *taskState, text string) {
+// rest has a task leave out turns if it has used no processor time since its last one.
+func (s *taskState) rest(used float64) {
+	if s.used.still(used) {
+		s.rested = restTurns
+	}
+}
+
+// cpuStat takes cpu.stat of either version, and returns usage_usec, which version 1 has not.
+func (c *cgroups) cpuStat(s *taskState, text string) (used float64) {
 	var periods, held float64
 	has := false
 	pairs(text, func(key string, v float64) {
 		switch key {
 		case "usage_usec":
+			used = v
 			c.b.rate(s.cpu, v, 1e-6)
 		case "nr_periods":
 			periods, has = v, true
@@ -178,13 +212,14 @@ func (c *cgroups) cpuStat(s *taskState, text string) {
 		}
 	})
 	if !has {
-		return
+		return used
 	}
 	p, _, ok := s.periods.step(periods, c.b.read)
 	h, _, known := s.held.step(held, c.b.read)
 	if ok && known && p > 0 {
 		c.b.level(s.throttled, h/p)
 	}
+	return used
 }
 
 // processes sums up the processor time of the processes of a task, with that of
@@ -291,7 +326,7 @@ func processesText(n float64) string {
 
 // iostat sums io.stat up over devices: 8:16 rbytes=1459200 wbytes=314773504 rios=192 ...
 func iostat(text string) (read, written float64) {
-	for _, f := range strings.Fields(text) {
+	for f := range strings.FieldsSeq(text) {
 		if v, ok := strings.CutPrefix(f, "rbytes="); ok {
 			read += number(v)
 		} else if v, ok := strings.CutPrefix(f, "wbytes="); ok {

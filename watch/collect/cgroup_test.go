@@ -2,6 +2,7 @@ package collect
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestRecognise(t *testing.T) {
@@ -130,6 +132,57 @@ func TestCgroupsTakeTurns(t *testing.T) {
 	b.look(c)
 	if n := count(); n != many {
 		t.Errorf("%d tasks in two turns", n)
+	}
+}
+
+// Where tasks take turns, those that do nothing leave out some, and no processor time is
+// lost of one that begins to do something.
+func TestCgroupsRest(t *testing.T) {
+	b := newBench(t)
+	const many, turns = quickMost + 1, 21
+	usage := func(task, ns int) {
+		b.write(fmt.Sprintf("sys/fs/cgroup/cpuacct/premix-7.1.1/%d.1/cpuacct.usage", task), strconv.Itoa(ns)+"\n")
+	}
+	for i := range many {
+		usage(i, 1e9)
+		b.write(fmt.Sprintf("sys/fs/cgroup/memory/premix-7.1.1/%d.1/memory.usage_in_bytes", i), "1\n")
+	}
+	c := newCgroups(b.machine, nil, nil)
+	t.Cleanup(c.Close)
+	used := 1e9
+	for turn := range turns {
+		usage(3, 1e9+turn*1e9) // always
+		if turn == 9 {
+			used = 5e9
+			usage(5, int(used)) // once
+		}
+		b.look(c)
+	}
+	looks, seconds := make(map[string]int), 0.0
+	var before, last time.Time // looks at the one that does something once
+	for _, s := range b.sink.samples {
+		switch task := s.ID.Label("task"); {
+		case s.ID.Name == "task.memory":
+			looks[task]++
+			if task == "5.1" {
+				before, last = last, s.Time
+			}
+		case s.ID.Name == "task.cpu" && task == "5.1":
+			seconds += s.Value * last.Sub(before).Seconds()
+		}
+	}
+	for i := range many {
+		n := looks[fmt.Sprintf("%d.1", i)]
+		least, greatest := 5, 8 // two to learn that it rests, then one of four
+		if i == 3 {
+			least, greatest = turns-1, turns
+		}
+		if n < least || n > greatest {
+			t.Errorf("task %d was looked at in %d of %d turns", i, n, turns)
+		}
+	}
+	if want := (used - 1e9) / 1e9; math.Abs(seconds-want) > 1e-5 {
+		t.Errorf("%g s of processor time, want %g", seconds, want)
 	}
 }
 

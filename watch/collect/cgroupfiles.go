@@ -2,6 +2,7 @@ package collect
 
 import (
 	"path/filepath"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,7 +104,7 @@ func (r *groupReader) drop(k *keptFiles, f groupFile) {
 }
 
 // get reads a file of the cgroup in a directory. ok is false where there is none: a
-// controller may be missing, or the cgroup be gone.
+// controller may be missing, or the cgroup be gone. The text is valid until the next call.
 func (r *groupReader) get(k *keptFiles, dir string, f groupFile) (text string, ok bool) {
 	if k.round != r.round {
 		k.round = r.round
@@ -139,7 +140,7 @@ func (r *groupReader) get(k *keptFiles, dir string, f groupFile) (text string, o
 	if err != nil || n <= 0 {
 		return "", false
 	}
-	return string(r.buf[:n]), true
+	return unsafe.String(&r.buf[0], n), true
 }
 
 // open returns a descriptor, or a negative number. there is false if the cgroup is there

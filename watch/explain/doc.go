@@ -12,7 +12,13 @@
 //   - An excursion is a stretch of time in which a series stays outside. Its
 //     onset is when it left.
 //   - A finding is a series with an excursion in the window that chance does
-//     not explain.
+//     not explain, and that is trouble or comes with trouble.
+//   - Trouble is that somebody waits or is slower, that something fails, or has
+//     no more to give. Work is how much is done or held: bytes, packets,
+//     requests, memory. Queues of disks are work where the kernel tells who
+//     waits (PSI), and trouble where it does not.
+//   - A note is an excursion without trouble: work that began after all trouble,
+//     or was over half a minute before it.
 //
 // How it is decided. A sum of z (CUSUM, Page, Biometrika 41, 1954) is kept in
 // each direction: it grows by what z exceeds 2, at most 6 a point, and falls

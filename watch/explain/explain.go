@@ -50,6 +50,7 @@ type Report struct {
 	Excepted int       `json:"excepted"` // that the caller did not want compared
 	Omitted  int       `json:"omitted"`  // findings beyond the limit
 	Findings []Finding `json:"findings"`
+	Notes    []Finding `json:"notes"` // what left its usual range, and was nobody's trouble
 }
 
 // Finding is a series that left its usual range. As JSON Series is name and
@@ -144,7 +145,7 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	// What begins a little before somebody says it does is found, too, and is not usual.
 	guard := min(w.length()/4, time.Minute)
 	s := &search{
-		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}},
+		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}, Notes: []Finding{}},
 		src:    src, without: o.Without, except: o.Except, days: days,
 		step: stepOf(w),
 	}
@@ -168,6 +169,7 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	if s.tasks, err = src.Tasks(ctx, series.TaskQuery{Start: s.Baseline.Start, End: w.End, Limit: mostTasks}); err != nil {
 		return Report{}, fmt.Errorf("tasks: %w", err)
 	}
+	s.pressure = count["node.pressure"] > 0
 	names := make([]string, 0, len(count))
 	for name := range count {
 		names = append(names, name)
@@ -189,10 +191,13 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 		return Report{}, err
 	}
 	s.rank()
+	s.note()
+	s.lag()
 	if len(s.Findings) > limit {
 		s.Omitted = len(s.Findings) - limit
 		s.Findings = s.Findings[:limit]
 	}
+	s.Notes = s.Notes[:min(len(s.Notes), limit)]
 	s.tell()
 	return s.Report, nil
 }
@@ -216,6 +221,7 @@ type search struct {
 	days      int
 	step      time.Duration
 	certainty float64 // ln(n/a)
+	pressure  bool    // the kernel tells of it
 	tasks     []watch.Task
 }
 
@@ -464,7 +470,13 @@ func (s *search) rank() {
 		})
 		rest = rest[n:]
 	}
-	for i := range s.Findings {
-		s.Findings[i].LagSeconds = max(0, s.Findings[i].Began.Sub(s.Findings[0].Began).Seconds())
+}
+
+// lag tells how far findings are behind the first, and notes behind the first of them.
+func (s *search) lag() {
+	for _, list := range [][]Finding{s.Findings, s.Notes} {
+		for i := range list {
+			list[i].LagSeconds = max(0, list[i].Began.Sub(list[0].Began).Seconds())
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +138,7 @@ func TestSameHourOfEarlierDays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if nights == 1 && (len(r.Findings) != 1 || r.Usual != 0) || nights == 3 && (len(r.Findings) != 0 || r.Usual != 1) {
+		if nights == 1 && (len(r.Notes) != 1 || r.Usual != 0) || nights == 3 && (len(r.Notes) != 0 || r.Usual != 1) || len(r.Findings) != 0 {
 			t.Errorf("%d nights: %s", nights, told(r))
 		}
 	}
@@ -164,7 +165,7 @@ func TestExplainedWindowsAreLeftOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Findings) != len(without) {
+		if len(r.Notes) != len(without) || len(r.Findings) != 0 {
 			t.Errorf("without %v: %s", without, told(r))
 		}
 	}
@@ -188,4 +189,66 @@ func TestExcept(t *testing.T) {
 			t.Errorf("it is named: %s", f.Sentence)
 		}
 	}
+}
+
+// What is done beyond what is usual is a note, unless somebody waits for it, something
+// fails, or a disk has no more to give; and where the kernel does not tell who waits, a
+// queue says so.
+func TestNotes(t *testing.T) {
+	burst := func(from, length time.Duration, height float64) plan { return plan{from, length, height} }
+	for _, tt := range []struct {
+		name     string
+		planted  map[string]plan // by name of the series, of sdac where it is a disk's
+		blind    bool            // the kernel does not tell of pressure
+		findings int
+		first    string
+		notes    int
+	}{
+		{"much is written, in no time", map[string]plan{"disk.written_bytes": burst(time.Minute, 20*time.Second, 3e8), "disk.in_flight": burst(time.Minute, 20*time.Second, 200)}, false, 0, "", 2},
+		{"packets", map[string]plan{"network.sent_bytes": burst(time.Minute, 20*time.Second, 4e8)}, false, 0, "", 1},
+		{"somebody waits", map[string]plan{"disk.written_bytes": burst(time.Minute, 20*time.Second, 3e8), "node.pressure": burst(62*time.Second, 20*time.Second, 0.6)}, false, 2, "disk.written_bytes", 0},
+		{"that was before", map[string]plan{"disk.written_bytes": burst(time.Minute, 20*time.Second, 3e8), "node.pressure": burst(3*time.Minute, 20*time.Second, 0.6)}, false, 1, "node.pressure", 1},
+		{"no more to give", map[string]plan{"disk.writes": burst(time.Minute, 20*time.Second, 4000), "disk.busy": burst(time.Minute, 20*time.Second, 1)}, false, 2, "", 0},
+		{"something fails", map[string]plan{"network.drops": burst(time.Minute, 20*time.Second, 300)}, false, 1, "network.drops", 0},
+		{"a queue", map[string]plan{"disk.in_flight": burst(time.Minute, 20*time.Second, 200)}, true, 1, "disk.in_flight", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := windowOf(7)
+			src := newSimulated(7, 4, w.End, 1, storm{})
+			if tt.blind {
+				src.series = slices.DeleteFunc(src.series, func(s *wave) bool { return s.id.Name == "node.pressure" })
+			}
+			for name, p := range tt.planted {
+				i := slices.IndexFunc(src.series, func(s *wave) bool {
+					device := s.id.Label("device")
+					return s.id.Name == name && (device == "" || device == "sdac")
+				})
+				from := w.Start.Add(p.from)
+				src.series[i].planted = func(at float64) float64 {
+					if off := time.Unix(int64(at), 0).Sub(from); off >= 0 && off < p.length {
+						return p.height
+					}
+					return 0
+				}
+			}
+			r, err := explain.Explain(context.Background(), src, w, explain.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Findings) != tt.findings || len(r.Notes) != tt.notes || tt.first != "" && r.Findings[0].Series.Name != tt.first {
+				t.Errorf("%snotes: %+v", told(r), r.Notes)
+			}
+			for _, n := range r.Notes {
+				if n.Sentence == "" {
+					t.Errorf("nothing is said of %s", n.Series)
+				}
+			}
+		})
+	}
+}
+
+// plan is what is planted in a series, from the begin of the window on.
+type plan struct {
+	from, length time.Duration
+	height       float64
 }

@@ -203,18 +203,22 @@ func usual(r [2]float64, u watch.Unit) string {
 func (s *search) tell() {
 	zone := s.Window.Start.Location()
 	felt := -1
-	for i := range s.Findings {
-		f := &s.Findings[i]
-		verb := "reached"
-		if f.Seen < f.Usual[0] {
-			verb = "fell to"
-		}
-		f.Sentence = fmt.Sprintf("%s: %s left %s at %s and %s %s", f.Thing, f.Quantity, usual(f.Usual, f.Unit), f.Began.In(zone).Format("15:04:05"), verb, amount(f.Seen, f.Unit))
-		if f.Layer == watch.LayerTask {
-			f.Tasks = s.affected(f.step, f.run, f.Began, f.Until)
-			if felt < 0 && i > 0 && f.Series.Name != runningName {
-				felt = i
+	for _, list := range [][]Finding{s.Findings, s.Notes} {
+		for i := range list {
+			f := &list[i]
+			verb := "reached"
+			if f.Seen < f.Usual[0] {
+				verb = "fell to"
 			}
+			f.Sentence = fmt.Sprintf("%s: %s left %s at %s and %s %s", f.Thing, f.Quantity, usual(f.Usual, f.Unit), f.Began.In(zone).Format("15:04:05"), verb, amount(f.Seen, f.Unit))
+			if f.Layer == watch.LayerTask {
+				f.Tasks = s.affected(f.step, f.run, f.Began, f.Until)
+			}
+		}
+	}
+	for i := range s.Findings {
+		if f := &s.Findings[i]; felt < 0 && i > 0 && f.Layer == watch.LayerTask && f.Series.Name != runningName {
+			felt = i
 		}
 	}
 	if felt < 0 || s.Findings[0].Layer == watch.LayerTask {

@@ -182,8 +182,10 @@ export function timeline(root) {
       leftOut(),
       list.length
         ? h("ol", { class: "findings" }, list.map((f, i) => finding(f, i, first)))
-        : h("div", { class: "empty" }, h("h2", {}, "Nothing unusual"), h("p", {}, `All ${report.series} series stayed within what is usual for them.`), report.usual ? h("p", { class: "soft" }, `${report.usual} did what they do at this hour, or now and then.`) : ""),
+        : h("div", { class: "empty" }, h("h2", {}, report.notes.length ? "No trouble" : "Nothing unusual"), h("p", {}, report.notes.length ? "Some series left their usual range, and nothing waited or failed." : `All ${report.series} series stayed within what is usual for them.`), report.usual ? h("p", { class: "soft" }, `${report.usual} did what they do at this hour, or now and then.`) : ""),
       report.omitted ? h("p", { class: "soft" }, `and ${report.omitted} more`) : "",
+      report.notes.length ? h("h3", {}, "Unusual, but nobody's trouble") : "",
+      report.notes.length ? h("ol", { class: "findings" }, report.notes.map((f) => finding(f, -1, first))) : "",
       report.young ? h("p", { class: "soft" }, `${report.young} series have too little history to be compared.`) : "");
     say(list.length ? `${list.length} findings. First: ${list[0].sentence}` : "nothing unusual");
     marks();
@@ -215,7 +217,7 @@ export function timeline(root) {
     };
     return h("li", { class: "finding layer-" + f.layer + (i === 0 ? " first" : "") },
       h("button", { onclick: open },
-        h("span", { class: "when" }, i === 0 ? format.clock(Date.parse(f.began)) : lag < 0.5 ? "same time" : "+" + format.seconds(lag)),
+        h("span", { class: "when" }, i <= 0 ? format.clock(Date.parse(f.began)) : lag < 0.5 ? "same time" : "+" + format.seconds(lag)),
         h("span", { class: "what" }, h("i", { class: "layer", "aria-hidden": "true" }), h("b", {}, f.thing), h("span", {}, " " + f.quantity)),
         i === 0 ? h("span", { class: "sentence" }, f.sentence + ".")
           : h("span", { class: "how soft" }, `usually ${format.range(f.usual, f.unit)}, ${f.seen < f.usual[0] ? "fell to" : "reached"} `, h("b", {}, format.value(f.seen, f.unit)))),

@@ -1,0 +1,87 @@
+package explain
+
+import (
+	"slices"
+	"time"
+)
+
+// work are series that tell how much is done or held. More of it than usual, or less, is
+// nobody's trouble as long as nobody waits for it: that is told by other series, of
+// pressure, of the tasks, of errors, of what servers take to answer.
+var work = map[string]bool{
+	"node.cpu_user": true, "node.cpu_system": true, "node.cpu_wait": true, "node.cpu_idle": true, "node.cpu_busy": true,
+	"node.load": true, "node.running": true, "node.forks": true, "node.exits": true, "node.context_switches": true,
+	"node.memory_available": true, "node.memory_free": true, "node.memory_cached": true, "node.memory_dirty": true,
+	"node.memory_writeback": true, "node.memory_anonymous": true, "node.swap_used": true,
+	"node.watch_cpu": true, "node.watch_memory": true, "node.watch_seconds": true,
+	"disk.read_bytes": true, "disk.written_bytes": true, "disk.reads": true, "disk.writes": true, "disk.flushes": true,
+	"network.received_bytes": true, "network.sent_bytes": true, "network.received_packets": true, "network.sent_packets": true,
+	"network.tcp_sent": true, "network.tcp_connections": true,
+	"mount.nfs_read_bytes": true, "mount.nfs_written_bytes": true, "mount.nfs_requests": true,
+	"mount.lustre_read_bytes": true, "mount.lustre_written_bytes": true, "mount.lustre_calls": true, "mount.lustre_requests": true,
+	"mount.gpfs_read_bytes": true, "mount.gpfs_written_bytes": true, "mount.gpfs_calls": true,
+	"store.mounts": true, "store.fetched_bytes": true, "store.hits": true, "store.origin_requests": true, "store.origin_bytes": true,
+	"store.cache_used": true, "store.cache_free": true, "store.cache_evicted": true,
+	runningName: true, "task.ended": true, "task.memory": true, "task.processes": true, "task.read_bytes": true, "task.written_bytes": true,
+}
+
+// queues are series of disks that grow with what is written in the background, too: that
+// somebody waits is known where the kernel tells of pressure (psi.rst).
+var queues = map[string]bool{
+	"node.blocked": true, "disk.in_flight": true, "disk.queued": true, "disk.read_wait": true, "disk.write_wait": true,
+}
+
+// saturated is from which part of the time on a disk has no more to give.
+const saturated = 0.9
+
+// pressed is what pressure comes to at least where somebody is held up.
+const pressed = 0.05
+
+// matters tells whether a finding is trouble by itself: somebody waits or is slower,
+// something fails, or has no more to give.
+func (s *search) matters(f *Finding) bool {
+	rose := f.level > f.Usual[1]
+	switch name := f.Series.Name; {
+	case work[name]:
+		return false
+	case queues[name]:
+		return rose && !s.pressure
+	case name == "disk.busy":
+		return f.level >= saturated || rose && !s.pressure
+	case name == "node.pressure" || name == "task.pressure":
+		return rose && f.level >= pressed
+	case name == ageName:
+		return rose
+	case name == "task.cpu":
+		return !rose // they are held up, by what does not tell of it
+	}
+	return true
+}
+
+// felt is how much later than its cause trouble may begin.
+func (s *search) felt() time.Duration { return max(30*time.Second, 2*s.step) }
+
+// note parts findings, in their order: what is no trouble, and is over before there is any
+// or begins after it, is a note.
+func (s *search) note() {
+	var troubles []Window
+	for i := range s.Findings {
+		if f := &s.Findings[i]; s.matters(f) {
+			troubles = append(troubles, Window{f.Began, f.Until})
+		}
+	}
+	together := func(f *Finding) bool {
+		return slices.ContainsFunc(troubles, func(t Window) bool {
+			return t.Start.Before(f.Until.Add(s.felt())) && f.Began.Before(t.End)
+		})
+	}
+	kept := make([]Finding, 0, len(s.Findings))
+	for _, f := range s.Findings {
+		if together(&f) {
+			kept = append(kept, f)
+		} else {
+			s.Notes = append(s.Notes, f)
+		}
+	}
+	s.Findings = kept
+}

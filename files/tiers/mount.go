@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -33,7 +34,7 @@ const cacheTime = time.Second
 // premix' own.
 //
 // The mount makes files with the modes that it is asked for: the umask of this process
-// becomes 0.
+// becomes 0. GOMAXPROCS becomes 8 where it is less.
 func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mounted, error) {
 	dir, err := mountPoint(c, dir)
 	if err != nil {
@@ -66,6 +67,7 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 		t.close()
 		return nil, &MountError{dir, err}
 	}
+	moreProcs()
 	m := &Mounted{dir, c, t, server, make(chan struct{})}
 	go func() {
 		defer close(m.gone)
@@ -75,6 +77,22 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 		return nil, errors.Join(&MountError{dir, err}, m.Unmount())
 	}
 	return m, nil
+}
+
+// spareProcs are what the scheduler of Go has beyond those that wait for the kernel's
+// requests.
+const spareProcs = 8
+
+// moreProcs lets a request be taken up with fewer wake-ups. A thread that waits in a system
+// call keeps its place in the scheduler as long as others are free; with as many places as
+// there are cores, of which readers of requests take all, a thread that watches takes them
+// away within 20 us, and each request has to ask for one, and to wake that thread again. It
+// comes after [fuse.NewServer], which has as many readers as there are places: more of them
+// would only take turns.
+func moreProcs() {
+	if runtime.GOMAXPROCS(0) < spareProcs {
+		runtime.GOMAXPROCS(spareProcs)
+	}
 }
 
 // MountError tells that the kernel did not mount.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -289,7 +288,7 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 // directory with the set-group-ID bit they keep the group of the directory.
 func (n *node) own(ctx context.Context, i int, rel string, p place) error {
 	caller, ok := fuse.FromContext(ctx)
-	if os.Geteuid() != 0 || !ok || caller.Uid == 0 && caller.Gid == 0 {
+	if !n.t.root || !ok || caller.Uid == 0 && caller.Gid == 0 {
 		return nil
 	}
 	gid := int(caller.Gid)
@@ -456,7 +455,8 @@ func (t *tree) linkIn(i int, old, new string) error {
 	return unix.Linkat(from.dir, from.name, to.dir, to.name, 0)
 }
 
-// at calls do with the place of the node on the tier where it is found first.
+// at calls do with the place of the node on one tier after the other until it is there: do
+// says that it is not as system calls do.
 func (n *node) at(do func(p place) error) error {
 	rel := n.rel()
 	n.t.names.RLock()
@@ -467,11 +467,7 @@ func (n *node) at(do func(p place) error) error {
 	for _, ti := range n.t.tiers {
 		p, err := ti.place(rel)
 		if err == nil {
-			if _, err = p.stat(); err == nil {
-				err = do(p)
-				p.close()
-				return err
-			}
+			err = do(p)
 			p.close()
 		}
 		if !absent(err) {

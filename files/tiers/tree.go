@@ -44,6 +44,7 @@ type tree struct {
 	alias  map[string]uint64    // identities that a file system without xattrs cannot hold
 	serial atomic.Uint64        // for names in Private
 	xattr  string               // the attribute that holds identities
+	root   bool                 // whether it is root that mounts
 }
 
 // openFile is a file that somebody has open or that is being moved.
@@ -62,7 +63,7 @@ type retired struct {
 
 func openTree(list []Tier) (*tree, error) {
 	t := &tree{open: map[uint64]*openFile{}, alias: map[string]uint64{}, xattr: "user.premix.tiers.id"}
-	if os.Geteuid() == 0 {
+	if t.root = os.Geteuid() == 0; t.root {
 		t.xattr = "trusted.premix.tiers.id" // which users cannot forge
 	}
 	for _, c := range list {

@@ -383,7 +383,13 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 			return err
 		}
 	}
-	if p.Server != "" || put && !p.Resumes {
+	if p.Server != "" {
+		// In the same round trip.
+		with := *p
+		with.Server = "mkdir -p " + link.Quote(there) + "\n" + p.Server
+		p = &with
+	}
+	if put && !p.Resumes {
 		if _, err := r.s.Run(ctx, clear); err != nil {
 			return err
 		}
@@ -399,7 +405,7 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	at := link.Places{Local: r.local, Remote: r.remote, Temp: here, RemoteTemp: there, Address: addr.String(), Premix: r.Premix, Have: r.Have, Put: put}
 	id := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	if p.Server != "" {
-		v, err := testbed.Serve(ctx, r.s, r.Link, p, at, addr, path.Join(there, "log"), id)
+		v, err := testbed.Serve(ctx, r.s, r.Link, p, at, addr, path.Join(r.s.Temp(), p.Name+".log"), id)
 		if v != nil {
 			defer func() { _ = v.Stop(context.WithoutCancel(ctx)) }() // it ends with the session at the latest
 		}

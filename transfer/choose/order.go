@@ -29,8 +29,12 @@ type Task struct {
 	Have      bool // the receiver has something that may hold much of it
 }
 
-// own is premix's own protocol.
-const own = "premix"
+// own is premix's own protocol, and ownServer the same from a standing server, which get
+// and put do not start: it would cost more than it saves, as ssh begins own at once.
+const (
+	own       = "premix"
+	ownServer = "premix-server"
+)
 
 // habit is the order of protocols that were not measured: for a file, and for a tree.
 var habit = map[bool][]string{
@@ -125,6 +129,9 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 			what = "a tree"
 		}
 		return leave("it cannot %s %s", t.Direction, what)
+	}
+	if p.Name == ownServer {
+		return leave("a server that runs already is named by premix://HOST:PORT/PATH")
 	}
 	if p.Open && !t.Open {
 		return leave("it lets in whoever reaches its port, or is not encrypted: --allow-open allows it")

@@ -51,7 +51,6 @@ type child struct {
 	joins  []int      // descriptors of cgroup.procs
 	stdout int
 	stderr int
-	short  bool // it is likely to end at once
 
 	found int // set by the start: which of the paths was executed; -1: the shell
 }

@@ -28,12 +28,18 @@ const (
 	batchMost = 256
 )
 
+// shortWait is how long a task of which the last one before it was a short one is awaited
+// without telling the scheduler of Go: see await.
+const shortWait = 10 * time.Millisecond
+
 // server is the spawner's side.
 type server struct {
 	setup Setup
 	env   *environ
 	board *board
 	limit syscall.Rlimit
+	wakes bool // as wakeable tells
+	conn  *os.File
 
 	mu      sync.Mutex
 	work    sync.Cond // the queue has something, or closed is set
@@ -59,7 +65,8 @@ type slot struct {
 	outSize  int64
 	errSize  int64
 	pinned   bool
-	short    bool // the last task was a short one
+	short    bool  // the last task was a short one
+	peak     int64 // of the spawner's own resident set, as far as it is known
 	home     unix.CPUSet
 	hash     *hash
 
@@ -75,13 +82,17 @@ type slot struct {
 func Main() int {
 	// It allocates little and lives long; a collection would only stop its threads.
 	debug.SetGCPercent(400)
-	in := bufio.NewReaderSize(os.NewFile(socket, "socket"), 256<<10)
 	unix.CloseOnExec(socket)
-	s := &server{arm: make(chan struct{}, 1)}
+	// A thread that waits in read(2) is one that the scheduler looks after all the time.
+	if err := unix.SetNonblock(socket, true); err != nil {
+		return 1
+	}
+	s := &server{conn: os.NewFile(socket, "socket"), arm: make(chan struct{}, 1)}
+	in := bufio.NewReaderSize(s.conn, 256<<10)
 	s.work.L = &s.mu
 	if err := s.begin(in); err != nil {
 		b := endFrame(append(beginFrame(nil, frameError), err.Error()...), 0)
-		_ = write(b) // a client that is gone needs no reason
+		_, _ = s.conn.Write(b) // a client that is gone needs no reason
 		return 1
 	}
 	go s.flusher()
@@ -115,6 +126,7 @@ func (s *server) begin(in *bufio.Reader) error {
 	if s.limit, err = fileLimit(); err != nil {
 		return err
 	}
+	s.wakes = wakeable()
 	s.env = newEnviron(os.Environ(), ownNames...)
 	if s.board, err = createBoard(s.setup.Board, s.setup.Slots); err != nil {
 		return err
@@ -285,19 +297,26 @@ func (t *slot) main(stdout, stderr string, began chan<- error) {
 		t.queue = t.queue[1:]
 		t.busy++
 		t.server.mu.Unlock()
-		r := t.run(st, &task)
-		t.server.mu.Lock()
-		t.busy--
-		t.results = r.put(t.results)
-		t.count++
-		now := len(t.queue) == 0 || t.count >= batchMost
-		arm := !now && !t.armed
-		t.armed = t.armed || arm
-		t.server.mu.Unlock()
-		if now {
-			t.flush()
-		} else if arm {
-			t.arm <- struct{}{}
+		t.ended(t.run(st, &task))
+	}
+}
+
+// ended notes a result, and sees to it that it is sent: soon, or with others.
+func (t *slot) ended(r *Result) {
+	t.server.mu.Lock()
+	t.busy--
+	t.results = r.put(t.results)
+	t.count++
+	now := len(t.queue) == 0 || t.count >= batchMost
+	arm := !now && !t.armed
+	t.armed = t.armed || arm
+	t.server.mu.Unlock()
+	if now {
+		t.flush()
+	} else if arm {
+		select {
+		case t.arm <- struct{}{}:
+		default: // the flusher is told already, and a slot never waits for it
 		}
 	}
 }
@@ -313,23 +332,35 @@ func (t *slot) open(stdout, stderr string) (*starter, error) {
 	if err := unix.SchedGetaffinity(0, &t.home); err != nil {
 		return nil, os.NewSyscallError("sched_getaffinity", err)
 	}
-	return newStarter(t.limit)
+	return newStarter(t.limit, t.wakes)
 }
 
 func openLog(path string) (fd int, size int64, err error) {
-	fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o644)
+	fd, err = open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND, 0o644)
 	if err != nil {
 		return 0, 0, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	return fd, sizeOf(fd), nil
 }
 
+// open opens a file, however often it is interrupted.
+func open(path string, flags int, mode uint32) (fd int, err error) {
+	for {
+		if fd, err = unix.Open(path, flags|unix.O_CLOEXEC, mode); err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
 func sizeOf(fd int) int64 {
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return 0
+	for {
+		if err := unix.Fstat(fd, &st); err == nil {
+			return st.Size
+		} else if err != unix.EINTR {
+			return 0
+		}
 	}
-	return st.Size
 }
 
 // run runs a task to its end.
@@ -345,7 +376,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	atomic.StoreUint64(&t.words[3], uint64(t.outSize))
 	atomic.StoreUint64(&t.words[4], uint64(t.errSize))
 	atomic.StoreUint64(&t.words[0], task.ID)
-	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err, short: t.short}
+	c := &child{argv: task.Argv, shell: task.Shell, env: t.env, dir: task.Dir, stdout: t.out, stderr: t.err}
 	c.more = append(c.more, "PREMIX_TASK="+strconv.FormatUint(task.ID>>idShift, 10), "PREMIX_TRY="+strconv.FormatUint(task.ID&(1<<idShift-1), 10))
 	if task.Dir != "" {
 		c.more = append(c.more, "PWD="+task.Dir)
@@ -366,8 +397,8 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			unix.Close(fd)
 		}
 	}()
-	open := func(path string, flags int) (int, error) {
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o666)
+	openOwn := func(path string, flags int) (int, error) {
+		fd, err := open(path, flags, 0o666)
 		if err == nil {
 			own = append(own, fd)
 		}
@@ -384,14 +415,14 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			*f.fd = c.stdout // both into one file, in one order
 			continue
 		}
-		fd, err := open(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
+		fd, err := openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
 		if err != nil {
 			return fail(stepOutput, errnoOf(err))
 		}
 		*f.fd = fd
 	}
 	for _, dir := range task.Join {
-		fd, err := open(dir+"/cgroup.procs", unix.O_WRONLY)
+		fd, err := openOwn(dir+"/cgroup.procs", unix.O_WRONLY)
 		if err != nil {
 			return fail(stepCgroup, errnoOf(err))
 		}
@@ -418,13 +449,8 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	if task.Timeout > 0 {
 		timer = time.AfterFunc(task.Timeout, func() { t.timeout(task.ID, task.Grace) })
 	}
-	st.short(c)
 	var usage syscall.Rusage
-	for {
-		if _, err := syscall.Wait4(pid, &r.Status, 0, &usage); err != syscall.EINTR {
-			break
-		}
-	}
+	st.await(pid, t.short, &r.Status, &usage)
 	t.mu.Lock()
 	t.pid = 0
 	r.TimedOut, r.Signaled = t.timedOut, t.signaled
@@ -436,9 +462,9 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		timer.Stop()
 	}
 	r.Ended = time.Now()
-	t.short = r.Ended.Sub(r.Started) < 5*time.Millisecond
+	t.short = r.Ended.Sub(r.Started) < shortWait
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
-	r.MaxRSS = exact(usage.Maxrss << 10)
+	r.MaxRSS = t.exact(usage.Maxrss << 10)
 	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9
 	r.Out, t.outSize = grown(t.out, t.outSize)
 	r.Err, t.errSize = grown(t.err, t.errSize)
@@ -572,23 +598,5 @@ func (s *server) flush() {
 	}
 	frame := make([]byte, 0, len(body)+5)
 	frame = append(beginFrame(frame, frameResults), body...)
-	if err := write(endFrame(frame, 0)); err != nil {
-		// The client has gone; serve reads that too, and ends all.
-		return
-	}
-}
-
-// write writes to the client.
-func write(b []byte) error {
-	for len(b) > 0 {
-		n, err := unix.Write(socket, b)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+	_, _ = s.conn.Write(endFrame(frame, 0)) // a client that has gone: serve reads that too, and ends all
 }

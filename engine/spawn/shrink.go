@@ -42,12 +42,19 @@ func shrink() {
 // child begins its life in the memory of its parent, and the kernel counts that as the
 // child's own: of a task that was smaller than the spawner nothing is known, and 0 is
 // told.
-func exact(peak int64) int64 {
+func (t *slot) exact(peak int64) int64 {
 	if peak > 64<<20 {
 		return peak
 	}
+	if peak <= t.peak {
+		return 0
+	}
 	var own unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &own) != nil || peak <= own.Maxrss<<10 {
+	if unix.Getrusage(unix.RUSAGE_SELF, &own) != nil {
+		return 0
+	}
+	t.peak = own.Maxrss << 10
+	if peak <= t.peak {
 		return 0
 	}
 	return peak

@@ -1,7 +1,9 @@
 package spawn
 
 import (
+	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -38,8 +40,7 @@ type failure struct {
 // cloneArgs is struct clone_args of clone3(2), version 2.
 type cloneArgs struct {
 	flags      uint64
-	pidfd      uint64    // address
-	_          [2]uint64 // child_tid, parent_tid
+	_          [3]uint64 // pidfd, child_tid, parent_tid
 	exitSignal uint64
 	_          [6]uint64 // stack, stack_size, tls, set_tid, set_tid_size, cgroup
 }
@@ -61,7 +62,7 @@ type starter struct {
 	mask   uint64         // the signals that a child blocks
 	limit  syscall.Rlimit // of open files, for children
 	self   uintptr        // process id
-	pidfd  int32          // of the child, if it is to be a short one
+	wakes  bool           // as wakeable tells
 	zero   [2]byte        // "0", for cgroup.procs
 	shell  shellStrings   // of the program that interprets commands
 	slow   bool           // clone3 is not there
@@ -72,12 +73,14 @@ type starter struct {
 type shellStrings struct{ path, name, option []byte }
 
 // newStarter makes a starter for the calling thread, which the caller has locked.
-// All signals are blocked in it: a handler must not run in a child that shares the
-// memory of the parent.
-func newStarter(limit syscall.Rlimit) (*starter, error) {
-	s := &starter{limit: limit, self: uintptr(unix.Getpid()), zero: [2]byte{'0', 0}}
+// Signals are blocked in it: what is sent to this process is for other threads. Not that
+// of the scheduler, and not SIGCHLD: the kernel drops what is ignored only where it is not
+// blocked, and would wake another thread for each child that ends. A child has no
+// handlers, so none runs in the memory that it shares.
+func newStarter(limit syscall.Rlimit, wakes bool) (*starter, error) {
+	s := &starter{limit: limit, wakes: wakes, self: uintptr(unix.Getpid()), zero: [2]byte{'0', 0}}
 	s.shell = shellStrings{[]byte(shellPath + "\x00"), []byte("sh\x00"), []byte("-c\x00")}
-	all := ^uint64(0)
+	all := ^uint64(0) &^ (1<<(preempt-1) | 1<<(unix.SIGCHLD-1))
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&s.mask)), 8, 0, 0)
 	if errno != 0 {
 		return nil, errno
@@ -177,10 +180,6 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	}
 	s.failed = failure{}
 	s.clone = cloneArgs{flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD)}
-	if c.short {
-		s.clone.flags |= unix.CLONE_PIDFD
-		s.clone.pidfd = uint64(uintptr(unsafe.Pointer(&s.pidfd)))
-	}
 	pid = vfork(&s.clone, unsafe.Sizeof(s.clone), &s.calls[0], &s.failed)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(c)
@@ -200,9 +199,6 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 		}
 		return pid, 0, 0
 	}
-	if c.short {
-		unix.Close(int(s.pidfd))
-	}
 	var ws syscall.WaitStatus
 	for {
 		if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
@@ -221,22 +217,43 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	return 0, at, errno
 }
 
-// shortWait is how long a child that is to be a short one is awaited without telling
-// the scheduler of Go.
-const shortWait = 10 * time.Millisecond
-
-// short waits for a child that is to be a short one, for a moment. To the scheduler a
-// thread in a system call is one whose processor can be given away, and it looks every
-// 20 microseconds whether it should: as long as tasks are shorter than that takes to
-// calm down, it costs a tenth of what the tasks themselves do. So the first
-// milliseconds are none of its business. That they are few bounds what a collection of
-// garbage has to wait for.
-func (s *starter) short(c *child) {
-	if !c.short || s.slow {
-		return
+// await waits for the end of a child. To the scheduler of Go a thread in a system call
+// is one whose processor can be given away, and it looks every 20 microseconds whether it
+// should: as long as tasks are shorter than that takes to calm down, it costs a tenth of
+// what the tasks themselves do. So the first milliseconds of a child that is to be a short
+// one are none of its business; where it wants the processor, as for a collection of
+// garbage, its signal ends the call.
+func (s *starter) await(pid int, short bool, status *syscall.WaitStatus, usage *syscall.Rusage) {
+	if short && s.wakes && !s.slow {
+		for begun := time.Now(); time.Since(begun) < shortWait; {
+			_, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, uintptr(pid), uintptr(unsafe.Pointer(status)), 0, uintptr(unsafe.Pointer(usage)), 0, 0)
+			if errno != unix.EINTR {
+				return
+			}
+		}
 	}
-	poll := unix.PollFd{Fd: s.pidfd, Events: unix.POLLIN}
-	limit := unix.NsecToTimespec(int64(shortWait))
-	_, _, _ = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
-	unix.Close(int(s.pidfd))
+	for {
+		if _, err := syscall.Wait4(pid, status, 0, usage); err != syscall.EINTR {
+			return
+		}
+	}
 }
+
+// wakeable has the signal with which the scheduler of Go asks a thread for its processor
+// end the system call in which the thread is: as the scheduler sets it up, the kernel
+// would go on with the call. It tells whether there is such a signal.
+func wakeable() bool {
+	var act [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, preempt, 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0); errno != 0 || act[0] <= 1 {
+		return false // the default, or ignored
+	}
+	act[1] &^= restart
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, preempt, uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+	return errno == 0 && !strings.Contains(os.Getenv("GODEBUG"), "asyncpreemptoff=1")
+}
+
+// What wakeable is about.
+const (
+	preempt = uintptr(unix.SIGURG)
+	restart = 0x10000000 // SA_RESTART
+)

@@ -1,0 +1,43 @@
+package spawn
+
+import (
+	"os"
+	"testing"
+)
+
+// A slot does not wait for who sends batches, however many it fills in the meantime.
+func TestSlotsDoNotWaitForTheFlusher(t *testing.T) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	read := make(chan int)
+	go func() {
+		n := 0
+		for frame, err := readFrame(in, nil); err == nil; frame, err = readFrame(in, frame) {
+			for r := (&reader{b: frame[1:]}); len(r.b) > 0; n++ {
+				var res Result
+				if err := res.get(r); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		read <- n
+	}()
+	// Nobody reads arm.
+	s := &server{conn: out, arm: make(chan struct{}, 1), queue: make([]Task, 1)}
+	slot := &slot{server: s}
+	const batches = 5
+	for range batches*batchMost + 1 {
+		slot.ended(&Result{ID: 1})
+	}
+	if !s.armed || len(s.arm) != 1 {
+		t.Error("the last result would never be sent")
+	}
+	s.flush()
+	out.Close()
+	if n := <-read; n != batches*batchMost+1 {
+		t.Errorf("%d results were sent, not %d", n, batches*batchMost+1)
+	}
+}

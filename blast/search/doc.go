@@ -7,6 +7,7 @@
 //   - probe: a search of one sequence, with the statistics of the whole database. What
 //     it prints or writes about queries, other than hits, is right.
 //   - footer: what formats for people say behind the alignments of a query.
+//   - edge: an end of a batch of queries.
 //
 // # Three ways
 //
@@ -49,11 +50,14 @@
 //   - Where HSPs are linked (blastx, tblastn, tblastx, ungapped searches) cutoffs depend on
 //     the average length of the queries of a batch. There each query is a batch, and jobs
 //     of several queries are searched for alone.
-//   - blastn overlooks words in the first three letters of a batch. Where an HSP of a
-//     job's first query begins there, and has no run of equal letters as long as a word
-//     further on, the job is searched for alone. That such a run may be masked is not
-//     looked at. All jobs are one batch, up to 900,000 letters, so that the database is
-//     read once and no query in the midst of a job begins a batch.
+//   - blastn overlooks weak HSPs at the edges of a batch: where the first query begins and
+//     where the last one ends, on the strands that are searched for (the reason is at
+//     edges). A job with an HSP within 11 letters of there that has no long run of equal
+//     letters is searched for alone: 15 letters for -task blastn. With the word of 28
+//     letters of megablast there is none, and with words of less than 11 letters none is
+//     overlooked. That a run may be masked is not looked at. All jobs of a common scan are
+//     one batch, of up to 900,000 letters, so that the database is read once and no query
+//     in the midst of a job is at an edge.
 //
 // # Names
 //

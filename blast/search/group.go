@@ -51,7 +51,8 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 			single = append(single, i)
 		}
 	}
-	if len(g.which) > 0 {
+	for _, which := range g.batches() {
+		g.which = which
 		again, err := g.search(ctx)
 		var exit *ExitError
 		switch {
@@ -85,6 +86,26 @@ type group struct {
 	which []int // of the jobs, those of the common scan
 }
 
+// batches are the jobs of each common scan. Those of blastn are one batch of BLAST+ each.
+func (g *group) batches() (list [][]int) {
+	if len(g.which) == 0 {
+		return nil
+	}
+	if !g.unlinked() {
+		return [][]int{g.which}
+	}
+	letters := 0
+	for _, i := range g.which {
+		n := len(g.jobs[i].Queries)
+		if letters += n; len(list) == 0 || letters > togetherBatch {
+			letters = n
+			list = append(list, nil)
+		}
+		list[len(list)-1] = append(list[len(list)-1], i)
+	}
+	return list
+}
+
 // alone searches for one job.
 func (g *group) alone(ctx context.Context, i int) error {
 	r := g.Request
@@ -101,7 +122,7 @@ func (g *group) search(ctx context.Context) ([]int, error) {
 			return g.which, nil
 		}
 	}
-	if l := layoutOf(o.format, o.columns, g.overlooks()); l != nil && !o.unformed {
+	if l := layoutOf(o.format, o.columns, g.edges().matter); l != nil && !o.unformed {
 		return g.texts(ctx, l)
 	}
 	if o.entire != "" {
@@ -124,50 +145,8 @@ func (r *Request) links() bool {
 	return true
 }
 
-// overlooks tells whether the first query of a search is searched for less well than the
-// others, so that a job may get more in a common scan than alone.
-func (g *group) overlooks() bool { return tool(g.Program) == "blastn" && !g.links() }
-
-// more tells whether blastn may have found an HSP of the first query of a job because
-// another query came before it: whether all words that it can be found by begin in the
-// first three letters.
-//
-// It is found by a word in any case if it has a run of equal letters, as long as a word,
-// that begins later. Masks are not looked at.
-func (g *group) more(list []hsp) bool {
-	if s := g.Options.values["strand"]; s == "minus" {
-		return len(list) > 0
-	}
-	n := g.word()
-	for _, h := range list {
-		if h.begin > 3 {
-			continue
-		}
-		if !slices.ContainsFunc(h.runs, func(r run) bool { return r.length-max(0, 4-r.begin) >= n }) {
-			return true
-		}
-	}
-	return false
-}
-
-// word is how many equal letters in a row blastn finds for sure.
-func (g *group) word() int {
-	o := g.Options
-	task := o.values["task"]
-	if task == "dc-megablast" {
-		return 21 // the longest template
-	}
-	if n, err := strconv.Atoi(o.values["word_size"]); err == nil {
-		return n
-	}
-	switch task {
-	case "blastn", "rmblastn":
-		return 11
-	case "blastn-short":
-		return 7
-	}
-	return 28
-}
+// unlinked tells whether this is a search of blastn for gapped alignments.
+func (r *Request) unlinked() bool { return tool(r.Program) == "blastn" && !r.links() }
 
 // texts prints once for all, in a format that can be taken apart.
 func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
@@ -190,7 +169,7 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	switch {
 	case g.links():
 		r.Mode, r.batch = Whole, 1
-	case g.overlooks():
+	case g.unlinked():
 		r.batch = togetherBatch
 	}
 	if err := Run(ctx, r); err != nil {
@@ -207,12 +186,14 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	// All is put together before anything is given away.
 	parts := make([][]byte, len(shares))
 	var again []int
+	edges := g.edges()
 	for k, blocks := range shares {
-		if k > 0 && g.overlooks() {
-			if list, err := l.hsps(l, blocks[0]); err != nil || g.more(list) {
-				again = append(again, g.which[k])
-				continue
-			}
+		if edges.matter && slices.ContainsFunc(blocks, func(b []byte) bool {
+			list, err := l.hsps(l, b)
+			return err != nil || edges.more(list)
+		}) {
+			again = append(again, g.which[k])
+			continue
 		}
 		if parts[k], err = l.put(p, blocks, alone()); err != nil {
 			return nil, err
@@ -228,8 +209,9 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 
 // togetherBatch is how many letters of queries blastn searches for at once in a common
 // scan. By itself it begins with few, and reads the database once for each batch; a
-// query in the midst of a job that a batch begins with would get less than alone. Beyond
-// 1,000,000 it would cut the queries into chunks (SplitQuery_GetChunkSize of the toolkit).
+// query in the midst of a job with which a batch begins or ends would get less than
+// alone. Beyond 1,000,000 it would cut the queries into chunks (SplitQuery_GetChunkSize of
+// the toolkit).
 const togetherBatch = 900_000
 
 // headers is the number of queries.
@@ -288,12 +270,15 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 		s.plan = spread(g.Database.Fragments, 1, g.cores())
 	}
 	s.single = false
-	if g.links() {
+	switch {
+	case g.links():
 		s.batch = 1
+	case g.unlinked():
+		s.batch = togetherBatch
 	}
 	hits := &collector{}
-	var suspects map[int]bool
-	if g.overlooks() {
+	var suspects []bool // by query
+	if g.edges().matter {
 		suspects, err = g.suspects(ctx, s, hits)
 	} else {
 		err = s.run(ctx, hits)
@@ -312,7 +297,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 	for k, i := range which {
 		first := from
 		from += looked[i].count
-		if k > 0 && suspects[first] {
+		if suspects != nil && slices.Contains(suspects[first:from], true) {
 			again = append(again, i)
 			continue
 		}
@@ -360,8 +345,8 @@ func (g *group) give(ctx context.Context, i int, path string, hits *collector, f
 }
 
 // suspects makes a scan, and tells for which queries it may have found more than it would
-// have for the first one.
-func (g *group) suspects(ctx context.Context, s *scan, hits *collector) (map[int]bool, error) {
+// have at the edge of a batch.
+func (g *group) suspects(ctx context.Context, s *scan, hits *collector) ([]bool, error) {
 	l := layoutOf(7, "qstart btop", true)
 	r := g.Request
 	plain := *s.opt
@@ -378,12 +363,16 @@ func (g *group) suspects(ctx context.Context, s *scan, hits *collector) (map[int
 	if err != nil {
 		return nil, err
 	}
-	set := map[int]bool{}
-	for k, block := range p.blocks {
-		list, err := l.hsps(l, block)
-		set[k] = err != nil || g.more(list)
+	if len(p.blocks) != s.queries.count {
+		return nil, fmt.Errorf("tables of %d queries instead of %d", len(p.blocks), s.queries.count)
 	}
-	return set, nil
+	edges := g.edges()
+	var list []bool
+	for _, block := range p.blocks {
+		found, err := l.hsps(l, block)
+		list = append(list, err != nil || edges.more(found))
+	}
+	return list, nil
 }
 
 // collector keeps the alignments of each query.

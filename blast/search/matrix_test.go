@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -386,31 +388,122 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// A known exception: blastn overlooks words in the first three letters of the first query
-// of a search. What a job would not have got alone is not given to it: such jobs are
-// searched for on their own.
-func TestFirstLetters(t *testing.T) {
+// A known exception: blastn overlooks weak HSPs at the edges of a batch of queries. What a
+// job would not have got alone is not given to it: such jobs are searched for on their
+// own.
+func TestEdges(t *testing.T) {
 	needBLAST(t)
 	r := rand.New(rand.NewPCG(51, 52))
-	word := dna(r, 13)
 	var fasta strings.Builder
-	for i := range 30 {
-		fmt.Fprintf(&fasta, ">s%d\n%s\n", i, dna(r, 300)+word+dna(r, 300))
+	var jobs [][]byte
+	record := func(i int) string {
+		// Words at both ends, which the database has in both directions.
+		first, last := dna(r, 12+i%3), dna(r, 12+(i+1)%3)
+		if i%5 == 4 {
+			first, last = dna(r, 28+i%3), dna(r, 28+i%4)
+		}
+		for k := range 4 {
+			for j, w := range []string{first, last, complement(first), complement(last)} {
+				fmt.Fprintf(&fasta, ">s%d-%d-%d\n%s\n", i, k, j, dna(r, 50+k)+w+dna(r, 60))
+			}
+		}
+		return fmt.Sprintf(">q%d\n%s\n", i, dna(r, i%3)+first+dna(r, 300)+last)
 	}
+	for i := range 6 {
+		jobs = append(jobs, []byte(record(i)))
+	}
+	jobs = append(jobs, []byte(record(6)+record(7)))
+	// By itself blastn makes several batches of this one.
+	var many strings.Builder
+	for i := range 24 {
+		many.WriteString(record(8 + i))
+	}
+	jobs = append(jobs, []byte(many.String()))
 	c := newCorpus(t, "words", fasta.String(), database.Nucl, []int{2}, database.AddOptions{})
-	short := []byte(">short\n" + word + dna(r, 200) + "\n")
-	other := []byte(">other\n" + dna(r, 200) + "\n")
-	args := []string{"-task", "blastn", "-dust", "no", "-outfmt", "6"}
-	d := c.cuts[2]
-	alone, behind := alonePlain(t, "blastn", d, short, args).stdout, alonePlain(t, "blastn", d, append(bytes.Clone(other), short...), args).stdout
-	if strings.Count(behind, "short\t") <= strings.Count(alone, "short\t") {
-		t.Log("blastn finds the same for a query behind another one: the exception is not met here")
-	}
+	met := map[string]int{}
 	var n counts
-	for _, f := range []string{"0", "5", "6", "7", "10", "11", "15", "17"} {
-		c.together(t, &n, "blastn", [][]byte{other, short, other}, append(args[:5:5], f), Settings{Cores: 2})
+	for i, o := range []string{"-task blastn", "-task blastn -strand plus", "-task blastn -strand minus", "-task megablast -word_size 12", "-task megablast",
+		"-task blastn -word_size 14 -evalue 1", "-task blastn-short", "-task dc-megablast"} {
+		args := append(strings.Fields(o), "-dust", "no", "-searchsp", "60000000")
+		d := c.cuts[2]
+		var separate int
+		for _, text := range jobs {
+			separate += strings.Count(alonePlain(t, "blastn", d, text, append(args, "-outfmt", "6")).stdout, "\n")
+		}
+		t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
+		at := alonePlain(t, "blastn", d, bytes.Join(jobs, nil), append(args, "-outfmt", "6")).stdout
+		if err := os.Unsetenv("BATCH_SIZE"); err != nil {
+			t.Fatal(err)
+		}
+		met[o] = strings.Count(at, "\n") - separate
+		t.Logf("%s: %d hits, %d more together", o, separate, met[o])
+		formats := []string{"6", "5", "0", "7", "10", "15", "17"}
+		if !soak() {
+			formats = formats[i%len(formats):][:1]
+		}
+		for _, f := range formats {
+			c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+		}
 	}
 	t.Logf("%d of %d equal", n.same, n.all)
+	for _, o := range []string{"-task blastn", "-task blastn -strand plus", "-task blastn -strand minus", "-task megablast -word_size 12"} {
+		if met[o] <= 0 {
+			t.Errorf("%s finds nothing more in a common search: this test does not meet what it is for", o)
+		}
+	}
+	for _, o := range []string{"-task megablast", "-task blastn-short"} {
+		if met[o] != 0 {
+			t.Errorf("%s finds %d hits more in a common search, where no edge should matter", o, met[o])
+		}
+	}
+}
+
+// complement is the other strand.
+func complement(s string) string {
+	b := []byte(s)
+	slices.Reverse(b)
+	return strings.NewReplacer("A", "T", "C", "G", "G", "C", "T", "A").Replace(string(b))
+}
+
+// Where edges matter, and how long a run of equal letters is that needs none.
+func TestEdgesOf(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		matter bool
+		strong int
+	}{
+		{"", false, 28},
+		{"-task megablast -word_size 16", false, 16},
+		{"-word_size 12", true, 15},
+		{"-task blastn", true, 15},
+		{"-task blastn -word_size 15", false, 15},
+		{"-task blastn-short", false, 15},
+		{"-task dc-megablast", true, 21},
+		{"-task rmblastn", true, math.MaxInt},
+		{"-task blastn -reward 0 -penalty 0", true, math.MaxInt},
+	} {
+		o, err := ParseOptions(strings.Fields(c.args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := (&Request{Program: "blastn", Options: o}).edges(); e.matter != c.matter || e.strong != c.strong {
+			t.Errorf("%s: %v, %d letters; want %v, %d", c.args, e.matter, e.strong, c.matter, c.strong)
+		}
+	}
+	e := edges{matter: true, strong: 15}
+	for _, c := range []struct {
+		h    hsp
+		want bool
+	}{
+		{hsp{1, []run{{1, 14}}}, true},
+		{hsp{1, []run{{1, 15}}}, false},
+		{hsp{margin, []run{{margin, 14}}}, true},
+		{hsp{margin + 1, []run{{margin + 1, 14}}}, false},
+	} {
+		if got := e.more([]hsp{c.h}); got != c.want {
+			t.Errorf("%v: %v", c.h, got)
+		}
+	}
 }
 
 // A known exception: what BLAST+ says to standard error is not told to the jobs of a

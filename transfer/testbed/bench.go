@@ -379,7 +379,19 @@ func (b *Bench) Close() error {
 			}
 		}
 		if b.remote != "" {
-			if _, err := b.p.Run(ctx, "rm -rf "+link.Quote(b.remote)); err != nil {
+			remove := "rm -rf " + link.Quote(b.remote)
+			_, err := b.p.Run(ctx, remove)
+			var gone *peer.UnreachableError
+			var status *peer.ScriptError
+			if err != nil && !errors.As(err, &gone) && !errors.As(err, &status) {
+				// The end of the caller's context has broken the session off, not the peer.
+				var again *peer.Session
+				if again, err = peer.Open(ctx, b.l); err == nil {
+					_, err = again.Run(ctx, remove)
+					again.Close()
+				}
+			}
+			if err != nil {
 				b.note("%s stays at the peer: %v", b.remote, err)
 			}
 		}

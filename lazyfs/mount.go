@@ -56,6 +56,12 @@ const (
 	readAhead         = 256
 	readAheadProfiled = 16 // what was recorded, and not more, is being fetched
 	readAheadRecord   = 16 // what is recorded should be what was asked for
+
+	// Where EROFS reads what was recorded, somebody has it read before it is asked for,
+	// while it arrives. Who comes first to a page finds some of its neighbours there,
+	// so that a window begins elsewhere than when it was recorded, and would reach
+	// beyond that.
+	readAheadGuided = 4
 )
 
 // Options of a mount.
@@ -197,7 +203,7 @@ func Resume(img Image, backend Backend, reason string, f *os.File, state []byte,
 	m.server = s
 	// The process that died may have been about to end Options.Profiled.
 	if m.bdi != "" {
-		writeReadAhead(m.bdi, m.readAhead())
+		writeReadAhead(m.bdi, m.readAheadErofs())
 	}
 	return m, nil
 }
@@ -248,6 +254,14 @@ func (m *Mount) readAhead() int {
 		return readAheadProfiled
 	}
 	return readAhead
+}
+
+// readAheadErofs is that of an EROFS on an image of ours.
+func (m *Mount) readAheadErofs() int {
+	if m.o.Profiled && !m.o.Record {
+		return readAheadGuided
+	}
+	return m.readAhead()
 }
 
 // ReadFar ends Options.Profiled: files that are opened from now on are read ahead
@@ -342,7 +356,7 @@ func (m *Mount) erofs(source, options string) error {
 	for _, dir := range erofsDevices() {
 		if !slices.Contains(before, dir) {
 			m.bdi = dir
-			writeReadAhead(dir, m.readAhead())
+			writeReadAhead(dir, m.readAheadErofs())
 		}
 	}
 	return nil

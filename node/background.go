@@ -132,7 +132,11 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 	}
 	if err == nil {
 		d.say(m, fmt.Sprintf("%s: fetching %d chunks", l.name, len(p.Parts)))
-		err = t.Prefetch(m.ctx, p, 0, func(bundle int) { d.readAhead(m, p.Bundles[bundle].Spans) })
+		ahead := make([]*ahead, len(p.Bundles))
+		for i, b := range p.Bundles {
+			ahead[i] = newAhead(b)
+		}
+		err = t.Prefetch(m.ctx, p, 0, func(bundle int, here int64) { d.readAhead(m, ahead[bundle].upTo(here)) })
 	}
 	if err != nil {
 		if m.ctx.Err() == nil {

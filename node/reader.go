@@ -187,6 +187,62 @@ func readRuns(fd int, runs []object.Run) error {
 	return nil
 }
 
+// ahead is what the kernel is to read of what a bundle brings.
+type ahead struct {
+	size   int64 // of the bundle
+	blocks int64 // of all spans
+
+	mu   sync.Mutex
+	left []tree.Span // of one run each
+	done int64       // blocks of those that were taken from left
+}
+
+func newAhead(b tree.Bundle) *ahead {
+	a := &ahead{size: b.Size}
+	for _, s := range b.Spans {
+		for _, r := range s.Runs {
+			a.left = append(a.left, tree.Span{Inode: s.Inode, Runs: []object.Run{r}})
+			a.blocks += int64(r.To - r.From)
+		}
+	}
+	return a
+}
+
+// lead is how much more of a bundle the kernel is asked to read than what has come, in
+// bytes. A program is faster than what it runs on arrives: where it finds that the kernel
+// reads a page already it waits for that, and else it reads in pieces of its own. Spans
+// stand in the order of what the bundle brings. More would take the places of the
+// kernel's requests from those that come sooner.
+const lead = 512 << 10
+
+// upTo returns what is to be read from now on, when so many bytes of the bundle are here.
+func (a *ahead) upTo(here int64) []tree.Span {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.blocks
+	if here < a.size {
+		n = a.blocks * min(a.size, here+lead) / a.size
+	}
+	var now []tree.Span
+	for a.done < n {
+		s := a.left[0]
+		r := s.Runs[0]
+		if cut := r.From + int(n-a.done); cut < r.To {
+			a.left[0].Runs = []object.Run{{From: cut, To: r.To}}
+			r.To = cut
+		} else {
+			a.left = a.left[1:]
+		}
+		a.done += int64(r.To - r.From)
+		if k := len(now); k > 0 && now[k-1].Inode == s.Inode {
+			now[k-1].Runs = append(now[k-1].Runs, r)
+		} else {
+			now = append(now, tree.Span{Inode: s.Inode, Runs: []object.Run{r}})
+		}
+	}
+	return now
+}
+
 // readAhead has the kernel read what a bundle of a mount's profile has brought, once the
 // mount is there.
 func (d *daemon) readAhead(m *mount, spans []tree.Span) {

@@ -192,6 +192,14 @@ func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]b
 	return o.Group.Verified(ctx, d, size)
 }
 
+// Stream serves cache.Streamer.
+func (o *opened) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
+	if content := o.opening.Stream(ctx, d, size, got); content != nil {
+		return content, nil
+	}
+	return o.Group.Stream(ctx, d, size, got)
+}
+
 // profile returns the content of a profile's object, nil where the store has none of
 // this name.
 func (s *source) profile(ctx context.Context, d object.Digest, name string) ([]byte, error) {

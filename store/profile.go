@@ -73,9 +73,19 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 		return nil, damage("tree "+p.Tree.Short(), err)
 	}
 	b := &bundler{w: w, t: t, p: p, files: files}
-	for _, part := range p.Parts {
-		b.total += part.Size(t.chunks[part.Chunk].Size)
+	var all spans
+	for i, part := range p.Parts {
+		size, weight, err := b.expect(part)
+		if err != nil {
+			return nil, err
+		}
+		b.total += size
+		b.weight += weight
+		for _, r := range t.blocks(touched[i]) {
+			all.add(files, t.m.Meta, r.from, r.to)
+		}
 	}
+	b.few = bundlesFor(len(all.order))
 	for i, part := range p.Parts {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -133,14 +143,26 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 // reads, and what a start does first.
 const firstBundle = 256 << 10
 
-// fewBundles is how many others a start of usual size has, which is up to fewBytes of
-// parts. Each has its connection, and all of them are asked for at once. A start runs on
-// what it has, so that they grow: the first is soon there. More of them would be there
-// sooner, since connections begin slowly, and would be more requests.
+// A start of usual size, which is up to fewBytes of parts, has fewBundles others, or more
+// where it touches many files: up to manyBundles, one for each perBundle of them but one,
+// which is the opening. Each has its connection, and all of them are asked for at once:
+// more of them would be there sooner, since connections begin slowly, and would be more
+// requests. A start runs on what it has, so that the first is shorter, and soon there.
 const (
-	fewBundles = 4
-	fewBytes   = 20 << 20
+	fewBundles  = 4
+	manyBundles = 7
+	perBundle   = 20
+	fewBytes    = 20 << 20
 )
+
+// bundlesFor is how many bundles, behind the first, serve a start that touches so many
+// files.
+func bundlesFor(files int) int {
+	return min(max(fewBundles, files/perBundle-1), manyBundles)
+}
+
+// portion is how large bundle k is beside the others, from 1 on.
+func portion(k int) int64 { return int64(min(k, 3)) }
 
 // bundler rows up parts of chunks.
 type bundler struct {
@@ -148,33 +170,51 @@ type bundler struct {
 	t     *Tree
 	p     *tree.Profile
 	files files
+	few   int   // how many bundles serve a start of usual size, without the first
 	total int64 // bytes of all parts
-	done  int64 // of those in bundles that are not open
-	open  tree.Bundle
-	row   []byte
-	spans spans // of the open bundle
+	// What travels is the stored form. It is not known before a bundle is whole: chunks
+	// tell what may be expected.
+	weight  int64 // of all parts
+	done    int64 // weight of those in bundles that are not open
+	opening int64 // weight of those in the open one
+	open    tree.Bundle
+	row     []byte
+	spans   spans // of the open bundle
 }
 
-// full is the size at which the open bundle is done.
-func (b *bundler) full() int {
-	n, rest := len(b.p.Bundles), b.total-b.done
+// full tells whether the open bundle is done, so that a part of so many bytes goes into
+// the next one.
+func (b *bundler) full(size int64) bool {
+	have := int64(len(b.row)) + size
+	n := len(b.p.Bundles)
 	switch {
+	case have > tree.MaxBundle:
+		return true
 	case n == 0:
-		return firstBundle
+		return have > firstBundle
 	case b.total <= tree.MaxBundle: // several would save it little time
-		return tree.MaxBundle
+		return false
 	case b.total > fewBytes:
-		return min(tree.MaxBundle, 1<<20<<n)
+		return have > 1<<20<<min(n, 10)
+	case n >= b.few:
+		return false
 	}
-	// Those that are left are as 1, 2, 3 and 4.
-	all := 0
-	for k := n; k <= fewBundles; k++ {
-		all += k
+	all := int64(0)
+	for k := n; k <= b.few; k++ {
+		all += portion(k)
 	}
-	if all == 0 {
-		return tree.MaxBundle
+	return b.opening*all >= (b.weight-b.done)*portion(n)
+}
+
+// expect returns how long a part is, and how long its stored form may be.
+func (b *bundler) expect(part tree.Part) (size, weight int64, err error) {
+	c := b.t.chunks[part.Chunk]
+	size = part.Size(c.Size)
+	stored, err := os.Stat(b.t.s.path(c.Digest.Path()))
+	if err != nil {
+		return 0, 0, accessError(b.t.s.dir, err)
 	}
-	return int(min(tree.MaxBundle, rest*int64(n)/int64(all)))
+	return size, max(1, size*stored.Size()/c.Size), nil
 }
 
 // add adds a part to the open bundle, of which touched was recorded.
@@ -184,13 +224,18 @@ func (b *bundler) add(part, touched tree.Part) error {
 	if err != nil {
 		return damage("tree "+b.t.digest.Short(), fmt.Errorf("chunk %d: %w", part.Chunk, err))
 	}
-	if len(b.row) > 0 && len(b.row)+int(part.Size(c.Size)) > b.full() {
+	size, weight, err := b.expect(part)
+	if err != nil {
+		return err
+	}
+	if len(b.row) > 0 && b.full(size) {
 		if err := b.flush(); err != nil {
 			return err
 		}
 	}
 	b.row = object.AppendSlice(b.row, content, part.Slice(c.Size))
 	b.open.Parts++
+	b.opening += weight
 	for _, r := range b.t.blocks(touched) {
 		b.spans.add(b.files, b.t.m.Meta, r.from, r.to)
 	}
@@ -207,7 +252,7 @@ func (b *bundler) flush() error {
 	}
 	b.open.Digest, b.open.Size, b.open.Spans = d, int64(len(b.row)), b.spans.list()
 	b.p.Bundles = append(b.p.Bundles, b.open)
-	b.done += b.open.Size
-	b.open, b.row, b.spans = tree.Bundle{}, b.row[:0], spans{}
+	b.done += b.opening
+	b.open, b.row, b.spans, b.opening = tree.Bundle{}, b.row[:0], spans{}, 0
 	return nil
 }

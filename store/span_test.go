@@ -97,39 +97,58 @@ func TestSpansAreWhatWasTouched(t *testing.T) {
 	}
 }
 
-// A start of usual size takes five requests: the opening has the first bundle.
+// A start of usual size takes five requests, or one for each twentieth file that it
+// touches: the opening has the first bundle. What travels at once is about as long.
 func TestFewBundles(t *testing.T) {
-	s, dir := newStore(t), t.TempDir()
-	for i := range 150 {
-		write(t, dir, fmt.Sprint(i), noise(uint64(i), 120<<10))
-	}
-	published := publish(t, s, dir, "x", "")
-	key, err := s.Key("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := s.Tree(published.Tree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	recorded := &tree.Profile{Tree: tr.Digest()}
-	for i := range tr.Chunks() {
-		recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
-	}
-	p, err := s.PublishProfile(context.Background(), recorded, tree.UsualProfile, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(p.Bundles) != 5 {
-		t.Errorf("%d bundles", len(p.Bundles))
-	}
-	o := opening(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
-	if o == nil || o.Objects[p.Bundles[0].Digest] == nil {
-		t.Error("the opening lacks the first bundle")
-	}
-	for i, b := range p.Bundles[1:] {
-		if b.Size < p.Bundles[i].Size {
-			t.Errorf("bundle %d has %d bytes, the one before it %d", i+1, b.Size, p.Bundles[i].Size)
+	for _, c := range []struct{ files, length, bundles int }{
+		{10, 1500 << 10, 5}, {100, 160 << 10, 5}, {150, 120 << 10, 7}, {400, 40 << 10, 8}, {40, 40 << 10, 2},
+	} {
+		s, dir := newStore(t), t.TempDir()
+		for i := range c.files {
+			content := noise(uint64(i), c.length)
+			if i%3 == 0 { // half of it is not worth its bytes on the way
+				clear(content[:c.length/2])
+			}
+			write(t, dir, fmt.Sprint(i), content)
+		}
+		published := publish(t, s, dir, "x", "")
+		key, err := s.Key("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := s.Tree(published.Tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded := &tree.Profile{Tree: tr.Digest()}
+		for i := range tr.Chunks() {
+			recorded.Parts = append(recorded.Parts, tree.Part{Chunk: i})
+		}
+		p, err := s.PublishProfile(context.Background(), recorded, tree.UsualProfile, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Bundles) != c.bundles {
+			t.Errorf("%d files: %d bundles, not %d", c.files, len(p.Bundles), c.bundles)
+			continue
+		}
+		o := opening(t, s, tree.Ref{Name: "x", Tag: tree.DefaultTag}, tree.UsualProfile)
+		if o == nil || o.Objects[p.Bundles[0].Digest] == nil {
+			t.Errorf("%d files: the opening lacks the first bundle", c.files)
+		}
+		var lengths []int64
+		for _, b := range p.Bundles[1:] {
+			stored, err := s.Object(b.Digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lengths = append(lengths, int64(len(stored)))
+		}
+		for k := 2; k < len(lengths); k++ { // the first are shorter
+			if lengths[k] < lengths[0] || 2*lengths[k] < lengths[len(lengths)-1] {
+				t.Errorf("%d files: bundles of %d bytes", c.files, lengths)
+				break
+			}
 		}
 	}
 }

@@ -66,6 +66,7 @@
 // A lock may be taken while one that stands above it is held, never the other
 // way round:
 //
+//	early.mu            who takes what has come of a bundle
 //	Tree.moving         who changes where the image file lies
 //	Cache.evicting      who makes room
 //	Cache.mu            which trees there are, who uses them

@@ -253,15 +253,16 @@ type expected struct {
 type promisedPart struct {
 	runs []object.Run
 	b    *bundle
+	come chan struct{} // closed when it is here, or does not come
 }
 
-func (e *expected) add(chunk int, runs []object.Run, b *bundle) {
+func (e *expected) add(chunk int, part promisedPart) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.m == nil {
 		e.m = map[int]promisedPart{}
 	}
-	e.m[chunk] = promisedPart{runs, b}
+	e.m[chunk] = part
 }
 
 // remove takes away what a bundle was to bring. What another one has promised since
@@ -274,22 +275,19 @@ func (e *expected) remove(chunk int, b *bundle) {
 	}
 }
 
-// find returns the bundle that will bring all blocks of what lies at off in chunk
-// i, or nil.
-func (e *expected) find(pg *page, i int, off, n int64) *bundle {
+// find returns the part that will bring all blocks of what lies at off in chunk i. Its
+// bundle is nil where there is none.
+func (e *expected) find(pg *page, i int, off, n int64) promisedPart {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p, ok := e.m[pg.first+i]
-	if !ok {
-		return nil
-	}
+	p := e.m[pg.first+i]
 	from, to := leavesOf(pg, i, off, n)
 	for _, r := range p.runs {
 		if r.From <= from && to <= r.To {
-			return p.b
+			return p
 		}
 	}
-	return nil
+	return promisedPart{}
 }
 
 // leavesOf returns the leaves of chunk i that the blocks of what lies at off need.
@@ -305,7 +303,7 @@ func (t *Tree) comes(pg *page, i int, off, n int64) bool {
 		return true
 	}
 	q := pg.part[i].Load()
-	return q != nil && q.has(pg, i, off, n) || t.expected.find(pg, i, off, n) != nil
+	return q != nil && q.has(pg, i, off, n) || t.expected.find(pg, i, off, n).b != nil
 }
 
 // planned returns when it is known what the bundles of a profile will bring, which is
@@ -324,20 +322,20 @@ func (t *Tree) planned(ctx context.Context) error {
 	}
 }
 
-// await returns when a bundle has come that was to bring what lies at off in chunk
-// i, at once where there is none.
+// await returns when a bundle has brought what lies at off in chunk i, or can't, at once
+// where none was to bring it.
 func (t *Tree) await(ctx context.Context, pg *page, i int, off, n int64) (waited bool, err error) {
-	b := t.expected.find(pg, i, off, n)
-	if b == nil {
+	p := t.expected.find(pg, i, off, n)
+	if p.b == nil {
 		return false, nil
 	}
 	t.stats.waits.Add(1)
 	fl := t.c.flights
 	fl.mu.Lock()
-	fl.promote(b.job, demand)
+	fl.promote(p.b.job, demand)
 	fl.mu.Unlock()
 	select {
-	case <-b.done:
+	case <-p.come:
 		return true, nil
 	case <-ctx.Done():
 		return true, context.Cause(ctx)

@@ -221,7 +221,7 @@ func TestReadersWaitForParts(t *testing.T) {
 	pgOf := func() *page { pg, _ := tr.loadedPageOf(chunk); return pg }
 	waitFor(t, "the promise", func() bool {
 		off, n := s.block(chunk, 2)
-		return pgOf() != nil && tr.expected.find(pgOf(), chunk-pgOf().first, off, n) != nil
+		return pgOf() != nil && tr.expected.find(pgOf(), chunk-pgOf().first, off, n).b != nil
 	})
 	var readers sync.WaitGroup
 	for k := int64(1); k <= 4; k++ {

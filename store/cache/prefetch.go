@@ -20,9 +20,13 @@ import (
 // Everything is verified by the digests of its chunks: a profile can waste time, and
 // nothing else.
 //
-// Where brought is not nil it is told of each bundle, by its number, when what that has
-// is here, in any order, from several goroutines. It must not wait for anything.
-func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brought func(bundle int)) error {
+// What a bundle has is used while the rest of it is on its way, where the tree's fetcher
+// is a [Streamer].
+//
+// Where brought is not nil it is told, from several goroutines, how many bytes of a
+// bundle are here, from its beginning: first none, when it is about to come, then more, at
+// last all. It must not wait for anything.
+func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brought func(bundle int, here int64)) error {
 	if p.Tree != t.digest {
 		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
 	}
@@ -37,29 +41,32 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 		planned()
 	}()
 	if brought == nil {
-		brought = func(int) {}
+		brought = func(int, int64) {}
 	}
 	c := t.newCrowd(ctx, prefetch)
 	// The cache waits for promised chunks when it is closed: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
 	var told sync.Map // numbers of bundles
-	tell := func(bundle int) {
-		if _, before := told.LoadOrStore(bundle, true); !before {
-			brought(bundle)
+	tell := func(bundle int, here int64) {
+		if here == p.Bundles[bundle].Size {
+			if _, before := told.LoadOrStore(bundle, true); before {
+				return
+			}
 		}
+		brought(bundle, here)
 	}
 	if err := c.wait(t.prefetchAll(c, p, limiter(rate), planned, tell)); err != nil {
 		return err
 	}
-	for i := range p.Bundles { // those that were here, or came singly
-		tell(i)
+	for i, b := range p.Bundles { // those that were here, or came singly
+		tell(i, b.Size)
 	}
 	return nil
 }
 
 // prefetchAll calls planned when readers can see what bundles will bring, and brought
-// when one of them was fetched.
-func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int)) error {
+// when something of them was fetched.
+func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int, here int64)) error {
 	var begun map[object.Digest]*early
 	if l == nil {
 		begun = c.fetchEarly(p.Bundles)
@@ -156,11 +163,18 @@ func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
 type bundle struct {
 	tree.Bundle
 	slices  []slice
-	flights map[int]*flight // by place in the bundle
-	parts   map[int]bool    // by place in the bundle
+	flights map[int]*flight       // by place in the bundle; those that have not come
+	parts   map[int]chan struct{} // likewise; each is closed when it has come, or does not
 	job     *job
 	early   *early        // nil where it is not on its way yet
 	done    chan struct{} // closed when the flights have what it had for them
+
+	// Of what has come, by whoever fetches it.
+	next    int   // the first slice that was not taken
+	at      int64 // where it begins
+	told    int64 // what brought was told of
+	wrong   bool  // that slice is not what it should be; the rest waits until all is verified
+	brought func(here int64)
 }
 
 // slice is a part of a chunk in a bundle.
@@ -175,6 +189,29 @@ type early struct {
 	done    chan struct{}
 	content []byte
 	err     error
+
+	mu    sync.Mutex // held while take runs
+	soFar []byte
+	take  func(soFar []byte) // nil until it is known
+}
+
+func (e *early) got(soFar []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.soFar = soFar
+	if e.take != nil {
+		e.take(soFar)
+	}
+}
+
+// give has what comes given to take; nil: to nobody any more, when it has returned.
+func (e *early) give(take func(soFar []byte)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.take = take
+	if take != nil && len(e.soFar) > 0 {
+		take(e.soFar)
+	}
 }
 
 // fetchEarly begins to fetch the first bundles while the index pages come, in an
@@ -197,19 +234,22 @@ func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 		u := c.t.use()
 		c.wg.Go(func() {
 			defer close(e.done)
-			e.content, e.err = u.fetch(b.Digest, b.Size)
+			e.content, e.err = u.stream(b.Digest, b.Size, e.got)
 		})
 	}
 	return begun
 }
 
-// fetch returns the bundle's content.
-func (b *bundle) fetch(u use) ([]byte, error) {
+// fetch returns the bundle's content, and gives to take what has come of it whenever
+// there is more.
+func (b *bundle) fetch(u use, take func(soFar []byte)) ([]byte, error) {
 	e := b.early
 	if e == nil {
-		return u.fetch(b.Digest, b.Size)
+		return u.stream(b.Digest, b.Size, take)
 	}
 	b.early = nil // its memory is free when the content has been given away
+	e.give(take)
+	defer e.give(nil)
 	select {
 	case <-e.done:
 		return e.content, e.err
@@ -221,9 +261,10 @@ func (b *bundle) fetch(u use) ([]byte, error) {
 // promise makes known what bundles will bring, before any of those is fetched: whole
 // chunks by flights, parts as expected. Who wants such a thing waits for its bundle,
 // which goes first then, and does not fetch the chunk besides.
-func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int)) (bundles []*bundle, err error) {
+func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
 	p.InBundles(func(number int, one tree.Bundle, parts []tree.Part) bool {
-		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]bool{}}
+		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]chan struct{}{},
+			brought: func(here int64) { brought(number, here) }}
 		for _, part := range parts {
 			var pg *page
 			if pg, err = c.t.pageOf(c.ctx, part.Chunk); err != nil {
@@ -232,13 +273,10 @@ func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 			b.slices = append(b.slices, slice{target{c.t, pg, part.Chunk - pg.first}, part})
 		}
 		delete(begun, one.Digest)
-		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() {
-			if c.runBundle(b) {
-				brought(number)
-			}
-		}}
+		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
 		if c.t.boardBundle(b, c.before) {
 			bundles = append(bundles, b)
+			b.brought(0)
 		}
 		return true
 	})
@@ -251,10 +289,17 @@ func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 // end lets those go that wait for a bundle: what it had for them is here.
 func (b *bundle) end() {
 	for n := range b.parts {
-		to := b.slices[n]
-		to.t.expected.remove(to.part.Chunk, b)
+		b.came(n)
 	}
 	close(b.done)
+}
+
+// came lets those go that wait for a part.
+func (b *bundle) came(n int) {
+	come, to := b.parts[n], b.slices[n]
+	delete(b.parts, n)
+	to.t.expected.remove(to.part.Chunk, b)
+	close(come)
 }
 
 // addBundle has a bundle fetched when there is a place. A reader may have had it
@@ -296,49 +341,78 @@ func (c *crowd) abandon(bundles []*bundle) {
 	}
 }
 
-// runBundle fetches a bundle and gives what it has to those that want it. It tells
-// whether it could.
-func (c *crowd) runBundle(b *bundle) bool {
+// runBundle fetches a bundle and gives what it has to those that want it, each slice
+// when it has come.
+func (c *crowd) runBundle(b *bundle) {
 	defer b.end()
-	fl := c.t.c.flights
-	backOut := func(fs map[int]*flight) {
-		fl.mu.Lock()
-		defer fl.mu.Unlock()
-		fl.backOut(fs)
-	}
 	if c.ctx.Err() != nil {
-		backOut(b.flights)
-		return false
+		c.backOut(b.flights)
+		return
 	}
 	start := time.Now()
-	content, err := b.fetch(c.t.use())
+	content, err := b.fetch(c.t.use(), func(soFar []byte) { c.take(b, soFar, false) })
 	if err != nil {
-		// Its chunks can still be had one by one: prefetchAll asks for them, and
-		// whoever waits for one has it fetched at once.
+		// What has not come of it can still be had one by one: prefetchAll asks for it,
+		// and whoever waits for a chunk has it fetched at once.
 		c.t.stats.failed.Add(1)
-		backOut(b.flights)
-		return false
+		c.backOut(b.flights)
+		return
 	}
 	c.t.stats.fetched(b.slices[0].part.Chunk, b.Size, time.Since(start))
-	for n, to := range b.slices {
+	c.take(b, content, true)
+}
+
+// tellEvery is how much of a bundle comes between two times that it is told, in bytes.
+const tellEvery = 256 << 10
+
+// take gives away those slices of a bundle that are whole in what has come of it. Until
+// all has come nobody has verified it: a slice that is wrong then may be right later.
+func (c *crowd) take(b *bundle, soFar []byte, all bool) {
+	if b.wrong && !all {
+		return
+	}
+	for ; b.next < len(b.slices); b.next++ {
+		n, to := b.next, b.slices[b.next]
 		length := int64(0)
 		if !to.pg.hole(to.i) {
 			length = to.part.Size(to.pg.size(to.i))
 		}
-		one := content[:length]
-		content = content[length:]
-		f := b.flights[n]
-		if f == nil && !b.parts[n] {
-			continue
+		if int64(len(soFar)) < b.at+length {
+			break
 		}
-		if err := c.deliver(to, f, one); err != nil {
-			c.t.stats.failed.Add(1)
-			if f != nil {
-				backOut(map[int]*flight{n: f})
+		f, part := b.flights[n], b.parts[n]
+		if f != nil || part != nil {
+			err := c.deliver(to, f, soFar[b.at:b.at+length])
+			if b.wrong = err != nil && !all; b.wrong {
+				return
+			}
+			switch {
+			case part != nil:
+				b.came(n)
+			case err == nil:
+				delete(b.flights, n)
+			}
+			if err != nil {
+				c.t.stats.failed.Add(1)
 			}
 		}
+		b.at += length
 	}
-	return true
+	if all {
+		c.backOut(b.flights) // those that were wrong
+	}
+	if b.at-b.told >= tellEvery || all {
+		b.told = b.at
+		b.brought(b.at)
+	}
+}
+
+// backOut is that of flights, for who does not hold its lock.
+func (c *crowd) backOut(fs map[int]*flight) {
+	fl := c.t.c.flights
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.backOut(fs)
 }
 
 // deliver verifies a slice and keeps what is in it, or gives it to a flight.
@@ -411,8 +485,8 @@ func (t *Tree) boardBundle(b *bundle, before uint64) bool {
 	for _, n := range places {
 		to := b.slices[n]
 		if !to.part.Whole() {
-			b.parts[n] = true
-			t.expected.add(to.part.Chunk, to.part.Runs, b)
+			b.parts[n] = make(chan struct{})
+			t.expected.add(to.part.Chunk, promisedPart{to.part.Runs, b, b.parts[n]})
 			continue
 		}
 		f := fl.m[to.pg.digests[to.i]]

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,7 +149,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	go func() {
 		cr := tr.newCrowd(ctx, prefetch)
 		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
-		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}, func(int) {}))
+		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}, func(int, int64) {}))
 	}()
 	<-begun
 	for _, i := range []int{9, 7, 8} {
@@ -207,6 +209,192 @@ func TestBundlesBeforePages(t *testing.T) {
 		}
 	}
 	mustRead(t, tr, s, 0, int64(len(s.image)))
+}
+
+// drip is a fetcher whose objects arrive as the test says.
+type drip struct {
+	*world
+	parts func(d object.Digest, content []byte, got func(soFar []byte)) ([]byte, error)
+}
+
+func (d *drip) Stream(ctx context.Context, name object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
+	content, err := d.Verified(ctx, name, size)
+	if err != nil {
+		return nil, err
+	}
+	return d.parts(name, content, got)
+}
+
+// What has come of a bundle is read while the rest of it is on its way, and is told of;
+// who wants what lies behind waits for that.
+func TestBundlesAreReadWhileTheyArrive(t *testing.T) {
+	w := newWorld()
+	s := w.publish(t, shape{seed: 83, chunks: 60, mean: 60_000, page: 4096})
+	var parts []tree.Part
+	for i, c := range s.chunks {
+		switch {
+		case i%5 == 4:
+			parts = append(parts, tree.Part{Chunk: i})
+		case c.Size > 5*block:
+			parts = append(parts, partly(s, i, 1, 3))
+		}
+	}
+	p := w.profile(s, nil, parts)
+	step := make(chan int64)
+	f := &drip{w, func(_ object.Digest, content []byte, got func([]byte)) ([]byte, error) {
+		for n := range step {
+			got(content[:n])
+		}
+		return content, nil
+	}}
+	c := openCache(t, t.TempDir(), Options{})
+	tr := openTree(t, c, s.digest, f)
+	defer tr.Guide()() // they are read in order
+	var here atomic.Int64
+	errs := make(chan error)
+	go func() {
+		errs <- tr.Prefetch(t.Context(), p, 0, func(_ int, n int64) {
+			if n < here.Swap(n) {
+				t.Error("less is here than before")
+			}
+		})
+	}()
+	read := func(part tree.Part) {
+		off, n := s.offs[part.Chunk], s.chunks[part.Chunk].Size
+		if !part.Whole() {
+			off, n = s.block(part.Chunk, 2)
+		}
+		mustRead(t, tr, s, off, n)
+	}
+	at := int64(0)
+	late := make(chan struct{})
+	for i, part := range parts {
+		if i == len(parts)/2 {
+			if here.Load() == 0 {
+				t.Error("nothing was told of")
+			}
+			go func() {
+				defer close(late)
+				read(parts[len(parts)-1])
+			}()
+			waitFor(t, "the reader", func() bool { return tr.stats.waits.Load() > 0 || len(parts[len(parts)-1].Runs) == 0 })
+		}
+		at += part.Size(s.chunks[part.Chunk].Size)
+		step <- at - 1 // all but a byte
+		step <- at
+		read(part)
+	}
+	close(step)
+	<-late
+	if err := <-errs; err != nil {
+		t.Fatal(err)
+	}
+	if here.Load() != p.Bundles[0].Size {
+		t.Errorf("%d bytes are here of %d", here.Load(), p.Bundles[0].Size)
+	}
+	settle(t, c)
+	for _, part := range parts {
+		if n := w.asked[s.chunks[part.Chunk].Digest]; n != 0 {
+			t.Errorf("chunk %d was fetched singly %d times", part.Chunk, n)
+		}
+	}
+	readAll(t, tr, s)
+}
+
+// A stream that lies, begins anew or ends in the middle: what was right of it is kept,
+// what was wrong is never read, and comes another way.
+func TestBundlesThatArriveWrong(t *testing.T) {
+	cut := errors.New("it was cut")
+	wrong := func(content []byte, from int) []byte {
+		b := bytes.Clone(content)
+		for i := from; i < len(b); i++ {
+			b[i] ^= 0x55
+		}
+		return b
+	}
+	for name, arrive := range map[string]func(content []byte, got func([]byte)) ([]byte, error){
+		"cut in the middle": func(content []byte, got func([]byte)) ([]byte, error) {
+			got(content[:len(content)/2])
+			return nil, cut
+		},
+		"cut at its beginning": func([]byte, func([]byte)) ([]byte, error) { return nil, cut },
+		"a liar, then another origin": func(content []byte, got func([]byte)) ([]byte, error) {
+			bad := wrong(content, len(content)/3)
+			for n := 0; n < len(bad); n += 5000 {
+				got(bad[:n])
+			}
+			for n := 0; n < len(content); n += 5000 {
+				got(content[:n])
+			}
+			return content, nil
+		},
+		"a liar to its end": func(content []byte, got func([]byte)) ([]byte, error) {
+			bad := wrong(content, 0)
+			got(bad)
+			return nil, cut
+		},
+		"a bundle that is wrong": func(content []byte, got func([]byte)) ([]byte, error) {
+			bad := wrong(content, len(content)/3)
+			got(bad[:len(bad)/2])
+			return bad, nil
+		},
+		"all at once": func(content []byte, got func([]byte)) ([]byte, error) { return content, nil },
+		"begins again": func(content []byte, got func([]byte)) ([]byte, error) {
+			got(content[:len(content)/2])
+			got(content[:10])
+			got(content)
+			return content, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, early := range []bool{true, false} {
+				w := newWorld()
+				s := w.publish(t, shape{seed: 85, chunks: 60, mean: 30_000, page: 20})
+				var parts []tree.Part
+				for i, c := range s.chunks {
+					switch {
+					case i%3 == 0:
+						parts = append(parts, tree.Part{Chunk: i})
+					case c.Size > 3*block:
+						parts = append(parts, partly(s, i, 1, 1))
+					}
+				}
+				p := w.profile(s, nil, parts)
+				f := &drip{w, func(_ object.Digest, content []byte, got func([]byte)) ([]byte, error) { return arrive(content, got) }}
+				c := openCache(t, t.TempDir(), Options{})
+				tr := openTree(t, c, s.digest, f)
+				if !early { // then bundles wait for the index pages
+					mustRead(t, tr, s, 0, 1)
+					settle(t, c)
+				}
+				var readers sync.WaitGroup
+				for seed := range uint64(3) {
+					readers.Go(func() {
+						r := newRand(seed)
+						for range 100 {
+							mustRead(t, tr, s, r.Int64N(int64(len(s.image))), 1+r.Int64N(2*block))
+						}
+					})
+				}
+				if err := tr.Prefetch(t.Context(), p, 0, nil); err != nil {
+					t.Fatal(err)
+				}
+				readers.Wait()
+				readAll(t, tr, s)
+				settle(t, c)
+				if n := tr.expected.count(); n != 0 {
+					t.Errorf("%d parts are expected still", n)
+				}
+			}
+		})
+	}
+}
+
+// count returns how many parts are expected.
+func (e *expected) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.m)
 }
 
 // Who wants a chunk of a bundle that is on its way waits for it.

@@ -19,6 +19,16 @@ type Fetcher interface {
 	Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error)
 }
 
+// Streamer is a Fetcher that gives contents away while they arrive.
+type Streamer interface {
+	Fetcher
+	// Stream is Verified for an object whose content has so many bytes. It calls got
+	// with the content so far, which nobody has verified yet, whenever there is more,
+	// by one goroutine at a time, and not after it has returned. It may begin anew,
+	// with less or with something else.
+	Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error)
+}
+
 // Tree is a tree in the cache. All methods are safe for concurrent use.
 type Tree struct {
 	c        *Cache
@@ -74,7 +84,11 @@ type use struct {
 	timeout time.Duration
 }
 
-func (u use) fetch(d object.Digest, size int64) ([]byte, error) {
+func (u use) fetch(d object.Digest, size int64) ([]byte, error) { return u.stream(d, size, nil) }
+
+// stream is fetch, and calls got as a [Streamer] does, if the fetcher is one and got is
+// not nil.
+func (u use) stream(d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
 	if err := u.ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrClosed, err)
 	}
@@ -83,7 +97,13 @@ func (u use) fetch(d object.Digest, size int64) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(u.ctx, u.timeout)
 	defer cancel()
-	content, err := u.fetcher.Verified(ctx, d, size)
+	var content []byte
+	var err error
+	if s, ok := u.fetcher.(Streamer); ok && got != nil {
+		content, err = s.Stream(ctx, d, size, got)
+	} else {
+		content, err = u.fetcher.Verified(ctx, d, size)
+	}
 	if err == nil && size >= 0 && int64(len(content)) != size {
 		return nil, &object.CorruptError{Digest: d, Reason: fmt.Sprintf("%d bytes instead of %d", len(content), size)}
 	}
@@ -304,17 +324,16 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			if err := t.planned(ctx); err != nil {
 				return err
 			}
-			var err error
-			if waited, err = t.await(ctx, pg, i, off, int64(len(p))); err != nil {
+			late, err := t.await(ctx, pg, i, off, int64(len(p)))
+			if err != nil {
 				return err
 			}
-			if waited {
-				if !missed {
-					missed = true
-					t.stats.misses.Add(1)
-				}
-				continue
+			if late && !missed {
+				missed = true
+				t.stats.misses.Add(1)
 			}
+			waited = true // also where nothing is expected any more: it may just have come
+			continue
 		}
 		f, fresh := t.want(pg, i, demand)
 		if f == nil {

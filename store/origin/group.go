@@ -37,9 +37,34 @@ type flight struct {
 	callers  int
 	promoted bool
 
+	tell *teller // nil where nobody wants to know what has come
+
 	// Valid once done is closed.
 	stored, content []byte
 	err             error
+}
+
+// teller tells somebody what has come of an object.
+type teller struct {
+	size int64 // of the content
+
+	mu  sync.Mutex // held while got runs
+	got func(soFar []byte)
+}
+
+func (t *teller) say(soFar []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.got != nil {
+		t.got(soFar)
+	}
+}
+
+// end returns when got is not called any more.
+func (t *teller) end() {
+	t.mu.Lock()
+	t.got = nil
+	t.mu.Unlock()
 }
 
 // ErrNoOrigin is the error of a group of none.
@@ -87,6 +112,22 @@ func Idle(ctx context.Context) context.Context { return context.WithValue(ctx, i
 // Temporary failures of all origins are waited out for [Options.Patience].
 func (g *Group) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
 	_, content, err := g.Fetch(ctx, d)
+	return sized(d, size, content, err)
+}
+
+// Stream is Verified for an object whose content has so many bytes. It calls got with
+// the content so far, which nobody has verified yet, whenever there is more, and not
+// after it has returned. It may begin anew, with less than it had or with something
+// else: another origin is asked where one fails. Where somebody else has begun to fetch
+// the object, got is not called.
+func (g *Group) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
+	tell := &teller{size: size, got: got}
+	defer tell.end()
+	_, content, err := g.join(ctx, d, tell)
+	return sized(d, size, content, err)
+}
+
+func sized(d object.Digest, size int64, content []byte, err error) ([]byte, error) {
 	if err == nil && size >= 0 && int64(len(content)) != size {
 		return nil, &object.CorruptError{Digest: d, Reason: fmt.Sprintf("%d bytes instead of %d", len(content), size)}
 	}
@@ -102,6 +143,11 @@ func (g *Group) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 // Fetch returns the stored form of an object, and its content, which was
 // verified. Neither slice may be written to.
 func (g *Group) Fetch(ctx context.Context, d object.Digest) (stored, content []byte, err error) {
+	return g.join(ctx, d, nil)
+}
+
+// join waits for the flight of an object, which it begins if there is none.
+func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored, content []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -110,7 +156,7 @@ func (g *Group) Fetch(ctx context.Context, d object.Digest) (stored, content []b
 	f, ok := g.flights[d]
 	if !ok {
 		inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		f = &flight{done: make(chan struct{}), urgent: make(chan struct{}), cancel: cancel}
+		f = &flight{done: make(chan struct{}), urgent: make(chan struct{}), cancel: cancel, tell: tell}
 		g.flights[d] = f
 		go g.fly(inner, d, f)
 	}
@@ -141,7 +187,7 @@ func (g *Group) fly(ctx context.Context, d object.Digest, f *flight) {
 	defer f.cancel()
 	var mu sync.Mutex // a hedged loser may end after the winner
 	f.err = g.try(ctx, f, func(ctx context.Context, m *member) error {
-		stored, content, err := g.fetch(ctx, m, d)
+		stored, content, err := g.fetch(ctx, m, d, f.tell)
 		if err == nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -166,15 +212,21 @@ type refetcher interface {
 	refetch(ctx context.Context, d object.Digest, valid func(stored []byte) error) ([]byte, error)
 }
 
-// fetch has one member give an object and verifies it.
-func (g *Group) fetch(ctx context.Context, m *member, d object.Digest) (stored, content []byte, err error) {
+// fetch has one member give an object and verifies it. tell may be nil.
+func (g *Group) fetch(ctx context.Context, m *member, d object.Digest, tell *teller) (stored, content []byte, err error) {
 	began := time.Now()
 	valid := func(stored []byte) (err error) {
 		content, err = object.Decode(nil, d, -1, stored)
 		return err
 	}
-	stored, err = m.Object(ctx, d)
-	if err == nil {
+	if s, ok := m.Origin.(streamer); ok && tell != nil {
+		u := object.Unpack(d, tell.size, tell.say)
+		stored, err = s.stream(ctx, d, u.More)
+		content, _ = u.End() // where it failed, what has come is looked at once more, whole
+	} else {
+		stored, err = m.Object(ctx, d)
+	}
+	if err == nil && content == nil {
 		err = valid(stored)
 		if r, ok := m.Origin.(refetcher); ok && err != nil {
 			m.mu.Lock()

@@ -45,6 +45,10 @@ func (h *HTTP) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 	return b, err
 }
 
+func (h *HTTP) stream(ctx context.Context, d object.Digest, got func(soFar []byte)) ([]byte, error) {
+	return h.web.get(ctx, request{name: d.Path(), url: h.url(d.Path()), limit: object.MaxStored, got: got})
+}
+
 // File implements [Origin]. Caches on the way must ask the origin.
 func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 	return h.web.get(ctx, request{name: name, url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}})

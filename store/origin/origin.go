@@ -36,6 +36,14 @@ type Opener interface {
 	Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
 }
 
+// streamer is an origin that gives an object away while it arrives.
+type streamer interface {
+	Origin
+	// stream is Object, and calls got with what has come whenever more has. It may
+	// begin anew.
+	stream(ctx context.Context, d object.Digest, got func(soFar []byte)) ([]byte, error)
+}
+
 // Kind is what a caller can decide on when an origin failed.
 type Kind string
 

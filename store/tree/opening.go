@@ -98,38 +98,94 @@ func appendItem(b *bytes.Buffer, kind byte, name string, data []byte) {
 	b.Write(data)
 }
 
+// OpeningReader reads an opening while it arrives.
+type OpeningReader struct {
+	Opening
+	Head bool // its head is whole
+
+	at int // bytes that were read
+}
+
+// NewOpeningReader returns a reader of which nothing has come.
+func NewOpeningReader() *OpeningReader { return &OpeningReader{Opening: *NewOpening()} }
+
+// Take reads what of the file has come since: soFar is all of it, from its beginning.
+// What it finds lies in soFar, which must not be written to. Behind an error nothing
+// can be read.
+func (r *OpeningReader) Take(soFar []byte) error {
+	const what = "opening"
+	if r.at == 0 {
+		if n := min(len(soFar), len(openingMagic)); string(soFar[:n]) != openingMagic[:n] {
+			return invalid(what, "it does not begin with %q", openingMagic)
+		} else if n < len(openingMagic) {
+			return nil
+		}
+		r.at = len(openingMagic)
+	}
+	for {
+		kind, name, data, size, err := r.next(soFar)
+		if err != nil {
+			return err
+		}
+		if len(data) < size || kind == 0 {
+			return nil
+		}
+		r.at += itemHead + len(name) + size
+		if err := r.item(kind, name, data, &r.Head); err != nil {
+			return err
+		}
+	}
+}
+
+// itemHead is the length of what stands before an item's name.
+const itemHead = 7
+
+// next returns the item that follows, and of what it holds as much as has come. kind is
+// 0 where not even its name has.
+func (r *OpeningReader) next(soFar []byte) (kind byte, name, data []byte, size int, err error) {
+	b := soFar[min(r.at, len(soFar)):]
+	if len(b) < itemHead {
+		return 0, nil, nil, 0, nil
+	}
+	n, long := int(binary.LittleEndian.Uint16(b[1:])), int64(binary.LittleEndian.Uint32(b[3:]))
+	if long > MaxOpening {
+		return 0, nil, nil, 0, invalid("opening", "an item of %d bytes", long)
+	}
+	if len(b) < itemHead+n {
+		return 0, nil, nil, 0, nil
+	}
+	name, data = b[itemHead:itemHead+n], b[itemHead+n:]
+	return b[0], name, data[:min(len(data), int(long))], int(long), nil
+}
+
+// Arriving returns the object of which a part has come, behind the head, and that part.
+func (r *OpeningReader) Arriving(soFar []byte) (d object.Digest, stored []byte, ok bool) {
+	kind, name, data, _, err := r.next(soFar)
+	if err != nil || !r.Head || kind != 'o' || len(name) != len(d) {
+		return d, nil, false
+	}
+	copy(d[:], name)
+	return d, data, true
+}
+
+// All tells whether nothing of soFar, which was taken, is left over, and nothing is
+// missing as far as the opening tells.
+func (r *OpeningReader) All(soFar []byte) bool {
+	all := r.Head && len(soFar) == r.at
+	for _, d := range r.Later {
+		all = all && r.Objects[d] != nil
+	}
+	return all
+}
+
 // ParseOpening reads as much of an opening as has come. head tells whether its head
 // is whole, and all whether nothing is missing, as far as the opening tells.
 func ParseOpening(b []byte) (o *Opening, head, all bool, err error) {
-	const what = "opening"
-	o = NewOpening()
-	if n := min(len(b), len(openingMagic)); string(b[:n]) != openingMagic[:n] {
-		return nil, false, false, invalid(what, "it does not begin with %q", openingMagic)
-	} else if n < len(openingMagic) {
-		return o, false, false, nil
+	r := NewOpeningReader()
+	if err := r.Take(b); err != nil {
+		return nil, false, false, err
 	}
-	b = b[len(openingMagic):]
-	for len(b) >= 7 {
-		kind, n, size := b[0], int(binary.LittleEndian.Uint16(b[1:])), int64(binary.LittleEndian.Uint32(b[3:]))
-		if size > MaxOpening {
-			return nil, false, false, invalid(what, "an item of %d bytes", size)
-		}
-		if int64(len(b)) < 7+int64(n)+size {
-			break
-		}
-		name, data := b[7:7+n], b[7+n:7+int64(n)+size]
-		b = b[7+int64(n)+size:]
-		if err := o.item(kind, name, data, &head); err != nil {
-			return nil, false, false, err
-		}
-	}
-	if head {
-		all = len(b) == 0
-		for _, d := range o.Later {
-			all = all && o.Objects[d] != nil
-		}
-	}
-	return o, head, all, nil
+	return &r.Opening, r.Head, r.All(b), nil
 }
 
 func (o *Opening) item(kind byte, name, data []byte, head *bool) error {

@@ -59,6 +59,36 @@ func TestOpening(t *testing.T) {
 	}
 }
 
+// What arrives is read byte by byte, each item once, and of an object that is on its way
+// what has come.
+func TestOpeningReader(t *testing.T) {
+	page := object.Sum([]byte("p"))
+	var w OpeningWriter
+	w.File(InfoPath, []byte("info"))
+	w.Later(page, []byte("stored page"))
+	b := w.Bytes()
+	r := NewOpeningReader()
+	var seen string
+	for n := range len(b) + 1 {
+		if err := r.Take(b[:n:n]); err != nil {
+			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
+		}
+		d, part, ok := r.Arriving(b[:n:n])
+		switch {
+		case ok && (d != page || !r.Head || string(part) != "stored page"[:len(part)]):
+			t.Errorf("%d of %d bytes: %s, %q", n, len(b), d.Short(), part)
+		case ok:
+			seen = string(part)
+		}
+		if r.All(b[:n]) != (n == len(b)) {
+			t.Errorf("%d of %d bytes: all %t", n, len(b), r.All(b[:n]))
+		}
+	}
+	if seen != "stored pag" || string(r.Objects[page]) != "stored page" || string(r.Files[InfoPath]) != "info" {
+		t.Errorf("of the object %q was seen on its way, %+v", seen, r.Opening)
+	}
+}
+
 func FuzzParseOpening(f *testing.F) {
 	var w OpeningWriter
 	w.File(InfoPath, []byte("info"))
@@ -68,6 +98,16 @@ func FuzzParseOpening(f *testing.F) {
 		o, head, all, err := ParseOpening(b)
 		if err != nil && (o != nil || !IsInvalid(err)) || err == nil && o == nil || all && !head {
 			t.Errorf("%+v, %t, %t, %v", o, head, all, err)
+		}
+		r := NewOpeningReader()
+		for n := range len(b) + 1 {
+			if err := r.Take(b[:n]); err != nil {
+				return
+			}
+			r.Arriving(b[:n])
+		}
+		if err != nil || r.Head != head || r.All(b) != all || len(r.Objects) != len(o.Objects) {
+			t.Errorf("bit by bit: %+v, at once: %+v, %v", r, o, err)
 		}
 	})
 }

@@ -1,7 +1,9 @@
 package trust
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"sync"
 
 	"premix/store/object"
@@ -15,53 +17,94 @@ import (
 type Opening struct {
 	store string
 	keys  []tree.PublicKey
-	head  *tree.Opening
-	rest  chan struct{} // closed when everything has come, or will not
+	head  *tree.Opening // changes no more when it is here, but for its objects
 
 	mu      sync.Mutex
-	objects map[object.Digest][]byte // each until it was asked for
+	reader  *tree.OpeningReader
+	soFar   []byte        // of the file
+	woken   int           // length of soFar when changed was closed last
+	changed chan struct{} // closed, and replaced, when more has come
+	ended   bool          // everything has come, or will not
+	given   map[object.Digest]bool
+}
+
+// take reads what has come, and tells whether the head is there.
+func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(soFar) < len(o.soFar) && !ended {
+		if o.head != nil {
+			return true, nil // it has begun anew; there will be more
+		}
+		o.reader = tree.NewOpeningReader()
+	}
+	o.soFar = soFar
+	objects := len(o.reader.Objects)
+	if err = o.reader.Take(soFar); err == nil && o.reader.Head && o.head == nil {
+		known := o.reader.Opening
+		known.Files = map[string][]byte{} // soFar is large, and let go of
+		for path, content := range o.reader.Files {
+			known.Files[path] = bytes.Clone(content)
+		}
+		o.reader.Files = nil
+		o.head = &known
+	}
+	if ended && err == nil && o.head == nil {
+		err = &tree.InvalidError{What: "opening", Reason: "it ends within its head"}
+	}
+	if len(o.reader.Objects) > objects || len(soFar) >= o.woken+step {
+		o.woken = len(soFar)
+		o.wake()
+	}
+	return o.head != nil, err
+}
+
+// step is how much more of an object has come when those go on that use it while it
+// arrives, in bytes.
+const step = 24 << 10
+
+// end says that no more comes.
+func (o *Opening) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended, o.soFar = true, nil
+	o.wake()
+}
+
+// wake is under mu.
+func (o *Opening) wake() {
+	close(o.changed)
+	o.changed = make(chan struct{})
 }
 
 // askOpening is ask by an opening. It returns when its head has come.
 func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.Ref, profile string) (*Resolved, error) {
-	o := &Opening{rest: make(chan struct{}), objects: map[object.Digest][]byte{}}
+	o := &Opening{reader: tree.NewOpeningReader(), changed: make(chan struct{}), given: map[object.Digest]bool{}}
 	var failed error
 	head := make(chan struct{})
 	once := sync.OnceFunc(func() { close(head) })
 	// The rest comes although the caller has what he waited for. The origin bounds how
 	// long that may take.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	damaged := false // nothing behind it is read
 	take := func(soFar []byte, ended bool) {
-		select {
-		case <-head:
-			if !ended || o.head == nil { // this goroutine alone sets it
-				return
-			}
-		default:
-		}
-		got, whole, _, err := tree.ParseOpening(soFar)
-		switch {
-		case err != nil:
-			failed = err
-		case !whole && ended:
-			failed = &tree.InvalidError{What: "opening", Reason: "it ends within its head"}
-		case !whole:
+		if damaged {
 			return
-		default:
-			o.mu.Lock()
-			if o.head == nil {
-				o.head = got
-			}
-			for d, stored := range got.Objects {
-				o.objects[d] = stored
-			}
-			o.mu.Unlock()
 		}
-		once()
+		here, err := o.take(soFar, ended)
+		if err != nil {
+			damaged = true
+			if !here {
+				failed = err
+			}
+		}
+		if here || err != nil {
+			once()
+		}
 	}
 	go func() {
 		defer cancel()
-		defer close(o.rest)
+		defer o.end()
 		defer once()
 		content, err := from.Opening(inner, ref.OpeningPath(profile), func(soFar []byte) { take(soFar, false) })
 		if err != nil {
@@ -135,21 +178,8 @@ func (o *Opening) Next(ref tree.Ref) []tree.Ref {
 // Object returns the verified content of an object, once, or nil where the opening
 // does not have it. It waits for what is still on its way.
 func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
-	for _, later := range o.head.Later {
-		if later != d {
-			continue
-		}
-		select {
-		case <-o.rest:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	o.mu.Lock()
-	stored, ok := o.objects[d]
-	delete(o.objects, d)
-	o.mu.Unlock()
-	if !ok {
+	stored, whole := o.await(ctx, d, -1)
+	if !whole {
 		return nil
 	}
 	content, err := object.Decode(nil, d, -1, stored)
@@ -157,4 +187,59 @@ func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
 		return nil // it is fetched from where it lies
 	}
 	return content
+}
+
+// Stream is Object for an object whose content has so many bytes. It calls got with the
+// content so far, which nobody has verified yet, whenever there is more, and not after it
+// has returned.
+func (o *Opening) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) []byte {
+	stored, whole := o.await(ctx, d, 0)
+	if stored == nil {
+		return nil
+	}
+	u := object.Unpack(d, size, got)
+	for !whole && stored != nil {
+		u.More(stored)
+		stored, whole = o.await(ctx, d, len(stored))
+	}
+	u.More(stored)
+	content, err := u.End()
+	if err != nil {
+		return nil
+	}
+	return content
+}
+
+// await returns the stored form of an object when all of it has come, or, where beyond
+// is not below 0, when more than so much of it has. Without any the opening does not have
+// it, or no more of it. What was given whole is forgotten.
+func (o *Opening) await(ctx context.Context, d object.Digest, beyond int) (stored []byte, whole bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.given[d] {
+		if stored, ok := o.reader.Objects[d]; ok {
+			delete(o.reader.Objects, d)
+			o.given[d] = true
+			return stored, true
+		}
+		if beyond >= 0 {
+			if one, part, ok := o.reader.Arriving(o.soFar); ok && one == d && len(part) > beyond {
+				return part, false
+			}
+		}
+		if o.ended || !slices.Contains(o.head.Later, d) {
+			break
+		}
+		changed := o.changed
+		o.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		o.mu.Lock()
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, false
 }

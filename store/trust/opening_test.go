@@ -1,10 +1,16 @@
 package trust_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 
 	"premix/internal/faulty"
@@ -18,17 +24,28 @@ import (
 // to its parts.
 func (s *shop) open(change func(path string, content []byte) []byte) {
 	s.t.Helper()
+	s.openWith(func(w *tree.OpeningWriter) {
+		w.Object(object.Sum([]byte("first")), object.Encode(nil, []byte("first")))
+		w.Later(object.Sum([]byte("later")), object.Encode(nil, []byte("later")))
+		w.Later(object.Sum([]byte("wrong")), object.Encode(nil, []byte("it is another one")))
+	}, change)
+}
+
+// openWith is open with other objects.
+func (s *shop) openWith(objects func(w *tree.OpeningWriter), changes ...func(path string, content []byte) []byte) {
+	s.t.Helper()
 	var w tree.OpeningWriter
 	for _, path := range []string{tree.InfoPath, ref.TagPath()} {
 		content, err := os.ReadFile(filepath.Join(s.dir, path))
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		w.File(path, change(path, content))
+		for _, change := range changes {
+			content = change(path, content)
+		}
+		w.File(path, content)
 	}
-	w.Object(object.Sum([]byte("first")), object.Encode(nil, []byte("first")))
-	w.Later(object.Sum([]byte("later")), object.Encode(nil, []byte("later")))
-	w.Later(object.Sum([]byte("wrong")), object.Encode(nil, []byte("it is another one")))
+	objects(&w)
 	s.write(ref.OpeningPath("start"), w.Bytes())
 }
 
@@ -186,6 +203,81 @@ func TestOpeningsThatLie(t *testing.T) {
 				t.Errorf("%d of %d bytes: %q", n, len(content), got)
 			}
 		}
+	}
+}
+
+// An object behind the head is used while it arrives, at whatever pace, and where it is
+// cut off or wrong nobody is told that it is whole.
+func TestOpeningArrives(t *testing.T) {
+	s := newShop(t, 1, 1)
+	s.tag(1, "one")
+	long := make([]byte, 800_000)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range long {
+		long[i] = "acgtnACGTN,.:;!?"[r.IntN(16)]
+	}
+	d, stored := object.Sum(long), object.Encode(nil, long)
+	page := object.Sum([]byte("page"))
+	s.openWith(func(w *tree.OpeningWriter) {
+		w.Later(page, object.Encode(nil, []byte("page")))
+		w.Later(d, stored)
+	})
+	path := filepath.Join(s.dir, ref.OpeningPath("start"))
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := bytes.Clone(content)
+	wrong[len(wrong)-len(stored)/2] ^= 1
+	for name, c := range map[string]struct {
+		content []byte
+		cut     int // bytes that are sent
+		whole   bool
+	}{
+		"whole":           {content, len(content), true},
+		"cut in an item":  {content, len(content) - len(stored)/2, false},
+		"cut by a byte":   {content, len(content) - 1, false},
+		"cut before it":   {content, len(content) - len(stored), false},
+		"wrong in middle": {wrong, len(wrong), false},
+	} {
+		more := make(chan struct{})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(c.content)))
+			for at := 0; at < c.cut; at += 10_000 {
+				if at > len(content)-len(stored)/4 {
+					<-more
+				}
+				_, _ = w.Write(c.content[at:min(at+10_000, c.cut)])
+				w.(http.Flusher).Flush()
+			}
+		}))
+		res, err := openFrom(t, t.TempDir(), group(open(t, server.URL)))
+		if err != nil || res.Opening == nil {
+			t.Fatalf("%s: %+v, %v", name, res, err)
+		}
+		if got := res.Opening.Object(t.Context(), page); string(got) != "page" {
+			t.Errorf("%s: the page is %q while the rest is on its way", name, got)
+		}
+		told := 0
+		once := sync.OnceFunc(func() { close(more) })
+		if !c.whole {
+			once()
+		}
+		got := res.Opening.Stream(t.Context(), d, int64(len(long)), func(soFar []byte) {
+			if c.whole && (!bytes.HasPrefix(long, soFar) || len(soFar) < told) {
+				t.Errorf("%s: %d bytes behind %d, or they are wrong", name, len(soFar), told)
+			}
+			if told = len(soFar); told > 0 {
+				once()
+			}
+		})
+		if c.whole != (got != nil) || got != nil && !bytes.Equal(got, long) {
+			t.Errorf("%s: %d bytes", name, len(got))
+		}
+		if again := res.Opening.Stream(t.Context(), d, int64(len(long)), func([]byte) {}); again != nil {
+			t.Errorf("%s: it was given twice", name)
+		}
+		server.Close()
 	}
 }
 

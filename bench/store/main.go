@@ -57,9 +57,10 @@ type options struct {
 
 	operations, starts string // which of them
 
-	reps  int
-	rate  int64
-	delay time.Duration
+	reps   int
+	rate   int64
+	delay  time.Duration
+	window int
 }
 
 func benchMain() error {
@@ -81,6 +82,7 @@ func benchMain() error {
 	flag.IntVar(&o.reps, "reps", 5, "repetitions; of what takes long at most 3")
 	flag.Int64Var(&o.rate, "rate", 1000, "rate of the link, `Mbit/s`")
 	flag.DurationVar(&o.delay, "delay", 10*time.Millisecond, "delay of the link, one way")
+	flag.IntVar(&o.window, "initcwnd", 0, "how many `packets` a new connection over the link may begin with, at both ends, for all contenders: an operator sets it (ip-route(8)); 0: what the kernel does, which is 10")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -127,7 +129,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer r.Close()
 	fmt.Fprintln(r.Human, figures.Machine(l.Dir))
-	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, rate: o.rate * 1e6, delay: o.delay}
+	b := &benchmark{Results: r, lab: l, operations: picked, cases: cases, reps: o.reps, rate: o.rate * 1e6, delay: o.delay, window: o.window}
 	if b.contenders, err = l.contenders(ctx, o); err != nil {
 		return err
 	}
@@ -152,4 +154,5 @@ type benchmark struct {
 	reps       int
 	rate       int64 // bit/s
 	delay      time.Duration
+	window     int // packets that a connection begins with; 0: the kernel's
 }

@@ -256,6 +256,15 @@ func (b *benchmark) newLink() (*netrelay.Link, *workbench.Origin, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if b.window > 0 {
+		for _, h := range []*netrelay.Host{l.A, l.B} {
+			n := strconv.Itoa(b.window)
+			if err := workbench.Run(h, exec.Command("sh", "-c", `ip route change $(ip route show | head -n 1) initcwnd "$1" initrwnd "$1"`, "sh", n)); err != nil {
+				l.Close()
+				return nil, nil, err
+			}
+		}
+	}
 	o, err := b.lab.Serve(l.A)
 	if err != nil {
 		l.Close()
@@ -265,7 +274,11 @@ func (b *benchmark) newLink() (*netrelay.Link, *workbench.Origin, error) {
 }
 
 func (b *benchmark) linkText() string {
-	return fmt.Sprintf("%d Mbit/s and %v round trip", b.rate/1e6, 2*b.delay)
+	text := fmt.Sprintf("%d Mbit/s and %v round trip", b.rate/1e6, 2*b.delay)
+	if b.window > 0 {
+		text += fmt.Sprintf(", connections beginning with %d packets", b.window)
+	}
+	return text
 }
 
 // link measures cold reads over the link, against a download of the same bytes.

@@ -293,7 +293,7 @@ func (s *slurmScene) killed(t *testing.T, victim, dir string, tasks int, random 
 		for _, pid := range processes(func(exe, environ string) bool {
 			return exe == binary && strings.Contains(environ, s.mark) && strings.Contains(environ, "SLURM_ARRAY_TASK_ID=")
 		}) {
-			if random.IntN(2) == 0 {
+			if random.IntN(2) == 0 && !beginning(pid) {
 				_ = unix.Kill(pid, unix.SIGKILL) // one of its spawners, perhaps
 			}
 		}
@@ -354,6 +354,17 @@ wait:
 	if victim == "slurmctld" {
 		s.tidy(t)
 	}
+}
+
+// beginning tells whether a process is a task that has not executed its command yet: until
+// then it looks like the spawner that it comes from, and who kills it kills the task.
+func beginning(pid int) bool {
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return true // it has ended
+	}
+	of, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", parentOf(pid)))
+	return err == nil && bytes.Equal(own, of)
 }
 
 // resume does what an administrator does: it puts nodes back into service that Slurm has

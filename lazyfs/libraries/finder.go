@@ -18,8 +18,8 @@ import (
 const (
 	// whole is the longest library that is asked for whole. Of a longer one its head and
 	// its end are what relocation touches: the rest of it is code and tables of which
-	// most programs need little.
-	whole   = 1 << 20
+	// most programs need little. The C library, of which all need much, is shorter.
+	whole   = 2 << 20
 	headOf  = 256 << 10
 	endOf   = 512 << 10
 	maxSeen = 4096 // files that are followed in an image

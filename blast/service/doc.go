@@ -39,7 +39,7 @@
 // that they do not wait for a large one; a scan of small jobs they wait for, for two
 // seconds, and are then searched for together. While jobs keep coming, each within the
 // delay of the one before, a scan that is due waits for more: for a quarter of the time
-// that the last one with its key took, at most a second.
+// that the last one took, or four delays where that had another key, at most a second.
 //
 // Where a scan of several jobs fails, its halves are searched on their own, so that a
 // job fails only by itself.

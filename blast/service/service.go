@@ -330,10 +330,12 @@ type lasted struct {
 
 // longer is for how long a job waits for others while they keep coming: for a quarter of
 // what the last scan like its own took. Those whom a scan has answered come back one by
-// one, and it is worth while to have them all in the next. Under mu.
+// one, and it is worth while to have them all in the next. Where the last scan was not
+// like it, nobody knows what one takes: four delays are as long as a burst of a thousand
+// needs to arrive. Under mu.
 func (s *Service) longer(key string) time.Duration {
 	if key != s.last.key {
-		return 0
+		return min(4*s.o.Delay, besides/2)
 	}
 	return min(s.last.took/4, besides/2)
 }

@@ -60,6 +60,7 @@ type Server struct {
 
 // visit is one copy. Whichever of its connections comes first makes it.
 type visit struct {
+	led        bool          // it has its control connection; under the server's mu
 	begun      chan struct{} // closed when the control connection has told what is wanted
 	over       chan struct{} // closed when there will be no more streams
 	congestion string
@@ -127,7 +128,9 @@ func (s *Server) meet(ctx context.Context, raw *net.TCPConn, config *tls.Config,
 	v := s.visit(id)
 	met()
 	if head[len(head)-1] == roleControl {
-		s.copy(ctx, t, id, v)
+		if s.lead(v) {
+			s.copy(ctx, t, id, v)
+		}
 		bye(t)
 		return
 	}
@@ -158,6 +161,15 @@ func (s *Server) visit(id [visitSize]byte) *visit {
 		s.visits[id] = v
 	}
 	return v
+}
+
+// lead tells whether a control connection is the first of its visit: there is one.
+func (s *Server) lead(v *visit) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := !v.led
+	v.led = true
+	return first
 }
 
 func (s *Server) leave(id [visitSize]byte) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"premix/store/object"
 )
@@ -348,6 +349,44 @@ func TestDigest(t *testing.T) {
 		t.Errorf("%q was written", got)
 	}
 	if err := r.data(t.Context(), append(c.append(nil), data...)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Several control connections of one copy, as no client of premix has them: all but one
+// are sent away, and the server goes on.
+func TestStandingOneLeads(t *testing.T) {
+	k, key := keys(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file"), []byte("content"))
+	address, _ := stand(t, &Server{Dir: dir, Keys: k})
+	begin := append(append(append([]byte(nil), key.secret...), make([]byte, visitSize)...), roleControl)
+	const leaders = 4
+	ends := make(chan error, leaders)
+	for range leaders {
+		s, err := dial(t.Context(), address, &hello{Certificate: key.certificate, Secret: begin}, "", func(time.Duration) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.raw.Close()
+		_ = s.raw.SetReadDeadline(time.Now().Add(joinTime / 2)) // the one that leads says nothing
+		go func() {
+			_, err := s.tls.Read(make([]byte, 1))
+			ends <- err
+		}()
+	}
+	away := 0
+	for range leaders {
+		if err := <-ends; errors.Is(err, io.EOF) {
+			away++
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	}
+	if away != leaders-1 {
+		t.Errorf("%d of %d were sent away", away, leaders)
+	}
+	if _, err := (&Job{Server: address, Key: key, Local: filepath.Join(dir, "copy"), Remote: "file"}).Run(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

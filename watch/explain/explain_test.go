@@ -208,6 +208,8 @@ func TestNotes(t *testing.T) {
 		{"packets", map[string]plan{"network.sent_bytes": burst(time.Minute, 20*time.Second, 4e8)}, false, 0, "", 1},
 		{"somebody waits", map[string]plan{"disk.written_bytes": burst(time.Minute, 20*time.Second, 3e8), "node.pressure": burst(62*time.Second, 20*time.Second, 0.6)}, false, 2, "disk.written_bytes", 0},
 		{"that was before", map[string]plan{"disk.written_bytes": burst(time.Minute, 20*time.Second, 3e8), "node.pressure": burst(3*time.Minute, 20*time.Second, 0.6)}, false, 1, "node.pressure", 1},
+		{"written back", map[string]plan{"node.memory_dirty": burst(58*time.Second, 20*time.Second, -9e7), "node.pressure": burst(62*time.Second, 20*time.Second, 0.6)}, false, 1, "node.pressure", 1},
+		{"held back", map[string]plan{"node.memory_dirty": burst(58*time.Second, 20*time.Second, 9e7), "node.pressure": burst(62*time.Second, 20*time.Second, 0.6)}, false, 2, "node.memory_dirty", 0},
 		{"no more to give", map[string]plan{"disk.writes": burst(time.Minute, 20*time.Second, 4000), "disk.busy": burst(time.Minute, 20*time.Second, 1)}, false, 2, "", 0},
 		{"something fails", map[string]plan{"network.drops": burst(time.Minute, 20*time.Second, 300)}, false, 1, "network.drops", 0},
 		{"a queue", map[string]plan{"disk.in_flight": burst(time.Minute, 20*time.Second, 200)}, true, 1, "disk.in_flight", 0},

@@ -31,6 +31,13 @@ var queues = map[string]bool{
 	"node.blocked": true, "disk.in_flight": true, "disk.queued": true, "disk.read_wait": true, "disk.write_wait": true,
 }
 
+// freed are series of what is held and wanted by others, and the direction in which there is
+// less of that: nobody comes to wait for it.
+var freed = map[string]int{
+	"node.memory_dirty": -1, "node.memory_writeback": -1, "node.swap_used": -1,
+	"node.memory_available": +1, "node.memory_free": +1,
+}
+
 // saturated is from which part of the time on a disk has no more to give.
 const saturated = 0.9
 
@@ -58,11 +65,17 @@ func (s *search) matters(f *Finding) bool {
 	return true
 }
 
+// relieves tells whether a finding is that something was given back.
+func relieves(f *Finding) bool {
+	way := freed[f.Series.Name]
+	return way < 0 && f.level < f.Usual[0] || way > 0 && f.level > f.Usual[1]
+}
+
 // felt is how much later than its cause trouble may begin.
 func (s *search) felt() time.Duration { return max(30*time.Second, 2*s.step) }
 
 // note parts findings, in their order: what is no trouble, and is over before there is any
-// or begins after it, is a note.
+// or begins after it, is a note, and so is what relieves.
 func (s *search) note() {
 	var troubles []Window
 	for i := range s.Findings {
@@ -77,7 +90,7 @@ func (s *search) note() {
 	}
 	kept := make([]Finding, 0, len(s.Findings))
 	for _, f := range s.Findings {
-		if together(&f) {
+		if together(&f) && !relieves(&f) {
 			kept = append(kept, f)
 		} else {
 			s.Notes = append(s.Notes, f)

@@ -275,5 +275,6 @@ func newSimulated(seed uint64, disks int, end time.Time, hours int, st storm) *s
 			at = at.Add(length + time.Duration(rng.IntN(300))*time.Millisecond)
 		}
 	}
+	add(&wave{level: 2e8, slow: 5e6, fast: 1e6}, "node.memory_dirty", watch.Bytes)
 	return s
 }

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"bufio"
 	"bytes"
 	"context"
@@ -374,9 +375,12 @@ type archiveMender struct{ *archive.Writer }
 func (m archiveMender) End(t *archive.Tail) error { return m.Writer.End(t.GappedAsUngapped()) }
 
 // formatted runs a search into blast_formatter, and gives what that prints to read.
+//
+// Of several failures that is returned of which BLAST+ has said something, else the first:
+// it ends the others, which then fail in whatever way.
 func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through func(io.Writer) consumer, read func(io.Reader) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	dir, err := alias(s.dir, s.db, "format", "", s.db.Whole)
 	if err != nil {
 		return err
@@ -401,30 +405,23 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 	go func() {
 		err := s.run(ctx, through(in))
 		if err != nil {
-			cancel() // nothing is printed of half a search
+			fail(err) // nothing is printed of half a search
 		}
 		searched <- errors.Join(err, in.Close())
 	}()
 	readErr := read(out)
 	if readErr != nil {
-		cancel()
+		fail(readErr)
 	}
 	io.Copy(io.Discard, out) // to its end: Wait closes it
 	searchErr := <-searched
 	waitErr := p.wait()
-	var exit *ExitError
-	switch {
-	case errors.As(searchErr, &exit):
-		return searchErr
-	case errors.As(waitErr, &exit) && len(exit.Said) > 0:
-		return waitErr
-	}
-	for _, err := range []error{searchErr, readErr, waitErr} {
-		if err != nil {
+	for _, err := range []error{searchErr, waitErr} {
+		if exit := (*ExitError)(nil); errors.As(err, &exit) && len(exit.Said) > 0 {
 			return err
 		}
 	}
-	return nil
+	return cmp.Or(context.Cause(ctx), searchErr, waitErr)
 }
 
 // texts prints one report for people.

@@ -13,6 +13,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/hotstart"
+	"premix/internal/problem"
 )
 
 // inRun is the name, in a run directory, that belongs to premix.
@@ -175,7 +176,7 @@ func (p *parser) words(n *yaml.Node) {
 		}
 	case yaml.SequenceNode:
 		for _, item := range n.Content {
-			item = follow(item)
+			item = problem.Follow(item)
 			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
 				p.Add(item.Line, "quote it", "a word of command must be a text or a number")
 				continue

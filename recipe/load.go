@@ -1,7 +1,6 @@
 package recipe
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -167,63 +166,22 @@ func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 
 // document is the mapping at the top of the file, or nil.
 func (p *parser) document(text []byte) *yaml.Node {
-	var doc yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	err := dec.Decode(&doc)
-	switch {
-	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		p.Add(0, "a recipe has at least name, command, inputs and outputs", "the recipe is empty")
-		return nil
-	case err != nil:
-		p.syntax(err)
-		return nil
-	}
-	root := follow(doc.Content[0])
-	if root.Kind != yaml.MappingNode {
-		p.Add(root.Line, "a recipe is lines of KEY: VALUE; it begins with name: and command:", "this is no recipe")
-		return nil
-	}
-	var second yaml.Node
-	if err := dec.Decode(&second); err == nil {
-		p.Add(second.Line, "give each recipe a file of its own", "a second document begins")
-	} else if !errors.Is(err, io.EOF) {
-		p.syntax(err)
-	}
-	return root
+	return p.YAML(text, problem.Document{Name: "recipe", Form: "a recipe is lines of KEY: VALUE, with at least name, command, inputs and outputs", Syntax: p.syntax})
 }
 
-// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
-var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
-
-func (p *parser) syntax(err error) {
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	line, message := 0, first
-	if m := syntaxPlace.FindStringSubmatch(first); m != nil {
-		message = m[2]
-		if n, err := strconv.Atoi(m[1]); err == nil {
-			line = n
-		}
-	}
-	hint := ""
-	// The library counts from the line before in some cases: look at both.
+// syntax looks at the line, and at the next, for what is often wrong there.
+func (p *parser) syntax(line int) (at int, hint string) {
+	at = line
 	for n := max(line, 1); n <= min(line+1, len(p.lines)); n++ {
 		text := p.lines[n-1]
 		switch indent := text[:len(text)-len(strings.TrimLeft(text, " \t"))]; {
 		case strings.Contains(indent, "\t"):
-			line, hint = n, "indent with spaces: YAML takes no tabs"
+			at, hint = n, "indent with spaces: YAML takes no tabs"
 		case hint == "" && strings.Contains(text, "${") && strings.ContainsAny(text, "{[\"'"):
 			hint = `inside { } and [ ] a value with ${...} must be quoted: {stdout: "${sample}.sam"}`
 		}
 	}
-	p.Add(line, hint, "this is no YAML: %s", message)
-}
-
-// follow is the node that an alias stands for.
-func follow(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode && n.Alias != nil {
-		n = n.Alias
-	}
-	return n
+	return at, hint
 }
 
 // pairs are the entries of a mapping, each key once; what names it in messages.
@@ -235,7 +193,7 @@ func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 	var list []pair
 	first := make(map[string]int)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], follow(n.Content[i+1])
+		k, v := n.Content[i], problem.Follow(n.Content[i+1])
 		if k.Kind != yaml.ScalarNode {
 			p.Add(k.Line, "", "a key in %s must be a plain word", what)
 			continue
@@ -482,7 +440,7 @@ func (p *parser) inputs(n *yaml.Node) {
 	switch n.Kind {
 	case yaml.SequenceNode:
 		for _, item := range n.Content {
-			item = follow(item)
+			item = problem.Follow(item)
 			if item.Kind == yaml.MappingNode {
 				p.Add(item.Line, example, "a list of inputs holds names only")
 				continue
@@ -647,7 +605,7 @@ func (p *parser) varies(n *yaml.Node) {
 		fixed[out.name] = out.from
 	}
 	for _, item := range n.Content {
-		item = follow(item)
+		item = problem.Follow(item)
 		before := len(p.List)
 		var v hotstart.Vary
 		for _, kv := range p.pairs(item, "an entry of varies", example) {

@@ -1,10 +1,7 @@
 package tiers
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -92,30 +89,15 @@ type loader struct {
 	c    *Config
 }
 
-var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+const form = "write tiers: with a list of {name: ..., dir: ...} below it"
 
 func (l *loader) document(text []byte) {
-	const form = "write tiers: with a list of {name: ..., dir: ...} below it"
-	var doc, second yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	err := d.Decode(&doc)
-	switch {
-	case errors.Is(err, io.EOF), err == nil && len(doc.Content) == 0:
-		l.Add(0, form, "the file is empty")
-		return
-	case err != nil:
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		m := syntaxPlace.FindStringSubmatch(first)
-		line, _ := strconv.Atoi(m[1]) // 0 where there is none
-		l.Add(line, "", "this is no YAML: %s", m[2])
+	root := l.YAML(text, problem.Document{Name: "file of tiers", Form: form})
+	if root == nil {
 		return
 	}
-	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
-		l.Add(max(1, second.Line), "", "a second document begins")
-	}
-	root := doc.Content[0]
 	lines := map[string]int{}
-	l.mapping(root, "the file", []string{"tiers", "pools", "rules", "interval"}, func(key string, v *yaml.Node) {
+	l.Mapping(root, "the file", []string{"tiers", "pools", "rules", "interval"}, func(key string, v *yaml.Node) {
 		lines[key] = v.Line
 		switch key {
 		case "tiers", "pools":
@@ -151,31 +133,11 @@ func (l *loader) list(n *yaml.Node, form string) []*yaml.Node {
 }
 
 // mapping calls each for every key that is known and stands there once.
-func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		l.AddAt(n.Line, n.Column, "there are: "+strings.Join(known, ", "), "%s has no keys", what)
-		return
-	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], n.Content[i+1]
-		switch {
-		case !slices.Contains(known, k.Value):
-			l.AddAt(k.Line, k.Column, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
-		case seen[k.Value] > 0:
-			l.AddAt(k.Line, k.Column, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
-		default:
-			seen[k.Value] = k.Line
-			each(k.Value, v)
-		}
-	}
-}
-
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (l *loader) tier(n *yaml.Node) {
 	t := Tier{High: defaultHigh, Low: defaultLow}
-	l.mapping(n, "a tier", []string{"name", "dir", "capacity", "high", "low"}, func(key string, v *yaml.Node) {
+	l.Mapping(n, "a tier", []string{"name", "dir", "capacity", "high", "low"}, func(key string, v *yaml.Node) {
 		switch key {
 		case "name":
 			t.Name = v.Value
@@ -292,7 +254,7 @@ func (l *loader) rule(n *yaml.Node) {
 		}
 		return v.Value
 	}
-	l.mapping(n, "a rule", []string{"from", "to", "older", "idle", "larger", "smaller"}, func(key string, v *yaml.Node) {
+	l.Mapping(n, "a rule", []string{"from", "to", "older", "idle", "larger", "smaller"}, func(key string, v *yaml.Node) {
 		switch key {
 		case "from":
 			r.From = tier(v)

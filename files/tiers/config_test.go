@@ -18,12 +18,12 @@ func TestLoad(t *testing.T) {
 	const two = "tiers:\n  - {name: flash, dir: flash, capacity: 1.5 GB}\n  - {name: disk, dir: disk, high: 90, low: 85}\n"
 	for text, want := range map[string]string{
 		two + "rules: [{from: flash, to: disk, older: 30d, idle: 12h, larger: 2 KiB, smaller: 1 MB}]\ninterval: 5s\n": "",
-		"":                               "T: the file is empty\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
+		"":                               "T: the file of tiers is empty\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
 		"tiers: [{name: a, dir: flash}]": "T:1: there are fewer than two tiers\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
 		"tiers:\n  - {name: a, dir: flash}\n  - {name: b, dir: flash/in}\n": "T:3:5: " + dir + "/flash/in and " + dir + "/flash lie in each other\n  hint: tiers are apart from each other",
 		"tiers:\n  - {name: a, dir: flash}\n  - {name: a, dir: disk}\n":     "T:3:5: there is another tier a",
 		"tiers: 3":             "T:1:8: this is no list\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
-		"tiers: [":             "T:1: this is no YAML: did not find expected node content",
+		"tiers: [":             "T:1: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces",
 		two + "interval: soon": "T:4:11: \"soon\" is no length of time\n  hint: write it as in 30d, 12h or 10m",
 		two + "pools: []":      "T:4: tiers and pools are the same\n  hint: keep one of them",
 		two + "rules: [{from: a, to: flash, older: 1d}]":                                                "T:4:16: there is no tier \"a\"",

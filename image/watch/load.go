@@ -1,8 +1,6 @@
 package watch
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +36,8 @@ var (
 	daysForm     = regexp.MustCompile(`^([0-9]{1,5})d(.*)$`)
 )
 
+var document = problem.Document{Name: "watch list", Form: "a watch list has a key images: with a list of names below it"}
+
 // Load reads and checks a watch list. What its writer can mend is returned as
 // [Problems], all of it.
 func Load(file string) (*List, error) {
@@ -54,7 +53,7 @@ func Load(file string) (*List, error) {
 	}
 	l.list = &List{Path: abs, Interval: defaultInterval, Together: defaultTogether, Timeout: defaultTimeout}
 	l.list.Name = strings.ToLower(strings.TrimSuffix(filepath.Base(abs), filepath.Ext(abs)))
-	if root := l.document(text); root != nil {
+	if root := l.YAML(text, document); root != nil {
 		l.top(root)
 	}
 	if err := l.Err(); err != nil {
@@ -84,73 +83,6 @@ type loader struct {
 	gone     Gone
 }
 
-func (l *loader) document(text []byte) *yaml.Node {
-	const form = "a watch list has a key images: with a list of names below it"
-	var doc, second yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	err := d.Decode(&doc)
-	switch {
-	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		l.Add(0, form, "the watch list is empty")
-		return nil
-	case err != nil:
-		l.syntax(err)
-		return nil
-	case doc.Content[0].Kind != yaml.MappingNode:
-		l.Add(doc.Content[0].Line, form, "this is no watch list")
-		return nil
-	}
-	if err := d.Decode(&second); err == nil {
-		l.Add(second.Line, "give each list a file of its own", "a second document begins")
-	} else if !errors.Is(err, io.EOF) {
-		l.syntax(err)
-	}
-	return doc.Content[0]
-}
-
-// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
-var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
-
-func (l *loader) syntax(err error) {
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	m := syntaxPlace.FindStringSubmatch(first)
-	line, _ := strconv.Atoi(m[1]) // 0 where there is none
-	l.Add(line, "a text that begins with * or [ must be quoted, and indentation is made of spaces", "this is no YAML: %s", m[2])
-}
-
-func follow(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode && n.Alias != nil {
-		n = n.Alias
-	}
-	return n
-}
-
-// mapping reads a mapping whose keys are known; what names it in messages.
-func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], follow(n.Content[i+1])
-		switch {
-		case k.Kind != yaml.ScalarNode || !slices.Contains(known, k.Value):
-			l.Add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
-		case seen[k.Value] > 0:
-			l.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
-		default:
-			seen[k.Value] = k.Line
-			each(k.Value, v)
-		}
-	}
-}
-
-// text reads a scalar as it is written: a tag like 1.10 need not be quoted.
-func (l *loader) text(n *yaml.Node, key string) (string, bool) {
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
-		l.Add(n.Line, "", "%s must be a text", key)
-		return "", false
-	}
-	return n.Value, true
-}
-
 // texts reads a list of at least one text.
 func (l *loader) texts(n *yaml.Node, key string) (list []string) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
@@ -158,7 +90,7 @@ func (l *loader) texts(n *yaml.Node, key string) (list []string) {
 		return nil
 	}
 	for _, c := range n.Content {
-		if s, ok := l.text(follow(c), "each of "+key); ok {
+		if s, ok := l.Text(problem.Follow(c), "each of "+key); ok {
 			list = append(list, s)
 		}
 	}
@@ -191,7 +123,7 @@ func (l *loader) number(n *yaml.Node, key string, most int) int {
 
 // duration reads a time of more than nothing, which may begin with days.
 func (l *loader) duration(n *yaml.Node, key string) time.Duration {
-	s, ok := l.text(n, key)
+	s, ok := l.Text(n, key)
 	if !ok {
 		return time.Second
 	}
@@ -217,7 +149,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 }
 
 func (l *loader) readPlatform(n *yaml.Node) string {
-	s, ok := l.text(n, "platform")
+	s, ok := l.Text(n, "platform")
 	if ok && !platformForm.MatchString(s) {
 		l.Add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
 	}
@@ -236,10 +168,10 @@ func (l *loader) readGone(n *yaml.Node) Gone {
 
 func (l *loader) top(root *yaml.Node) {
 	var images *yaml.Node
-	l.mapping(root, "the watch list", listKeys, func(key string, v *yaml.Node) {
+	l.Mapping(root, "the watch list", listKeys, func(key string, v *yaml.Node) {
 		switch key {
 		case "name":
-			l.list.Name, _ = l.text(v, key)
+			l.list.Name, _ = l.Text(v, key)
 		case "interval":
 			l.list.Interval = l.duration(v, key)
 		case "together":
@@ -268,7 +200,7 @@ func (l *loader) top(root *yaml.Node) {
 		return
 	}
 	for _, n := range images.Content {
-		l.entry(follow(n))
+		l.entry(problem.Follow(n))
 	}
 }
 
@@ -281,7 +213,7 @@ func (l *loader) gc(n *yaml.Node) {
 			return
 		}
 	case n.Kind == yaml.MappingNode:
-		l.mapping(n, "gc", gcKeys, func(key string, v *yaml.Node) {
+		l.Mapping(n, "gc", gcKeys, func(key string, v *yaml.Node) {
 			switch key {
 			case "keep":
 				gc.Keep = l.number(v, "gc.keep", 1<<30)
@@ -301,12 +233,12 @@ func (l *loader) entry(n *yaml.Node) {
 	var image string
 	switch n.Kind {
 	case yaml.ScalarNode:
-		image, _ = l.text(n, "an image")
+		image, _ = l.Text(n, "an image")
 	case yaml.MappingNode:
-		l.mapping(n, "an image", entryKeys, func(key string, v *yaml.Node) {
+		l.Mapping(n, "an image", entryKeys, func(key string, v *yaml.Node) {
 			switch key {
 			case "image":
-				image, _ = l.text(v, key)
+				image, _ = l.Text(v, key)
 			case "tags":
 				e.Tags = l.patterns(v, key)
 			case "exclude":
@@ -316,7 +248,7 @@ func (l *loader) entry(n *yaml.Node) {
 			case "newest":
 				e.Newest = l.number(v, key, 1<<30)
 			case "as":
-				e.As, _ = l.text(v, key)
+				e.As, _ = l.Text(v, key)
 			case "platform":
 				e.Platform = l.readPlatform(v)
 			case "gone":

@@ -332,7 +332,9 @@ var rooms = map[string]room{
 		imports: []string{"internal/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
-	"internal/problem":  {},
+	"internal/problem": {
+		modules: []string{"gopkg.in/yaml.v3"},
+	},
 	"internal/slurmbox": {},
 	"internal/netrelay": {
 		modules: []string{"golang.org/x/sys"},

@@ -1,9 +1,7 @@
 package link
 
 import (
-	"bytes"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -107,7 +105,7 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 	}
 	l := &loader{Collector: problem.Collector{File: file}, known: known, link: &Link{Path: abs, Repeat: defaultRepeat, Timeout: defaultTimeout, Quiet: defaultQuiet,
 		Ways: []transfer.Direction{transfer.Get}}}
-	if root := l.document(text); root != nil {
+	if root := l.YAML(text, document); root != nil {
 		l.top(root)
 	}
 	if err := l.Err(); err != nil {
@@ -120,8 +118,8 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 func Shipped() (map[string]Protocol, error) {
 	l := &loader{Collector: problem.Collector{File: "protocols.yaml"}}
 	list := map[string]Protocol{}
-	if root := l.document(shipped); root != nil {
-		l.mapping(root, "protocols", nil, func(name string, n *yaml.Node) {
+	if root := l.YAML(shipped, document); root != nil {
+		l.Mapping(root, "protocols", nil, func(name string, n *yaml.Node) {
 			p := Protocol{Name: name, Settings: map[string]string{}}
 			l.protocol(&p, n)
 			list[name] = p
@@ -156,68 +154,11 @@ func ForHost(peer string) (*Link, error) {
 	return l, nil
 }
 
-// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
-var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
-
-func (l *loader) document(text []byte) *yaml.Node {
-	const form = "a link file has at least host:, directory:, peer_directory:, sizes: and protocols:"
-	var doc, second yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	err := d.Decode(&doc)
-	switch {
-	case errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"):
-		l.Add(0, form, "the link file is empty")
-		return nil
-	case err != nil:
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		m := syntaxPlace.FindStringSubmatch(first)
-		line, _ := strconv.Atoi(m[1]) // 0 where there is none
-		l.Add(line, "quote a text that begins with a special character, and indent with spaces", "this is no YAML: %s", m[2])
-		return nil
-	case doc.Content[0].Kind != yaml.MappingNode:
-		l.Add(doc.Content[0].Line, form, "this is no link file")
-		return nil
-	}
-	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
-		l.Add(second.Line, "give each link a file of its own", "a second document begins")
-	}
-	return doc.Content[0]
-}
-
-func follow(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode && n.Alias != nil {
-		n = n.Alias
-	}
-	return n
-}
-
-// mapping reads a mapping whose keys are known; nil: any.
-func (l *loader) mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		l.Add(n.Line, "", "%s must be lines of KEY: VALUE", what)
-		return
-	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], follow(n.Content[i+1])
-		switch {
-		case k.Kind != yaml.ScalarNode || known != nil && !slices.Contains(known, k.Value):
-			l.Add(k.Line, "there are: "+strings.Join(known, ", "), "unknown key %s in %s", k.Value, what)
-		case seen[k.Value] > 0:
-			l.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
-		default:
-			seen[k.Value] = k.Line
-			each(k.Value, v)
-		}
-	}
-}
+var document = problem.Document{Name: "link file", Form: "a link file has at least host:, directory:, peer_directory:, sizes: and protocols:"}
 
 func (l *loader) text(n *yaml.Node, key string) string {
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
-		l.Add(n.Line, "", "%s must be a text", key)
-		return ""
-	}
-	return n.Value
+	s, _ := l.Text(n, key)
+	return s
 }
 
 // formed is a text of a form.
@@ -253,7 +194,7 @@ func (l *loader) list(n *yaml.Node, key string, each func(*yaml.Node)) {
 		return
 	}
 	for _, e := range n.Content {
-		each(follow(e))
+		each(problem.Follow(e))
 	}
 }
 
@@ -291,7 +232,7 @@ func (l *loader) top(root *yaml.Node) {
 	k.Port = 22
 	k.Name = strings.ToLower(strings.TrimSuffix(filepath.Base(k.Path), filepath.Ext(k.Path)))
 	seen := map[string]bool{}
-	l.mapping(root, "the link file", linkKeys, func(key string, n *yaml.Node) {
+	l.Mapping(root, "the link file", linkKeys, func(key string, n *yaml.Node) {
 		seen[key] = true
 		switch key {
 		case "name":
@@ -336,7 +277,7 @@ func (l *loader) top(root *yaml.Node) {
 		case "timeout":
 			k.Timeout = l.duration(n, key)
 		case "quiet":
-			l.mapping(n, key, quietKeys, func(q string, n *yaml.Node) {
+			l.Mapping(n, key, quietKeys, func(q string, n *yaml.Node) {
 				if q == "for" {
 					k.Quiet.For = l.duration(n, "quiet.for")
 					return
@@ -385,7 +326,7 @@ func (l *loader) path(n *yaml.Node, key string) string {
 func (l *loader) tree(n *yaml.Node) {
 	d := Data{}
 	var each int64
-	l.mapping(n, "an entry of trees", treeKeys, func(key string, n *yaml.Node) {
+	l.Mapping(n, "an entry of trees", treeKeys, func(key string, n *yaml.Node) {
 		if key == "files" {
 			d.Files = l.number(n, key, 2, maxFiles)
 		} else {
@@ -453,7 +394,7 @@ func (l *loader) entry(n *yaml.Node) {
 	} else {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == "use" {
-				use(follow(n.Content[i+1]))
+				use(problem.Follow(n.Content[i+1]))
 			}
 		}
 		l.protocol(&p, n)
@@ -477,7 +418,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		l.list(n, key, func(e *yaml.Node) { list = append(list, l.text(e, key)) })
 		return list
 	}
-	l.mapping(n, "a protocol", protocolKeys, func(key string, n *yaml.Node) {
+	l.Mapping(n, "a protocol", protocolKeys, func(key string, n *yaml.Node) {
 		switch key {
 		case "use": // was read before
 		case "name":
@@ -489,7 +430,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		case "needs_peer":
 			p.NeedsPeer = words(n, key)
 		case "set":
-			l.mapping(n, key, nil, func(name string, v *yaml.Node) {
+			l.Mapping(n, key, nil, func(name string, v *yaml.Node) {
 				if !settingForm.MatchString(name) || slices.Contains(placeNames, name) {
 					l.Add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
 				}

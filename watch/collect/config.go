@@ -1,10 +1,7 @@
 package collect
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -76,20 +73,9 @@ func ReadConfig(file string) (*Config, error) {
 		l.Add(0, "docs/watch.md shows a configuration", "%v", err)
 		return nil, l.Err()
 	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	var doc yaml.Node
-	switch err := d.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return l.config, nil // an empty one says nothing
-	case err != nil:
-		// The library names the line in its message.
-		l.Add(0, "", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
-		return nil, l.Err()
+	if root := l.YAML(text, problem.Document{Name: "configuration", Form: "docs/watch.md shows one", Void: true}); root != nil {
+		l.top(root)
 	}
-	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		l.add(&doc, "", "there is more than one document")
-	}
-	l.top(doc.Content[0])
 	if err := l.Err(); err != nil {
 		return nil, err
 	}

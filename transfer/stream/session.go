@@ -24,20 +24,24 @@ type session struct {
 	told   chan struct{} // closed when the other end has said its last
 	reason error         // what it said, good when told is closed; nil: nothing
 
-	mu    sync.Mutex
-	conns []*stream
-	over  bool // nobody may join any more, and connections may break
+	mu     sync.Mutex
+	conns  []*stream
+	over   bool          // nobody may join any more, and connections may break
+	closed chan struct{} // closed by close
 }
 
 func newSession(ctx context.Context, ctl *control) *session {
-	x := &session{ctl: ctl, told: make(chan struct{})}
+	x := &session{ctl: ctl, told: make(chan struct{}), closed: make(chan struct{})}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	x.work, x.ctx = errgroup.WithContext(ctx)
+	// As long as anybody may still join, the group has somebody: nobody begins while its
+	// end is being found.
+	x.work.Go(func() error { <-x.closed; return nil })
 	context.AfterFunc(x.ctx, x.close)
 	return x
 }
 
-// close closes all streams.
+// close closes all streams. More than one may call it.
 func (x *session) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -45,6 +49,22 @@ func (x *session) close() {
 	for _, s := range x.conns {
 		s.raw.Close() // ends whoever reads or writes
 	}
+	select {
+	case <-x.closed:
+	default:
+		close(x.closed)
+	}
+}
+
+// begin has work done, unless the copy is over.
+func (x *session) begin(do func() error) (begun bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return false
+	}
+	x.work.Go(do)
+	return true
 }
 
 // join adds a stream and has work done with it, until the copy is over.
@@ -164,8 +184,12 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 			x.mu.Lock()
 			x.over = true
 			x.mu.Unlock()
-			done <- t
-			return nil
+			select {
+			case done <- t:
+				return nil
+			default: // it was said before
+				return errForm
+			}
 		}
 		return errForm
 	})
@@ -174,26 +198,18 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 	case <-x.ctx.Done():
 		return nil, x.settle(context.Cause(x.ctx))
 	}
-	// Streams may join until everything has been handed out; the end is told when
-	// they have sent it.
-	var streams sync.WaitGroup
-	var mu sync.Mutex
-	ended := false
+	hands := crew{gone: make(chan struct{})}
+	hands.join()
+	x.work.Go(func() error {
+		defer hands.leave()
+		return s.inline(x.ctx, none)
+	})
 	setup(func(t *stream) error {
-		mu.Lock()
-		if ended {
-			mu.Unlock()
+		if !hands.join() {
 			return nil
 		}
-		streams.Add(1)
-		mu.Unlock()
-		defer streams.Done()
+		defer hands.leave()
 		return s.serve(x.ctx, t)
-	})
-	streams.Add(1)
-	x.work.Go(func() error {
-		defer streams.Done()
-		return s.inline(x.ctx, none)
 	})
 	pace, stop := context.WithCancel(x.ctx)
 	defer stop()
@@ -207,10 +223,12 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 			return err
 		}
 		// The queue may be full while no stream is there yet.
-		streams.Wait()
-		mu.Lock()
-		ended = true
-		mu.Unlock()
+		hands.dismiss()
+		select {
+		case <-hands.gone:
+		case <-x.ctx.Done():
+			return context.Cause(x.ctx)
+		}
 		stop()
 		s.mu.Lock()
 		t := s.total
@@ -221,23 +239,63 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 		}
 		select {
 		case result = <-done:
-			return nil
 		case <-x.ctx.Done():
+			// Who has said that it is done may go at once.
+			select {
+			case result = <-done:
+			default:
+				return context.Cause(x.ctx)
+			}
 		}
-		// Who has said that it is done may go at once.
-		select {
-		case result = <-done:
-			return nil
-		default:
-			return context.Cause(x.ctx)
-		}
-	})
-	err := x.work.Wait()
-	if err == nil {
 		x.close()
-		return result, nil
+		return nil
+	})
+	if err := x.work.Wait(); err != nil {
+		return nil, x.settle(err)
 	}
-	return nil, x.settle(err)
+	return result, nil
+}
+
+// crew are those who send what is handed out. They may join until that has ended and
+// all who are there have left.
+type crew struct {
+	gone chan struct{} // closed then
+
+	mu   sync.Mutex
+	busy int
+	last bool // everything has been handed out
+}
+
+// join tells whether there may still be something to send; who has joined leaves.
+func (c *crew) join() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last && c.busy == 0 {
+		return false
+	}
+	c.busy++
+	return true
+}
+
+func (c *crew) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy--
+	c.look()
+}
+
+// dismiss is called once, when everything has been handed out.
+func (c *crew) dismiss() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = true
+	c.look()
+}
+
+func (c *crew) look() {
+	if c.last && c.busy == 0 {
+		close(c.gone)
+	}
 }
 
 // hooks are called by a receiver, where they are not nil: begin as [Job] has it, done
@@ -270,10 +328,12 @@ func (x *session) receive(at place, have []string, how *start, on hooks, setup f
 		case kindChunks:
 			batch := append([]byte(nil), payload...)
 			looks <- struct{}{}
-			x.work.Go(func() error {
+			if !x.begin(func() error {
 				defer func() { <-looks }()
 				return r.offered(x.ctx, batch)
-			})
+			}) {
+				<-looks
+			}
 			return nil
 		case kindGrow:
 			if len(payload) != 4 {

@@ -48,9 +48,9 @@ func LoadFrom(path string, from Sources) (*Recipe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recipe %s: %w", path, err)
 	}
-	text, problem := readFile(path, maxRecipe, "a recipe")
-	if problem != nil {
-		return nil, Problems{*problem}
+	text, wrong := readFile(path, maxRecipe, "a recipe")
+	if wrong != nil {
+		return nil, Problems{*wrong}
 	}
 	return parse(path, abs, text, from)
 }
@@ -60,6 +60,9 @@ func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	f, err := os.Open(path)
 	if err != nil {
 		message, hint := fileTrouble(path, path, err)
+		if hint == "" {
+			hint = "name " + what + ": docs/recipe.md shows one"
+		}
 		return nil, &Problem{File: path, Message: message, Hint: hint}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))

@@ -45,9 +45,9 @@ func (r *Recipe) Sheet(path string) ([]Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sample sheet %s: %w", path, err)
 	}
-	text, problem := readFile(path, maxSheet, "a sample sheet")
-	if problem != nil {
-		return nil, Problems{*problem}
+	text, wrong := readFile(path, maxSheet, "a sample sheet")
+	if wrong != nil {
+		return nil, Problems{*wrong}
 	}
 	return r.sheet(path, filepath.Dir(abs), text)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,9 @@ holds the tool's memory, and with it whatever the tool has read: who may read th
 store may read that.`,
 		Args: arguments("ID", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if to.dir == "" {
+				return &usageError{errors.New("--to is missing"), "name the directory of the store: --to DIR"}
+			}
 			ref, err := reference(args[1])
 			if err != nil {
 				return err
@@ -65,6 +69,5 @@ store may read that.`,
 	f := cmd.Flags()
 	f.StringVar(&to.dir, "to", "", "directory of the store to publish in")
 	f.StringVar(&to.key, "key", "", "file with the store's private key (default: $PREMIX_HOME/keys)")
-	_ = cmd.MarkFlagRequired("to")
 	return cmd
 }

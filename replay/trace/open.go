@@ -123,7 +123,7 @@ func Read(r io.Reader, name string, size int64, o Options) (*Trace, error) {
 	var t *Trace
 	switch {
 	case len(bytes.TrimSpace(head)) == 0:
-		return nil, &Error{Path: name, Reason: "is empty"}
+		return nil, &Error{Path: name, Reason: "is empty", Way: "the file may be cut short: compare it with its source"}
 	case looksJSON(head):
 		t, err = readJSON(b, name)
 	case looksSacct(head):

@@ -14,7 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/netrelay"
+	"premix/record"
 	"premix/transfer"
+	"premix/transfer/choose"
+	"premix/transfer/link"
 )
 
 // ownProtocol is the entry of a link file for premix's own protocol, with the binary
@@ -113,6 +116,46 @@ func TestTransferOwn(t *testing.T) {
 	if !comes(func() bool { left = b.processes(); return len(left) == 0 }) {
 		t.Errorf("processes were left behind: %q", left)
 	}
+}
+
+// premix's own protocol, begun without a question, leaves a file to the one that is said
+// to be faster for its size, and nothing of it fails.
+func TestTransferElsewhere(t *testing.T) {
+	b := newBed(t, netrelay.Options{})
+	l, err := link.Load(b.write("sizes: [1K]\nprotocols:\n" + ownProtocol() + "  - scp\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (choose.Home{Dir: b.path("home")}).Remember(l, b.path("out")); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := transfer.Create(b.path("out"), record.Header{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []transfer.Copy{
+		{Protocol: "premix", Size: 1 << 10, Seconds: 0.3}, {Protocol: "scp", Size: 1 << 10, Seconds: 0.3},
+		{Protocol: "premix", Size: 1 << 20, Seconds: 100}, {Protocol: "scp", Size: 1 << 20, Seconds: 20},
+	} {
+		c.Link, c.Direction, c.Files, c.OK = "bed", transfer.Get, 1, true
+		if err := rows.Commit(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(rows.Close(), os.Mkdir(b.path("there"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for size, by := range map[int]string{1 << 10: "premix", 1 << 20: "scp"} {
+		data := bytes.Repeat([]byte{byte(size >> 10), 1}, size/2)
+		if err := os.WriteFile(b.path("there/source"), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		status, out, errs := b.premix("transfer", "get", "bed:"+b.path("there/source"), b.path(by))
+		if got, err := os.ReadFile(b.path(by)); status != 0 || err != nil || !bytes.Equal(got, data) || !strings.Contains(out, "by "+by+" (") || strings.Contains(errs, "fail") {
+			t.Errorf("%d bytes: status %d, %v\n%s%s", size, status, err, out, errs)
+		}
+	}
+	b.empty()
 }
 
 // accepted is how many connections sshd has let in.

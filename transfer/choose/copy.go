@@ -126,13 +126,13 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		return nil, err
 	}
 	d := &Done{}
-	if j.surely(copies) {
-		done, final, err := j.direct(ctx, copies)
+	if elsewhere, ok := j.surely(copies); ok {
+		done, final, err := j.direct(ctx, copies, elsewhere)
 		if final {
 			return done, err
 		}
 		var gone *stream.PeerError
-		if !errors.As(err, &gone) || gone.Met {
+		if !errors.Is(err, errElsewhere) && (!errors.As(err, &gone) || gone.Met) {
 			d.Failed = append(d.Failed, own+": "+err.Error())
 			j.note("%s failed: %v", own, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,47 +21,81 @@ import (
 
 // What asking the peer first costs, and comparing both ends afterwards: some processes at
 // each of them, and round trips. premix's own protocol does without, and may be expected
-// to take so much longer than the best.
+// to take so much longer than the best; longer still beyond what was measured, to where
+// two figures that scatter would be drawn out.
 const (
 	question  = 0.1  // seconds
 	tolerance = 0.05 // of the time of the best
+	guess     = 0.25 // of it, beyond what was measured
 )
 
-// surely tells whether premix's own protocol is to be used whatever there is to copy.
-func (j *Job) surely(copies []transfer.Copy) bool {
+// errElsewhere tells that another protocol is to make a copy: nothing was written.
+var errElsewhere = errors.New("another protocol is faster for so much")
+
+// surely tells whether premix's own protocol is to begin whatever there is to copy. It
+// gives up a file when its size is known and elsewhere says so.
+func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
 	p := j.protocol(own)
 	shipped, err := link.Shipped()
 	// One that a link file has changed is what the file says, and not this one.
 	if p == nil || err != nil || j.Direction != transfer.Get || p.Get != shipped[own].Get || p.GetTree != shipped[own].GetTree {
-		return false
+		return nil, false
 	}
 	if j.Protocol != "" {
-		return j.Protocol == own
+		return func(int64) bool { return false }, j.Protocol == own
 	}
-	// Between what was measured estimates are straight lines, so that the ends decide.
-	tasks := []Task{{Size: 1, Files: 1}, {Size: 1 << 40, Files: 1}, {Size: 2, Files: 2}, {Size: 1 << 32, Files: 1 << 20}, {Size: 1 << 40, Files: 2}}
+	here := installed()
+	again := question + reaching(j.Link, copies, j.Direction) // what giving up costs
+	// judge tells whether own takes at most so many seconds more than the best, and rare
+	// that this takes so long itself that giving up does not count beside it.
+	judge := func(t Task, more float64) (near, rare bool) {
+		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
+		list := order(j.Link, copies, t, here)
+		best := list[0]
+		e := list[slices.IndexFunc(list, func(e Estimate) bool { return e.Protocol == own })]
+		if e.Left || e.Seconds == 0 {
+			return best.Protocol == own, false
+		}
+		share := tolerance
+		if beyond(copies, t) {
+			share = guess
+		}
+		return e.Seconds <= (1+share)*best.Seconds+more, again <= tolerance*best.Seconds
+	}
+	// Between what was measured estimates are straight lines, so that the ends decide;
+	// where giving up is rare, also what lies between.
+	tasks := []Task{{Size: 1, Files: 1}, {Size: 2, Files: 2}, {Size: 1 << 32, Files: 1 << 20}, {Size: 1 << 40, Files: 2}}
+	for size := int64(1 << 20); size <= 1<<40; size <<= 2 {
+		tasks = append(tasks, Task{Size: size, Files: 1})
+	}
 	for _, c := range copies {
 		if t := (Task{Size: c.Size, Files: c.Files}); !slices.Contains(tasks, t) {
 			tasks = append(tasks, t)
 		}
 	}
-	here := installed()
 	for _, t := range tasks {
-		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
-		list := order(j.Link, copies, t, here)
-		for _, e := range list {
-			if e.Protocol == own && (e.Left || e.Seconds > (1+tolerance)*list[0].Seconds+question || e.Seconds == 0 && list[0].Protocol != own) {
-				return false
-			}
+		if near, rare := judge(t, question); !near && !(rare && t.Files == 1) {
+			return nil, false
 		}
 	}
-	return true
+	return func(size int64) bool {
+		near, _ := judge(Task{Size: size, Files: 1}, again)
+		return !near
+	}, true
+}
+
+// beyond tells whether nothing as large was measured.
+func beyond(copies []transfer.Copy, t Task) bool {
+	return !slices.ContainsFunc(copies, func(c transfer.Copy) bool {
+		return c.Usable() && c.Direction == t.Direction && (c.Files > 1) == (t.Files > 1) && c.Size >= t.Size && c.Files >= t.Files
+	})
 }
 
 // direct copies by premix's own protocol, through the first connection to the peer. The
-// other end looks at the source, so that nothing is asked before. An error for which done
-// is false tells that another way may do.
-func (j *Job) direct(ctx context.Context, copies []transfer.Copy) (_ *Done, done bool, err error) {
+// other end looks at the source, so that nothing is asked before; elsewhere tells of a file
+// of what size another protocol is better. An error for which done is false tells that
+// another way may do.
+func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func(size int64) bool) (_ *Done, done bool, err error) {
 	begin := time.Now()
 	if err := j.makeWay(); err != nil {
 		return nil, true, err
@@ -82,7 +117,7 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy) (_ *Done, done
 	}
 	limited, cancel := context.WithTimeout(ctx, j.Link.Timeout)
 	defer cancel()
-	sent, err := j.take(limited, s)
+	sent, err := j.take(limited, s, elsewhere)
 	if err != nil {
 		final, err := j.explain(ctx, err)
 		return nil, final, err
@@ -96,17 +131,21 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy) (_ *Done, done
 	return d, true, nil
 }
 
-// take has a copy made whose destination is here, where there is room.
-func (j *Job) take(ctx context.Context, s *stream.Job) (*stream.Done, error) {
+// take has a copy made whose destination is here, where there is room. elsewhere may be nil.
+func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64) bool) (*stream.Done, error) {
 	if j.Have != "" {
 		s.Have = []string{j.Have}
 	}
 	var size atomic.Int64 // of a file; 0 of a tree
+	begins := sync.OnceFunc(func() { j.note("by %s", own) })
 	s.Begin = func(n int64) error {
+		if elsewhere != nil && elsewhere(n) {
+			return errElsewhere
+		}
+		begins()
 		size.Store(n)
 		return room(s.Local, n)
 	}
-	j.note("by %s", own)
 	if j.Progress != nil {
 		stop := every(100*time.Millisecond, func() { j.Progress(onDisk(s.Local), size.Load()) })
 		defer stop()
@@ -141,7 +180,7 @@ func (j *Job) stand(ctx context.Context) (*Done, error) {
 			return nil, err
 		}
 		s.Local += partSuffix
-		sent, err := j.take(ctx, s)
+		sent, err := j.take(ctx, s, nil)
 		if err != nil {
 			_, err = j.explain(ctx, err)
 			return nil, err

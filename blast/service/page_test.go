@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 	b.Until(`document.querySelector("#summary").innerText.includes("no hit")`)
 
 	// The address alone brings the results back.
-	b.Call("Page.reload", nil, nil)
+	b.Reload()
 	b.Until(`document.querySelectorAll("#hits tbody tr").length === 2`)
 
 	// A mistake is told with its line.

@@ -109,21 +109,7 @@ func (b *Browser) Call(method string, params, result any) {
 		b.t.Fatal(err)
 	}
 	for {
-		text, err := b.out.ReadBytes(0)
-		if err != nil {
-			b.t.Fatalf("the browser has gone: %v", err)
-		}
-		var answer struct {
-			ID     int
-			Method string
-			Params json.RawMessage
-			Result json.RawMessage
-			Error  *struct{ Message string }
-		}
-		if err := json.Unmarshal(text[:len(text)-1], &answer); err != nil {
-			b.t.Fatal(err)
-		}
-		b.note(answer.Method, answer.Params)
+		answer := b.next()
 		if answer.ID != b.last {
 			continue
 		}
@@ -137,6 +123,30 @@ func (b *Browser) Call(method string, params, result any) {
 		}
 		return
 	}
+}
+
+// message is what the browser sends: the answer to a call, or an event, which has no ID.
+type message struct {
+	ID     int
+	Method string
+	Params json.RawMessage
+	Result json.RawMessage
+	Error  *struct{ Message string }
+}
+
+// next is the next message; what it tells of the page is noted.
+func (b *Browser) next() message {
+	b.t.Helper()
+	text, err := b.out.ReadBytes(0)
+	if err != nil {
+		b.t.Fatalf("the browser has gone: %v", err)
+	}
+	var m message
+	if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
+		b.t.Fatal(err)
+	}
+	b.note(m.Method, m.Params)
+	return m
 }
 
 // note keeps what an event tells.
@@ -166,6 +176,14 @@ func (b *Browser) Go(url string) {
 	b.Call("Page.navigate", map[string]any{"url": url}, nil)
 }
 
+// Reload loads the page's address again, and waits until that has replaced the page.
+func (b *Browser) Reload() {
+	b.t.Helper()
+	b.Call("Page.reload", nil, nil)
+	for b.next().Method != "Page.loadEventFired" {
+	}
+}
+
 // Eval is the value of an expression in the page, as text.
 func (b *Browser) Eval(expression string) string {
 	b.t.Helper()
@@ -180,13 +198,22 @@ func (b *Browser) Eval(expression string) string {
 	return fmt.Sprint(r.Result.Value)
 }
 
-// Until waits until an expression is true.
-func (b *Browser) Until(expression string) {
+// Comes waits until an expression is true, and tells whether it was.
+func (b *Browser) Comes(expression string) bool {
 	b.t.Helper()
 	for deadline := time.Now().Add(Patience); b.Eval(expression) != "true"; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("%s does not come: %s; the page says %s\n%s", expression, b.Eval(expression), b.Eval("document.body.innerText"), strings.Join(b.Wrong, "\n"))
+			return false
 		}
+	}
+	return true
+}
+
+// Until waits until an expression is true, and fails the test where it never is.
+func (b *Browser) Until(expression string) {
+	b.t.Helper()
+	if !b.Comes(expression) {
+		b.t.Fatalf("%s does not come: %s; the page says %s\n%s", expression, b.Eval(expression), b.Eval("document.body.innerText"), strings.Join(b.Wrong, "\n"))
 	}
 }
 

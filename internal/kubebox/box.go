@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +23,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"premix/internal/kubeapi"
+	"premix/internal/ports"
 )
 
 // Version is the version of Kubernetes that scripts/setup.sh builds.
@@ -116,12 +116,12 @@ func start(ctx context.Context, dir string) (_ *Box, err error) {
 	if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	free, err := ports.Free(3)
 	if err != nil {
 		return nil, err
 	}
-	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	b.URL = fmt.Sprintf("https://127.0.0.1:%d", ports[2])
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", free[0]), fmt.Sprintf("http://127.0.0.1:%d", free[1])
+	b.URL = fmt.Sprintf("https://127.0.0.1:%d", free[2])
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func start(ctx context.Context, dir string) (_ *Box, err error) {
 			"--listen-client-urls", client, "--advertise-client-urls", client,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer},
 		APIServer: {"--etcd-servers=" + client, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-			fmt.Sprintf("--secure-port=%d", ports[2]), "--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=RBAC",
+			fmt.Sprintf("--secure-port=%d", free[2]), "--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=RBAC",
 			"--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key", "--service-account-issuer=https://kubebox.invalid",
 			"--allow-privileged=true", "--service-cluster-ip-range=10.96.0.0/24", "--endpoint-reconciler-type=none",
 			// Its controller is not run here, so nobody would take the taint away.
@@ -315,17 +315,4 @@ func (b *Box) Apply(ctx context.Context, document []byte, path string) (warnings
 		return nil, fmt.Errorf("%s: %s: %s", path, resp.Status, &text)
 	}
 	return resp.Header.Values("Warning"), nil
-}
-
-// freePorts finds TCP ports of the loopback that nobody listens on.
-func freePorts(n int) (ports []int, err error) {
-	for range n {
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"premix/internal/ports"
 )
 
 // Options say what is in a box.
@@ -186,21 +187,11 @@ func (b *Box) Run(name string, args ...string) (string, error) {
 }
 
 func (b *Box) takePorts(names []string) error {
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			l.Close()
-		}
-	}()
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		held = append(held, l)
-		b.ports[name] = l.Addr().(*net.TCPAddr).Port
+	list, err := ports.Free(len(names))
+	for i, port := range list {
+		b.ports[names[i]] = port
 	}
-	return nil
+	return err
 }
 
 // configure writes slurm.conf and slurmdbd.conf.

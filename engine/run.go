@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/lock"
 	"premix/record"
 )
 
@@ -170,22 +171,13 @@ func (r *Run) untouched(entries []fs.DirEntry) bool {
 	})
 }
 
-// lockWait is how long a lock is waited for. A premix that was killed while it
-// started a process holds its lock until that process is executed.
-const lockWait = time.Second
-
 // take locks the run directory and writes down who did.
 func (r *Run) take() error {
 	f, err := os.OpenFile(r.path(lockFile), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	for begun := time.Now(); errors.Is(err, unix.EWOULDBLOCK) && time.Since(begun) < lockWait; {
-		time.Sleep(lockWait / 50)
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	if err != nil {
+	if err := lock.Exclusive(f); err != nil {
 		who := make([]byte, 128)
 		n, _ := f.ReadAt(who, 0)
 		f.Close()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/criu"
+	"premix/internal/lock"
 )
 
 // A snapshot's directory, mode 0700, all files in it 0600:
@@ -293,7 +294,7 @@ func (s *Snapshot) Remove() error {
 		return err
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Exclusive(f); err != nil {
 		return fmt.Errorf("snapshot %s: %w", s.ID, ErrInUse)
 	}
 	// Without its description it is no snapshot any more, whatever happens next.

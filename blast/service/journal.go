@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"premix/internal/lock"
 	"premix/record"
 )
 
@@ -81,15 +80,15 @@ func (s *Service) restore() error {
 			return err
 		}
 	}
-	lock, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
+	if err := lock.Exclusive(f); err != nil {
+		f.Close()
 		return &BusyError{s.o.Dir}
 	}
-	s.lock = lock
+	s.lock = f
 	now := time.Now()
 	_, _, err = record.Read(s.path("journal.jsonl"), func(e *event) error {
 		s.apply(e)

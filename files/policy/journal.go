@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/lock"
 )
 
 // JournalError tells that a journal cannot be used.
@@ -111,7 +113,7 @@ func openJournal(dir string) (j *journal, err error) {
 	if j.lock, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, bad("cannot be written", err)
 	}
-	if err := unix.Flock(int(j.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Exclusive(j.lock); err != nil {
 		j.lock.Close()
 		return nil, &JournalError{dir, "is in use by another premix", "wait until it has ended", nil}
 	}

@@ -15,8 +15,9 @@ import (
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"premix/internal/lock"
 )
 
 // endWithin is how long calls that are under way may take when the snapshotter ends.
@@ -116,7 +117,7 @@ func takeLock(root string) (*os.File, error) {
 	if err != nil {
 		return nil, rootError(root, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Exclusive(f); err != nil {
 		f.Close()
 		return nil, &Error{Busy, "another snapshotter uses " + root, "end it, or give another directory with --root", err}
 	}

@@ -30,7 +30,7 @@ type room struct {
 var rooms = map[string]room{
 	"watch": {},
 	"watch/series": {
-		imports: []string{"watch", "record"},
+		imports: []string{"watch", "record", "internal/lock"},
 		modules: []string{"github.com/klauspost/compress", "github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"watch/explain": {
@@ -58,7 +58,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"files/policy": {
-		imports: []string{"internal/problem", "files", "files/content"},
+		imports: []string{"internal/lock", "internal/problem", "files", "files/content"},
 		modules: []string{"golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"files/tiers": {
@@ -125,7 +125,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
-		imports: []string{"image", "node", "lazyfs", "store/tree", "store/object"},
+		imports: []string{"image", "node", "lazyfs", "store/tree", "store/object", "internal/lock"},
 		modules: []string{"github.com/containerd/containerd", "github.com/containerd/continuity", "github.com/containerd/errdefs", "google.golang.org/grpc", "golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"image/layer": {
@@ -163,7 +163,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/sync"},
 	},
 	"store/cache": {
-		imports: []string{"store/tree", "store/object"},
+		imports: []string{"store/tree", "store/object", "internal/lock"},
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
@@ -245,7 +245,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine": {
-		imports: []string{"recipe", "hotstart", "record"},
+		imports: []string{"recipe", "hotstart", "record", "internal/lock"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipe": {
@@ -253,7 +253,7 @@ var rooms = map[string]room{
 		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
 	},
 	"hotstart": {
-		imports: []string{"hotstart/tracer", "hotstart/criu", "image", "image/bundle"},
+		imports: []string{"hotstart/tracer", "hotstart/criu", "image", "image/bundle", "internal/lock"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/criu": {
@@ -267,7 +267,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"blast/database", "blast/fasta", "blast/search", "record"},
+		imports: []string{"blast/database", "blast/fasta", "blast/search", "record", "internal/lock"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {
@@ -319,7 +319,7 @@ var rooms = map[string]room{
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
 	},
 	"internal/kubebox": {
-		imports: []string{"internal/kubeapi"},
+		imports: []string{"internal/kubeapi", "internal/ports"},
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/awkward": {
@@ -332,17 +332,23 @@ var rooms = map[string]room{
 		imports: []string{"internal/netrelay"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"internal/lock": {
+		modules: []string{"golang.org/x/sys"},
+	},
+	"internal/ports": {},
 	"internal/problem": {
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
-	"internal/slurmbox": {},
+	"internal/slurmbox": {
+		imports: []string{"internal/ports"},
+	},
 	"internal/netrelay": {
 		modules: []string{"golang.org/x/sys"},
 	},
 }
 
 // testRooms are for tests, and some for benchmarks too.
-var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/slurmbox", "internal/workbench"}
+var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/ports", "internal/slurmbox", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

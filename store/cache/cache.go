@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/lock"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -176,7 +177,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Exclusive(f); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			b := make([]byte, 32)
 			n, _ := f.ReadAt(b, 0) // whatever is there: it only names the process

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"premix/internal/lock"
 	"premix/watch"
 )
 
@@ -487,7 +488,7 @@ func Open(dir string, opt Options) (_ *DB, err error) {
 			db.lock.Close()
 		}
 	}()
-	if err := syscall.Flock(int(db.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lock.Exclusive(db.lock); err != nil {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &InUseError{dir}
 		}

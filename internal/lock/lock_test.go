@@ -1,0 +1,62 @@
+package lock
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/sys/unix"
+)
+
+func open(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// Time stands still in a bubble until everybody waits: nothing depends on the machine.
+func TestExclusive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "lock")
+		if err := Exclusive(open(t, path)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Exclusive(open(t, path)); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("a lock that somebody has: %v", err)
+		}
+	})
+}
+
+// A lock whose holder has gone is had, though a process that it was about to start has the
+// file open for a moment longer.
+func TestSharedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "lock")
+		first := open(t, path)
+		if err := Exclusive(first); err != nil {
+			t.Fatal(err)
+		}
+		shared, err := unix.Dup(int(first.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error)
+		go func() { got <- Exclusive(open(t, path)) }()
+		synctest.Wait() // it has tried, and waits
+		if err := unix.Close(shared); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -225,11 +225,12 @@ func (f found) String() string {
 	return b.String()
 }
 
-// A metadata storm on one disk under running tasks is found by the real collectors, on
-// that disk and at that time. That it is named first, and that nothing is found in a quiet
-// window before it, is asked for in the long runs alone: on a machine that others use at
-// the same time, something else may have happened. PREMIX_EXPLAIN_TRIALS=20 says that
-// nobody does, and that no trial is to go wrong.
+// A metadata storm on one disk under running tasks is noticed by the real collectors, on
+// that disk and at that time. That it is a finding and the first, and that nothing is found
+// in a quiet window before it, is asked for in the long runs alone: on a machine that
+// others use at the same time everybody waits for disks all the time, nobody more than
+// usual because of the storm, which is a note then; and something else may have happened.
+// PREMIX_EXPLAIN_TRIALS=20 says that nobody does, and that no trial is to go wrong.
 func TestPlantedSlowdown(t *testing.T) {
 	trials, before, during := 1, 50, 15
 	alone := 0
@@ -265,15 +266,34 @@ func TestPlantedSlowdown(t *testing.T) {
 			began := time.Now()
 			stop := s.storm()
 			s.recorded(began, during)
+			var r found
+			at := -1
+			noticed := func(end time.Time) bool {
+				r = s.explain(began.Add(-2*time.Second), end)
+				seen := r.Findings
+				if !long {
+					seen = append(seen, r.Notes...)
+				}
+				at = slices.IndexFunc(seen, func(f finding) bool { return f.Labels["device"] == s.device })
+				if at >= 0 {
+					off := seen[at].Began.Sub(began)
+					if off < -2*time.Second || long && off > 3*time.Second {
+						t.Errorf("it began %s off: %s", off, r)
+					}
+				}
+				return at >= 0
+			}
+			// Where a disk is busy with others it is no storm yet.
+			if !long {
+				comes(func() bool { return noticed(time.Now()) })
+			}
 			end := time.Now()
 			made := stop()
-			r := s.explain(began.Add(-2*time.Second), end)
-			at := slices.IndexFunc(r.Findings, func(f finding) bool { return f.Labels["device"] == s.device })
+			if long {
+				noticed(end)
+			}
 			if at < 0 {
 				t.Fatalf("%d files on %s were not noticed: %s", made, s.device, r)
-			}
-			if off := r.Findings[at].Began.Sub(began); off < -2*time.Second || off > 3*time.Second {
-				t.Errorf("it began %s off: %s", off, r)
 			}
 			if at == 0 {
 				first++

@@ -205,7 +205,7 @@ func (c *cluster) testTasks(t *testing.T) {
 		fmt.Fprintf(&text, "echo out %d\n", i)
 	}
 	before := len(c.pods(t))
-	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2")...)
+	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2", "memory=1G")...)
 	s.success(t, text.String(), args...)
 	s.once(t, tasks)
 	if got := s.success(t, "", "tail", "out", "217"); got != "out 217\n" {

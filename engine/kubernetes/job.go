@@ -95,7 +95,7 @@ func (e *Engine) job(w *pack.Wave) *batchv1.Job {
 	c.Command = append([]string{e.premix()}, w.Command(e.Name(), "$("+indexVariable+")")...)
 	c.Command = append(c.Command, "--jobs", strconv.Itoa(cores))
 	if memory > 0 {
-		c.Command = append(c.Command, "--memory", strconv.FormatInt(memory, 10))
+		c.Command = append(c.Command, "--memory", fmt.Sprintf("%dK", max(1, memory>>10))) // a unit must be given
 	}
 	// The controller lists it behind the variables of a template, which may refer to it.
 	c.Env = append([]corev1.EnvVar{{Name: indexVariable, ValueFrom: &corev1.EnvVarSource{

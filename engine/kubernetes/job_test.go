@@ -88,7 +88,7 @@ spec:
 		if s.NodeSelector["disk"] != "fast" || len(s.Tolerations) != 1 || j.Spec.Template.Labels["team"] != "genomes" || j.Spec.Template.Labels[labelDirectory] != directoryLabel("/data/out") {
 			t.Errorf("%s: %+v", twice, j.Spec.Template)
 		}
-		want := []string{"premix", "task", "work", "/data/out", "--engine", "kubernetes", "--wave", "7", "--index", "$(JOB_COMPLETION_INDEX)", "--jobs", "2", "--memory", "3221225472"}
+		want := []string{"premix", "task", "work", "/data/out", "--engine", "kubernetes", "--wave", "7", "--index", "$(JOB_COMPLETION_INDEX)", "--jobs", "2", "--memory", "3145728K"}
 		if !slices.Equal(c.Command, want) {
 			t.Errorf("%s: command %q", twice, c.Command)
 		}

@@ -9,7 +9,7 @@
 #   scripts/setup.sh soak            the Debian packages of tests that take long
 #   scripts/setup.sh ecosystem       Nextflow and Snakemake with its plugin for Slurm (350 MB)
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
-#   scripts/setup.sh kubernetes      etcd, and a build of the control plane
+#   scripts/setup.sh kubernetes      etcd, and a build of the control plane and the kubelet
 #   scripts/setup.sh transfer        programs that copy, for bench-transfer and soak
 #
 # Several may be named. As root missing packages are installed with apt-get;
@@ -151,19 +151,19 @@ build_containerd() {
 	mv "$work/bin" "$to"
 }
 
-# build_kubernetes VERSION: kube-apiserver, kube-controller-manager and kube-scheduler
-# of a fixed version. Their module names the modules that are published beside it by
+# build_kubernetes VERSION: kube-apiserver, kube-controller-manager, kube-scheduler and
+# kubelet of a fixed version. Their module names the modules that are published beside it by
 # directories of its repository; a module made here names the same ones by their
 # versions, v0.X.Y for v1.X.Y.
 build_kubernetes() {
-	local version=$1 programs=(kube-apiserver kube-controller-manager kube-scheduler) to work source program
+	local version=$1 programs=(kube-apiserver kube-controller-manager kube-scheduler kubelet) to work source program
 	to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/kubernetes/${version#v}
 	local complete=1
 	for program in "${programs[@]}"; do
 		[ -x "$to/$program" ] || complete=
 	done
 	[ -z "$complete" ] || return 0
-	say "building the control plane of Kubernetes ${version#v}, once; this takes many minutes"
+	say "building Kubernetes ${version#v}, once; this takes many minutes"
 	work=$(mktemp -d)
 	# shellcheck disable=SC2064 # the path of now
 	trap "rm -rf '$work'" RETURN

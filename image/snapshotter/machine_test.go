@@ -43,9 +43,12 @@ import (
 // eventually is how long something may take on a slow machine.
 const eventually = 2 * time.Minute
 
-// premix is the real binary, built when a test first wants it.
+// premix is the real binary, built when a test first wants it. It is static, as the one
+// that people have, and can be put into any image.
 var premix = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "build", "-o", filepath.Join(scratch, "premix"), "premix/cmd/premix").CombinedOutput()
+	build := exec.Command("go", "build", "-o", filepath.Join(scratch, "premix"), "premix/cmd/premix")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build premix: %w\n%s", err, out)
 	}
@@ -89,6 +92,7 @@ type machine struct {
 	origin   *web // of the store
 
 	snapshotter *daemon
+	sandbox     string // image of the sandboxes of pods; "": there are no pods
 }
 
 // web is a server of a test that can be told to fail.
@@ -544,6 +548,16 @@ func (c *containerd) config() string {
   bin_dirs = [%q]
   conf_dir = %q
 `, c.path("cni"), c.path("cni"))
+		if c.sandbox != "" {
+			// Not every root may protect sandboxes from the OOM killer.
+			rest += fmt.Sprintf(`
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = %q
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+`, c.sandbox)
+		}
 	default:
 		top = `disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.podsandbox.controller.v1.podsandbox", "io.containerd.nri.v1.nri"]` + "\n"
 	}

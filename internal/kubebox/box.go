@@ -188,19 +188,34 @@ func (b *Box) Start(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
+	if err := b.execute(program, &syscall.SysProcAttr{}, path, b.args[program]...); err != nil {
+		return err
+	}
+	if program != APIServer {
+		return nil
+	}
+	return b.await(ctx, program, func() (bool, error) {
+		text, err := b.Client.Core.Get().AbsPath("/readyz").Timeout(10 * time.Second).DoRaw(ctx)
+		return err == nil && string(text) == "ok", err
+	})
+}
+
+// execute starts the process of a program.
+func (b *Box) execute(program string, attr *syscall.SysProcAttr, path string, args ...string) error {
 	log, err := os.OpenFile(filepath.Join(b.Dir, program+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(path, b.args[program]...)
+	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = b.Dir, log, log
+	attr.Pdeathsig, attr.Setpgid = syscall.SIGKILL, true
+	cmd.SysProcAttr = attr
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		// The signal comes when the thread ends that started the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 		err := cmd.Start()
 		started <- err
 		if err == nil {
@@ -215,12 +230,17 @@ func (b *Box) Start(ctx context.Context, program string) error {
 	b.mu.Lock()
 	b.running[program] = p
 	b.mu.Unlock()
-	if program != APIServer {
-		return nil
-	}
+	return nil
+}
+
+// await waits until a program that was started is ready; err says why it is not yet.
+func (b *Box) await(ctx context.Context, program string, ready func() (bool, error)) error {
+	b.mu.Lock()
+	p := b.running[program]
+	b.mu.Unlock()
 	for until := time.Now().Add(startTime); ; {
-		text, err := b.Client.Core.Get().AbsPath("/readyz").Timeout(10 * time.Second).DoRaw(ctx)
-		if err == nil && string(text) == "ok" {
+		ok, err := ready()
+		if ok {
 			return nil
 		}
 		select {
@@ -286,7 +306,7 @@ func (b *Box) Close() {
 	for i := len(b.closers) - 1; i >= 0; i-- {
 		b.closers[i]()
 	}
-	for _, p := range []string{Scheduler, Controller, APIServer, Etcd} {
+	for _, p := range []string{RealKubelet, Scheduler, Controller, APIServer, Etcd} {
 		b.Kill(p)
 	}
 }

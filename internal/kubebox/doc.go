@@ -6,9 +6,10 @@
 // Words:
 //
 //   - box: one such cluster.
-//   - program: one of the four processes. Each can be killed and started again.
-//   - standin kubelet: what takes the place of the kubelet, which needs a machine of its
-//     own; see [Kubelet]. It is no part of Kubernetes and says so by its name.
+//   - program: one of the processes. Each can be killed and started again.
+//   - standin kubelet: what takes the place of the kubelets of any number of nodes; see
+//     [Kubelet]. It is no part of Kubernetes and says so by its name.
+//   - node: this machine with a real kubelet, before a real container runtime; see [Node].
 //
 // The programs of Kubernetes are those that scripts/setup.sh builds; without them there
 // is no box, see [Missing].

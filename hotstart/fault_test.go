@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/unmount"
 )
 
 // prepared makes a proved hot snapshot and returns its bench, with the store to
@@ -339,7 +341,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(store, 0); err != nil {
+		if err := unmount.Dir(store); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/awkward"
+	"premix/internal/unmount"
 	"premix/store"
 	"premix/store/object"
 	"premix/store/tree"
@@ -93,7 +94,7 @@ func mounted(t *testing.T, s *store.Store, d object.Digest) string {
 		t.Skipf("the kernel mounts no EROFS from a file: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -430,7 +431,7 @@ func TestDiskFull(t *testing.T) {
 		t.Skipf("no tmpfs can be mounted: %v", err)
 	}
 	defer func() {
-		if err := unix.Unmount(disk, 0); err != nil {
+		if err := unmount.Dir(disk); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
+	"premix/internal/unmount"
 	"premix/internal/workbench"
 	"premix/store"
 )
@@ -152,7 +153,7 @@ func sameAsContainerd(t *testing.T, s *store.Store, o Options, name string, arch
 			t.Fatal(err)
 		}
 		defer func() {
-			if err := unix.Unmount(view, 0); err != nil {
+			if err := unmount.Dir(view); err != nil {
 				t.Error(err)
 			}
 		}()

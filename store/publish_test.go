@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/awkward"
+	"premix/internal/unmount"
 	"premix/store"
 	"premix/store/object"
 	"premix/store/tree"
@@ -87,7 +88,7 @@ func mounted(t testing.TB, s *store.Store, d object.Digest) string {
 		t.Skipf("this machine cannot mount an EROFS image from a file: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/unmount"
 	"premix/store"
 	"premix/store/tree"
 )
@@ -121,7 +122,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("a tmpfs cannot be mounted: %v", err)
 	}
 	defer func() {
-		if err := unix.Unmount(small, 0); err != nil {
+		if err := unmount.Dir(small); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/internal/unmount"
 	"premix/record"
 )
 
@@ -301,7 +302,7 @@ func TestFullDisk(t *testing.T) {
 				t.Skipf("a tmpfs cannot be mounted: %v", err)
 			}
 			t.Cleanup(func() {
-				if err := unix.Unmount(out, 0); err != nil {
+				if err := unmount.Dir(out); err != nil {
 					t.Error(err)
 				}
 			})

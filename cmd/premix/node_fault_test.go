@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/faulty"
+	"premix/internal/unmount"
 	"premix/node"
 	"premix/store/tree"
 )
@@ -429,7 +430,7 @@ func TestCacheDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(f.path("home/cache/node"), 0); err != nil {
+		if err := unmount.Dir(f.path("home/cache/node")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -821,7 +822,7 @@ func TestOrdinaryUserMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount("/dev/fuse", 0); err != nil {
+		if err := unmount.Dir("/dev/fuse"); err != nil {
 			t.Error(err)
 		}
 	})

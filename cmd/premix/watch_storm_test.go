@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"premix/internal/unmount"
 )
 
 // slowed is a machine on which a small disk of its own is used by tasks of premix, and
@@ -73,7 +75,7 @@ func newSlowed(t *testing.T) *slowed {
 		t.Skipf("mount %s: %v", loop, err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(s.disk, 0); err != nil {
+		if err := unmount.Dir(s.disk); err != nil {
 			t.Errorf("umount: %v", err)
 		}
 	})

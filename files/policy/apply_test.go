@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/files"
+	"premix/internal/unmount"
 )
 
 // place makes two pools with files, and returns rules that move all of them.
@@ -458,7 +459,7 @@ func TestDiskFull(t *testing.T) {
 		t.Skip("a tmpfs cannot be mounted: ", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(filepath.Join(dir, "disk"), 0); err != nil {
+		if err := unmount.Dir(filepath.Join(dir, "disk")); err != nil {
 			t.Error(err)
 		}
 	})

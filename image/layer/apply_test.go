@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/awkward"
+	"premix/internal/unmount"
 )
 
 var when = time.Unix(1_600_000_000, 0)
@@ -254,7 +255,7 @@ func TestOverlayShowsTheRoot(t *testing.T) {
 				t.Skipf("no overlay can be mounted here: %v", err)
 			}
 			defer func() {
-				if err := unix.Unmount(merged, 0); err != nil {
+				if err := unmount.Dir(merged); err != nil {
 					t.Error(err)
 				}
 			}()

@@ -339,6 +339,9 @@ var rooms = map[string]room{
 	"internal/problem": {
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
+	"internal/unmount": {
+		modules: []string{"golang.org/x/sys"},
+	},
 	"internal/slurmbox": {
 		imports: []string{"internal/ports"},
 	},
@@ -348,7 +351,7 @@ var rooms = map[string]room{
 }
 
 // testRooms are for tests, and some for benchmarks too.
-var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/ports", "internal/slurmbox", "internal/workbench"}
+var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/ports", "internal/slurmbox", "internal/unmount", "internal/workbench"}
 
 var testModules = []string{
 	"github.com/containerd/containerd",       // pkg/archive

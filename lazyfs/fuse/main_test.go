@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/unmount"
 	"premix/lazyfs/fuse"
 )
 
@@ -302,7 +303,7 @@ func mountErofs(t *testing.T, image string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Errorf("unmount: %v", err)
 			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/unmount"
 )
 
 // du returns what everything below a directory takes on disk, as du(1) counts.
@@ -244,7 +246,7 @@ func mountTmpfs(t *testing.T, size string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/awkward"
+	"premix/internal/unmount"
 	"premix/store/erofs"
 )
 
@@ -33,7 +34,7 @@ func mount(t *testing.T, image string) string {
 		t.Fatalf("mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Errorf("unmount: %v", err)
 		}
 	})

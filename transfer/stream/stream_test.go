@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/unmount"
 	"premix/store"
 	"premix/store/object"
 	premixtree "premix/store/tree"
@@ -518,7 +519,7 @@ func TestFull(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() {
-					if err := unix.Unmount(disk, 0); err != nil {
+					if err := unmount.Dir(disk); err != nil {
 						t.Error(err)
 					}
 				}()

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/unmount"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -318,7 +319,7 @@ func onTmpfs(t *testing.T, size string) string {
 		t.Skipf("a tmpfs cannot be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := unmount.Dir(dir); err != nil {
 			t.Error(err)
 		}
 	})

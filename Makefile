@@ -52,7 +52,7 @@ soak: setup-test build
 
 # The whole matrix of conformance with BLAST+, in pieces of less than 15 minutes on two
 # quiet cores; SOAK_BLAST names some of them.
-SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generated/$(p) Real/$(p) Together/$(p)) \
+SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generated/$(p) Real/$(p) Together/$(p) Large/$(p)) \
 	$(foreach k,v4 v4-parsed v4-masks v5-parsed v5-parsed-taxmap v5-taxid v5-masks,Kinds/$(k)) \
 	$(foreach p,blastp blastx tblastn tblastx,Queries/$(p))
 .PHONY: soak-blast

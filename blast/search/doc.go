@@ -57,7 +57,8 @@
 //     letters of megablast there is none, and with words of less than 11 letters none is
 //     overlooked. That a run may be masked is not looked at. All jobs of a common scan are
 //     one batch, of up to 900,000 letters, so that the database is read once and no query
-//     in the midst of a job is at an edge.
+//     in the midst of a job is at an edge. Further jobs are in further scans, and a job that
+//     is longer than a batch is searched for alone.
 //
 // # Names
 //

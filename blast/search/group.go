@@ -42,7 +42,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	g := &group{Request: r, dir: dir, jobs: jobs}
+	g := &group{Request: r, jobs: jobs}
 	var single []int
 	for i, j := range jobs {
 		if len(jobs) > 1 && !nameless.Match(j.Queries) && bytes.HasPrefix(j.Queries, []byte(">")) && (!r.links() || headers(j.Queries) == 1) {
@@ -51,8 +51,16 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 			single = append(single, i)
 		}
 	}
-	for _, which := range g.batches() {
-		g.which = which
+	for k, which := range g.batches() {
+		if len(which) == 1 {
+			// It may be longer than a batch, which would end in its midst.
+			single = append(single, which...)
+			continue
+		}
+		g.which, g.dir = which, filepath.Join(dir, "batch-"+strconv.Itoa(k))
+		if err := os.Mkdir(g.dir, 0o700); err != nil {
+			return err
+		}
 		again, err := g.search(ctx)
 		var exit *ExitError
 		switch {
@@ -81,9 +89,9 @@ var nameless = regexp.MustCompile(`(?m)^>\s`)
 // group is one call of [Together].
 type group struct {
 	Request
-	dir   string
 	jobs  []Job
-	which []int // of the jobs, those of the common scan
+	which []int  // of the jobs, those of the common scan
+	dir   string // for what that needs
 }
 
 // batches are the jobs of each common scan. Those of blastn are one batch of BLAST+ each.

@@ -589,3 +589,121 @@ func TestFragmentsKeepBetterHits(t *testing.T) {
 		t.Logf("%s hits: %d of %d rows equal, the others better", hits, same, len(whole))
 	}
 }
+
+// Groups of more letters than blastn takes at once: several common scans, and jobs that are
+// longer than a batch by themselves.
+func TestConformanceLarge(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(81, 82))
+	g := newGenes(r, 12)
+	dbs := map[database.Type]*corpus{
+		database.Nucl: newCorpus(t, "nucleotides", generated(r, g, false, 2), database.Nucl, []int{2}, database.AddOptions{}),
+		database.Prot: newCorpus(t, "proteins", generated(r, g, true, 2), database.Prot, []int{2}, database.AddOptions{}),
+	}
+	n, sets := 6, map[string][]string{"blastn": {"-task blastn"}}
+	if soak() {
+		n = 24
+		sets = map[string][]string{
+			"blastn":    {"-task blastn", "-task blastn -strand plus", "-task blastn-short -evalue 1e-3", "-task dc-megablast"},
+			"megablast": {"", "-word_size 12", "-max_target_seqs 2"},
+			"blastp":    {""},
+			"blastx":    {""},
+			"tblastn":   {""},
+			"tblastx":   {""},
+		}
+	}
+	jobs := map[bool][][]byte{
+		false: largeJobs(r, n, 2*togetherBatch, dna, g.dna, "ACGT"),
+		true:  largeJobs(r, n, togetherBatch, peptide, g.protein, "ARNDCQEGHILKMFPSTWYV"),
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			if len(sets[p.name]) == 0 {
+				t.Skip("in long runs only: PREMIX_SOAK=blast")
+			}
+			var n counts
+			defer func() { t.Logf("%d of %d equal", n.same, n.all) }()
+			formats := []string{"6", "0"}
+			if soak() && tool(p.name) == "blastn" {
+				formats = []string{"6", "0", "5", "17"}
+			}
+			for _, f := range formats {
+				for _, o := range sets[p.name] {
+					if late(t) {
+						return
+					}
+					dbs[p.db].together(t, &n, p.name, jobs[p.proteins], append(strings.Fields(o), "-outfmt", f), Settings{Cores: 2})
+				}
+			}
+		})
+	}
+}
+
+// largeJobs are n jobs of one or of several queries, with almost total letters. Where that is
+// more than a batch, two jobs that are longer than one follow in long runs. Queries have
+// pieces of genes between random letters, and often at their ends.
+func largeJobs(r *rand.Rand, n, total int, random func(*rand.Rand, int) string, genes []string, alphabet string) (jobs [][]byte) {
+	job := func(records, letters int) {
+		var job bytes.Buffer
+		for i := range records {
+			var b strings.Builder
+			for b.Len() < letters {
+				if b.Len() > 0 || r.IntN(2) > 0 {
+					b.WriteString(random(r, r.IntN(letters)))
+				}
+				s := genes[r.IntN(len(genes))]
+				from := r.IntN(len(s) / 2)
+				b.WriteString(mutated(r, s[from:from+1+r.IntN(len(s)-from)], 3+r.IntN(30), alphabet))
+			}
+			fmt.Fprintf(&job, ">q%d-%d\n%s\n", len(jobs), i, b.String()[:letters])
+		}
+		jobs = append(jobs, job.Bytes())
+	}
+	for i := range n {
+		records := []int{1, 20, 5}[i%3]
+		job(records, total/n*9/10/records)
+	}
+	if soak() && total > togetherBatch {
+		job(250, togetherBatch/200)
+		job(1, togetherBatch+200_000)
+	}
+	return jobs
+}
+
+// A job that is longer than a batch of a common scan is searched for alone: where the batch
+// ended in its midst, blastn would overlook weak HSPs.
+func TestJobLongerThanBatch(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(91, 92))
+	const length = 30_000
+	var job, fasta strings.Builder
+	for i := range togetherBatch/length + 3 {
+		s := strings.Repeat("N", 40) + dna(r, length-40)
+		if i == togetherBatch/length {
+			// The first one of a second batch: words near its begin, which are weak.
+			s = dna(r, length)
+			for k := range 8 {
+				fmt.Fprintf(&fasta, ">s%d\n%s\n", k, dna(r, 53)+s[:12]+complement(s[12:13])+dna(r, 60))
+			}
+		}
+		fmt.Fprintf(&job, ">q%d\n%s\n", i, s)
+	}
+	c := newCorpus(t, "words", fasta.String(), database.Nucl, []int{2}, database.AddOptions{})
+	jobs := [][]byte{[]byte(job.String()), []byte(">another\n" + dna(r, 500) + "\n")}
+	args := []string{"-task", "blastn", "-dust", "no", "-searchsp", "60000000"}
+	edge := append(args, "-outfmt", "6 qseqid sseqid qstart")
+	alone := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	t.Setenv("BATCH_SIZE", strconv.Itoa(togetherBatch))
+	cut := alonePlain(t, "blastn", c.cuts[2], jobs[0], edge).stdout
+	if err := os.Unsetenv("BATCH_SIZE"); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(cut, "\n") >= strings.Count(alone, "\n") {
+		t.Error("blastn overlooks nothing where a batch begins: this test does not meet what it is for")
+	}
+	var n counts
+	for _, f := range []string{"6", "0"} {
+		c.together(t, &n, "blastn", jobs, append(args, "-outfmt", f), Settings{Cores: 2})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}

@@ -101,7 +101,8 @@ func reaching(l *link.Link, copies []transfer.Copy, way transfer.Direction) (lea
 	for i := range l.Protocols {
 		serves[l.Protocols[i].Name] = l.Protocols[i].Server != ""
 	}
-	for _, c := range copies {
+	for i := range copies {
+		c := &copies[i]
 		serving, known := serves[c.Protocol]
 		if !known || serving || !c.Usable() || c.Direction != way {
 			continue
@@ -142,7 +143,8 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 		}
 	}
 	usable, failed := map[int64][]float64{}, 0
-	for _, c := range copies {
+	for i := range copies { // a row is large, and there may be many
+		c := &copies[i]
 		if c.Protocol != p.Name || c.Direction != t.Direction || (c.Files > 1) != (t.Files > 1) {
 			continue
 		}

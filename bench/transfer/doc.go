@@ -37,6 +37,18 @@
 // and lan one of 1 GiB and a tree of 10,000 files, in at most -budget (20 minutes); what
 // is not reached by then is named. -full is the whole table, which takes hours.
 //
+// On a machine that others use too a cell at a time is best, while nobody else is there.
+// Each of these takes less than six minutes where the link is all that is waited for; what
+// is slower than -timeout is shown as such, and -data is best on a tmpfs of 6 GB:
+//
+//	bench-transfer -budget 6m -links lan -congestion cubic -sizes 5M,100M -trees none -parts grid,get -reps 5 -protocols premix,scp,scp-legacy
+//	bench-transfer -budget 6m -links lan -congestion cubic -sizes 5M,100M,1G -trees none -parts grid -reps 5 -protocols premix-server,curl
+//	bench-transfer -budget 6m -links far,lossy -congestion bbr -sizes 100M -parts grid -reps 2 -timeout 20s -protocols premix,premix-server,scp,rsync,rsyncd,curl
+//	bench-transfer -budget 6m -links far -congestion cubic -sizes none -trees 10000x4K -parts grid -reps 2 -timeout 45s -protocols premix,premix-server,scp,rsync,tar,rsyncd
+//	bench-transfer -budget 6m -links lossy -congestion cubic -sizes none -trees 10000x4K -parts grid -timeout 45s -protocols premix,premix-server,scp,rsync,tar,rsyncd
+//	bench-transfer -budget 6m -links lan -congestion cubic -sizes 2.5G -trees none -parts grid -timeout 60s -protocols premix,premix-server,scp,rsync,rsyncd,curl
+//	bench-transfer -budget 6m -links far -congestion cubic -sizes 2.5G -parts grid -timeout 90s -protocols premix,premix-server,scp,rsyncd,curl
+//
 // Figures are printed as tables and written as JSON Lines to results.jsonl in the
 // work directory; all rows of all copies are in its directory results/CELL, where
 // premix transfer report reads them.

@@ -97,7 +97,7 @@ func (b *builder) existing(ctx context.Context) error {
 // take copies the files of a volume, and those that it shares with others.
 func (b *builder) take(v volume, kind Type) error {
 	name := filepath.Base(v.path)
-	if !nameForm.MatchString(name) {
+	if !isName(name) {
 		return &Error{Kind: Use, Message: fmt.Sprintf("a volume is called %q, which an alias cannot name", name), Way: "give --recut to format the database afresh"}
 	}
 	files, err := filepath.Glob(escapeGlob(v.path) + "." + kind.letter() + "??")

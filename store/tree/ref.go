@@ -21,8 +21,12 @@ type Ref struct {
 var (
 	component = `[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?`
 	nameForm  = regexp.MustCompile(`^` + component + `(?:/` + component + `)*$`)
-	tagForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	tagForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
+
+// isTag leaves the length to a comparison: a counted repetition is expensive to compile,
+// and that is done whenever premix starts.
+func isTag(s string) bool { return len(s) <= 128 && tagForm.MatchString(s) }
 
 // ParseRef reads a reference. Names are such that they are safe file names and
 // repositories of an OCI registry.
@@ -43,7 +47,7 @@ func ParseRef(s string) (Ref, error) {
 		return Ref{}, err
 	}
 	// The history of a tag lies beside it, in TAG.history.jsonl.
-	if !tagForm.MatchString(tag) || strings.HasSuffix(tag, ".history") {
+	if !isTag(tag) || strings.HasSuffix(tag, ".history") {
 		return Ref{}, fmt.Errorf("reference %q: the tag %q must be letters, digits, '.', '_' and '-', at most 128, and begin with a letter or digit", s, tag)
 	}
 	return Ref{Name: name, Tag: tag}, nil
@@ -58,7 +62,7 @@ func checkName(s, name string) error {
 
 // ParseProfileName checks the name of a profile, which follows the rules of tags.
 func ParseProfileName(s string) error {
-	if !tagForm.MatchString(s) {
+	if !isTag(s) {
 		return fmt.Errorf("profile %q: the name must be letters, digits, '.', '_' and '-', at most 128, and begin with a letter or digit", s)
 	}
 	return nil

@@ -25,13 +25,13 @@
 // for attributes with statx(2), by names that stay in the buffer they were listed in;
 // of a large directory it gives names away to workers that have nothing to do. The last
 // directory is taken first, so that few are open or waiting at a time. Each worker
-// fills row groups of its own, and writes one when it is full: memory does not grow
-// with the number of entries.
+// fills row groups of its own, encodes a page of them at a time, and writes one when it is
+// full: memory does not grow with the number of entries.
 //
 // # The table
 //
-// A scan is one Parquet file, zstd compressed, with one row an entry in no particular
-// order. The columns are the fields of [Entry]; the key-value metadata has the keys
+// A scan is one Parquet file with one row an entry in no particular order. Strings, sizes
+// and times are zstd compressed. The columns are the fields of [Entry]; the key-value metadata has the keys
 // premix.files.format ("1"), premix.files.roots (a JSON array), premix.files.begun and
 // premix.files.ended (RFC 3339).
 //

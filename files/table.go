@@ -1,6 +1,7 @@
 package files
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+	"golang.org/x/sys/unix"
 )
 
 // Entry is a row of a scan.
@@ -70,15 +73,15 @@ const (
 
 // Keys of the metadata of the file.
 const (
-	keyFormat = "premix.files.format"
-	keyRoots  = "premix.files.roots"
-	keyBegun  = "premix.files.begun"
-	keyEnded  = "premix.files.ended"
-	format    = "1"
+	keyFormat   = "premix.files.format"
+	keyRoots    = "premix.files.roots"
+	keyBegun    = "premix.files.begun"
+	keyEnded    = "premix.files.ended"
+	tableFormat = "1"
 )
 
-// groupRows is how many rows a row group has. A worker holds one.
-const groupRows = 128 << 10
+// magic is what a Parquet file begins and ends with.
+const magic = "PAR1"
 
 // writer writes a scan. Row groups are encoded by those who fill them, and written one
 // at a time.
@@ -86,18 +89,38 @@ type writer struct {
 	f    *os.File
 	path string
 	mu   sync.Mutex // held while a row group is written
-	w    *parquet.GenericWriter[Entry]
+	meta *format.FileMetaData
+	at   int64 // how much is written
 }
 
-func newWriter(path string) (*writer, error) {
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-	if err != nil {
+func newWriter(path string) (_ *writer, err error) {
+	w := &writer{path: path, at: int64(len(magic))}
+	if w.meta, err = emptyMetadata(); err != nil {
 		return nil, &WriteError{path, err}
 	}
-	return &writer{f: f, path: path, w: parquet.NewGenericWriter[Entry](f,
-		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
-		parquet.MaxRowsPerRowGroup(groupRows),
-		parquet.DataPageStatistics(false))}, nil
+	if w.f, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
+		return nil, &WriteError{path, err}
+	}
+	if _, err = w.f.WriteString(magic); err != nil {
+		return nil, w.close(&WriteError{path, err})
+	}
+	return w, nil
+}
+
+// say puts a value into the metadata.
+func (w *writer) say(key, value string) {
+	w.meta.KeyValueMetadata = append(w.meta.KeyValueMetadata, format.KeyValue{Key: key, Value: value})
+}
+
+// footer writes what is at the end of the file.
+func (w *writer) footer() error {
+	b, err := thrift.Marshal(new(thrift.CompactProtocol), w.meta)
+	if err != nil {
+		return err
+	}
+	b = append(binary.LittleEndian.AppendUint32(b, uint32(len(b))), magic...)
+	_, err = w.f.Write(b)
+	return err
 }
 
 // close gives the file its name if the scan went well, or removes it, and returns err
@@ -106,7 +129,7 @@ func (w *writer) close(err error) error {
 	if err != nil {
 		return errors.Join(err, w.f.Close(), os.Remove(w.f.Name()))
 	}
-	if err = w.w.Close(); err == nil {
+	if err = w.footer(); err == nil {
 		err = w.f.Sync()
 	}
 	if cerr := w.f.Close(); err == nil {
@@ -135,83 +158,176 @@ func (e *WriteError) Hint() string {
 	return "name a file in a directory that you may write, on a disk with room for it"
 }
 
-// row is an entry as a worker keeps it until its row group is written.
-type row struct {
-	dir  string
-	end  int32 // of the name, in group.names
-	kind byte
-	ints [len(intColumns)]int64
-}
-
-// intColumns are the integer columns, in the order of row.ints.
-var intColumns = [...]Column{ColumnSize, ColumnAllocated, ColumnEntries, ColumnMode, ColumnUID, ColumnGID, ColumnLinks, ColumnInode, ColumnDevice, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn}
-
-// group collects the rows of a row group.
+// group collects the rows of a row group. What is encoded of it grows; rows as they
+// are found are kept for one page.
 type group struct {
-	rows  []row
-	names []byte         // one after another
-	wrong map[int]string // the column error, by row
-	w     *writer
-	rg    *parquet.ConcurrentRowGroupWriter
-	vals  []parquet.Value
+	w    *writer
+	e    *encoder
+	rows int // in pages
+	n    int // in the page that is filled
+
+	// Columns are an odd number of cache lines apart, so that a row's values do not
+	// share a set of the cache.
+	values [len(intColumns)][pageRows + 8]int64
+	names  []byte // one after another
+	ends   [pageRows + 1]uint32
+	name   chunk
+	ints   [len(intColumns)]ints
+	texts  [len(textColumns)]texts
 }
 
-func newGroup(w *writer) *group {
-	return &group{w: w, rg: w.w.BeginRowGroup(), rows: make([]row, 0, groupRows), vals: make([]parquet.Value, 0, 4096), wrong: make(map[int]string)}
+func newGroup(w *writer) (*group, error) {
+	e, err := newEncoder()
+	if err != nil {
+		return nil, &WriteError{w.path, err}
+	}
+	g := &group{w: w, e: e, name: chunk{compressed: true}}
+	for k, c := range intColumns {
+		g.ints[k].narrow = c == ColumnMode
+		switch c {
+		case ColumnSize, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn: // many are equal to ones before, and those between are far away
+			g.ints[k].compressed = true
+		}
+	}
+	for k := range g.texts {
+		g.texts[k].known, g.texts[k].compressed = make(map[string]int32), true
+	}
+	return g, nil
 }
 
 // typeNames are the strings of the column type, by their byte.
 var typeNames = [...]string{'f': "f", 'd': "d", 'l': "l", 'b': "b", 'c': "c", 'p': "p", 's': "s", '?': "?"}
 
+// add adds a row.
+func (g *group) add(dir string, name []byte, kind byte, entries int64, reason string, st *unix.Statx_t) error {
+	i := g.n
+	g.texts[textDir].numbers[i] = g.texts[textDir].number(dir)
+	g.texts[textType].numbers[i] = g.texts[textType].number(typeNames[kind])
+	g.texts[textError].numbers[i] = g.texts[textError].number(reason)
+	g.names = append(g.names, name...)
+	g.ends[i+1] = uint32(len(g.names))
+	v := &g.values // in the order of intColumns
+	v[0][i], v[1][i], v[2][i] = int64(st.Size), int64(st.Blocks)*512, entries
+	v[3][i], v[4][i], v[5][i], v[6][i] = int64(st.Mode&^unix.S_IFMT), int64(st.Uid), int64(st.Gid), int64(st.Nlink)
+	v[7][i], v[8][i] = int64(st.Ino), int64(device(st))
+	v[9][i], v[10][i], v[11][i], v[12][i] = nanoseconds(st.Atime), nanoseconds(st.Mtime), nanoseconds(st.Ctime), nanoseconds(st.Btime)
+	if g.n++; g.n < pageRows {
+		return nil
+	}
+	if err := g.page(); err != nil {
+		return err
+	}
+	if g.rows < groupRows {
+		return nil
+	}
+	return g.flush()
+}
+
+// page encodes the rows that were added since the last one.
+func (g *group) page() error {
+	if g.n == 0 {
+		return nil
+	}
+	errs := []error{g.e.strings(&g.name, g.names, g.ends[:g.n+1])}
+	for k := range g.ints {
+		errs = append(errs, g.ints[k].add(g.e, g.values[k][:g.n]))
+	}
+	for k := range g.texts {
+		errs = append(errs, g.e.index(&g.texts[k].chunk, g.texts[k].numbers[:g.n]))
+	}
+	g.rows += g.n
+	g.n, g.names = 0, g.names[:0]
+	if err := errors.Join(errs...); err != nil {
+		return &WriteError{g.w.path, err}
+	}
+	return nil
+}
+
 // flush writes the rows as a row group.
 func (g *group) flush() error {
-	if len(g.rows) == 0 {
-		return nil
+	err := g.page()
+	if err != nil || g.rows == 0 {
+		return err
 	}
-	write := func(column Column, value func(i int, r *row) parquet.Value) error {
-		for from := 0; from < len(g.rows); from += cap(g.vals) {
-			vals := g.vals[:0]
-			for i := from; i < min(from+cap(g.vals), len(g.rows)); i++ {
-				vals = append(vals, value(i, &g.rows[i]))
-			}
-			if _, err := g.rg.ColumnWriters()[column].WriteRowValues(vals); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	text := func(s string) parquet.Value { return parquet.ByteArrayValue(bytesOf(s)) }
-	begin := int32(0)
-	errs := []error{
-		write(ColumnDir, func(_ int, r *row) parquet.Value { return text(r.dir) }),
-		write(ColumnName, func(_ int, r *row) parquet.Value {
-			v := parquet.ByteArrayValue(g.names[begin:r.end])
-			begin = r.end
-			return v
-		}),
-		write(ColumnType, func(_ int, r *row) parquet.Value { return text(typeNames[r.kind]) }),
-		write(ColumnError, func(i int, _ *row) parquet.Value { return text(g.wrong[i]) }),
-	}
-	for k, c := range intColumns {
-		if c == ColumnMode {
-			errs = append(errs, write(c, func(_ int, r *row) parquet.Value { return parquet.Int32Value(int32(r.ints[k])) }))
-		} else {
-			errs = append(errs, write(c, func(_ int, r *row) parquet.Value { return parquet.Int64Value(r.ints[k]) }))
-		}
-	}
-	errs = append(errs, g.rg.Flush())
-	err := errors.Join(errs...)
-	if err == nil {
-		g.w.mu.Lock()
-		_, err = g.rg.Commit()
-		g.w.mu.Unlock()
-	}
+	g.w.mu.Lock()
+	err = g.write()
+	g.w.mu.Unlock()
 	if err != nil {
 		return &WriteError{g.w.path, err}
 	}
-	g.rows, g.names = g.rows[:0], g.names[:0]
-	clear(g.wrong)
+	g.rows = 0
+	g.name.reset()
+	for k := range g.ints {
+		g.ints[k].reset()
+	}
+	for k := range g.texts {
+		g.texts[k].reset()
+	}
 	return nil
+}
+
+// write appends the row group to the file, and its place to the metadata.
+func (g *group) write() error {
+	w := g.w
+	rg := format.RowGroup{Columns: make([]format.ColumnChunk, columns), NumRows: int64(g.rows), FileOffset: w.at, Ordinal: int16(len(w.meta.RowGroups))}
+	put := func(column Column, c *chunk, known int, dictionary []byte, least, most []byte) error {
+		leaf := w.meta.Schema[column+1] // behind the root
+		m := format.ColumnMetaData{Type: leaf.Type.V, PathInSchema: []string{leaf.Name}, NumValues: int64(g.rows), Codec: format.Uncompressed,
+			TotalUncompressedSize: int64(c.plain), Statistics: format.Statistics{MinValue: least, MaxValue: most}}
+		if c.compressed {
+			m.Codec = format.Zstd
+		}
+		begin := w.at
+		if known > 0 {
+			header := format.PageHeader{Type: format.DictionaryPage}
+			header.DictionaryPageHeader = thrift.New(format.DictionaryPageHeader{NumValues: int32(known), Encoding: format.Plain})
+			page, plain, err := g.e.page(nil, dictionary, c.compressed, header)
+			if err != nil {
+				return err
+			}
+			if _, err := w.f.Write(page); err != nil {
+				return err
+			}
+			m.DictionaryPageOffset = w.at
+			m.TotalUncompressedSize += int64(plain)
+			m.Encoding = append(m.Encoding, format.Plain)
+			w.at += int64(len(page))
+		}
+		if _, err := w.f.Write(c.pages); err != nil {
+			return err
+		}
+		m.DataPageOffset = w.at
+		w.at += int64(len(c.pages))
+		m.TotalCompressedSize = w.at - begin
+		if c.indexed {
+			m.Encoding = append(m.Encoding, format.RLEDictionary)
+		}
+		if c.direct {
+			m.Encoding = append(m.Encoding, c.other)
+		}
+		rg.TotalByteSize += m.TotalUncompressedSize
+		rg.Columns[column] = format.ColumnChunk{FileOffset: begin, MetaData: m}
+		return nil
+	}
+	errs := []error{put(ColumnName, &g.name, 0, nil, nil, nil)}
+	for k, column := range intColumns {
+		c := &g.ints[k]
+		g.e.body = c.dictionary(g.e.body[:0])
+		least, most := c.bounds()
+		errs = append(errs, put(column, &c.chunk, len(c.known), g.e.body, least, most))
+	}
+	for k, column := range textColumns {
+		c := &g.texts[k]
+		var least, most []byte
+		if column == ColumnDir { // of others nobody asks, and "" is no bound in this format
+			least, most = c.bounds()
+		}
+		errs = append(errs, put(column, &c.chunk, len(c.known), c.values, least, most))
+	}
+	rg.TotalCompressedSize = w.at - rg.FileOffset
+	w.meta.RowGroups = append(w.meta.RowGroups, rg)
+	w.meta.NumRows += int64(g.rows)
+	return errors.Join(errs...)
 }
 
 // Table is a scan that is read.
@@ -268,8 +384,8 @@ func OpenTable(path string) (_ *Table, err error) {
 	switch v, ok := t.file.Lookup(keyFormat); {
 	case !ok:
 		return nil, &TableError{path, "is not a scan: it was not written by premix files scan", nil}
-	case v != format:
-		return nil, &TableError{path, fmt.Sprintf("has the format %q, and this premix reads %q", v, format), nil}
+	case v != tableFormat:
+		return nil, &TableError{path, fmt.Sprintf("has the format %q, and this premix reads %q", v, tableFormat), nil}
 	}
 	roots, _ := t.file.Lookup(keyRoots)
 	if err := json.Unmarshal([]byte(roots), &t.Roots); err != nil {

@@ -135,10 +135,10 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.w.w.SetKeyValueMetadata(keyFormat, format)
-	s.w.w.SetKeyValueMetadata(keyRoots, string(roots))
-	s.w.w.SetKeyValueMetadata(keyBegun, begun.Format(time.RFC3339Nano))
-	s.w.w.SetKeyValueMetadata(keyEnded, time.Now().Format(time.RFC3339Nano))
+	s.w.say(keyFormat, tableFormat)
+	s.w.say(keyRoots, string(roots))
+	s.w.say(keyBegun, begun.Format(time.RFC3339Nano))
+	s.w.say(keyEnded, time.Now().Format(time.RFC3339Nano))
 	return sum, nil
 }
 
@@ -301,7 +301,11 @@ type worker struct {
 }
 
 func (s *scan) work() {
-	w := &worker{scan: s, buf: make([]byte, direntBuffer), group: newGroup(s.w)}
+	g, err := newGroup(s.w)
+	if err != nil {
+		s.fail(err)
+	}
+	w := &worker{scan: s, buf: make([]byte, direntBuffer), group: g}
 	for {
 		j, ok := s.next()
 		if !ok {
@@ -324,7 +328,7 @@ func (s *scan) work() {
 		}
 	}
 	s.mu.Lock()
-	err := s.err
+	err = s.err
 	s.mu.Unlock()
 	if err == nil {
 		if err = w.group.flush(); err != nil {
@@ -594,7 +598,6 @@ func (w *worker) add(in, name string, st *unix.Statx_t, entries int64, reason st
 }
 
 func (w *worker) addName(in string, name []byte, st *unix.Statx_t, entries int64, reason string) error {
-	g := w.group
 	w.own.Entries++
 	kind := byte('?')
 	switch st.Mode & unix.S_IFMT {
@@ -618,18 +621,9 @@ func (w *worker) addName(in string, name []byte, st *unix.Statx_t, entries int64
 		kind = 's'
 	}
 	if reason != "" {
-		g.wrong[len(g.rows)] = reason
 		w.problem(filepath.Join(in, string(name)), reason)
 	}
-	g.names = append(g.names, name...)
-	g.rows = append(g.rows, row{dir: in, end: int32(len(g.names)), kind: kind, ints: [...]int64{
-		int64(st.Size), int64(st.Blocks) * 512, entries, int64(st.Mode &^ unix.S_IFMT), int64(st.Uid), int64(st.Gid), int64(st.Nlink),
-		int64(st.Ino), int64(device(st)), nanoseconds(st.Atime), nanoseconds(st.Mtime), nanoseconds(st.Ctime), nanoseconds(st.Btime),
-	}})
-	if len(g.rows) < groupRows {
-		return nil
-	}
-	return g.flush()
+	return w.group.add(in, name, kind, entries, reason, st)
 }
 
 // nanoseconds since 1970; what is too far from there is put to the end of the range.

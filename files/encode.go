@@ -1,0 +1,283 @@
+package files
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/delta"
+	"github.com/parquet-go/parquet-go/encoding/rle"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// The columns of a scan are encoded here and not by parquet-go's writer, which takes each
+// value through a parquet.Value, and compresses all of them: that cost a third of the CPU
+// time that the system calls of a scan take. Most columns repeat few values, which a
+// dictionary makes small, or count up. A compressor is left to what repeats in other ways.
+
+const (
+	// groupRows is how many rows a row group has.
+	groupRows = 128 << 10
+	// pageRows is how many rows a page has. So many values of all columns stay in the
+	// cache of a core until they are encoded.
+	pageRows = 4096
+	// dictionaryBits and mostKnown bound the dictionary of a column of integers.
+	dictionaryBits = 14
+	mostKnown      = 1 << (dictionaryBits - 1)
+)
+
+// intColumns are the integer columns, in the order of group.ints.
+var intColumns = [...]Column{ColumnSize, ColumnAllocated, ColumnEntries, ColumnMode, ColumnUID, ColumnGID, ColumnLinks, ColumnInode, ColumnDevice, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn}
+
+// textColumns are the columns of strings of which many are equal, in the order of
+// group.texts.
+var textColumns = [...]Column{ColumnDir, ColumnType, ColumnError}
+
+const (
+	textDir = iota
+	textType
+	textError
+)
+
+// chunk is a column of a row group.
+type chunk struct {
+	pages      []byte // with their headers
+	plain      int    // what they take before they are compressed
+	compressed bool
+	indexed    bool            // a page has numbers of a dictionary
+	direct     bool            // a page has none,
+	other      format.Encoding // but this
+}
+
+func (c *chunk) reset() { *c = chunk{pages: c.pages[:0], compressed: c.compressed} }
+
+// encoder has what the columns of a worker are encoded with.
+type encoder struct {
+	zstd    *zstd.Encoder
+	thrift  thrift.CompactProtocol
+	numbers [pageRows]int32 // the following are room to work in
+	body    []byte
+	packed  []byte
+}
+
+func newEncoder() (*encoder, error) {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
+	return &encoder{zstd: z}, err
+}
+
+// page appends a page to b, and returns what it takes before it is compressed, too.
+func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int, err error) {
+	size := len(body)
+	if compress {
+		e.packed = e.zstd.EncodeAll(body, e.packed[:0])
+		body = e.packed
+	}
+	header.UncompressedPageSize, header.CompressedPageSize = int32(size), int32(len(body))
+	header.CRC = int32(crc32.ChecksumIEEE(body))
+	head, err := thrift.Marshal(&e.thrift, &header)
+	if err != nil {
+		return b, 0, err
+	}
+	return append(append(b, head...), body...), len(head) + size, nil
+}
+
+// data appends a page of values to a chunk.
+func (e *encoder) data(c *chunk, body []byte, rows int, encoding format.Encoding) error {
+	header := format.PageHeader{Type: format.DataPageV2}
+	header.DataPageHeaderV2 = thrift.New(format.DataPageHeaderV2{
+		NumValues: int32(rows), NumRows: int32(rows), Encoding: encoding, IsCompressed: thrift.New(c.compressed)})
+	if encoding == format.RLEDictionary {
+		c.indexed = true
+	} else {
+		c.direct, c.other = true, encoding
+	}
+	pages, plain, err := e.page(c.pages, body, c.compressed, header)
+	c.pages, c.plain = pages, c.plain+plain
+	return err
+}
+
+// index appends a page of numbers of a dictionary.
+func (e *encoder) index(c *chunk, numbers []int32) (err error) {
+	if e.body, err = new(rle.DictionaryEncoding).EncodeInt32(e.body[:0], numbers); err != nil {
+		return err
+	}
+	return e.data(c, e.body, len(numbers), format.RLEDictionary)
+}
+
+// strings appends a page of strings that have no dictionary: one after another, and where
+// each begins and ends.
+func (e *encoder) strings(c *chunk, all []byte, offsets []uint32) (err error) {
+	if e.body, err = new(delta.LengthByteArrayEncoding).EncodeByteArray(e.body[:0], all, offsets); err != nil {
+		return err
+	}
+	return e.data(c, e.body, len(offsets)-1, format.DeltaLengthByteArray)
+}
+
+// ints is a column of integers. Its pages are numbers of a dictionary while there is
+// use in that. From then on they are the values themselves if the column is compressed, or
+// else their differences.
+type ints struct {
+	chunk
+	narrow bool    // of 32 bits: it has few values, and always a dictionary
+	known  []int64 // the dictionary
+	slots  [1 << dictionaryBits]uint16
+	given  bool // the dictionary was given up
+	least  int64
+	most   int64
+	any    bool // least and most are those of values that were written without
+}
+
+func (c *ints) reset() {
+	c.chunk.reset()
+	clear(c.slots[:])
+	c.known, c.given, c.any = c.known[:0], false, false
+}
+
+// number is that of a value in the dictionary, which it is added to, or -1 if that is full.
+func (c *ints) number(v int64) int32 {
+	at := uint64(v) * 0x9E3779B97F4A7C15 >> (64 - dictionaryBits)
+	for {
+		n := c.slots[at]
+		if n == 0 {
+			break
+		}
+		if c.known[n-1] == v {
+			return int32(n - 1)
+		}
+		at = (at + 1) & (1<<dictionaryBits - 1)
+	}
+	if len(c.known) == mostKnown {
+		return -1
+	}
+	c.known = append(c.known, v)
+	c.slots[at] = uint16(len(c.known))
+	return int32(len(c.known) - 1)
+}
+
+// add appends a page.
+func (c *ints) add(e *encoder, values []int64) (err error) {
+	if !c.given {
+		before := len(c.known)
+		if c.look(e.numbers[:len(values)], values) && (c.narrow || len(c.known)-before <= len(values)/2) {
+			return e.index(&c.chunk, e.numbers[:len(values)])
+		}
+		c.known, c.given = c.known[:before], true
+	}
+	if !c.any {
+		c.least, c.most, c.any = values[0], values[0], true
+	}
+	for _, v := range values {
+		c.least, c.most = min(c.least, v), max(c.most, v)
+	}
+	if c.compressed {
+		e.body = e.body[:0]
+		for _, v := range values {
+			e.body = binary.LittleEndian.AppendUint64(e.body, uint64(v))
+		}
+		return e.data(&c.chunk, e.body, len(values), format.Plain)
+	}
+	if e.body, err = new(delta.BinaryPackedEncoding).EncodeInt64(e.body[:0], values); err != nil {
+		return err
+	}
+	return e.data(&c.chunk, e.body, len(values), format.DeltaBinaryPacked)
+}
+
+// look finds the numbers of values, and tells whether they all have one.
+func (c *ints) look(numbers []int32, values []int64) bool {
+	last, n := values[0], c.number(values[0])
+	for i, v := range values {
+		if v != last {
+			last, n = v, c.number(v)
+		}
+		if n < 0 {
+			return false
+		}
+		numbers[i] = n
+	}
+	return true
+}
+
+// dictionary is what the dictionary page has, in order of numbers.
+func (c *ints) dictionary(b []byte) []byte {
+	for _, v := range c.known {
+		if c.narrow {
+			b = binary.LittleEndian.AppendUint32(b, uint32(v))
+		} else {
+			b = binary.LittleEndian.AppendUint64(b, uint64(v))
+		}
+	}
+	return b
+}
+
+// bounds are the least and the greatest value, as statistics have them.
+func (c *ints) bounds() (least, most []byte) {
+	low, high := c.least, c.most
+	if !c.any {
+		low, high = c.known[0], c.known[0]
+	}
+	for _, v := range c.known {
+		low, high = min(low, v), max(high, v)
+	}
+	if c.narrow {
+		return binary.LittleEndian.AppendUint32(nil, uint32(low)), binary.LittleEndian.AppendUint32(nil, uint32(high))
+	}
+	return binary.LittleEndian.AppendUint64(nil, uint64(low)), binary.LittleEndian.AppendUint64(nil, uint64(high))
+}
+
+// texts is a column of strings of which many are equal.
+type texts struct {
+	chunk
+	numbers [pageRows]int32 // of the rows of a page
+	known   map[string]int32
+	values  []byte // the dictionary
+	last    string // what number found before
+	found   int32
+}
+
+func (c *texts) reset() {
+	c.chunk.reset()
+	clear(c.known)
+	c.values, c.last, c.found = c.values[:0], "", 0
+}
+
+// number is that of a string in the dictionary, which it is added to. The string is kept.
+func (c *texts) number(s string) int32 {
+	if s == c.last && len(c.known) > 0 {
+		return c.found
+	}
+	n, ok := c.known[s]
+	if !ok {
+		n = int32(len(c.known))
+		c.known[s] = n
+		c.values = append(binary.LittleEndian.AppendUint32(c.values, uint32(len(s))), s...)
+	}
+	c.last, c.found = s, n
+	return n
+}
+
+// bounds are the least and the greatest string.
+func (c *texts) bounds() (least, most []byte) {
+	low, high := c.last, c.last
+	for s := range c.known {
+		low, high = min(low, s), max(high, s)
+	}
+	return []byte(low), []byte(high)
+}
+
+// emptyMetadata is that of a scan with no rows.
+func emptyMetadata() (*format.FileMetaData, error) {
+	var b bytes.Buffer
+	if err := parquet.NewGenericWriter[Entry](&b).Close(); err != nil {
+		return nil, err
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		return nil, err
+	}
+	m := *f.Metadata()
+	m.CreatedBy = "premix"
+	return &m, nil
+}

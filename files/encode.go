@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
@@ -56,23 +56,22 @@ func (c *chunk) reset() { *c = chunk{pages: c.pages[:0], compressed: c.compresse
 
 // encoder has what the columns of a worker are encoded with.
 type encoder struct {
-	zstd    *zstd.Encoder
+	zstd    zstd.Codec
 	thrift  thrift.CompactProtocol
 	numbers [pageRows]int32 // the following are room to work in
 	body    []byte
 	packed  []byte
 }
 
-func newEncoder() (*encoder, error) {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
-	return &encoder{zstd: z}, err
-}
+func newEncoder() *encoder { return &encoder{zstd: zstd.Codec{Level: zstd.SpeedFastest}} }
 
 // page appends a page to b, and returns what it takes before it is compressed, too.
 func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int, err error) {
 	size := len(body)
 	if compress {
-		e.packed = e.zstd.EncodeAll(body, e.packed[:0])
+		if e.packed, err = e.zstd.Encode(e.packed, body); err != nil {
+			return b, 0, err
+		}
 		body = e.packed
 	}
 	header.UncompressedPageSize, header.CompressedPageSize = int32(size), int32(len(body))

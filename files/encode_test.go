@@ -19,10 +19,7 @@ func written(t *testing.T, rows []Entry) *Table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := newGroup(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := newGroup(w)
 	for _, e := range rows {
 		time := func(ns int64) unix.StatxTimestamp {
 			s := ns / 1e9

@@ -176,12 +176,8 @@ type group struct {
 	texts  [len(textColumns)]texts
 }
 
-func newGroup(w *writer) (*group, error) {
-	e, err := newEncoder()
-	if err != nil {
-		return nil, &WriteError{w.path, err}
-	}
-	g := &group{w: w, e: e, name: chunk{compressed: true}}
+func newGroup(w *writer) *group {
+	g := &group{w: w, e: newEncoder(), name: chunk{compressed: true}}
 	for k, c := range intColumns {
 		g.ints[k].narrow = c == ColumnMode
 		switch c {
@@ -192,7 +188,7 @@ func newGroup(w *writer) (*group, error) {
 	for k := range g.texts {
 		g.texts[k].known, g.texts[k].compressed = make(map[string]int32), true
 	}
-	return g, nil
+	return g
 }
 
 // typeNames are the strings of the column type, by their byte.

@@ -301,11 +301,7 @@ type worker struct {
 }
 
 func (s *scan) work() {
-	g, err := newGroup(s.w)
-	if err != nil {
-		s.fail(err)
-	}
-	w := &worker{scan: s, buf: make([]byte, direntBuffer), group: g}
+	w := &worker{scan: s, buf: make([]byte, direntBuffer), group: newGroup(s.w)}
 	for {
 		j, ok := s.next()
 		if !ok {
@@ -328,7 +324,7 @@ func (s *scan) work() {
 		}
 	}
 	s.mu.Lock()
-	err = s.err
+	err := s.err
 	s.mu.Unlock()
 	if err == nil {
 		if err = w.group.flush(); err != nil {

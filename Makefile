@@ -63,9 +63,9 @@ soak-blast: setup-test
 
 # containerd's suites for snapshotters as of 1.7 and 1.6, that of 2.1 is among the
 # tests; Kubernetes' own types, and a real API server, on what is in dist; and the
-# engine kubernetes on a real control plane, with stand-ins for many kubelets and with a
-# real one whose images come through the snapshotter, which `make test` does too if they
-# are built.
+# engine kubernetes on a real control plane, with stand-ins for many kubelets, which `make
+# test` does too if that is built, and with a real one whose images come through the
+# snapshotter.
 .PHONY: conformance
 conformance: go
 	@scripts/setup.sh containerd kubernetes
@@ -73,7 +73,7 @@ conformance: go
 	cd dist/containerd && $(GO) test -count=1 .
 	$(GO) test -count=1 ./internal/kubebox ./engine/kubernetes
 	$(GO) test -count=1 -run 'TestKubernetes$$' ./cmd/premix
-	$(GO) test -count=1 -run 'TestKubelet$$' ./image/snapshotter
+	PREMIX_CONFORMANCE=1 $(GO) test -count=1 -run 'TestKubelet$$' ./image/snapshotter
 
 .PHONY: lint
 lint: go

@@ -58,6 +58,7 @@ SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generat
 .PHONY: soak-blast
 soak-blast: setup-test
 	$(GO) test -c -o bin/search.test ./blast/search
+	cd blast/search && PREMIX_SOAK=blast ../../bin/search.test -test.v -test.run TestStartOnce
 	cd blast/search && for p in $(SOAK_BLAST); do echo "== $$p"; \
 		PREMIX_SOAK=blast ../../bin/search.test -test.v -test.timeout 30m -test.run "TestConformance$${p/\//$$/^}$$" || exit 1; done
 

@@ -31,7 +31,8 @@ type image struct {
 	cases  []workload
 }
 
-// workload is a command in a container. It writes something.
+// workload is a command in a container. It writes something. Those whose names end in
+// -work compute for seconds, the others are little more than the start of a program.
 type workload struct {
 	name string
 	args []string
@@ -54,7 +55,30 @@ var images = []image{
 		{"r", []string{"Rscript", "-e", "print(summary(c(1, 2, 3)))"}},
 		{"samtools", []string{"samtools", "--version"}},
 		{"star", []string{"STAR", "--version"}},
+		{"python-work", []string{"python3", "-c", "import numpy; print(numpy.sort(numpy.random.default_rng(1).random(30_000_000))[::10_000_000])"}},
+		{"gcc-work", shell(`
+			awk 'BEGIN { for (f = 0; f < 2000; f++) printf "int f%d(int *a, int n) { int s = %d; for (int i = 0; i < n; i++) s += a[i] * (s >> %d); return s; }\n", f, f, f % 31 }' >a.c
+			gcc -O2 -c a.c
+			wc -c a.o`)},
+		{"r-work", []string{"Rscript", "-e", "set.seed(1); x <- matrix(rnorm(8e6), ncol = 40); y <- x %*% rnorm(40) + rnorm(nrow(x)); print(summary(lm(y ~ x))$r.squared)"}},
+		{"samtools-work", shell(`
+			awk 'BEGIN {
+				print "@SQ\tSN:1\tLN:100000000"
+				srand(1)
+				for (i = 0; i < 400000; i++) printf "r%d\t0\t1\t%d\t60\t20M\t*\t0\t0\tACGTACGTACGTACGTACGT\tIIIIIIIIIIIIIIIIIIII\n", i, 1 + int(rand() * 99999900)
+			}' | samtools sort -o a.bam -
+			samtools index a.bam
+			samtools flagstat a.bam`)},
+		{"star-work", shell(`
+			awk 'BEGIN { srand(1); print ">1"; for (i = 0; i < 60000; i++) { s = ""; for (j = 0; j < 50; j++) s = s substr("ACGT", 1 + int(rand() * 4), 1); print s } }' >a.fa
+			STAR --runMode genomeGenerate --genomeDir index --genomeFastaFiles a.fa --genomeSAindexNbases 9
+			du -sk index`)},
 	}},
+}
+
+// shell is a script that works below /tmp.
+func shell(script string) []string {
+	return []string{"sh", "-ec", "cd /tmp\n" + script}
 }
 
 // layout is the image as an OCI layout, with layers compressed with gzip.

@@ -9,7 +9,9 @@
 //     image in a store).
 //   - A workload is a command in a container. Its start is measured cold, on a node
 //     that has nothing: pull, first byte of output, end; then warm, a second time on
-//     the same node. A full pull is the same whatever runs afterwards: there is one
+//     the same node. Some do little more than start, in some tenths of a second of which
+//     the fetching of what they read is a good part; those with -work compute for
+//     seconds, as real ones do for minutes. A full pull is the same whatever runs afterwards: there is one
 //     for all workloads of a repetition, and containerd is started again before each
 //     of them.
 //   - A profile says which chunks of each layer a workload reads. It is recorded by a

@@ -26,7 +26,7 @@
 //	DIR/.premix/queue/log-W-S.out    standard output of what worker W ran in slot S
 //	DIR/.premix/queue/log-W-S.err    standard error
 //	DIR/.premix/queue/board-W        what worker W runs now; see package spawn
-//	DIR/.premix/queue/index-HOST     the index, as one machine has it
+//	DIR/.premix/queue/index-BOOT     the index, as one boot of one machine has it
 //	DIR/.premix/queue/submit.lock    held (flock) while a batch is written
 //	DIR/.premix/queue/lock           held while orders, or the index, are changed
 //	DIR/.premix/queue/work-W.lock    held by worker W while it works
@@ -44,10 +44,12 @@
 // entries of 56 bytes, mapped by everybody. It can be thrown away at any time. Its
 // head says how far into the orders and each journal it has got; who opens it catches
 // up from there. To apply an order or a record twice changes nothing, so it does not
-// matter where a process was killed. It is made afresh where it may not be whole:
-// after a crash of the machine (the boot is noted in it), and where a journal is shorter
-// than the index says. Each machine has its own, since memory is not shared over a
-// network; what other machines have done is in their journals.
+// matter where a process was killed. It is made afresh where it may not be whole: after a
+// crash of the machine, and where a journal is shorter than the index says. Each boot of
+// each machine has its own, since memory is not shared over a network; what other
+// machines have done is in their journals. Processes in containers of one machine share
+// one, whatever the names of their hosts and their PID namespaces: readers take no lock,
+// so nobody may make an index afresh that another one uses.
 // Where it cannot be written, as on a full disk or by a reader without the right to,
 // it is made in memory.
 //

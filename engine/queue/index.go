@@ -3,10 +3,15 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"premix/engine/spawn"
 )
 
 // entry is what the index knows of a task. Offsets are those of files in the task
@@ -72,10 +77,11 @@ func (e *entry) state() State {
 type indexHead struct {
 	magic   uint64
 	format  uint64
-	place   uint64 // boot and machine; see package spawn
+	place   uint64 // as in its name; see here
 	orders  int64  // bytes of orders.jsonl that were applied
 	tasks   int64  // entries
 	changes uint64 // grows with each change
+	host    uint64 // digest of the name of the host that made it
 }
 
 const (
@@ -222,6 +228,34 @@ func (x *index) follow() error {
 	return x.remap(0)
 }
 
+// here tells one boot of one machine from others, and one format of the index: processes
+// for which it is the same share an index, and others have one of their own.
+var here = sync.OnceValue(func() uint64 { return spawn.Boot() + indexFormat })
+
+// hostDigest stands for the name of this host in a head.
+func hostDigest() uint64 {
+	host, _ := os.Hostname() // one without a name is still one
+	h := fnv.New64a()
+	h.Write([]byte(host))
+	return h.Sum64()
+}
+
+// outlived tells whether the index at path is of an earlier boot of this host, or of
+// another format.
+func outlived(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	page := make([]byte, unsafe.Sizeof(indexHead{}))
+	if _, err := io.ReadFull(f, page); err != nil {
+		return false
+	}
+	h := (*indexHead)(unsafe.Pointer(&page[0]))
+	return h.magic == indexMagic && h.host == hostDigest() && h.place != here()
+}
+
 // fits tells whether the index can be trusted here.
 func (x *index) fits(place uint64) bool {
 	h := x.head()
@@ -239,7 +273,7 @@ func (x *index) reset(place uint64) {
 			*p = 0
 		}
 	}
-	h.format, h.place = indexFormat, place
+	h.format, h.place, h.host = indexFormat, place, hostDigest()
 	h.changes++
 	h.magic = indexMagic
 }

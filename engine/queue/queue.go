@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
-	"premix/engine/spawn"
 	"premix/record"
 )
 
@@ -26,7 +25,7 @@ import (
 const (
 	ordersFile  = "orders.jsonl"
 	tasksFile   = "tasks.jsonl"
-	indexFile   = "index-" // and the name of the machine
+	indexFile   = "index-" // and the boot of the machine, in 16 hexadecimal digits
 	lockFile    = "lock"
 	submitLock  = "submit.lock"
 	parquetFile = "tasks.parquet"
@@ -71,15 +70,21 @@ func (q *Queue) path(name string) string {
 	return filepath.Join(q.Dir, engine.StateDir, engine.QueueDir, name)
 }
 
-// indexPath is the index of this machine: memory is not shared over a network.
-func (q *Queue) indexPath() string {
-	host, _ := os.Hostname() // one without a name is still one
-	return q.path(indexFile + strings.Map(func(r rune) rune {
-		if r == '/' || r < ' ' {
-			return '_'
+// indexPath is the index of this boot of this machine. Two that do not share memory never
+// have the same: each would make it afresh under the eyes of the other.
+func (q *Queue) indexPath() string { return q.path(fmt.Sprintf(indexFile+"%016x", here())) }
+
+// tidy removes the indexes of earlier boots of this host.
+func (q *Queue) tidy() {
+	entries, err := os.ReadDir(q.path(""))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if path := q.path(e.Name()); strings.HasPrefix(e.Name(), indexFile) && outlived(path) {
+			_ = os.Remove(path) // it only takes room
 		}
-		return r
-	}, host))
+	}
 }
 
 // IsDir tells whether dir is a task directory.
@@ -219,17 +224,19 @@ func (q *Queue) catchUp() error {
 	if err := q.readOrders(); err != nil {
 		return err
 	}
-	place := spawn.Place()
 	numbers, sizes, err := q.journals()
 	if err != nil {
 		return err
 	}
-	whole := q.x.fits(place) && q.x.head().orders <= q.read && q.x.head().tasks <= int64(q.taskCount())
+	whole := q.x.fits(here()) && q.x.head().orders <= q.read && q.x.head().tasks <= int64(q.taskCount())
 	for i, n := range numbers {
 		whole = whole && *q.x.applied(n) <= sizes[i]
 	}
 	if !whole {
-		q.x.reset(place)
+		q.x.reset(here())
+		if q.x.file != nil {
+			q.tidy()
+		}
 	}
 	if err := q.applyOrders(); err != nil {
 		return err

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,6 +65,67 @@ func end(t *testing.T, q *Queue, task, try int, cause string) {
 	}
 	if err := q.Settle([]*record.Task{r}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A process in another PID namespace, as in a container that has the name of the host,
+// shares the index: were it to make it afresh, whoever reads it meanwhile would see tasks
+// that are not there, or such that have ended as waiting.
+func TestIndexIsSharedAcrossNamespaces(t *testing.T) {
+	const where = "PREMIX_TEST_DIR"
+	if dir := os.Getenv(where); dir != "" {
+		q := open(t, dir)
+		if got := states(t, q); got != "sw" {
+			t.Errorf("states %s", got)
+		}
+		end(t, q, 2, 1, "")
+		return
+	}
+	q := open(t, t.TempDir())
+	submit(t, q, BatchOptions{}, Input{}, "a\nb\n")
+	end(t, q, 1, 1, "")
+	other := q.path(indexFile + "other")
+	if err := os.WriteFile(other, bytes.Repeat([]byte{0}, headSize), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	changes := q.x.head().changes
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), where+"="+q.Dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, fs.ErrPermission) {
+		t.Skip("this user may make no PID namespace")
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := q.x.head().changes - changes; n != 1 {
+		t.Errorf("%d changes of the index for one record", n)
+	}
+	if got := states(t, q); got != "ss" {
+		t.Errorf("states %s", got)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err) // of another machine, for all that is known
+	}
+}
+
+// The index of an earlier boot is not used, and goes when a new one is made.
+func TestIndexOfEarlierBoot(t *testing.T) {
+	q := open(t, t.TempDir())
+	submit(t, q, BatchOptions{}, Input{}, "a\nb\n")
+	end(t, q, 1, 1, "")
+	q.x.head().place++
+	q.x.entries()[1].flags |= flagDone // it was not whole when the machine went down
+	earlier := q.path(indexFile + "0123456789abcdef")
+	if err := os.Rename(q.indexPath(), earlier); err != nil {
+		t.Fatal(err)
+	}
+	if got := states(t, open(t, q.Dir)); got != "sw" {
+		t.Errorf("states %s", got)
+	}
+	if _, err := os.Stat(earlier); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the index of an earlier boot: %v", err)
 	}
 }
 

@@ -199,14 +199,32 @@ func startTime(pid int) uint64 {
 	return v
 }
 
-// Place tells one boot of one machine, and one PID namespace, from others.
+// Place tells one boot of one machine, and one PID namespace, from others: where a process
+// id means the same.
 func Place() uint64 {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without one, the namespace has to do
+	boot, _ := os.ReadFile(bootID) // without one, the namespace has to do
 	space, _ := os.Readlink("/proc/self/ns/pid")
-	// FNV-1a, 64 bits.
+	return digest(string(boot) + space)
+}
+
+// Boot tells one boot of one machine from others: where a mapped file is the same memory,
+// also for processes in containers, whatever the names of their hosts.
+func Boot() uint64 {
+	boot, err := os.ReadFile(bootID)
+	if err != nil {
+		host, _ := os.Hostname() // in a sandbox that has no such file, it has to do
+		return digest(host) ^ Place()
+	}
+	return digest(string(boot))
+}
+
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// digest is FNV-1a, 64 bits.
+func digest(text string) uint64 {
 	h := uint64(14695981039346656037)
-	for _, c := range string(boot) + space {
-		h = (h ^ uint64(c)) * 1099511628211
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 1099511628211
 	}
 	return h
 }

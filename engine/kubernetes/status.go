@@ -62,7 +62,7 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pa
 func ended(word, reason string, p *corev1.Pod) pack.Status {
 	st := pack.Status{Phase: pack.Ended, Word: word, Reason: reason}
 	if p != nil {
-		st.Node, st.Blameless = p.Spec.NodeName, disrupted(p)
+		st.Node, st.Blameless = p.Spec.NodeName, disrupted(p) || crowded(p)
 	}
 	return st
 }
@@ -76,6 +76,13 @@ func disrupted(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	})
+}
+
+// crowded tells whether a node had no room for a pod that the scheduler had put there
+// (OutOfcpu, OutOfpods and so on): it counts a pod that is ending for longer than the
+// scheduler does.
+func crowded(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed && strings.HasPrefix(p.Status.Reason, "OutOf") && len(p.Status.ContainerStatuses) == 0
 }
 
 // alive is the status of a pod that has not ended.

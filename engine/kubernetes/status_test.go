@@ -89,6 +89,10 @@ func TestStatus(t *testing.T) {
 			p.Status.Reason, p.Status.Message = "Evicted", "The node was low on resource: memory."
 		})},
 			want: pack.Status{Phase: pack.Ended, Word: "Failed", Node: "n", Reason: "Evicted: The node was low on resource: memory."}},
+		{name: "no room on the node after all", job: func(j *batchv1.Job) { j.Status.FailedIndexes = pointer("2") }, pods: []*corev1.Pod{aPod(corev1.PodFailed, "n", func(p *corev1.Pod) {
+			p.Status.Reason, p.Status.Message = "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
+		})},
+			want: pack.Status{Phase: pack.Ended, Word: "Failed", Node: "n", Reason: "OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", Blameless: true}},
 		{name: "the newest pod counts", job: func(j *batchv1.Job) { j.Status.FailedIndexes = pointer("2") },
 			pods: []*corev1.Pod{aPod(corev1.PodFailed, "n", evicted, made(time.Minute)), aPod(corev1.PodFailed, "m", made(time.Second), exited(2, "Error", ""))},
 			want: pack.Status{Phase: pack.Ended, Word: "Failed", Node: "m", Reason: "it ended with status 2"}},

@@ -129,6 +129,63 @@ func (e *ender) Status(context.Context, []string) (map[string]Status, error) {
 
 func (e *ender) Cancel(context.Context, []string) error { return nil }
 
+// A worker that is started again while its lock is still held, by the one before it or by
+// a dispatcher that closes it, waits for it, and is no failure if it was closed meanwhile.
+func TestWorkerWaitsForItsLock(t *testing.T) {
+	dir := t.TempDir()
+	q, err := queue.Open(dir, "v1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	b, err := q.Submit(queue.BatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&queue.Input{Name: "input", Format: queue.Lines}).Read(strings.NewReader("true\n"), b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := OpenTasks(q, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &ledger{path: ledgerPath(dir), version: "v1"}
+	defer l.close()
+	share := Share{Worker: 1, Seat: 1, Ranges: [][2]int{{1, 1}}, Cores: 1}
+	if err := l.append(&Entry{Event: eventWave, Wave: 1, Engine: "ender", Shares: []Share{share}}); err != nil {
+		t.Fatal(err)
+	}
+	lock, busy, err := queue.TakeLock(d.Lock(share.SeatName()), 0)
+	if err != nil || busy {
+		t.Fatal(busy, err)
+	}
+	defer lock.Close()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Work(t.Context(), d, WorkOptions{Engine: "ender", Wave: 1, Cores: 1, Grace: time.Minute}, Worker{})
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("it has ended: %v", err)
+	case <-time.After(1500 * time.Millisecond): // longer than a worker waits that people start
+	}
+	if err := l.append(&Entry{Event: eventClosed, Worker: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := q.Counts()[queue.Waiting]; n != 1 {
+		t.Errorf("%d tasks wait", n)
+	}
+}
+
 // A task that is interrupted because its job reached its limit has its strikes, though
 // there is a record of it; one that was interrupted for another reason has none.
 func TestInterruptedTasks(t *testing.T) {

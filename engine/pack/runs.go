@@ -187,7 +187,7 @@ func (d *Runs) Line() string {
 
 // Work runs a share.
 func (d *Runs) Work(ctx context.Context, w *Worker) error {
-	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SeatName()), time.Second)
+	lock, busy, err := queue.TakeLock(d.Lock(w.Share.SeatName()), queue.SeatWait)
 	if err != nil {
 		return err
 	}

@@ -276,6 +276,11 @@ func (q *Queue) submitted(digest string) *Submitted {
 	return nil
 }
 
+// SeatWait is how long a worker of an engine waits for its lock. A batch system may start
+// it again before the lock is free: a network file system keeps that of a lost node for a
+// minute and a half, and whoever gives shares away takes it for a moment to close a worker.
+const SeatWait = 2 * time.Minute
+
 // Work makes this process a worker of the directory, the local one or another. Its
 // journal begins when the first records are settled. The error is an *engine.DirError
 // if there is another worker of that name.
@@ -285,7 +290,11 @@ func (q *Queue) Work(worker string) (err error) {
 		return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
 	}
 	path := q.workLock(worker)
-	f, busy, err := TakeLock(path, time.Second)
+	wait := time.Second
+	if worker != LocalWorker {
+		wait = SeatWait
+	}
+	f, busy, err := TakeLock(path, wait)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"premix/internal/unmount"
 )
 
 // mountXFS mounts a new XFS, which shares blocks, for the length of the test.
@@ -37,8 +39,8 @@ func mountXFS(t *testing.T) string {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v\n%s", err, out)
+		if err := unmount.Dir(dir); err != nil { // its loop device goes with it
+			t.Errorf("umount: %v", err)
 		}
 	})
 	return dir

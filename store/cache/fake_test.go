@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -71,6 +72,21 @@ func (w *world) Verified(ctx context.Context, d object.Digest, _ int64) ([]byte,
 	}
 	w.bytes.Add(int64(len(content)))
 	return bytes.Clone(content), nil
+}
+
+// fetched returns how often an object was fetched. What nobody waits for may be fetched
+// meanwhile.
+func (w *world) fetched(d object.Digest) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[d]
+}
+
+// fetches returns how often each object was fetched.
+func (w *world) fetches() map[object.Digest]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.asked)
 }
 
 func (w *world) add(content []byte) object.Digest {

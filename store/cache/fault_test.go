@@ -274,11 +274,8 @@ func hammer(t *testing.T, ctx context.Context, dir string, o Options, w *world, 
 	})
 	wg.Wait()
 	settle(t, c)
-	if used := c.Status().Used; used > o.Quota {
-		t.Errorf("%d bytes used of a quota of %d", used, o.Quota)
-	}
-	// The file system may be writing back, which changes its lists of extents.
-	waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })
+	keepsTo(t, c, func() int64 { return o.Quota })
+	agreesWithDu(t, c, dir)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -353,10 +350,8 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if used := c.Status().Used; used > 3<<20 {
-			t.Errorf("%d bytes used", used)
-		}
-		waitFor(t, "what du counts", func() bool { return c.Status().Used == du(t, dir) })
+		keepsTo(t, c, func() int64 { return 3 << 20 })
+		agreesWithDu(t, c, dir)
 		tr, err := c.Tree(t.Context(), s.digest, w)
 		if err != nil {
 			t.Fatal(err)
@@ -435,9 +430,7 @@ func TestLeftovers(t *testing.T) {
 	if got := tr.Stats().PresentChunks; got != had {
 		t.Errorf("%d chunks are present, %d were", got, had)
 	}
-	if used, want := c.Status().Used, du(t, dir); used != want {
-		t.Errorf("%d used, du says %d", used, want)
-	}
+	agreesWithDu(t, c, dir)
 	if got := allocatedAt(tr.ImagePath()); got > 250_000 {
 		t.Errorf("%d bytes are allocated: what nothing speaks of is still there", got)
 	}

@@ -77,7 +77,7 @@ func TestParts(t *testing.T) {
 	// One block more, and the chunk comes once and whole.
 	mustRead(t, tr, s, off-block, n+block)
 	settle(t, c)
-	if got := w.asked[s.chunks[1].Digest]; got != 1 || !presentChunk(tr, 1) || tr.Stats().PartChunks != 2 {
+	if got := w.fetched(s.chunks[1].Digest); got != 1 || !presentChunk(tr, 1) || tr.Stats().PartChunks != 2 {
 		t.Errorf("the chunk was fetched %d times, here: %t, %+v", got, presentChunk(tr, 1), tr.Stats())
 	}
 	if err := tr.Complete(t.Context(), 0); err != nil || tr.Stats().PartChunks != 0 {
@@ -104,16 +104,14 @@ func TestPartsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	settle(t, c)
-	if got := c.Status().Used; got != du(t, dir) {
-		t.Errorf("%d bytes are said to be used, %d are", got, du(t, dir))
-	}
+	agreesWithDu(t, c, dir)
 	off, n := s.block(parts[3].Chunk, 1)
 	if _, err := tr.image.Load().f.WriteAt([]byte("wrong"), off+7); err != nil {
 		t.Fatal(err)
 	}
 	mustRead(t, tr, s, off, n)
 	settle(t, c)
-	if w.asked[s.chunks[parts[3].Chunk].Digest] != 1 {
+	if w.fetched(s.chunks[parts[3].Chunk].Digest) != 1 {
 		t.Error("the damaged chunk was not fetched")
 	}
 	if err := c.Close(); err != nil {
@@ -149,9 +147,8 @@ func TestPartsAreEvicted(t *testing.T) {
 	}
 	readAll(t, tr, s)
 	settle(t, c)
-	if got := du(t, dir); got > 600_000 {
-		t.Errorf("%d bytes of 600,000", got)
-	}
+	keepsTo(t, c, func() int64 { return 600_000 })
+	agreesWithDu(t, c, dir)
 	if err := c.Drop(s.digest); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +228,7 @@ func TestReadersWaitForParts(t *testing.T) {
 		})
 	}
 	waitFor(t, "the readers", func() bool { return tr.stats.waits.Load() == 4 })
-	if n := w.asked[s.chunks[chunk].Digest]; n != 0 {
+	if n := w.fetched(s.chunks[chunk].Digest); n != 0 {
 		t.Errorf("the chunk was fetched %d times besides", n)
 	}
 	off, n := s.block(chunk, 6)
@@ -241,7 +238,7 @@ func TestReadersWaitForParts(t *testing.T) {
 	if err := <-errs; err != nil {
 		t.Fatal(err)
 	}
-	if n := w.asked[s.chunks[chunk].Digest]; n != 1 {
+	if n := w.fetched(s.chunks[chunk].Digest); n != 1 {
 		t.Errorf("the chunk was fetched %d times", n)
 	}
 }
@@ -284,7 +281,7 @@ func TestReadersWaitForThePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range parts {
-		if n := w.asked[s.chunks[part.Chunk].Digest]; n != 0 {
+		if n := w.fetched(s.chunks[part.Chunk].Digest); n != 0 {
 			t.Errorf("chunk %d was fetched %d times", part.Chunk, n)
 		}
 	}

@@ -37,7 +37,7 @@ func TestReadAt(t *testing.T) {
 		t.Errorf("everything was read, and it is not complete: %+v", tr.Stats())
 	}
 	readAll(t, tr, s)
-	for d, n := range w.asked {
+	for d, n := range w.fetches() {
 		if n != 1 {
 			t.Errorf("object %s was fetched %d times", d.Short(), n)
 		}
@@ -79,7 +79,7 @@ func oneFetchWhoeverAsks(t *testing.T) {
 		wg.Go(func() { mustRead(t, tr, s, int64(n), 4096) })
 	}
 	wg.Wait()
-	if n := w.asked[s.chunks[0].Digest]; n != 1 {
+	if n := w.fetched(s.chunks[0].Digest); n != 1 {
 		t.Errorf("50 readers made %d fetches", n)
 	}
 }
@@ -264,7 +264,7 @@ func TestSharedChunksAreCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	readAll(t, tb, b)
-	for d, n := range w.asked {
+	for d, n := range w.fetches() {
 		if n != 1 {
 			t.Errorf("object %s was fetched %d times", d.Short(), n)
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -114,8 +115,11 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 	return l.link, nil
 }
 
-// Shipped are the protocols that premix knows, by name.
-func Shipped() (map[string]Protocol, error) {
+// Shipped are the protocols that premix knows, by name. They are read once: nobody
+// changes the map, or what is in it.
+var Shipped = sync.OnceValues(readShipped)
+
+func readShipped() (map[string]Protocol, error) {
 	l := &loader{Collector: problem.Collector{File: "protocols.yaml"}}
 	list := map[string]Protocol{}
 	if root := l.YAML(shipped, document); root != nil {
@@ -148,6 +152,7 @@ func ForHost(peer string) (*Link, error) {
 	l.Name = strings.ToLower(l.Host)
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if p := known[name]; !p.Open && p.Server == "" {
+			p.Settings = maps.Clone(p.Settings) // the link's own from now on
 			l.Protocols = append(l.Protocols, p)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/unmount"
 )
 
 // scanAs, ROOT:TABLE, has the test binary scan as another user: see TestMain.
@@ -239,7 +241,11 @@ func TestSeveralRootsAndOneFileSystem(t *testing.T) {
 	if err := unix.Mount("tmpfs", a+"/x", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(a+"/x", 0)
+	t.Cleanup(func() {
+		if err := unmount.Dir(a + "/x"); err != nil {
+			t.Error(err)
+		}
+	})
 	write(t, a+"/x/on another", 9)
 	if sum, _ := scanned(t, Options{Roots: []string{a}, OneFS: true}); sum.Entries != 2 || sum.Bytes != 0 {
 		t.Errorf("on one file system: %+v", sum)
@@ -483,7 +489,11 @@ func TestScanEnds(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(dir, 0)
+	t.Cleanup(func() {
+		if err := unmount.Dir(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	if _, err := Scan(context.Background(), Options{Roots: []string{root}, Table: dir + "/t"}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("no space: %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"premix/internal/netrelay"
+	"premix/internal/unmount"
 	"premix/internal/workbench"
 	"premix/transfer"
 )
@@ -392,7 +393,11 @@ func TestTransferFaults(t *testing.T) {
 		if err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small).Run(); err != nil {
 			t.Fatal(err)
 		}
-		defer exec.Command("umount", small).Run()
+		defer func() {
+			if err := unmount.Dir(small); err != nil {
+				t.Error(err)
+			}
+		}()
 		status, _, errs := b.premix("transfer", "get", "bed:"+b.path("there/large"), filepath.Join(small, "x"))
 		if status != 4 || !strings.Contains(errs, "there is no space for 8M") {
 			t.Errorf("status %d\n%s", status, errs)

@@ -508,10 +508,6 @@ func (d *daemon) unmake(m *mount, lazy bool) error {
 	return nil
 }
 
-// glance is how long a mount may be in use that no process holds: premix watch and df(1)
-// ask each mount for its size, and a file that was closed goes a moment later.
-const glance = time.Second
-
 // unbind takes the mount away from its directory.
 func (d *daemon) unbind(m *mount, lazy bool) error {
 	list, err := lazyfs.Mounts()
@@ -546,11 +542,7 @@ func (d *daemon) unbind(m *mount, lazy bool) error {
 	if lazy {
 		flags |= unix.MNT_DETACH
 	}
-	err = d.tether.Unmount(m.entry.Dir, flags)
-	for begun := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(begun) < glance && len(holders(*at)) == 0; {
-		time.Sleep(glance / 50)
-		err = d.tether.Unmount(m.entry.Dir, flags)
-	}
+	err = outwait(*at, glance, func() error { return d.tether.Unmount(m.entry.Dir, flags) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return busy()

@@ -3,6 +3,7 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,12 +13,29 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"premix/lazyfs"
 )
 
 // holdersWithin bounds the search for holders. A process that hangs in the kernel
 // can make whoever looks at it hang too, and must not keep a mount from its end.
 const holdersWithin = 5 * time.Second
+
+// glance is how long a mount may be in use that no process holds: premix watch and df(1)
+// ask each mount for its size, and a file that was closed goes a moment later.
+const glance = time.Second
+
+// outwait repeats what unmounts m while it is in use for no longer than that, and no
+// process holds it.
+func outwait(m lazyfs.MountPoint, within time.Duration, unmount func() error) error {
+	err := unmount()
+	for begun := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(begun) < within && len(holders(m)) == 0; {
+		time.Sleep(glance / 50)
+		err = unmount()
+	}
+	return err
+}
 
 // holders finds the processes that hold a mount, by what /proc tells: it never
 // looks into the mount, which may be dead. Processes of others are invisible to

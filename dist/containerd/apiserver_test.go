@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
@@ -12,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +21,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"premix/internal/ports"
 )
 
 // apiserver is the version that scripts/setup.sh builds.
@@ -128,17 +128,20 @@ func startAPIServer(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	ports := freePorts(t, 3)
-	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	free, err := ports.Free(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", free[0]), fmt.Sprintf("http://127.0.0.1:%d", free[1])
 	start(t, dir, exec.Command(etcd, "--data-dir", "etcd", "--unsafe-no-fsync",
 		"--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer))
 	ended := start(t, dir, exec.Command(program, "--etcd-servers="+client, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", ports[2]), "--cert-dir=certs", "--token-auth-file=tokens.csv",
+		fmt.Sprintf("--secure-port=%d", free[2]), "--cert-dir=certs", "--token-auth-file=tokens.csv",
 		"--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key", "--service-account-issuer=https://premix.test",
 		"--allow-privileged=true", "--service-cluster-ip-range=10.96.0.0/24", "--endpoint-reconciler-type=none"))
 
-	url := fmt.Sprintf("https://127.0.0.1:%d", ports[2])
+	url := fmt.Sprintf("https://127.0.0.1:%d", free[2])
 	insecure := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for until := time.Now().Add(3 * time.Minute); ; {
 		req, err := http.NewRequest(http.MethodGet, url+"/readyz", nil)
@@ -190,19 +193,4 @@ func start(t *testing.T, dir string, cmd *exec.Cmd) (ended <-chan struct{}) {
 		}
 	})
 	return done
-}
-
-// freePorts finds TCP ports of the loopback that nobody listens on.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,10 @@ import (
 	"slices"
 	"testing"
 	"testing/quick"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	pzstd "github.com/parquet-go/parquet-go/compress/zstd"
 
 	"premix/watch"
 )
@@ -229,14 +234,13 @@ func TestValuesComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer o.f.Close()
-		reader := newRowReader(o)
-		defer reader.close()
+		reader := &rowReader{o: o}
 		for _, span := range [][2]int64{{0, n}, {9_000, 5_000}} {
-			times, err := reader.ints(colTime, span[0], span[1], nil)
+			times, err := reader.readInts(colTime, span[0], span[1], nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := reader.floats(colValue, span[0], span[1], nil)
+			got, err := reader.readFloats(colValue, span[0], span[1], nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -245,26 +249,166 @@ func TestValuesComeBack(t *testing.T) {
 			}
 		}
 	}
+	times := make([]int64, n)
+	for k := range times {
+		times[k] = int64(k)
+	}
 	check("as it is", func(path string) error {
-		f, err := newFile[Row](path)
+		f, err := newFile(path, raw)
 		if err != nil {
 			return err
 		}
-		for k, v := range values {
-			f.rows = append(f.rows, Row{"disk.q", "{}", "", int64(k), v})
-		}
-		return errors.Join(f.series(i, "", 0, n-1), f.close())
+		return errors.Join(f.series(i, "", times, nil, values), f.close())
 	})
-	check("as it was", func(path string) error {
-		f, err := newFile[splitRow](path)
-		if err != nil {
-			return err
+	check("as it was", func(path string) error { return writeOld(path, i, values) })
+}
+
+// writeOld writes a file as it was written until values were plain.
+func writeOld(path string, i *identity, values []float64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := parquet.NewGenericWriter[splitRow](f, parquet.Compression(&pzstd.Codec{Level: pzstd.SpeedDefault}), parquet.PageBufferSize(64<<10), parquet.DataPageStatistics(true))
+	rows := make([]splitRow, len(values))
+	for k, v := range values {
+		rows[k] = splitRow{i.id.Name, i.labels, "", int64(k), v}
+	}
+	_, err = w.Write(rows)
+	text, serr := encodeSpans([]span{{identity: i, rows: int64(len(values)), last: int64(len(values) - 1)}})
+	w.SetKeyValueMetadata(keySeries, text)
+	return errors.Join(err, serr, w.Close())
+}
+
+// The library reads what is written here, row for row: series that share a page, one that
+// has many, and more than one row group.
+func TestFilesAreParquet(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 3))
+	dir := t.TempDir()
+	out, err := newSegment(dir, about{Number: 1}, [resolutions]bool{raw: true, minute: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples []Row
+	var sums []RollupRow
+	for k := range 1500 {
+		labels := watch.NewID("", "device", fmt.Sprintf("s%04d", k)).Labels
+		i := &identity{id: watch.ID{Name: fmt.Sprintf("disk.q%d", k/600), Labels: labels}, labels: labelsText(labels)}
+		unit := []watch.Unit{watch.Bytes, watch.Count, ""}[k%3]
+		n := 1 + r.IntN(600)
+		if k == 700 {
+			n = groupRows / 2
 		}
-		for k, v := range values {
-			f.rows = append(f.rows, splitRow{"disk.q", "{}", "", int64(k), v})
+		times, values := make([]int64, n), make([]float64, n)
+		at := int64(1_800_000_000_000 + r.IntN(1000))
+		for j := range n {
+			at += int64(1 + r.IntN(5000))
+			times[j], values[j] = at, [...]float64{r.NormFloat64(), float64(r.IntN(9)), 0, math.Copysign(0, -1)}[r.IntN(4)]
+			samples = append(samples, Row{i.id.Name, i.labels, string(unit), at, values[j]})
+			if len(sums) == 0 || sums[len(sums)-1].Labels != i.labels || sums[len(sums)-1].Time != floor(at, 60_000) {
+				sums = append(sums, RollupRow{i.id.Name, i.labels, string(unit), floor(at, 60_000), values[j], 0, values[j], 0})
+			}
+			s := &sums[len(sums)-1]
+			s.Min, s.Max, s.Count = min(s.Min, values[j]), max(s.Max, values[j]), s.Count+1
+			s.Mean += values[j] // of which the mean is made below
 		}
-		return errors.Join(f.series(i, "", 0, n-1), f.close())
-	})
+		if err := out.add(i, unit, times, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for k := range sums {
+		s := &sums[k]
+		s.Mean = min(s.Max, max(s.Min, s.Mean/float64(s.Count)))
+	}
+	if err := out.closeFiles(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := parquet.ReadFile[Row](filepath.Join(out.dir, raw.file())); err != nil || !slices.Equal(got, samples) {
+		t.Errorf("samples: %v, %d rows, want %d", err, len(got), len(samples))
+	}
+	if got, err := parquet.ReadFile[RollupRow](filepath.Join(out.dir, minute.file())); err != nil || !slices.Equal(got, sums) {
+		t.Errorf("roll-ups: %v, %d rows, want %d", err, len(got), len(sums))
+	}
+	// What the footer says of a row group holds for its rows.
+	f, err := os.Open(filepath.Join(out.dir, raw.file()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(p.RowGroups()); n < 2 {
+		t.Errorf("%d row groups", n)
+	}
+	from := 0
+	for _, g := range p.RowGroups() {
+		rows := samples[from : from+int(g.NumRows())]
+		from += len(rows)
+		for c, of := range map[int]func(Row) parquet.Value{
+			0: func(r Row) parquet.Value { return parquet.ValueOf(r.Name) }, 1: func(r Row) parquet.Value { return parquet.ValueOf(r.Labels) },
+			2: func(r Row) parquet.Value { return parquet.ValueOf(r.Unit) }, colTime: func(r Row) parquet.Value { return parquet.ValueOf(r.Time) },
+			colValue: func(r Row) parquet.Value { return parquet.ValueOf(r.Value) }} {
+			column := g.ColumnChunks()[c]
+			least, greatest, ok := column.(*parquet.FileColumnChunk).Bounds()
+			wantLeast, wantGreatest := of(rows[0]), of(rows[0])
+			for _, r := range rows {
+				if v := of(r); column.Type().Compare(v, wantLeast) < 0 {
+					wantLeast = v
+				} else if column.Type().Compare(v, wantGreatest) > 0 {
+					wantGreatest = v
+				}
+			}
+			if !ok || column.Type().Compare(least, wantLeast) != 0 || column.Type().Compare(greatest, wantGreatest) != 0 {
+				t.Errorf("column %d: %v to %v, want %v to %v", c, least, greatest, wantLeast, wantGreatest)
+			}
+		}
+	}
+}
+
+// Windows of a day become one segment when nothing more is coming to it, or somebody waits;
+// but not those of which another one with the same begin is open.
+func TestWindowsThatAreDue(t *testing.T) {
+	now := time.Now()
+	hours := func(begin ...int64) (all []*window) {
+		for i, b := range begin {
+			all = append(all, &window{begin: b * 3_600_000, number: uint64(i + 1), closed: now})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name         string
+		open, closed []*window
+		change       func(db *DB)
+		want         int
+	}{
+		{"nothing", nil, nil, nil, 0},
+		{"a day is over", hours(24, 26), hours(0, 2, 4), nil, 3},
+		{"two days", hours(48), hours(0, 2, 24), nil, 2},
+		{"a day is not over", hours(6), hours(0, 2, 4), nil, 0},
+		{"somebody waits", hours(6), hours(0, 2, 4), func(db *DB) { db.flushing = 1 }, 3},
+		{"memory is short", hours(6), hours(0, 2, 4), func(db *DB) { db.memory = 30 }, 3},
+		{"one is not in its journal", hours(6), hours(0, 2, 4), func(db *DB) { db.closing[1].broken = true }, 3},
+		{"the first waits for long", hours(6), hours(0, 2, 4), func(db *DB) { db.closing[0].closed = now.Add(-gather) }, 3},
+		{"the first is open again", hours(0, 6), hours(0, 2, 4), nil, 1},
+		{"another is open again", hours(2), hours(0, 2, 4), func(db *DB) { db.flushing = 1 }, 2},
+		{"the disk is full", nil, hours(0, 2), func(db *DB) { db.trouble = os.ErrInvalid }, 0},
+	} {
+		db := &DB{opt: Options{Memory: 100}, open: c.open, closing: c.closed}
+		if c.change != nil {
+			c.change(db)
+		}
+		got, wait := db.due(now)
+		if len(got) != c.want || len(got) == 0 && wait <= 0 {
+			t.Errorf("%s: %d windows, %v; want %d", c.name, len(got), wait, c.want)
+		}
+	}
 }
 
 // Labels are JSON, and equal for equal labels.

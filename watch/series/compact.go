@@ -139,7 +139,6 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 	var rows census
 	defer func() {
 		for _, s := range sources {
-			s.r.close()
 			db.files.release(s.o)
 		}
 	}()
@@ -149,7 +148,7 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 			return db.excuse(s, err)
 		}
 		a.Replaces = append(append(a.Replaces, s.Number), s.Replaces...)
-		sources = append(sources, &source{segment: s, o: o, r: newRowReader(o)})
+		sources = append(sources, &source{segment: s, o: o, r: &rowReader{o: o}})
 		for _, p := range o.spans {
 			rows.add(p.first, p.last, p.rows)
 		}
@@ -182,8 +181,8 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 			p := s.o.spans[s.i]
 			s.i++
 			unit = p.unit
-			if times, err = s.r.ints(colTime, p.row, p.rows, times); err == nil {
-				values, err = s.r.floats(colValue, p.row, p.rows, values)
+			if times, err = s.r.readInts(colTime, p.row, p.rows, times); err == nil {
+				values, err = s.r.readFloats(colValue, p.row, p.rows, values)
 			}
 			if err != nil {
 				return errors.Join(db.excuse(s.segment, err), out.abort())

@@ -122,6 +122,7 @@ type DB struct {
 	memory    int64  // bytes of samples in open and closing
 	pending   int64  // bytes of journals that are not written yet
 	trouble   error  // why the disk cannot be written; nil if it can
+	flushing  int    // who waits until nothing is closing
 	refused   counts
 	stats     Stats
 
@@ -163,9 +164,11 @@ type window struct {
 	begin, end int64
 	number     uint64
 	series     []*memSeries // by their number in the journal
+	columns    []*column    // of them
 	size       int64
 	samples    int64
 	touched    time.Time // when it was last written to
+	closed     time.Time // when it became one of closing
 
 	pend    []byte // frames for the journal
 	broken  bool   // it has samples that are not in the journal
@@ -266,11 +269,9 @@ func (db *DB) window(t int64, now time.Time) *window {
 // retire takes a window from the open ones: it is to become a segment.
 func (db *DB) retire(w *window) {
 	db.open = slices.DeleteFunc(db.open, func(o *window) bool { return o == w })
+	w.closed = time.Now()
 	db.closing = append(db.closing, w)
-	select {
-	case db.wake <- struct{}{}:
-	default:
-	}
+	db.nudge()
 }
 
 // bound keeps memory within its bounds. Windows are closed when they take half of it;
@@ -304,7 +305,8 @@ func (db *DB) bound() {
 func (db *DB) forget(w *window) {
 	db.memory -= w.size
 	for _, m := range w.series {
-		m.parts = slices.DeleteFunc(m.parts, func(p part) bool { return p.w == w })
+		i := slices.IndexFunc(m.parts, func(p part) bool { return p.w == w })
+		m.parts = slices.Delete(m.parts, i, i+1)
 		if len(m.parts) == 0 {
 			same := slices.DeleteFunc(db.index[m.hash], func(o *memSeries) bool { return o == m })
 			if len(same) == 0 {
@@ -314,7 +316,7 @@ func (db *DB) forget(w *window) {
 			}
 		}
 	}
-	w.series = nil
+	w.series, w.columns = nil, nil
 	db.changed.Broadcast()
 }
 
@@ -333,8 +335,10 @@ func (db *DB) series(id watch.ID, unit watch.Unit) *memSeries {
 	return m
 }
 
+// part is looked for from the newest on, to which samples come: many may wait to be
+// written.
 func (m *memSeries) part(w *window) *part {
-	for i := range m.parts {
+	for i := len(m.parts) - 1; i >= 0; i-- {
 		if m.parts[i].w == w {
 			return &m.parts[i]
 		}
@@ -343,8 +347,9 @@ func (m *memSeries) part(w *window) *part {
 }
 
 func (m *memSeries) join(w *window) *part {
-	m.parts = append(m.parts, part{w, &column{}, len(w.series)})
-	w.series = append(w.series, m)
+	c := &column{}
+	m.parts = append(m.parts, part{w, c, len(w.series)})
+	w.series, w.columns = append(w.series, m), append(w.columns, c)
 	return &m.parts[len(m.parts)-1]
 }
 
@@ -446,10 +451,8 @@ func (db *DB) Stats() Stats {
 	}
 	for _, w := range slices.Concat(db.open, db.closing) {
 		s.Samples += w.samples
-		for _, m := range w.series {
-			if p := m.part(w); p != nil {
-				first = min(first, p.c.first)
-			}
+		for _, c := range w.columns {
+			first = min(first, c.first)
 		}
 	}
 	for _, same := range db.index {

@@ -7,7 +7,7 @@
 //   - window: a span of two hours (see [Options]) that begins at a multiple of its length
 //     since 1970, in UTC. A sample belongs to one window.
 //   - head: the windows that are in memory, each with a journal on disk.
-//   - segment: a closed window, or a day of them, as Parquet. It never changes.
+//   - segment: a closed window, or several of a day, as Parquet. It never changes.
 //   - roll-up: least, mean and greatest value of each minute, or hour, and their number.
 //   - table: the tasks, or the events.
 //
@@ -27,9 +27,13 @@
 // segments that another one says it replaces, too. So a kill at any moment leaves
 // either the journal or the segment, and nothing is counted twice.
 //
+// A window that is closed waits a few seconds for others of its day, which come at once
+// when much is brought in at a time. What is written by the day need not be merged.
+//
 // Rows are sorted by name, labels and time. The rows of each series are known from the
-// metadata of the file, so that a query reads only pages with something to say. The
-// columns are those of [Row] and [RollupRow], [TaskRow] and [EventRow].
+// metadata of the file, so that a query reads only pages with something to say; in those of
+// roll-ups are few series. The columns are those of [Row] and [RollupRow], [TaskRow] and
+// [EventRow].
 //
 // # What comes late, twice or from another year
 //

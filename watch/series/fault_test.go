@@ -179,6 +179,53 @@ func TestFilesCutAnywhere(t *testing.T) {
 	}
 }
 
+// Windows of a day become one segment. A kill before all of their journals are removed
+// leaves nothing that counts twice, nor journals.
+func TestJournalsOfADay(t *testing.T) {
+	dir := t.TempDir()
+	opt := series.Options{Window: 30 * time.Minute}
+	db := open(t, dir, opt)
+	const n, many = 2 * 3600, 2 // until midnight
+	ticks(db, 0, n, many)
+	shut(t, db)
+	before := filepath.Join(t.TempDir(), "journal")
+	copyTree(t, filepath.Join(dir, "journal"), before)
+	db = open(t, dir, opt)
+	if err := db.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s := db.Stats(); s.Segments != 1 || s.Samples != n*many {
+		t.Errorf("%d segments with %d samples, want one with %d", s.Segments, s.Samples, n*many)
+	}
+	shut(t, db)
+	journals, err := os.ReadDir(before)
+	if err != nil || len(journals) < 3 {
+		t.Fatal(journals, err)
+	}
+	for left := range journals {
+		if err := os.RemoveAll(filepath.Join(dir, "journal")); err != nil {
+			t.Fatal(err)
+		}
+		copyTree(t, before, filepath.Join(dir, "journal"))
+		for _, j := range journals[:left] {
+			if err := os.Remove(filepath.Join(dir, "journal", j.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		db := open(t, dir, opt)
+		if s := db.Stats(); s.Samples != n*many {
+			t.Errorf("%d journals removed: %d samples, want %d", left, s.Samples, n*many)
+		}
+		if got := have(t, db, many); got[0] != n || got[many-1] != n {
+			t.Errorf("%d journals removed: %v", left, got)
+		}
+		shut(t, db)
+		if rest, err := os.ReadDir(filepath.Join(dir, "journal")); err != nil || len(rest) > 0 {
+			t.Errorf("%d journals removed: %v are left, %v", left, rest, err)
+		}
+	}
+}
+
 // A bit that fell over in a Parquet file is never a panic.
 func TestFlippedBits(t *testing.T) {
 	dir := t.TempDir()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"premix/watch"
@@ -87,6 +88,13 @@ type snapWindow struct {
 	members     []member
 }
 
+// member is a series of a window.
+type member struct {
+	*identity
+	unit watch.Unit
+	c    *column
+}
+
 // look takes a snapshot of what overlaps [start, end) and has series that match; of nil,
 // all.
 func (db *DB) look(start, end int64, match func(watch.ID) bool) *snapshot {
@@ -102,11 +110,11 @@ func (db *DB) look(start, end int64, match func(watch.ID) bool) *snapshot {
 	}
 	for _, w := range slices.Concat(db.open, db.closing) {
 		sw := snapWindow{number: w.number, first: maxTime, last: -1}
-		for _, m := range w.series {
+		for i, m := range w.series {
 			if match != nil && !match(m.id) {
 				continue
 			}
-			c := m.part(w).c
+			c := w.columns[i]
 			if c.count == 0 || c.first >= end || c.last < start {
 				continue
 			}
@@ -165,6 +173,11 @@ func (db *DB) Query(ctx context.Context, q Query) ([]Result, error) {
 	snap := db.look(start, end, match)
 	defer snap.release()
 	a := newAnswer(start, end, step, q.MaxPoints)
+	a.buffers = reusable.Get().(*buffers)
+	defer func() {
+		a.buffers.reader.turn(nil)
+		reusable.Put(a.buffers)
+	}()
 	if err := snap.read(ctx, q.Name, match, a); err != nil {
 		return nil, err
 	}
@@ -296,10 +309,9 @@ func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answ
 		return db.excuse(p.segment, err)
 	}
 	defer db.files.release(o)
-	r := newRowReader(o)
-	defer r.close()
-	var times, counts []int64
-	var values, least, greatest []float64
+	b := a.buffers
+	r := &b.reader
+	r.turn(o)
 	for _, s := range o.find(name) {
 		if s.first >= a.end || s.last < floor(a.start, p.resolution.step()) || !match(s.id) {
 			continue
@@ -310,21 +322,21 @@ func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answ
 		case p.resolution == raw && hold != nil:
 			h := hold.series(s.identity, s.unit)
 			n := len(h.times)
-			h.times, errs[0] = r.ints(colTime, s.row, s.rows, h.times)
-			h.values, errs[1] = r.floats(colValue, s.row, s.rows, h.values)
+			h.times, errs[0] = r.readInts(colTime, s.row, s.rows, h.times)
+			h.values, errs[1] = r.readFloats(colValue, s.row, s.rows, h.values)
 			if errs[0] != nil || errs[1] != nil {
 				h.times, h.values = h.times[:n], h.values[:n]
 			}
 		case p.resolution == raw:
-			times, errs[0] = r.ints(colTime, s.row, s.rows, times[:0])
-			values, errs[1] = r.floats(colValue, s.row, s.rows, values[:0])
+			b.times, errs[0] = r.readInts(colTime, s.row, s.rows, b.times[:0])
+			b.values, errs[1] = r.readFloats(colValue, s.row, s.rows, b.values[:0])
 		default:
-			times, errs[0] = r.ints(colTime, s.row, s.rows, times[:0])
-			least, errs[1] = r.floats(colMin, s.row, s.rows, least[:0])
-			values, errs[2] = r.floats(colMean, s.row, s.rows, values[:0])
-			greatest, errs[3] = r.floats(colMax, s.row, s.rows, greatest[:0])
+			b.times, errs[0] = r.readInts(colTime, s.row, s.rows, b.times[:0])
+			b.least, errs[1] = r.readFloats(colMin, s.row, s.rows, b.least[:0])
+			b.values, errs[2] = r.readFloats(colMean, s.row, s.rows, b.values[:0])
+			b.greatest, errs[3] = r.readFloats(colMax, s.row, s.rows, b.greatest[:0])
 			var err error
-			counts, err = r.ints(colCount, s.row, s.rows, counts[:0])
+			b.counts, err = r.readInts(colCount, s.row, s.rows, b.counts[:0])
 			errs[0] = errors.Join(errs[0], err)
 		}
 		if err := errors.Join(errs[:]...); err != nil {
@@ -332,9 +344,9 @@ func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answ
 		}
 		switch {
 		case p.resolution == raw && hold == nil:
-			err = a.samples(s.identity, s.unit, times, values)
+			err = a.samples(s.identity, s.unit, b.times, b.values)
 		case p.resolution != raw:
-			err = a.rollups(s.identity, s.unit, p.resolution.step(), times, least, values, greatest, counts)
+			err = a.rollups(s.identity, s.unit, p.resolution.step(), b.times, b.least, b.values, b.greatest, b.counts)
 		}
 		if err != nil {
 			return err
@@ -348,7 +360,17 @@ type answer struct {
 	start, end, step int64
 	limit, points    int
 	all              map[seriesKey]*answerSeries
+	buffers          *buffers
 }
+
+// buffers are for rows that are read, of one piece after the other.
+type buffers struct {
+	reader                  rowReader
+	times, counts           []int64
+	values, least, greatest []float64
+}
+
+var reusable = sync.Pool{New: func() any { return new(buffers) }}
 
 type answerSeries struct {
 	*identity

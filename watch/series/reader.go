@@ -2,19 +2,27 @@ package series
 
 import (
 	"container/list"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
 
-	"github.com/parquet-go/parquet-go"
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go/encoding/bytestreamsplit"
+	"github.com/parquet-go/parquet-go/encoding/delta"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
 )
 
-// maxFiles and maxOpenSpans bound what is kept open for queries to come: files, and series
-// in them.
+// maxFiles and maxOpenSpans bound what is kept open for queries to come: files, and in them
+// series, and pages, which take less.
 const (
 	maxFiles     = 512
 	maxOpenSpans = 4 << 20
@@ -34,10 +42,18 @@ type files struct {
 type openFile struct {
 	path  string
 	f     *os.File
-	pf    *parquet.File
+	size  int64
 	spans []span
-	uses  int  // guarded by files.mu
-	gone  bool // to be closed after the last use
+	pages [][]page // of each column of numbers, from colTime on
+	uses  int      // guarded by files.mu
+	gone  bool     // to be closed after the last use
+}
+
+// page is where a page of a column is.
+type page struct {
+	at   int64
+	row  int64 // its first
+	size int32
 }
 
 func newFiles(known *identities) *files {
@@ -69,7 +85,7 @@ func (c *files) open(path string) (*openFile, error) {
 	}
 	o.uses = 1
 	c.all[path] = c.order.PushFront(o)
-	c.spans += len(o.spans)
+	c.spans += o.weight()
 	for e := c.order.Back(); e != nil && (len(c.all) > maxFiles || c.spans > maxOpenSpans); {
 		before := e.Prev()
 		if e.Value.(*openFile).uses == 0 {
@@ -85,7 +101,7 @@ func (c *files) drop(e *list.Element) {
 	o := e.Value.(*openFile)
 	c.order.Remove(e)
 	delete(c.all, o.path)
-	c.spans -= len(o.spans)
+	c.spans -= o.weight()
 	if o.gone = true; o.uses == 0 {
 		o.f.Close()
 	}
@@ -116,6 +132,19 @@ func (c *files) close() {
 	}
 }
 
+// weight is what a file counts for maxOpenSpans.
+func (o *openFile) weight() int {
+	n := len(o.spans)
+	for _, p := range o.pages {
+		n += len(p)
+	}
+	return n
+}
+
+// tailBytes is how much of the end of a file is read at once: most footers, and the places
+// of pages before them.
+const tailBytes = 64 << 10
+
 func openParquet(path string, known *identities) (o *openFile, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -133,22 +162,89 @@ func openParquet(path string, known *identities) (o *openFile, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pf, err := parquet.OpenFile(f, info.Size(), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(32<<10))
-	if err != nil {
+	o = &openFile{path: path, f: f, size: info.Size()}
+	if err := o.readFooter(known); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errDamaged, path, err)
 	}
-	text, ok := pf.Lookup(keySeries)
-	if !ok {
-		return nil, fmt.Errorf("%w: %s has no list of series", errDamaged, path)
+	return o, nil
+}
+
+// readFooter reads what leads to rows: the list of series, and where the pages of columns of
+// numbers are. Bounds of pages are for other readers.
+func (o *openFile) readFooter(known *identities) error {
+	from := max(0, o.size-tailBytes)
+	tail := make([]byte, o.size-from)
+	if _, err := o.f.ReadAt(tail, from); err != nil {
+		return err
 	}
-	spans, err := decodeSpans(text, known)
+	part := func(at, n int64) ([]byte, error) {
+		if at < 0 || n < 0 || at > o.size || n > o.size-at {
+			return nil, errors.New("the footer leads out of the file")
+		}
+		if at >= from {
+			return tail[at-from : at-from+n], nil
+		}
+		b := make([]byte, n)
+		_, err := o.f.ReadAt(b, at)
+		return b, err
+	}
+	end := o.size - 8
+	last, err := part(end, 8)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", errDamaged, path, err)
+		return err
 	}
-	if n := len(spans); n > 0 && spans[n-1].row+spans[n-1].rows != pf.NumRows() {
-		return nil, fmt.Errorf("%w: %s: the list of series is not that of its rows", errDamaged, path)
+	if string(last[4:]) != parquetMagic {
+		return errors.New("it has no footer")
 	}
-	return &openFile{path: path, f: f, pf: pf, spans: spans}, nil
+	n := int64(binary.LittleEndian.Uint32(last))
+	b, err := part(end-n, n)
+	if err != nil {
+		return err
+	}
+	var meta format.FileMetaData
+	protocol := new(thrift.CompactProtocol)
+	if err := thrift.Unmarshal(protocol, b, &meta); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(meta.KeyValueMetadata, func(kv format.KeyValue) bool { return kv.Key == keySeries })
+	if i < 0 {
+		return errors.New("it has no list of series")
+	}
+	if o.spans, err = decodeSpans(meta.KeyValueMetadata[i].Value, known); err != nil {
+		return err
+	}
+	if n := len(o.spans); n > 0 && o.spans[n-1].row+o.spans[n-1].rows != meta.NumRows {
+		return errors.New("the list of series is not that of its rows")
+	}
+	row := int64(0)
+	o.pages = make([][]page, max(0, len(meta.Schema)-1-colTime))
+	for _, g := range meta.RowGroups {
+		if len(g.Columns) != len(meta.Schema)-1 {
+			return errors.New("columns are missing")
+		}
+		for k := range o.pages {
+			c := &g.Columns[colTime+k]
+			if c.MetaData.Codec != format.Zstd {
+				return fmt.Errorf("it is compressed by %v", c.MetaData.Codec)
+			}
+			b, err := part(c.OffsetIndexOffset, int64(c.OffsetIndexLength))
+			if err != nil {
+				return err
+			}
+			var places format.OffsetIndex
+			if err := thrift.Unmarshal(protocol, b, &places); err != nil {
+				return err
+			}
+			for _, l := range places.PageLocations {
+				if l.Offset < 0 || l.CompressedPageSize < 0 || l.Offset > o.size-int64(l.CompressedPageSize) {
+					return errors.New("a page is out of the file")
+				}
+				o.pages[k] = append(o.pages[k], page{l.Offset, row + l.FirstRowIndex, l.CompressedPageSize})
+			}
+		}
+		row += g.NumRows
+	}
+	return nil
 }
 
 // find returns the spans of series with a name, or with a prefix if it ends in *.
@@ -162,132 +258,160 @@ func (o *openFile) find(name string) []span {
 	return o.spans[from:to]
 }
 
-// rowReader reads columns of a file. It is fast where rows are asked for in their order.
+// rowReader reads columns of a file. It keeps the last page of each.
 type rowReader struct {
 	o       *openFile
-	cursors map[int]*cursor
+	ints    [columnsOfNumbers]lastPage[int64]
+	floats  [columnsOfNumbers]lastPage[float64]
+	header  format.PageHeader
+	in      thrift.BytesReader // over packed; nil before the first page
+	headers *thrift.Decoder    // of in
+	packed  []byte
+	plain   []byte
 }
 
-func newRowReader(o *openFile) *rowReader { return &rowReader{o: o, cursors: make(map[int]*cursor)} }
+// columnsOfNumbers is how many of these a file has at most.
+const columnsOfNumbers = colCount - colTime + 1
 
-func (r *rowReader) close() {
-	for _, c := range r.cursors {
-		c.close()
+// lastPage is a page that was read.
+type lastPage[T int64 | float64] struct {
+	first  int64 // row of the first value
+	values []T
+}
+
+// turn turns to another file; buffers stay.
+func (r *rowReader) turn(o *openFile) {
+	r.o = o
+	for c := range r.ints {
+		r.ints[c].values, r.floats[c].values = r.ints[c].values[:0], r.floats[c].values[:0]
 	}
 }
 
-func (r *rowReader) column(col int) *cursor {
-	c := r.cursors[col]
-	if c == nil {
-		c = &cursor{pf: r.o.pf, column: col, group: -1}
-		r.cursors[col] = c
-	}
-	return c
+// readInts appends rows of a column of integers.
+func (r *rowReader) readInts(col int, row, rows int64, to []int64) ([]int64, error) {
+	return readRows(r, col, &r.ints[col-colTime], decodeInts, row, rows, to)
 }
 
-// ints appends rows of a column of integers.
-func (r *rowReader) ints(col int, row, rows int64, to []int64) ([]int64, error) {
-	err := r.column(col).read(row, rows, func(p parquet.Page, from, until int64) {
-		d := p.Data()
-		to = append(to, d.Int64()[from:until]...)
-	})
-	return to, r.wrap(err)
+// readFloats appends rows of a column of numbers.
+func (r *rowReader) readFloats(col int, row, rows int64, to []float64) ([]float64, error) {
+	return readRows(r, col, &r.floats[col-colTime], decodeFloats, row, rows, to)
 }
 
-// floats appends rows of a column of numbers.
-func (r *rowReader) floats(col int, row, rows int64, to []float64) ([]float64, error) {
-	err := r.column(col).read(row, rows, func(p parquet.Page, from, until int64) {
-		d := p.Data()
-		to = append(to, d.Double()[from:until]...)
-	})
-	return to, r.wrap(err)
-}
-
-func (r *rowReader) wrap(err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(r.o.path))+"/"+filepath.Base(r.o.path), err)
-	}
-	return nil
-}
-
-// cursor is a place in a column.
-type cursor struct {
-	pf     *parquet.File
-	column int
-	group  int   // row group; -1 before the first
-	base   int64 // first row of the group
-	rows   int64 // of the group
-	pages  parquet.Pages
-	page   parquet.Page
-	first  int64 // row of the page
-}
-
-func (c *cursor) close() {
-	if c.page != nil {
-		parquet.Release(c.page)
-		c.page = nil
-	}
-	if c.pages != nil {
-		c.pages.Close()
-		c.pages = nil
-	}
-}
-
-// read calls f for pages that hold rows row to row+rows-1, and which of their rows these
-// are.
-func (c *cursor) read(row, rows int64, f func(p parquet.Page, from, until int64)) (err error) {
+func readRows[T int64 | float64](r *rowReader, col int, last *lastPage[T], decode func(format.Encoding, []byte, []T) ([]T, error), row, rows int64, to []T) (_ []T, err error) {
 	defer func() {
-		if r := recover(); r != nil { // of the library, for damaged pages
-			err = fmt.Errorf("%w: %v", errDamaged, r)
+		if p := recover(); p != nil { // of the library, for damaged pages
+			err = fmt.Errorf("%w: %v", errDamaged, p)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(r.o.path))+"/"+filepath.Base(r.o.path), err)
 		}
 	}()
 	for rows > 0 {
-		if err := c.seek(row); err != nil {
-			return err
+		if row < last.first || row >= last.first+int64(len(last.values)) {
+			p, err := r.o.page(col, row)
+			if err != nil {
+				return to, err
+			}
+			encoding, plain, count, err := r.load(p)
+			if err != nil {
+				last.values = last.values[:0]
+				return to, err
+			}
+			last.first = p.row
+			if last.values, err = decode(encoding, plain, last.values); err != nil {
+				return to, err
+			}
+			if len(last.values) != count || row >= p.row+int64(count) {
+				last.values = last.values[:0]
+				return to, fmt.Errorf("%w: the page of row %d has other rows", errDamaged, row)
+			}
 		}
-		from := row - c.first
-		n := min(rows, c.page.NumRows()-from)
-		f(c.page, from, from+n)
+		from := row - last.first
+		n := min(rows, int64(len(last.values))-from)
+		to = append(to, last.values[from:from+n]...)
 		row, rows = row+n, rows-n
 	}
-	return nil
+	return to, nil
 }
 
-// seek brings the page with a row.
-func (c *cursor) seek(row int64) error {
-	if c.page != nil && row >= c.first && row < c.first+c.page.NumRows() {
-		return nil
-	}
-	if c.group < 0 || row < c.base || row >= c.base+c.rows {
-		base := int64(0)
-		c.close()
-		for i, g := range c.pf.RowGroups() {
-			if row < base+g.NumRows() {
-				c.group, c.base, c.rows, c.pages = i, base, g.NumRows(), g.ColumnChunks()[c.column].Pages()
-				c.first = base
-				break
-			}
-			base += g.NumRows()
-		}
-		if c.pages == nil {
-			return errors.New("there is no such row")
+// page returns the page of a column with a row.
+func (o *openFile) page(col int, row int64) (page, error) {
+	if col-colTime < len(o.pages) {
+		pages := o.pages[col-colTime]
+		if i := sort.Search(len(pages), func(i int) bool { return pages[i].row > row }); i > 0 {
+			return pages[i-1], nil
 		}
 	}
-	after := c.first // row that the next page begins with
-	if c.page != nil {
-		after += c.page.NumRows()
-		parquet.Release(c.page)
-		c.page = nil
+	return page{}, fmt.Errorf("%w: column %d has no row %d", errDamaged, col, row)
+}
+
+// decoder is the reverse of encoder. What it makes of a page is bounded, as pages are.
+var decoder = sync.OnceValue(func() *zstd.Decoder {
+	z, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxPage)) // valid options are no error
+	return z
+})
+
+// maxPage bounds what is in a page, in bytes.
+const maxPage = 64 << 20
+
+// load reads a page: the encoding of its values, the values, and how many there are.
+func (r *rowReader) load(p page) (format.Encoding, []byte, int, error) {
+	r.packed = slices.Grow(r.packed[:0], int(p.size))[:p.size]
+	if _, err := r.o.f.ReadAt(r.packed, p.at); err != nil {
+		return 0, nil, 0, err
 	}
-	if row != after {
-		if err := c.pages.SeekToRow(row - c.base); err != nil {
-			return err
+	if r.in == nil {
+		r.in = new(thrift.CompactProtocol).NewReaderFromBytes(nil)
+		r.headers = thrift.NewDecoder(r.in)
+	}
+	r.in.ResetBytes(r.packed)
+	h := &r.header
+	*h = format.PageHeader{}
+	if err := r.headers.Decode(h); err != nil {
+		return 0, nil, 0, fmt.Errorf("header of a page: %w", err)
+	}
+	packed := r.packed[r.in.BytesRead():]
+	if int(h.CompressedPageSize) != len(packed) {
+		return 0, nil, 0, errors.New("header of a page: it has another size")
+	}
+	if uint32(h.CRC) != crc32.ChecksumIEEE(packed) {
+		return 0, nil, 0, errors.New("the checksum of a page is not that of its content")
+	}
+	// Columns here have a value in each row, of which pages tell nothing beside the values.
+	var encoding format.Encoding
+	var count int32
+	switch {
+	case h.DataPageHeader.Valid:
+		encoding, count = h.DataPageHeader.V.Encoding, h.DataPageHeader.V.NumValues
+	case h.DataPageHeaderV2.Valid: // of earlier versions of premix
+		encoding, count = h.DataPageHeaderV2.V.Encoding, h.DataPageHeaderV2.V.NumValues
+	default:
+		return 0, nil, 0, fmt.Errorf("a page of type %v, where values should be", h.Type)
+	}
+	var err error
+	if r.plain, err = decoder().DecodeAll(packed, r.plain[:0]); err != nil {
+		return 0, nil, 0, err
+	}
+	return encoding, r.plain, int(count), nil
+}
+
+func decodeInts(e format.Encoding, b []byte, to []int64) ([]int64, error) {
+	if e != format.DeltaBinaryPacked {
+		return to[:0], fmt.Errorf("integers are encoded as %v", e)
+	}
+	return new(delta.BinaryPackedEncoding).DecodeInt64(to[:0], b)
+}
+
+func decodeFloats(e format.Encoding, b []byte, to []float64) ([]float64, error) {
+	switch e {
+	case format.Plain:
+		to = slices.Grow(to[:0], len(b)/8)[:len(b)/8]
+		for k := range to {
+			to[k] = math.Float64frombits(binary.LittleEndian.Uint64(b[8*k:]))
 		}
+		return to, nil
+	case format.ByteStreamSplit:
+		return new(bytestreamsplit.Encoding).DecodeDouble(to[:0], b)
 	}
-	p, err := c.pages.ReadPage()
-	if err != nil {
-		return err
-	}
-	c.page, c.first = p, row
-	return nil
+	return to[:0], fmt.Errorf("numbers are encoded as %v", e)
 }

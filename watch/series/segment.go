@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/parquet-go/parquet-go"
-	pzstd "github.com/parquet-go/parquet-go/compress/zstd"
 
 	"premix/record"
 	"premix/watch"
@@ -24,7 +22,7 @@ import (
 
 // Row is a row of raw.parquet: a sample. Values are plain doubles under zstd: a series
 // repeats whole values, which that finds, and which splitting them into streams of bytes
-// hides. Files whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells.
+// hides. Pages whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells.
 type Row struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"` // a JSON object, its keys sorted
@@ -34,7 +32,8 @@ type Row struct {
 }
 
 // RollupRow is a row of 1m.parquet or 1h.parquet: the samples of a series from Time on,
-// for a minute or an hour.
+// for a minute or an hour. Means are seldom equal, so that each page of values is split or
+// plain, whichever is smaller.
 type RollupRow struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"`
@@ -75,25 +74,19 @@ func (r resolution) file() string { return [...]string{"raw.parquet", "1m.parque
 type about struct {
 	Format   int      `json:"format"`
 	Number   uint64   `json:"number"`
-	Day      bool     `json:"day"`   // made of all segments of a day
+	Day      bool     `json:"day"`   // made of all segments of a day, by merging
 	Begin    int64    `json:"begin"` // of the window or the day, ms since 1970
 	First    int64    `json:"first"` // time of the first sample
 	Last     int64    `json:"last"`
 	Series   int      `json:"series"`
 	Samples  int64    `json:"samples"`
-	Replaces []uint64 `json:"replaces,omitempty"` // segments that are in this one
+	Replaces []uint64 `json:"replaces,omitempty"` // windows and segments that are in this one
 }
 
 const segmentFormat = 1
 
 // Key of the metadata of a Parquet file under which its series are, see encodeSpans.
 const keySeries = "premix.watch.series"
-
-// Row groups and pages are large enough to compress, and small enough to read one series.
-const (
-	groupRows = 512 << 10
-	pageBytes = 64 << 10
-)
 
 // span is where a series is in a file.
 type span struct {
@@ -179,59 +172,18 @@ func (c *census) worth() (worth [resolutions]bool) {
 	return worth
 }
 
-// file writes rows of one kind.
-type file[T any] struct {
-	f     *os.File
-	w     *parquet.GenericWriter[T]
-	rows  []T
-	spans []span
-	next  int64
-}
-
-func newFile[T any](path string) (*file[T], error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	return &file[T]{f: f, w: parquet.NewGenericWriter[T](f,
-		parquet.Compression(&pzstd.Codec{Level: pzstd.SpeedDefault}),
-		parquet.MaxRowsPerRowGroup(groupRows),
-		parquet.PageBufferSize(pageBytes),
-		parquet.DataPageStatistics(true),
-		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("name"), parquet.Ascending("labels"), parquet.Ascending("time"))))}, nil
-}
-
-// series writes the collected rows as those of a series.
-func (f *file[T]) series(i *identity, unit watch.Unit, first, last int64) error {
-	if len(f.rows) == 0 {
-		return nil
-	}
-	f.spans = append(f.spans, span{identity: i, unit: unit, row: f.next, rows: int64(len(f.rows)), first: first, last: last})
-	f.next += int64(len(f.rows))
-	_, err := f.w.Write(f.rows)
-	f.rows = f.rows[:0]
-	return err
-}
-
-func (f *file[T]) close() error {
-	text, err := encodeSpans(f.spans)
-	if err == nil {
-		f.w.SetKeyValueMetadata(keySeries, text)
-		err = f.w.Close()
-	}
-	if err == nil {
-		err = f.f.Sync()
-	}
-	return errors.Join(err, f.f.Close())
-}
-
 // segmentWriter writes a segment, series after series in the order of compareIdentity.
 type segmentWriter struct {
 	about
-	dir    string // DIR/tmp/N
-	raw    *file[Row]
-	minute *file[RollupRow] // nil if there is none, as hour
-	hour   *file[RollupRow]
+	dir   string             // DIR/tmp/N
+	files [resolutions]*file // nil where there is none
+	sums  rollups
+}
+
+// rollups are rows of roll-ups, by columns.
+type rollups struct {
+	times, counts         []int64
+	least, mean, greatest []float64
 }
 
 // newSegment begins a segment in a directory below tmp, with the roll-ups that are said to
@@ -243,14 +195,10 @@ func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, e
 		return nil, err
 	}
 	err := os.MkdirAll(w.dir, 0o777)
-	if err == nil {
-		w.raw, err = newFile[Row](filepath.Join(w.dir, raw.file()))
-	}
-	if err == nil && worth[minute] {
-		w.minute, err = newFile[RollupRow](filepath.Join(w.dir, minute.file()))
-	}
-	if err == nil && worth[hour] {
-		w.hour, err = newFile[RollupRow](filepath.Join(w.dir, hour.file()))
+	for r := range resolutions {
+		if err == nil && worth[r] {
+			w.files[r], err = newFile(filepath.Join(w.dir, r.file()), r)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.abort())
@@ -264,33 +212,38 @@ func (w *segmentWriter) add(i *identity, unit watch.Unit, times []int64, values 
 	if n == 0 {
 		return nil
 	}
-	for k, t := range times {
-		w.raw.rows = append(w.raw.rows, Row{i.id.Name, i.labels, string(unit), t, values[k]})
-	}
 	w.Series++
 	w.Samples += int64(n)
 	w.First, w.Last = min(w.First, times[0]), max(w.Last, times[n-1])
-	if err := w.raw.series(i, unit, times[0], times[n-1]); err != nil {
+	if err := w.files[raw].series(i, unit, times, nil, values); err != nil {
 		return err
 	}
-	for r, f := range map[resolution]*file[RollupRow]{minute: w.minute, hour: w.hour} {
-		if f == nil {
+	for _, r := range [...]resolution{minute, hour} {
+		if w.files[r] == nil {
 			continue
 		}
-		step := r.step()
-		for k := 0; k < n; {
-			at := floor(times[k], step)
-			b := bucket{min: values[k], max: values[k]}
-			for ; k < n && times[k] < at+step; k++ {
-				b.add(values[k], values[k], values[k], 1)
-			}
-			f.rows = append(f.rows, RollupRow{i.id.Name, i.labels, string(unit), at, b.min, b.mean(), b.max, b.count})
-		}
-		if err := f.series(i, unit, floor(times[0], step), floor(times[n-1], step)); err != nil {
+		s := &w.sums
+		s.sum(r.step(), times, values)
+		if err := w.files[r].series(i, unit, s.times, s.counts, s.least, s.mean, s.greatest); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sum makes roll-ups of samples in place of what was there.
+func (s *rollups) sum(step int64, times []int64, values []float64) {
+	s.times, s.counts = s.times[:0], s.counts[:0]
+	s.least, s.mean, s.greatest = s.least[:0], s.mean[:0], s.greatest[:0]
+	for k := 0; k < len(times); {
+		at := floor(times[k], step)
+		b := bucket{min: values[k], max: values[k]}
+		for ; k < len(times) && times[k] < at+step; k++ {
+			b.add(values[k], values[k], values[k], 1)
+		}
+		s.times, s.counts = append(s.times, at), append(s.counts, b.count)
+		s.least, s.mean, s.greatest = append(s.least, b.min), append(s.mean, b.mean()), append(s.greatest, b.max)
+	}
 }
 
 // commit gives the segment its name below segments. On an error nothing of it is left.
@@ -319,29 +272,21 @@ func (w *segmentWriter) commit(segments string) (*segment, error) {
 
 func (w *segmentWriter) closeFiles() error {
 	var errs []error
-	if w.raw != nil {
-		errs = append(errs, w.raw.close())
+	for r, f := range w.files {
+		if f != nil {
+			errs = append(errs, f.close())
+			w.files[r] = nil
+		}
 	}
-	if w.minute != nil {
-		errs = append(errs, w.minute.close())
-	}
-	if w.hour != nil {
-		errs = append(errs, w.hour.close())
-	}
-	w.raw, w.minute, w.hour = nil, nil, nil
 	return errors.Join(errs...)
 }
 
 // abort removes what has been written.
 func (w *segmentWriter) abort() error {
-	if w.raw != nil {
-		w.raw.f.Close()
-	}
-	if w.minute != nil {
-		w.minute.f.Close()
-	}
-	if w.hour != nil {
-		w.hour.f.Close()
+	for _, f := range w.files {
+		if f != nil {
+			f.f.Close()
+		}
 	}
 	return os.RemoveAll(w.dir)
 }

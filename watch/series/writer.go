@@ -1,6 +1,7 @@
 package series
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -107,20 +108,17 @@ func (db *DB) loadJournal(path string, n uint64, damaged *[]string) error {
 		return err
 	}
 	w := &window{number: n, touched: time.Now(), journal: f}
-	var members []*memSeries
 	begin, size, err := replay(f, func(number int, id watch.ID, unit watch.Unit) error {
-		if number != len(members) {
+		if number != len(w.series) {
 			return errJournal
 		}
-		m := db.series(id, unit)
-		m.join(w)
-		members = append(members, m)
+		db.series(id, unit).join(w)
 		return nil
 	}, func(e entry) error {
-		if e.series < 0 || e.series >= len(members) || e.time < 0 || e.time > maxTime {
+		if e.series < 0 || e.series >= len(w.columns) || e.time < 0 || e.time > maxTime {
 			return errJournal
 		}
-		size := members[e.series].part(w).c.add(e.time, e.value)
+		size := w.columns[e.series].add(e.time, e.value)
 		w.size += int64(size)
 		w.samples++
 		db.memory += int64(size)
@@ -361,31 +359,74 @@ func (db *DB) removeJournal(w *window) {
 	}
 }
 
+// gather is for how long a closed window waits for others of its day, which then become one
+// segment and need not be merged.
+const gather = 10 * time.Second
+
 // closer makes segments of windows that are closed.
 func (db *DB) closer(ctx context.Context) {
+	alone := false // after a failure, as there may be room for one window and not for all
 	for {
 		db.mu.Lock()
-		var w *window
-		if len(db.closing) > 0 && db.trouble == nil {
-			w = db.closing[0]
+		all, wait := db.due(time.Now())
+		if alone && len(all) > 1 {
+			all = all[:1]
+		}
+		for _, w := range all {
 			w.writing = true
 		}
 		db.mu.Unlock()
-		if w == nil {
+		if len(all) == 0 {
+			timer := time.NewTimer(wait)
 			select {
 			case <-ctx.Done():
+				timer.Stop()
 				return
 			case <-db.wake:
+			case <-timer.C:
 			}
+			timer.Stop()
 			continue
 		}
-		if err := db.closeWindow(w); err != nil {
+		err := db.closeWindows(all)
+		if alone = err != nil; alone {
 			db.fail(err)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 	}
+}
+
+// due returns the closed windows that are to become a segment now, or for how long there
+// are none. The caller holds mu.
+//
+// These are the ones of the oldest one's day. A window whose begin is also that of an open
+// one is left alone: of their samples of the same time those of the open one count, which
+// the number of the segment has to tell.
+func (db *DB) due(now time.Time) (all []*window, wait time.Duration) {
+	if db.trouble != nil || len(db.closing) == 0 {
+		return nil, time.Minute
+	}
+	first := db.closing[0]
+	again := func(w *window) bool {
+		return slices.ContainsFunc(db.open, func(o *window) bool { return o.begin == w.begin })
+	}
+	if again(first) {
+		return []*window{first}, 0
+	}
+	sameDay := func(w *window) bool { return floor(w.begin, day) == floor(first.begin, day) }
+	urgent := db.flushing > 0 || db.memory > db.opt.Memory/4 || !slices.ContainsFunc(db.open, sameDay)
+	for _, w := range db.closing {
+		if sameDay(w) && !again(w) {
+			all = append(all, w)
+			urgent = urgent || w.broken
+		}
+	}
+	if wait = gather - now.Sub(first.closed); wait > 0 && !urgent {
+		return nil, wait
+	}
+	return all, 0
 }
 
 // closeBroken makes segments of the windows that are not whole in their journals.
@@ -405,67 +446,96 @@ func (db *DB) closeBroken() error {
 	db.mu.Unlock()
 	var errs []error
 	for _, w := range broken {
-		errs = append(errs, db.closeWindow(w))
+		errs = append(errs, db.closeWindows([]*window{w}))
 	}
 	return errors.Join(errs...)
 }
 
-// member is a series of a window that is being written.
-type member struct {
-	*identity
-	unit watch.Unit
-	c    *column
+// closingSeries is a series of windows that are being written, and what it has in each.
+type closingSeries struct {
+	*memSeries
+	unit    watch.Unit
+	columns []*column
 }
 
-// members returns the series of a closed window, sorted. Nothing is added to them.
-func (db *DB) members(w *window) []member {
+// members returns the series of closed windows, sorted. Nothing is added to them.
+func (db *DB) members(windows []*window) []*closingSeries {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	all := make([]member, 0, len(w.series))
-	for _, m := range w.series {
-		all = append(all, member{m.identity, m.unit, m.part(w).c})
+	of := make(map[*memSeries]*closingSeries, len(windows[0].series))
+	var all []*closingSeries
+	for _, w := range windows {
+		for i, m := range w.series {
+			c := of[m]
+			if c == nil {
+				c = &closingSeries{memSeries: m, unit: m.unit}
+				of[m] = c
+				all = append(all, c)
+			}
+			c.columns = append(c.columns, w.columns[i])
+		}
 	}
-	slices.SortFunc(all, func(a, b member) int { return compareIdentity(a.identity, b.identity) })
+	slices.SortFunc(all, func(a, b *closingSeries) int { return compareIdentity(a.identity, b.identity) })
 	return all
 }
 
-// closeWindow makes a segment of a window.
-func (db *DB) closeWindow(w *window) error {
-	s, err := db.writeWindow(w)
+// closeWindows makes a segment of windows of a day.
+func (db *DB) closeWindows(windows []*window) error {
+	slices.SortFunc(windows, func(a, b *window) int { return cmp.Compare(a.number, b.number) })
+	s, err := db.writeWindows(windows)
 	db.mu.Lock()
-	w.writing = false
+	for _, w := range windows {
+		w.writing = false
+	}
 	if err != nil {
 		db.mu.Unlock()
 		return err
 	}
-	db.closing = slices.DeleteFunc(db.closing, func(o *window) bool { return o == w })
+	db.closing = slices.DeleteFunc(db.closing, func(o *window) bool { return slices.Contains(windows, o) })
 	db.segments = append(db.segments, s)
 	db.sortSegments()
-	db.forget(w)
-	db.pending -= int64(len(w.pend))
-	w.pend = nil
+	for _, w := range windows {
+		db.forget(w)
+		db.pending -= int64(len(w.pend))
+		w.pend = nil
+	}
 	db.mu.Unlock()
 	db.writer.Lock()
-	db.removeJournal(w)
+	for _, w := range windows {
+		db.removeJournal(w)
+	}
 	db.writer.Unlock()
 	return nil
 }
 
-func (db *DB) writeWindow(w *window) (*segment, error) {
-	all := db.members(w)
+// writeWindows writes windows, by rising number, as a segment with the last one's number.
+func (db *DB) writeWindows(windows []*window) (*segment, error) {
+	last := len(windows) - 1
+	a := about{Number: windows[last].number, Begin: windows[last].begin}
+	for _, w := range windows[:last] {
+		a.Begin = min(a.Begin, w.begin)
+		a.Replaces = append(a.Replaces, w.number)
+	}
+	all := db.members(windows)
 	var rows census
 	for _, m := range all {
-		rows.add(m.c.first, m.c.last, int64(m.c.count))
+		for _, c := range m.columns {
+			rows.add(c.first, c.last, int64(c.count))
+		}
 	}
-	out, err := newSegment(filepath.Join(db.dir, "tmp"), about{Number: w.number, Begin: w.begin}, rows.worth())
+	out, err := newSegment(filepath.Join(db.dir, "tmp"), a, rows.worth())
 	if err != nil {
 		return nil, err
 	}
 	var times []int64
 	var values []float64
 	for _, m := range all {
-		times, values = m.c.samples(times[:0], values[:0])
-		if err := out.add(m.identity, m.unit, times, values); err != nil {
+		times, values = times[:0], values[:0]
+		for _, c := range m.columns {
+			times, values = c.samples(times, values)
+		}
+		n := sortSamples(times, values)
+		if err := out.add(m.identity, m.unit, times[:n], values[:n]); err != nil {
 			return nil, errors.Join(err, out.abort())
 		}
 	}
@@ -479,7 +549,14 @@ func (db *DB) Flush(ctx context.Context) error {
 	for _, w := range slices.Clone(db.open) {
 		db.retire(w)
 	}
+	db.flushing++
 	db.mu.Unlock()
+	defer func() {
+		db.mu.Lock()
+		db.flushing--
+		db.mu.Unlock()
+	}()
+	db.nudge()
 	db.flush(true)
 	return db.wait(ctx, func() bool { return len(db.closing) == 0 })
 }

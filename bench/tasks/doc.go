@@ -33,6 +33,8 @@
 //	workflow  a Nextflow workflow with the executor slurm on a Slurm that is started for
 //	          it: directly, with premix slurm-shim before it, and with premix slurm-shim
 //	          alone; with the same configuration of Nextflow for all, and with several
+//	sbatch    how long one sbatch takes, of many in a row: on a private Slurm, through
+//	          premix slurm-shim before it, and through premix slurm-shim alone
 //	slurm     true, very many times, in a private Slurm of four nodes on this machine:
 //	          packed by premix, and as one job array of as many jobs (-plain: of fewer);
 //	          and what either costs its controller. With -accounting it has MariaDB and

@@ -39,19 +39,22 @@ type options struct {
 	accounting bool
 	workflows  string
 	scheduler  string
+
+	submissionsInARow int
 }
 
 func benchMain() error {
 	var o options
 	flag.StringVar(&o.dir, "work", "bench-work/tasks", "`directory` for peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; slurm, workflow and kubernetes too")
+	flag.StringVar(&o.parts, "parts", "true,sleep,submit", "what to measure; slurm, sbatch, workflow and kubernetes too")
 	flag.StringVar(&o.wanted, "contenders", "", "only these; empty: all that can be had")
 	flag.StringVar(&o.counts, "counts", "10000,100000", "how often /bin/true is run")
 	flag.IntVar(&o.large, "large", 50000, "from this count on there are at most 2 repetitions")
 	flag.DurationVar(&o.bound, "bound", 30*time.Second, "about how long a contender may take for a repetition; who needs longer runs fewer commands, and its rate is compared; 0: no bound")
 	flag.IntVar(&o.sleeps, "sleeps", 2000, "how often a tenth of a second is slept")
 	flag.IntVar(&o.submitted, "submit", 500000, "tasks to submit at once")
+	flag.IntVar(&o.submissionsInARow, "sbatch", 200, "how often sbatch is called in a row")
 	flag.IntVar(&o.pods, "pods", 5000, "tasks on Kubernetes")
 	flag.IntVar(&o.tasks, "tasks", 500, "tasks of the workflow")
 	flag.StringVar(&o.workflows, "workflows", "default,eager,array", "configurations of Nextflow")
@@ -117,6 +120,10 @@ func benchMain() error {
 			}
 		case "submit":
 			if err := b.submit(results); err != nil {
+				return err
+			}
+		case "sbatch":
+			if err := b.sbatch(results); err != nil {
 				return err
 			}
 		case "slurm":

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"premix/internal/figures"
+	"premix/internal/slurmbox"
+)
+
+// sbatch measures how long one sbatch takes, of many in a row: Slurm's own, and those of
+// premix slurm-shim before the same Slurm and alone. The jobs are held: what they take
+// when they run is measured elsewhere. The first of each row is told apart, as it starts
+// the worker.
+func (b *benchmark) sbatch(results *figures.Results) (err error) {
+	if list := slurmbox.Missing(false); len(list) > 0 {
+		fmt.Printf("sbatch is left out: there is no %s\n", strings.Join(list, ", "))
+		return nil
+	}
+	premix, err := filepath.Abs(b.premix)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "box")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	box, err := slurmbox.Start(dir, slurmbox.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if serr := box.Stop(); err == nil {
+			err = serr
+		}
+	}()
+	contenders := []struct{ name, what string }{
+		{"slurm", "Slurm"}, {"shim-slurm", "premix slurm-shim before it"}, {"shim", "premix slurm-shim alone"},
+	}
+	first, all := make(map[string][]float64), make(map[string][]float64)
+	for range b.reps {
+		for _, c := range contenders {
+			took, err := b.submissions(box, premix, c.name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			first[c.name] = append(first[c.name], took[0])
+			all[c.name] = append(all[c.name], took[1:]...)
+		}
+	}
+	name := fmt.Sprintf("sbatch/%d", b.submissionsInARow)
+	rows := [][]string{{"", "median", "against Slurm", "the first"}}
+	for _, c := range contenders {
+		f := figures.Figure{Name: name + "/" + c.name, Value: figures.Median(all[c.name]), Unit: "s"}
+		g := figures.Figure{Name: f.Name + "/first", Value: figures.Median(first[c.name]), Unit: "s"}
+		against := ""
+		if c.name != "slurm" {
+			f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, figures.Median(all["slurm"]))
+			against = figures.Times(f.Ratio)
+		}
+		for _, f := range []figures.Figure{f, g} {
+			if err := results.Add(f); err != nil {
+				return err
+			}
+		}
+		rows = append(rows, []string{c.what, figures.Seconds(f.Value), against, figures.Seconds(g.Value)})
+	}
+	results.Table(fmt.Sprintf("%s: an sbatch, of %d in a row; medians of %d such rows", name, b.submissionsInARow, b.reps), rows)
+	return nil
+}
+
+// submissions is how long each of a row of sbatch took.
+func (b *benchmark) submissions(box *slurmbox.Box, premix, on string) ([]float64, error) {
+	program, err := exec.LookPath("sbatch")
+	if err != nil {
+		return nil, err
+	}
+	if on != "slurm" {
+		b.runs++
+		dir := b.path(fmt.Sprintf("%s-%d", on, b.runs))
+		if err := os.RemoveAll(dir); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		defer b.awaitEnd(dir)
+		args := []string{"slurm-shim", "--dir", dir, "--idle", "1s"}
+		if on == "shim-slurm" {
+			args = append(args, "--engine", "slurm")
+		}
+		make := b.command(premix, args...)
+		make.Env = append(box.Env(), "PREMIX_HOME="+b.path("home"))
+		out, err := make.Output()
+		if err != nil {
+			return nil, err
+		}
+		program = filepath.Join(strings.TrimSpace(string(out)), "sbatch")
+	}
+	var took []float64
+	for range b.submissionsInARow {
+		cmd := b.command(program, "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
+		cmd.Env = box.Env()
+		begun := time.Now()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, out)
+		}
+		took = append(took, time.Since(begun).Seconds())
+	}
+	if on == "slurm" {
+		_, err = box.Run("scancel", "--state=PENDING")
+	}
+	return took, err
+}

@@ -91,12 +91,13 @@
 // # What is searched for in the whole database
 //
 // Options that compare subjects (-culling_limit, -best_hit_*) or select them, options
-// that are not in the table of [ParseOptions], formats that are not promised, and
+// that are not in the table of [ParseOptions], formats that are not promised,
 // -max_hsps where HSPs are linked (hits are sorted by the best e-value of all, also of those
-// that are left out), and archives of blastn with more queries than its first batch may
-// have, since it chooses batches by numbers of hits that only the whole search knows. Request.Note is told why.
-// So it is where BLAST+ fails on fragments before anything was printed, in order that its
-// words are its own.
+// that are left out), -sorthits 2 in formats for people (it sorts by sums of bit scores,
+// whose last bits archives do not have), and archives of blastn with more queries than its
+// first batch may have, since it chooses batches by numbers of hits that only the whole
+// search knows. Request.Note is told why. So it is where BLAST+ fails on fragments before
+// anything was printed, in order that its words are its own.
 //
 // One difference remains. BLAST+ keeps a list of preliminary hits that is little longer
 // than -max_target_seqs. Where so many subjects compete that good ones fall out of it,

@@ -566,7 +566,7 @@ func TestFragmentsKeepBetterHits(t *testing.T) {
 	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
 	c := newCorpus(t, "rna", rna, database.Nucl, []int{4}, database.AddOptions{})
 	c.query(t, "q", testData(t, "bact14/queries/q.gene.fasta", 1)+some(rna, 5, 131))
-	for _, hits := range []string{"1", "5", "50"} {
+	for _, hits := range []string{"1", "5", "7", "50", "250"} {
 		args := []string{"-db", c.name, "-query", c.queries["q"], "-max_target_seqs", hits, "-max_hsps", "1", "-outfmt", "6 qseqid sseqid score"}
 		whole := strings.Split(strings.TrimSpace(plain(t, "blastn", c.cuts[4], args).stdout), "\n")
 		merged := strings.Split(strings.TrimSpace(searched(t, "blastn", c.cuts[4], args, Settings{Mode: Fragments, Cores: 4}).stdout), "\n")

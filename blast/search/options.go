@@ -238,6 +238,11 @@ func (o *Options) outfmt() {
 		}
 		given("max_target_seqs")
 		given(limits...)
+		if o.number("sorthits", 0) == 2 {
+			// Total scores: sums of bit scores that are equal, or are not by their last
+			// bit, which decides the order. Archives have 15 digits of each.
+			o.whole("-sorthits 2 sorts by sums of scores, which archives round")
+		}
 		return
 	}
 	if o.hits == 0 {

@@ -15,9 +15,9 @@ const (
 	// manyMisses is how many are remembered.
 	manyMisses = 64
 	// metaFirst is how much of the metadata comes with its first part: directories and
-	// inodes lie in front, and some 8,000 of them take so much. Behind them lie whole
-	// files, with their inodes.
-	metaFirst = 1 << 20
+	// inodes lie in front, and some 2,000 of them take so much. Behind them lie whole
+	// files, with their inodes. Most layers of an image need no more to start something.
+	metaFirst = 256 << 10
 	// metaAhead is the longest metadata of which the rest is fetched when a second part
 	// of it was missed.
 	metaAhead = 2 << 20
@@ -77,8 +77,8 @@ func (m *misses) at(off int64) (around int64) {
 //     side, and who imports one module of a package imports others. It begins with
 //     little and grows with the number of such misses, so that readers at random places
 //     pay for little that they don't want.
-//   - the metadata of directories, with the first part of the metadata that is missed,
-//     and all the rest with the second, if that is not long.
+//   - the metadata of the first directories, with the first part of the metadata that is
+//     missed, and all the rest with the second, if that is not long.
 //
 // What is foreseen goes behind what readers wait for.
 func (t *Tree) Foresee() { t.foreseeing.Store(true) }

@@ -622,7 +622,7 @@ func TestRulesAndOthersWhoMove(t *testing.T) {
 	if err := os.Remove(m.onFlash("small")); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile(m.at("small")); err == nil && string(b) == "s" {
 			break
 		} else if time.Now().After(until) {

@@ -353,6 +353,8 @@ func TestOriginFaults(t *testing.T) {
 			if c.args != nil {
 				args = append(args, c.args(m)...)
 			}
+			// A node that begins takes of the time of the first look-up.
+			m.run("node", "start")
 			m.serve(args...)
 			s := m.client()
 			_, lazy, err := layers(t.Context(), s, chains(t, img))

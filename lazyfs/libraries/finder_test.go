@@ -109,7 +109,7 @@ func newImage(t testing.TB, files map[string][]byte) *memory {
 func expect(t *testing.T, m *memory, want ...string) {
 	t.Helper()
 	slices.Sort(want)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		got := m.names()
 		if slices.Equal(got, want) {
 			return

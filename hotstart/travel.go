@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/criu"
+	"premix/internal/regex"
 )
 
 // A snapshot that travels has the layout of one at home, but for three things:
@@ -23,7 +23,7 @@ import (
 
 // servedPath recognises a path whose content its name fixes: it goes through the
 // digest of a tree.
-var servedPath = regexp.MustCompile(`/([0-9a-f]{64})/`)
+var servedPath = regex.Lazy(`/([0-9a-f]{64})/`)
 
 // served tells whether a file lies in a mounted tree that its path names by
 // digest. The store verifies every byte of such a file when it is read, and a
@@ -31,7 +31,7 @@ var servedPath = regexp.MustCompile(`/([0-9a-f]{64})/`)
 // whole to compare it, for 30 GB that have perhaps not even arrived, would tell
 // nothing new.
 func served(path string) bool {
-	if !servedPath.MatchString(path) {
+	if !servedPath().MatchString(path) {
 		return false
 	}
 	var st unix.Statfs_t
@@ -128,7 +128,7 @@ func Import(store, dir string) (*Snapshot, error) {
 	if store, err = filepath.Abs(store); err != nil {
 		return nil, err
 	}
-	if !keyForm.MatchString(s.Key) {
+	if !keyForm().MatchString(s.Key) {
 		return nil, fmt.Errorf("%s: the key %q is malformed", filepath.Join(dir, metaName), s.Key)
 	}
 	if s.Dir, err = os.MkdirTemp(store, s.Key+"-"); err != nil {
@@ -168,14 +168,14 @@ func Needs(dir string) ([]string, error) {
 	}
 	var digests []string
 	for _, f := range s.Fingerprint.Files {
-		if m := servedPath.FindStringSubmatch(f.Path); m != nil && f.Served && !slices.Contains(digests, m[1]) {
+		if m := servedPath().FindStringSubmatch(f.Path); m != nil && f.Served && !slices.Contains(digests, m[1]) {
 			digests = append(digests, m[1])
 		}
 	}
 	return digests, nil
 }
 
-var keyForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
+var keyForm = regex.Lazy(`^[0-9a-f]{16}$`)
 
 func (s *Snapshot) moveIn(dir string) error {
 	kinds := 0

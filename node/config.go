@@ -8,12 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/regex"
 	"premix/store/trust"
 )
 
@@ -81,11 +81,11 @@ type file struct {
 // size is a number of bytes, written as 500M, 20G, 1T or plainly.
 type size int64
 
-var sizeForm = regexp.MustCompile(`^([0-9]+)([KMGT]?)$`)
+var sizeForm = regex.Lazy(`^([0-9]+)([KMGT]?)$`)
 
 // ParseSize reads a number of bytes; K, M, G and T are powers of 1024.
 func ParseSize(s string) (int64, error) {
-	m := sizeForm.FindStringSubmatch(s)
+	m := sizeForm().FindStringSubmatch(s)
 	if m == nil {
 		return 0, fmt.Errorf("%q is not a size: write a whole number and K, M, G or T, as in 20G", s)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 
 	"premix/hotstart"
 	"premix/internal/problem"
+	"premix/internal/regex"
 )
 
 // inRun is the name, in a run directory, that belongs to premix.
@@ -259,7 +259,7 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 }
 
 // assignment is a word that a shell would take for a variable of the tool.
-var assignment = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
+var assignment = regex.Lazy(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 
 // tool checks the first word of the command, and words that name files which no
 // fingerprint would cover.
@@ -268,7 +268,7 @@ func (p *parser) tool(n *yaml.Node) {
 		return
 	}
 	first := p.r.Command[0]
-	switch m := assignment.FindStringSubmatch(first); {
+	switch m := assignment().FindStringSubmatch(first); {
 	case m != nil:
 		p.Add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)
 	case strings.HasPrefix(first, "${"):
@@ -322,7 +322,7 @@ func (p *parser) env(n *yaml.Node) {
 	p.r.Env = make(map[string]string)
 	allowed := p.frozenNames()
 	for _, kv := range p.pairs(n, "env", "env: {NAME: VALUE}") {
-		if !envForm.MatchString(kv.key) {
+		if !envForm().MatchString(kv.key) {
 			p.Add(kv.line, "letters, digits and _, a letter first", "%q can't be the name of an environment variable", kv.key)
 			continue
 		}

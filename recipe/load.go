@@ -16,6 +16,7 @@ import (
 
 	"premix/hotstart"
 	"premix/internal/problem"
+	"premix/internal/regex"
 )
 
 // maxRecipe is the size above which a file is taken for something else, bytes.
@@ -30,9 +31,9 @@ var reserved = []string{"sample", "threads", "memory", "data", "stdout", "stderr
 
 // Forms of names; the schema has the same.
 var (
-	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-	wordForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	nameForm = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
+	wordForm = regex.Lazy(`^[A-Za-z][A-Za-z0-9_-]*$`)
+	envForm  = regex.Lazy(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Load reads and checks the recipe at path. What its writer can mend is
@@ -297,7 +298,7 @@ func (p *parser) top(root *yaml.Node) {
 func (p *parser) suggestName(base string) string {
 	base = strings.TrimSuffix(base, filepath.Ext(base))
 	s := keep(strings.ToLower(base), func(b byte) bool { return b == '.' || b == '-' || isNameByte(b) }, '-')
-	if !nameForm.MatchString(s) {
+	if !nameForm().MatchString(s) {
 		return "my-tool"
 	}
 	return s
@@ -308,7 +309,7 @@ func (p *parser) name(n *yaml.Node) {
 	if !ok {
 		return
 	}
-	if !nameForm.MatchString(s) {
+	if !nameForm().MatchString(s) {
 		p.Add(n.Line, "name: "+p.suggestName(s+"."), "name %q must be small letters, digits and . _ -, and begin with a letter or a digit", s)
 		return
 	}
@@ -321,9 +322,9 @@ func (p *parser) declare(name string, line int, what string) bool {
 	case slices.Contains(reserved, name) && !(what == "output" && name == "stdout"):
 		p.Add(line, "take another name", "%s can't be the name of an %s: it has a meaning of its own", name, what)
 		return false
-	case !wordForm.MatchString(name):
+	case !wordForm().MatchString(name):
 		hint := "begin with a letter"
-		if s := keep(name, isNameByte, '_'); wordForm.MatchString(s) {
+		if s := keep(name, isNameByte, '_'); wordForm().MatchString(s) {
 			hint = fmt.Sprintf("write %s", s)
 		}
 		p.Add(line, hint, "%q can't be the name of an %s: letters, digits, _ and - only, a letter first", name, what)

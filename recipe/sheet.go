@@ -10,20 +10,20 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"premix/hotstart"
 	"premix/internal/problem"
+	"premix/internal/regex"
 )
 
 // maxSheet is the size above which a file is taken for something else, bytes.
 const maxSheet = 256 << 20
 
 // sampleForm is what a sample's name looks like: safe in a shell and in a path.
-var sampleForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var sampleForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // maxSampleName leaves room, in the 255 bytes of a file's name, for an ending.
 const maxSampleName = 200
@@ -222,9 +222,9 @@ func (r *Recipe) sample(c *problem.Collector, row row, columns map[string]int, d
 		switch {
 		case name == "":
 			c.Add(row.line, "", "the sample has no name")
-		case !sampleForm.MatchString(name):
+		case !sampleForm().MatchString(name):
 			hint := "begin with a letter or a digit"
-			if better := keep(name, func(b byte) bool { return strings.IndexByte(nameChars, b) >= 0 }, '_'); sampleForm.MatchString(better) {
+			if better := keep(name, func(b byte) bool { return strings.IndexByte(nameChars, b) >= 0 }, '_'); sampleForm().MatchString(better) {
 				hint = "write " + better
 			}
 			c.Add(row.line, hint, "%q can't be the name of a sample: letters, digits and . _ - only", name)

@@ -118,7 +118,7 @@ func FuzzSheet(f *testing.F) {
 		}
 		taken := make(map[string]bool)
 		for _, s := range samples {
-			if !sampleForm.MatchString(s.Name) || len(s.Inputs) != 2 {
+			if !sampleForm().MatchString(s.Name) || len(s.Inputs) != 2 {
 				t.Fatalf("%+v", s)
 			}
 			for _, out := range r.Outputs(s) {

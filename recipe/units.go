@@ -4,18 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"time"
+
+	"premix/internal/regex"
 )
 
 // memoryForm is also in the schema.
-var memoryForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([KMGTkmgt])(?:iB)?$`)
+var memoryForm = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMGTkmgt])(?:iB)?$`)
 
 // ParseMemory reads an amount of memory, such as 512M, 1.5G or 4GiB, in bytes.
 // The units are binary: 1K is 1024 bytes. A unit must be given.
 func ParseMemory(s string) (int64, error) {
-	m := memoryForm.FindStringSubmatch(s)
+	m := memoryForm().FindStringSubmatch(s)
 	if m == nil {
 		return 0, fmt.Errorf("%q is no amount of memory", s)
 	}
@@ -32,14 +33,14 @@ func ParseMemory(s string) (int64, error) {
 }
 
 // durationDays is what may stand before a Go duration, or alone.
-var durationDays = regexp.MustCompile(`^([0-9]+)d(.*)$`)
+var durationDays = regex.Lazy(`^([0-9]+)d(.*)$`)
 
 // ParseDuration reads a Go duration that may begin with days: 90s, 2h, 1d12h.
 // It must be more than nothing.
 func ParseDuration(s string) (time.Duration, error) {
 	var d time.Duration
 	rest := s
-	if m := durationDays.FindStringSubmatch(s); m != nil {
+	if m := durationDays().FindStringSubmatch(s); m != nil {
 		days, err := strconv.Atoi(m[1])
 		if err != nil || days > math.MaxInt64/int(24*time.Hour)-1 {
 			return 0, fmt.Errorf("%q is out of range", s)

@@ -8,10 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"premix/internal/regex"
 )
 
 // Type is what a database holds, in makeblastdb's words.
@@ -104,11 +105,11 @@ func Home() (string, error) {
 	return filepath.Join(home, ".local", "share", "premix", "blast"), nil
 }
 
-var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // isName leaves the length to a comparison: a counted repetition is expensive to compile,
 // and that is done whenever premix starts.
-func isName(s string) bool { return len(s) <= 100 && nameForm.MatchString(s) }
+func isName(s string) bool { return len(s) <= 100 && nameForm().MatchString(s) }
 
 // checkName refuses names that could not be file names, or that aliases cannot hold.
 func checkName(name string) error {

@@ -8,12 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
 
 	"premix/blast/archive"
+	"premix/internal/regex"
 )
 
 // Job is one of those that are searched for together.
@@ -45,7 +45,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 	g := &group{Request: r, jobs: jobs}
 	var single []int
 	for i, j := range jobs {
-		if len(jobs) > 1 && !nameless.Match(j.Queries) && bytes.HasPrefix(j.Queries, []byte(">")) && (!r.links() || headers(j.Queries) == 1) {
+		if len(jobs) > 1 && !nameless().Match(j.Queries) && bytes.HasPrefix(j.Queries, []byte(">")) && (!r.links() || headers(j.Queries) == 1) {
 			g.which = append(g.which, i)
 		} else {
 			single = append(single, i)
@@ -84,7 +84,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 
 // nameless matches queries of which one has no id: BLAST+ prints its number then, in the
 // midst of rows.
-var nameless = regexp.MustCompile(`(?m)^>\s`)
+var nameless = regex.Lazy(`(?m)^>\s`)
 
 // group is one call of [Together].
 type group struct {

@@ -9,10 +9,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
+
+	"premix/internal/regex"
 )
 
 // Groups of queries, each searched for in the whole database by a process with one
@@ -175,7 +176,7 @@ func (r *Request) segment(ctx context.Context, dir string, o *Options, path stri
 	return one.whole(ctx, dir)
 }
 
-var warnedQuery = regexp.MustCompile(`(?m)^(Warning: \[[a-z]+\] Query_)([0-9]+)`)
+var warnedQuery = regex.Lazy(`(?m)^(Warning: \[[a-z]+\] Query_)([0-9]+)`)
 
 // warnings are those of a group behind others. What is about options was said by the
 // first group.
@@ -188,8 +189,8 @@ func warnings(said []byte, before int) []byte {
 		if !warnsOfQuery(line) {
 			continue
 		}
-		out = append(out, warnedQuery.ReplaceAllFunc(line, func(m []byte) []byte {
-			parts := warnedQuery.FindSubmatch(m)
+		out = append(out, warnedQuery().ReplaceAllFunc(line, func(m []byte) []byte {
+			parts := warnedQuery().FindSubmatch(m)
 			n, err := strconv.Atoi(string(parts[2]))
 			if err != nil {
 				return m // too long for a number of a query

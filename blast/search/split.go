@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"premix/internal/regex"
 )
 
 // printed is what was printed for some queries, taken apart: a block for each query, and
@@ -151,7 +153,7 @@ func (p *printed) share(counts []int) ([][][]byte, error) {
 }
 
 var (
-	foundLine = regexp.MustCompile(`^# ([0-9]+) hits found\n$`)
+	foundLine = regex.Lazy(`^# ([0-9]+) hits found\n$`)
 	fieldLine = []byte("# Fields: ")
 	// What the hidden columns are called there.
 	fieldNames = map[string]string{"qstart": ", q. start", "btop": ", BTOP"}
@@ -170,7 +172,7 @@ func apartTable(l *layout, text []byte) (*printed, error) {
 			}
 			first := len(rest) == len(begin)
 			rest = after
-			if first && processedLine.Match(line) {
+			if first && processedLine().Match(line) {
 				if len(rest) > 0 {
 					return nil, errors.New("something follows the last table")
 				}
@@ -179,7 +181,7 @@ func apartTable(l *layout, text []byte) (*printed, error) {
 			if line[0] != '#' {
 				return nil, fmt.Errorf("a row where it should be said how many there are: %.60q", line)
 			}
-			if m := foundLine.FindSubmatch(line); m != nil {
+			if m := foundLine().FindSubmatch(line); m != nil {
 				n, err := strconv.Atoi(string(m[1]))
 				if err != nil {
 					return nil, err
@@ -205,7 +207,7 @@ func (l *layout) rows(block []byte, each func(line []byte, comment bool) error) 
 	for line := range bytes.Lines(block) {
 		// Comments end with the line that tells how many rows follow.
 		was := comments
-		if was && foundLine.Match(line) {
+		if was && foundLine().Match(line) {
 			comments = false
 		}
 		switch {
@@ -283,7 +285,7 @@ func hspsTable(l *layout, block []byte) ([]hsp, error) {
 	at, how := l.column("qstart"), l.column("btop")
 	for line := range bytes.Lines(block) {
 		if comments {
-			comments = !foundLine.Match(line)
+			comments = !foundLine().Match(line)
 			continue
 		}
 		columns := strings.Split(strings.TrimSuffix(string(line), "\n"), "\t")
@@ -362,10 +364,10 @@ var (
 	xmlBegin = []byte("<Iteration>\n")
 	xmlEnd   = []byte("</Iteration>\n")
 	// Facts about the first query stand at the top, too.
-	topFacts  = regexp.MustCompile(`(?s)<BlastOutput_query-ID>[^<]*</BlastOutput_query-ID>\n  <BlastOutput_query-def>[^<]*</BlastOutput_query-def>\n  <BlastOutput_query-len>[^<]*</BlastOutput_query-len>`)
-	iterFacts = regexp.MustCompile(`(?s)^<Iteration>\n  <Iteration_iter-num>([0-9]+)</Iteration_iter-num>\n  <Iteration_query-ID>Query_[0-9]+</Iteration_query-ID>\n  <Iteration_query-def>([^<]*)</Iteration_query-def>\n  <Iteration_query-len>([^<]*)</Iteration_query-len>\n`)
-	hspXML    = regexp.MustCompile(`<Hsp_query-from>([0-9]+)</Hsp_query-from>(?s:.*?)<Hsp_qseq>([^<]*)</Hsp_qseq>\s*<Hsp_hseq>([^<]*)</Hsp_hseq>`)
-	hspJSON   = regexp.MustCompile(`"query_from": ([0-9]+)(?s:.*?)"qseq": "([^"]*)",\s*"hseq": "([^"]*)"`)
+	topFacts  = regex.Lazy(`(?s)<BlastOutput_query-ID>[^<]*</BlastOutput_query-ID>\n  <BlastOutput_query-def>[^<]*</BlastOutput_query-def>\n  <BlastOutput_query-len>[^<]*</BlastOutput_query-len>`)
+	iterFacts = regex.Lazy(`(?s)^<Iteration>\n  <Iteration_iter-num>([0-9]+)</Iteration_iter-num>\n  <Iteration_query-ID>Query_[0-9]+</Iteration_query-ID>\n  <Iteration_query-def>([^<]*)</Iteration_query-def>\n  <Iteration_query-len>([^<]*)</Iteration_query-len>\n`)
+	hspXML    = regex.Lazy(`<Hsp_query-from>([0-9]+)</Hsp_query-from>(?s:.*?)<Hsp_qseq>([^<]*)</Hsp_qseq>\s*<Hsp_hseq>([^<]*)</Hsp_hseq>`)
+	hspJSON   = regex.Lazy(`"query_from": ([0-9]+)(?s:.*?)"qseq": "([^"]*)",\s*"hseq": "([^"]*)"`)
 )
 
 // apartXML takes BLAST's XML (-outfmt 5) apart.
@@ -375,7 +377,7 @@ func apartXML(l *layout, text []byte) (*printed, error) {
 		return nil, errors.New("there is no iteration in the XML")
 	}
 	p := &printed{layout: l, top: text[:at]}
-	if !topFacts.Match(p.top) {
+	if !topFacts().Match(p.top) {
 		return nil, errors.New("the XML does not begin as usual")
 	}
 	rest := text[at:]
@@ -395,16 +397,16 @@ func apartXML(l *layout, text []byte) (*printed, error) {
 func putXML(p *printed, blocks [][]byte, at position) ([]byte, error) {
 	var out []byte
 	for k, block := range blocks {
-		facts := iterFacts.FindSubmatch(block)
+		facts := iterFacts().FindSubmatch(block)
 		if facts == nil {
 			return nil, errors.New("an iteration of the XML does not begin as usual")
 		}
 		if at.before+k == 0 {
 			head := fmt.Sprintf("<BlastOutput_query-ID>Query_1</BlastOutput_query-ID>\n  <BlastOutput_query-def>%s</BlastOutput_query-def>\n  <BlastOutput_query-len>%s</BlastOutput_query-len>", facts[2], facts[3])
-			out = append(out, topFacts.ReplaceAllLiteral(p.top, []byte(head))...)
+			out = append(out, topFacts().ReplaceAllLiteral(p.top, []byte(head))...)
 		}
 		out = fmt.Appendf(out, "<Iteration>\n  <Iteration_iter-num>%d</Iteration_iter-num>\n  <Iteration_query-ID>Query_%[1]d</Iteration_query-ID>\n  <Iteration_query-def>%s</Iteration_query-def>\n  <Iteration_query-len>%s</Iteration_query-len>\n", at.before+k+1, facts[2], facts[3])
-		rest, err := renumber(block[len(facts[0]):], messageXML, string(facts[1]), at.before+k+1, facts[2])
+		rest, err := renumber(block[len(facts[0]):], messageXML(), string(facts[1]), at.before+k+1, facts[2])
 		if err != nil {
 			return nil, err
 		}
@@ -418,8 +420,8 @@ func putXML(p *printed, blocks [][]byte, at position) ([]byte, error) {
 
 // What BLAST+ says of a query, in its reports.
 var (
-	messageXML  = regexp.MustCompile(`<Iteration_message>[^<]*</Iteration_message>`)
-	messageJSON = regexp.MustCompile(`(?m)^ +"message": ".*"$`)
+	messageXML  = regex.Lazy(`<Iteration_message>[^<]*</Iteration_message>`)
+	messageJSON = regex.Lazy(`(?m)^ +"message": ".*"$`)
 )
 
 // renumber changes the number of the query in messages about it. They name its title too,
@@ -443,7 +445,7 @@ func renumber(block []byte, message *regexp.Regexp, from string, to int, title [
 }
 
 func hspsXML(_ *layout, block []byte) ([]hsp, error) {
-	return hspsOf(block, hspXML, bytes.Count(block, []byte("<Hsp>")))
+	return hspsOf(block, hspXML(), bytes.Count(block, []byte("<Hsp>")))
 }
 
 func hspsOf(block []byte, form *regexp.Regexp, count int) ([]hsp, error) {
@@ -462,7 +464,7 @@ func hspsOf(block []byte, form *regexp.Regexp, count int) ([]hsp, error) {
 	return list, nil
 }
 
-var queryID = regexp.MustCompile(`"query_id": "Query_[0-9]+"`)
+var queryID = regex.Lazy(`"query_id": "Query_[0-9]+"`)
 
 // apartJSON takes BLAST's JSON (-outfmt 15) apart: a list with a report for each query.
 // Their text stays as it is, but for the numbers of the queries.
@@ -514,12 +516,12 @@ func putJSON(p *printed, blocks [][]byte, at position) ([]byte, error) {
 		default:
 			out = append(out, p.between...)
 		}
-		id := queryID.FindIndex(report)
+		id := queryID().FindIndex(report)
 		if id == nil {
 			return nil, errors.New("a report does not name its query")
 		}
 		number := strings.TrimSuffix(string(report[id[0]+len(`"query_id": "Query_`):id[1]]), `"`)
-		report, err := renumber(report, messageJSON, number, at.before+k+1, nil)
+		report, err := renumber(report, messageJSON(), number, at.before+k+1, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -534,5 +536,5 @@ func putJSON(p *printed, blocks [][]byte, at position) ([]byte, error) {
 }
 
 func hspsJSON(_ *layout, block []byte) ([]hsp, error) {
-	return hspsOf(block, hspJSON, bytes.Count(block, []byte(`"hseq": "`)))
+	return hspsOf(block, hspJSON(), bytes.Count(block, []byte(`"hseq": "`)))
 }

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
+
+	"premix/internal/regex"
 )
 
 // What blast_formatter prints of several archives is, in formats for people and in
@@ -126,11 +127,11 @@ func footer(body []byte) (before, from []byte) {
 	return body[:at], body[at:]
 }
 
-var parameterLine = regexp.MustCompile(`^(Gapped|Lambda .*|[ 0-9.e+-]*)$`)
+var parameterLine = regex.Lazy(`^(Gapped|Lambda .*|[ 0-9.e+-]*)$`)
 
-var processedLine = regexp.MustCompile(`^# BLAST processed ([0-9]+) queries\n$`)
+var processedLine = regex.Lazy(`^# BLAST processed ([0-9]+) queries\n$`)
 
-func parameters(line []byte) bool { return parameterLine.Match(line) }
+func parameters(line []byte) bool { return parameterLine().Match(line) }
 
 // processed passes the table of format 7 on, and puts one count of queries in the place
 // of those of the single archives.
@@ -144,7 +145,7 @@ func processed(w io.Writer, r io.Reader) error {
 			out.Write(line) // a line as long as this is none of these; out keeps errors
 			continue
 		}
-		if m := processedLine.FindSubmatch(line); m != nil {
+		if m := processedLine().FindSubmatch(line); m != nil {
 			n, err := strconv.Atoi(string(m[1]))
 			if err != nil {
 				return err

@@ -8,29 +8,31 @@ import (
 	"strings"
 
 	"premix/blast/fasta"
+	"premix/internal/regex"
 )
 
 // longestValue is how long the value of an option, or a list of columns, may be, in bytes:
-// about a hundred taxa. Counts in the expressions below would make them large, and
-// each start of premix compiles them.
+// about a hundred taxa. Counts in the expressions below would make them large.
 const longestValue = 1000
 
 // Forms of the values of options.
 var (
-	whole    = regexp.MustCompile(`^-?[0-9]{1,15}$`)
-	number   = regexp.MustCompile(`^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$|^-?\.[0-9]+$`)
-	word     = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	truth    = regexp.MustCompile(`^(true|false)$`)
-	masking  = regexp.MustCompile(`^(yes|no|[0-9.]+ [0-9.]+ [0-9.]+)$`)
-	extent   = regexp.MustCompile(`^[0-9]{1,12}-[0-9]{1,12}$`)
-	taxonomy = regexp.MustCompile(`^[0-9]+(,[0-9]+)*$`)
-	flag     = regexp.MustCompile(`^(|true)$`) // an option without a value
+	whole    = regex.Lazy(`^-?[0-9]{1,15}$`)
+	number   = regex.Lazy(`^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$|^-?\.[0-9]+$`)
+	word     = regex.Lazy(`^[A-Za-z0-9_-]+$`)
+	truth    = regex.Lazy(`^(true|false)$`)
+	masking  = regex.Lazy(`^(yes|no|[0-9.]+ [0-9.]+ [0-9.]+)$`)
+	extent   = regex.Lazy(`^[0-9]{1,12}-[0-9]{1,12}$`)
+	taxonomy = regex.Lazy(`^[0-9]+(,[0-9]+)*$`)
 )
+
+// flag stands for the form of an option without a value, which is given as true.
+var flag func() *regexp.Regexp
 
 // allowed are the options of BLAST+ that a user may give, with the form of their values.
 // Those that name files, set how much of the machine is used or choose the output are
 // not among them.
-var allowed = map[string]*regexp.Regexp{
+var allowed = map[string]func() *regexp.Regexp{
 	"evalue": number, "word_size": whole, "gapopen": whole, "gapextend": whole, "reward": whole, "penalty": whole,
 	"matrix": word, "threshold": number, "comp_based_stats": word, "task": word, "strand": word,
 	"seg": masking, "dust": masking, "soft_masking": truth, "lcase_masking": flag,
@@ -58,17 +60,18 @@ func arguments(options map[string]string) ([]string, error) {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		value := strings.TrimSpace(options[name])
-		form := allowed[name]
+		form, ok := allowed[name]
+		isFlag := ok && form == nil
 		switch {
-		case form == nil:
+		case !ok:
 			return nil, refused(400, "option", "there is no option %q", name)
-		case form == flag && value == "false":
+		case isFlag && value == "false":
 			continue
-		case len(value) > longestValue || !form.MatchString(value):
+		case isFlag && value != "" && value != "true", !isFlag && (len(value) > longestValue || !form().MatchString(value)):
 			return nil, refused(400, "option", "%q is no value for the option %s", value, name)
 		}
 		args = append(args, "-"+name)
-		if form != flag {
+		if !isFlag {
 			args = append(args, value)
 		}
 	}
@@ -97,7 +100,7 @@ var formats = map[string]format{
 	"archive": {outfmt: "11", content: "text/plain; charset=utf-8"},
 }
 
-var columnsForm = regexp.MustCompile(`^[a-z]+( [a-z]+)*$`)
+var columnsForm = regex.Lazy(`^[a-z]+( [a-z]+)*$`)
 
 // formatOf finds a format by its name. Columns are those of tables, "" for the usual
 // ones.
@@ -121,7 +124,7 @@ func formatOf(name, columns string) (canonical string, f format, err error) {
 	if columns == "" {
 		return name, f, nil
 	}
-	if f.outfmt != "6" && f.outfmt != "7" && f.outfmt != "10" || len(columns) > longestValue || !columnsForm.MatchString(columns) {
+	if f.outfmt != "6" && f.outfmt != "7" && f.outfmt != "10" || len(columns) > longestValue || !columnsForm().MatchString(columns) {
 		return "", f, refused(400, "format", "the columns %q cannot be had in the format %s", columns, name)
 	}
 	f.outfmt += " " + columns

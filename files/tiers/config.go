@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/internal/problem"
+	"premix/internal/regex"
 )
 
 // Config is what a file of tiers says.
@@ -133,7 +133,7 @@ func (l *loader) list(n *yaml.Node, form string) []*yaml.Node {
 }
 
 // mapping calls each for every key that is known and stands there once.
-var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (l *loader) tier(n *yaml.Node) {
 	t := Tier{High: defaultHigh, Low: defaultLow}
@@ -141,7 +141,7 @@ func (l *loader) tier(n *yaml.Node) {
 		switch key {
 		case "name":
 			t.Name = v.Value
-			if !nameForm.MatchString(t.Name) {
+			if !nameForm().MatchString(t.Name) {
 				l.AddAt(v.Line, v.Column, "use letters, digits, dots, - and _", "%q is no name of a tier", t.Name)
 			}
 		case "dir":
@@ -212,10 +212,10 @@ func (l *loader) percent(v *yaml.Node) int {
 	return p
 }
 
-var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) *([kKMGTP]?)(i?)B?$`)
+var sizeForm = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) *([kKMGTP]?)(i?)B?$`)
 
 func (l *loader) size(v *yaml.Node) int64 {
-	m := sizeForm.FindStringSubmatch(v.Value)
+	m := sizeForm().FindStringSubmatch(v.Value)
 	if m != nil {
 		n, err := strconv.ParseFloat(m[1], 64)
 		base := 1000.0
@@ -231,10 +231,10 @@ func (l *loader) size(v *yaml.Node) int64 {
 	return 0
 }
 
-var daysForm = regexp.MustCompile(`^([0-9]{1,5})d$`)
+var daysForm = regex.Lazy(`^([0-9]{1,5})d$`)
 
 func (l *loader) duration(v *yaml.Node) time.Duration {
-	if m := daysForm.FindStringSubmatch(v.Value); m != nil {
+	if m := daysForm().FindStringSubmatch(v.Value); m != nil {
 		days, _ := strconv.Atoi(m[1]) // at most five digits
 		return time.Duration(days) * 24 * time.Hour
 	}

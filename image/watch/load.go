@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/internal/problem"
+	"premix/internal/regex"
 	"premix/store/tree"
 )
 
@@ -31,9 +31,9 @@ var (
 
 // Forms of texts; the schema has the same.
 var (
-	nameForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-	platformForm = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?$`)
-	daysForm     = regexp.MustCompile(`^([0-9]{1,5})d(.*)$`)
+	nameForm     = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
+	platformForm = regex.Lazy(`^[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?$`)
+	daysForm     = regex.Lazy(`^([0-9]{1,5})d(.*)$`)
 )
 
 var document = problem.Document{Name: "watch list", Form: "a watch list has a key images: with a list of names below it"}
@@ -129,7 +129,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 	}
 	var d time.Duration
 	rest := s
-	if m := daysForm.FindStringSubmatch(s); m != nil {
+	if m := daysForm().FindStringSubmatch(s); m != nil {
 		days, _ := strconv.Atoi(m[1]) // five digits at most
 		d, rest = time.Duration(days)*24*time.Hour, m[2]
 	}
@@ -150,7 +150,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 
 func (l *loader) readPlatform(n *yaml.Node) string {
 	s, ok := l.Text(n, "platform")
-	if ok && !platformForm.MatchString(s) {
+	if ok && !platformForm().MatchString(s) {
 		l.Add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
 	}
 	return s
@@ -188,7 +188,7 @@ func (l *loader) top(root *yaml.Node) {
 			images = v
 		}
 	})
-	if !nameForm.MatchString(l.list.Name) {
+	if !nameForm().MatchString(l.list.Name) {
 		l.Add(0, "name: mine, in small letters, digits and . _ -", "the list has no name: %q does not do", l.list.Name)
 	}
 	switch {

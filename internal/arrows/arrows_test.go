@@ -41,7 +41,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/klauspost/compress", "github.com/prometheus/client_golang", "google.golang.org/protobuf"},
 	},
 	"watch/collect": {
-		imports: []string{"internal/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "lazyfs", "node", "record"},
+		imports: []string{"internal/problem", "watch", "engine", "engine/queue", "engine/slurm", "engine/spawn", "lazyfs", "node", "record", "internal/regex"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"files": {
@@ -62,7 +62,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time", "gopkg.in/yaml.v3"},
 	},
 	"files/tiers": {
-		imports: []string{"internal/problem", "files/content"},
+		imports: []string{"internal/problem", "files/content", "internal/regex"},
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {
@@ -121,7 +121,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/google/go-containerregistry", "github.com/moby/profiles", "github.com/opencontainers/runtime-spec", "golang.org/x/sys", "golang.org/x/term"},
 	},
 	"image/watch": {
-		imports: []string{"internal/problem", "image", "store", "store/tree", "store/object"},
+		imports: []string{"internal/problem", "image", "store", "store/tree", "store/object", "internal/regex"},
 		modules: []string{"github.com/google/go-containerregistry", "gopkg.in/yaml.v3"},
 	},
 	"image/snapshotter": {
@@ -167,7 +167,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object"},
+		imports: []string{"lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object", "internal/regex"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {
@@ -175,7 +175,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"store/tree": {
-		imports: []string{"store/object"},
+		imports: []string{"store/object", "internal/regex"},
 	},
 	"store/object": {
 		modules: []string{"github.com/klauspost/compress", "github.com/zeebo/blake3", "lukechampine.com/blake3"},
@@ -199,11 +199,11 @@ var rooms = map[string]room{
 		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"transfer/capture": {
-		imports: []string{"transfer", "internal/netrelay"}, // the latter for tests
+		imports: []string{"transfer", "internal/regex", "internal/netrelay"}, // the last for tests
 		modules: []string{"golang.org/x/net", "golang.org/x/sys"},
 	},
 	"transfer/link": {
-		imports: []string{"internal/problem", "transfer"},
+		imports: []string{"internal/problem", "transfer", "internal/regex"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"transfer/peer": {
@@ -249,11 +249,11 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"recipe": {
-		imports: []string{"internal/problem", "hotstart", "store/tree"},
+		imports: []string{"internal/problem", "hotstart", "store/tree", "internal/regex"},
 		modules: []string{"gopkg.in/yaml.v3", "github.com/zeebo/blake3"},
 	},
 	"hotstart": {
-		imports: []string{"hotstart/tracer", "hotstart/criu", "image", "image/bundle", "internal/lock"},
+		imports: []string{"hotstart/tracer", "hotstart/criu", "image", "image/bundle", "internal/lock", "internal/regex"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/criu": {
@@ -263,15 +263,15 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"blast/database": {
-		imports: []string{"blast/fasta", "store", "store/tree"},
+		imports: []string{"blast/fasta", "store", "store/tree", "internal/regex"},
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"blast/service": {
-		imports: []string{"blast/database", "blast/fasta", "blast/search", "record", "internal/lock"},
+		imports: []string{"blast/database", "blast/fasta", "blast/search", "record", "internal/lock", "internal/regex"},
 		modules: []string{"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	},
 	"blast/search": {
-		imports: []string{"blast/archive", "blast/database"},
+		imports: []string{"blast/archive", "blast/database", "internal/regex"},
 	},
 	"blast/archive": {},
 	"blast/fasta": {
@@ -313,6 +313,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/klauspost/compress"},
 	},
 	"internal/arrows":  {},
+	"internal/regex":   {},
 	"internal/browser": {},
 	"internal/faulty":  {},
 	"internal/kubeapi": {
@@ -337,6 +338,7 @@ var rooms = map[string]room{
 	},
 	"internal/ports": {},
 	"internal/problem": {
+		imports: []string{"internal/regex"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"internal/unmount": {

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"premix/internal/regex"
 )
 
 // Document is a kind of YAML file, as messages about one name it.
@@ -52,11 +53,11 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 }
 
 // syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
-var syntaxPlace = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
+var syntaxPlace = regex.Lazy(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
 
 func (c *Collector) syntax(err error, d Document) {
 	first, _, _ := strings.Cut(err.Error(), "\n")
-	m := syntaxPlace.FindStringSubmatch(first)
+	m := syntaxPlace().FindStringSubmatch(first)
 	line, _ := strconv.Atoi(m[1]) // 0 where there is none
 	hint := "quote a text that begins with a special character, and indent with spaces"
 	if d.Syntax != nil {

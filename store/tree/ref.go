@@ -2,9 +2,9 @@ package tree
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
+	"premix/internal/regex"
 	"premix/store/object"
 )
 
@@ -20,13 +20,13 @@ type Ref struct {
 
 var (
 	component = `[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?`
-	nameForm  = regexp.MustCompile(`^` + component + `(?:/` + component + `)*$`)
-	tagForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	nameForm  = regex.Lazy(`^` + component + `(?:/` + component + `)*$`)
+	tagForm   = regex.Lazy(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
 
 // isTag leaves the length to a comparison: a counted repetition is expensive to compile,
 // and that is done whenever premix starts.
-func isTag(s string) bool { return len(s) <= 128 && tagForm.MatchString(s) }
+func isTag(s string) bool { return len(s) <= 128 && tagForm().MatchString(s) }
 
 // ParseRef reads a reference. Names are such that they are safe file names and
 // repositories of an OCI registry.
@@ -54,7 +54,7 @@ func ParseRef(s string) (Ref, error) {
 }
 
 func checkName(s, name string) error {
-	if len(name) > 200 || !nameForm.MatchString(name) {
+	if len(name) > 200 || !nameForm().MatchString(name) {
 		return fmt.Errorf("reference %q: the name %q must be lower-case letters, digits, '.', '_' and '-', in parts joined by '/', as in refs/bacteria:2026", s, name)
 	}
 	return nil

@@ -8,12 +8,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/regex"
 )
 
 // Tcpdump is a capture by tcpdump(8): the alternative, and the cross-check.
@@ -99,7 +100,7 @@ func (d *Tcpdump) remove() {
 // dropped.
 const tcpdumpRetire = time.Second
 
-var droppedForm = regexp.MustCompile(`(\d+) packets? dropped by kernel`)
+var droppedForm = regex.Lazy(`(\d+) packets? dropped by kernel`)
 
 // Stop implements [Source].
 func (d *Tcpdump) Stop() (*Totals, error) {
@@ -116,7 +117,7 @@ func (d *Tcpdump) Stop() (*Totals, error) {
 	if err := ReadPcap(d.path, t); err != nil {
 		return nil, err
 	}
-	m := droppedForm.FindStringSubmatch(last)
+	m := droppedForm().FindStringSubmatch(last)
 	if m == nil {
 		return nil, fmt.Errorf("tcpdump does not tell what it dropped: %q", last)
 	}

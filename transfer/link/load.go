@@ -22,6 +22,7 @@ import (
 	"premix/transfer"
 
 	"premix/internal/problem"
+	"premix/internal/regex"
 )
 
 //go:embed link.schema.json
@@ -47,15 +48,15 @@ var (
 
 // Forms of texts; the schema has the same.
 var (
-	nameForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-	hostForm    = regexp.MustCompile(`^[A-Za-z0-9:][A-Za-z0-9._:-]*$`)
-	userForm    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9._-]*$`)
-	settingForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-	sizeForm    = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:iB|B)?$`)
-	rateForm    = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([KMG]?)bit/s$`)
-	spanForm    = regexp.MustCompile(`^([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})$`)
+	nameForm    = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
+	hostForm    = regex.Lazy(`^[A-Za-z0-9:][A-Za-z0-9._:-]*$`)
+	userForm    = regex.Lazy(`^[A-Za-z_][A-Za-z0-9._-]*$`)
+	settingForm = regex.Lazy(`^[a-z][a-z0-9_]*$`)
+	sizeForm    = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:iB|B)?$`)
+	rateForm    = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMG]?)bit/s$`)
+	spanForm    = regex.Lazy(`^([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})$`)
 	// Paths stand unquoted in commands that are lists of words for ssh.
-	pathForm = regexp.MustCompile(`^[A-Za-z0-9_./@%+=:,~-]+$`)
+	pathForm = regex.Lazy(`^[A-Za-z0-9_./@%+=:,~-]+$`)
 )
 
 // What is usual.
@@ -142,11 +143,11 @@ func ForHost(peer string) (*Link, error) {
 	l := &Link{Host: peer, Port: 22, Repeat: 1, Timeout: 24 * time.Hour, Quiet: defaultQuiet, Ways: []transfer.Direction{transfer.Get, transfer.Put}}
 	if u, h, ok := strings.Cut(peer, "@"); ok {
 		l.User, l.Host = u, h
-		if !userForm.MatchString(u) {
+		if !userForm().MatchString(u) {
 			return nil, fmt.Errorf("%q is not the name of a user", u)
 		}
 	}
-	if !hostForm.MatchString(l.Host) {
+	if !hostForm().MatchString(l.Host) {
 		return nil, fmt.Errorf("%q is not the name of a host", l.Host)
 	}
 	l.Name = strings.ToLower(l.Host)
@@ -215,7 +216,7 @@ var shifts = map[string]int{"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 // ParseSize reads a size: a number, and K, M, G or T of 1024.
 func ParseSize(s string) (int64, bool) {
-	m := sizeForm.FindStringSubmatch(s)
+	m := sizeForm().FindStringSubmatch(s)
 	if m == nil {
 		return 0, false
 	}
@@ -241,13 +242,13 @@ func (l *loader) top(root *yaml.Node) {
 		seen[key] = true
 		switch key {
 		case "name":
-			k.Name = l.formed(n, key, nameForm, "small letters, digits and . _ -, a letter or a digit first")
+			k.Name = l.formed(n, key, nameForm(), "small letters, digits and . _ -, a letter or a digit first")
 		case "host":
-			k.Host = l.formed(n, key, hostForm, "a name or an address")
+			k.Host = l.formed(n, key, hostForm(), "a name or an address")
 		case "port":
 			k.Port = l.number(n, key, 1, 65535)
 		case "user":
-			k.User = l.formed(n, key, userForm, "the name of a user at the peer")
+			k.User = l.formed(n, key, userForm(), "the name of a user at the peer")
 		case "identity":
 			k.Identity = l.path(n, key)
 		case "known_hosts":
@@ -255,7 +256,7 @@ func (l *loader) top(root *yaml.Node) {
 		case "directory":
 			k.Directory = l.path(n, key)
 		case "peer_directory":
-			k.PeerDirectory = l.formed(n, key, pathForm, "letters, digits and _ . / @ % + = : , - only")
+			k.PeerDirectory = l.formed(n, key, pathForm(), "letters, digits and _ . / @ % + = : , - only")
 			if k.PeerDirectory != "" && (!path.IsAbs(k.PeerDirectory) || path.Clean(k.PeerDirectory) == "/") {
 				l.Add(n.Line, "begin with /", "peer_directory must be an absolute path, and not /")
 			}
@@ -303,14 +304,14 @@ func (l *loader) top(root *yaml.Node) {
 	if !seen["sizes"] && !seen["trees"] {
 		l.Add(root.Line, "sizes: [5M, 500M]", "sizes and trees are missing: what is to be copied?")
 	}
-	if seen["name"] || nameForm.MatchString(k.Name) {
+	if seen["name"] || nameForm().MatchString(k.Name) {
 		return
 	}
 	l.Add(root.Line, "name: my-link", "the file's name makes no name for the link")
 }
 
 func (l *loader) path(n *yaml.Node, key string) string {
-	s := l.formed(n, key, pathForm, "letters, digits and _ . / @ % + = : , - only")
+	s := l.formed(n, key, pathForm(), "letters, digits and _ . / @ % + = : , - only")
 	if s == "" {
 		return ""
 	}
@@ -322,7 +323,7 @@ func (l *loader) path(n *yaml.Node, key string) string {
 	if !filepath.IsAbs(s) {
 		s = filepath.Join(filepath.Dir(l.link.Path), s)
 	}
-	if !pathForm.MatchString(s) {
+	if !pathForm().MatchString(s) {
 		l.Add(n.Line, "give an absolute path without blanks", "%s: %q stands in commands, where its characters would mean something", key, s)
 	}
 	return filepath.Clean(s)
@@ -347,7 +348,7 @@ func (l *loader) tree(n *yaml.Node) {
 }
 
 func (l *loader) rate(n *yaml.Node) int64 {
-	m := rateForm.FindStringSubmatch(l.text(n, "quiet.below"))
+	m := rateForm().FindStringSubmatch(l.text(n, "quiet.below"))
 	if m == nil {
 		l.Add(n.Line, "write it as in 1Mbit/s", "quiet.below must be a rate")
 		return 0
@@ -366,7 +367,7 @@ func (l *loader) span(n *yaml.Node) {
 
 // ParseSpan reads HH:MM-HH:MM.
 func ParseSpan(text string) (Span, bool) {
-	m := spanForm.FindStringSubmatch(text)
+	m := spanForm().FindStringSubmatch(text)
 	if m == nil {
 		return Span{}, false
 	}
@@ -427,7 +428,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		switch key {
 		case "use": // was read before
 		case "name":
-			p.Name = l.formed(n, key, nameForm, "small letters, digits and . _ -, a letter or a digit first")
+			p.Name = l.formed(n, key, nameForm(), "small letters, digits and . _ -, a letter or a digit first")
 		case "about":
 			p.About = l.text(n, key)
 		case "needs":
@@ -436,7 +437,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 			p.NeedsPeer = words(n, key)
 		case "set":
 			l.Mapping(n, key, nil, func(name string, v *yaml.Node) {
-				if !settingForm.MatchString(name) || slices.Contains(placeNames, name) {
+				if !settingForm().MatchString(name) || slices.Contains(placeNames, name) {
 					l.Add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
 				}
 				p.Settings[name] = l.text(v, "set."+name)
@@ -461,7 +462,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 	}
 	known := append(slices.Clone(placeNames), slices.Sorted(maps.Keys(p.Settings))...)
 	for key, line := range lines {
-		for _, m := range placeForm.FindAllStringSubmatch(*scripts[key], -1) {
+		for _, m := range placeForm().FindAllStringSubmatch(*scripts[key], -1) {
 			if !slices.Contains(known, m[1]) {
 				l.Add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} stands for nothing", key, m[1])
 			}

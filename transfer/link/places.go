@@ -5,10 +5,11 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"premix/internal/regex"
 )
 
 // Names of the variables that every script has.
@@ -16,7 +17,7 @@ var placeNames = []string{"host", "host_address", "port", "user", "peer", "ssh",
 	"local", "local_directory", "local_name", "remote", "remote_directory", "remote_inside", "remote_name", "remote_quoted",
 	"temp", "remote_temp", "src", "dst", "premix", "have"}
 
-var placeForm = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var placeForm = regex.Lazy(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // Places are what a script's variables stand for.
 type Places struct {

@@ -6,11 +6,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"premix/internal/regex"
 	"premix/watch"
 )
 
@@ -87,9 +87,9 @@ type gpfsWaiter struct {
 }
 
 var (
-	waitingLine   = regexp.MustCompile(`^Waiting ([0-9.]+) sec since [^,]*, (?:monitored|ignored), thread \d+ ([^:\s]+)(?:: (.*))?$`)
-	waitingReason = regexp.MustCompile(`reason '([^']*)'?`)
-	digits        = regexp.MustCompile(`\b(?:0x)?[0-9A-Fa-f]*\d[0-9A-Fa-f.]*\b`)
+	waitingLine   = regex.Lazy(`^Waiting ([0-9.]+) sec since [^,]*, (?:monitored|ignored), thread \d+ ([^:\s]+)(?:: (.*))?$`)
+	waitingReason = regex.Lazy(`reason '([^']*)'?`)
+	digits        = regex.Lazy(`\b(?:0x)?[0-9A-Fa-f]*\d[0-9A-Fa-f.]*\b`)
 )
 
 // parseWaiters reads what `mmdiag --waiters` prints, for people or with -Y in fields
@@ -109,10 +109,10 @@ func parseWaiters(text string) []gpfsWaiter {
 		if err != nil {
 			return
 		}
-		if m := waitingReason.FindStringSubmatch(reason); m != nil {
+		if m := waitingReason().FindStringSubmatch(reason); m != nil {
 			reason = m[1]
 		}
-		reason = strings.Join(strings.Fields(digits.ReplaceAllString(reason, "")), " ")
+		reason = strings.Join(strings.Fields(digits().ReplaceAllString(reason, "")), " ")
 		if reason == "" {
 			reason = thread
 		}
@@ -120,7 +120,7 @@ func parseWaiters(text string) []gpfsWaiter {
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if m := waitingLine.FindStringSubmatch(line); m != nil {
+		if m := waitingLine().FindStringSubmatch(line); m != nil {
 			add(m[1], m[2], m[3])
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/regex"
 	"premix/watch"
 )
 
@@ -108,11 +109,11 @@ func (c *script) id(v value) watch.ID {
 	return watch.NewID(string(watch.LayerVendor)+"."+plainName(name), list...)
 }
 
-var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
+var notPlain = regex.Lazy(`[^a-z0-9_]+`)
 
 // plainName makes a name of a series of any text.
 func plainName(text string) string {
-	return strings.Trim(notPlain.ReplaceAllString(strings.ToLower(text), "_"), "_")
+	return strings.Trim(notPlain().ReplaceAllString(strings.ToLower(text), "_"), "_")
 }
 
 // matches finds all places where a pattern matches. The group value is the value, name
@@ -156,8 +157,8 @@ func parseValue(text string) (float64, error) {
 // lineForm is a line `name{label="value",...} number`, as in Prometheus' text format
 // without times. A line that begins with # is a comment.
 var (
-	lineForm  = regexp.MustCompile(`^([A-Za-z_:][\w:.]*)(?:\{(.*)\})?\s+(\S+)\s*$`)
-	labelForm = regexp.MustCompile(`^\s*([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)`)
+	lineForm  = regex.Lazy(`^([A-Za-z_:][\w:.]*)(?:\{(.*)\})?\s+(\S+)\s*$`)
+	labelForm = regex.Lazy(`^\s*([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)`)
 	quotes    = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 )
 
@@ -183,13 +184,13 @@ func lines(out string) ([]value, error) {
 }
 
 func parseLine(line string) (v value, err error) {
-	m := lineForm.FindStringSubmatch(line)
+	m := lineForm().FindStringSubmatch(line)
 	if m == nil {
 		return v, fmt.Errorf("%q is no line `name{label=\"value\"} number`", firstLine(line))
 	}
 	v.name = m[1]
 	for rest := m[2]; strings.TrimSpace(rest) != ""; {
-		l := labelForm.FindStringSubmatch(rest)
+		l := labelForm().FindStringSubmatch(rest)
 		if l == nil {
 			return v, fmt.Errorf("%q: the labels are not of the form label=\"value\"", firstLine(line))
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -67,7 +68,7 @@ type app struct {
 // run executes one command line and returns premix' exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout, stderr: stderr}
-	root := a.root()
+	root := a.root(args)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -78,7 +79,25 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-func (a *app) root() *cobra.Command {
+// verb is a command directly below premix, and what makes it.
+type verb struct {
+	name string
+	make func() *cobra.Command
+}
+
+func (a *app) verbs() []verb {
+	return []verb{
+		{"run", a.runCommand}, {"task", a.taskCommand}, {"slurm-shim", a.slurmShimCommand}, {"prepare", a.prepareCommand}, {"report", a.reportCommand},
+		{"snapshot", a.snapshotCommand}, {"store", a.storeCommand}, {"image", a.imageCommand}, {"exec", a.execCommand}, {"snapshotter", a.snapshotterCommand},
+		{"mount", a.mountCommand}, {"umount", a.umountCommand}, {"node", a.nodeCommand}, {"cache", a.cacheCommand}, {"blast", a.blastCommand},
+		{"files", a.filesCommand}, {"transfer", a.transferCommand}, {"doctor", a.doctorCommand}, {"version", a.versionCommand},
+		{"replay", a.replayCommand}, {"watch", a.watchCommand},
+	}
+}
+
+// root is the command premix, as args need it: with the one verb that they begin with, or
+// with all. To describe the flags of all takes longer than some of them do.
+func (a *app) root(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "premix",
 		Short: "Just add the sample: start a tool hot over many samples",
@@ -99,12 +118,16 @@ memory are prepared once; each sample then starts from there.
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
-	root.AddCommand(a.transferCommand())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
 	})
-	root.AddCommand(a.runCommand(), a.taskCommand(), a.slurmShimCommand(), a.prepareCommand(), a.reportCommand(), a.snapshotCommand(), a.storeCommand(), a.imageCommand(), a.execCommand(), a.snapshotterCommand(), a.mountCommand(), a.umountCommand(), a.nodeCommand(), a.cacheCommand(), a.blastCommand(), a.filesCommand(), a.doctorCommand(), a.versionCommand())
-	root.AddCommand(a.replayCommand(), a.watchCommand())
+	verbs := a.verbs()
+	if i := slices.IndexFunc(verbs, func(v verb) bool { return len(args) > 0 && v.name == args[0] }); i >= 0 {
+		verbs = verbs[i : i+1]
+	}
+	for _, v := range verbs {
+		root.AddCommand(v.make())
+	}
 	return root
 }
 

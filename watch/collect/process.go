@@ -319,6 +319,16 @@ func parseTaskstats(b []byte) (s *unix.Taskstats, err error) {
 // kthreadd is the parent of the kernel's own threads.
 const kthreadd = 2
 
+// processorTime is what a thread had of processors, in seconds. Its times as user and in
+// the kernel are counted in ticks of the clock, of which a short one may see none; what
+// the scheduler has measured is exact, where the kernel keeps it.
+func processorTime(s *unix.Taskstats) float64 {
+	if s.Cpu_run_virtual_total > 0 {
+		return float64(s.Cpu_run_virtual_total) / 1e9
+	}
+	return float64(s.Ac_utime+s.Ac_stime) / 1e6
+}
+
 // thread takes in what is told of a thread. ok is true where it was the last of a
 // process that is to be recorded, unless it is of premix.
 func (c *processes) thread(s *unix.Taskstats, now time.Time) (o orphan, ok bool) {
@@ -327,7 +337,7 @@ func (c *processes) thread(s *unix.Taskstats, now time.Time) (o orphan, ok bool)
 		p = &process{}
 		c.open[s.Ac_tgid] = p
 	}
-	p.cpu += float64(s.Ac_utime+s.Ac_stime) / 1e6
+	p.cpu += processorTime(s)
 	p.rss = max(p.rss, int64(s.Hiwater_rss)<<10)
 	p.read += int64(s.Read_bytes)
 	p.written += int64(s.Write_bytes)

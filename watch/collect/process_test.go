@@ -86,6 +86,23 @@ func TestThreadsAreSummedUp(t *testing.T) {
 	}
 }
 
+// A thread that ran between two ticks has had a processor all the same.
+func TestProcessorTimeOfShortThreads(t *testing.T) {
+	s := stats(7, 7, true)
+	s.Ac_utime, s.Ac_stime = 0, 0
+	if got := processorTime(&s); got != 0 {
+		t.Errorf("nothing is measured: %v s", got)
+	}
+	s.Cpu_run_virtual_total = 1_500_000
+	if got := processorTime(&s); got != 0.0015 {
+		t.Errorf("the scheduler has measured 1.5 ms: %v s", got)
+	}
+	s.Ac_utime = 4_000
+	if got := processorTime(&s); got != 0.0015 {
+		t.Errorf("and there was a tick: %v s", got)
+	}
+}
+
 // What the kernel tells in a form that is not known is refused, not misread.
 func TestTaskstatsOfOtherKernels(t *testing.T) {
 	old := stats(7, 7, true)

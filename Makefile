@@ -51,7 +51,8 @@ soak: setup-test build
 	$(MAKE) conformance soak-blast
 
 # The whole matrix of conformance with BLAST+, in pieces of less than 15 minutes on two
-# quiet cores; SOAK_BLAST names some of them.
+# quiet cores; SOAK_BLAST names some of them, and PREMIX_SOAK_NTH=N takes one cell of N of
+# Generated and Real: an odd number, since cells with several queries and with one take turns.
 SOAK_BLAST ?= $(foreach p,blastn megablast blastp blastx tblastn tblastx,Generated/$(p) Real/$(p) Together/$(p) Large/$(p)) \
 	$(foreach k,v4 v4-parsed v4-masks v5-parsed v5-parsed-taxmap v5-taxid v5-masks,Kinds/$(k)) \
 	$(foreach p,blastp blastx tblastn tblastx,Queries/$(p))

@@ -154,6 +154,17 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// An archive without the sequences of its queries, as of one that BLAST+ calls
+// swissprot { accession "P03928" }.
+func TestNoQueries(t *testing.T) {
+	text := made(1, 5)
+	from, to := strings.Index(text, "bioseq-set {"), strings.Index(text, "      algorithm-options")
+	text = text[:from] + "seq-loc-list {\n        int {\n          from 0,\n          to 66,\n          id swissprot {\n            accession \"P03928\"\n          }\n        }\n      },\n" + text[to:]
+	if _, err := merged(Source{Archives: strings.NewReader(text)}); !errors.Is(err, ErrNoQueries) {
+		t.Errorf("%v, want %v", err, ErrNoQueries)
+	}
+}
+
 func TestGappedAsUngapped(t *testing.T) {
 	r := NewReader(strings.NewReader(made(1, 5)))
 	if _, err := r.Next(); err != nil {

@@ -37,6 +37,11 @@ type Reader struct {
 	where place
 }
 
+// ErrNoQueries tells of an archive that names its queries and has nothing else of them.
+// Where -parse_deflines reads the ids of public databases, and no other ids are in a batch,
+// BLAST+ writes such a one, and blast_formatter looks for the sequences elsewhere.
+var ErrNoQueries = errors.New("BLAST+ takes the queries for sequences of public databases, and writes archives without them")
+
 // place is what a Reader reads next.
 type place int
 
@@ -97,6 +102,8 @@ func (r *Reader) head() (*Head, error) {
 				}
 				h.Queries = append(h.Queries, id)
 				path = path[:len(path)-1]
+			case within(path, "::=", "request", "queue-search", "seq-loc-list"):
+				return nil, ErrNoQueries
 			}
 		case closed:
 			if len(path) == 0 {

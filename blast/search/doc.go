@@ -45,8 +45,10 @@
 // archives are written; each job gets the alignments of its queries, between heads and
 // tails from a probe of its own, so that the statistics are its own.
 //
-// Two things make BLAST+ find for a query what it would not find alone, and are undone:
+// Three things make BLAST+ find or print for a query what it would not alone, and are undone:
 //
+//   - With -parse_deflines queries may be called like sequences of the database, which
+//     BLAST+ mistakes for each other. There jobs are searched for alone.
 //   - Where HSPs are linked (blastx, tblastn, tblastx, ungapped searches) cutoffs depend on
 //     the average length of the queries of a batch. There each query is a batch, and jobs
 //     of several queries are searched for alone.
@@ -96,8 +98,9 @@
 // that are left out), -sorthits 2 in formats for people (it sorts by sums of bit scores,
 // whose last bits archives do not have), and archives of blastn with more queries than its
 // first batch may have, since it chooses batches by numbers of hits that only the whole
-// search knows. Request.Note is told why. So it is where BLAST+ fails on fragments before
-// anything was printed, in order that its words are its own.
+// search knows. So are queries whose sequences are not in archives (archive.ErrNoQueries).
+// Request.Note is told why. So it is where BLAST+ fails on fragments before anything was
+// printed, in order that its words are its own.
 //
 // One difference remains. BLAST+ keeps a list of preliminary hits that is little longer
 // than -max_target_seqs. Where so many subjects compete that good ones fall out of it,

@@ -125,7 +125,9 @@ func (g *group) alone(ctx context.Context, i int) error {
 // all; these have got nothing yet, and after an error nobody has.
 func (g *group) search(ctx context.Context) ([]int, error) {
 	o := g.Options
-	for _, name := range []string{"import_search_strategy", "export_search_strategy"} {
+	// With -parse_deflines a query may be called like a sequence of the database, which
+	// BLAST+ then takes for the query: for all queries of the scan.
+	for _, name := range []string{"import_search_strategy", "export_search_strategy", "parse_deflines"} {
 		if _, ok := o.values[name]; ok {
 			return g.which, nil
 		}

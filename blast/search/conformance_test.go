@@ -503,7 +503,7 @@ func TestKnownQueries(t *testing.T) {
 		[]byte(">Q3L6Z3 together with others\n" + g.protein[1] + "\n>mine\n" + g.protein[0] + "\n>nothing\nWWCCWWHHMM\n"),
 	}
 	var n counts
-	for _, f := range formatsOf("blastp") {
+	for _, f := range []string{"0", "5", "11", "6 qseqid sseqid stitle qseq evalue"} {
 		args := []string{"-parse_deflines", "-outfmt", f}
 		for i, text := range jobs {
 			name := fmt.Sprint(i)

@@ -62,7 +62,7 @@ func contend(dir, count string) error {
 	if err := errors.Join(db.Flush(ctx), db.Compact(ctx)); err != nil {
 		return err
 	}
-	took := time.Since(begun)
+	took, cpu := time.Since(begun), cpuTime()
 	if s := db.Stats(); s.Samples != points {
 		return fmt.Errorf("%d points are kept of %d", s.Samples, points)
 	}
@@ -79,6 +79,7 @@ func contend(dir, count string) error {
 	}
 	say("ingest", float64(points)/took.Seconds())
 	say("ingest/taken", float64(points)/taken.Seconds())
+	say("cpu/million", cpu.Seconds()/float64(points)*1e6)
 	say("bytes", float64(bytes))
 	say("bytes/point", float64(bytes)/float64(points))
 	begin := time.Now()
@@ -88,10 +89,10 @@ func contend(dir, count string) error {
 	defer db.Close()
 	say("open", time.Since(begin).Seconds())
 	for _, q := range queries(time.UnixMilli(last)) {
-		var took []float64
+		var took, cpu []float64
 		answered := 0
 		for range queryReps {
-			begin := time.Now()
+			begin, used := time.Now(), cpuTime()
 			answered = 0
 			results, err := db.Query(ctx, series.Query{Name: q.series, Match: q.match, Start: q.start, End: q.end, Step: q.step})
 			if err != nil {
@@ -100,10 +101,11 @@ func contend(dir, count string) error {
 			for _, r := range results {
 				answered += len(r.Points)
 			}
-			took = append(took, time.Since(begin).Seconds())
+			took, cpu = append(took, time.Since(begin).Seconds()), append(cpu, (cpuTime()-used).Seconds())
 		}
 		say("query/"+q.name+"/first", took[0])
 		say("query/"+q.name, figures.Median(took[1:]))
+		say("query/"+q.name+"/cpu", figures.Median(cpu[1:]))
 		say("answer/"+q.name, float64(answered))
 	}
 	return err

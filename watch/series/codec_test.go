@@ -254,7 +254,7 @@ func TestValuesComeBack(t *testing.T) {
 		times[k] = int64(k)
 	}
 	check("as it is", func(path string) error {
-		f, err := newFile(path, raw)
+		f, err := newFile(path, raw, rawPageRows)
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@
 //
 // Rows are sorted by name, labels and time. The rows of each series are known from the
 // metadata of the file, so that a query reads only pages with something to say; in those of
-// roll-ups are few series. The columns are those of [Row] and [RollupRow], [TaskRow] and
+// roll-ups, and of samples that have none, are few series. The columns are those of [Row] and [RollupRow], [TaskRow] and
 // [EventRow].
 //
 // # What comes late, twice or from another year

@@ -25,11 +25,14 @@ import (
 
 // Row groups are large enough for others to read fast. Pages of numbers hold whole series
 // if they can, so that what is read of one series is little more than its rows: a series
-// with no more rows than a page lies in one, and a longer one has pages of its own. Rows of
-// roll-ups are asked for a few at a time, of many files.
+// with no more rows than a page lies in one, and a longer one has pages of its own. Small
+// pages are for what is asked for a few rows at a time, of many files. There each page of
+// values is split into streams of bytes or plain, whichever is smaller, which makes up for
+// what small pages take; for samples by the million that would cost more than it saves.
 const (
 	groupRows      = 512 << 10
 	rawPageRows    = 8192
+	fewPageRows    = 1536 // of samples that are too few for roll-ups of hours
 	rollupPageRows = 512
 	textPageRows   = 16 << 10
 )
@@ -42,7 +45,7 @@ type file struct {
 	at       int64 // bytes written
 	layout   layout
 	pageRows int
-	splits   bool // look whether values are smaller when they are split into streams of bytes
+	splits   bool // try whether values are smaller when they are split into streams of bytes
 	texts    [colTime]texts
 	times    []int64     // of the page that is being filled, as those below
 	doubles  [][]float64 // by column, from colValue on
@@ -113,15 +116,14 @@ var encoder = sync.OnceValue(func() *zstd.Encoder {
 
 const parquetMagic = "PAR1"
 
-func newFile(path string, r resolution) (*file, error) {
+func newFile(path string, r resolution, pageRows int) (*file, error) {
 	o, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
-	f := &file{f: o, layout: rowLayout(), pageRows: rawPageRows, doubles: make([][]float64, 1)}
+	f := &file{f: o, layout: rowLayout(), pageRows: pageRows, doubles: make([][]float64, 1), splits: pageRows < rawPageRows}
 	if r != raw {
-		f.layout, f.pageRows, f.doubles = rollupLayout(), rollupPageRows, make([][]float64, 3)
-		f.splits = true
+		f.layout, f.doubles = rollupLayout(), make([][]float64, 3)
 	}
 	f.chunks = make([]chunk, len(f.layout.schema)-1) // the first element is the root
 	f.begin()

@@ -22,7 +22,8 @@ import (
 
 // Row is a row of raw.parquet: a sample. Values are plain doubles under zstd: a series
 // repeats whole values, which that finds, and which splitting them into streams of bytes
-// hides. Pages whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells.
+// hides. Pages whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells;
+// where samples are few each page is as is smaller.
 type Row struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"` // a JSON object, its keys sorted
@@ -32,8 +33,8 @@ type Row struct {
 }
 
 // RollupRow is a row of 1m.parquet or 1h.parquet: the samples of a series from Time on,
-// for a minute or an hour. Means are seldom equal, so that each page of values is split or
-// plain, whichever is smaller.
+// for a minute or an hour. Means are seldom equal, so that each page of values is as is
+// smaller.
 type RollupRow struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"`
@@ -196,8 +197,15 @@ func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, e
 	}
 	err := os.MkdirAll(w.dir, 0o777)
 	for r := range resolutions {
+		rows := rollupPageRows
+		switch {
+		case r == raw && worth[hour]:
+			rows = rawPageRows
+		case r == raw:
+			rows = fewPageRows
+		}
 		if err == nil && worth[r] {
-			w.files[r], err = newFile(filepath.Join(w.dir, r.file()), r)
+			w.files[r], err = newFile(filepath.Join(w.dir, r.file()), r, rows)
 		}
 	}
 	if err != nil {

@@ -7,7 +7,7 @@
 //
 //   - ingest: points a second, from the first to when all are in files that are not going
 //     to be merged any more; both read the same stream of values from a pipe. What a million
-//     of them takes premix of processors until then tells more where others run, too.
+//     of them takes of processors until then tells more where others run, too.
 //   - bytes a point on disk.
 //   - queries: a day of one series at full resolution and in steps of two minutes, a day of
 //     all series, three months of one, of a name (50 series), of a node (20) and of all in
@@ -15,7 +15,7 @@
 //     least, mean and greatest value of each step. Prometheus' storage has no roll-ups:
 //     its samples are iterated over and summed up by the same loop, without PromQL.
 //     Medians; "first" is the first one after the directory was opened, "cpu" what one
-//     takes premix of processors.
+//     takes of processors.
 //
 // A twentieth of the points is taken unless -scale says otherwise: -scale 1 takes all.
 // Prometheus' storage is given blocks of a day, which suit a sample a minute better than

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -92,7 +93,7 @@ func run(dir, count string) error {
 	if err := db.Compact(ctx); err != nil {
 		return err
 	}
-	took := time.Since(begun)
+	took, cpu := time.Since(begun), cpuTime()
 	if err := db.Close(); err != nil {
 		return err
 	}
@@ -106,6 +107,7 @@ func run(dir, count string) error {
 	}
 	say("ingest", float64(points)/took.Seconds())
 	say("ingest/taken", float64(points)/taken.Seconds())
+	say("cpu/million", cpu.Seconds()/float64(points)*1e6)
 	say("bytes", float64(bytes))
 	say("bytes/point", float64(bytes)/float64(points))
 	begin := time.Now()
@@ -115,18 +117,18 @@ func run(dir, count string) error {
 	defer db.Close()
 	say("open", time.Since(begin).Seconds())
 	for _, q := range queries(time.UnixMilli(last)) {
-		var took []float64
+		var took, cpu []float64
 		answered := 0
 		for range queryReps {
-			begin := time.Now()
+			begin, used := time.Now(), cpuTime()
 			if answered, err = ask(ctx, db, q); err != nil {
 				return err
 			}
-			took = append(took, time.Since(begin).Seconds())
+			took, cpu = append(took, time.Since(begin).Seconds()), append(cpu, (cpuTime()-used).Seconds())
 		}
 		say("query/"+q.name+"/first", took[0])
-		rest := slices.Sorted(slices.Values(took[1:]))
-		say("query/"+q.name, rest[len(rest)/2])
+		say("query/"+q.name, median(took[1:]))
+		say("query/"+q.name+"/cpu", median(cpu[1:]))
 		say("answer/"+q.name, float64(answered))
 	}
 	return err
@@ -208,6 +210,20 @@ func ask(ctx context.Context, db *tsdb.DB, q query) (int, error) {
 		answered += len(points)
 	}
 	return answered, set.Err()
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// cpuTime is what this process has used of processors.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // size is what blocks take, in bytes: without the log of writes and what belongs to the head,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -129,6 +130,28 @@ func TestOrder(t *testing.T) {
 	}
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Hits of linked HSPs, whose first one, of the best e-value, has not the best score: the order
+// depends on whether all hits have a place.
+func TestOrderOfLinked(t *testing.T) {
+	const e = "sum_e"
+	linked := []string{hsp(1, 1, 70, "1, 10, -200", e), hsp(1, 1, 90, "1, 10, -100", e)}
+	single := []string{hsp(1, 2, 80, "1, 10, -200", e)}
+	weak := []string{hsp(1, 3, 60, "1, 10, -200", e)}
+	for hits, want := range map[int][]string{
+		3: slices.Concat(linked, single, weak),
+		2: slices.Concat(single, linked),
+	} {
+		a, b := made(1, hits, slices.Concat(linked, weak)...), made(1, hits, single...)
+		got, err := merged(Source{strings.NewReader(a), 0}, Source{strings.NewReader(b), 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := made(1, hits, want...); got != want {
+			t.Errorf("%d hits: got\n%s\nwant\n%s", hits, got, want)
+		}
 	}
 }
 

@@ -47,7 +47,8 @@
 // Fragments are consecutive parts of a database and are searched with the statistics of
 // the whole, so that scores and e-values are those of the whole. [Merger] puts the
 // hits into the order of BLAST+ (s_EvalueCompareHSPLists in blast_hits.c): the best e-value
-// first, where what is below 1e-180 counts as 0; then the best score; then the highest OID.
+// first, where what is below 1e-180 counts as 0; then the best score, or, of more hits than
+// HitlistSize, the score of the HSP with the best e-value; then the highest OID.
 // Each source is in that order already, and all of a later source have higher OIDs than
 // all of an earlier one: OIDs need not be known. As many hits remain as HitlistSize says.
 //

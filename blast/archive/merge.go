@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,8 @@ type input struct {
 type hit struct {
 	query      string
 	evalue     float64
-	score      int
+	first      int // score of the first HSP, which has the best e-value
+	best       int // best score of all HSPs
 	alignments [][]byte
 }
 
@@ -95,29 +97,31 @@ func (m *Merger) Query() ([][]byte, error) {
 	}
 	id := m.head.Queries[m.query]
 	m.query++
-	var all [][]byte
-	for range m.head.Hitlist {
-		var best *input
-		for _, in := range m.inputs {
-			// Equal hits: that of the later source, whose OIDs are higher.
-			if in.has(id) && (best == nil || !best.hit.before(&in.hit)) {
-				best = in
-			}
-		}
-		if best == nil {
-			return all, nil
-		}
-		all = append(all, best.hit.alignments...)
-		if err := best.advance(); err != nil {
-			return nil, err
-		}
-	}
-	for _, in := range m.inputs {
+	var hits []hit
+	sources := 0
+	// Equal hits: those of later sources, whose OIDs are higher, come first.
+	for _, in := range slices.Backward(m.inputs) {
+		n := len(hits)
 		for in.has(id) {
+			hits = append(hits, in.hit)
 			if err := in.advance(); err != nil {
 				return nil, err
 			}
 		}
+		if len(hits) > n {
+			sources++
+		}
+	}
+	// One source is in order.
+	if sources > 1 {
+		full := len(hits) > m.head.Hitlist
+		slices.SortStableFunc(hits, func(g, h hit) int {
+			return cmp.Or(cmp.Compare(significant(g.evalue), significant(h.evalue)), cmp.Compare(h.score(full), g.score(full)))
+		})
+	}
+	var all [][]byte
+	for _, h := range hits[:min(len(hits), m.head.Hitlist)] {
+		all = append(all, h.alignments...)
 	}
 	return all, nil
 }
@@ -144,24 +148,27 @@ func (in *input) advance() error {
 			a.Text = shift(a.Text, in.first)
 		}
 		if in.hit.alignments == nil {
-			in.hit = hit{query: a.Query, evalue: a.Evalue, score: a.Score}
+			in.hit = hit{query: a.Query, evalue: a.Evalue, first: a.Score, best: a.Best}
 			subject = a.Subject
 		} else if a.Query != in.hit.query || a.Subject != subject {
 			in.ahead = a
 			return nil
 		}
 		in.hit.evalue = min(in.hit.evalue, a.Evalue)
+		in.hit.best = max(in.hit.best, a.Best)
 		in.hit.alignments = append(in.hit.alignments, a.Text)
 	}
 }
 
-// before tells whether h comes before g, wherever they are.
-func (h *hit) before(g *hit) bool {
-	a, b := significant(h.evalue), significant(g.evalue)
-	if a != b {
-		return a < b
+// score is that by which BLAST+ compares hits of equal e-values: of the HSP that is the first
+// one at that time. HSPs of a hit are sorted by score until the list of hits is full, and
+// then, when a further one comes, by e-value (Blast_HitListUpdate). The orders differ where
+// HSPs are linked.
+func (h *hit) score(full bool) int {
+	if full {
+		return h.first
 	}
-	return h.score > g.score
+	return h.best
 }
 
 // significant is an e-value as BLAST+ compares it.

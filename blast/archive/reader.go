@@ -29,6 +29,7 @@ type Alignment struct {
 	Subject string
 	Evalue  float64 // the best one
 	Score   int     // of the first HSP
+	Best    int     // the best score
 }
 
 // Reader reads archives one after the other, and each of them alignment by alignment.
@@ -244,15 +245,28 @@ func (a *Alignment) parse() error {
 	if a.Query, a.Subject, ok = pair(a.Text[ids+len(idsName):]); !ok {
 		return errors.New("an alignment whose ids are not two")
 	}
-	score, ok := value(a.Text, scoreName, "int")
-	if !ok {
+	// Ungapped HSPs of a subject share one Seq-align, and each has its own scores.
+	scored := false
+	for rest := a.Text; ; {
+		at := bytes.Index(rest, scoreName)
+		if at < 0 {
+			break
+		}
+		rest = rest[at:]
+		text, ok := value(rest, scoreName, "int")
+		score, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			return fmt.Errorf("a score that is not a number: %.20q", text)
+		}
+		if !scored {
+			a.Score, a.Best, scored = score, score, true
+		}
+		a.Best = max(a.Best, score)
+		rest = rest[len(scoreName):]
+	}
+	if !scored {
 		return errors.New("an alignment without score")
 	}
-	var err error
-	if a.Score, err = strconv.Atoi(score); err != nil {
-		return fmt.Errorf("a score that is not a number: %.20q", score)
-	}
-	// Ungapped HSPs of a subject share one Seq-align, and each has its own scores.
 	a.Evalue = math.Inf(1)
 	for _, name := range [][]byte{valueName, sumName} {
 		for rest := a.Text; ; {

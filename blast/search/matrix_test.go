@@ -590,6 +590,24 @@ func TestFragmentsKeepBetterHits(t *testing.T) {
 	}
 }
 
+// Linked HSPs in hits of equal e-values, all of which have a place in the list of hits, or
+// not.
+func TestConformanceLinked(t *testing.T) {
+	needBLAST(t)
+	rna := testData(t, "blast/silva-arc-16s-id95.fasta", 8)
+	c := newCorpus(t, "rna", rna, database.Nucl, []int{2, 4}, database.AddOptions{})
+	at := strings.Index(rna, ">UncA6829 ")
+	if at < 0 {
+		t.Fatal("the sequence UncA6829 is not among those of the database")
+	}
+	c.query(t, "q", string(records([]byte(rna[at:]))[0]))
+	var n counts
+	for _, hits := range []string{"500", "12"} {
+		c.compare(t, &n, "tblastx", "q", []string{"-max_target_seqs", hits, "-outfmt", "6"})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}
+
 // Groups of more letters than blastn takes at once: several common scans, and jobs that are
 // longer than a batch by themselves.
 func TestConformanceLarge(t *testing.T) {

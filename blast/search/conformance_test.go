@@ -515,6 +515,20 @@ func TestKnownQueries(t *testing.T) {
 	t.Logf("%d of %d equal", n.same, n.all)
 }
 
+// A query of which there is something to warn, in formats that do and that do not.
+func TestConformanceWarned(t *testing.T) {
+	needBLAST(t)
+	r := rand.New(rand.NewPCG(121, 122))
+	g := newGenes(r, 1)
+	c := newCorpus(t, "nucleotides", generated(r, g, false, 4), database.Nucl, []int{2}, database.AddOptions{})
+	c.query(t, "low", ">low\n"+strings.Repeat("A", 30)+"\n>gene\n"+g.dna[0]+"\n")
+	var n counts
+	for _, f := range formatsOf("blastn") {
+		c.compare(t, &n, "blastn", "low", []string{"-soft_masking", "false", "-outfmt", f})
+	}
+	t.Logf("%d of %d equal", n.same, n.all)
+}
+
 // Where BLAST+ fails, its words and its status come through.
 func TestFailures(t *testing.T) {
 	needBLAST(t)

@@ -324,8 +324,12 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	defer cancel()
 	if !isText(r.Options.format) {
 		said := make(chan error, 1)
+		format := 6
+		if r.Options.format == 17 {
+			format = 17 // says nothing of queries
+		}
 		go func() {
-			_, err := s.voice(ctx, 6)
+			_, err := s.voice(ctx, format)
 			if err == nil && warnsOfQuery(s.stderr) && (r.Options.format == 5 || r.Options.format == 15) {
 				err = errors.New("reports repeat what BLAST+ warns of in queries, and archives do not")
 			}

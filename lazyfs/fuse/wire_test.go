@@ -65,7 +65,7 @@ func newWire(t testing.TB, fs fileSystem) *wire {
 		_ = dev.Close()
 		_ = unix.Close(pair[1])
 	})
-	s := newServer(fs, dev, state{Version: stateVersion}, Options{Timeout: time.Second}.withDefaults())
+	s := newServer(fs, dev, state{Version: stateVersion}, Options{Timeout: 2 * time.Minute}.withDefaults())
 	return &wire{s, newRequest(), pair[1]}
 }
 

@@ -398,7 +398,7 @@ func TestInterruptedTasks(t *testing.T) {
 		}
 		cancel(&Interrupted{Signal: unix.SIGINT})
 	}()
-	sum, err := RunTasks(ctx, TaskOptions{Queue: d.q, Jobs: 1})
+	sum, err := RunTasks(ctx, TaskOptions{Queue: d.q, Jobs: 1, Grace: 5 * time.Minute})
 	var i *Interrupted
 	if !errors.As(err, &i) || i.Signal != unix.SIGINT || sum.Succeeded != 0 || sum.NotRun != 21 {
 		t.Fatalf("%+v, %v", sum, err)

@@ -147,9 +147,16 @@ func (s *scene) must(name string, args ...string) string {
 	return out
 }
 
-// shim puts the programs of a shim directory before PATH.
+// shim puts the programs of a shim directory before PATH. Its worker writes there until it
+// ends.
 func (s *scene) shim() {
 	s.t.Helper()
+	s.t.Cleanup(func() {
+		var left []string
+		if !comes(func() bool { left = s.marked(); return len(left) == 0 }) {
+			s.t.Errorf("processes are left: %q", left)
+		}
+	})
 	s.bin = append([]string{strings.TrimSpace(s.must("premix", "slurm-shim", "--dir", s.path("shim"), "--idle", "2s"))}, s.bin...)
 }
 

@@ -131,8 +131,10 @@ func onSlurm(more ...string) []string {
 func TestSlurm(t *testing.T) {
 	s := newSlurmScene(t, slurmbox.Options{})
 	var text strings.Builder
+	// Nobody ends before two nodes are at work: a first one that is quick leaves its place,
+	// and Slurm may well give it to the next.
 	for i := range 60 {
-		fmt.Fprintf(&text, "{\"command\":\"echo out %d; echo $SLURMD_NODENAME >&2\"}\n", i+1)
+		fmt.Fprintf(&text, "{\"command\":\"echo out %d; echo $SLURMD_NODENAME >&2; touch on.$SLURMD_NODENAME; until set -- on.* && [ $# -gt 1 ]; do sleep 0.05; done\"}\n", i+1)
 	}
 	text.WriteString("{\"command\":\"cat none; exit 3\",\"retries\":1}\n")
 	text.WriteString("{\"command\":\"echo all\",\"group\":\"gather\",\"after\":[\"tasks\"]}\n")

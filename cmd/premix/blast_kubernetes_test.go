@@ -43,11 +43,11 @@ func (c *cluster) testBlast(t *testing.T) {
 	for _, format := range []string{"0", "6"} {
 		rest := []string{"-db", "db", "-query", "q.fa", "-outfmt", format}
 		want := blast(exitOK, append([]string{"blastn", "--mode", "whole"}, rest...)...)
-		before := len(c.pods(t))
+		since := c.since(t)
 		if got := blast(exitOK, append(in[:len(in):len(in)], rest...)...); got != want || strings.Count(want, "q33") == 0 {
 			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
 		}
-		if n := len(c.pods(t)) - before; n < 1 || n > 4 {
+		if n := since(); n < 1 || n > 4 {
 			t.Errorf("-outfmt %s: %d pods for 4 fragments", format, n)
 		}
 	}

@@ -179,6 +179,42 @@ func (c *cluster) pods(t *testing.T) []corev1.Pod {
 	return list.Items
 }
 
+// since returns a function that counts the pods that have come since then. Others may go
+// at any time: what a search or a cancelled run leaves is removed after its end.
+func (c *cluster) since(t *testing.T) func() int {
+	t.Helper()
+	before := make(map[types.UID]bool)
+	for _, p := range c.pods(t) {
+		before[p.UID] = true
+	}
+	return func() (n int) {
+		t.Helper()
+		for _, p := range c.pods(t) {
+			if !before[p.UID] {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+// running are the names of the pods that run tasks of a scene.
+func (c *cluster) running(t *testing.T, s *taskScene) []string {
+	t.Helper()
+	own := make(map[string]bool)
+	for _, j := range c.jobs(t) {
+		own[j.Name] = s.owns(j)
+	}
+	names := c.kubelet.Running()
+	var list []string
+	for _, p := range c.pods(t) {
+		if own[p.Labels[batchv1.JobNameLabel]] && slices.Contains(names, p.Name) {
+			list = append(list, p.Name)
+		}
+	}
+	return list
+}
+
 // The engine works on a real control plane with the rights of dist/kubernetes.
 func TestKubernetes(t *testing.T) {
 	c := newCluster(t)
@@ -204,14 +240,14 @@ func (c *cluster) testTasks(t *testing.T) {
 	for i := 1; i <= tasks; i++ {
 		fmt.Fprintf(&text, "echo out %d\n", i)
 	}
-	before := len(c.pods(t))
+	since := c.since(t)
 	args := append([]string{"run", "--out", "out", "-"}, c.options(s, c.template(t, s, ""), "jobs=3", "cores=2", "memory=1G")...)
 	s.success(t, text.String(), args...)
 	s.once(t, tasks)
 	if got := s.success(t, "", "tail", "out", "217"); got != "out 217\n" {
 		t.Errorf("task 217 wrote %q", got)
 	}
-	if n := len(c.pods(t)) - before; n < 1 || n > 6 {
+	if n := since(); n < 1 || n > 6 {
 		t.Errorf("there were %d pods", n)
 	}
 	for _, j := range c.jobs(t) {
@@ -322,7 +358,7 @@ func (c *cluster) testDisrupted(t *testing.T) {
 		_ = cmd.Wait()
 		t.Fatalf("%d tasks have begun\n%s", begun(), out)
 	}
-	running := c.kubelet.Running()
+	running := c.running(t, s)
 	if len(running) != 2 {
 		t.Fatalf("pods %v run", running)
 	}

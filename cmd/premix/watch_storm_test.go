@@ -276,10 +276,12 @@ func TestPlantedSlowdown(t *testing.T) {
 				if !long {
 					seen = append(seen, r.Notes...)
 				}
-				at = slices.IndexFunc(seen, func(f finding) bool { return f.Labels["device"] == s.device })
-				if at >= 0 {
-					off := seen[at].Began.Sub(began)
-					if off < -2*time.Second || long && off > 3*time.Second {
+				// Where others use the machine the disk may have had trouble before, too.
+				at = slices.IndexFunc(seen, func(f finding) bool {
+					return f.Labels["device"] == s.device && (long || !f.Began.Before(began.Add(-2*time.Second)))
+				})
+				if at >= 0 && long {
+					if off := seen[at].Began.Sub(began); off < -2*time.Second || off > 3*time.Second {
 						t.Errorf("it began %s off: %s", off, r)
 					}
 				}

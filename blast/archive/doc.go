@@ -49,8 +49,9 @@
 // hits into the order of BLAST+ (s_EvalueCompareHSPLists in blast_hits.c): the best e-value
 // first, where what is below 1e-180 counts as 0; then the best score, or, of more hits than
 // HitlistSize, the score of the HSP with the best e-value; then the highest OID.
-// Each source is in that order already, and all of a later source have higher OIDs than
-// all of an earlier one: OIDs need not be known. As many hits remain as HitlistSize says.
+// All of a later source have higher OIDs than all of an earlier one, and each source is in
+// order already, unless it alone has fewer hits than HitlistSize: then those that tie in both
+// ways stay as they are. So OIDs need not be known. As many hits remain as HitlistSize says.
 //
 // Subjects without parsed ids are called by their OID (BL_ORD_ID). A fragment counts from
 // 0, so the OID of its first sequence is added.

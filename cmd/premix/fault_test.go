@@ -456,18 +456,25 @@ func TestManyTasks(t *testing.T) {
 }
 
 // The binary starts at once, whatever it links. What else the machine does meanwhile
-// is none of its time.
+// is none of its time; and where all programs take long, as the go command shows, it may.
 func TestStartsAtOnce(t *testing.T) {
-	const limit = 30 * time.Millisecond
-	best := time.Hour
-	for range 100 {
-		cmd := exec.Command(binary, "version")
+	const limit, times = 30 * time.Millisecond, 8
+	takes := func(name string) time.Duration {
+		cmd := exec.Command(name, "version")
+		cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local")
 		if err := cmd.Run(); err != nil {
 			t.Fatal(err)
 		}
-		if best = min(best, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()); best <= limit {
+		return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
+	best, usual := time.Hour, time.Hour
+	for range 100 {
+		if best = min(best, takes(binary)); best <= limit {
 			return
 		}
+		usual = min(usual, takes("go"))
 	}
-	t.Errorf("premix version takes %v of a CPU, want at most %v", best, limit)
+	if most := max(limit, times*usual); best > most {
+		t.Errorf("premix version takes %v of a CPU, want at most %v", best, most)
+	}
 }

@@ -174,7 +174,7 @@ func (u *user) serve(t *testing.T, link *netrelay.Link, store string) string {
 		}
 	})
 	client := http.Client{Transport: &http.Transport{DialContext: link.B.Dial, DisableKeepAlives: true}}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		resp, err := client.Get("http://" + address + "/store.json")
 		if err == nil {
 			resp.Body.Close()

@@ -30,6 +30,12 @@ type shimScene struct {
 func newShimScene(t *testing.T, args ...string) *shimScene {
 	t.Helper()
 	s := &shimScene{taskScene: newTaskScene(t)}
+	// The worker has no mark, and writes as long as it lives: what it is found by is its lock.
+	t.Cleanup(func() {
+		if !comes(s.alone) {
+			t.Error("the worker does not end")
+		}
+	})
 	out, err := exec.Command(binary, append([]string{"slurm-shim", "--dir", s.path("out"), "--idle", "2s"}, args...)...).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ type registries struct {
 	// mu guards what follows. It is never held while a registry is asked.
 	mu     sync.Mutex
 	asks   map[string]time.Time // by host: until when it asks for patience
-	silent map[string]error     // by registry: why it is asked no more in this round
+	silent map[string]error     // by registry: why it is asked no more in this round, as it was learned
 }
 
 // maxPatience bounds what a Retry-After can ask for.
@@ -82,24 +82,24 @@ func (r *registries) patience(registry string) time.Time {
 	return r.asks[registry]
 }
 
-// ask asks a registry, unless it is to be left alone in this round.
+// ask asks a registry, unless it is to be left alone in this round. The error names
+// what was asked for here, whoever it was that the registry failed first.
 func (r *registries) ask(ctx context.Context, registry, what string, question func() error) error {
 	r.mu.Lock()
-	err := r.silent[registry]
+	cause := r.silent[registry]
 	r.mu.Unlock()
-	if err != nil {
-		return err
+	if cause != nil {
+		return image.RemoteError(ctx, what, cause)
 	}
-	if err = question(); err == nil {
+	if cause = question(); cause == nil {
 		return nil
 	}
-	err = image.RemoteError(ctx, what, err)
-	if ctx.Err() == nil && leaveAlone(err) {
+	if ctx.Err() == nil && leaveAlone(cause) {
 		r.mu.Lock()
-		r.silent[registry] = err
+		r.silent[registry] = cause
 		r.mu.Unlock()
 	}
-	return err
+	return image.RemoteError(ctx, what, cause)
 }
 
 // leaveAlone tells whether an error is one of the registry as a whole.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -545,5 +547,31 @@ func TestKilled(t *testing.T) {
 		if got := b.content("x:1"); got != fmt.Sprint("x", n) {
 			t.Errorf("x is %q", got)
 		}
+	}
+}
+
+// TestSilentRegistry asks a registry that cannot be reached for two images. It is
+// asked once, and each is told about in its own name.
+func TestSilentRegistry(t *testing.T) {
+	r, err := newRegistries(time.Now, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	asked := 0
+	for _, what := range []string{"host/a/x:1", "host/a/y:1"} {
+		err := r.ask(t.Context(), "host", what, func() error {
+			asked++
+			return refused
+		})
+		if want := what + ": dial tcp: connection refused"; err == nil || err.Error() != want {
+			t.Errorf("%v; want %s", err, want)
+		}
+		if !errors.Is(err, refused) || !leaveAlone(err) {
+			t.Errorf("%v hides its cause", err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
 	}
 }

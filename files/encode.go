@@ -1,16 +1,15 @@
 package files
 
 import (
-	"bytes"
 	"encoding/binary"
-	"hash/crc32"
 
-	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
+
+	"premix/internal/parquetparts"
 )
 
 // The columns of a scan are encoded here and not by parquet-go's writer, which takes each
@@ -45,7 +44,7 @@ const (
 // chunk is a column of a row group.
 type chunk struct {
 	pages      []byte // with their headers
-	plain      int    // what they take before they are compressed
+	plain      int64  // what they take before they are compressed
 	compressed bool
 	indexed    bool            // a page has numbers of a dictionary
 	direct     bool            // a page has none,
@@ -57,7 +56,6 @@ func (c *chunk) reset() { *c = chunk{pages: c.pages[:0], compressed: c.compresse
 // encoder has what the columns of a worker are encoded with.
 type encoder struct {
 	zstd    zstd.Codec
-	thrift  thrift.CompactProtocol
 	numbers [pageRows]int32 // the following are room to work in
 	body    []byte
 	packed  []byte
@@ -66,7 +64,7 @@ type encoder struct {
 func newEncoder() *encoder { return &encoder{zstd: zstd.Codec{Level: zstd.SpeedFastest}} }
 
 // page appends a page to b, and returns what it takes before it is compressed, too.
-func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int, err error) {
+func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int64, err error) {
 	size := len(body)
 	if compress {
 		if e.packed, err = e.zstd.Encode(e.packed, body); err != nil {
@@ -74,13 +72,7 @@ func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) 
 		}
 		body = e.packed
 	}
-	header.UncompressedPageSize, header.CompressedPageSize = int32(size), int32(len(body))
-	header.CRC = int32(crc32.ChecksumIEEE(body))
-	head, err := thrift.Marshal(&e.thrift, &header)
-	if err != nil {
-		return b, 0, err
-	}
-	return append(append(b, head...), body...), len(head) + size, nil
+	return parquetparts.AppendPage(b, header, body, size)
 }
 
 // data appends a page of values to a chunk.
@@ -264,19 +256,4 @@ func (c *texts) bounds() (least, most []byte) {
 		low, high = min(low, s), max(high, s)
 	}
 	return []byte(low), []byte(high)
-}
-
-// emptyMetadata is that of a scan with no rows.
-func emptyMetadata() (*format.FileMetaData, error) {
-	var b bytes.Buffer
-	if err := parquet.NewGenericWriter[Entry](&b).Close(); err != nil {
-		return nil, err
-	}
-	f, err := parquet.OpenFile(bytes.NewReader(b.Bytes()), int64(b.Len()))
-	if err != nil {
-		return nil, err
-	}
-	m := *f.Metadata()
-	m.CreatedBy = "premix"
-	return &m, nil
 }

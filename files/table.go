@@ -1,7 +1,6 @@
 package files
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
 	"golang.org/x/sys/unix"
+
+	"premix/internal/parquetparts"
 )
 
 // Entry is a row of a scan.
@@ -80,28 +81,25 @@ const (
 	tableFormat = "1"
 )
 
-// magic is what a Parquet file begins and ends with.
-const magic = "PAR1"
-
 // writer writes a scan. Row groups are encoded by those who fill them, and written one
 // at a time.
 type writer struct {
 	f    *os.File
 	path string
 	mu   sync.Mutex // held while a row group is written
-	meta *format.FileMetaData
+	meta format.FileMetaData
 	at   int64 // how much is written
 }
 
 func newWriter(path string) (_ *writer, err error) {
-	w := &writer{path: path, at: int64(len(magic))}
-	if w.meta, err = emptyMetadata(); err != nil {
+	w := &writer{path: path, at: int64(len(parquetparts.Magic))}
+	if w.meta, err = parquetparts.Metadata[Entry](); err != nil {
 		return nil, &WriteError{path, err}
 	}
 	if w.f, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
 		return nil, &WriteError{path, err}
 	}
-	if _, err = w.f.WriteString(magic); err != nil {
+	if _, err = w.f.WriteString(parquetparts.Magic); err != nil {
 		return nil, w.close(&WriteError{path, err})
 	}
 	return w, nil
@@ -114,11 +112,10 @@ func (w *writer) say(key, value string) {
 
 // footer writes what is at the end of the file.
 func (w *writer) footer() error {
-	b, err := thrift.Marshal(new(thrift.CompactProtocol), w.meta)
+	b, err := parquetparts.AppendFooter(nil, &w.meta)
 	if err != nil {
 		return err
 	}
-	b = append(binary.LittleEndian.AppendUint32(b, uint32(len(b))), magic...)
 	_, err = w.f.Write(b)
 	return err
 }
@@ -269,7 +266,7 @@ func (g *group) write() error {
 	put := func(column Column, c *chunk, known int, dictionary []byte, least, most []byte) error {
 		leaf := w.meta.Schema[column+1] // behind the root
 		m := format.ColumnMetaData{Type: leaf.Type.V, PathInSchema: []string{leaf.Name}, NumValues: int64(g.rows), Codec: format.Uncompressed,
-			TotalUncompressedSize: int64(c.plain), Statistics: format.Statistics{MinValue: least, MaxValue: most}}
+			TotalUncompressedSize: c.plain, Statistics: format.Statistics{MinValue: least, MaxValue: most}}
 		if c.compressed {
 			m.Codec = format.Zstd
 		}
@@ -285,7 +282,7 @@ func (g *group) write() error {
 				return err
 			}
 			m.DictionaryPageOffset = w.at
-			m.TotalUncompressedSize += int64(plain)
+			m.TotalUncompressedSize += plain
 			m.Encoding = append(m.Encoding, format.Plain)
 			w.at += int64(len(page))
 		}

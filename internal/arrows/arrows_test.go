@@ -30,7 +30,7 @@ type room struct {
 var rooms = map[string]room{
 	"watch": {},
 	"watch/series": {
-		imports: []string{"watch", "record", "internal/lock"},
+		imports: []string{"watch", "record", "internal/lock", "internal/parquetparts"},
 		modules: []string{"github.com/klauspost/compress", "github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"watch/explain": {
@@ -45,6 +45,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"files": {
+		imports: []string{"internal/parquetparts"},
 		modules: []string{"github.com/parquet-go/parquet-go", "golang.org/x/sys"},
 	},
 	"files/page": {
@@ -335,6 +336,9 @@ var rooms = map[string]room{
 	},
 	"internal/lock": {
 		modules: []string{"golang.org/x/sys"},
+	},
+	"internal/parquetparts": {
+		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"internal/ports": {},
 	"internal/problem": {

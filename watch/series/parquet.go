@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"math/bits"
 	"os"
@@ -14,12 +13,12 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/bytestreamsplit"
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
 
+	"premix/internal/parquetparts"
 	"premix/watch"
 )
 
@@ -42,17 +41,16 @@ const (
 // general writer looks at each.
 type file struct {
 	f        *os.File
-	at       int64 // bytes written
-	layout   layout
+	at       int64               // bytes written
+	meta     format.FileMetaData // the footer
 	pageRows int
 	splits   bool // try whether values are smaller when they are split into streams of bytes
 	texts    [colTime]texts
-	times    []int64     // of the page that is being filled, as those below
-	doubles  [][]float64 // by column, from colValue on
-	counts   []int64     // of roll-ups
-	chunks   []chunk     // of the row group that is being filled
-	rows     int64       // of that row group
-	groups   []format.RowGroup
+	times    []int64              // of the page that is being filled, as those below
+	doubles  [][]float64          // by column, from colValue on
+	counts   []int64              // of roll-ups
+	chunks   []chunk              // of the row group that is being filled
+	rows     int64                // of that row group
 	bounds   []format.ColumnIndex // of all chunks of all row groups
 	places   []format.OffsetIndex // likewise
 	spans    []span
@@ -84,26 +82,15 @@ type chunk struct {
 	places          format.OffsetIndex // from the begin of pages
 }
 
-// layout is what the footers of all files of a kind share.
-type layout struct {
-	schema []format.SchemaElement
-	orders []format.ColumnOrder
-}
-
+// What the footers of all files of a kind share.
 var rowLayout, rollupLayout = sync.OnceValue(layoutOf[Row]), sync.OnceValue(layoutOf[RollupRow])
 
-// layoutOf is what the library makes of the tags of a type.
-func layoutOf[T any]() layout {
-	var b bytes.Buffer
-	err := parquet.NewGenericWriter[T](&b).Close()
-	var f *parquet.File
-	if err == nil {
-		f, err = parquet.OpenFile(bytes.NewReader(b.Bytes()), int64(b.Len()))
-	}
+func layoutOf[T any]() format.FileMetaData {
+	m, err := parquetparts.Metadata[T]()
 	if err != nil {
 		panic("series: a type that is no row: " + err.Error())
 	}
-	return layout{f.Metadata().Schema, f.Metadata().ColumnOrders}
+	return m
 }
 
 // encoder compresses pages; it can be used by many at a time, and has tables that are large
@@ -114,20 +101,18 @@ var encoder = sync.OnceValue(func() *zstd.Encoder {
 	return z
 })
 
-const parquetMagic = "PAR1"
-
 func newFile(path string, r resolution, pageRows int) (*file, error) {
 	o, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
-	f := &file{f: o, layout: rowLayout(), pageRows: pageRows, doubles: make([][]float64, 1), splits: pageRows < rawPageRows}
+	f := &file{f: o, meta: rowLayout(), pageRows: pageRows, doubles: make([][]float64, 1), splits: pageRows < rawPageRows}
 	if r != raw {
-		f.layout, f.doubles = rollupLayout(), make([][]float64, 3)
+		f.meta, f.doubles = rollupLayout(), make([][]float64, 3)
 	}
-	f.chunks = make([]chunk, len(f.layout.schema)-1) // the first element is the root
+	f.chunks = make([]chunk, len(f.meta.Schema)-1) // the first element is the root
 	f.begin()
-	if err := f.write([]byte(parquetMagic)); err != nil {
+	if err := f.write([]byte(parquetparts.Magic)); err != nil {
 		return nil, errors.Join(err, o.Close())
 	}
 	return f, nil
@@ -337,15 +322,9 @@ func (f *file) page(c *chunk, encoding format.Encoding, rows int, packed []byte)
 
 // append adds a header and what is packed to the pages of a chunk.
 func (c *chunk) append(h format.PageHeader, plain int, packed []byte) error {
-	h.UncompressedPageSize, h.CompressedPageSize = int32(plain), int32(len(packed))
-	h.CRC = int32(crc32.ChecksumIEEE(packed))
-	head, err := thrift.Marshal(new(thrift.CompactProtocol), &h)
-	if err != nil {
-		return err
-	}
-	c.size += int64(len(head) + plain)
-	c.pages = append(append(c.pages, head...), packed...)
-	return nil
+	pages, size, err := parquetparts.AppendPage(c.pages, h, packed, plain)
+	c.pages, c.size = pages, c.size+size
+	return err
 }
 
 // endGroup writes a row group.
@@ -356,7 +335,7 @@ func (f *file) endGroup() error {
 	if err := f.numberPages(); err != nil {
 		return err
 	}
-	g := format.RowGroup{NumRows: f.rows, FileOffset: f.at, Ordinal: int16(len(f.groups))}
+	g := format.RowGroup{NumRows: f.rows, FileOffset: f.at, Ordinal: int16(len(f.meta.RowGroups))}
 	for _, c := range []int32{0, 1, colTime} { // name, labels, time
 		g.SortingColumns = append(g.SortingColumns, format.SortingColumn{ColumnIdx: c})
 	}
@@ -386,7 +365,7 @@ func (f *file) endGroup() error {
 		if err := f.write(k.pages); err != nil {
 			return err
 		}
-		e := f.layout.schema[1+c]
+		e := f.meta.Schema[1+c]
 		m.Type, m.PathInSchema = e.Type.V, []string{e.Name}
 		m.TotalUncompressedSize, m.TotalCompressedSize = k.size, f.at-begin
 		m.Statistics = format.Statistics{MinValue: k.least, MaxValue: k.greatest}
@@ -399,7 +378,7 @@ func (f *file) endGroup() error {
 		}
 		f.bounds, f.places = append(f.bounds, k.bounds), append(f.places, k.places)
 	}
-	f.groups = append(f.groups, g)
+	f.meta.RowGroups = append(f.meta.RowGroups, g)
 	f.begin()
 	return nil
 }
@@ -444,19 +423,20 @@ func (f *file) footer() error {
 	}
 	n := len(f.chunks)
 	for i := range f.bounds {
-		if c := &f.groups[i/n].Columns[i%n]; i%n < colTime {
+		if c := &f.meta.RowGroups[i/n].Columns[i%n]; i%n < colTime {
 			c.ColumnIndexOffset, c.ColumnIndexLength = add(&f.bounds[i])
 		}
 	}
 	for i := range f.places {
-		c := &f.groups[i/n].Columns[i%n]
+		c := &f.meta.RowGroups[i/n].Columns[i%n]
 		c.OffsetIndexOffset, c.OffsetIndexLength = add(&f.places[i])
 	}
-	_, size := add(&format.FileMetaData{Version: 2, Schema: f.layout.schema, NumRows: f.next, RowGroups: f.groups, ColumnOrders: f.layout.orders,
-		KeyValueMetadata: []format.KeyValue{{Key: keySeries, Value: text}}, CreatedBy: "premix"})
 	if err != nil {
+		return fmt.Errorf("indexes of %s: %w", f.f.Name(), err)
+	}
+	f.meta.NumRows, f.meta.KeyValueMetadata = f.next, []format.KeyValue{{Key: keySeries, Value: text}}
+	if b, err = parquetparts.AppendFooter(b, &f.meta); err != nil {
 		return fmt.Errorf("footer of %s: %w", f.f.Name(), err)
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(size))
-	return f.write(append(b, parquetMagic...))
+	return f.write(b)
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
+
+	"premix/internal/parquetparts"
 )
 
 // maxFiles and maxOpenSpans bound what is kept open for queries to come: files, and in them
@@ -193,7 +195,7 @@ func (o *openFile) readFooter(known *identities) error {
 	if err != nil {
 		return err
 	}
-	if string(last[4:]) != parquetMagic {
+	if string(last[4:]) != parquetparts.Magic {
 		return errors.New("it has no footer")
 	}
 	n := int64(binary.LittleEndian.Uint32(last))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"premix/internal/parquetparts"
 	"premix/record"
 	"premix/watch"
 )
@@ -393,7 +394,7 @@ func checkParquet(path string) error {
 	if _, err := f.ReadAt(tail[:], info.Size()-8); err != nil {
 		return err
 	}
-	if string(tail[4:]) != "PAR1" || int64(binary.LittleEndian.Uint32(tail[:])) > info.Size()-12 {
+	if string(tail[4:]) != parquetparts.Magic || int64(binary.LittleEndian.Uint32(tail[:])) > info.Size()-12 {
 		return fmt.Errorf("%w: %s has no footer", errDamaged, path)
 	}
 	return nil

@@ -506,7 +506,7 @@ func available() (int64, error) {
 	return rollup(string(text))["MemAvailable"], nil
 }
 
-// readTimes are the seconds of the lines "read N" in synth's stderr.
+// readLine is a line of synth's stderr: how many reads it made, in how many seconds.
 var readLine = regexp.MustCompile(`(?m)^read (\d+): ([0-9.]+) s$`)
 
 // readRates are reads per second, one a line.

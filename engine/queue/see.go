@@ -179,7 +179,7 @@ func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	return list, err
 }
 
-// select makes an order of those that f picks, as ranges of equal tries.
+// which makes an order of those that f picks, as ranges of equal tries.
 func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) {
 	var list [][3]int
 	n := 0

@@ -312,7 +312,7 @@ func parseColumns(format string, titles map[byte]string) ([]column, error) {
 	return list, nil
 }
 
-// name is what the id of a job is called.
+// display is what the id of a job is called.
 func (j *job) display() string {
 	if j.Array > 0 {
 		return fmt.Sprintf("%d_%d", j.array(), j.Index)

@@ -16,7 +16,7 @@ import (
 	"premix/internal/unmount"
 )
 
-// place makes two pools with files, and returns rules that move all of them.
+// pair makes two pools with files, and returns rules that move all of them.
 func pair(t *testing.T, list []file) (dir, rules string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -132,7 +132,7 @@ func (l *loader) list(n *yaml.Node, form string) []*yaml.Node {
 	return n.Content
 }
 
-// mapping calls each for every key that is known and stands there once.
+// nameForm is what the name of a tier looks like.
 var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (l *loader) tier(n *yaml.Node) {

@@ -39,7 +39,7 @@ func read(t *testing.T, jobs ...job) *trace.Trace {
 	return tr
 }
 
-// members lists the jobs of each pack by their places in the trace.
+// packs lists the jobs of each pack by their places in the trace.
 func (p *Packed) packs() (list [][]int32) {
 	for i := range len(p.at) - 1 {
 		list = append(list, p.members[p.at[i]:p.at[i+1]])

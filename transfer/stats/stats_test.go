@@ -20,7 +20,7 @@ type golden struct {
 	P, BH []float64
 }
 
-// close tells whether two numbers agree to nine digits.
+// near tells whether two numbers agree to nine digits.
 func near(a, b float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-3)
 }

@@ -62,7 +62,7 @@ const (
 	MaxInterval = 24 * time.Hour
 )
 
-// names of the collectors that can be configured.
+// collectorNames are the collectors that can be configured.
 var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "slurm", "watch"}
 
 // ReadConfig reads a configuration file. An error is a [problem.List], all of it.

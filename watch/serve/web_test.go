@@ -63,7 +63,8 @@ func newWorld(t *testing.T, token string) *world {
 	return w
 }
 
-// record writes the time up to the end.
+// record writes the time up to the end. Whenever that is, the same is written: what is said
+// of it does not depend on the time of the day.
 func (w *world) record() {
 	rng := rand.New(rand.NewPCG(1, 2))
 	start := w.end.Add(-100 * time.Minute)
@@ -86,7 +87,7 @@ func (w *world) record() {
 		add := func(name string, unit watch.Unit, v float64, labels ...string) {
 			list = append(list, watch.Sample{ID: watch.NewID(name, append(labels, "node", "node17")...), Unit: unit, Time: at, Value: max(v, 0)})
 		}
-		day := math.Sin(float64(at.Unix()) / 2400)
+		day := math.Sin(at.Sub(start).Seconds() / 2400)
 		busy := 9 + 3*day + walk("cpu", 0.25) - 5*late
 		add("node.cpu_user", watch.Cores, busy)
 		add("node.cpu_system", watch.Cores, 1.2+0.2*rng.NormFloat64()+2*storm)
@@ -115,7 +116,7 @@ func (w *world) record() {
 		for i, ethernet := range []string{"eth0", "ib0"} {
 			add("network.received_bytes", watch.BytesPerSecond, []float64{2e7, 2.4e8}[i]*(1+0.3*day)+walk(ethernet, 2e6), "interface", ethernet)
 		}
-		if at.Unix()%10 == 0 {
+		if at.Sub(start)%(10*time.Second) == 0 {
 			add("mount.nfs_time", watch.Seconds, 0.0012+0.0002*rng.NormFloat64(), "mount", "/home", "operation", "GETATTR")
 			add("scheduler.jobs", watch.Count, 120+math.Round(20*day), "partition", "normal", "state", "pending")
 		}

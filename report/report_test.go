@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/browser"
 	"premix/record"
 )
 
@@ -314,16 +314,7 @@ func TestUnits(t *testing.T) {
 // The page in a browser: rows are in the table, the legend is there, and nothing
 // in the script fails.
 func TestPageInABrowser(t *testing.T) {
-	browser := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			browser = path
-			break
-		}
-	}
-	if browser == "" {
-		t.Skip("no chromium on PATH")
-	}
+	b := browser.New(t)
 	var records []record.Task
 	const tasks = 5000
 	for i := range tasks {
@@ -336,27 +327,18 @@ func TestPageInABrowser(t *testing.T) {
 		r.count(&rec)
 	}
 	r.starts()
-	path, text := page1(t, r)
-	// What goes wrong in the page is written where the test sees it.
-	text = strings.Replace(text, "<script>", `<script>addEventListener("error", (e) => { document.title = "broken: " + e.message; });</script><script>`, 1)
-	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+path)
-	dom, err := cmd.Output()
-	if err != nil {
-		t.Skipf("%s cannot be run here: %v", browser, err)
-	}
-	if _, broken, ok := bytes.Cut(dom, []byte("<title>broken: ")); ok {
-		broken, _, _ = bytes.Cut(broken, []byte("<"))
-		t.Errorf("the script fails: %s", broken)
-	}
-	if n := bytes.Count(dom, []byte("<tr aria-rowindex")); n < 10 || n > 200 {
-		t.Errorf("%d rows are in the document", n)
-	}
+	path, _ := page1(t, r)
+	b.View(1280, 900, false)
+	b.Go("file://" + path)
+	const rows = `document.querySelectorAll("tr[aria-rowindex]").length`
+	b.Until(rows + ` >= 10 && ` + rows + ` <= 200`)
+	dom := b.Eval(`document.documentElement.outerHTML`)
 	for _, want := range []string{"5000 tasks", ">s1</td>", "dot fork\"></i>fork</span>", "aria-label=\"Latency: until the tool opened its own input: fork median 100 ms"} {
-		if !bytes.Contains(dom, []byte(want)) {
+		if !strings.Contains(dom, want) {
 			t.Errorf("the document lacks %q", want)
 		}
+	}
+	for _, s := range b.Wrong {
+		t.Errorf("the browser complains: %s", s)
 	}
 }

@@ -178,11 +178,16 @@ func receive(c *net.UDPConn) *inbox {
 	return in
 }
 
-// all waits until as many packets have come as the link says that it let through,
-// and then for one that should not be there.
-func (in *inbox) all(t *testing.T, c *net.UDPConn, l *Link) int {
+// come waits until as many packets have come as the link says that it let through.
+func (in *inbox) come(t *testing.T, l *Link) {
 	t.Helper()
 	waitFor(t, "what the link let through", func() bool { ab, _ := l.Counters(); return in.n.Load() >= ab.Packets })
+}
+
+// all waits until all have come, and then for one that should not be there.
+func (in *inbox) all(t *testing.T, c *net.UDPConn, l *Link) int {
+	t.Helper()
+	in.come(t, l)
 	c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if err := <-in.err; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal(err)
@@ -217,8 +222,9 @@ func TestLoss(t *testing.T) {
 		if _, err := a.WriteTo(make([]byte, 100), b.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
-		if i%100 == 99 {
-			taken(t, l, i+1) // the device's own queue is finite
+		if i%100 == 99 { // queues are finite: the device's own, and the socket's
+			taken(t, l, i+1)
+			in.come(t, l)
 		}
 	}
 	got := in.all(t, b, l)

@@ -154,24 +154,26 @@ func (c *containerd) restarts(ref string) {
 	c.t.Helper()
 	long := c.id("long")
 	c.mustCtr("run", "-d", "--snapshotter", "premix", ref, long, "sleep", "100000")
-	alive := func(after, file string) {
+	alive := func(after, file, want string) {
 		c.t.Helper()
-		out, err := c.ctr("task", "exec", "--exec-id", "after-"+after, long, "sh", "-c", "cat "+file+" && echo w >/w-"+after)
-		if err != nil || out == "" {
+		out, err := c.heard(func(try int) []string {
+			return []string{"task", "exec", "--exec-id", fmt.Sprintf("after-%s-%d", after, try), long}
+		}, []string{"sh", "-c", "cat " + file + " && echo w >/w-" + after})
+		if err != nil || out != want {
 			c.t.Fatalf("after the end of %s: %v\n%s", after, err, out)
 		}
 	}
 	c.registry.down(true) // from now on nobody needs it
 	defer c.registry.down(false)
 	c.snapshotter.kill()
-	alive("snapshotter", "/data/new")
+	alive("snapshotter", "/data/new", "new\n")
 	c.again("--origin", c.origin.URL)
-	alive("snapshotter-again", "/unread")
+	alive("snapshotter-again", "/unread", "read late\n")
 	c.daemon.kill()
 	c.up()
-	alive("containerd", "/etc/passwd")
+	alive("containerd", "/etc/passwd", "root:x:0:0::/:/bin/sh\n")
 	c.run("node", "restart")
-	alive("node", "/data/kept")
+	alive("node", "/data/kept", "kept\n")
 	if out, err := c.container(ref, "meanwhile", "cat", "/data/kept"); err != nil || out != "kept\n" {
 		c.t.Errorf("another container: %v\n%s", err, out)
 	}

@@ -731,16 +731,19 @@ func (plain) Unmarshal(data []byte, v any) error {
 // runc's state at the same places.
 func (c *containerd) id(name string) string { return filepath.Base(c.dir) + "-" + name }
 
-// container runs a command in an image, and returns what it wrote. When ctr learns
-// that the command has ended it closes its end of the pipes, read or not: what a
-// command writes just before it ends may be lost. So the command says when it has
-// said everything, and is run again when that is not heard.
+// container runs a command in an image, and returns what it wrote.
 func (c *containerd) container(ref, name string, command ...string) (string, error) {
-	const end = "that is all\n"
-	args := append([]string{"run", "--rm", "--snapshotter", "premix", ref, c.id(name), "sh", "-c", `"$@" && echo that is all`, "sh"}, command...)
-	for range 20 {
-		out, err := c.ctr(args...)
-		if said, all := strings.CutSuffix(out, end); all || err != nil {
+	return c.heard(func(int) []string { return []string{"run", "--rm", "--snapshotter", "premix", ref, c.id(name)} }, command)
+}
+
+// heard has ctr run a command, and returns what it wrote. When ctr learns that the
+// command has ended it closes its end of the pipes, read or not: what a command writes
+// just before it ends may be lost. So the command says when it has said everything, and
+// is run again when that is not heard.
+func (c *containerd) heard(args func(try int) []string, command []string) (string, error) {
+	for try := range 20 {
+		out, err := c.ctr(slices.Concat(args(try), []string{"sh", "-c", `"$@" && echo that is all`, "sh"}, command)...)
+		if said, all := strings.CutSuffix(out, "that is all\n"); all || err != nil {
 			return said, err
 		}
 	}

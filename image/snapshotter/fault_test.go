@@ -244,7 +244,7 @@ func TestKilled(t *testing.T) {
 		span = 2 * time.Minute
 	}
 	kinds := []string{"prepare", "commit", "remove", "cleanup"}
-	ctx, cancel := context.WithTimeout(t.Context(), span+eventually)
+	ctx, cancel := context.WithTimeout(t.Context(), span+2*eventually)
 	defer cancel()
 	var mu sync.Mutex
 	broken := map[string]int{}
@@ -252,6 +252,17 @@ func TestKilled(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(broken) == len(kinds)
+	}
+	// target is the kind of call that is to be broken off: each in turn, but while some
+	// were not, one of these. A start of the snapshotter may take seconds.
+	target := func(kills int) string {
+		mu.Lock()
+		defer mu.Unlock()
+		left := slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return broken[kind] > 0 })
+		if len(left) == 0 {
+			left = kinds
+		}
+		return left[kills%len(left)]
 	}
 	ended := make(chan struct{})
 	var rounds, lazily int
@@ -284,17 +295,18 @@ func TestKilled(t *testing.T) {
 	}()
 	kills := 0
 	for running := true; running; kills++ {
-		// After some calls, so that there are whole rounds, a call of one kind after the
-		// other is waited for, and a moment of it.
-		for quiet, hit := rand.IntN(50), false; running && !hit; quiet-- {
+		// After some calls, so that there are whole rounds, a call of the kind that is
+		// wanted is waited for, and a moment of it: short ones, too, have to be met.
+		want := target(kills)
+		for quiet, hit := rand.IntN(30), false; running && !hit; quiet-- {
 			select {
 			case <-ended:
 				running = false
 			case call := <-s.begins:
-				hit = quiet <= 0 && call == kinds[kills%len(kinds)]
+				hit = quiet <= 0 && call == want
 			}
 		}
-		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		time.Sleep(time.Duration(rand.IntN(1<<rand.IntN(13))) * time.Microsecond)
 		m.snapshotter.kill()
 		m.serve("--origin", m.origin.URL)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"strconv"
@@ -220,11 +221,8 @@ func Boot() uint64 {
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// digest is FNV-1a, 64 bits.
 func digest(text string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(text) {
-		h = (h ^ uint64(text[i])) * 1099511628211
-	}
-	return h
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
 }

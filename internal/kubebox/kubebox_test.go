@@ -67,7 +67,9 @@ func TestBox(t *testing.T) {
 			}
 		}
 	}
+	fifth := func() string { text, _ := os.ReadFile(filepath.Join(dir, "5")); return string(text) } // there may be none yet
 	wait("all but one", func() bool { return read().Status.Succeeded == n-1 })
+	wait("the last one", func() bool { return fifth() == "x\n" })
 	b.Kill(APIServer)
 	if err := b.Start(ctx, APIServer); err != nil {
 		t.Fatal(err)
@@ -84,7 +86,7 @@ func TestBox(t *testing.T) {
 		now := k.Running()
 		return len(now) == 1 && now[0] != running[0]
 	})
-	wait("its file", func() bool { text, _ := os.ReadFile(filepath.Join(dir, "5")); return string(text) == "x\nx\n" })
+	wait("its file", func() bool { return fifth() == "x\nx\n" })
 	pods := &corev1.PodList{}
 	if err := b.Client.List(ctx, b.Client.Core, "default", "pods", metav1.ListOptions{}, pods); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func leftovers() []error {
 			for _, dir := range dirs {
 				errs = append(errs, fmt.Errorf("cgroup %s", dir))
 			}
-			canStart("cold") // the next premix takes away what those that were killed have left
+			_, _ = canStart("cold") // the next premix takes away what those that were killed have left
 		}
 		return len(errs) == 0
 	})
@@ -192,11 +192,11 @@ func TestScripts(t *testing.T) {
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case "hot":
-				return canHot(), nil
+				return canHot()
 			case "root":
 				return os.Geteuid() == 0, nil
 			case "fork":
-				return canFork(), nil
+				return canFork()
 			case "runc", "podman", "apptainer":
 				_, err := exec.LookPath(name)
 				return err == nil, nil
@@ -257,15 +257,16 @@ func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 var (
-	canFork = sync.OnceValue(func() bool { return canStart("fork") })
-	canHot  = sync.OnceValue(func() bool { return canStart("hot") })
+	canFork = sync.OnceValues(func() (bool, error) { return canStart("fork") })
+	canHot  = sync.OnceValues(func() (bool, error) { return canStart("hot") })
 )
 
-// canStart tells whether tasks can start in some way on this machine: by trying.
-func canStart(kind string) bool {
+// canStart tells whether tasks can start in some way on this machine: by trying. A try
+// that fails for another reason than that it cannot be is an error.
+func canStart(kind string) (bool, error) {
 	dir, err := os.MkdirTemp("", "premix-can-")
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer os.RemoveAll(dir)
 	for name, text := range map[string]string{
@@ -274,9 +275,16 @@ func canStart(kind string) bool {
 		"a.in":   "a\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-			return false
+			return false, err
 		}
 	}
-	cmd := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store"))
-	return cmd.Run() == nil
+	out, err := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store")).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == exitUnavailable {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("a %s start: %w\n%s", kind, err, out)
+	}
+	return true, nil
 }

@@ -468,7 +468,11 @@ func TestSlurmRun(t *testing.T) {
 	_ = cmd.Process.Kill() // it may have ended
 	_ = cmd.Wait()
 	out := s.ends(t, exitOK, "", append(args, "--resume")...)
-	if canFork() && !strings.Contains(out, "fork") && !strings.Contains(out, "nothing to do") {
+	fork, err := canFork()
+	if err != nil {
+		t.Error(err)
+	}
+	if fork && !strings.Contains(out, "fork") && !strings.Contains(out, "nothing to do") {
 		t.Errorf("%s", out)
 	}
 	for i := range samples {
@@ -485,7 +489,7 @@ func TestSlurmRun(t *testing.T) {
 		if rec.OK() {
 			succeeded[rec.Task]++
 		}
-		if canFork() && rec.OK() && rec.Start != "fork" && rec.Start != "hot" {
+		if fork && rec.OK() && rec.Start != "fork" && rec.Start != "hot" {
 			t.Errorf("task %d started %s: %s", rec.Task, rec.Start, rec.Reason)
 		}
 	}

@@ -34,6 +34,7 @@ var mendable = []struct {
 	{unix.EPERM, wayElsewhere},
 	{unix.EROFS, wayElsewhere},
 	{unix.ENOTDIR, wayElsewhere},
+	{unix.ENOENT, wayElsewhere}, // of mkdir in /proc, or below a directory that is gone
 	{unix.EEXIST, wayElsewhere},
 	{unix.ENAMETOOLONG, wayElsewhere},
 	{unix.ENOSPC, wayRoom},

@@ -86,7 +86,7 @@ func (b *batchFlags) submit(a *app, q *queue.Queue, file string) (*queue.Submitt
 	b.input.Name = "standard input"
 	if file != "-" {
 		if in, err = os.Open(file); err != nil {
-			return nil, &usageError{err, "give a file of commands, or - for standard input"}
+			return nil, &usageError{err, wayCommands}
 		}
 		defer in.Close()
 		b.input.Name = file
@@ -102,8 +102,21 @@ func (b *batchFlags) submit(a *app, q *queue.Queue, file string) (*queue.Submitt
 	return batch.Commit()
 }
 
-// check looks at what the flags themselves say.
-func (b *batchFlags) check() error {
+// wayCommands is what to do about a file of commands that cannot be read.
+const wayCommands = "give a file of commands, or - for standard input"
+
+// check looks at what the command line itself says, before there is a directory. The
+// file is empty where none is given.
+func (b *batchFlags) check(file string) error {
+	if file != "" && file != "-" {
+		info, err := os.Stat(file)
+		if err == nil && info.IsDir() {
+			err = fmt.Errorf("%s is a directory", file)
+		}
+		if err != nil {
+			return &usageError{err, wayCommands}
+		}
+	}
 	switch {
 	case b.batch.Retries < 0:
 		return &usageError{fmt.Errorf("--max-retries is less than 0"), "0 means one try a task"}

@@ -45,7 +45,7 @@ the directory have succeeded.`,
 			default:
 				return &usageError{fmt.Errorf("there is no --pin %s", pin), "it is core or numa"}
 			}
-			if err := flags.check(); err != nil {
+			if err := flags.check(append(args, "")[0]); err != nil {
 				return err
 			}
 			eng, err := engine.open(&packed)

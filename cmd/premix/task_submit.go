@@ -28,7 +28,7 @@ directory runs them, too. With --engine jobs for them are submitted, and not wai
 			if out == "" {
 				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
 			}
-			if err := flags.check(); err != nil {
+			if err := flags.check(args[0]); err != nil {
 				return err
 			}
 			eng, err := engine.open(&packed)

@@ -682,7 +682,10 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kil
 		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", bytesText(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
 	case r.Status.Exited():
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("the command ended with status %d", r.Status.ExitStatus())}
-		if r.Status.ExitStatus() == 127 {
+		switch {
+		case r.Status.ExitStatus() == 127 && strings.HasSuffix(a.Command, "\r"):
+			f.hint = "its line ends with a carriage return, as files from Windows have it: convert the file with dos2unix and submit it to another directory"
+		case r.Status.ExitStatus() == 127:
 			f.hint = "the shell did not find a program: install it, or put its directory on PATH"
 		}
 		return f

@@ -47,11 +47,18 @@ func printable(path string) string {
 	return path
 }
 
-// sourceError makes one of what the system said about a path.
+// sourceError makes one of what the system said about a path, unless it is the store
+// that could not take what was read there.
 func sourceError(path string, err error) error {
-	var known *SourceError
+	var (
+		known  *SourceError
+		access *AccessError
+	)
 	if errors.As(err, &known) {
 		return err
+	}
+	if errors.As(err, &access) {
+		return access // one of them: all files in flight met the same
 	}
 	e := &SourceError{Path: path, Reason: err.Error(), Err: err}
 	var errno unix.Errno

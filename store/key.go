@@ -61,7 +61,10 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 		return fmt.Errorf("write the private key: %w", err)
 	}
 	_, err = f.WriteString(key.Secret() + "\n")
-	return errors.Join(err, f.Sync(), f.Close())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		os.Remove(file) // a part of a key is none, and would keep the next one out
+	}
+	return err
 }
 
 // Key reads the store's private key, from file or from the usual place where

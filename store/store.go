@@ -59,7 +59,13 @@ func Init(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	_, err = os.Lstat(dir)
+	made := errors.Is(err, fs.ErrNotExist)
+	err = os.MkdirAll(dir, 0o777)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
+		return nil, &UseError{Reason: fmt.Sprintf("there can be no directory %s: %v", dir, err), Way: "give a directory of its own, which need not exist", Err: err}
+	}
+	if err != nil {
 		return nil, accessError(dir, err)
 	}
 	list, err := os.ReadDir(dir)
@@ -85,11 +91,29 @@ func Init(dir string, o Options) (*Store, error) {
 	if err := s.writeKey(o.KeyFile, key); err != nil {
 		return nil, err
 	}
-	if err := s.prepare(); err != nil {
+	err = s.prepare()
+	if err == nil {
+		err = s.writeInfo() // last, since it is what makes the directory a store
+	}
+	if err != nil {
+		s.unmake(o.KeyFile, made)
 		return nil, accessError(dir, err)
 	}
-	// Last, since it is what makes the directory a store.
-	return s, accessError(dir, s.writeInfo())
+	return s, nil
+}
+
+// unmake removes what Init has made of a store that did not become one, so that the
+// same command can be given again. Nothing is removed that holds anything.
+func (s *Store) unmake(keyFile string, made bool) {
+	for _, d := range []string{locksDir, writersDir, workDir, "objects", "tags", "profiles"} {
+		os.Remove(s.path(d))
+	}
+	if made {
+		os.Remove(s.dir)
+	}
+	if file, err := s.KeyFile(keyFile); err == nil {
+		os.Remove(file)
+	}
 }
 
 // Open opens the store in dir.

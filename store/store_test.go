@@ -31,6 +31,8 @@ func TestInitAndOpenRefuse(t *testing.T) {
 	}{
 		"a store":                   {second(store.Init(at("store"), o)), "is a store already"},
 		"a full directory":          {second(store.Init(at("full"), o)), "is not empty: it holds file"},
+		"a file":                    {second(store.Init(at("full/file"), o)), "there can be no directory"},
+		"below a file":              {second(store.Init(at("full/file/x"), o)), "there can be no directory"},
 		"a key in the store":        {second(store.Init(at("new"), store.Options{KeyFile: at("new/work/key")})), "would lie in the store"},
 		"a home in the store":       {second(store.Init(at("new"), store.Options{Home: at("new")})), "would lie in the store"},
 		"a key that is there":       {second(store.Init(at("new"), store.Options{KeyFile: at("full/file")})), "exists already"},
@@ -142,6 +144,10 @@ func TestFullDisk(t *testing.T) {
 	if !errors.As(err, &access) || !errors.Is(err, unix.ENOSPC) || access.Hint() == "" {
 		t.Errorf("on a full disk: %v", err)
 	}
+	var source *store.SourceError
+	if errors.As(err, &source) {
+		t.Errorf("the directory is blamed for a full disk of the store: %v", err)
+	}
 	r, err := s.Resolve(tree.Ref{Name: "x", Tag: tree.DefaultTag})
 	if err != nil || r.Tree != before.Tree {
 		t.Errorf("the tag stands for %+v, %v", r, err)
@@ -155,5 +161,51 @@ func TestFullDisk(t *testing.T) {
 	p := publish(t, s, dir, "x", "")
 	if err := readWhole(s, p.Tree); err != nil {
 		t.Error(err)
+	}
+}
+
+// A store that cannot be made for want of room leaves nothing, so that the same
+// command can be given again.
+func TestInitOnAFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a small filesystem is mounted, which needs root")
+	}
+	small, home := t.TempDir(), t.TempDir()
+	if err := unix.Mount("premix-test", small, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a tmpfs cannot be mounted: %v", err)
+	}
+	defer func() {
+		if err := unmount.Dir(small); err != nil {
+			t.Error(err)
+		}
+	}()
+	fill := filepath.Join(small, "fill")
+	if err := os.WriteFile(fill, noise(1, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("2 MiB on a disk of 1 MiB: %v", err)
+	}
+	there := filepath.Join(small, "there")
+	if err := os.Mkdir(there, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dirs := []string{there, filepath.Join(small, "new")}
+	for _, dir := range dirs {
+		_, err := store.Init(dir, store.Options{Home: home})
+		var access *store.AccessError
+		if !errors.As(err, &access) || !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	for dir, want := range map[string]int{small: 2, there: 0, filepath.Join(home, "keys"): 0} {
+		if list, err := os.ReadDir(dir); err != nil || len(list) != want {
+			t.Errorf("in %s: %v, %v; want %d", dir, list, err, want)
+		}
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		if _, err := store.Init(dir, store.Options{Home: home}); err != nil {
+			t.Errorf("with room: %v", err)
+		}
 	}
 }

@@ -76,7 +76,7 @@ fork needs no image: where it is proved, runs go without a proof of their own.`,
 			}
 			list, err := hotstart.List(dir)
 			if err != nil {
-				return err
+				return &usageError{err, "name a directory of snapshots that you may read: --store DIR"}
 			}
 			rows := []snapshotRow{}
 			for _, s := range list {

@@ -53,6 +53,9 @@ what BLAST+ would have printed. Options of premix have two dashes and come first
 			if settings.help {
 				return cmd.Help()
 			}
+			if err := behind(args); err != nil {
+				return err
+			}
 			ctx, done := storeContext()
 			defer done()
 			return a.search(ctx, program, settings, args)
@@ -107,6 +110,17 @@ type searchFlags struct {
 	verbose, help bool
 	engine        engineFlags
 	work          string
+}
+
+// behind tells of premix' own options among those of BLAST+, which has none of two dashes.
+func behind(args []string) error {
+	for _, arg := range args {
+		switch name, _, _ := strings.Cut(arg, "="); name {
+		case "--mode", "--processes", "--verbose", "--engine", "--engine-opt", "--work":
+			return &usageError{fmt.Errorf("%s stands behind an option of BLAST+", name), "options of premix come first, as in premix blast blastn --mode fragments -db nt"}
+		}
+	}
+	return nil
 }
 
 // searchSettings takes premix' own options from the front of a command line.

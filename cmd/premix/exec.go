@@ -32,7 +32,7 @@ func (a *app) execCommand() *cobra.Command {
 		r      bundle.Request
 	)
 	cmd := &cobra.Command{
-		Use:   "exec [--store DIR | --origin URL] IMAGE -- [CMD...]",
+		Use:   "exec [--store DIR | --origin URL] [flags] IMAGE -- [CMD...]",
 		Short: "Run a command in an image of a store",
 		Long: `Mount the root of an image, and run a command in it with runc: with the image's
 environment, user and working directory, and without waiting for all of the image.
@@ -52,8 +52,11 @@ premix. Without CMD the image's own is run. It needs root.
 				return err
 			}
 			r.Command = args[1:]
-			if len(r.Command) > 0 && r.Command[0] == "--" {
+			switch {
+			case len(r.Command) > 0 && r.Command[0] == "--":
 				r.Command = r.Command[1:]
+			case len(r.Command) > 0 && strings.HasPrefix(r.Command[0], "-"):
+				return &usageError{fmt.Errorf("%s stands behind the image, where the command begins", r.Command[0]), "options of premix exec stand before IMAGE, and a command after --"}
 			}
 			if r.Binds, err = parseBinds(binds); err != nil {
 				return err

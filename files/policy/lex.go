@@ -92,7 +92,7 @@ func lex(text string) ([]token, *mistake) {
 				}
 			}
 			if sign == "" {
-				return nil, wrong(i, "", "%q has no meaning here", text[i:i+1])
+				return nil, wrong(i, "rules are text, as in docs/files-policy.md, and texts in them stand in single quotes", "%q has no meaning here", text[i:i+1])
 			}
 			list = append(list, token{kindSign, sign, begin})
 			i += len(sign)

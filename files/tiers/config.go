@@ -137,6 +137,7 @@ var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (l *loader) tier(n *yaml.Node) {
 	t := Tier{High: defaultHigh, Low: defaultLow}
+	told := false // a mistake of which others would only follow
 	l.Mapping(n, "a tier", []string{"name", "dir", "capacity", "high", "low"}, func(key string, v *yaml.Node) {
 		switch key {
 		case "name":
@@ -146,26 +147,29 @@ func (l *loader) tier(n *yaml.Node) {
 			}
 		case "dir":
 			t.Dir = l.dir(v)
+			told = told || t.Dir == ""
 		case "capacity":
 			t.Capacity = l.size(v)
 		case "high":
 			t.High = l.percent(v)
+			told = told || t.High == 0
 		case "low":
 			t.Low = l.percent(v)
+			told = told || t.Low == 0
 		}
 	})
 	if n.Kind != yaml.MappingNode {
 		return
 	}
-	if t.Name == "" || t.Dir == "" {
+	if t.Name == "" || t.Dir == "" && !told {
 		l.AddAt(n.Line, n.Column, "write {name: flash, dir: /flash/project}", "a tier has a name and a dir")
 	}
-	if t.Low > t.High {
+	if t.Low > t.High && !told {
 		l.AddAt(n.Line, n.Column, "moving begins at high and stops at low", "low is %d, and more than high, %d", t.Low, t.High)
 	}
 	for _, other := range l.c.Tiers {
 		if other.Name == t.Name && t.Name != "" {
-			l.AddAt(n.Line, n.Column, "", "there is another tier %s", t.Name)
+			l.AddAt(n.Line, n.Column, "give each tier a name of its own", "there is another tier %s", t.Name)
 		}
 		if t.Dir != "" && other.Dir != "" && (within(t.Dir, other.Dir) || within(other.Dir, t.Dir)) {
 			l.AddAt(n.Line, n.Column, "tiers are apart from each other", "%s and %s lie in each other", t.Dir, other.Dir)
@@ -182,7 +186,7 @@ func within(path, dir string) bool {
 
 func (l *loader) dir(v *yaml.Node) string {
 	if v.Kind != yaml.ScalarNode || v.Value == "" {
-		l.AddAt(v.Line, v.Column, "", "a dir is the path of a directory")
+		l.AddAt(v.Line, v.Column, "as in dir: /flash/project", "a dir is the path of a directory")
 		return ""
 	}
 	dir := v.Value
@@ -207,7 +211,7 @@ func (l *loader) percent(v *yaml.Node) int {
 	p, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(v.Value, "%")))
 	if err != nil || p < 1 || p > 100 {
 		l.AddAt(v.Line, v.Column, "write a number from 1 to 100", "%q is no percentage", v.Value)
-		return 1
+		return 0
 	}
 	return p
 }
@@ -250,7 +254,7 @@ func (l *loader) rule(n *yaml.Node) {
 	var r Rule
 	tier := func(v *yaml.Node) string {
 		if !slices.ContainsFunc(l.c.Tiers, func(t Tier) bool { return t.Name == v.Value }) {
-			l.AddAt(v.Line, v.Column, "", "there is no tier %q", v.Value)
+			l.AddAt(v.Line, v.Column, "name one of the list of tiers", "there is no tier %q", v.Value)
 		}
 		return v.Value
 	}

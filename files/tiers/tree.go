@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -108,6 +109,22 @@ type DirError struct {
 
 func (e *DirError) Error() string { return fmt.Sprintf("%s: %v", e.Dir, e.Err) }
 func (e *DirError) Unwrap() error { return e.Err }
+
+// Hint names the way out.
+func (e *DirError) Hint() string {
+	var busy *BusyError
+	switch {
+	case errors.As(e.Err, &busy):
+		return "unmount the other one first, or give this one other tiers"
+	case errors.Is(e.Err, fs.ErrNotExist):
+		return "make the directory first"
+	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, unix.EROFS):
+		return "mount as a user who may write there, such as root"
+	case errors.Is(e.Err, unix.ENOSPC), errors.Is(e.Err, unix.EDQUOT):
+		return "make some room there first"
+	}
+	return "mount on an empty directory, apart from the tiers"
+}
 
 // BusyError tells that a tier is in use by another mount.
 type BusyError struct{ Tier Tier }

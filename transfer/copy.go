@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"premix/record"
@@ -178,7 +179,7 @@ func Read(dirs ...string) ([]Copy, error) {
 	for _, dir := range dirs {
 		// A pattern without wildcards of its own can't be malformed, whatever dir is.
 		names, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 			return nil, err
 		}
 		found := false

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"premix/hotstart"
@@ -39,6 +40,20 @@ func (d *durationFlag) Set(s string) error {
 }
 func (d *durationFlag) Type() string   { return "time" }
 func (d *durationFlag) String() string { return "" }
+
+// retriesFlag is a number from 0.
+type retriesFlag int
+
+func (r *retriesFlag) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return errors.New("it is a whole number, and 0 means one try a task")
+	}
+	*r = retriesFlag(n)
+	return nil
+}
+func (r *retriesFlag) Type() string   { return "n" }
+func (r *retriesFlag) String() string { return "" }
 
 // startFlag is a wished kind of start.
 type startFlag hotstart.Kind

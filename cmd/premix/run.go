@@ -41,9 +41,6 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 			if o.Out == "" {
 				return &usageError{errors.New("--out is missing"), "say where the outputs go: --out DIR"}
 			}
-			if cmd.Flags().Changed("retries") && o.Retries < 0 {
-				return &usageError{errors.New("--retries is less than 0"), "0 means one try a task"}
-			}
 			eng, err := engine.open(&packed)
 			if err != nil {
 				return err
@@ -91,7 +88,8 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
 	f.BoolVar(&o.Resume, "resume", false, "go on with the run in DIR: run what is not done")
-	f.IntVar(&o.Retries, "retries", -1, "further tries of a task that failed (default: the recipe's)")
+	o.Retries = -1
+	f.Var((*retriesFlag)(&o.Retries), "retries", "further tries of a task that failed (default: the recipe's)")
 	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
@@ -99,7 +97,6 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)
 	f.StringVar(&from.recordImage, "record-image", "", "write the order in which the recipe's image is touched to this file, at umount")
-	f.Lookup("retries").DefValue = ""
 	return cmd
 }
 

@@ -23,7 +23,7 @@ type reachFlags struct {
 func (r *reachFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&r.o.Proxies, "proxy", nil, "reach origins through this proxy; several are tried in order, DIRECT is none")
-	f.StringVar(&r.credentials, "token-file", "", "file with lines `machine HOST token TOKEN`, for origins and proxies that want credentials")
+	f.StringVar(&r.credentials, "token-file", "", "`file` with lines machine HOST token TOKEN, for origins and proxies that want credentials")
 	f.StringVar(&r.o.CAFile, "ca", "", "file with certificates that are trusted besides the system's")
 	f.StringVar(&r.o.CertFile, "client-cert", "", "certificate to show to the origin")
 	f.StringVar(&r.o.KeyFile, "client-key", "", "private key of --client-cert")

@@ -58,7 +58,7 @@ func TestEcosystem(t *testing.T) {
 			if err == nil || m.name == "nextflow" && !strings.Contains(out, "words of the task") {
 				t.Errorf("the failure is not told: %v\n%s", err, out)
 			}
-			if got := s.must("sacct", "-n", "-X", "-P", "-s", "FAILED", "-o", "exitcode"); len(got) < 4 || strings.HasPrefix(got, "0:0") {
+			if got := s.must("sacct", "-n", "-X", "-P", "-S", "now-1day", "-s", "FAILED", "-o", "exitcode"); len(got) < 4 || strings.HasPrefix(got, "0:0") {
 				t.Errorf("sacct tells of the failure so: %q", got)
 			}
 

@@ -82,7 +82,7 @@ func TestShimBeforeSlurm(t *testing.T) {
 	if !comes(func() bool { return s.ask(t, "squeue", "-h") == "" }) {
 		t.Errorf("jobs are left: %s", s.ask(t, "squeue"))
 	}
-	if got := s.ask(t, "sacct", "-n", "-X", "-P", "--name", "bad", "-o", "state,exitcode"); got != "FAILED|3:0\n" {
+	if got := s.ask(t, "sacct", "-n", "-X", "-P", "-S", "now-1day", "--name", "bad", "-o", "state,exitcode"); got != "FAILED|3:0\n" {
 		t.Errorf("the one that fails: %q", got)
 	}
 	all, err := s.box.Run("squeue", "-h", "-r", "-t", "all", "-o", "%j")
@@ -122,7 +122,7 @@ func TestShimBeforeSlurm(t *testing.T) {
 		t.Errorf("jobs are left: %s", s.ask(t, "squeue"))
 	}
 	for name, want := range map[string]string{"long": "COMPLETED\n", "doomed": "CANCELLED\n"} {
-		if got := s.ask(t, "sacct", "-n", "-X", "-P", "--name", name, "-o", "state"); got != want && !strings.HasPrefix(got, strings.TrimSpace(want)) {
+		if got := s.ask(t, "sacct", "-n", "-X", "-P", "-S", "now-1day", "--name", name, "-o", "state"); got != want && !strings.HasPrefix(got, strings.TrimSpace(want)) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -216,7 +216,7 @@ func TestShimWorkerKilled(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.ask(t, "sacct", "-n", "-X", "-P", "-n", "--name", "no-requeue", "-o", "jobidraw,state"); got != "2|NODE_FAIL\n" {
+	if got := s.ask(t, "sacct", "-n", "-X", "-P", "-S", "now-1day", "--name", "no-requeue", "-o", "jobidraw,state"); got != "2|NODE_FAIL\n" {
 		t.Errorf("%q", got)
 	}
 	s.write(t, "go", "")

@@ -37,7 +37,7 @@ func TestBox(t *testing.T) {
 	}
 	// slurmctld tells slurmdbd of it later. What it has not told yet dies with it.
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		out, err := b.Run("sacct", "-n", "-X", "-P", "-o", "State")
+		out, err := b.Run("sacct", "-n", "-X", "-P", "-S", "now-1day", "-o", "State") // it may be just past midnight
 		if err == nil && strings.Contains(out, "COMPLETED") {
 			break
 		}

@@ -115,6 +115,10 @@ func readRows(c *problem.Collector, text []byte) []row {
 		c.Add(0, `save it as "CSV UTF-8"`, "this is a workbook, not a CSV file")
 		return nil
 	}
+	if bytes.HasPrefix(text, []byte("\x1f\x8b")) {
+		c.Add(0, "name the table that lists the samples; files of reads stand in it", "this is a compressed file, not a CSV file")
+		return nil
+	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !bytes.Contains(text, []byte("\n")) {
 		text = bytes.ReplaceAll(text, []byte("\r"), []byte("\n"))
@@ -195,6 +199,13 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) map[stri
 		if _, ok := columns[name]; !ok {
 			missing = append(missing, name)
 		}
+	}
+	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return near(name, missing) != "" }) {
+		// Another file, or rows without a header: what is wrong with its rows would be
+		// told of each of them.
+		c.List = nil
+		c.Add(header.line, "the header is "+r.header(), "this is no sample sheet: its first line names none of the columns")
+		return nil
 	}
 	guessed := make(map[string]bool)
 	for _, name := range unknown {

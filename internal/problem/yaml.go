@@ -36,7 +36,7 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 		return nil
 	}
 	if err != nil {
-		c.syntax(err, d)
+		c.syntax(err, text, d)
 		return nil
 	}
 	root := Follow(doc.Content[0])
@@ -47,7 +47,7 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 	if err := dec.Decode(&second); err == nil {
 		c.Add(max(1, second.Line), "give each "+d.Name+" a file of its own", "a second document begins")
 	} else if !errors.Is(err, io.EOF) {
-		c.syntax(err, d)
+		c.syntax(err, text, d)
 	}
 	return root
 }
@@ -55,13 +55,16 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 // syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
 var syntaxPlace = regex.Lazy(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
 
-func (c *Collector) syntax(err error, d Document) {
+func (c *Collector) syntax(err error, text []byte, d Document) {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	m := syntaxPlace().FindStringSubmatch(first)
 	line, _ := strconv.Atoi(m[1]) // 0 where there is none
 	hint := "quote a text that begins with a special character, and indent with spaces"
 	if d.Syntax != nil {
 		line, hint = d.Syntax(line)
+	}
+	if hint == "" || bytes.IndexByte(text, 0) >= 0 { // which may be no text at all
+		hint = d.Form
 	}
 	c.Add(line, hint, "this is no YAML: %s", m[2])
 }

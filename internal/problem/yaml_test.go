@@ -19,6 +19,7 @@ func TestYAML(t *testing.T) {
 		{"rows: 1\n---\nrows: 2\n", "f:2: a second document begins\n  hint: give each sheet a file of its own"},
 		{"rows: 1\n---\nrows: [\n", "f:3: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
 		{"rows: [\n", "f:1: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
+		{"\x1f\x8b\x08\x00rows", "f: this is no YAML: control characters are not allowed\n  hint: a sheet has rows:"},
 		{"rows: 1\ncolumns: 2\nrows: 3\n", "f:3: rows stands twice in the sheet, first in line 1\n  hint: keep one of them"},
 		{"? [a]\n: 1\n", "f:1: unknown key  in the sheet\n  hint: there are: rows, columns"},
 	} {

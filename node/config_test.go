@@ -38,7 +38,7 @@ func TestReadConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"quota: lots":            `line 1: "lots" is not a size`,
 		"quota: 99999999T":       "too large",
-		"cash: /c":               "field cash not found",
+		"cash: /c":               "unknown key cash",
 		"cache: c":               "is not absolute",
 		"fetch_timeout: a while": "line 1",
 		"[":                      "line 1",

@@ -168,7 +168,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object", "internal/regex"},
+		imports: []string{"internal/problem", "lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object", "internal/regex"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {
@@ -290,7 +290,7 @@ var rooms = map[string]room{
 		imports: []string{"replay/simulate", "replay/machine", "replay/trace", "record"},
 	},
 	"replay/policy": {
-		imports: []string{"replay/simulate", "replay/machine", "replay/room", "replay/trace"},
+		imports: []string{"internal/problem", "replay/simulate", "replay/machine", "replay/room", "replay/trace"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"replay/pack": {
@@ -303,7 +303,7 @@ var rooms = map[string]room{
 		imports: []string{"replay/trace"},
 	},
 	"replay/machine": {
-		imports: []string{"replay/trace"},
+		imports: []string{"internal/problem", "replay/trace"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
 	"replay/generate": {

@@ -69,6 +69,26 @@ func (c *Collector) syntax(err error, text []byte, d Document) {
 	c.Add(line, hint, "this is no YAML: %s", m[2])
 }
 
+var (
+	unknownField = regex.Lazy(`field (\S+) not found in type .+`)
+	wrongKind    = regex.Lazy("cannot unmarshal \\S+ (?:(`.*`) )?into .+")
+)
+
+// Words is what yaml.v3 says where it fills in Go's types by itself, in the words of who
+// writes the file: a line a mistake, each with the line it is in.
+func Words(err error) string {
+	list := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
+	var types *yaml.TypeError
+	if errors.As(err, &types) {
+		list = slices.Clone(types.Errors)
+	}
+	for i, s := range list {
+		s = unknownField().ReplaceAllString(s, "unknown key $1")
+		list[i] = strings.ReplaceAll(wrongKind().ReplaceAllString(s, "$1 does not do for this key"), ":  does", ": this does")
+	}
+	return strings.Join(list, "\n  ")
+}
+
 // Follow is the node that an alias stands for.
 func Follow(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {

@@ -48,6 +48,22 @@ func TestYAML(t *testing.T) {
 	}
 }
 
+// What yaml.v3 finds when it fills in types is told without these.
+func TestWords(t *testing.T) {
+	var into struct {
+		Cores int
+		Nodes []struct{ Count int }
+	}
+	dec := yaml.NewDecoder(strings.NewReader("cores: many\ncors: 1\nnodes: 3\n"))
+	dec.KnownFields(true)
+	if got, want := Words(dec.Decode(&into)), "line 1: `many` does not do for this key\n  line 2: unknown key cors\n  line 3: `3` does not do for this key"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if got, want := Words(yaml.Unmarshal([]byte("cores: 1\nnodes: [{}\n"), &into)), "line 1: did not find expected ',' or ']'"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
 // Keys may be any; values may be aliases; a text is a scalar that says something.
 func TestMapping(t *testing.T) {
 	p := Collector{File: "f"}

@@ -12,6 +12,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/problem"
 	"premix/replay/trace"
 )
 
@@ -204,7 +205,7 @@ func Parse(b []byte) (*Machine, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	if err := dec.Decode(m); err != nil && err != io.EOF {
-		return nil, errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", ""))
+		return nil, errors.New(problem.Words(err))
 	}
 	c := checker{}
 	if err := yaml.Unmarshal(b, &c.root); err != nil {

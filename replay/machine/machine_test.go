@@ -86,7 +86,7 @@ func TestParseRefuses(t *testing.T) {
 		{pool + "overhead: soon", `line 2: "soon" is no length of time`},
 		{"pools:\n- nodes: [{cores: 1,\n    memory: many}]", `line 3: "many" is no amount of memory`},
 		{pool + "partitions:\n- {name: p}\n- name: q\n  pool: b\naccounts: [{}]", "line 5: partition q: there is no pool \"b\"\nline 6: accounts: one has no name"},
-		{pool + "colour: blue", "line 2: field colour not found"},
+		{pool + "colour: blue", "line 2: unknown key colour"},
 	}
 	for _, tt := range tests {
 		_, err := Parse([]byte(tt.text))

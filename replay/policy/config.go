@@ -11,6 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/problem"
 	"premix/replay/machine"
 	"premix/replay/simulate"
 	"premix/replay/trace"
@@ -196,7 +197,7 @@ func Parse(b []byte) ([]Config, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	if err := dec.Decode(&file); err != nil && err != io.EOF {
-		return nil, errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", ""))
+		return nil, errors.New(problem.Words(err))
 	}
 	if len(file.Policies) == 0 {
 		return nil, errors.New("policies: is missing or empty")

@@ -44,7 +44,7 @@ func find(store, id string) (*hotstart.Snapshot, error) {
 	}
 	s, err := hotstart.Find(dir, id)
 	if err != nil {
-		return nil, &usageError{err, "premix snapshot ls lists them"}
+		return nil, &usageError{err, "name one by its id: premix snapshot ls lists them"}
 	}
 	return s, nil
 }

@@ -67,7 +67,10 @@ func (e *ToolError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *ToolError) Hint() string {
+	var script *scriptError
 	switch {
+	case errors.As(e.Err, &script):
+		return script.way
 	case e.Err == nil:
 		return fmt.Sprintf("install %s, or put its directory on PATH", e.Tool)
 	case errors.Is(e.Err, fs.ErrPermission):

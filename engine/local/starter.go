@@ -1,10 +1,17 @@
 package local
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"premix/engine"
 	"premix/recipe"
@@ -23,7 +30,9 @@ func checkTool(rec *recipe.Recipe) error {
 	}
 	_, err := exec.LookPath(tool)
 	if err == nil {
-		return nil
+		if err = checkScript(tool); err == nil {
+			return nil
+		}
 	}
 	// The outer errors repeat the path.
 	var look *exec.Error
@@ -35,4 +44,43 @@ func checkTool(rec *recipe.Recipe) error {
 		err = path.Err
 	}
 	return &ToolError{Tool: tool, Err: err}
+}
+
+// scriptError tells why the kernel would not execute a script, in more words than its
+// "exec format error" and its "no such file or directory" about a file that is there.
+type scriptError struct{ reason, way string }
+
+func (e *scriptError) Error() string { return e.reason }
+
+// checkScript looks at the first line of a program, if it is a script.
+func checkScript(tool string) error {
+	f, err := os.Open(tool)
+	if err != nil {
+		return nil // a program may be executed and not be read
+	}
+	defer f.Close()
+	head := make([]byte, 256) // as much as the kernel looks at: BINPRM_BUF_SIZE
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	program, script := strings.CutPrefix(line, "#!")
+	if !script {
+		if n > 0 && bytes.IndexFunc(head[:n], func(r rune) bool { return r < ' ' && !unicode.IsSpace(r) || r == utf8.RuneError }) >= 0 {
+			return nil // a binary, of whatever kind this machine executes
+		}
+		return &scriptError{"it does not begin with #!", "begin it with the path of its interpreter, as in #!/bin/sh"}
+	}
+	fields := strings.Fields(program)
+	if len(fields) == 0 || !filepath.IsAbs(fields[0]) {
+		return nil
+	}
+	if _, err := os.Stat(fields[0]); !errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(line, "\r") {
+		return nil
+	}
+	if strings.HasSuffix(line, "\r") {
+		return &scriptError{"its first line ends with a carriage return, as files from Windows have it", "convert it with dos2unix"}
+	}
+	return &scriptError{fmt.Sprintf("its interpreter %s is not there", fields[0]), "mend its first line, or install the interpreter"}
 }

@@ -65,7 +65,7 @@ func (p *parser) tree(n *yaml.Node, s, what string) string {
 	}
 	dir, err := p.from.Trees(ref)
 	if err != nil {
-		p.Add(n.Line, hintOf(err), "%s: %v", what, err)
+		p.AddError(n.Line, what, err)
 		return ""
 	}
 	path := filepath.Join(dir, inside)
@@ -100,18 +100,9 @@ func (p *parser) image(n *yaml.Node) {
 	case errors.As(err, &unavailable):
 		p.unavailable = unavailable
 	case err != nil:
-		p.Add(n.Line, hintOf(err), "image: %v", err)
+		p.AddError(n.Line, "image", err)
 	default:
 		im.Ref = s
 		p.r.Image = im
 	}
-}
-
-// hintOf is the way out that an error names, if it does.
-func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
 }

@@ -2,6 +2,7 @@ package problem
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ type Problem struct {
 	Column  int    // from 1, in characters; 0 where the line as a whole is meant
 	Message string // what is wrong
 	Hint    string // the way out; empty where the message says it all
+	Err     error  // what came of doing what the file says; nil where it is the file that is wrong
 }
 
 // Place is FILE:LINE:COLUMN as far as they are known.
@@ -46,6 +48,15 @@ func (l List) Error() string {
 	return b.String()
 }
 
+// Unwrap is what the first problem came of, where nothing is wrong with the file itself:
+// a server that does not answer is no mistake of its writer.
+func (l List) Unwrap() error {
+	if slices.ContainsFunc(l, func(p Problem) bool { return p.Err == nil }) {
+		return nil
+	}
+	return l[0].Err
+}
+
 // Collector gathers the problems of one file.
 type Collector struct {
 	File string
@@ -60,6 +71,16 @@ func (c *Collector) Add(line int, hint, format string, args ...any) {
 // AddAt adds a problem of a place in a line.
 func (c *Collector) AddAt(line, column int, hint, format string, args ...any) {
 	c.List = append(c.List, Problem{File: c.File, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// AddError adds a problem of a line that came of err, whose way out the hint is.
+func (c *Collector) AddError(line int, what string, err error) {
+	hint := ""
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		hint = h.Hint()
+	}
+	c.List = append(c.List, Problem{File: c.File, Line: line, Message: fmt.Sprintf("%s: %v", what, err), Hint: hint, Err: err})
 }
 
 // Err is nil, or a List sorted by place; problems of one place keep their order.

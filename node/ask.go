@@ -17,11 +17,16 @@ import (
 // Mount mounts a tree at dir through this user's node, which is started if it does
 // not run. Paths in the request may be relative to the working directory.
 func Mount(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
+	_, missing := os.Lstat(dir)
 	var err error
 	if r.Dir, err = mountPoint(dir, false); err != nil {
 		return nil, err
 	}
-	return ask(ctx, r)
+	m, err := ask(ctx, r)
+	if err != nil && errors.Is(missing, os.ErrNotExist) {
+		os.Remove(r.Dir) // mountPoint has made it; it stays where a mount came to be all the same
+	}
+	return m, err
 }
 
 // MountOver mounts a tree over a directory that need not be empty: what is in it is
@@ -85,7 +90,11 @@ func mountPoint(dir string, over bool) (string, error) {
 	case errors.Is(err, os.ErrNotExist):
 		// Whoever mistypes a path mistypes more than its last part, or will see it.
 		if err := os.Mkdir(abs, 0o755); err != nil {
-			return "", usage("mkdir -p "+dir, "%s does not exist, and cannot be made: %v", dir, errors.Unwrap(err))
+			way := "mkdir -p " + dir
+			if !errors.Is(err, os.ErrNotExist) {
+				way = "give an empty directory of your own"
+			}
+			return "", usage(way, "%s does not exist, and cannot be made: %v", dir, errors.Unwrap(err))
 		}
 		return filepath.EvalSymlinks(abs)
 	case err != nil:

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html/template"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/whole"
 	"premix/record"
 )
 
@@ -111,17 +111,16 @@ func (r *Report) WriteHTML(path string) (string, error) {
 func writePage(dir, path string, text []byte) (string, error) {
 	// Another premix may be writing it too: run does so at its end. Among the
 	// outputs nothing is ever half.
-	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
+	var err error
 	if path == "" {
 		path = filepath.Join(dir, engine.ReportFile)
-		unfinished = filepath.Join(dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
+		unfinished := filepath.Join(dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
+		err = whole.Via(unfinished, path, 0o666, whole.Text(text))
+	} else {
+		err = whole.Write(path, whole.Text(text))
 	}
-	if err := os.WriteFile(unfinished, text, 0o666); err != nil {
-		_ = os.Remove(unfinished) // it may not have been made
+	if err != nil {
 		return "", fmt.Errorf("write the page: %w", err)
-	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return "", errors.Join(fmt.Errorf("write the page: %w", err), os.Remove(unfinished))
 	}
 	return path, nil
 }

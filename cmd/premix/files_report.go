@@ -1,9 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
+	"io"
 	"text/tabwriter"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"premix/files"
 	"premix/files/page"
+	"premix/internal/whole"
 )
 
 func (a *app) filesReport() *cobra.Command {
@@ -53,16 +53,8 @@ counts. With --html a page of tables and histograms is written, which needs noth
 
 // writeUsagePage writes the page, which appears whole or not at all.
 func writeUsagePage(path string, u *files.Usage) error {
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-	if err != nil {
+	if err := whole.Write(path, func(w io.Writer) error { return page.Write(w, u) }); err != nil {
 		return &files.WriteError{Path: path, Err: err}
-	}
-	err = errors.Join(page.Write(f, u), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return &files.WriteError{Path: path, Err: errors.Join(err, os.Remove(f.Name()))}
 	}
 	return nil
 }

@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/whole"
 	"premix/replay/generate"
 	"premix/replay/trace"
 )
@@ -88,32 +87,15 @@ func (a *app) writeTrace(ctx context.Context, t *trace.Trace, path string, seed 
 	if path == "-" {
 		return t.WriteSWF(a.stdout, note)
 	}
-	// Half a trace is a shorter one to whoever reads it: it gets its name when it is whole.
-	tmp := path + ".tmp"
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		tmp = path // a pipe, such as /dev/stdout
-	}
-	f, err := os.Create(tmp)
-	if err != nil {
-		return &usageError{err, "give a file with -o that you may write"}
-	}
-	err = errors.Join(t.WriteSWF(&untilDone{ctx, f}, note), f.Close())
-	if tmp == path {
-		return err
-	}
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
+	// Half a trace is a shorter one to whoever reads it.
+	err := whole.Write(path, func(w io.Writer) error { return t.WriteSWF(&untilDone{ctx, w}, note) })
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	default:
-		err = &usageError{err, "give a file with -o that you may write, on a disk with room for it"}
+		return context.Cause(ctx)
 	}
-	os.Remove(tmp)
-	return err
+	return &usageError{err, "give a file with -o that you may write, on a disk with room for it"}
 }
 
 // untilDone writes until its context ends.

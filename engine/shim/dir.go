@@ -16,6 +16,7 @@ import (
 	"premix/engine/pack"
 	"premix/engine/queue"
 	"premix/engine/slurm"
+	"premix/internal/whole"
 	"premix/record"
 )
 
@@ -120,20 +121,13 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 // shellQuote quotes always: a front must work from any place.
 func shellQuote(s string) string { return queue.Quote(s) }
 
-// replace writes a file, whole or not at all.
+// replace writes a file, whole or not at all, unless it is as wished already.
 func replace(path string, text []byte, mode fs.FileMode) error {
 	old, err := os.ReadFile(path)
 	if err == nil && string(old) == string(text) {
 		return nil
 	}
-	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if err := os.WriteFile(unfinished, text, mode); err != nil {
-		return errors.Join(err, os.Remove(unfinished))
-	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return errors.Join(err, os.Remove(unfinished))
-	}
-	return nil
+	return whole.Via(fmt.Sprintf("%s.%d.tmp", path, os.Getpid()), path, mode, whole.Text(text))
 }
 
 func readConfig(dir string) (*Config, error) {

@@ -67,7 +67,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {
-		imports: []string{"internal/problem", "files/tiers", "watch", "watch/collect", "watch/series", "watch/serve", "files", "files/pack", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "transfer/stream", "internal/netrelay"},
+		imports: []string{"internal/problem", "internal/whole", "files/tiers", "watch", "watch/collect", "watch/series", "watch/serve", "files", "files/pack", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "transfer/stream", "internal/netrelay"},
 		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -185,7 +185,7 @@ var rooms = map[string]room{
 		imports: []string{"record"},
 	},
 	"transfer/choose": {
-		imports: []string{"transfer", "transfer/link", "transfer/peer", "transfer/stream", "transfer/testbed"},
+		imports: []string{"internal/whole", "transfer", "transfer/link", "transfer/peer", "transfer/stream", "transfer/testbed"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"transfer/stream": {
@@ -216,7 +216,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"report": {
-		imports: []string{"engine", "engine/queue", "record"},
+		imports: []string{"internal/whole", "engine", "engine/queue", "record"},
 	},
 	"engine/kubernetes": {
 		imports: []string{"engine/pack", "internal/kubeapi"},
@@ -231,7 +231,7 @@ var rooms = map[string]room{
 		imports: []string{"engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
-		imports: []string{"engine", "engine/local", "engine/pack", "engine/queue", "engine/slurm", "engine/spawn", "record"},
+		imports: []string{"internal/whole", "engine", "engine/local", "engine/pack", "engine/queue", "engine/slurm", "engine/spawn", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/local": {
@@ -287,7 +287,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"replay/results": {
-		imports: []string{"replay/simulate", "replay/machine", "replay/trace", "record"},
+		imports: []string{"internal/whole", "replay/simulate", "replay/machine", "replay/trace", "record"},
 	},
 	"replay/policy": {
 		imports: []string{"internal/problem", "replay/simulate", "replay/machine", "replay/room", "replay/trace"},
@@ -328,6 +328,9 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/figures": {
+		modules: []string{"golang.org/x/sys"},
+	},
+	"internal/whole": {
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/workbench": {

@@ -1,16 +1,15 @@
 package results
 
 import (
-	"bytes"
 	_ "embed"
-	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
+	"premix/internal/whole"
 	"premix/replay/simulate"
 	"premix/replay/trace"
 )
@@ -50,17 +49,8 @@ func (r *Results) WriteHTML(path string) error {
 	for i, s := range r.schedules {
 		p.Charts = append(p.Charts, r.gantt(i, s))
 	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, p); err != nil {
-		return err
-	}
-	unfinished := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if err := os.WriteFile(unfinished, b.Bytes(), 0o666); err != nil {
-		_ = os.Remove(unfinished) // it may not have been made
+	if err := whole.Write(path, func(w io.Writer) error { return t.Execute(w, p) }); err != nil {
 		return fmt.Errorf("write the page: %w", err)
-	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return errors.Join(fmt.Errorf("write the page: %w", err), os.Remove(unfinished))
 	}
 	return nil
 }

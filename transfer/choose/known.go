@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"premix/internal/whole"
 	"premix/transfer"
 	"premix/transfer/link"
 )
@@ -63,11 +64,7 @@ func (h Home) Remember(l *link.Link, results string) error {
 	if text, err = json.MarshalIndent(k, "", "  "); err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, append(text, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return whole.Write(path, whole.Text(append(text, '\n')))
 }
 
 // Find is the link that a name stands for: of a link, or [USER@]HOST. A host that

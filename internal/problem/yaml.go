@@ -75,7 +75,8 @@ var (
 )
 
 // Words is what yaml.v3 says where it fills in Go's types by itself, in the words of who
-// writes the file: a line a mistake, each with the line it is in.
+// writes the file: a line a mistake, each with the line it is in. The library tells them as
+// texts, and nothing else.
 func Words(err error) string {
 	list := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	var types *yaml.TypeError

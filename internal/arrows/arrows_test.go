@@ -196,7 +196,7 @@ var rooms = map[string]room{
 		modules: []string{"gonum.org/v1/gonum"},
 	},
 	"transfer/report": {
-		imports: []string{"transfer", "transfer/stats", "record"},
+		imports: []string{"internal/whole", "transfer", "transfer/stats", "record"},
 		modules: []string{"github.com/parquet-go/parquet-go"},
 	},
 	"transfer/capture": {

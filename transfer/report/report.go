@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"premix/internal/whole"
 	"premix/record"
 	"premix/transfer"
 	"premix/transfer/stats"
@@ -238,7 +239,7 @@ func (r *Report) Write() (page string, err error) {
 		return "", err
 	}
 	for _, f := range figures {
-		if err := os.WriteFile(filepath.Join(dir, f.Name+".svg"), []byte(f.SVG), 0o644); err != nil {
+		if err := whole.Write(filepath.Join(dir, f.Name+".svg"), whole.Text([]byte(f.SVG))); err != nil {
 			return "", err
 		}
 	}
@@ -247,15 +248,7 @@ func (r *Report) Write() (page string, err error) {
 	}
 	for name, write := range map[string]func(io.Writer) error{"transfers.csv": r.WriteCSV, "report.json": r.WriteJSON,
 		"report.html": func(w io.Writer) error { return r.writeHTML(w, figures) }} {
-		f, err := os.Create(filepath.Join(r.dir, name))
-		if err != nil {
-			return "", err
-		}
-		err = write(f)
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
+		if err := whole.Write(filepath.Join(r.dir, name), write); err != nil {
 			return "", fmt.Errorf("write %s: %w", name, err)
 		}
 	}

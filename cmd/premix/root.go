@@ -230,6 +230,7 @@ func exitCode(err error) int {
 		given       *pack.BusyError
 		noSlurm     *slurm.MissingError
 		refusedJobs *pack.RefusedError
+		noEngine    *pack.UnreachableError
 		lostJobs    *pack.LostError
 		closed      *pack.ClosedError
 		full        *local.FullError
@@ -321,7 +322,7 @@ func exitCode(err error) int {
 		return exitDirectory
 	case errors.As(err, &failed), errors.As(err, &unread), errors.As(err, &stopped), errors.As(err, &full), errors.As(err, &lostJobs), errors.As(err, &closed), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
 		return exitFailed
-	case errors.As(err, &silent), object.IsCorrupt(err), tree.IsInvalid(err):
+	case errors.As(err, &silent), errors.As(err, &noEngine), object.IsCorrupt(err), tree.IsInvalid(err):
 		return exitOrigin
 	}
 	return exitInternal

@@ -2,7 +2,9 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,11 +100,35 @@ func (e *Engine) ids(w *pack.Wave) []string {
 	return list
 }
 
+// check refuses a directory that no pod would have.
+func (e *Engine) check(dir string) error {
+	if e.covered(dir) {
+		return nil
+	}
+	return &pack.RefusedError{Engine: Name, Reason: "no volume of the pods has " + dir, Final: true,
+		Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
+}
+
+// Reach asks the API server for a Job. Whatever it says about that is an answer, unless
+// it is not well itself.
+func (e *Engine) Reach(ctx context.Context, dir string) error {
+	if err := e.check(dir); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := e.client.Batch.Get().Namespace(e.namespace).Resource("jobs").Param("limit", "1").MaxRetries(0).Do(ctx).Error()
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err) {
+		return nil
+	}
+	return err
+}
+
 // Submit makes the Job of a wave.
 func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
-	if !e.covered(w.Dir) {
-		return nil, &pack.RefusedError{Engine: Name, Reason: "no volume of the pods has " + w.Dir, Final: true,
-			Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
+	if err := e.check(w.Dir); err != nil {
+		return nil, err
 	}
 	e.directory = directoryLabel(w.Dir)
 	ctx, cancel := context.WithTimeout(ctx, patience)

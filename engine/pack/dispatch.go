@@ -31,6 +31,10 @@ type Options struct {
 	// is closed. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
+	// Answer is how long the engine may take to answer at the start, without Stay and as
+	// long as no job is known to be with it; 0: [DefaultAnswer]. After that it ends with
+	// an *UnreachableError.
+	Answer time.Duration
 	// Gather is how long tasks that come one by one wait for company before they are
 	// given away, at least; never longer than four times that.
 	Gather   time.Duration
@@ -89,6 +93,8 @@ type dispatcher struct {
 	refusals    int
 	refused     time.Time // nothing is submitted before
 	lost        int
+	answered    bool          // the engine has
+	sought      time.Time     // it was, first, by who did not know yet whether it answers
 	silent      time.Time     // the engine is not asked before
 	backOff     time.Duration // for which it was left alone last
 	moved       bool          // something has changed in this round
@@ -100,13 +106,16 @@ type dispatcher struct {
 // is left that can start and no worker is open. What is in flight of an earlier
 // dispatcher is taken over. If ctx is cancelled with a *local.Interrupted, the jobs are
 // cancelled and that error is returned when they have ended, or at once when Kill is
-// closed.
+// closed or no job is with the engine.
 func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err error) {
 	if o.Jobs == 0 {
 		o.Jobs = DefaultJobs
 	}
 	if o.Target == 0 {
 		o.Target = DefaultTarget
+	}
+	if o.Answer == 0 {
+		o.Answer = DefaultAnswer
 	}
 	if o.Cores == 0 {
 		o.Cores = 1
@@ -240,7 +249,9 @@ func (s *dispatcher) run(ctx context.Context) error {
 			stay = nil
 		case <-interrupt:
 			interrupt, kill = nil, s.o.Kill
-			s.msg.Notice("cancelling %d jobs (again to leave at once)", len(s.l.open()))
+			if n := len(s.l.open()); n > 0 {
+				s.msg.Notice("cancelling %d jobs (again to leave at once)", n)
+			}
 			s.stopping, s.interrupted = true, true
 			s.silent = time.Time{} // ask at once
 		case <-kill:
@@ -258,32 +269,36 @@ func (s *dispatcher) round(ctx context.Context) error {
 		return err
 	}
 	// What follows must work while the context is cancelled: jobs are to be ended.
-	ctx = context.WithoutCancel(ctx)
+	longer, cancel := s.outlive(ctx)
+	defer cancel()
 	if s.o.Settings.FailFast && s.d.Failing() && !s.stopping {
 		s.msg.Notice("a task failed: no more tasks are started")
 		s.stop()
 	}
 	if time.Now().After(s.silent) {
-		if err := s.ask(ctx); err != nil {
-			s.quiet(err)
+		if err := s.ask(longer); err != nil {
+			if err := s.quiet(ctx, err); err != nil {
+				return err
+			}
 		} else if !s.silent.IsZero() {
-			s.silent, s.backOff = time.Time{}, 0
+			s.silent = time.Time{}
+			if s.answered {
+				s.backOff = 0
+			}
 		}
 	}
-	if err := s.closeWorkers(ctx); err != nil {
+	if s.interrupted && !s.silent.IsZero() && !s.given() {
+		if err := s.giveUpUnknown(); err != nil {
+			return err
+		}
+	}
+	if err := s.closeWorkers(longer); err != nil {
 		return err
 	}
-	if s.stopping || !s.silent.IsZero() || time.Now().Before(s.refused) {
+	if s.stopping || !s.silent.IsZero() || time.Now().Before(s.refused) || ctx.Err() != nil {
 		return nil
 	}
-	return s.give(ctx)
-}
-
-// quiet leaves an engine alone that does not answer.
-func (s *dispatcher) quiet(err error) {
-	s.backOff = min(longBackOff, max(shortBackOff, 2*s.backOff))
-	s.silent = time.Now().Add(s.backOff)
-	s.msg.Note("%s does not answer, trying again: %v", s.eng.Name(), err)
+	return s.give(ctx, longer)
 }
 
 // stop gives nothing more away, and has workers start nothing more.
@@ -332,6 +347,7 @@ func (s *dispatcher) ask(ctx context.Context) error {
 			if err := s.find(ctx, w); err != nil {
 				return err
 			}
+			s.answered = true
 		}
 	}
 	var jobs, doomed []string
@@ -363,6 +379,7 @@ func (s *dispatcher) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.answered = true
 	for id, st := range status {
 		if s.status[id] != st {
 			s.moved = true
@@ -584,8 +601,8 @@ func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error)
 	return true, nil
 }
 
-// give gives away what is free.
-func (s *dispatcher) give(ctx context.Context) error {
+// give gives away what is free. What is submitted may take until longer is cancelled.
+func (s *dispatcher) give(ctx, longer context.Context) error {
 	open := s.l.open()
 	room := s.o.Jobs - len(open)
 	if room <= 0 {
@@ -606,9 +623,12 @@ func (s *dispatcher) give(ctx context.Context) error {
 		s.refusals, s.refused = 0, time.Time{}
 		return nil
 	}
+	if there, err := s.reach(ctx); err != nil || !there {
+		return err
+	}
 	p := &packing{cores: s.o.Cores, memory: s.o.Memory, target: s.o.Target, jobs: s.o.Jobs, room: room, times: s.times, strikes: s.strikes}
 	for _, shares := range waves(p.shares(needs)) {
-		if err := s.submit(ctx, shares); err != nil || !s.silent.IsZero() || s.stopping || time.Now().Before(s.refused) {
+		if err := s.submit(ctx, longer, shares); err != nil || !s.silent.IsZero() || s.stopping || time.Now().Before(s.refused) || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -635,7 +655,7 @@ func (s *dispatcher) gathering(now time.Time) bool {
 }
 
 // submit gives shares away and submits them.
-func (s *dispatcher) submit(ctx context.Context, shares []Share) error {
+func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 	taken := make(map[int]bool)
 	for _, h := range s.l.open() {
 		taken[h.Seat] = true
@@ -662,7 +682,7 @@ func (s *dispatcher) submit(ctx context.Context, shares []Share) error {
 		}
 	}
 	s.moved = true
-	ids, err := s.eng.Submit(ctx, s.describe(w))
+	ids, err := s.eng.Submit(longer, s.describe(w))
 	var refused *RefusedError
 	switch {
 	case err == nil:
@@ -684,8 +704,7 @@ func (s *dispatcher) submit(ctx context.Context, shares []Share) error {
 		s.msg.Note("%s refuses jobs, trying again: %s", s.eng.Name(), refused.Reason)
 		return nil
 	}
-	s.quiet(err) // whether it has the wave, find tells
-	return nil
+	return s.quiet(ctx, err) // whether it has the wave, find tells
 }
 
 // finished tells whether there is nothing left to do, or nothing left to wait for.

@@ -54,6 +54,9 @@ type Status struct {
 type Engine interface {
 	// Name is what --engine calls it.
 	Name() string
+	// Reach is nil if the system answers, be it that it would refuse what it is asked,
+	// and a *RefusedError if nothing in dir can ever be submitted to it.
+	Reach(ctx context.Context, dir string) error
 	// Submit submits a wave and returns the ids of its jobs, by share. If it fails, or
 	// premix is killed meanwhile, jobs may have been submitted all the same: Find tells.
 	Submit(ctx context.Context, w *Wave) ([]string, error)

@@ -44,9 +44,15 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 			} else {
 				o.Cores = n
 			}
-		case "target":
-			if o.Target, err = recipe.ParseDuration(value); err != nil {
+		case "target", "answer":
+			d, err := recipe.ParseDuration(value)
+			if err != nil {
 				return nil, bad(err)
+			}
+			if key == "target" {
+				o.Target = d
+			} else {
+				o.Answer = d
 			}
 		case "memory":
 			if o.Memory, err = recipe.ParseMemory(value); err != nil {
@@ -68,7 +74,7 @@ func UnknownOption(engine string, rest map[string]string, known ...string) error
 	if len(rest) == 0 {
 		return nil
 	}
-	known = append(known, "jobs", "cores", "memory", "target")
+	known = append(known, "answer", "cores", "jobs", "memory", "target")
 	slices.Sort(known)
 	return &OptionError{fmt.Sprintf("%s has no option %s", engine, slices.Sorted(maps.Keys(rest))[0]), "it has " + strings.Join(known, ", ")}
 }

@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Census is how many jobs Slurm has, of all users, and how its scheduler does.
@@ -56,20 +54,8 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	for {
-		// Who holds it asks Slurm, which takes as long as its programs may.
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	if err != nil {
-		return nil, &os.PathError{Op: "lock", Path: lock.Name(), Err: err}
+	if err := await(ctx, lock); err != nil {
+		return nil, err
 	}
 	if text, err := os.ReadFile(path); err == nil {
 		kept := &Census{}

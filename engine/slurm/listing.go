@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -162,13 +163,8 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	for {
-		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, &os.PathError{Op: "lock", Path: lock.Name(), Err: err}
+	if err := await(ctx, lock); err != nil {
+		return nil, err
 	}
 	// Somebody else may have asked while this one waited.
 	if text, err := os.ReadFile(c.path); err == nil {
@@ -180,6 +176,9 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	}
 	l := &listing{Begun: time.Now()}
 	out, err := program(ctx, "", "squeue", "--noheader", "--states=all", "--user="+userName(), "--format="+format)
+	if ctx.Err() != nil {
+		return nil, cmp.Or(err, ctx.Err()) // it says nothing of Slurm, and is nothing for others
+	}
 	if err != nil {
 		l.Failed = said(err)
 	}
@@ -192,6 +191,24 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 		}
 	}
 	return l.result()
+}
+
+// await locks a file, unless ctx ends before. Who holds it asks Slurm, which takes as long
+// as its programs may.
+func await(ctx context.Context, lock *os.File) error {
+	for {
+		switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return &os.PathError{Op: "lock", Path: lock.Name(), Err: err}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func (c *cache) fresh(l *listing, after time.Time) bool {

@@ -112,7 +112,11 @@ func program(ctx context.Context, stdin string, name string, args ...string) (st
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		text := strings.TrimSpace(errs.String())
-		if text == "" {
+		switch {
+		case text != "":
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			text = "no answer in time"
+		default:
 			text = err.Error()
 		}
 		return out.String(), &programError{name, text}
@@ -139,6 +143,12 @@ func said(err error) string {
 		}
 	}
 	return strings.Join(lines, "; ")
+}
+
+// Reach asks for a listing.
+func (e *Engine) Reach(ctx context.Context, _ string) error {
+	_, err := e.cache.get(ctx, time.Time{})
+	return err
 }
 
 // jobName is the name of the array of a wave.

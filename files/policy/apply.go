@@ -70,6 +70,9 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if o.Workers == 0 {
 		o.Workers = DefaultWorkers
 	}
+	if err := journalPlace(o.Journal, r, t.Roots); err != nil {
+		return nil, err
+	}
 	j, err := openJournal(o.Journal)
 	if err != nil {
 		return nil, err

@@ -471,3 +471,31 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("there are %s", got)
 	}
 }
+
+// A journal lies where no rule could take it.
+func TestJournalPlace(t *testing.T) {
+	dir, rules := pair(t, []file{{"flash/a", 1, 9}, {"else/a", 1, 9}})
+	const remove = "RULE 'old' DELETE WHERE name = 'none';"
+	for _, c := range []struct{ rules, journal, reason string }{
+		{moveAll, "flash/j", `lies in the pool flash, where the rule "move" (migrate) could take it`},
+		{moveAll, "disk", "is the pool disk"},
+		{moveAll, "disk/j", ""},
+		{moveAll, "else/j", ""},
+		{"RULE 'up' PLACE IN POOL flash WHERE size < 0;", "disk/deep/j", `lies in the pool disk, where the rule "up" (place) could take it`},
+		{"RULE 'up' PLACE IN POOL flash WHERE size < 0;", "flash/j", ""},
+		{remove, "else/j", "lies in " + dir + `, where the rule "old" (delete) could take it`},
+		{remove, "flash/j", `lies in the pool flash, where the rule "old" (delete) could take it`},
+		{"RULE 'old' DELETE FROM POOL flash WHERE name = 'none';", "disk/j", ""},
+		{"RULE 'all' EXCLUDE;", "flash/j", ""},
+	} {
+		r, err := Parse("rules.sql", rules+c.rules, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = journalPlace(filepath.Join(dir, c.journal), r, []string{dir})
+		var je *JournalError
+		if errors.As(err, &je) != (c.reason != "") || je != nil && (je.Reason != c.reason || je.Hint() == "") {
+			t.Errorf("%s in %s: %v", c.rules, c.journal, err)
+		}
+	}
+}

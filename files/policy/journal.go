@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -96,12 +97,93 @@ type journal struct {
 	buf   bytes.Buffer
 }
 
+// journalPlace is an error if rules would act on a journal that is begun in dir: they move
+// or delete it with the next scan, or pack it while it is written.
+func journalPlace(dir string, r *Rules, roots []string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return &JournalError{dir, "cannot be found", "name a directory that you may write: --journal DIR", err}
+	}
+	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
+		return nil // one that is gone on with came after its scan
+	}
+	const way = "name a directory outside of what the rules act on: --journal DIR"
+	path, pool, scanned := resolved(dir), "", ""
+	for _, p := range r.Pools {
+		switch at := resolved(p.Dir); {
+		case path == at:
+			return &JournalError{dir, "is the pool " + p.Name, way, nil}
+		case within(path, at):
+			pool = p.Name
+		}
+	}
+	for _, root := range roots {
+		if within(path, resolved(root)) {
+			scanned = root
+		}
+	}
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		switch {
+		case !rule.actsOn(pool):
+		case pool != "":
+			return &JournalError{dir, fmt.Sprintf("lies in the pool %s, where the rule %q (%s) could take it", pool, rule.Name, rule.Verb), way, nil}
+		case scanned != "":
+			return &JournalError{dir, fmt.Sprintf("lies in %s, where the rule %q (%s) could take it", scanned, rule.Name, rule.Verb), way, nil}
+		}
+	}
+	return nil
+}
+
+// resolved is a path without symbolic links, as far as it exists.
+func resolved(path string) string {
+	for at, rest := path, ""; ; at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if at == filepath.Dir(at) {
+			return path
+		}
+	}
+}
+
+// foreign is something in a directory that is no journal, "" if there is nothing.
+func foreign(dir string) (string, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return "", nil // what it is then, making it tells
+	}
+	if err != nil {
+		return "", err
+	}
+	other, audited := "", false
+	for _, e := range list {
+		switch e.Name() {
+		case auditFile:
+			audited = true
+		case lockFile, planFile, planFile + ".tmp":
+		default:
+			other = e.Name()
+		}
+	}
+	if audited { // somebody may have put notes beside it
+		return "", nil
+	}
+	return other, nil
+}
+
 func openJournal(dir string) (j *journal, err error) {
 	bad := func(reason string, err error) error {
 		return &JournalError{dir, reason, "name a directory that you may write: --journal DIR", err}
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, bad("cannot be found", err)
+	}
+	switch other, err := foreign(dir); {
+	case err != nil:
+		return nil, bad("cannot be read", err)
+	case other != "":
+		return nil, &JournalError{dir, "is a directory with something else in it (" + other + ")", "name an empty directory, or one that does not exist yet: --journal DIR", nil}
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, bad("cannot be made", err)

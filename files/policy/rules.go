@@ -56,6 +56,19 @@ type Rule struct {
 	where  *node // nil for all
 }
 
+// actsOn tells whether the rule may change what lies in a pool, "" for none.
+func (r *Rule) actsOn(pool string) bool {
+	switch {
+	case r.Verb == Exclude:
+		return false
+	case r.From != "":
+		return pool == r.From && pool != r.To
+	case r.To != "":
+		return pool != "" && pool != r.To
+	}
+	return true
+}
+
 // Pool returns a pool by its name.
 func (r *Rules) Pool(name string) *Pool {
 	if i := slices.IndexFunc(r.Pools, func(p Pool) bool { return p.Name == name }); i >= 0 {

@@ -95,7 +95,7 @@ func Open(s string, o Options) (Origin, error) {
 		if s == "" {
 			return nil, &OpenError{"\"\"", errors.New("it is empty"), "name a directory, or a URL that begins with http://, https:// or oci://"}
 		}
-		return NewDir(s)
+		return openDir(s, s, o)
 	}
 	u, err := url.Parse(s)
 	if err != nil {
@@ -114,13 +114,22 @@ func Open(s string, o Options) (Origin, error) {
 		if u.Host != "" && u.Host != "localhost" {
 			return nil, &OpenError{s, errors.New("a file is on this machine"), "write file:///PATH"}
 		}
-		return NewDir(u.Path)
+		return openDir(s, u.Path, o)
 	case "http", "https":
 		return NewHTTP(u, o)
 	case "oci":
 		return NewOCI(u.Host+strings.TrimRight(u.Path, "/"), o)
 	}
 	return nil, &OpenError{s, fmt.Errorf("%q is no scheme of an origin", scheme), "name a directory, or a URL that begins with http://, https:// or oci://"}
+}
+
+// openDir opens a directory. It has no use for certificates, but a file of them that is
+// named and does not do is a mistake wherever trees come from.
+func openDir(name, path string, o Options) (Origin, error) {
+	if _, _, err := tlsConfigs(o); err != nil {
+		return nil, &OpenError{name, err, wayPEM}
+	}
+	return NewDir(path)
 }
 
 // OpenAll returns the group of the origins that are named.

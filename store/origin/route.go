@@ -122,7 +122,7 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 	}
 	own, others, err := tlsConfigs(o)
 	if err != nil {
-		return nil, &OpenError{name, err, "give files with PEM blocks"}
+		return nil, &OpenError{name, err, wayPEM}
 	}
 	var routes []*route
 	for _, p := range o.Proxies {
@@ -208,6 +208,8 @@ func proxyURL(p string, c *Credentials) (*url.URL, error) {
 	}
 	return u, nil
 }
+
+const wayPEM = "give files with PEM blocks, which this user may read"
 
 // tlsConfigs returns the configuration for the origin's host and the one for
 // wherever a redirect leads.

@@ -97,6 +97,18 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	return &Starter{spec: spec, opt: opt, host: probeHost(), kind: Cold, reason: "not prepared"}, nil
 }
 
+// CheckStore is an error if snapshots cannot be kept in a directory, which is made if it
+// is missing.
+func CheckStore(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
+		return &os.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	return nil
+}
+
 // DefaultStore is $PREMIX_HOME/snapshots, or else premix/snapshots in the
 // user's cache directory.
 func DefaultStore() (string, error) {

@@ -24,7 +24,10 @@ func (a *app) prepareCommand() *cobra.Command {
 it is needed. The proof takes the recipe's probe, or the first sample of the sheet
 given with --probe; without either it is left to the first run.`,
 		Args: arguments("RECIPE"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) (err error) {
+			if o.Store, err = snapshotStore(o.Store, false); err != nil {
+				return err
+			}
 			ctx, _ := interruptible()
 			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Start, o.Threads = args[0], hotstart.Kind(start), int(threads)

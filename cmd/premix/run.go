@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"premix/engine/local"
@@ -47,6 +48,9 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 			}
 			if eng != nil && (jobs > 0 || memory > 0) {
 				return &usageError{errors.New("--jobs and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			}
+			if o.Store, err = snapshotStore(o.Store, eng != nil); err != nil {
+				return err
 			}
 			ctx, kill := interruptible()
 			o.From = a.sources(ctx, &from)
@@ -98,6 +102,27 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	from.register(cmd)
 	f.StringVar(&from.recordImage, "record-image", "", "write the order in which the recipe's image is touched to this file, at umount")
 	return cmd
+}
+
+// snapshotStore is the absolute path of a store of snapshots that was named, "" for none.
+// It must be usable, so that nobody waits for what then cannot be kept; elsewhere, on the
+// nodes of a batch system, it may be there and not here.
+func snapshotStore(dir string, elsewhere bool) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		_, err = os.Stat(dir)
+		if elsewhere && err != nil && !errors.Is(err, unix.ENOTDIR) {
+			return dir, nil
+		}
+		err = hotstart.CheckStore(dir)
+	}
+	if err != nil {
+		return "", &usageError{fmt.Errorf("snapshots cannot be kept as --store says: %w", err), "name a directory that you may write, or leave --store away"}
+	}
+	return dir, nil
 }
 
 // writePage writes the page of the run in dir.

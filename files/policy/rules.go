@@ -123,10 +123,13 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 		}
 	}
 	found = append(found, r.check(p)...)
-	if len(found) == 0 {
-		return r, nil
-	}
 	c := problem.Collector{File: file}
+	if len(found) == 0 {
+		if len(r.Rules) > 0 || len(r.Pools) > len(pools) {
+			return r, nil
+		}
+		c.Add(0, "write one, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';", "there are no rules in it")
+	}
 	for _, f := range found {
 		line, column := place(text, f.at)
 		c.AddAt(line, column, f.hint, "%s", f.what)

@@ -97,6 +97,22 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// A file that says nothing is no file of rules, whatever pools are known already; one that
+// declares pools tells how full they are.
+func TestNoRules(t *testing.T) {
+	known := []Pool{{Name: "disk", Dir: "/disk"}}
+	for _, text := range []string{"", "\n", "-- RULE 'x' EXCLUDE;\n", "/* */ ;;"} {
+		_, err := Parse("rules.sql", text, known)
+		const want = "rules.sql: there are no rules in it\n  hint: write one, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';"
+		if err == nil || err.Error() != want {
+			t.Errorf("%q gives\n%v\nwant\n%s", text, err, want)
+		}
+	}
+	if _, err := Parse("rules.sql", pools, nil); err != nil {
+		t.Errorf("pools alone: %v", err)
+	}
+}
+
 // All mistakes of a file are told at once.
 func TestAllMistakes(t *testing.T) {
 	_, err := Parse("rules.sql", "RULE 'a' DELETE;\nRULE 'b' EXCLUDE WHERE sise > 1;\nFOO;\nRULE 'c' EXCLUDE;", nil)

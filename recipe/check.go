@@ -97,7 +97,7 @@ func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 		case "to":
 			to = opt.value
 		default:
-			p.Add(opt.line, meant(opt.key, []string{"file", "to"}, "%s"), "unknown key %s in output %s", opt.key, kv.key)
+			p.Add(opt.line, problem.Meant(opt.key, []string{"file", "to"}, "%s"), "unknown key %s in output %s", opt.key, kv.key)
 		}
 	}
 	if to == nil {
@@ -246,8 +246,8 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 			p.used["data."+seg.name] = true
 			p.Add(line, fmt.Sprintf("did you mean ${data.%s}?", seg.name), "unknown placeholder %s in %s", seg.text, where)
 		default:
-			hint := meant(seg.name, allowed, "${%s}")
-			if k := near(seg.name, allowed); k != "" {
+			hint := problem.Meant(seg.name, allowed, "${%s}")
+			if k := problem.Near(seg.name, allowed); k != "" {
 				// Meant, if misspelt: it is not to be called unused as well.
 				p.used[k], p.usedBy[k] = true, true
 			} else if where == "pipe" {

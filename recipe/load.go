@@ -94,7 +94,7 @@ func fileTrouble(path, written string, err error) (message, hint string) {
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}
-		if k := near(base, names); k != "" {
+		if k := problem.Near(base, names); k != "" {
 			hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(written), k))
 		}
 		return "there is no such file", hint
@@ -263,7 +263,7 @@ func (p *parser) top(root *yaml.Node) {
 	for _, kv := range p.pairs(root, "the recipe", "") {
 		p.starts = append(p.starts, kv.line)
 		if !slices.Contains(keys, kv.key) {
-			p.Add(kv.line, meant(kv.key, keys, "%s"), "unknown key %s", kv.key)
+			p.Add(kv.line, problem.Meant(kv.key, keys, "%s"), "unknown key %s", kv.key)
 			continue
 		}
 		values[kv.key] = kv.value
@@ -488,7 +488,7 @@ func (p *parser) input(in *Input, kv pair) {
 			}
 			in.Decompress = strings.EqualFold(opt.value.Value, "true")
 		default:
-			p.Add(opt.line, meant(opt.key, []string{"file", "decompress"}, "%s"), "unknown key %s in input %s", opt.key, kv.key)
+			p.Add(opt.line, problem.Meant(opt.key, []string{"file", "decompress"}, "%s"), "unknown key %s in input %s", opt.key, kv.key)
 		}
 	}
 	if in.Decompress && compressedName(in.File) {
@@ -507,7 +507,7 @@ func (p *parser) ready(n *yaml.Node) {
 			p.Add(n.Line, "ready: {line: REGEX}", "ready: line needs the line that the tool prints")
 		default:
 			hint := all
-			if k := near(n.Value, []string{"open", "read"}); k != "" {
+			if k := problem.Near(n.Value, []string{"open", "read"}); k != "" {
 				hint = fmt.Sprintf("did you mean %s?", k)
 			}
 			p.Add(n.Line, hint, "ready can't be %q", n.Value)
@@ -621,7 +621,7 @@ func (p *parser) varies(n *yaml.Node) {
 			case "lines":
 				v.Lines = p.regex(kv.value, "varies.lines")
 			default:
-				p.Add(kv.line, meant(kv.key, []string{"file", "lines"}, "%s"), "unknown key %s in varies", kv.key)
+				p.Add(kv.line, problem.Meant(kv.key, []string{"file", "lines"}, "%s"), "unknown key %s in varies", kv.key)
 			}
 		}
 		switch {
@@ -674,7 +674,7 @@ func (p *parser) probe(n *yaml.Node) {
 	for _, kv := range list {
 		i := slices.Index(names, kv.key)
 		if i < 0 {
-			p.Add(kv.line, meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
+			p.Add(kv.line, problem.Meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
 			continue
 		}
 		named[kv.key] = true

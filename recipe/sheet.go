@@ -200,7 +200,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) map[stri
 			missing = append(missing, name)
 		}
 	}
-	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return near(name, missing) != "" }) {
+	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return problem.Near(name, missing) != "" }) {
 		// Another file, or rows without a header: what is wrong with its rows would be
 		// told of each of them.
 		c.List = nil
@@ -210,7 +210,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) map[stri
 	guessed := make(map[string]bool)
 	for _, name := range unknown {
 		hint := "remove it, or declare it in the recipe: inputs: [" + strings.Join(append(known[1:len(known):len(known)], name), ", ") + "]"
-		if k := near(name, missing); k != "" {
+		if k := problem.Near(name, missing); k != "" {
 			hint = fmt.Sprintf("did you mean %s?", k)
 			guessed[k] = true
 		}

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
 )
 
 func (a *app) blastCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("a command, as listed by premix blast --help,", &cobra.Command{
 		Use:   "blast",
 		Short: "Search BLAST databases that are kept in memory",
 		Long: `Keep BLAST databases cut into fragments and resident in memory, and search them with
@@ -19,25 +17,17 @@ the results of plain BLAST.
   premix blast warm nt
   premix blast blastn -db nt -query q.fa -outfmt 6
   premix blast serve --listen 127.0.0.1:8080`,
-		Args: arguments("a command, as listed by premix blast --help,"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "blast "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.blastDB(), a.blastWarm(), a.blastEvict(), a.blastServe(), a.blastPiece())
 	cmd.AddCommand(a.blastSearches()...)
 	return cmd
 }
 
 func (a *app) blastDB() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("add, ls, warm, evict, verify or rm", &cobra.Command{
 		Use:   "db",
 		Short: "Make BLAST databases and look after them",
-		Args:  arguments("add, ls, warm, evict, verify or rm"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "blast db "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.blastDBAdd(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
 	return cmd
 }

@@ -13,14 +13,10 @@ import (
 )
 
 func (a *app) cacheCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("status, drop, pin, unpin or check", &cobra.Command{
 		Use:   "cache",
 		Short: "Show and manage what this node has of its trees",
-		Args:  arguments("status, drop, pin, unpin or check"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "cache "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.cacheStatus(), a.cacheDrop(), a.cachePin(), a.cacheUnpin(), a.cacheCheck())
 	return cmd
 }

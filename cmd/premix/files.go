@@ -9,7 +9,7 @@ import (
 )
 
 func (a *app) filesCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("a command, as listed by premix files --help,", &cobra.Command{
 		Use:   "files",
 		Short: "Tell what lies in directories of millions of files, and move it by rules",
 		Long: `Scan directories into a table, one row a file, and see what takes the space.
@@ -21,11 +21,7 @@ func (a *app) filesCommand() *cobra.Command {
   premix files mount --tiers tiers.yaml /project
 
 The table is Parquet: DuckDB, pandas and R read it too.`,
-		Args: arguments("a command, as listed by premix files --help,"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "files "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.filesScan(), a.filesReport(), a.filesDiff(), a.filesPolicy(), a.filesUnpack(), a.filesRemount(), a.filesMount())
 	return cmd
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"premix/image"
@@ -11,7 +9,7 @@ import (
 
 func (a *app) imageCommand() *cobra.Command {
 	o := &storeFlags{}
-	cmd := &cobra.Command{
+	cmd := group("a command, as listed by premix image --help,", &cobra.Command{
 		Use:   "image",
 		Short: "Bring container images into a store",
 		Long: `An image in a store is a handful of trees: one for each layer, which images share, and
@@ -19,11 +17,7 @@ one for the root that a container sees.
 
   premix image add --store /srv/store oci:./star-layout biodepot/star:2.7
   premix exec --store /srv/store biodepot/star:2.7 -- STAR --version`,
-		Args: arguments("a command, as listed by premix image --help,"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "image "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.PersistentFlags().StringVar(&o.dir, "store", "", "the store's directory (default: $PREMIX_STORE)")
 	cmd.PersistentFlags().StringVar(&o.key, "key", "", "file of the private key (default: $PREMIX_HOME/keys/ID.key)")
 	cmd.AddCommand(a.imageAdd(o), a.imageLs(o), a.imageRm(o), a.imageSync(o))

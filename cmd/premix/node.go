@@ -15,14 +15,10 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("start, stop, restart, status or metrics", &cobra.Command{
 		Use:   "node",
 		Short: "Run the daemon that holds mounts and their cache",
-		Args:  arguments("start, stop, restart, status or metrics"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "node "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.nodeStart(), a.nodeStop(), a.nodeRestart(), a.nodeStatus(), a.nodeMetrics())
 	return cmd
 }

@@ -108,9 +108,9 @@ memory are prepared once; each sample then starts from there.
   premix report out`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return &usageError{fmt.Errorf("there is no command %q", args[0]), "premix --help lists them"}
+				return noCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -118,9 +118,7 @@ memory are prepared once; each sample then starts from there.
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results and errors as JSON")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{err, cmd.CommandPath() + " --help lists the flags"}
-	})
+	root.SetFlagErrorFunc(wrongFlag)
 	verbs := a.verbs()
 	if i := slices.IndexFunc(verbs, func(v verb) bool { return len(args) > 0 && v.name == args[0] }); i >= 0 {
 		verbs = verbs[i : i+1]
@@ -137,6 +135,8 @@ func arguments(names ...string) cobra.PositionalArgs {
 		switch {
 		case len(args) < len(names):
 			return &usageError{fmt.Errorf("%s is missing", names[len(args)]), "usage: " + cmd.UseLine()}
+		case len(args) > len(names) && nearCommand(cmd, args[0]) != "":
+			return noCommand(cmd, args[0])
 		case len(args) > len(names):
 			return &usageError{fmt.Errorf("%q is one argument too many", args[len(names)]), "usage: " + cmd.UseLine()}
 		}

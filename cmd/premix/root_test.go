@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"io"
+	"strings"
 	"testing"
 )
 
@@ -20,6 +22,37 @@ func TestVerbs(t *testing.T) {
 	for _, args := range [][]string{nil, {"--help"}, {"--json", "version"}, {"help", "version"}, {"__complete", "t"}, {"nothing"}} {
 		if n := len(a.root(args).Commands()); n != len(all) {
 			t.Errorf("for %q there are %d commands of %d", args, n, len(all))
+		}
+	}
+}
+
+// What a verb or a flag was likely meant to be is told.
+func TestMisspelt(t *testing.T) {
+	for _, c := range []struct{ line, want string }{
+		{"strore", `error: there is no command "strore"` + "\nhint: did you mean premix store?\n"},
+		{"strore publish --no-sync a b", `error: there is no command "strore"` + "\nhint: did you mean premix store?\n"},
+		{"--json=false taks run", `error: there is no command "taks"` + "\nhint: did you mean premix task?\n"},
+		{"store publsh", `error: there is no command "store publsh"` + "\nhint: did you mean premix store publish?\n"},
+		{"store publsh a b --no-sync", `error: there is no command "store publsh"` + "\nhint: did you mean premix store publish?\n"},
+		{"store --store s publsh a b", `error: there is no command "store publsh"` + "\nhint: did you mean premix store publish?\n"},
+		{"store list", `error: there is no command "store list"` + "\nhint: did you mean premix store ls?\n"},
+		{"store fetch", `error: there is no command "store fetch"` + "\nhint: premix store --help lists them\n"},
+		{"task wrok", `error: there is no command "task wrok"` + "\nhint: premix task --help lists them\n"}, // which nobody is to call
+		{"blast db veryfi nt", `error: there is no command "blast db veryfi"` + "\nhint: did you mean premix blast db verify?\n"},
+		{"replay genrate t.swf --jobs 3", `error: there is no command "replay genrate"` + "\nhint: did you mean premix replay generate?\n"},
+		{"replay t.swf easy", `error: "easy" is one argument too many` + "\nhint: usage: premix replay TRACE [flags]\n"},
+		{"task prune d --ouput", "error: unknown flag: --ouput\nhint: did you mean --output?\n"},
+		{"task run f --ouput d", "error: unknown flag: --ouput\nhint: did you mean --out?\n"},
+		{"task run f --output=d", "error: unknown flag: --output\nhint: did you mean --out?\n"},
+		{"task run f -out d", "error: unknown shorthand flag: 'o' in -out\nhint: did you mean --out?\n"},
+		{"task run f --jsno", "error: unknown flag: --jsno\nhint: did you mean --json?\n"},
+		{"task run f -z", "error: unknown shorthand flag: 'z' in -z\nhint: premix task run --help lists the flags\n"},
+		{"task run f --quickly", "error: unknown flag: --quickly\nhint: premix task run --help lists the flags\n"},
+		{"task run f --jobs", "error: flag needs an argument: --jobs\nhint: premix task run --help lists the flags\n"},
+	} {
+		var stderr bytes.Buffer
+		if code := run(strings.Fields(c.line), io.Discard, &stderr); code != exitUsage || stderr.String() != c.want {
+			t.Errorf("%s ends with %d and tells\n%s\nwant\n%s", c.line, code, &stderr, c.want)
 		}
 	}
 }

@@ -14,14 +14,10 @@ import (
 
 func (a *app) snapshotCommand() *cobra.Command {
 	var store string
-	cmd := &cobra.Command{
+	cmd := group("ls, inspect, verify, rm, push or pull", &cobra.Command{
 		Use:   "snapshot",
 		Short: "List, inspect, verify, remove, push and pull snapshots",
-		Args:  arguments("ls, inspect, verify, rm, push or pull"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "snapshot "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.PersistentFlags().StringVar(&store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	cmd.AddCommand(a.snapshotLs(&store), a.snapshotInspect(&store), a.snapshotVerify(&store), a.snapshotRm(&store),
 		a.snapshotPush(&store), a.snapshotPull(&store))

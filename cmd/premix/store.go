@@ -23,7 +23,7 @@ type storeFlags struct {
 
 func (a *app) storeCommand() *cobra.Command {
 	o := &storeFlags{}
-	cmd := &cobra.Command{
+	cmd := group("a command, as listed by premix store --help,", &cobra.Command{
 		Use:   "store",
 		Short: "Publish directories as trees, and look after them",
 		Long: `A store is a directory that holds trees: directories that were published, cut into
@@ -32,11 +32,7 @@ objects that are named by their content. Any web server can serve it.
   premix store init /srv/store
   premix store publish --store /srv/store ./genomes refs/bacteria:2026
   premix store serve --store /srv/store --listen 127.0.0.1:8400`,
-		Args: arguments("a command, as listed by premix store --help,"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "store "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.PersistentFlags().StringVar(&o.dir, "store", "", "the store's directory (default: $PREMIX_STORE)")
 	cmd.PersistentFlags().StringVar(&o.key, "key", "", "file of the private key (default: $PREMIX_HOME/keys/ID.key)")
 	cmd.AddCommand(

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) taskCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("submit, run, ls, why, tail, cancel, retry or prune", &cobra.Command{
 		Use:   "task",
 		Short: "Run commands without a recipe, very many of them",
 		Long: `Run commands without a recipe, very many of them: submit them to a directory, run
@@ -21,11 +21,7 @@ them, and see what became of each.
   seq 1000 | sed 's/.*/gzip part.&/' | premix task run --out out -
   premix task ls out
   premix task why out 471`,
-		Args: arguments("submit, run, ls, why, tail, cancel, retry or prune"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "task "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.taskSubmit(), a.taskRun(), a.taskLs(), a.taskWhy(), a.taskTail(), a.taskCancel(), a.taskRetry(), a.taskPrune(), a.taskWork())
 	return cmd
 }

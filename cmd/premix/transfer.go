@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) transferCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("bench, report, get, put, probe, why, stream or serve", &cobra.Command{
 		Use:   "transfer",
 		Short: "Measure protocols on your own link, and copy by the best",
 		Long: `Measure how fast each program copies over a link of yours, and copy by the one that is
@@ -25,11 +25,7 @@ fastest there.
   premix transfer why peer
 
 See docs/transfer.md.`,
-		Args: arguments("bench, report, get, put, probe, why, stream or serve"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return &usageError{fmt.Errorf("there is no command %q", "transfer "+args[0]), cmd.CommandPath() + " --help lists them"}
-		},
-	}
+	})
 	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())
 	return cmd
 }

@@ -68,7 +68,7 @@ var rooms = map[string]room{
 	},
 	"cmd/premix": {
 		imports: []string{"internal/problem", "internal/whole", "files/tiers", "watch", "watch/collect", "watch/series", "watch/serve", "files", "files/pack", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "transfer/stream", "internal/netrelay"},
-		modules: []string{"github.com/spf13/cobra", "golang.org/x/term", "golang.org/x/sys"},
+		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
 		imports: []string{"recipe", "hotstart", "internal/figures", "internal/workbench"},

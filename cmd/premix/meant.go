@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"premix/internal/problem"
+)
+
+// group makes cmd one that does nothing by itself: a command below it must be named, and
+// where none is, what is told to be missing.
+func group(what string, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return arguments(what)(cmd, args)
+		}
+		return noCommand(cmd, args[0])
+	}
+	cmd.RunE = cmd.Args // never reached; without it cobra prints the help
+	return cmd
+}
+
+// noCommand tells that there is no command word below cmd.
+func noCommand(cmd *cobra.Command, word string) error {
+	hint := cmd.CommandPath() + " --help lists them"
+	if k := nearCommand(cmd, word); k != "" {
+		hint = fmt.Sprintf("did you mean %s %s?", cmd.CommandPath(), k)
+	}
+	_, path, _ := strings.Cut(cmd.CommandPath()+" "+word, " ")
+	return &usageError{fmt.Errorf("there is no command %q", path), hint}
+}
+
+// nearCommand is the command below cmd that word was most likely meant to be, or "".
+func nearCommand(cmd *cobra.Command, word string) string {
+	var known []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			known = append(known, c.Name())
+		}
+	}
+	return meant(word, known)
+}
+
+// wrongFlag gives the hint for a mistake in the flags of cmd.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	// With the name of a command misspelt, all flags that are of it alone are unknown.
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		if err := cmd.ValidateArgs(words); err != nil {
+			return err
+		}
+	}
+	hint := cmd.CommandPath() + " --help lists the flags"
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		word := unknown.GetSpecifiedName()
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			word = short // -out is read as -o, -u and -t
+		}
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, f.Name)
+			}
+		})
+		if k := meant(word, known); k != "" && len(word) > 1 {
+			hint = fmt.Sprintf("did you mean --%s?", k)
+		}
+	}
+	return &usageError{err, hint}
+}
+
+// meant is the one of known that word was most likely meant to be, or "": one that is
+// spelt alike, or else one that is shorter or longer, as ls is for list and --out for
+// --output.
+func meant(word string, known []string) string {
+	if k := problem.Near(word, known); k != "" {
+		return k
+	}
+	best, least := "", 0
+	for _, k := range known {
+		short, long := word, k
+		if len(short) > len(long) {
+			short, long = long, short
+		}
+		if len(short) > 1 && short[0] == long[0] && within(short, long) && (best == "" || len(long)-len(short) < least) {
+			best, least = k, len(long)-len(short)
+		}
+	}
+	return best
+}
+
+// within tells whether the bytes of short stand in long, in their order.
+func within(short, long string) bool {
+	for _, c := range []byte(short) {
+		i := strings.IndexByte(long, c)
+		if i < 0 {
+			return false
+		}
+		long = long[i+1:]
+	}
+	return true
+}

@@ -598,6 +598,75 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// What is no image is told with what would be one, and nothing is read that does not end.
+func TestNoImage(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(path, text string) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	archive := func(path, member, text string) {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := w.WriteHeader(&tar.Header{Name: member, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		write(path, b.String())
+	}
+	write("root/file", "")
+	write("void", "")
+	write("text", strings.Repeat("text", 1000))
+	archive("other.tar", "file", "text")
+	archive("list.tar", "manifest.json", "[]")
+	archive("word.tar", "manifest.json", "word")
+	archive("named.tar", "manifest.json", `[{"Config":"c.json","RepoTags":["tools/one:1"],"Layers":[]}]`)
+	for layout, index := range map[string]string{"blank": "", "word": "word", "none": `{"schemaVersion":2,"manifests":[]}`} {
+		write(layout+"/oci-layout", `{"imageLayoutVersion":"1.0.0"}`)
+		write(layout+"/index.json", index)
+	}
+	if err := unix.Mkfifo("fifo", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const save = "docker save -o FILE NAME:TAG writes one"
+	for _, c := range []struct{ source, reason, way string }{
+		{"docker-archive:root", "root is a directory", "dir:root adds the directory as it is"},
+		{"docker-archive:none", "none is a directory", "it is an OCI layout: oci:none adds the image in it"},
+		{"docker-archive:void", "void is empty", save},
+		{"docker-archive:fifo", "fifo is no file", save},
+		{"docker-archive:text", "text is no archive of docker save: ", save},
+		{"docker-archive:other.tar", "other.tar is no archive of docker save: ", save},
+		{"docker-archive:list.tar", "list.tar is no archive of docker save: its manifest lists no image", save},
+		{"docker-archive:word.tar", "word.tar is no archive of docker save: ", save},
+		{"docker-archive:named.tar:tools/two:1", "there is no image tools/two:1 in named.tar", "there are: tools/one:1"},
+		{"docker-archive:nothing", "stat nothing: ", sourceWay},
+		{"oci:root", "root is no OCI layout: ", "dir:root adds the directory as it is"},
+		{"oci:void", "void is no OCI layout: ", "docker-archive:void adds what docker save wrote"},
+		{"oci:nothing", "nothing is no OCI layout: ", sourceWay},
+		{"oci:blank", "blank is no OCI layout: its index.json: ", layoutWay},
+		{"oci:word", "word is no OCI layout: its index.json: ", layoutWay},
+		{"oci:none", "there is no image in the layout", layoutWay},
+		{"oci:none:x", "there is no image x in the layout", "index.json of the layout lists them"},
+		{"dir:void", "void is no directory", sourceWay},
+		{"./void", "./void is a file", "docker-archive:./void adds what docker save wrote"},
+	} {
+		_, err := find(t.Context(), c.source, v1.Platform{OS: "linux", Architecture: "amd64"})
+		var known *Error
+		if !errors.As(err, &known) || known.Kind != Usage || !strings.HasPrefix(known.Reason, c.reason) || !strings.HasPrefix(known.Way, c.way) {
+			t.Errorf("%s: %#v", c.source, err)
+		}
+	}
+}
+
 // TestDirectory adds a root as it is.
 func TestDirectory(t *testing.T) {
 	s, o := newStore(t)

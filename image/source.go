@@ -81,6 +81,16 @@ func find(ctx context.Context, where string, platform v1.Platform) (*source, err
 
 const sourceWay = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/NAME:TAG, or a directory"
 
+const saveWay = "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first"
+
+// dirWay is how to add what is in a directory.
+func dirWay(dir string) string {
+	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err == nil {
+		return "it is an OCI layout: oci:" + dir + " adds the image in it"
+	}
+	return "dir:" + dir + " adds the directory as it is"
+}
+
 func findDir(dir string) (*source, error) {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {
@@ -98,18 +108,20 @@ func findLayout(where string, platform v1.Platform) (*source, error) {
 	if _, err := os.Stat(dir); err != nil {
 		if i := strings.LastIndexByte(where, '@'); i > 0 {
 			dir, pick = where[:i], where[i+1:]
-		} else if base := strings.LastIndexByte(where, '/'); strings.Contains(where[base+1:], ":") {
-			i := base + 1 + strings.IndexByte(where[base+1:], ':')
-			dir, pick = where[:i], where[i+1:]
+		} else {
+			dir, pick = splitName(where)
 		}
 	}
 	l, err := layout.FromPath(dir)
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: %v", dir, err), Way: sourceWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
 	}
 	index, err := l.ImageIndex()
+	if err == nil {
+		_, err = index.IndexManifest()
+	}
 	if err != nil {
-		return nil, explain("the layout's index", err)
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
 	}
 	im, desc, err := choose(index, platform, pick)
 	if err != nil {
@@ -121,6 +133,36 @@ func findLayout(where string, platform v1.Platform) (*source, error) {
 	}
 	s.name = refName(desc)
 	return s, nil
+}
+
+// splitName takes PATH or PATH:NAME apart. Both may hold slashes and colons, so the path is
+// what is there.
+func splitName(where string) (path, name string) {
+	for i := range len(where) {
+		if where[i] != ':' {
+			continue
+		}
+		if _, err := os.Stat(where[:i]); err == nil {
+			if _, err := os.Stat(where); err == nil {
+				break
+			}
+			return where[:i], where[i+1:]
+		}
+	}
+	return where, ""
+}
+
+const layoutWay = "skopeo copy docker://NAME:TAG oci:DIR writes one"
+
+// notLayoutWay is how to add what is no layout.
+func notLayoutWay(path string) string {
+	switch st, err := os.Stat(path); {
+	case err != nil:
+		return sourceWay
+	case st.IsDir():
+		return dirWay(path)
+	}
+	return "docker-archive:" + path + " adds what docker save wrote"
 }
 
 // names that tools give an image in a layout.
@@ -150,7 +192,7 @@ func familiar(ref string) string {
 func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *v1.Descriptor, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
-		return nil, nil, explain("the index", err)
+		return nil, nil, &Error{Kind: Damaged, Reason: "an index in the layout is not one of OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
 	}
 	var fits, all []v1.Descriptor
 	for _, d := range m.Manifests {
@@ -174,6 +216,8 @@ func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *
 		}
 	}
 	switch {
+	case len(all) == 0 && pick == "":
+		return nil, nil, &Error{Kind: Usage, Reason: "there is no image in the layout", Way: layoutWay}
 	case len(all) == 0:
 		return nil, nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in the layout", pick), Way: "index.json of the layout lists them"}
 	case len(fits) == 0:
@@ -287,20 +331,25 @@ func wrongDigest(what, want, got string) error {
 
 // findArchive finds the image in FILE or FILE:NAME of docker save.
 func findArchive(where string) (*source, error) {
-	file, pick := where, ""
-	if _, err := os.Stat(file); err != nil {
-		if base := strings.LastIndexByte(where, '/'); strings.Contains(where[base+1:], ":") {
-			i := base + 1 + strings.IndexByte(where[base+1:], ':')
-			file, pick = where[:i], where[i+1:]
-		}
-	}
-	if _, err := os.Stat(file); err != nil {
+	file, pick := splitName(where)
+	st, err := os.Stat(file)
+	switch {
+	case err != nil:
 		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
+	case st.IsDir():
+		return nil, &Error{Kind: Usage, Reason: file + " is a directory", Way: dirWay(file)}
+	case !st.Mode().IsRegular(): // which would be read more than once
+		return nil, &Error{Kind: Usage, Reason: file + " is no file", Way: saveWay}
+	case st.Size() == 0:
+		return nil, &Error{Kind: Usage, Reason: file + " is empty", Way: saveWay}
 	}
 	opener := func() (io.ReadCloser, error) { return os.Open(file) }
 	list, err := tarball.LoadManifest(opener)
+	if err == nil && len(list) == 0 {
+		err = errors.New("its manifest lists no image")
+	}
 	if err != nil {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("%s is no archive of docker save: %v", file, err), Way: "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first", Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no archive of docker save: %v", file, err), Way: saveWay, Err: err}
 	}
 	var tags []string
 	for _, d := range list {
@@ -314,6 +363,12 @@ func findArchive(where string) (*source, error) {
 			return nil, &Error{Kind: Usage, Reason: err.Error(), Way: "docker-archive:FILE:NAME:TAG", Err: err}
 		}
 		tag = &t
+		if !slices.ContainsFunc(tags, func(s string) bool {
+			has, err := name.NewTag(s)
+			return err == nil && has.Name() == t.Name()
+		}) {
+			return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there is no image %s in %s", pick, file), Way: "there are: " + cmpOr(strings.Join(tags, ", "), "none with a name; docker-archive:"+file+" adds one")}
+		}
 	case len(list) > 1:
 		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("there are several images in %s: %s", file, strings.Join(tags, ", ")), Way: "name one: docker-archive:" + file + ":NAME:TAG"}
 	}

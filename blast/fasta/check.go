@@ -55,10 +55,8 @@ type Summary struct {
 type Problem = problem.Problem
 
 // Problems are what is wrong with a file, in the order of lines. Of many, the
-// first maxProblems are told.
+// first problem.Enough are told.
 type Problems = problem.List
-
-const maxProblems = 20
 
 // LimitError tells that there is more than [Options] allow.
 type LimitError struct {
@@ -139,7 +137,7 @@ func Check(r io.Reader, file string, o Options, each func(Sequence) error) (Summ
 
 func (c *checker) problem(line int64, hint, format string, args ...any) error {
 	c.found = append(c.found, Problem{File: c.file, Line: int(line), Message: fmt.Sprintf(format, args...), Hint: hint})
-	if len(c.found) >= maxProblems {
+	if len(c.found) >= problem.Enough {
 		return errEnough
 	}
 	return nil

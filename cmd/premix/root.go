@@ -180,10 +180,7 @@ func messages(err error) []message {
 	var h hinted
 	var unavailable *hotstart.Unavailable
 	var damaged *hotstart.Damaged
-	var input *queue.InputError
 	switch {
-	case errors.As(err, &input):
-		m.Error, m.Hint, m.File, m.Line = input.Reason, input.Way, input.File, input.Line
 	case errors.As(err, &h):
 		m.Hint = h.Hint()
 	case errors.As(err, &unavailable):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -57,9 +58,10 @@ func (b *batchFlags) register(cmd *cobra.Command, memory string) {
 	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
 }
 
-// submit submits the tasks in file, or on standard input if it is "-".
-func (b *batchFlags) submit(a *app, q *queue.Queue, file string) (*queue.Submitted, error) {
-	var err error
+// open opens file, or standard input if it is "-", for the directory dir. Where that is no
+// task directory yet the tasks are read once before there is one: tasks that are wrong are
+// to leave nothing.
+func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	if b.batch.Dir, err = os.Getwd(); err != nil {
 		return nil, err
 	}
@@ -78,15 +80,57 @@ func (b *batchFlags) submit(a *app, q *queue.Queue, file string) (*queue.Submitt
 	default:
 		return nil, &usageError{fmt.Errorf("there is no format %q", b.format), "it is one of lines, jsonl, csv and tsv"}
 	}
-	in := os.Stdin
+	in = os.Stdin
 	b.input.Name = "standard input"
 	if file != "-" {
 		if in, err = os.Open(file); err != nil {
 			return nil, &usageError{err, wayCommands}
 		}
-		defer in.Close()
 		b.input.Name = file
 	}
+	if queue.IsDir(dir) {
+		return in, nil
+	}
+	begin, err := in.Seek(0, io.SeekCurrent)
+	if err != nil { // a pipe: what comes is kept
+		pipe := in
+		in, err = kept(pipe)
+		pipe.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err = b.input.Check(in, b.batch); err == nil {
+		_, err = in.Seek(begin, io.SeekStart)
+	}
+	if err != nil {
+		in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+// kept is what comes from r, in a file without a name.
+func kept(r io.Reader) (*os.File, error) {
+	f, err := os.CreateTemp("", "premix-tasks-")
+	if err == nil {
+		if err = os.Remove(f.Name()); err == nil {
+			if _, err = io.Copy(f, r); err == nil {
+				_, err = f.Seek(0, io.SeekStart)
+			}
+		}
+		if err != nil {
+			f.Close()
+		}
+	}
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("tasks cannot be kept: %w", err), "set TMPDIR to a directory with room, or give a file of commands"}
+	}
+	return f, nil
+}
+
+// submit submits the tasks that are in what open has opened.
+func (b *batchFlags) submit(q *queue.Queue, in io.Reader) (*queue.Submitted, error) {
 	batch, err := q.Submit(b.batch)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -55,6 +56,13 @@ the directory have succeeded.`,
 			if eng != nil && (jobs > 0 || budget > 0 || pin != "") {
 				return &usageError{errors.New("--jobs, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
+			var in *os.File
+			if len(args) > 0 {
+				if in, err = flags.open(out, args[0]); err != nil {
+					return err
+				}
+				defer in.Close()
+			}
 			q, err := queue.Open(out, version, len(args) > 0)
 			if err != nil {
 				return err
@@ -65,7 +73,7 @@ the directory have succeeded.`,
 			}
 			if len(args) > 0 {
 				flags.batch.Once = true
-				s, err := flags.submit(a, q, args[0])
+				s, err := flags.submit(q, in)
 				if err != nil {
 					return err
 				}

@@ -35,12 +35,17 @@ directory runs them, too. With --engine jobs for them are submitted, and not wai
 			if err != nil {
 				return err
 			}
+			in, err := flags.open(out, args[0])
+			if err != nil {
+				return err
+			}
+			defer in.Close()
 			q, err := queue.Open(out, version, true)
 			if err != nil {
 				return err
 			}
 			defer q.Close()
-			s, err := flags.submit(a, q, args[0])
+			s, err := flags.submit(q, in)
 			if err != nil {
 				return err
 			}

@@ -1,22 +1,13 @@
 package queue
 
-import "fmt"
-
-// InputError tells what is wrong with tasks that were to be submitted, or with a
-// selection of tasks. Line is 0 where no line is meant.
+// InputError tells what is wrong with tasks that were to be submitted, where no line of a
+// file is meant, or with a selection of tasks.
 type InputError struct {
-	File   string
-	Line   int
 	Reason string
 	Way    string
 }
 
-func (e *InputError) Error() string {
-	if e.Line > 0 {
-		return fmt.Sprintf("%s (%s:%d)", e.Reason, e.File, e.Line)
-	}
-	return e.Reason
-}
+func (e *InputError) Error() string { return e.Reason }
 
 // Hint names the way out.
 func (e *InputError) Hint() string { return e.Way }

@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
+	"premix/internal/problem"
 	"premix/recipe"
 )
 
@@ -32,29 +36,62 @@ type Input struct {
 	Null     bool   // lines end with a byte of 0
 	Template string // command with places for each line, or row; "" for none
 	Array    [][2]int
+
+	wrong problem.Collector
 }
 
-// Read adds the tasks of r to a batch. What is wrong with one is an *InputError.
+// Read adds the tasks of r to a batch. What is wrong with lines or rows is a
+// [problem.List], of which the first problem.Enough are told, and else an *InputError.
 func (in *Input) Read(r io.Reader, b *Batch) error {
+	in.wrong = problem.Collector{File: in.Name}
+	var err error
+	way := "give one command a line"
 	switch in.Format {
 	case JSONL:
-		return in.readJSON(r, b)
+		err = in.readJSON(r, b)
+		way = `give one task a line, as in {"command": "gzip a"}`
 	case CSV, TSV:
-		return in.readTable(r, b)
+		err = in.readTable(r, b)
+		way = "give a header and one row a task"
+	default:
+		err = in.readLines(r, b)
 	}
-	return in.readLines(r, b)
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	if len(in.wrong.List) == 0 && b.tasks == 0 {
+		in.wrong.Add(0, way, "there are no tasks")
+	}
+	return in.wrong.Err()
 }
 
-// at gives an error a place.
-func (in *Input) at(line int, err error) error {
-	var e *InputError
-	if errors.As(err, &e) {
-		if e.Line == 0 {
-			e.File, e.Line = in.Name, line
-		}
-		return e
+// Check reads the tasks of r as [Input.Read] does for a directory that is not there yet.
+// Nothing is made and nothing is written.
+func (in *Input) Check(r io.Reader, o BatchOptions) error {
+	if o.Group == "" {
+		o.Group = DefaultGroup
 	}
-	return err
+	b := &Batch{q: &Queue{}, o: o, known: make(map[string]int)}
+	if _, err := b.note(o.Group, o.After); err != nil {
+		return err
+	}
+	return in.Read(r, b)
+}
+
+// errEnough ends the reading of tasks of which enough are wrong.
+var errEnough = errors.New("enough mistakes")
+
+// told notes what is wrong with a line, as an *InputError tells it. Others come back.
+func (in *Input) told(line int, err error) error {
+	var e *InputError
+	if !errors.As(err, &e) {
+		return err
+	}
+	in.wrong.Add(line, e.Way, "%s", e.Reason)
+	if len(in.wrong.List) >= problem.Enough {
+		return errEnough
+	}
+	return nil
 }
 
 // add adds a task, or one for each index of its array.
@@ -121,12 +158,12 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 			if t != nil {
 				command, err := t.Fill([]string{string(text)}, rows)
 				if err != nil {
-					return in.at(n, &InputError{Reason: err.Error(), Way: "with lines there is one field, {} or {1}"})
+					return &InputError{Reason: err.Error(), Way: "with lines there is one field, {} or {1}"}
 				}
 				spec.Command = command
 			}
-			if err := in.add(b, spec, nil, in.Array); err != nil {
-				return in.at(n, err)
+			if err := in.told(n, in.add(b, spec, nil, in.Array)); err != nil {
+				return err
 			}
 		}
 		if err != nil {
@@ -143,6 +180,8 @@ func (in *Input) template(columns []string) (*Template, error) {
 	}
 	return t, err
 }
+
+const wayTable = "mend the table and submit it again: nothing was submitted"
 
 func (in *Input) readTable(r io.Reader, b *Batch) error {
 	if in.Template == "" {
@@ -164,7 +203,8 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 		}
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
-			return &InputError{File: in.Name, Line: bad.Line, Reason: bad.Err.Error(), Way: "mend the table and submit it again: nothing was submitted"}
+			in.wrong.Add(bad.Line, wayTable, "%v", bad.Err)
+			return nil // where the next row begins is not known
 		}
 		if err != nil {
 			return fmt.Errorf("read %s: %w", in.Name, err)
@@ -178,14 +218,19 @@ func (in *Input) readTable(r io.Reader, b *Batch) error {
 			continue
 		}
 		if len(row) != columns {
-			return &InputError{File: in.Name, Line: line, Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), Way: "mend the table and submit it again: nothing was submitted"}
+			if err := in.told(line, &InputError{Reason: fmt.Sprintf("the row has %d fields and the header %d", len(row), columns), Way: wayTable}); err != nil {
+				return err
+			}
+			continue
 		}
 		command, err := t.Fill(row, n)
 		if err != nil {
-			return in.at(line, &InputError{Reason: err.Error()})
+			err = &InputError{Reason: err.Error(), Way: wayTable}
+		} else {
+			err = in.add(b, &Spec{Command: command}, nil, in.Array)
 		}
-		if err := in.add(b, &Spec{Command: command}, nil, in.Array); err != nil {
-			return in.at(line, err)
+		if err := in.told(line, err); err != nil {
+			return err
 		}
 	}
 }
@@ -218,8 +263,8 @@ func (in *Input) readJSON(r io.Reader, b *Batch) error {
 			return fmt.Errorf("read %s: %w", in.Name, err)
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
-			if err := in.addJSON(line, b); err != nil {
-				return in.at(n, err)
+			if err := in.addJSON(n, line, b); err != nil {
+				return err
 			}
 		}
 		if err != nil {
@@ -228,42 +273,65 @@ func (in *Input) readJSON(r io.Reader, b *Batch) error {
 	}
 }
 
-func (in *Input) addJSON(line []byte, b *Batch) error {
+// addJSON adds the task of a line, or tells all that is wrong with it.
+func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	var g given
-	wrong := func(format string, args ...any) error {
-		return &InputError{Reason: fmt.Sprintf(format, args...), Way: "see docs/task.md for the fields; nothing was submitted"}
+	var full error
+	wrong := func(format string, args ...any) {
+		full = errors.Join(full, in.told(n, &InputError{Reason: fmt.Sprintf(format, args...), Way: "see docs/task.md for the fields; nothing was submitted"}))
 	}
+	before := len(in.wrong.List)
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&g); err != nil {
-		return wrong("not a task: %v", err)
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(line, &fields) != nil {
+			b.blind = true
+			wrong("not a task: %v", err)
+			return full
+		}
+		known := fieldNames()
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
+				full = errors.Join(full, in.told(n, &InputError{Reason: "unknown field " + name, Way: problem.Meant(name, known, "%s")}))
+			}
+		}
+		g = given{}
+		var kind *json.UnmarshalTypeError
+		if err := json.Unmarshal(line, &g); errors.As(err, &kind) {
+			wrong("%s cannot be a %s", kind.Field, kind.Value)
+		} else if err != nil {
+			wrong("not a task: %v", err)
+		}
+	} else if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		wrong("more stands behind the task: a line has one")
 	}
 	s := &Spec{Name: g.Name, Env: g.Env, Stdout: g.Stdout, Stderr: g.Stderr, Intermediates: g.Intermediates,
 		Options: Options{Group: g.Group, Dir: g.Cwd, Cores: g.Cores, Priority: g.Priority, Growth: g.Growth}}
 	if g.Cwd != "" && !strings.HasPrefix(g.Cwd, "/") {
-		return wrong("cwd %q is not absolute", g.Cwd)
+		wrong("cwd %q is not absolute", g.Cwd)
 	}
 	if g.Retries != nil {
 		s.Retries, s.Pure = *g.Retries, true
 	}
-	if len(g.Command) > 0 && g.Command[0] == '[' {
-		if err := json.Unmarshal(g.Command, &s.Argv); err != nil {
-			return wrong("command is neither a string nor a list of strings")
+	switch {
+	case len(g.Command) == 0: // which may be another field's name, misspelt
+		if len(in.wrong.List) == before {
+			wrong("there is no command")
 		}
-	} else if err := json.Unmarshal(g.Command, &s.Command); err != nil {
-		return wrong("command is neither a string nor a list of strings")
+	case g.Command[0] == '[' && json.Unmarshal(g.Command, &s.Argv) != nil, g.Command[0] != '[' && json.Unmarshal(g.Command, &s.Command) != nil:
+		wrong("command is neither a string nor a list of strings")
 	}
 	if len(g.Memory) > 0 {
 		var text string
 		if json.Unmarshal(g.Memory, &s.Memory) != nil {
 			if json.Unmarshal(g.Memory, &text) != nil {
-				return wrong("memory is neither a number nor a string")
+				wrong("memory is neither a number nor a string")
+			} else if n, err := recipe.ParseMemory(text); err != nil {
+				wrong("memory: %v", err)
+			} else {
+				s.Memory = n
 			}
-			n, err := recipe.ParseMemory(text)
-			if err != nil {
-				return wrong("memory: %v", err)
-			}
-			s.Memory = n
 		}
 	}
 	if len(g.Timeout) > 0 {
@@ -272,11 +340,12 @@ func (in *Input) addJSON(line []byte, b *Batch) error {
 		if json.Unmarshal(g.Timeout, &number) == nil {
 			text = strconv.FormatFloat(number, 'f', -1, 64) + "s"
 		} else if json.Unmarshal(g.Timeout, &text) != nil {
-			return wrong("timeout is neither a number nor a string")
+			wrong("timeout is neither a number nor a string")
+			text = "1s"
 		}
 		d, err := recipe.ParseDuration(text)
 		if err != nil {
-			return wrong("timeout: %v", err)
+			wrong("timeout: %v", err)
 		}
 		s.Timeout = d
 	}
@@ -284,8 +353,25 @@ func (in *Input) addJSON(line []byte, b *Batch) error {
 	if g.Array != "" {
 		var err error
 		if array, err = ParseArray(g.Array); err != nil {
-			return err
+			full = errors.Join(full, in.told(n, err))
 		}
 	}
-	return in.add(b, s, g.After, array)
+	if len(in.wrong.List) == before {
+		return in.told(n, in.add(b, s, g.After, array))
+	}
+	if g.Group != "" {
+		// Tasks of later lines may come after this group: that is no mistake of theirs.
+		_, _ = b.note(g.Group, nil)
+	}
+	return full
+}
+
+// fieldNames are the fields that a task may have.
+func fieldNames() []string {
+	var names []string
+	t := reflect.TypeFor[given]()
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Tag.Get("json"))
+	}
+	return names
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/internal/problem"
 	"premix/record"
 )
 
@@ -282,7 +283,15 @@ func TestSubmissionsThatAreRefused(t *testing.T) {
 	} {
 		_, err := trySubmit(q, c.o, c.in, c.text)
 		var bad *InputError
-		if !errors.As(err, &bad) || bad.Line != c.line || !strings.Contains(bad.Reason, c.reason) || bad.Hint() == "" && c.name != "after itself" {
+		var list problem.List
+		switch {
+		case errors.As(err, &bad):
+			list = problem.List{{Message: bad.Reason, Hint: bad.Hint()}}
+		case !errors.As(err, &list) || list[0].File != "input":
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if len(list) != 1 || list[0].Line != c.line || !strings.Contains(list[0].Message, c.reason) || list[0].Hint == "" {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -291,6 +300,70 @@ func TestSubmissionsThatAreRefused(t *testing.T) {
 	}
 	if spec, err := q.Spec(1); err != nil || spec.Command != "good" {
 		t.Errorf("%+v, %v", spec, err)
+	}
+}
+
+// All mistakes are told, each with its line, up to a number; what only follows from one is
+// not. Before there is a directory they are the same.
+func TestAllMistakes(t *testing.T) {
+	q := open(t, t.TempDir())
+	const fields = "\n  hint: see docs/task.md for the fields; nothing was submitted"
+	const again = "\n  hint: mend it and submit all again: nothing was submitted"
+	const table = "\n  hint: mend the table and submit it again: nothing was submitted"
+	for _, c := range []struct {
+		name, text string
+		in         Input
+		want       []string
+	}{
+		{"nothing", "\n\n", Input{Format: JSONL}, []string{`input: there are no tasks` + "\n  hint: " + `give one task a line, as in {"command": "gzip a"}`}},
+		{"header only", "a\n", Input{Format: CSV, Template: "x {a}"}, []string{"input: there are no tasks\n  hint: give a header and one row a task"}},
+		{"fields", `{"command":"a"}` + "\n" + `{"comand":"a","cpu":1}` + "\n\n" + `{"command":5,"memory":"lots","timeout":[],"cwd":"x","array":"x"}` + "\n" + `{"command":"a","cores":"two"}` + "\n" + `{"command":"a"} {"command":"b"}`, Input{Format: JSONL}, []string{
+			"input:2: unknown field comand\n  hint: did you mean command?",
+			"input:2: unknown field cpu\n  hint: there are: command, name, group, after, cwd, env, cores, memory, timeout, priority, retries, growth, array, stdout, stderr, intermediates",
+			"input:4: cwd \"x\" is not absolute" + fields,
+			"input:4: command is neither a string nor a list of strings" + fields,
+			"input:4: memory: \"lots\" is no amount of memory" + fields,
+			"input:4: timeout is neither a number nor a string" + fields,
+			"input:4: \"x\" is not a list of indexes\n  hint: write numbers and ranges, as in 1-10,15",
+			"input:5: cores cannot be a string" + fields,
+			"input:6: more stands behind the task: a line has one" + fields,
+		}},
+		{"a group of a wrong task", `{"command":5,"group":"a"}` + "\n" + `{"command":"x","group":"b","after":["a"]}` + "\n" + `{"command":"x","after":["c"]}`, Input{Format: JSONL}, []string{
+			"input:1: command is neither a string nor a list of strings" + fields,
+			"input:3: there is no group c that tasks could come after\n  hint: submit its tasks first",
+		}},
+		{"a group that may stand in an unread line", "{\n" + `{"command":"x","after":["c"]}` + "\n{", Input{Format: JSONL}, []string{
+			"input:1: not a task: unexpected EOF" + fields,
+			"input:3: not a task: unexpected EOF" + fields,
+		}},
+		{"lines", "a\x00\nb\nc\x00\n", Input{}, []string{
+			"input:1: a command cannot hold a byte of value 0" + again,
+			"input:3: a command cannot hold a byte of value 0" + again,
+		}},
+		{"rows", "a,b\n1\n1,2\n1,2,3\n\"1\n2,3\n", Input{Format: CSV, Template: "x {b}"}, []string{
+			"input:2: the row has 1 fields and the header 2" + table,
+			"input:4: the row has 3 fields and the header 2" + table,
+			"input:6: extraneous or missing \" in quoted-field" + table,
+		}},
+	} {
+		want := strings.Join(c.want, "\n")
+		if _, err := trySubmit(q, BatchOptions{}, c.in, c.text); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v\nwant\n%s", c.name, err, want)
+		}
+		c.in.Name = "input"
+		if err := c.in.Check(strings.NewReader(c.text), BatchOptions{}); err == nil || err.Error() != want {
+			t.Errorf("%s, before there is a directory:\n%v\nwant\n%s", c.name, err, want)
+		}
+	}
+	var list problem.List
+	for _, format := range []Format{Lines, JSONL} {
+		_, err := trySubmit(q, BatchOptions{}, Input{Format: format}, strings.Repeat("\x00\n", 1000))
+		if !errors.As(err, &list) || len(list) != problem.Enough || list[problem.Enough-1].Line != problem.Enough {
+			t.Errorf("of 1000 mistakes in %s: %v", format, err)
+		}
+	}
+	if err := (&Input{}).Check(strings.NewReader("a\n"), BatchOptions{}); err != nil {
+		t.Errorf("nothing is wrong: %v", err)
 	}
 }
 

@@ -239,7 +239,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/queue": {
-		imports: []string{"engine", "engine/spawn", "recipe", "record"},
+		imports: []string{"internal/problem", "engine", "engine/spawn", "recipe", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/spawn": {

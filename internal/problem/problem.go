@@ -57,6 +57,10 @@ func (l List) Unwrap() error {
 	return l[0].Err
 }
 
+// Enough is how many mistakes are told of a file that may be as long as it likes, and be of
+// another kind than what is read in it.
+const Enough = 20
+
 // Collector gathers the problems of one file.
 type Collector struct {
 	File string

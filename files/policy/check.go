@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"premix/files"
+	"premix/internal/problem"
 )
 
 // typ is the type of an expression. Whole numbers have 64 bits, and so have times
@@ -199,7 +200,7 @@ func (c *checker) columnNode(n *node) *mistake {
 			for _, col := range columnList {
 				names = append(names, col.name)
 			}
-			hint = meant(n.text, names)
+			hint = problem.Meant(n.text, names, "%s")
 		}
 		return wrong(n.at, hint, "there is no column %s", n.text)
 	}
@@ -226,7 +227,7 @@ func (c *checker) call(n *node) *mistake {
 			n.typ = typeNumber
 		}
 	default:
-		return wrong(n.at, meant(n.text, []string{"now()", "lower()", "upper()", "length()"}), "there is no function %s()", n.text)
+		return wrong(n.at, problem.Meant(n.text, []string{"now()", "lower()", "upper()", "length()"}, "%s"), "there is no function %s()", n.text)
 	}
 	return nil
 }
@@ -312,7 +313,7 @@ func (c *checker) known(col, value *node) *mistake {
 			}
 		}
 		if value.text != "" {
-			return wrong(value.at, meant(value.text, c.pools), "there is no pool %s", value.text)
+			return wrong(value.at, problem.Meant(value.text, c.pools, "%s"), "there is no pool %s", value.text)
 		}
 	case col.column.name == "type":
 		if !strings.Contains("fdlbcps", value.text) || len(value.text) != 1 {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"premix/internal/problem"
 )
 
 // parser reads statements by recursive descent, with one token to look ahead.
@@ -161,7 +163,7 @@ func (p *parser) rule() *mistake {
 		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE and PACK", "rule '%s' does not say what to do", r.Name)
 	case r.Verb == Exclude, r.Verb == Place, r.Verb == Migrate, r.Verb == Delete, r.Verb == Pack:
 	default:
-		return wrong(verb.at, meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK"}), "nothing is called %s", verb.shown())
+		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK"}, "%s"), "nothing is called %s", verb.shown())
 	}
 	seen := make(map[string]bool)
 	for {
@@ -175,7 +177,7 @@ func (p *parser) rule() *mistake {
 		case "rule", "create":
 			return wrong(t.at, "end the statement before it with ;", "%s is not expected here", t.shown())
 		default:
-			return wrong(t.at, meant(t.text, []string{"FROM POOL", "TO POOL", "IN POOL", "THRESHOLD", "WEIGHT", "WHERE", "INTO STORE"}), "%s is not expected here", t.shown())
+			return wrong(t.at, problem.Meant(t.text, []string{"FROM POOL", "TO POOL", "IN POOL", "THRESHOLD", "WEIGHT", "WHERE", "INTO STORE"}, "%s"), "%s is not expected here", t.shown())
 		}
 		if seen[clause] {
 			return wrong(t.at, "", "rule '%s' has %s twice", r.Name, t.shown())

@@ -167,7 +167,7 @@ func (r *Rules) check(p *parser) []*mistake {
 		}{{rule.From, at.from}, {rule.To, at.to}} {
 			if pool.name != "" && r.Pool(pool.name) == nil {
 				hint := "declare it: CREATE POOL " + pool.name + " AT '/some/directory';"
-				if near := nearest(pool.name, names); near != "" {
+				if near := problem.Near(pool.name, names); near != "" {
 					hint = "did you mean " + near + "?"
 				}
 				found = append(found, wrong(pool.at, hint, "there is no pool %s", pool.name))

@@ -10,7 +10,8 @@ func Near(word string, known []string) string {
 	best, least := "", 1+max(1, len(word)/3)
 	lower := strings.ToLower(word)
 	for _, k := range known {
-		if d := distance(lower, strings.ToLower(k)); d < least {
+		// Words that have no letter in common are not alike, however short they are.
+		if d := distance(lower, strings.ToLower(k)); d < least && d < max(len(word), len(k)) {
 			best, least = k, d
 		}
 	}

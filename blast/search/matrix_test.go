@@ -69,36 +69,44 @@ func records(fasta []byte) (list [][]byte) {
 // mitochondria, whose families are large.
 func TestConformanceReal(t *testing.T) {
 	needBLAST(t)
-	r := rand.New(rand.NewPCG(9, 9))
 	cuts, nth := []int{2}, 40
 	if soak() {
 		cuts, nth = cutsIntoAll, 8
 	}
-	rna := testData(t, "blast/silva-arc-16s-id95.fasta", nth)
 	proteins := testData(t, "blast/prokka_Mitochondria_sprot.faa", max(1, nth/8))
-	dbs := map[database.Type]*corpus{
-		database.Nucl: newCorpus(t, "rna", rna, database.Nucl, cuts, database.AddOptions{}),
-		database.Prot: newCorpus(t, "mitochondria", proteins, database.Prot, cuts, database.AddOptions{}),
-	}
-	gene := testData(t, "bact14/queries/q.gene.fasta", 1)
-	for kind, c := range dbs {
-		queries := some(proteins, 3, 97)
-		c.query(t, "several-protein", queries+">nothing\nWWCCWWHHMM\n")
+	several := some(proteins, 3, 97)
+	query := func(c *corpus, dna string) *corpus {
+		c.query(t, "several-protein", several+">nothing\nWWCCWWHHMM\n")
 		c.query(t, "one-protein", some(proteins, 7, 1<<30))
-		if kind == database.Prot {
-			// What codes for some of the proteins.
-			queries = ""
-			for _, record := range records([]byte(some(proteins, 3, 97))) {
-				head, seq, _ := strings.Cut(string(record), "\n")
-				queries += head + "\n" + coding(strings.ReplaceAll(seq, "\n", "")) + "\n"
-			}
-		} else {
-			queries = gene + some(rna, 5, 31)
-		}
-		c.query(t, "several-dna", queries+">nothing\n"+dna(r, 40)+"\n")
-		c.query(t, "one-dna", string(records([]byte(queries))[0]))
+		c.query(t, "several-dna", dna+">nothing\n"+letters(rand.New(rand.NewPCG(9, 9)), 40, "ACGT")+"\n")
+		c.query(t, "one-dna", string(records([]byte(dna))[0]))
+		return c
 	}
-	matrix(t, dbs, false)
+	var coded strings.Builder // what codes for some of the proteins
+	for _, record := range records([]byte(several)) {
+		head, seq, _ := strings.Cut(string(record), "\n")
+		coded.WriteString(head + "\n" + coding(strings.ReplaceAll(seq, "\n", "")) + "\n")
+	}
+	mitochondria := query(newCorpus(t, "mitochondria", proteins, database.Prot, cuts, database.AddOptions{}), coded.String())
+	gene := testData(t, "bact14/queries/q.gene.fasta", 1)
+	ribosomal := func(name string, nth int) *corpus {
+		rna := testData(t, "blast/silva-arc-16s-id95.fasta", nth)
+		return query(newCorpus(t, name, rna, database.Nucl, cuts, database.AddOptions{}), gene+some(rna, 5, 31))
+	}
+	rna := ribosomal("rna", nth)
+	few := rna
+	if nth < 40 {
+		few = ribosomal("few", 40)
+	}
+	matrix(t, func(program string, kind database.Type) *corpus {
+		switch {
+		case kind == database.Prot:
+			return mitochondria
+		case program == "tblastx": // it finds so much in six frames that most of its time is printing
+			return few
+		}
+		return rna
+	}, false)
 }
 
 // coding is DNA that codes for a protein.

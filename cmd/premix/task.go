@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"premix/engine/queue"
 )
@@ -110,21 +112,18 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	return in, nil
 }
 
-// kept is what comes from r, in a file without a name.
+// kept is what comes from r, in memory that is read like a file.
 func kept(r io.Reader) (*os.File, error) {
-	f, err := os.CreateTemp("", "premix-tasks-")
-	if err == nil {
-		if err = os.Remove(f.Name()); err == nil {
-			if _, err = io.Copy(f, r); err == nil {
-				_, err = f.Seek(0, io.SeekStart)
-			}
-		}
-		if err != nil {
-			f.Close()
-		}
+	fd, err := unix.MemfdCreate("tasks", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "standard input")
+	if _, err = io.Copy(f, r); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, &usageError{fmt.Errorf("tasks cannot be kept: %w", err), "set TMPDIR to a directory with room, or give a file of commands"}
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }

@@ -18,6 +18,7 @@ export PATH := $(dir $(GO)):$(PATH)
 .PHONY: build
 build: go
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/premix-shim ./cmd/premix-shim
 
 .PHONY: go
 go:
@@ -26,7 +27,7 @@ go:
 # Everything for the demo, the tests and the benchmarks.
 .PHONY: setup
 setup:
-	@scripts/setup.sh go criu demo test bench containerd
+	@scripts/setup.sh go demo test bench containerd
 
 .PHONY: demo
 demo: setup-demo build
@@ -35,6 +36,14 @@ demo: setup-demo build
 .PHONY: test
 test: setup-test build lint
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+
+# All packages with the race detector, one after another: an hour on two cores. RACE names
+# some of them.
+RACE ?= $(shell $(GO) list ./...)
+.PHONY: race
+race: setup-test
+	@for p in $(RACE); do CGO_ENABLED=1 nice $(GO) test -race -p 1 -timeout $(SOAK_TIMEOUT) $$p || failed="$$failed $$p"; done; \
+		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 # Quiet windows and planted slowdowns of a real machine that does nothing else, explained:
 # ten minutes, and none may go wrong.
@@ -81,6 +90,18 @@ conformance: go
 lint: go
 	@scripts/lint.sh
 
+# Every fuzz target for FUZZ_TIME each.
+FUZZ_TIME ?= 10s
+.PHONY: fuzz
+fuzz: go
+	@FUZZ_TIME=$(FUZZ_TIME) scripts/fuzz.sh
+
+# Looks up known vulnerabilities, and notes in scripts/vulnerabilities.txt that this was done.
+.PHONY: vulnerabilities
+vulnerabilities: go
+	$(GO) run $(GOVULNCHECK) ./...
+	$(GO) run ./scripts/vulnerabilities -update go.mod scripts/vulnerabilities.txt
+
 .PHONY: fmt
 fmt: go
 	$(GO) fmt ./...
@@ -90,6 +111,17 @@ fmt: go
 bench-hotstart: setup-bench
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-hotstart ./bench/hotstart
 	bin/bench-hotstart $(BENCH_ARGS)
+
+.PHONY: bench-tools
+bench-tools: setup-bench build
+	@scripts/setup.sh tools
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-tools ./bench/tools
+	bin/bench-tools $(BENCH_ARGS)
+
+.PHONY: bench-dropin
+bench-dropin: setup-bench build
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-dropin ./bench/dropin
+	bin/bench-dropin $(BENCH_ARGS)
 
 .PHONY: bench-store
 bench-store: setup-bench build
@@ -141,11 +173,11 @@ bench-watch: go
 
 .PHONY: setup-demo setup-test setup-bench
 setup-demo: go
-	@scripts/setup.sh criu demo
+	@scripts/setup.sh demo
 setup-test: go
-	@scripts/setup.sh criu demo test containerd
+	@scripts/setup.sh demo test containerd
 setup-bench: go
-	@scripts/setup.sh criu demo test bench
+	@scripts/setup.sh demo test bench
 
 .PHONY: clean
 clean:

@@ -3,11 +3,14 @@ package engine
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/owner"
 )
 
 // Announcements tell those who watch a machine (`premix watch`) in which directories
@@ -36,10 +39,17 @@ func WatchPlace() string {
 	if os.Geteuid() == 0 {
 		return systemWatch
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "premix", "watch", "runs")
+	_, dir := owner.RuntimeDir()
+	return filepath.Join(dir, "watch", "runs")
+}
+
+// checkPlace refuses a place of announcements that belongs to another user than this one
+// and root.
+func checkPlace(place string) error {
+	if _, dir := owner.RuntimeDir(); place == filepath.Join(dir, "watch", "runs") {
+		return errors.Join(owner.Private(dir), owner.Private(filepath.Dir(place)), owner.Private(place))
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("premix-%d", os.Geteuid()), "watch", "runs")
+	return owner.Shared(place)
 }
 
 // Announce announces a run directory or task directory. dir is absolute. That nobody
@@ -52,6 +62,9 @@ func Announce(dir string) {
 	sum := sha256.Sum256([]byte(dir))
 	name := fmt.Sprintf("%s-%d", hex.EncodeToString(sum[:8]), os.Getpid())
 	for _, place := range places {
+		if checkPlace(place) != nil {
+			continue // there is none, or it is not for this user's announcements
+		}
 		// In one of its own, a link that another user has put there is not followed.
 		f, err := os.OpenFile(filepath.Join(place, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
 		if err != nil {

@@ -3,8 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // DirError tells that a run directory cannot be used: it is locked by another
@@ -19,10 +23,22 @@ type DirError struct {
 
 func (e *DirError) Error() string { return fmt.Sprintf("run directory %s %s", e.Dir, e.Reason) }
 
+// ExitCode implements exit.Coded.
+func (*DirError) ExitCode() exit.Code { return exit.Directory }
+
 func (e *DirError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *DirError) Hint() string { return e.Way }
+
+// Trusted refuses a run directory whose owner is not trusted. It refuses one to root also if
+// another user could lead root elsewhere by changing names; see [owner.Trusted].
+func Trusted(dir string) error {
+	if err := owner.Named(dir); err != nil {
+		return err
+	}
+	return owner.Trusted(filepath.Join(dir, StateDir))
+}
 
 // mendable are the answers of the system that a user can do something about:
 // another directory helps, or room in this one.
@@ -43,6 +59,7 @@ var mendable = []struct {
 
 const (
 	wayElsewhere = "give a directory in which you may write"
+	wayOwn       = "work in a directory of your own, or as the user whose directory it is"
 	wayRoom      = "make room on its disk, or give a directory on another one"
 )
 
@@ -52,6 +69,10 @@ func dirError(dir string, err error) error {
 	var known *DirError
 	if errors.As(err, &known) {
 		return err
+	}
+	var foreign *owner.Error
+	if errors.As(err, &foreign) {
+		return &DirError{Dir: dir, Reason: fmt.Sprintf("is not for this user: %v", foreign), Way: wayOwn, Err: err}
 	}
 	for _, m := range mendable {
 		if errors.Is(err, m.errno) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/internal/beneath"
 	"premix/recipe"
-	"premix/record"
 )
 
 // Check says whether the outputs of a try in the work directory are whole: each
@@ -60,7 +60,7 @@ func Publish(work, dir string, outputs []recipe.Output) error {
 		}
 	}
 	for d := range dirs {
-		if err := record.SyncDir(d); err != nil {
+		if err := beneath.SyncDir(d); err != nil {
 			return err
 		}
 	}

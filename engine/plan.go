@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 
+	"premix/internal/beneath"
+	"premix/internal/owner"
 	"premix/recipe"
 	"premix/record"
 )
@@ -181,35 +183,26 @@ func (p *Plan) changed(old *Plan) string {
 	return ""
 }
 
-// write puts the plan into the directory, whole or not at all.
-func (p *Plan) write(path string) (err error) {
-	tmp := path + ".tmp"
-	f, err := os.Create(tmp)
+// write puts the plan into the directory, whole or not at all, and on the disk.
+func (p *Plan) write(path string) error {
+	err := beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {
+		w := bufio.NewWriter(f)
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(p.Header); err != nil {
+			return err
+		}
+		for i := range p.Tasks {
+			if err := enc.Encode(&p.Tasks[i]); err != nil {
+				return err
+			}
+		}
+		return w.Flush()
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(tmp))
-		}
-	}()
-	w := bufio.NewWriter(f)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	err = enc.Encode(p.Header)
-	for i := range p.Tasks {
-		err = errors.Join(err, enc.Encode(&p.Tasks[i]))
-		if err != nil {
-			break
-		}
-	}
-	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return record.SyncDir(filepath.Dir(path))
+	return nil
 }
 
 // ReadPlan reads the plan of the run in dir. The error is fs.ErrNotExist if there
@@ -217,7 +210,7 @@ func (p *Plan) write(path string) (err error) {
 // it is damaged.
 func ReadPlan(dir string) (*Plan, error) {
 	path := filepath.Join(dir, StateDir, planFile)
-	f, err := os.Open(path)
+	f, err := owner.OpenOthers(path)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}
 	}

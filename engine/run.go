@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/lock"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -75,7 +76,10 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		return nil, err
 	}
 	defer func() { err = dirError(dir, err) }()
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o775); err != nil {
+		return nil, err
+	}
+	if err := Trusted(dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
@@ -89,7 +93,10 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	if _, err := os.Stat(filepath.Join(dir, StateDir, QueueDir)); err == nil {
 		return nil, &DirError{Dir: dir, Reason: "holds tasks without a recipe", Way: "give another directory with --out; premix task ls shows what is in this one"}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, StateDir), 0o777); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, StateDir), 0o775); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err := owner.Directory(filepath.Join(dir, StateDir)); err != nil {
 		return nil, err
 	}
 	r := &Run{Dir: dir, Plan: plan, version: plan.Header.Premix}
@@ -148,10 +155,10 @@ func (r *Run) load() (err error) {
 	if err := os.RemoveAll(r.path(r.named(tasksDir))); err != nil {
 		return err
 	}
-	if err := os.Mkdir(r.path(r.named(tasksDir)), 0o777); err != nil {
+	if err := os.Mkdir(r.path(r.named(tasksDir)), 0o775); err != nil {
 		return err
 	}
-	r.stderr, err = os.OpenFile(r.path(r.named(stderrFile)), os.O_RDWR|os.O_CREATE, 0o666)
+	r.stderr, err = owner.OpenFile(r.path(r.named(stderrFile)), os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return err
 	}
@@ -173,11 +180,11 @@ func (r *Run) untouched(entries []fs.DirEntry) bool {
 
 // take locks the run directory and writes down who did.
 func (r *Run) take() error {
-	f, err := os.OpenFile(r.path(lockFile), os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := owner.OpenFile(r.path(lockFile), os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return err
 	}
-	if err := lock.Exclusive(f); err != nil {
+	if err := lock.Take(f, lock.Exclusive); err != nil {
 		who := make([]byte, 128)
 		n, _ := f.ReadAt(who, 0)
 		f.Close()
@@ -372,7 +379,10 @@ func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
 	if rec.StderrLength == 0 {
 		return nil, nil
 	}
-	f, err := os.Open(filepath.Join(dir, StateDir, (&Run{seat: rec.Log}).named(stderrFile)))
+	if strings.Contains(rec.Log, "/") {
+		return nil, &DirError{Dir: dir, Reason: fmt.Sprintf("has a record that names %q as its log", rec.Log), Way: "its records were not written by premix: look at them"}
+	}
+	f, err := owner.OpenOthers(filepath.Join(dir, StateDir, (&Run{seat: rec.Log}).named(stderrFile)))
 	if err != nil {
 		return nil, err
 	}

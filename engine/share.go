@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -85,7 +85,7 @@ func (f *Follower) Next(each func(*record.Task)) error {
 }
 
 func (f *Follower) read(path string, each func(*record.Task)) error {
-	file, err := os.Open(path)
+	file, err := owner.OpenOthers(path)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,10 @@
 // slurm-shim, and are there after scripts/setup.sh ecosystem; without them their tests
 // are skipped.
 //
+// drop-in calls the same tools by Nextflow, Snakemake, make, a shell and GNU parallel,
+// none of which knows premix: its links stand before PATH. A test compares the outputs
+// with those of plain starts.
+//
 // The data are a small genome made from a fixed seed, with reads that wgsim cuts from
 // it. With PREMIX_TESTDATA set, the yeast genome and real reads are used too.
 package examples

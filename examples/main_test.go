@@ -40,6 +40,13 @@ func withBinary(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
 		return 1
 	}
+	// A shim looks for premix beside it.
+	build = exec.Command("go", "build", "-o", filepath.Join(dir, "premix-shim"), "premix/cmd/premix-shim")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build premix-shim:", err)
+		return 1
+	}
 	code := m.Run()
 	if left := processes(); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "left behind:", left)
@@ -119,7 +126,7 @@ func (s *scene) command(ctx context.Context, name string, args ...string) *exec.
 	// By env, so that the name is looked for where the command will look.
 	cmd := exec.CommandContext(ctx, "env", append([]string{"PATH=" + path, name}, args...)...)
 	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), s.mark, "PREMIX_HOME="+s.path("home"), "NXF_HOME="+s.path("nxf"), "XDG_CACHE_HOME="+s.path("cache"), "PYTHONDONTWRITEBYTECODE=")
+	cmd.Env = append(os.Environ(), s.mark, "PREMIX_HOME="+s.path("home"), "PREMIX_HOT_WORTH=1ms", "NXF_HOME="+s.path("nxf"), "XDG_CACHE_HOME="+s.path("cache"), "PYTHONDONTWRITEBYTECODE=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/internal/parquetparts"
 )
 
@@ -84,7 +87,7 @@ const (
 // writer writes a scan. Row groups are encoded by those who fill them, and written one
 // at a time.
 type writer struct {
-	f    *os.File
+	f    *beneath.File
 	path string
 	mu   sync.Mutex // held while a row group is written
 	meta format.FileMetaData
@@ -96,7 +99,7 @@ func newWriter(path string) (_ *writer, err error) {
 	if w.meta, err = parquetparts.Metadata[Entry](); err != nil {
 		return nil, &WriteError{path, err}
 	}
-	if w.f, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
+	if w.f, err = beneath.Create(path, 0o666); err != nil {
 		return nil, &WriteError{path, err}
 	}
 	if _, err = w.f.WriteString(parquetparts.Magic); err != nil {
@@ -124,19 +127,15 @@ func (w *writer) footer() error {
 // or else why the file could not be finished.
 func (w *writer) close(err error) error {
 	if err != nil {
-		return errors.Join(err, w.f.Close(), os.Remove(w.f.Name()))
+		return errors.Join(err, w.f.Discard())
 	}
-	if err = w.footer(); err == nil {
-		err = w.f.Sync()
-	}
-	if cerr := w.f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(w.f.Name(), w.path)
+	if err = w.footer(); err != nil {
+		err = errors.Join(err, w.f.Discard())
+	} else {
+		err = w.f.Commit(beneath.Durable)
 	}
 	if err != nil {
-		return &WriteError{w.path, errors.Join(err, os.Remove(w.f.Name()))}
+		return &WriteError{w.path, err}
 	}
 	return nil
 }
@@ -148,7 +147,10 @@ type WriteError struct {
 }
 
 func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", e.Path, e.Err) }
-func (e *WriteError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*WriteError) ExitCode() exit.Code { return exit.Directory }
+func (e *WriteError) Unwrap() error     { return e.Err }
 
 // Hint is the way out.
 func (e *WriteError) Hint() string {
@@ -349,11 +351,17 @@ func (e *TableError) Error() string {
 	return fmt.Sprintf("%s %s", e.Path, e.Reason)
 }
 
+// ExitCode implements exit.Coded.
+func (*TableError) ExitCode() exit.Code { return exit.Usage }
+
 func (e *TableError) Unwrap() error { return e.Err }
 
 // Hint is the way out.
 func (e *TableError) Hint() string {
-	return "premix files scan DIR -o " + e.Path + " makes one"
+	if errors.Is(e.Err, fs.ErrNotExist) {
+		return "premix files scan DIR -o " + e.Path + " makes one"
+	}
+	return "name a table of premix files scan; premix files scan DIR -o NEW makes one, where NEW is a name that is free"
 }
 
 // OpenTable opens a scan, which the caller closes. The error is a [TableError].

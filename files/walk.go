@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"premix/internal/exit"
 	"runtime"
 	"slices"
 	"strings"
@@ -66,7 +67,10 @@ type RootError struct {
 }
 
 func (e *RootError) Error() string { return fmt.Sprintf("cannot scan %s: %v", e.Root, e.Err) }
-func (e *RootError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*RootError) ExitCode() exit.Code { return exit.Usage }
+func (e *RootError) Unwrap() error     { return e.Err }
 
 // Hint is the way out.
 func (e *RootError) Hint() string { return "a scan begins at directories that can be read" }

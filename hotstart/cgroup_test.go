@@ -38,7 +38,7 @@ func cgroupsHere(t *testing.T) []string {
 // TestCgroups looks where a task runs: it, and nothing else of premix, is in the
 // cgroups that it was given, whatever the kind of start.
 func TestCgroups(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			dirs := cgroupsHere(t)
 			b := newBench(t, newSpec("-m", "2", "input"), kind)

@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
+	"premix/hotstart/frozen"
+	"premix/hotstart/tracer"
 	"premix/image"
 	"premix/image/bundle"
 )
@@ -20,20 +20,12 @@ import (
 //
 // For every task and template the stage has runc make a container, of the task's
 // directory, its inputs, the data and an upper layer of its own over the image's
-// root (bundle.Make). Then somebody puts the tool into it: runc (cold, and what is
-// going to be a template), or CRIU (hot, copy), which is executed in there so
-// that to it too the container's mounts are simply the machine's. Nothing of the
-// container is in CRIU's images but paths, and each start has a container that is
-// made in the same way, from the same configuration.
-//
-// A template that is forked has one container too many: that of the template, in
-// which it was restored. Its child goes into the one that was made for the task
-// (setns(2)). A process in a container may not do that. The template is
-// therefore restored with a capability more (CAP_SYS_ADMIN), which nothing but
-// injected calls ever use: the child gives it back before it executes an
-// instruction of its own.
+// root (bundle.Make). runc then executes the tool in it, or for a hot start a stub
+// of two system calls, which stops itself and executes the tool's program when
+// the stage holds it. A snapshot holds nothing of the container but paths, and each
+// start has a container that is made in the same way, from the same configuration.
 
-// Image is what a tool runs in.
+// Image is an OCI image that a tool runs in.
 type Image struct {
 	Ref     string       // as the recipe names it; part of a snapshot's key
 	Digest  string       // of its record; part of the fingerprint
@@ -82,8 +74,11 @@ func (spec Spec) request() bundle.Request {
 	return r
 }
 
-// Find sees whether the image has a program.
-func (im *Image) Find(name string, env []string) error { return bundle.Find(im.Root, name, env) }
+// Find returns an error if the image does not have a program.
+func (im *Image) Find(name string, env []string) error {
+	_, err := bundle.Find(im.Root, name, env)
+	return err
+}
 
 // furnish makes the bundle of a container.
 func (c *containerConfig) furnish(spec Spec) (*bundle.Bundle, error) {
@@ -112,9 +107,11 @@ func (spec Spec) give(dir string) error {
 func (s *stage) makeContainer() error {
 	c := s.cfg.Container
 	c.Request.Binds = append(c.Request.Binds, bundle.Bind{Source: FixedDir, Target: FixedDir})
-	if s.cfg.PageFile != "" {
-		c.Request.Binds = append(c.Request.Binds, bundle.Bind{Source: s.cfg.PageFile, Target: pagesPath, ReadOnly: true})
+	stub := filepath.Join(c.Bundle, tracer.StubName)
+	if err := os.WriteFile(stub, tracer.Stub, 0o755); err != nil {
+		return err
 	}
+	c.Request.Binds = append(c.Request.Binds, bundle.Bind{Source: stub, Target: stubPath, ReadOnly: true})
 	var err error
 	s.container, err = c.make(s.cfg.Task.Cgroups)
 	return err
@@ -130,18 +127,42 @@ func (c *containerConfig) make(cgroups []string) (*bundle.Container, error) {
 
 // joiner is joinCgroups for package bundle.
 func joiner(dirs ...string) bundle.Join {
-	return func() (func(), error) { return joinCgroups(dirs) }
+	return func() (func(), error) {
+		leave, err := joinCgroups(dirs)
+		return func() { _ = leave() }, err // its stage has one task
+	}
 }
 
 func (s *stage) execInContainer() (int, error) {
-	// Opened in the container's own mounts: a file of another mount namespace cannot
-	// be frozen.
+	// Opened in the container's own mounts: the paths of a frozen process are those
+	// of its container.
 	files, err := openStreams(s.container.Path(os.DevNull), s.container.Path(FixedDir))
 	defer closeAll(files)
 	if err != nil {
 		return 0, err
 	}
-	return s.container.Exec(s.cfg.Argv, files[0], files[1], files[2], joiner(s.cfg.Task.Cgroups...))
+	if s.cfg.Role != roleLoad && !s.cfg.Watch {
+		return s.container.Exec(s.cfg.Argv, files, joiner(s.cfg.Task.Cgroups...))
+	}
+	exe := s.cfg.Exe
+	if exe == "" {
+		if exe, err = bundle.Find(s.container.Path("/"), s.cfg.Argv[0], s.cfg.Env); err != nil {
+			return 0, err
+		}
+	}
+	join := joiner(s.cfg.Task.Cgroups...)
+	pid, err := s.container.Exec(append([]string{stubPath, exe}, s.cfg.Argv...), files, func() (func(), error) {
+		tracer.Unrandomise() // the thread that starts runc ends with it
+		return join()
+	})
+	if err != nil {
+		return 0, err
+	}
+	p, err := tracer.Enter(pid)
+	if err != nil {
+		return pid, err
+	}
+	return pid, s.begin(p)
 }
 
 // releaseContainer ends runc's own process once the tool is in its container.
@@ -151,14 +172,22 @@ func (s *stage) releaseContainer() {
 	}
 }
 
-// criu is CRIU for the stage's tool.
-func (s *stage) criu() criu.Program {
-	p := criu.Program{Path: s.cfg.Criu}
-	if s.container != nil {
-		join := joiner(slices.Concat(s.cfg.Task.Cgroups, s.container.Cgroups)...)
-		p.Enter = func(f func() error) error { return s.container.Enter(join, f) }
+// stubPath is where a container has the stub.
+const stubPath = "/run/premix/" + tracer.StubName
+
+// spawnInContainer has runc execute the program of a frozen process, and holds it
+// at its first instruction.
+func (s *stage) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc, error) {
+	null, err := os.OpenFile(s.container.Path(os.DevNull), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
 	}
-	return p
+	defer null.Close()
+	pid, err := s.container.Exec(append([]string{stubPath, im.Exe}, im.Argv...), []*os.File{null, null, null, pages}, joiner(s.cfg.Task.Cgroups...))
+	if err != nil {
+		return nil, err
+	}
+	return tracer.Enter(pid)
 }
 
 // give makes the image's user the owner of a file of the task's directory.

@@ -25,7 +25,7 @@ import (
 // has to be there.
 func needContainers(t *testing.T) {
 	t.Helper()
-	needRoot(t)
+	needNamespaces(t)
 	if err := bundle.Possible(); err != nil {
 		t.Fatalf("no containers: %v (`make setup` installs runc)", err)
 	}
@@ -118,7 +118,7 @@ const containerCommands = "sum\nenv MARK\nenv HOME\nenv PATH\ncwd\numask\nfile /
 // user and environment, the same rights and filters, and gives the same.
 func TestEveryKindInAContainer(t *testing.T) {
 	needContainers(t)
-	all := []Kind{Cold, Hot, Fork}
+	all := kinds
 	for name, c := range map[string]struct {
 		user     string
 		args     []string
@@ -126,12 +126,11 @@ func TestEveryKindInAContainer(t *testing.T) {
 		commands string
 		kinds    []Kind
 	}{
-		"root":       {"", []string{"-m", "16", "-l", "log", "-i", "DATA"}, nil, containerCommands + "index\nlog x\n", []Kind{Cold, Hot, Fork, Copy}},
-		"a user":     {"bio", []string{"-m", "16"}, nil, containerCommands, all},
-		"read":       {"", []string{"-m", "8", "-r"}, func(s *Spec) { s.Ready.Kind = ReadyRead }, "sum\nstatus\n", all},
-		"stream":     {"", []string{"-m", "8", "-p", "header"}, func(s *Spec) { s.Stream = true }, "sum\n", all},
-		"threads":    {"", []string{"-m", "16", "-t", "2"}, nil, "sum\nstatus\nwrite\ndontneed\nfree\nsum\n", []Kind{Cold, Hot}},
-		"own filter": {"", []string{"-m", "8", "-s"}, nil, "sum\ngetppid\nstatus\n", all},
+		"root":    {"", []string{"-m", "16", "-l", "log", "-i", "DATA"}, nil, containerCommands + "index\nlog x\n", kinds},
+		"a user":  {"bio", []string{"-m", "16"}, nil, containerCommands, all},
+		"read":    {"", []string{"-m", "8", "-r"}, func(s *Spec) { s.Ready.Kind = ReadyRead }, "sum\nstatus\n", all},
+		"stream":  {"", []string{"-m", "8", "-p", "header"}, func(s *Spec) { s.Stream = true }, "sum\n", all},
+		"threads": {"", []string{"-m", "16", "-t", "2"}, nil, "sum\nstatus\nwrite\ndontneed\nfree\nsum\n", []Kind{Cold, Hot}},
 		// The log lies in the root, and both must be as they were.
 		"root's files": {"", []string{"-m", "8", "-l", "/tmp/log"}, nil, "log one\nsum\nfile /tmp/log\n", []Kind{Cold, Hot}},
 	} {
@@ -153,10 +152,6 @@ func TestEveryKindInAContainer(t *testing.T) {
 			for _, kind := range c.kinds {
 				b := benchIn(t, spec, kind, t.TempDir(), store)
 				err := b.prepare("sum\n")
-				if kind != Cold && c.user != "" && !hasCapability(unix.CAP_SYS_RESOURCE) {
-					wantUnavailable(t, err, kind, "takes CAP_SYS_RESOURCE")
-					continue
-				}
 				if err != nil {
 					t.Fatalf("prepare: %v", err)
 				}
@@ -260,7 +255,7 @@ func TestContainersCgroupsAndSignals(t *testing.T) {
 	needContainers(t)
 	im := newImage(t, "")
 	spec := imageSpec(im, "-m", "2", "input")
-	for _, kind := range []Kind{Cold, Hot, Fork} {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			dirs := cgroupsHere(t)
 			b := newBench(t, spec, kind)

@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"time"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
+	"premix/hotstart/tracer"
 	"premix/image"
 	"premix/image/bundle"
 )
@@ -40,37 +38,17 @@ func Doctor(ctx context.Context) []Check {
 	var u unix.Utsname
 	unix.Uname(&u)
 	release := unix.ByteSliceToString(u.Release[:])
-	add("system", runtime.GOOS == "linux" && runtime.GOARCH == "amd64",
+	supported := tracer.Supported()
+	add("system", supported == nil,
 		fmt.Sprintf("%s/%s, kernel %s", runtime.GOOS, runtime.GOARCH, release),
-		"hot and fork starts need Linux on x86-64; elsewhere every start is cold")
+		"hot starts need Linux on x86-64; elsewhere every start is cold")
 	add("user", true, whoAmI(), "")
 
-	trace := canTrace()
-	add("ptrace", trace == nil, detail(trace, "a process may trace its own children"),
-		"allow it: sysctl kernel.yama.ptrace_scope=1, or --cap-add SYS_PTRACE for a container")
-	lease := canLease()
-	add("file leases", lease == nil, detail(lease, "in "+os.TempDir()),
-		"use a local file system (ext4, xfs, tmpfs) for the run directory")
-	add("fork start", trace == nil && lease == nil, "needs ptrace and file leases, no privileges", "")
-
+	hint, trace := canTrace()
+	add("ptrace", trace == nil, detail(trace, "a process may trace its own children"), hint)
+	add("hot start", supported == nil && trace == nil, detail(supported, "needs ptrace and seccomp, no privileges"), "see the lines above")
 	h := probeHost()
-	add("namespaces", h.namespaces, "PID and mount namespaces for each task (CAP_SYS_ADMIN)",
-		"run premix as root, or "+sudoRule())
-	path, err := criu.Find()
-	if add("criu", err == nil, detail(err, path), "run `make setup` in premix's source, or install CRIU 4.1 or later") {
-		version := criuVersion(ctx, path)
-		err := fmt.Errorf("needs CAP_SYS_ADMIN and CAP_CHECKPOINT_RESTORE to find out")
-		if h.namespaces {
-			err = criu.Check(ctx, path)
-		}
-		add("criu check", err == nil, detail(err, version+" works with this kernel"),
-			"as root: `make setup` builds a CRIU that fits the kernel; as an ordinary user "+sudoRule())
-		add("hot start", h.namespaces && err == nil, "needs namespaces and criu", "")
-		add("copy start", h.namespaces && err == nil, "needs namespaces and criu", "")
-	} else {
-		add("hot start", false, "needs namespaces and criu", "")
-		add("copy start", false, "needs namespaces and criu", "")
-	}
+	add("namespaces", true, isolation(h), "")
 	runc := bundle.Possible()
 	add("containers", runc == nil, detail(runc, "runc, for recipes that name an image"), howToContain(runc))
 	store, err := DefaultStore()
@@ -102,60 +80,50 @@ func whoAmI() string {
 	if os.Geteuid() == 0 {
 		return "root"
 	}
-	return fmt.Sprintf("uid %d, an ordinary user: fork and cold starts", os.Geteuid())
+	return fmt.Sprintf("uid %d", os.Geteuid())
 }
 
-// sudoRule is what an administrator can grant so that hot and copy starts work
-// for somebody who is not root.
-func sudoRule() string {
-	self, err := os.Executable()
+// tracingHint says how to permit tracing.
+const tracingHint = "allow it: sysctl kernel.yama.ptrace_scope=1, or --cap-add SYS_PTRACE for a container"
+
+// isolation says how tasks are kept apart here.
+func isolation(h host) string {
+	switch {
+	case h.namespaces:
+		return "each task has mounts of its own, and sees its directory at " + FixedDir
+	case os.Geteuid() == 0:
+		return "tasks share the machine's mounts: mount namespaces need CAP_SYS_ADMIN and a root directory that is a mount point"
+	}
+	return "tasks share the machine's mounts: mount namespaces need root"
+}
+
+// canTrace holds a child at its first instruction and gives it a filter, as a hot start
+// does. An error comes with a hint.
+func canTrace() (hint string, err error) {
+	const self = "/proc/self/exe"
+	if _, err := os.Stat(self); err != nil {
+		return "mount it: mount -t proc proc /proc", errors.New("/proc is not mounted")
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		self = "/usr/local/bin/premix"
+		return "a root directory needs /dev/null", err
 	}
-	return fmt.Sprintf("have the administrator grant it by sudo: `%%premix ALL=(root) NOPASSWD: %s` in sudoers(5)", self)
-}
-
-// canTrace tries what a fork start does: attach to a child and stop it.
-func canTrace() error {
-	cmd := exec.Command("sleep", "10")
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	defer func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	}()
+	defer null.Close()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(cmd.Process.Pid), 0, 0, 0, 0)
-	if e != 0 {
-		return fmt.Errorf("ptrace: %w", e)
-	}
-	return nil
-}
-
-func canLease() error {
-	f, err := os.CreateTemp("", "premix-lease-")
+	p, _, err := tracer.Spawn(self, []string{"premix"}, &os.ProcAttr{Files: []*os.File{null, null, null},
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}})
 	if err != nil {
-		return err
+		return tracingHint, fmt.Errorf("ptrace: %w", err)
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		return fmt.Errorf("lease on a file in %s: %w", os.TempDir(), err)
+	defer func() {
+		p.Kill()
+		unix.Wait4(p.Pid, nil, unix.WALL, nil)
+	}()
+	if err := tracer.NewWatch().Install(p); err != nil {
+		return "allow it: seccomp(2) must be permitted", fmt.Errorf("seccomp: %w", err)
 	}
-	return nil
-}
-
-func criuVersion(ctx context.Context, path string) string {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
-	if err != nil {
-		return "criu"
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return "criu " + strings.TrimPrefix(line, "Version: ")
+	return "", nil
 }
 
 // storeRoom checks that the store can be written, or made, and says how much

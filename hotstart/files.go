@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -109,55 +107,4 @@ func writePrefix(path string, b []byte) error {
 		return fmt.Errorf("write %d bytes to pipe %s: wrote %d: %w", len(b), path, n, err)
 	}
 	return nil
-}
-
-// mapEntry is one line of /proc/PID/maps.
-type mapEntry struct {
-	start, end    uint64
-	write, shared bool
-	exec          bool
-	path          string
-}
-
-func readMaps(pid int) ([]mapEntry, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
-	if err != nil {
-		return nil, err
-	}
-	var all []mapEntry
-	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
-		f := strings.SplitN(line, " ", 6)
-		if len(f) < 5 {
-			continue
-		}
-		var m mapEntry
-		if _, err := fmt.Sscanf(f[0], "%x-%x", &m.start, &m.end); err != nil {
-			return nil, fmt.Errorf("maps of process %d: %w", pid, err)
-		}
-		m.write, m.exec, m.shared = f[1][1] == 'w', f[1][2] == 'x', f[1][3] == 's'
-		if len(f) == 6 {
-			m.path = strings.TrimSpace(f[5])
-		}
-		all = append(all, m)
-	}
-	return all, nil
-}
-
-// mappedFiles lists the binaries and the libraries of the template.
-func (s *stage) mappedFiles() ([]string, error) {
-	var files []string
-	seen := map[string]bool{}
-	for _, p := range s.held {
-		maps, err := readMaps(p.Pid)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range maps {
-			if m.exec && strings.HasPrefix(m.path, "/") && !seen[m.path] {
-				seen[m.path] = true
-				files = append(files, m.path)
-			}
-		}
-	}
-	return files, nil
 }

@@ -2,6 +2,7 @@ package hotstart
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,19 +12,23 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
+
+	"premix/hotstart/tracer"
 )
 
-// Fingerprint is what must be equal for a snapshot to be valid. CRIU itself
-// compares sizes and build ids only, and a build id names a build, not bytes.
+// Fingerprint is all that must be equal for a snapshot to be valid.
 type Fingerprint struct {
-	Kernel string  `json:"kernel"`          // uname(2), release
-	CPU    string  `json:"cpu"`             // digest of the CPU's vendor and features
-	Image  string  `json:"image,omitempty"` // digest of the record of the image that the tool runs in
-	Recipe string  `json:"recipe"`          // digest of what the recipe freezes
-	Files  []Stamp `json:"files"`           // binary, libraries and data; with an image, data only
+	Kernel string `json:"kernel"`          // uname(2), release
+	CPU    string `json:"cpu"`             // digest of the CPU's vendor and features
+	Image  string `json:"image,omitempty"` // digest of the record of the image that the tool runs in
+	Recipe string `json:"recipe"`          // digest of what the recipe freezes
+	// Program is the file that the command's name led to, by PATH; empty with an image.
+	Program string  `json:"program,omitempty"`
+	Files   []Stamp `json:"files"` // all that the tool has looked at; with an image, data only
 }
 
 // Stamp is what a file was like. Where size, times and inode are unchanged the
@@ -36,11 +41,27 @@ type Stamp struct {
 	Ctime  int64  `json:"ctime"` // ns since the epoch
 	Inode  uint64 `json:"inode"`
 	Device uint64 `json:"device"`
-	Digest string `json:"digest"` // BLAKE3-256 of the content, hexadecimal
+	Digest string `json:"digest,omitempty"` // BLAKE3-256 of the content, hexadecimal; of a directory, of the names in it
+	Mode   uint32 `json:"mode,omitempty"`   // type and permissions, stat(2); for SeenStat and SeenIsDir
+	Owner  uint64 `json:"owner,omitempty"`  // user id, and from bit 32 on group id; for SeenStat and SeenIsDir
+	// Seen is the part of the file that counts, where that is not its content.
+	Seen Seen `json:"seen,omitempty"`
 	// Served says that the file lies in a mounted tree: see served. Then size and
 	// modification time are all that is noted, since the rest belongs to the mount.
 	Served bool `json:"served,omitempty"`
 }
+
+// Seen is the part of a file that a tool has looked at.
+type Seen string
+
+// The parts of a file, besides its content.
+const (
+	SeenMissing Seen = "missing" // there is no such file
+	SeenStat    Seen = "stat"    // size, modification time, permissions and owner
+	SeenIsDir   Seen = "isdir"   // it is a directory, with permissions and owner
+	SeenNames   Seen = "names"   // the names in a directory
+	SeenLink    Seen = "link"    // the target of a symbolic link
+)
 
 // Mismatch says what of a fingerprint differs.
 type Mismatch struct{ What string }
@@ -55,22 +76,6 @@ func stampFile(path string) (Stamp, error) {
 	}
 	s.Digest, err = digestFile(path)
 	return s, err
-}
-
-// again describes a file of which s is an earlier stamp, or none. Its content is
-// read only if it may have changed: a change of the number of links changes the
-// ctime, but not the mtime.
-func (s Stamp) again(path string, digest func(path string) (string, error)) (Stamp, error) {
-	now, err := statStamp(path)
-	if err != nil || now.Served {
-		return now, err
-	}
-	s.Ctime, now.Digest = now.Ctime, s.Digest
-	if now == s {
-		return now, nil
-	}
-	now.Digest, err = digest(path)
-	return now, err
 }
 
 func statStamp(path string) (Stamp, error) {
@@ -100,6 +105,20 @@ func digestFile(path string) (string, error) {
 
 // check compares a file with its stamp. A difference is a *Mismatch.
 func (s Stamp) check() error {
+	if s.Seen != "" {
+		now, err := seenStamp(s.Path, s.Seen)
+		switch {
+		case err != nil:
+			return err
+		case now == s:
+			return nil
+		case s.Seen == SeenMissing:
+			return &Mismatch{s.Path + " is new"}
+		case now.Seen == SeenMissing:
+			return &Mismatch{s.Path + " is missing"}
+		}
+		return &Mismatch{s.Path + " has changed"}
+	}
 	now, err := statStamp(s.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &Mismatch{s.Path + " is missing"}
@@ -127,8 +146,74 @@ func (s Stamp) check() error {
 	return nil
 }
 
-// newFingerprint describes this machine, and the files and data of a template.
-func newFingerprint(spec Spec, files []string) (Fingerprint, error) {
+// seenStamp describes a part of a file. A file that is missing is described as
+// such, whatever was asked for.
+func seenStamp(path string, seen Seen) (Stamp, error) {
+	missing := Stamp{Path: path, Seen: SeenMissing}
+	var st unix.Stat_t
+	stat := unix.Stat
+	if seen == SeenLink {
+		stat = unix.Lstat
+	}
+	if err := stat(path, &st); err != nil {
+		switch err {
+		case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.ENAMETOOLONG:
+			return missing, nil
+		}
+		return missing, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	s := Stamp{Path: path, Seen: seen}
+	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	switch {
+	case seen == SeenLink && st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		target, err := os.Readlink(path)
+		sum := blake3.Sum256([]byte(target))
+		s.Digest = hex.EncodeToString(sum[:])
+		return s, err
+	case seen == SeenNames && dir:
+		entries, err := os.ReadDir(path)
+		if errors.Is(err, fs.ErrPermission) {
+			return s, nil
+		}
+		h := blake3.New()
+		for _, e := range entries {
+			fmt.Fprintf(h, "%q %v\n", e.Name(), e.Type())
+		}
+		s.Digest = hex.EncodeToString(h.Sum(nil))
+		return s, err
+	case dir:
+		s.Seen, s.Mode, s.Owner = SeenIsDir, st.Mode, owners(&st)
+	default:
+		s.Seen, s.Size, s.Mtime, s.Mode, s.Owner = SeenStat, st.Size, st.Mtim.Nano(), st.Mode, owners(&st)
+	}
+	return s, nil
+}
+
+// owners is Stamp.Owner of a file.
+func owners(st *unix.Stat_t) uint64 { return uint64(st.Uid) | uint64(st.Gid)<<32 }
+
+// lookStamp describes the part of a file that a tool has looked at.
+func lookStamp(l look) (Stamp, error) {
+	switch l.Op {
+	case tracer.LookLink:
+		return seenStamp(l.Path, SeenLink)
+	case tracer.LookOpen:
+		st, err := os.Stat(l.Path)
+		if err == nil && st.Mode().IsRegular() {
+			s, err := stampFile(l.Path)
+			if errors.Is(err, fs.ErrPermission) {
+				return seenStamp(l.Path, SeenStat)
+			}
+			return s, err
+		}
+		return seenStamp(l.Path, SeenNames)
+	}
+	return seenStamp(l.Path, SeenStat)
+}
+
+// newFingerprint describes this machine, the files that a template has mapped or
+// open, the data that the recipe declares, and all that the tool has looked at.
+func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error) {
 	fp, err := hostFingerprint(spec)
 	if err != nil {
 		return fp, err
@@ -139,6 +224,7 @@ func newFingerprint(spec Spec, files []string) (Fingerprint, error) {
 		// A script is mapped by nobody.
 		if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
 			all = append(all, program)
+			fp.Program = program
 		}
 	}
 	for _, path := range spec.Data {
@@ -154,12 +240,68 @@ func newFingerprint(spec Spec, files []string) (Fingerprint, error) {
 			continue
 		}
 		s, err := stampFile(path)
+		if errors.Is(err, fs.ErrPermission) {
+			s, err = seenStamp(path, SeenStat) // the tool cannot read it either
+		}
 		if err != nil {
 			return fp, err
 		}
 		fp.Files = append(fp.Files, s)
 	}
+	whole := map[string]bool{}
+	for _, s := range fp.Files {
+		whole[s.Path] = s.Seen == ""
+	}
+	seen := map[Stamp]bool{}
+	for _, l := range looks {
+		if whole[l.Path] && l.Op == tracer.LookOpen {
+			continue // its content is compared
+		}
+		s, err := lookStamp(l)
+		if err != nil {
+			return fp, err
+		}
+		if s.Seen == "" {
+			whole[s.Path] = true
+		}
+		if !seen[s] {
+			seen[s] = true
+			fp.Files = append(fp.Files, s)
+		}
+	}
 	return fp, nil
+}
+
+// coarse is more than the clock of file systems may be behind.
+const coarse = 10 * time.Millisecond
+
+// changedMeanwhile says that a file has changed while a tool may have read it. After wait
+// its change lies behind.
+type changedMeanwhile struct {
+	path string
+	wait time.Duration
+}
+
+func (e *changedMeanwhile) Error() string {
+	return e.path + " changed while the tool was loaded"
+}
+
+// unchanged compares the times of files with the time at which the tool began to load:
+// what it has read must be what was described afterwards.
+func (fp Fingerprint) unchanged(since time.Time) error {
+	for _, s := range fp.Files {
+		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Served {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(s.Path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: s.Path, Err: err}
+		}
+		if st.Ctim.Nano() > since.Add(-coarse).UnixNano() {
+			return &changedMeanwhile{s.Path, 2 * coarse}
+		}
+	}
+	return nil
 }
 
 func hostFingerprint(spec Spec) (Fingerprint, error) {
@@ -198,33 +340,44 @@ func cpuDigest() (string, error) {
 
 // regularFiles lists path, or all files below it, links followed.
 func regularFiles(path string) ([]string, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !st.IsDir() {
-		return []string{path}, nil
-	}
-	root, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return nil, err
-	}
 	var files []string
-	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+	above := map[[2]uint64]bool{} // directories that the present one lies in
+	var walk func(path string) error
+	walk = func(path string) error {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			files = append(files, path)
+			return nil
+		case unix.S_IFDIR:
+		default:
+			return nil
+		}
+		id := [2]uint64{st.Dev, st.Ino}
+		if above[id] {
+			return nil // a link leads back
+		}
+		above[id] = true
+		defer delete(above, id)
+		entries, err := os.ReadDir(path)
 		if err != nil {
 			return err
 		}
-		if d.Type()&fs.ModeSymlink != 0 {
-			if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
-				return nil // dangling, or a directory elsewhere
+		for _, e := range entries {
+			err := walk(filepath.Join(path, e.Name()))
+			if e.Type()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
+				continue // a link that leads nowhere
 			}
-		} else if !d.Type().IsRegular() {
-			return nil
+			if err != nil {
+				return err
+			}
 		}
-		files = append(files, p)
 		return nil
-	})
-	return files, err
+	}
+	return files, walk(path)
 }
 
 func (fp Fingerprint) compareHost(now Fingerprint) error {
@@ -258,6 +411,12 @@ func (fp Fingerprint) check(spec Spec) error {
 	}
 	if err := fp.compareHost(now); err != nil {
 		return err
+	}
+	// A program that comes first on PATH by now has not been looked at.
+	if fp.Program != "" {
+		if program, err := lookPath(spec.Argv[0], spec.Env); err != nil || program != fp.Program {
+			return &Mismatch{fmt.Sprintf("%s leads to %s instead of %s", spec.Argv[0], cmp.Or(program, "no program"), fp.Program)}
+		}
 	}
 	known := map[string]bool{}
 	for _, s := range fp.Files {

@@ -10,14 +10,12 @@ import (
 // Kind is how a task's process began.
 type Kind string
 
-// The kinds of start, in the order in which Auto prefers them.
+// The kinds of start.
 const (
-	Fork Kind = "fork" // forked from a resident template
-	Hot  Kind = "hot"  // snapshot restored by mapping its page file
-	Copy Kind = "copy" // snapshot restored by CRIU as it is: memory is read back
-	Cold Kind = "cold" // executed afresh
-	// Auto is a wish, never a result: the first of the above that is possible
-	// on this machine and proved to give the same outputs.
+	Hot  Kind = "hot"  // from a snapshot whose memory is mapped
+	Cold Kind = "cold" // executed
+	// Auto is a wish, never a result: hot where that is possible, pays, and gave
+	// the same outputs as a cold start.
 	Auto Kind = "auto"
 )
 
@@ -57,6 +55,7 @@ type Spec struct {
 	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
 	Recipe string   // digest of what the recipe freezes; part of the fingerprint
 	Varies []Vary
+	Trust  bool   // start hot although memory differs between preparations for no known reason
 	Image  *Image // the tool runs in a container of it; nil: on the machine as it is
 }
 
@@ -70,6 +69,9 @@ type Task struct {
 	// Cgroups are directories, one a hierarchy, whose cgroup.procs the task
 	// joins before the tool's first instruction. Empty: none.
 	Cgroups []string
+
+	watch bool // collect the tool's looks at files; only for Cold
+	prove bool // put the snapshot's noise into the tool's memory; only for Hot
 }
 
 // Names within a task's directory.

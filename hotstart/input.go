@@ -49,13 +49,13 @@ func decompress(f *os.File, path string) error {
 	return out.Close()
 }
 
-// cutProbe makes of each of a sample's inputs a small one in dir: the first
+// cutProbe makes of each of a sample's inputs a small one in dir: the first n
 // records of a FASTQ file, gzipped if the original is; any other file as it is.
-func cutProbe(inputs map[string]string, dir string) (map[string]string, error) {
+func cutProbe(inputs map[string]string, dir string, n int) (map[string]string, error) {
 	probe := map[string]string{}
 	for name, path := range inputs {
 		out := filepath.Join(dir, filepath.Base(name))
-		cut, err := cutFASTQ(path, out)
+		cut, err := cutFASTQ(path, out, n)
 		if err != nil {
 			return nil, &InputError{fmt.Errorf("probe from %s: %w", path, err)}
 		}
@@ -67,7 +67,7 @@ func cutProbe(inputs map[string]string, dir string) (map[string]string, error) {
 	return probe, nil
 }
 
-func cutFASTQ(path, to string) (bool, error) {
+func cutFASTQ(path, to string, records int) (bool, error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return false, err
@@ -100,7 +100,7 @@ func cutFASTQ(path, to string) (bool, error) {
 		z = gzip.NewWriter(out)
 		w = z
 	}
-	for n := 0; n < 4*probeRecords; n++ {
+	for n := 0; n < 4*records; n++ {
 		line, err := r.ReadBytes('\n')
 		if n == 2 && !bytes.HasPrefix(line, []byte("+")) {
 			return false, nil // records of several lines, or not FASTQ at all

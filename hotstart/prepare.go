@@ -7,22 +7,26 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
+	"premix/hotstart/frozen"
+	"premix/hotstart/placeholder"
+	"premix/hotstart/tracer"
 )
 
-// Prepare makes ready, and proves, what the wished kind of start needs. probe
-// is one sample, as Task.Inputs; of a FASTQ file only the head is used. With a
-// nil probe nothing is proved yet, and a later Prepare with one will do it.
-// scratch is a directory on the run's file system; what is left there after
-// Close may be deleted.
+// Prepare makes a snapshot ready and proves it, where hot starts are wished for.
+// probe is one sample, as Task.Inputs; of a FASTQ file only the head is used. With
+// a nil probe nothing is proved yet, and a later Prepare with one will do it.
+// scratch is a directory on the run's file system; its content may be deleted
+// after Close.
 //
-// A kind that was asked for and cannot be had is an error of type
-// *Unavailable. With Auto there is no such error: Decision tells.
+// A hot start that was asked for and is impossible is an error of type
+// *Unavailable. With Auto there is no such error: Decision says why.
 func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch string) error {
 	scratch, err := filepath.EvalSymlinks(scratch)
 	if err != nil {
@@ -35,20 +39,20 @@ func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch 
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if samples, err = cutProbe(probe, dir); err != nil {
+		if samples, err = cutProbe(probe, dir, probeRecords); err != nil {
 			return err
 		}
 	}
-	pr := &preparation{Starter: s, ctx: ctx, probe: samples}
-	defer pr.end()
+	p := &preparation{Starter: s, ctx: ctx, probe: samples, circumstances: newCircumstances()}
+	defer p.end()
 	switch s.opt.Start {
 	case Cold:
 		s.decide(Cold, "as asked")
 		return nil
-	case Fork, Hot, Copy:
-		return pr.explicit(s.opt.Start)
+	case Hot:
+		return p.explicit()
 	case Auto:
-		return pr.auto()
+		return p.auto()
 	}
 	return fmt.Errorf("unknown kind of start %q", s.opt.Start)
 }
@@ -59,33 +63,36 @@ type preparation struct {
 	ctx   context.Context
 	probe map[string]string
 
-	looked   bool
-	held     *stageHandle // a template at hand, not yet given to the Starter
-	viaHot   bool         // held was itself restored hot
-	behind   *program     // the tool proper behind a wrapper; nil: the command itself
-	whole    bool         // take wrappers along: without them outputs differed
-	noHot    error        // why the attempt at a hot start failed
-	coldDir  string       // what the probe gave cold
-	searched *Snapshot
-	begun    time.Time
+	held       *stageHandle  // a template at hand
+	loading    time.Time     // when it was begun
+	last       bool          // it is the last one that is tried
+	behind     *program      // the tool proper behind a wrapper; nil: the command itself
+	coldDir    string        // directory of the probe's cold start
+	coldLooks  []look        // of the tool in it
+	coldOpened time.Duration // until it opened its input
+	coldTime   time.Duration // until its end
+	ready      ReadyKind     // event at which the template is held
+	moment     moment        // where ready is ReadyOpen
+	alike      []string      // inputs whose placeholders have the content of the probe's
+	snap       *Snapshot
+	looked     bool   // for a snapshot
+	second     *ahead // template, with which the first one is compared; nil: it is loaded later
+	early      bool   // the template is loaded beside the cold run
+	circumstances
+	loads int
 }
 
 func (p *preparation) end() {
 	if p.held != nil {
-		p.held.close()
+		p.held.close(&p.stages)
 		p.held = nil
 	}
 }
 
-// try makes one kind of start ready. Where the tool ended before it came to its
-// input, that is the tool's fault (*InputError) unless it succeeds cold.
-func (p *preparation) try(kind Kind) error {
-	var err error
-	if kind == Fork {
-		err = p.tryFork()
-	} else {
-		err = p.tryRestore(kind)
-	}
+// try makes a hot start ready. Where the tool ended before it came to its input,
+// that is the tool's fault (*InputError) unless it succeeds cold.
+func (p *preparation) try() error {
+	err := p.hot()
 	var ended *endedEarly
 	if !errors.As(err, &ended) {
 		return err
@@ -99,10 +106,10 @@ func (p *preparation) try(kind Kind) error {
 	return err
 }
 
-func (p *preparation) explicit(kind Kind) error {
-	err := p.try(kind)
+func (p *preparation) explicit() error {
+	err := p.try()
 	if err == nil {
-		p.decide(kind, "as asked%s", p.provedNote(kind))
+		p.decide(Hot, "as asked%s", p.provedNote())
 		return nil
 	}
 	if p.ctx.Err() != nil {
@@ -112,446 +119,495 @@ func (p *preparation) explicit(kind Kind) error {
 	if errors.As(err, &input) {
 		return err
 	}
-	var unavailable *Unavailable
-	if !errors.As(err, &unavailable) {
-		unavailable = &Unavailable{Kind: kind, Reason: err.Error()}
+	u := &Unavailable{Kind: Hot, Reason: err.Error()}
+	errors.As(err, &u)
+	if u.Hint == "" {
+		u.Hint = "use --start auto, which starts cold where a hot start is impossible"
 	}
-	if unavailable.Hint == "" {
-		unavailable.Hint = "use --start auto, which takes the first kind of start that is possible"
-	}
-	return unavailable
+	return u
 }
 
-// auto tries the kinds in their order and settles on the first that will do.
+// auto settles on a hot start where that is possible.
 func (p *preparation) auto() error {
-	snap := p.find()
-	if p.opt.Tasks == 1 && (snap == nil || len(snap.Kinds()) == 0) {
-		p.decide(Cold, "there is one task, and no snapshot yet: preparing one would not pay")
+	if reason := p.tooFew(); p.find() == nil && reason != "" {
+		p.decide(Cold, "%s", reason)
 		return nil
 	}
-	kinds := []Kind{Fork, Hot, Copy}
-	if p.opt.Keep || snap.hotFirst(p.opt.Tasks) {
-		kinds = []Kind{Hot, Copy, Fork}
+	err := p.try()
+	if err == nil {
+		p.decide(Hot, "started from a snapshot%s", p.provedNote())
+		return nil
 	}
-	var reasons []string
-	for _, kind := range kinds {
-		err := p.try(kind)
-		if err == nil {
-			p.decide(kind, "%s", strings.Join(append(reasons, p.how(kind)), "; "))
-			return nil
-		}
-		var input *InputError
-		if errors.As(err, &input) {
-			return err
-		}
-		if p.ctx.Err() != nil {
-			return p.ctx.Err()
-		}
-		var ended *endedEarly
-		if errors.As(err, &ended) {
-			// No other kind would come further.
-			reasons = append(reasons, ended.text)
-			break
-		}
-		var u *Unavailable
-		why := err.Error()
-		if errors.As(err, &u) {
-			why = u.Reason
-		}
-		reasons = append(reasons, fmt.Sprintf("no %s: %s", kind, why))
+	var input *InputError
+	if errors.As(err, &input) {
+		return err
 	}
-	p.decide(Cold, "%s", strings.Join(reasons, "; "))
+	if p.ctx.Err() != nil {
+		return p.ctx.Err()
+	}
+	var dear *notWorth
+	if errors.As(err, &dear) {
+		p.decide(Cold, "%s", dear)
+		return nil
+	}
+	reason := err.Error()
+	var u *Unavailable
+	if errors.As(err, &u) {
+		reason = u.Reason
+	}
+	p.decide(Cold, "not hot: %s", reason)
 	return nil
 }
 
-// how describes a kind that will be used.
-func (p *preparation) how(kind Kind) string {
-	switch {
-	case kind == Fork && p.viaHot:
-		return "forked from a template that was restored hot" + p.provedNote(kind)
-	case kind == Fork:
-		return "forked from a template that was loaded cold" + p.provedNote(kind)
+// worthRounds is the number of rounds of tasks, of as many as run at once, from
+// which on a snapshot may pay: preparing takes the time of two or three.
+const worthRounds = 4
+
+// rounds is the number of tasks that each slot of the run gets; 0 where the
+// number of tasks is not known, or the snapshot is for runs to come.
+func (p *preparation) rounds() float64 {
+	if p.opt.Keep {
+		return 0
 	}
-	return "restored from a snapshot" + p.provedNote(kind)
+	return float64(p.opt.Tasks) / float64(max(1, p.opt.Jobs))
 }
 
-func (p *preparation) provedNote(kind Kind) string {
-	if p.searched != nil {
-		if proof, ok := p.searched.Proofs[kind]; ok && proof.Equal {
-			return ", proved equal to a cold start"
-		}
+// tooFew says why a snapshot would not pay whatever the tool, or returns "".
+func (p *preparation) tooFew() string {
+	if n := p.rounds(); n > 0 && n < worthRounds {
+		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Jobs))
 	}
-	return ", not proved yet"
+	return ""
+}
+
+// notWorth says that a snapshot would not pay.
+type notWorth struct {
+	tasks   int
+	loading time.Duration
+}
+
+func (e *notWorth) Error() string {
+	return fmt.Sprintf("the tool comes to its input within %v: a snapshot for %d tasks would take longer than it saves", e.loading.Round(time.Millisecond), e.tasks)
+}
+
+// startTime is about the time that a hot start takes on a busy machine.
+const startTime = 20 * time.Millisecond
+
+// weigh compares the time that a snapshot costs with the time that it saves, by
+// the probe's cold start: the tool has to be loaded once more, its memory written,
+// and the probe started from the snapshot.
+func (p *preparation) weigh() error {
+	n := p.rounds()
+	if n == 0 || p.opt.Start != Auto || p.coldOpened == 0 {
+		return nil
+	}
+	opened := p.coldOpened
+	if p.moment.Open > 1 || p.ready != p.spec.Ready.Kind {
+		opened = p.coldTime // its first look at its input is not where it is stopped
+	}
+	costs := opened*5/2 + (p.coldTime - opened) + startTime
+	saves := time.Duration(n * float64(opened-startTime))
+	if saves < costs {
+		return &notWorth{p.opt.Tasks, opened}
+	}
+	return nil
+}
+
+func (p *preparation) provedNote() string {
+	if p.snap == nil {
+		return ""
+	}
+	memory := p.snap.MemoryProof.note()
+	if p.snap.Proved() {
+		return ": outputs for the probe were compared with a cold start, " + memory
+	}
+	return ": outputs were not compared yet, " + strings.Replace(memory, "memory too", "memory was", 1)
 }
 
 // find looks once for a valid snapshot; nil if there is none.
 func (p *preparation) find() *Snapshot {
 	if !p.looked {
 		p.looked = true
-		want := Hot
-		if p.opt.Start == Copy {
-			want = Copy
+		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, p.opt.Log))
+		if p.snap != nil && p.spec.Image == nil && p.snap.Whole() {
+			n := max(1, min(p.opt.Jobs, runtime.NumCPU()))
+			p.stages.warm(n, filepath.Join(p.snap.Dir, imageName))
 		}
-		p.use(findSnapshot(p.opt.Store, p.spec, p.host.namespaces, want, p.opt.Log))
 	}
-	return p.searched
+	return p.snap
 }
 
 func (p *preparation) use(snap *Snapshot) {
-	p.searched = snap
+	p.snap = snap
 	p.mu.Lock()
 	p.snapshot = snap
 	p.mu.Unlock()
 }
 
-// tryFork gets a template that can be forked, and proves forks of it.
-func (p *preparation) tryFork() error {
-	snap := p.find()
-	if p.spec.Image != nil && (snap == nil || !snap.has(Hot)) {
-		// Only what was restored can go into the container of a task.
-		err := p.tryRestore(Hot)
-		var u *Unavailable
-		if errors.As(err, &u) {
-			p.noHot = err
-			return &Unavailable{Kind: Fork, Reason: "in a container it takes what was restored hot: " + u.Reason, Hint: u.Hint}
+// hot finds or makes a snapshot, and proves it.
+func (p *preparation) hot() error {
+	if p.host.noHot != "" {
+		return &Unavailable{Kind: Hot, Reason: p.host.noHot, Hint: p.host.hint}
+	}
+	if p.find() == nil {
+		var early *ahead
+		if p.probe != nil {
+			early = p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1})
+			defer early.end()
+		}
+		err := p.findMoment()
+		if input := (*InputError)(nil); early != nil && errors.As(err, &input) {
+			early.end() // perhaps it was in the way
+			err = p.findMoment()
 		}
 		if err != nil {
 			return err
 		}
-		snap = p.searched
-	}
-	if snap != nil {
-		if proof, ok := snap.Proofs[Fork]; ok && !proof.Equal {
-			return &Unavailable{Kind: Fork, Reason: proof.Reason}
-		}
-	}
-	if err := p.getTemplate(); err != nil {
-		return err
-	}
-	if err := p.stepBehind(); err != nil {
-		return err
-	}
-	if why := p.held.held.NoFork; why != "" {
-		return &Unavailable{Kind: Fork, Reason: why}
-	}
-	var err error
-	if snap != nil && p.behind != nil && snap.Behind == nil {
-		snap.Behind = p.behind
-		if err := snap.save(); err != nil {
+		if err := p.weigh(); err != nil {
 			return err
 		}
-	}
-	if snap == nil {
-		// Without images it still remembers the proof.
-		if snap, err = p.rememberProofs(); err != nil {
-			p.opt.Log("the proof will not be remembered (set PREMIX_HOME to a directory of your own): %v", err)
-			snap = &Snapshot{Proofs: map[Kind]ProofState{}}
+		early.adopt(p)
+		snap, err := p.take()
+		if err != nil {
+			return err
 		}
 		p.use(snap)
 	}
-	p.mu.Lock()
-	p.template = p.held
-	p.mu.Unlock()
-	if err := p.prove(Fork); err != nil {
-		p.mu.Lock()
-		p.template = nil
-		p.mu.Unlock()
+	return p.prove()
+}
+
+// findMoment runs the probe cold, under watch, to find the open of its input at
+// which the tool has loaded its data. Without a probe it is the first.
+func (p *preparation) findMoment() error {
+	p.ready, p.moment = p.spec.Ready.Kind, moment{Open: 1}
+	if p.probe == nil {
+		return nil
+	}
+	if err := p.runCold(); err != nil {
 		return err
 	}
-	p.held = nil // the Starter's now
+	if p.ready != ReadyOpen {
+		return nil
+	}
+	p.moment = findMoment(p.coldLooks, p.spec.fileSize)
+	if p.moment.Open == 0 {
+		return &Unavailable{Kind: Hot, Reason: "the tool ended (exit status 0) before it came to its input"}
+	}
+	if float64(p.moment.Late) > (1-loadedShare)*float64(p.moment.Total) {
+		// It opens its input, loads its data, and only then reads.
+		p.ready = ReadyRead
+	}
 	return nil
 }
 
-// stepBehind loads the tool proper in place of a template that is one behind a
-// wrapper. The proof compares with a start through the wrapper.
-func (p *preparation) stepBehind() error {
-	behind := p.held.held.Behind
-	if behind == nil || p.whole || p.viaHot && p.spec.Image != nil {
-		return nil // in a container only what was restored hot can be forked
+// fileSize is the size of a regular file that a tool sees at a path, or 0.
+func (spec Spec) fileSize(path string) int64 {
+	if spec.Image != nil && !slices.ContainsFunc(spec.Data, func(dir string) bool { return below(path, dir) }) {
+		path = filepath.Join(spec.Image.Root, path)
 	}
-	p.end()
-	p.behind = behind
-	return p.openTemplate(roleLoad)
+	return fileSize(path)
 }
 
-// rememberProofs makes a snapshot without images.
-func (p *preparation) rememberProofs() (*Snapshot, error) {
-	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
-	if err != nil {
-		return nil, err
-	}
-	snap.Seconds, snap.Behind = p.held.held.Loaded.Seconds(), p.behind
-	if snap.Fingerprint, err = newFingerprint(p.spec, p.held.held.Files); err == nil {
-		err = snap.save()
-	}
-	if err != nil {
-		return nil, errors.Join(err, snap.Remove())
-	}
-	return snap, nil
-}
-
-// getTemplate brings a template to its input: by a hot restore where a snapshot
-// has one, else by executing the tool.
-func (p *preparation) getTemplate() error {
+// load brings a template to its input, unless there is one: number 0, which is frozen, or
+// 1, with which its memory is compared.
+func (p *preparation) load(number int) error {
 	if p.held != nil {
 		return nil
 	}
-	if p.searched != nil {
-		p.behind = p.searched.Behind
+	p.loads++
+	which := 'a'
+	if p.early {
+		which = 'b'
 	}
-	if p.searched != nil && p.searched.has(Hot) && p.host.criu != "" {
-		err := p.openTemplate(roleTemplate)
-		if err == nil || p.spec.Image != nil {
-			return err
-		}
-		p.opt.Log("the template cannot be restored hot, loading it: %v", err)
-	}
-	return p.openTemplate(roleLoad)
-}
-
-func (p *preparation) openTemplate(r role) error {
-	dir, err := os.MkdirTemp(p.scratch, "template-")
-	if err != nil {
+	dir := filepath.Join(p.scratch, fmt.Sprintf("template-%d%c-%s", p.loads, which, p.names[number]))
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	t := Task{Dir: dir, Inputs: p.probe}
-	if err := p.layOutTemplate(t); err != nil {
+	if err := p.layOutTemplate(t, number); err != nil {
 		return err
 	}
 	t.Inputs = nil
 	cfg := p.config(t)
-	cfg.Role = r
-	if b := p.behind; r == roleLoad && b != nil {
+	cfg.Role, cfg.Ready, cfg.Open, cfg.Early = roleLoad, p.ready, p.moment.Open, p.early
+	cfg.Seed = p.seed
+	cfg.Clock = p.clocks[number]
+	cfg.LastPid = 11_000 + 10_000*number + int(p.seed[0])
+	if b := p.behind; b != nil {
 		cfg.Exe, cfg.Argv, cfg.Env = b.Exe, b.Argv, b.Env
 		if cfg.Container != nil {
 			cfg.Container.Request.Env = b.Env
 		}
 	}
-	p.begun = time.Now()
-	if r == roleTemplate {
-		if err := p.searched.outfit(Hot, &cfg, t); err != nil {
-			return err
-		}
-	}
+	p.loading = time.Now()
 	st, err := p.Starter.openStage(cfg)
 	if err != nil {
 		return err
 	}
 	if err := st.await(p.ctx, evHeld); err != nil {
-		st.close()
+		st.close(&p.stages)
 		return err
 	}
-	p.held, p.viaHot = st, r == roleTemplate
+	p.held = st
 	return nil
 }
 
-// placeholderText is what a template finds where there is no probe: a record of
-// FASTQ, since some tools refuse an empty file before they load anything.
+// placeholderText is the content of an input's placeholder where there is no
+// probe: a record of FASTQ, since some tools refuse an empty file before they load
+// anything.
 const placeholderText = "@placeholder\nACGTACGTACGTACGT\n+\nIIIIIIIIIIIIIIII\n"
 
-// placeholderBytes is how much of a probe's input a template finds at its
-// input's path, should it look at the size before it opens.
-const placeholderBytes = 64 << 10
+// placeholderKind is the Kind of placeholderText.
+const placeholderKind = "FASTQ"
 
-// layOutTemplate makes a template's directory: its inputs are regular files
-// that nobody is going to read.
-func (p *preparation) layOutTemplate(t Task) error {
+// secondText is placeholderText of the second preparation.
+const secondText = "@second\nTTGCATTGCA\n+\nFFFFFFFFFF\n@third\nGGGGAC\n+\n######\n"
+
+// layOutTemplate makes a template's directory: its inputs are regular files that
+// the tool does not come to read. Where they can, they differ from those of the
+// probe in size and content: a tool that keeps something of its input from before
+// the stop is found by the comparison of outputs then.
+func (p *preparation) layOutTemplate(t Task, number int) error {
 	if err := p.makeStreams(t.Dir); err != nil {
 		return err
 	}
+	p.alike = nil
 	for _, name := range p.spec.Inputs {
-		out, err := os.OpenFile(filepath.Join(t.Dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		if real := t.Inputs[name]; real != "" {
-			in, err := os.Open(real)
-			if err != nil {
-				out.Close()
-				return &InputError{err}
-			}
-			_, err = io.CopyN(out, in, placeholderBytes)
-			in.Close()
-			if err != nil && !errors.Is(err, io.EOF) {
-				out.Close()
+		path, real := filepath.Join(t.Dir, name), t.Inputs[name]
+		if real == "" {
+			text := [...]string{placeholderText, secondText}[number]
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				return err
 			}
-		} else if _, err := out.WriteString(placeholderText); err != nil {
-			out.Close()
-			return err
+		} else if cut, err := placeholder.Make(real, path, number, p.isPlain(name)); err != nil {
+			return &InputError{err}
+		} else if !cut {
+			p.alike = append(p.alike, name)
 		}
-		if err := out.Close(); err != nil {
+		then := time.Now().Add(placeholderTimes[number])
+		if err := os.Chtimes(path, then, then); err != nil {
 			return err
 		}
 	}
 	return p.spec.give(t.Dir)
 }
 
-// tryRestore gets a snapshot with images of this kind, and proves them.
-func (p *preparation) tryRestore(kind Kind) error {
-	if kind == Hot && p.noHot != nil {
-		return p.noHot
+// kinds describes the properties of the probe that the placeholders have too, where
+// the tool has read these.
+func (p *preparation) kinds(early []string) (map[string]string, error) {
+	if !slices.Contains(early, string(tracer.LookOpen)) {
+		return nil, nil
 	}
-	if p.host.criu == "" {
-		return &Unavailable{Kind: kind, Reason: p.host.noCriu, Hint: p.host.hint}
-	}
-	if im := p.spec.Image; im != nil && im.UID != 0 && !hasCapability(unix.CAP_SYS_RESOURCE) {
-		return &Unavailable{Kind: kind, Reason: fmt.Sprintf("the image's user is %d, and to freeze another user's process takes CAP_SYS_RESOURCE, which premix does not have here", im.UID),
-			Hint: "give premix the capability, or build the image without USER"}
-	}
-	snap, err := p.find(), error(nil)
-	if snap != nil && !snap.has(kind) {
-		if proof, ok := snap.Proofs[kind]; ok && !proof.Equal {
-			return &Unavailable{Kind: kind, Reason: proof.Reason}
+	all := map[string]string{}
+	for _, name := range p.spec.Inputs {
+		real := p.probe[name]
+		if real == "" {
+			all[name] = placeholderKind
+			continue
 		}
-		// It was made for another kind of start. What it proved stays true.
-		former := snap
-		p.use(nil)
-		if snap, err = p.takeSnapshot(kind, former.Proofs); err != nil {
-			former.unlock()
-			return err
-		}
-		p.use(snap)
-		former.unlock()
-		if len(former.Kinds()) == 0 {
-			if err := former.Remove(); err != nil && !errors.Is(err, ErrInUse) {
-				return err
-			}
+		var err error
+		if all[name], err = placeholder.Kind(real, p.isPlain(name)); err != nil {
+			return nil, &InputError{err}
 		}
 	}
-	if snap == nil {
-		if snap, err = p.takeSnapshot(kind, nil); err != nil {
-			return err
-		}
-		p.use(snap)
-	}
-	if err := p.prove(kind); err != nil {
-		var differs *Unavailable
-		if snap.Behind == nil || p.whole || !errors.As(err, &differs) {
-			return err
-		}
-		// The wrapper does more than to wait, it seems.
-		p.whole, p.behind = true, nil
-		p.use(nil)
-		if err := snap.Remove(); err != nil {
-			return err
-		}
-		return p.tryRestore(kind)
-	}
-	if kind == Hot && p.opt.Start != Copy && snap.has(Copy) && snap.Proofs[Hot].Equal {
-		// Proved: CRIU's own images, as large again, are of no more use.
-		if err := os.RemoveAll(filepath.Join(snap.Dir, string(Copy))); err != nil {
-			return err
-		}
-		if err := snap.seal(); err != nil {
-			return err
-		}
-		return snap.save()
-	}
-	return nil
+	return all, nil
 }
 
-// takeSnapshot dumps a template that was executed afresh, and converts it
-// unless only a copy start is wanted.
-func (p *preparation) takeSnapshot(kind Kind, proofs map[Kind]ProofState) (*Snapshot, error) {
-	if p.held != nil && (p.viaHot || p.whole) {
+// take loads a template and freezes it, again where a file that it has read has changed
+// meanwhile.
+func (p *preparation) take() (*Snapshot, error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		p.last = try == tries
+		snap, err := p.takeOnce()
+		var changed *changedMeanwhile
+		if !errors.As(err, &changed) || p.last {
+			return snap, err
+		}
 		p.end()
-	}
-	if p.held == nil {
-		if err := p.openTemplate(roleLoad); err != nil {
-			return nil, err
+		select {
+		case <-time.After(changed.wait):
+		case <-p.ctx.Done():
+			return nil, p.ctx.Err()
 		}
 	}
-	if err := p.stepBehind(); err != nil {
-		return nil, err
+}
+
+func (p *preparation) takeOnce() (*Snapshot, error) {
+	begun := time.Now()
+	err := p.load(0)
+	var ended *endedEarly
+	if errors.As(err, &ended) && p.ready == ReadyRead && p.spec.Ready.Kind == ReadyOpen {
+		// It does not take a FIFO for an input.
+		p.ready = ReadyOpen
+		err = p.load(0)
 	}
-	begun := p.begun
-	info := p.held.held
-	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.fillSnapshot(snap, kind, info); err != nil {
-		snap.Remove()
-		if errors.Is(err, unix.ENOSPC) {
-			err = fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
+	if behind := p.held.held.Behind; behind != nil {
+		// The tool is loaded once more without its wrapper. The proof compares with
+		// a start through the wrapper.
+		wrapper := p.held.looks
+		p.end()
+		p.behind = behind
+		if err := p.load(0); err != nil {
+			return nil, err
 		}
+		if n := len(wrapper); n > 0 {
+			wrapper = wrapper[:n-1] // the last one is where it was held
+		}
+		p.held.looks = append(wrapper, p.held.looks...)
+	}
+	snap, err := newSnapshot(p.opt.Store, p.spec, p.host.namespaces)
+	if err != nil {
+		return nil, p.noRoom(err)
+	}
+	first := p.held.held
+	snap.Loaded, snap.Behind = first.Loaded.Seconds(), p.behind
+	looks := p.held.looks
+	snap.Data, snap.Opened = p.moment.Total, p.moment.Total-p.moment.Late
+	if snap.Stop = string(p.ready); p.ready == ReadyOpen {
+		snap.Stop = fmt.Sprintf("open %d", p.moment.Open)
+	}
+	if p.ready == ReadyRead {
+		snap.Opened = opened(looks, p.spec.fileSize)
+	}
+	p.second = p.loadAhead(1, p.ready, p.moment)
+	defer p.second.end()
+	if err = p.fill(snap, first); err == nil {
+		snap.Seconds = time.Since(begun).Seconds()
+		err = snap.save()
+	}
+	var refused *refusal
+	if errors.As(err, &refused) && p.remember(snap, looks, refused.text) == nil {
 		return nil, err
 	}
-	snap.Seconds, snap.Behind = time.Since(begun).Seconds(), p.behind
-	if proof, ok := proofs[Fork]; ok {
-		snap.Proofs[Fork] = proof
+	var depends *dependence
+	if errors.As(err, &depends) && p.remember(snap, looks, depends.text) == nil {
+		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Hint: trustHint}
 	}
-	if err := snap.save(); err != nil {
-		snap.Remove()
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(p.noRoom(err), snap.Remove())
 	}
 	return snap, nil
 }
 
-func (p *preparation) fillSnapshot(snap *Snapshot, kind Kind, info templateInfo) error {
-	copyImages, hotImages := filepath.Join(snap.Dir, string(Copy)), filepath.Join(snap.Dir, string(Hot))
-	if err := os.Mkdir(copyImages, 0o700); err != nil {
+// remember keeps the reason why a tool cannot start hot in place of a snapshot,
+// so that later runs do not load it to find the same.
+func (p *preparation) remember(snap *Snapshot, looks []look, reason string) error {
+	defer snap.unlock()
+	p.end()
+	var err error
+	if snap.Fingerprint, err = newFingerprint(p.spec, nil, p.outside(looks)); err != nil {
 		return err
 	}
-	templateDir := p.held.dir
-	if _, err := p.held.ask(p.ctx, request{Op: opDump, Dir: copyImages}); err != nil {
+	snap.Proof = &ProofState{Reason: reason, When: time.Now().UTC()}
+	return snap.discard()
+}
+
+// noRoom says so where an error comes from a full disk.
+func (p *preparation) noRoom(err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
+	}
+	return err
+}
+
+// fill freezes the template into a snapshot.
+func (p *preparation) fill(snap *Snapshot, first templateInfo) error {
+	templateDir, looks := p.held.dir, p.held.looks
+	if _, err := p.held.ask(p.ctx, request{Op: opFreeze, Dir: snap.Dir}); err != nil {
 		return err
 	}
 	p.end()
-	if p.spec.Image != nil {
-		if err := os.Rename(filepath.Join(copyImages, upperName), filepath.Join(snap.Dir, upperName)); err != nil {
-			return err
-		}
-	}
-	workDir := filepath.Join(snap.Dir, workName)
-	if err := os.Mkdir(workDir, 0o700); err != nil {
+	work := filepath.Join(snap.Dir, workName)
+	if err := os.Mkdir(work, 0o700); err != nil {
 		return err
 	}
-	if err := copyDir(templateDir, workDir, p.spec.Inputs); err != nil {
+	if err := copyDir(templateDir, work, p.spec.Inputs); err != nil {
 		return err
 	}
-	if err := criu.Settle(copyImages, FixedDir); err != nil {
+	im, err := frozen.ReadFile(filepath.Join(snap.Dir, imageName))
+	if err != nil {
 		return err
 	}
-	if kind == Hot {
-		if err := os.Mkdir(hotImages, 0o700); err != nil {
-			return err
-		}
-		// Before Convert, which drops what it has read from the page cache.
-		if err := snap.seal(); err != nil {
-			return err
-		}
-		pages := filepath.Join(snap.Dir, pageName)
-		mapped := pages
-		if p.spec.Image != nil {
-			mapped = pagesPath
-		}
-		done, err := criu.Convert(copyImages, hotImages, pages, mapped)
-		if err != nil {
-			return err
-		}
-		snap.Slots = done.Slots
-		if p.spec.Stream {
-			if err := os.Link(filepath.Join(copyImages, prefixName), filepath.Join(hotImages, prefixName)); err != nil {
-				return err
-			}
-		}
+	if snap.Early = early(looks, p.ready); len(snap.Early) > 0 && len(p.alike) > 0 {
+		return &Unavailable{Kind: Hot, Reason: fmt.Sprintf("the tool looks at its input before it loads its data (%s), and the probe's %s has no part of another size to show that this changes nothing", strings.Join(snap.Early, ", "), p.alike[0]),
+			Hint: "let the first sample, or the recipe's probe, be a file of several records or lines"}
 	}
-	var err error
-	if snap.Fingerprint, err = newFingerprint(p.spec, info.Files); err != nil {
+	if snap.Kinds, err = p.kinds(snap.Early); err != nil {
+		return err
+	}
+	snap.Memory = im.PageBytes
+	outside := p.outside(looks)
+	if err := p.unwritten(outside); err != nil {
+		return err
+	}
+	if snap.Fingerprint, err = newFingerprint(p.spec, im.Paths(), outside); err != nil {
+		return err
+	}
+	if err := snap.Fingerprint.unchanged(p.loading); err != nil {
+		return err
+	}
+	if err := p.compareMemory(snap, first); err != nil {
 		return err
 	}
 	return snap.seal()
 }
 
-// prove compares the probe's outputs by this kind of start with those of a
-// cold one, unless that has been done or there is no probe.
-func (p *preparation) prove(kind Kind) error {
-	snap := p.searched
-	if proof, ok := snap.Proofs[kind]; ok {
-		if !proof.Equal {
-			return &Unavailable{Kind: kind, Reason: proof.Reason}
+// javaCounters is part of the path of the directory in which each Java virtual machine of
+// a user has a file while it runs.
+const javaCounters = "/hsperfdata_"
+
+// outside leaves of a tool's looks those at files that belong to neither the task,
+// nor the machine, nor the image.
+func (p *preparation) outside(looks []look) []look {
+	dirs := append([]string{p.scratch, FixedDir}, unwatched...)
+	var left []look
+	for _, l := range looks {
+		in := func(dir string) bool { return below(l.Path, dir) }
+		switch {
+		case strings.Contains(l.Path, javaCounters):
+		case l.Input || l.Op == tracer.LookSocket || slices.ContainsFunc(dirs, in):
+		case p.spec.Image != nil && !slices.ContainsFunc(p.spec.Data, in):
+		default:
+			left = append(left, l)
+		}
+	}
+	return left
+}
+
+// unwritten sees whether a tool has written to a file outside of its directory: a hot
+// start would not. One that was opened for writing and left as it was, as databases are,
+// counts as read.
+func (p *preparation) unwritten(looks []look) error {
+	for i, l := range looks {
+		if l.Op != tracer.LookWrite {
+			continue
+		}
+		var st unix.Stat_t
+		switch err := unix.Stat(l.Path, &st); {
+		case err != nil, st.Mode&unix.S_IFMT != unix.S_IFREG:
+			// It has gone, or is not a file.
+		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
+			if !p.last { // it may be a cache that is there now, or another process wrote to it
+				return &changedMeanwhile{l.Path, 2 * coarse}
+			}
+			return &refusal{fmt.Sprintf("the tool writes to %s before it opens its input, and a hot start would not", l.Path)}
+		}
+		looks[i].Op = tracer.LookOpen
+	}
+	return nil
+}
+
+// prove compares the probe's outputs of a hot start with those of a cold one,
+// unless that has been done or there is no probe.
+func (p *preparation) prove() error {
+	snap := p.snap
+	if snap.Proof != nil {
+		if !snap.Proof.Equal {
+			return &Unavailable{Kind: Hot, Reason: snap.Proof.Reason}
 		}
 		return nil
 	}
@@ -561,13 +617,13 @@ func (p *preparation) prove(kind Kind) error {
 	if err := p.runCold(); err != nil {
 		return err
 	}
-	proof := ProofState{When: time.Now().UTC()}
-	dir, exit, err := p.runProbe(kind)
+	proof := &ProofState{When: time.Now().UTC()}
+	dir, exit, err := p.runProbe(Hot)
 	switch {
 	case err != nil && p.ctx.Err() != nil:
 		return p.ctx.Err()
 	case err != nil:
-		return &Unavailable{Kind: kind, Reason: err.Error()} // may be passing: not recorded
+		return &Unavailable{Kind: Hot, Reason: err.Error()} // may be passing: not recorded
 	case !exit.OK():
 		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (%s): %s", exit, lastWords(dir))
 	default:
@@ -576,17 +632,41 @@ func (p *preparation) prove(kind Kind) error {
 		}
 		if proof.Reason != "" {
 			proof.Reason = "outputs differ from those of a cold start: " + proof.Reason
+			note, err := p.differsFromItself()
+			if err != nil {
+				return err
+			}
+			proof.Reason += note
 		}
 	}
 	proof.Equal = proof.Reason == ""
-	snap.Proofs[kind] = proof
-	if err := snap.save(); err != nil {
+	snap.Proof = proof
+	if proof.Equal {
+		return snap.save()
+	}
+	if err := snap.discard(); err != nil {
 		return err
 	}
-	if !proof.Equal {
-		return &Unavailable{Kind: kind, Reason: proof.Reason}
+	return &Unavailable{Kind: Hot, Reason: proof.Reason}
+}
+
+// differsFromItself runs the probe cold once more. It returns an addition to the reason
+// of a difference: whether two cold runs differ too.
+func (p *preparation) differsFromItself() (string, error) {
+	dir, exit, err := p.runProbe(Cold)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	reason := ""
+	if exit.OK() {
+		if reason, err = compareDirs(p.coldDir, dir, p.spec); err != nil {
+			return "", err
+		}
+	}
+	if reason == "" {
+		return "", nil
+	}
+	return fmt.Sprintf(" (two cold starts differ from each other too: %s; name what differs under `varies`, or make the tool repeatable, as Python with PYTHONHASHSEED)", reason), nil
 }
 
 // runCold runs the probe cold, once, for comparisons. A tool that fails is an
@@ -617,7 +697,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", Exit{}, err
 	}
-	proc, err := p.start(p.ctx, kind, Task{Dir: dir, Inputs: p.probe})
+	proc, err := p.start(p.ctx, kind, Task{Dir: dir, Inputs: p.probe, watch: kind == Cold, prove: kind == Hot})
 	if err != nil {
 		return dir, Exit{}, err
 	}
@@ -626,6 +706,9 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	copied := make(chan error, 1)
 	go func() { copied <- saveStream(proc.Stdout, filepath.Join(parent, StdoutName)) }()
 	exit, err := proc.Wait()
+	if kind == Cold {
+		p.coldLooks, p.coldOpened, p.coldTime = proc.looks, proc.Latency, time.Since(proc.begun)
+	}
 	if cerr := <-copied; err == nil {
 		err = cerr
 	}

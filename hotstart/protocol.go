@@ -8,17 +8,17 @@ import (
 	"syscall"
 	"time"
 
+	"premix/hotstart/frozen"
 	"premix/image/bundle"
 )
 
 // A stage is this same binary, executed again by a Starter to stand between it
-// and the tool: as root it is PID 1 of the task's own PID namespace, and it is
-// always the tool's parent and the only process that traces it. It ends with
-// premix, and what it started ends with it.
+// and the tool: it is the tool's parent and the only process that traces it. It
+// ends with premix, and all that it started ends with it.
 //
-// Starter and stage talk over a socket in JSON, one object a message. The
-// first message is a stageConfig; then requests go one way and events the
-// other.
+// Starter and stage talk over a socket in JSON, one object a message: requests go
+// one way and events the other. The request opBegin starts a turn, which is one task
+// or template, and the event evIdle ends it; a stage that ends ends its turn too.
 
 // StageArg is the first argument of a stage's command line.
 const StageArg = "__stage"
@@ -30,25 +30,18 @@ const stageSocket = 3
 // print their working directory print the same for every sample.
 const FixedDir = "/run/premix/work"
 
-// pagesPath is where the page file of a snapshot is in a container.
-const pagesPath = "/run/premix/pages"
-
-// logDir is where, in a stage's own mount namespace, CRIU logs a restore.
-const logDir = "/run/premix/log"
-
 // role is what a stage is for.
 type role string
 
 const (
-	roleCold     role = "cold"     // execute the tool for one task
-	roleRestore  role = "restore"  // restore a snapshot for one task
-	roleLoad     role = "load"     // execute the tool, hold it at its input as a template
-	roleTemplate role = "template" // restore a snapshot, hold it as a template
+	roleCold role = "cold" // execute the tool for one task
+	roleHot  role = "hot"  // start a snapshot for one task
+	roleLoad role = "load" // execute the tool, hold it at its input as a template
 )
 
 type stageConfig struct {
 	Role       role
-	Namespaces bool   // own PID and mount namespaces: work in FixedDir
+	Namespaces bool   // a mount namespace of its own, and a PID namespace with a Container: work in FixedDir
 	Exe        string // program to execute; empty: find Argv[0] by PATH
 	Argv       []string
 	Env        []string
@@ -56,11 +49,17 @@ type stageConfig struct {
 	Ready      ReadyKind
 	Line       string
 	Stream     bool
-	Task       Task   // Dir is the template's own for roleLoad and roleTemplate
-	Hide       string // directory that the tool must not see: other tasks' files
-	Criu       string
-	Images     string           // for roleRestore and roleTemplate
-	PageFile   string           // that the images map; empty: none
+	Task       Task             // Dir is the template's own for roleLoad
+	Hide       string           // directory that the tool must not see: other tasks' files
+	Watch      bool             // for roleCold: collect the tool's looks at files
+	Open       int              // for roleLoad: the open of an input at which the tool is stopped, from 1 on
+	Early      bool             // for roleLoad: end the tool before it changes what another one could see
+	LastPid    int              // for roleLoad in a PID namespace: the process id before that of the tool
+	Seed       []byte           // for roleLoad: of the random bytes that the tool gets; nil: the kernel's
+	Clock      frozen.Moment    // for roleLoad with Seed: the time at which the tool begins
+	Image      string           // for roleHot: the file with the frozen process
+	PageFile   string           // for roleHot
+	Noise      string           // for roleHot: file of patches for a proof; empty: none
 	Container  *containerConfig // nil: none
 }
 
@@ -82,30 +81,34 @@ func (c *stageConfig) line() *regexp.Regexp {
 type op string
 
 const (
-	opFork   op = "fork"   // start Task from the template
-	opDump   op = "dump"   // write the template's images to Dir; it ends
-	opSignal op = "signal" // send Signal to task ID
+	opBegin   op = "begin"   // begin the turn that Config describes
+	opRead    op = "read"    // read Image, between turns: the next turn is likely to use it
+	opFreeze  op = "freeze"  // write the template to Dir; it ends
+	opCompare op = "compare" // compare the template with the one that was written to Dir; it ends
+	opSignal  op = "signal"  // send Signal to the task
 )
 
 type request struct {
 	Op     op
+	Turn   int          // a request for a turn that is over is ignored
+	Config *stageConfig // for opBegin
+	Image  string       // for opRead
 	ID     int
-	Task   Task
-	Hide   string
 	Dir    string
+	First  frozen.Preparation // for opCompare: of the template in Dir
 	Signal syscall.Signal
-	// For opFork: that of the task.
-	Container *containerConfig
 }
 
 type eventKind string
 
 const (
-	evHeld    eventKind = "held"    // the template is at its input
-	evStarted eventKind = "started" // task ID runs
-	evExited  eventKind = "exited"  // task ID has ended
-	evDumped  eventKind = "dumped"
-	evFailed  eventKind = "failed" // request ID (0: the role itself) could not be carried out
+	evHeld     eventKind = "held"    // the template is at its input
+	evStarted  eventKind = "started" // the task runs
+	evExited   eventKind = "exited"  // the task has ended
+	evFrozen   eventKind = "frozen"
+	evCompared eventKind = "compared"
+	evIdle     eventKind = "idle"   // the turn is over, nothing is left of it, and the stage waits for the next
+	evFailed   eventKind = "failed" // request ID (0: the role itself) could not be carried out
 )
 
 type event struct {
@@ -115,20 +118,25 @@ type event struct {
 	Exit  Exit
 	Error string
 	Ended bool // with evFailed: the tool itself ended before it came to its input
+	// Refused is set, with evFailed, where the tool has state that cannot be restored.
+	Refused bool
+	Looks   []look // with evHeld, and with evExited where they were asked for
 	// For evHeld.
 	Template templateInfo
+	// For evCompared.
+	Comparison *frozen.Comparison
 }
 
 // templateInfo describes a held template.
 type templateInfo struct {
-	NoFork string        // why it cannot be forked; empty if it can
-	Files  []string      // binary and libraries that it has mapped
-	Loaded time.Duration // from its start until it was held
-	Behind *program      // the tool proper, where a wrapper only waits for it
+	Loaded   time.Duration // from its start until it was held
+	Behind   *program      // the tool proper, where a wrapper only waits for it
+	Prepared frozen.Preparation
+	Threads  bool // the tool has made threads
 }
 
-// program is what a wrapper (a shell script that chooses a build for the CPU,
-// say) has executed in the end.
+// program is the program that a wrapper (such as a shell script that chooses a
+// build for the CPU) has executed in the end.
 type program struct {
 	Exe  string   `json:"exe"`
 	Argv []string `json:"argv"`

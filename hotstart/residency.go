@@ -1,16 +1,12 @@
 package hotstart
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"premix/hotstart/tracer"
 )
 
 // How a restored tool's memory comes in from storage.
@@ -28,6 +24,7 @@ import (
 const (
 	warmFraction = 0.5      // of the page file cached, from which on it counts as warm
 	pieceSize    = 4 << 20  // bytes read at once, in order
+	smallSize    = 64 << 20 // bytes up to which a file is read in order at once: to measure storage would take as long
 	sampleSize   = 16 << 20 // bytes by which storage is measured: beyond what throttling lets through in a burst
 
 	looks      = 64        // places at which the page cache is looked at
@@ -46,34 +43,12 @@ func cachedBytes(f *os.File, offset, length int64) (bytes int64, ok bool) {
 	return int64(counts.cached) * 4096, e == 0
 }
 
-// readRandomly makes held processes read single pages of their page file, which
-// they see at the path mapped, and sees to the rest of it, if it is cold.
-func readRandomly(pageFile, mapped string, held []*tracer.Proc) error {
-	f, err := os.Open(pageFile)
-	if err != nil {
-		return err
-	}
-	p := &pager{f: f, begun: time.Now()}
-	cold, err := p.cold()
-	if err != nil || !cold {
-		return errors.Join(err, f.Close())
-	}
-	for _, h := range held {
-		maps, err := readMaps(h.Pid)
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
-		for _, m := range maps {
-			if m.path != mapped {
-				continue
-			}
-			if _, err := h.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_RANDOM); err != nil {
-				return errors.Join(fmt.Errorf("advise the kernel of random access: %w", err), f.Close())
-			}
-		}
-	}
-	go p.run()
-	return nil
+// newPager returns a pager for an open page file. cold is false where most of it
+// is in the page cache, and there is nothing to do.
+func newPager(f *os.File) (p *pager, cold bool, err error) {
+	p = &pager{f: f, begun: time.Now(), ended: make(chan struct{})}
+	cold, err = p.cold()
+	return p, cold, err
 }
 
 // pager reads the page file of a cold restore in order when its time has come.
@@ -81,6 +56,23 @@ type pager struct {
 	f     *os.File
 	size  int64 // allocated bytes
 	begun time.Time
+	ended chan struct{} // closed when the tool has ended
+}
+
+// single tells whether the tool is to read single pages at first.
+func (p *pager) single() bool { return p.size > smallSize }
+
+// stop ends run.
+func (p *pager) stop() { close(p.ended) }
+
+// stopped tells whether the tool has ended.
+func (p *pager) stopped() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 func (p *pager) cold() (bool, error) {
@@ -138,15 +130,22 @@ func dataExtents(f *os.File) []extent {
 	return all
 }
 
-// run ends with the file read, or with the stage.
+// run ends with the file read, or with the tool.
 func (p *pager) run() {
 	defer p.f.Close()
+	if !p.single() {
+		p.read(0, 1<<62)
+		return
+	}
 	whole, ok := p.measure()
 	if !ok {
 		return
 	}
-	time.Sleep(time.Until(p.begun.Add(whole)))
-	p.read(0, 1<<62)
+	select {
+	case <-time.After(time.Until(p.begun.Add(whole))):
+		p.read(0, 1<<62)
+	case <-p.ended:
+	}
 }
 
 // measure reads a part that is not cached and says how long all would take.
@@ -172,7 +171,7 @@ func (p *pager) measure() (time.Duration, bool) {
 // returns how many it read.
 func (p *pager) read(offset, length int64) (n int64) {
 	buf := make([]byte, pieceSize)
-	for n < length {
+	for n < length && !p.stopped() {
 		data, err := p.f.Seek(offset, unix.SEEK_DATA)
 		if err != nil {
 			return n // no data behind

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,56 +16,70 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
+	"premix/hotstart/frozen"
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // A snapshot's directory, mode 0700, all files in it 0600:
 //
-//	snapshot.json  the Snapshot; written last, so that its presence means whole
+//	snapshot.json  the Snapshot; written last: a directory without it is not whole
 //	lock           flock(2): shared while in use, exclusive to remove
+//	image          the frozen process (package frozen)
+//	pages          its page file
+//	stdout.prefix  its output before the stop, where that is a stream
+//	unsynced       the boot id of the machine (random(4)) when pages was written; there as
+//	               long as pages may be in memory alone
 //	work/          the template's directory as it was at the stop
-//	hot/           images that map the page file
-//	pages          the page file (see package criu)
-//	copy/          CRIU's own images
-//	upper/         what the tool had written in the root of its container
+//	noise          values that must not matter, until the outputs are proved (see memory.go)
+//	upper/         the tool's files in the root of its container
 //
-// hot/ and pages, or copy/, or both are missing where that kind of start was
-// not asked for or is not valid. A snapshot without images only keeps proofs,
-// as for Fork without privileges.
+// A snapshot whose proof failed has no image: it keeps the reason.
 const (
-	metaName = "snapshot.json"
-	lockName = "lock"
-	workName = "work"
-	pageName = "pages"
+	metaName  = "snapshot.json"
+	lockName  = "lock"
+	workName  = "work"
+	imageName = "image"
+	pageName  = "pages"
+	syncName  = "unsynced"
+	noiseName = "noise"
 
-	metaVersion = 1
+	metaVersion = 3
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.
 type Snapshot struct {
-	Version     int                 `json:"version"`
-	ID          string              `json:"id"`  // name of the directory in the store
-	Key         string              `json:"key"` // digest of the Spec: what it is a snapshot of
-	Name        string              `json:"name"`
-	Argv        []string            `json:"argv"`
-	Created     time.Time           `json:"created"`
-	Seconds     float64             `json:"seconds"` // that preparing it took, initialisation of the tool included
-	Fingerprint Fingerprint         `json:"fingerprint"`
-	Stamps      []Stamp             `json:"stamps"` // images; for the page file Digest covers its slots
-	Slots       []criu.Slot         `json:"slots"`
-	Pages       string              `json:"pages,omitempty"` // absolute path of a page file that is not in Dir but in a mounted tree
-	Proofs      map[Kind]ProofState `json:"proofs"`
-	Behind      *program            `json:"behind,omitempty"` // what to execute for a template that can be forked
+	Version     int               `json:"version"`
+	ID          string            `json:"id"`  // name of the directory in the store
+	Key         string            `json:"key"` // digest of the Spec that it is a snapshot of
+	Name        string            `json:"name"`
+	Argv        []string          `json:"argv"`
+	Created     time.Time         `json:"created"`
+	Seconds     float64           `json:"seconds"`          // that preparing it took, initialisation of the tool included
+	Loaded      float64           `json:"loaded"`           // seconds that the tool took to come to its input
+	Memory      int64             `json:"memory"`           // bytes of memory in the page file
+	Stop        string            `json:"stop,omitempty"`   // where the tool was stopped: "open N", the number of the open of an input by its process, "read" or "line"
+	Data        int64             `json:"data,omitempty"`   // bytes of the files of 1 MiB or more that the tool opens for the probe, inputs aside
+	Opened      int64             `json:"opened,omitempty"` // bytes of those that it opens before the stop
+	Early       []string          `json:"early,omitempty"`  // the tool's looks at its input before the stop: open, stat, link
+	Kinds       map[string]string `json:"kinds,omitempty"`  // of the inputs that it has opened before the stop: see package placeholder
+	Fingerprint Fingerprint       `json:"fingerprint"`
+	Stamps      []Stamp           `json:"stamps"`          // of its own files; the page file's digest covers its pieces
+	Pages       string            `json:"pages,omitempty"` // absolute path of a page file that is not in Dir but in a mounted tree
+	Proof       *ProofState       `json:"proof,omitempty"` // of outputs; nil: none have been compared yet
+	MemoryProof *MemoryProof      `json:"memory_proof,omitempty"`
+	Behind      *program          `json:"behind,omitempty"`
 
 	Dir  string   `json:"-"`
 	lock *os.File // held shared; nil when only listed
 }
 
-// ProofState is what is known of one kind of start.
+// ProofState is the outcome of a comparison of a hot start with a cold one.
 type ProofState struct {
 	Equal  bool      `json:"equal"`
-	Reason string    `json:"reason,omitempty"` // what differed
+	Reason string    `json:"reason,omitempty"` // the difference
 	When   time.Time `json:"when"`
 }
 
@@ -85,17 +98,6 @@ func (s *Snapshot) Bytes() int64 {
 	return total
 }
 
-// Kinds lists the kinds of start that the snapshot has images for.
-func (s *Snapshot) Kinds() []Kind {
-	var kinds []Kind
-	for _, k := range []Kind{Hot, Copy} {
-		if s.has(k) {
-			kinds = append(kinds, k)
-		}
-	}
-	return kinds
-}
-
 func (s *Snapshot) pagePath() string {
 	if s.Pages != "" {
 		return s.Pages
@@ -103,25 +105,14 @@ func (s *Snapshot) pagePath() string {
 	return filepath.Join(s.Dir, pageName)
 }
 
-func (s *Snapshot) has(k Kind) bool {
-	if s.Dir == "" {
-		return false
-	}
-	_, err := os.Stat(filepath.Join(s.Dir, string(k)))
+// Whole tells whether the snapshot has an image, and tasks can start from it.
+func (s *Snapshot) Whole() bool {
+	_, err := os.Stat(filepath.Join(s.Dir, imageName))
 	return err == nil
 }
 
-// hotFirst tells whether to be content with a hot start that is proved: for one
-// task, since a template would be restored hot for it alone, and where a fork would
-// have to be proved first and the tool's data may have yet to arrive, all of which a
-// cold start of the probe would wait for.
-func (s *Snapshot) hotFirst(tasks int) bool {
-	if s == nil || !s.has(Hot) || !s.Proofs[Hot].Equal {
-		return false
-	}
-	_, known := s.Proofs[Fork]
-	return tasks == 1 || !known && s.Pages != ""
-}
+// Proved tells whether the outputs of a hot start were equal to a cold one's.
+func (s *Snapshot) Proved() bool { return s.Proof != nil && s.Proof.Equal }
 
 // key identifies what a Spec freezes. Everything that reaches the tool before
 // its input counts, and nothing else.
@@ -137,6 +128,9 @@ func key(spec Spec, namespaces bool) string {
 		// Not what the image is: that is compared, and a difference told.
 		what[3] = slices.DeleteFunc(slices.Clone(spec.Env), func(e string) bool { return slices.Contains(im.Env, e) })
 		what = append(what, im.Ref)
+	}
+	if spec.Trust {
+		what = append(what, "trust")
 	}
 	json.NewEncoder(h).Encode(what)
 	return hex.EncodeToString(h.Sum(nil)[:8])
@@ -158,8 +152,9 @@ func List(store string) ([]*Snapshot, error) {
 			continue
 		}
 		s, err := readSnapshot(filepath.Join(store, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // not whole
+		var old *oldFormat
+		if errors.Is(err, fs.ErrNotExist) || errors.As(err, &old) {
+			continue // not whole, or of an earlier premix: sweep removes it
 		}
 		if err != nil {
 			return nil, err
@@ -213,36 +208,28 @@ func readSnapshot(dir string) (*Snapshot, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, metaName), err)
 	}
 	if s.Version != metaVersion {
-		return nil, fmt.Errorf("%s: format %d, this premix reads %d", filepath.Join(dir, metaName), s.Version, metaVersion)
+		return nil, &oldFormat{filepath.Join(dir, metaName), s.Version}
 	}
 	return s, nil
 }
 
-// save writes the description, atomically. One that has no directory lasts as
-// long as premix.
+// oldFormat is the error for a snapshot of another version of premix.
+type oldFormat struct {
+	path    string
+	version int
+}
+
+func (e *oldFormat) Error() string {
+	return fmt.Sprintf("%s: format %d, this premix reads %d", e.path, e.version, metaVersion)
+}
+
+// save writes the description, whole or not at all, and brings it to the disk.
 func (s *Snapshot) save() error {
-	if s.Dir == "" {
-		return nil
-	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(s.Dir, metaName+".tmp")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(append(b, '\n')); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", tmp, err)
-	}
-	return os.Rename(tmp, filepath.Join(s.Dir, metaName))
+	return beneath.Replace(filepath.Join(s.Dir, metaName), 0o600, beneath.Durable, append(b, '\n'))
 }
 
 // newSnapshot makes an empty directory of its own for a snapshot of spec.
@@ -250,14 +237,46 @@ func newSnapshot(store string, spec Spec, namespaces bool) (*Snapshot, error) {
 	if err := os.MkdirAll(store, 0o700); err != nil {
 		return nil, err
 	}
+	sweep(store)
 	k := key(spec, namespaces)
 	dir, err := os.MkdirTemp(store, k+"-") // mode 0700
 	if err != nil {
 		return nil, err
 	}
 	s := &Snapshot{Version: metaVersion, ID: filepath.Base(dir), Key: k, Name: spec.Name, Argv: spec.Argv,
-		Created: time.Now().UTC(), Proofs: map[Kind]ProofState{}, Dir: dir}
+		Created: time.Now().UTC(), Dir: dir}
 	return s, s.lockShared()
+}
+
+// sweepAge is the age from which on a directory without a description and
+// without a lock is one that a killed premix has left.
+const sweepAge = time.Minute
+
+// sweep removes from a store the remains of preparations that were killed, and
+// snapshots of earlier versions of premix. It is best effort: a later one does the rest.
+func sweep(store string) {
+	entries, err := os.ReadDir(store)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		k, _, _ := strings.Cut(e.Name(), "-")
+		dir := filepath.Join(store, e.Name())
+		if !e.IsDir() || !keyForm().MatchString(k) {
+			continue
+		}
+		_, err := readSnapshot(dir)
+		var old *oldFormat
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < sweepAge {
+				continue // perhaps it has just been made, and is not locked yet
+			}
+		case !errors.As(err, &old):
+			continue
+		}
+		_ = (&Snapshot{ID: e.Name(), Dir: dir}).Remove()
+	}
 }
 
 func (s *Snapshot) lockShared() error {
@@ -265,7 +284,7 @@ func (s *Snapshot) lockShared() error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+	if err := lock.Try(f, lock.Shared); err != nil {
 		f.Close()
 		return fmt.Errorf("snapshot %s is being removed: %w", s.ID, err)
 	}
@@ -286,15 +305,12 @@ var ErrInUse = errors.New("a run uses it")
 // Remove deletes the snapshot unless a run uses it.
 func (s *Snapshot) Remove() error {
 	s.unlock()
-	if s.Dir == "" {
-		return nil
-	}
 	f, err := os.OpenFile(filepath.Join(s.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := lock.Exclusive(f); err != nil {
+	if err := lock.Take(f, lock.Exclusive); err != nil {
 		return fmt.Errorf("snapshot %s: %w", s.ID, ErrInUse)
 	}
 	// Without its description it is no snapshot any more, whatever happens next.
@@ -304,64 +320,82 @@ func (s *Snapshot) Remove() error {
 	return os.RemoveAll(s.Dir)
 }
 
-// seal records what the images are like. A file that was sealed before, and of
-// which at most the number of links has changed since, is not read again.
-func (s *Snapshot) seal() error {
-	before := map[string]Stamp{}
-	for _, stamp := range s.Stamps {
-		before[stamp.Path] = stamp
-	}
-	s.Stamps = nil
-	for _, sub := range []string{string(Hot), string(Copy)} {
-		entries, err := os.ReadDir(filepath.Join(s.Dir, sub))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			path := filepath.Join(s.Dir, sub, e.Name())
-			if err := os.Chmod(path, 0o600); err != nil {
+// syncFiles brings files that were written to the disk: those below some paths.
+func syncFiles(paths ...string) error {
+	for _, path := range paths {
+		err := filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() && !d.Type().IsRegular() {
 				return err
 			}
-			stamp, err := before[path].again(path, digestFile)
+			f, err := os.Open(path)
 			if err != nil {
 				return err
 			}
-			s.Stamps = append(s.Stamps, stamp)
+			defer f.Close()
+			return f.Sync()
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
-	if len(s.Slots) > 0 {
-		path := s.pagePath()
-		stamp, err := before[path].again(path, func(string) (string, error) { return s.digestPages() })
+	return nil
+}
+
+// sync brings the snapshot's files to the disk, the page file later: tasks need not
+// wait for that. A mark says so, by which a snapshot that a crash of the machine may
+// have cut is verified before it is used.
+func (s *Snapshot) sync() error {
+	var paths []string
+	for _, name := range []string{imageName, prefixName, workName, upperName} {
+		paths = append(paths, filepath.Join(s.Dir, name))
+	}
+	if err := syncFiles(paths...); err != nil || s.Pages != "" {
+		return err
+	}
+	mark := filepath.Join(s.Dir, syncName)
+	if err := beneath.Replace(mark, 0o600, beneath.Durable, []byte(frozen.BootID())); err != nil {
+		return err
+	}
+	pages := s.pagePath()
+	go func() {
+		if syncFiles(pages) == nil {
+			os.Remove(mark)
+		}
+	}()
+	return nil
+}
+
+// synced tells whether the page file is on the disk, or was written since the machine
+// was booted.
+func (s *Snapshot) synced() (bool, error) {
+	boot, err := os.ReadFile(filepath.Join(s.Dir, syncName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return string(boot) == frozen.BootID(), err
+}
+
+// seal records the state of the snapshot's own files, and brings them to the disk.
+func (s *Snapshot) seal() error {
+	if err := s.sync(); err != nil {
+		return err
+	}
+	s.Stamps = nil
+	for _, path := range []string{filepath.Join(s.Dir, imageName), filepath.Join(s.Dir, prefixName), s.pagePath()} {
+		stamp, err := statStamp(path)
+		if errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == prefixName {
+			continue
+		}
+		if err == nil && path != s.pagePath() {
+			// That of the page file is the digest of its pieces, which the image holds.
+			stamp.Digest, err = digestFile(path)
+		}
 		if err != nil {
 			return err
 		}
 		s.Stamps = append(s.Stamps, stamp)
 	}
 	return nil
-}
-
-// digestPages is the digest of all slots of the page file, one after the
-// other. The holes between them, terabytes of nothing, do not count.
-func (s *Snapshot) digestPages() (string, error) {
-	f, err := os.Open(s.pagePath())
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := blake3.New()
-	buf := make([]byte, 2<<20)
-	for _, slot := range s.Slots {
-		r := io.NewSectionReader(f, slot.Offset, slot.Size)
-		if n, err := io.CopyBuffer(h, struct{ io.Reader }{r}, buf); err != nil {
-			return "", fmt.Errorf("read %s: %w", f.Name(), err)
-		} else if n != slot.Size {
-			return "", &Mismatch{f.Name() + " is shorter than its slots"}
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Damaged says which file of a snapshot is not what it was.
@@ -372,13 +406,30 @@ type Damaged struct {
 
 func (e *Damaged) Error() string { return fmt.Sprintf("snapshot %s is damaged: %s", e.ID, e.What) }
 
+// ExitCode implements exit.Coded.
+func (*Damaged) ExitCode() exit.Code { return exit.Failed }
+
 // Verify reads every file of the snapshot and compares digests. A difference
 // is a *Damaged.
 func (s *Snapshot) Verify() error { return s.verify(true) }
 
-// verify compares files with their stamps; whole reads those that look
-// unchanged too.
+// verify compares files with their stamps; whole reads those that look unchanged too.
+// All are read once where a crash of the machine may have cut them.
 func (s *Snapshot) verify(whole bool) error {
+	synced, err := s.synced()
+	if err != nil {
+		return err
+	}
+	if err := s.compare(whole || !synced); err != nil || synced {
+		return err
+	}
+	if err := os.Remove(filepath.Join(s.Dir, syncName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (s *Snapshot) compare(whole bool) error {
 	for _, stamp := range s.Stamps {
 		now, err := statStamp(stamp.Path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -397,46 +448,67 @@ func (s *Snapshot) verify(whole bool) error {
 		if stamp.Served {
 			return &Damaged{s.ID, stamp.Path + " is not the file of the tree any more"}
 		}
-		digest := ""
 		if stamp.Path == s.pagePath() {
-			digest, err = s.digestPages()
+			err = s.verifyPages()
 		} else {
-			digest, err = digestFile(stamp.Path)
+			var digest string
+			if digest, err = digestFile(stamp.Path); err == nil && digest != stamp.Digest {
+				err = errors.New(stamp.Path + " has other bytes")
+			}
 		}
-		var short *Mismatch
-		switch {
-		case errors.As(err, &short):
-			return &Damaged{s.ID, short.What}
-		case err != nil:
+		if err != nil {
 			return &Damaged{s.ID, err.Error()}
-		case digest != stamp.Digest:
-			return &Damaged{s.ID, stamp.Path + " has other bytes"}
 		}
 	}
 	return nil
 }
 
-// outfit prepares a task's directory for a restore and completes the stage's
-// configuration.
-func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
-	if !s.has(kind) {
-		return fmt.Errorf("snapshot %s has no images for a %s start", s.ID, kind)
+// discard removes the image of a snapshot whose proof failed, and keeps the reason.
+func (s *Snapshot) discard() error {
+	s.Stamps, s.Memory = nil, 0
+	for _, name := range []string{imageName, pageName, prefixName, noiseName, workName, upperName} {
+		if err := os.RemoveAll(filepath.Join(s.Dir, name)); err != nil {
+			return err
+		}
 	}
+	return s.save()
+}
+
+// verifyPages compares the page file with the digests in the image.
+func (s *Snapshot) verifyPages() error {
+	im, err := frozen.ReadFile(filepath.Join(s.Dir, imageName))
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(s.pagePath())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := frozen.Verify(f, im.Pieces); err != nil {
+		return fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// outfit prepares a task's directory for a hot start and completes the stage's
+// configuration.
+func (s *Snapshot) outfit(cfg *stageConfig, t Task) error {
 	if err := s.verify(false); err != nil {
 		return err
 	}
-	cfg.Images = filepath.Join(s.Dir, string(kind))
+	cfg.Image, cfg.PageFile = filepath.Join(s.Dir, imageName), s.pagePath()
+	if t.prove {
+		cfg.Noise = filepath.Join(s.Dir, noiseName)
+	}
 	if cfg.Container != nil {
 		cfg.Container.Upper = filepath.Join(s.Dir, upperName)
-	}
-	if kind == Hot {
-		cfg.PageFile = s.pagePath()
 	}
 	if err := copyDir(filepath.Join(s.Dir, workName), t.Dir, cfg.Inputs); err != nil {
 		return fmt.Errorf("copy the snapshot's directory: %w", err)
 	}
-	if cfg.Stream && cfg.Role == roleRestore {
-		prefix, err := os.ReadFile(filepath.Join(cfg.Images, prefixName))
+	if cfg.Stream {
+		prefix, err := os.ReadFile(filepath.Join(s.Dir, prefixName))
 		if err != nil {
 			return err
 		}
@@ -450,17 +522,25 @@ func (s *Snapshot) outfit(kind Kind, cfg *stageConfig, t Task) error {
 }
 
 // findSnapshot returns the newest snapshot of spec whose fingerprint holds,
-// locked, one with images for want before others; nil if there is none. What
-// does not hold any more is told to log and removed; what cannot be used is
-// told and left.
-func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(string, ...any)) *Snapshot {
+// locked; nil if there is none. One that does not hold is reported to log and
+// removed; one that cannot be used is reported and left.
+func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...any)) *Snapshot {
 	dirs, err := filepath.Glob(filepath.Join(store, key(spec, namespaces)+"-*"))
-	if err != nil {
-		return nil // only for a malformed pattern
+	if err != nil || len(dirs) == 0 {
+		return nil // an error is only for a malformed pattern
+	}
+	// A snapshot is a process that is going to run as this user.
+	if err := owner.Private(store); err != nil {
+		log("snapshots are not used: %v", err)
+		return nil
 	}
 	var all []*Snapshot
 	for _, dir := range dirs {
-		s, err := readSnapshot(dir)
+		var s *Snapshot
+		err := owner.Private(dir)
+		if err == nil {
+			s, err = readSnapshot(dir)
+		}
 		switch {
 		case err == nil:
 			all = append(all, s)
@@ -469,7 +549,7 @@ func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(
 		}
 	}
 	sort.Slice(all, func(i, j int) bool {
-		if a, b := all[i].has(want), all[j].has(want); a != b {
+		if a, b := all[i].Whole(), all[j].Whole(); a != b {
 			return a
 		}
 		return all[i].Created.After(all[j].Created)
@@ -479,7 +559,7 @@ func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(
 			continue
 		}
 		err := s.Fingerprint.check(spec)
-		if err == nil {
+		if err == nil && (s.Proof == nil || s.Proof.Equal) {
 			err = s.verify(false)
 		}
 		if err == nil {
@@ -492,7 +572,7 @@ func findSnapshot(store string, spec Spec, namespaces bool, want Kind, log func(
 			log("snapshot %s is not used: %v", s.ID, err)
 			continue
 		}
-		if len(s.Kinds()) > 0 {
+		if s.Proof == nil || s.Proof.Equal {
 			log("snapshot %s is not valid any more, preparing afresh: %v", s.ID, err)
 		}
 		if err := s.Remove(); err != nil && !errors.Is(err, ErrInUse) {

@@ -7,152 +7,214 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
+	"premix/hotstart/frozen"
 	"premix/hotstart/tracer"
 	"premix/image/bundle"
 )
 
-// firstPid is about where the process ids of tools begin in their own
-// namespace: beyond those of the stage and of CRIU, which otherwise would take
-// the ids that a restored process needs back.
-const firstPid = 1000
-
-// stage is the state of a stage process. Everything runs on its main
-// goroutine, which is locked to its thread: ptrace and PDEATHSIG are bound to
-// the thread that used them.
-type stage struct {
+// stageMain is the state of a stage process from one turn to the next. Everything
+// runs on its main goroutine, which is locked to its thread: ptrace, PDEATHSIG and
+// mount namespaces are bound to the thread that used them.
+type stageMain struct {
 	link     *link
+	requests chan request // closed when premix has ended
+	gone     atomic.Bool  // premix has ended
+	loading  atomic.Int32 // process id of the template's tool, before it is held
+	chld     chan os.Signal
+	root     *mountRoot // of the stage; nil: it has never left its mount namespace
+	images   imageCache
+}
+
+// stage is one turn of a stage process: one task or one template.
+type stage struct {
+	*stageMain
+	turn     int
 	cfg      stageConfig
-	tasks    map[int]int // process id -> id of the task
+	worn     bool // the stage cannot have another turn
+	task     int  // process id of the task's tool; 0: none runs
 	template *tracer.Proc
 	held     []*tracer.Proc // the template and its other processes
-	guard    *tracer.Guard  // of what maps a page file; nil: nothing does
-	chld     chan os.Signal
-	prefix   []byte // what the template wrote to stdout, where it is a stream
-	stdout   int    // descriptor that drains the template's streamed stdout; -1 if there is none
+	base     frozen.Base    // of the template
+	prepared frozen.Preparation
+	left     []counter     // files of the template
+	guard    *tracer.Guard // of the mappings of a page file; nil: there are none
+	watch    *watcher      // of a tool's looks at files; nil: nothing is watched
+	pager    *pager        // reads the page file; nil: it is not needed
+	prefix   []byte        // the template's output on stdout, where it is a stream
+	stdout   int           // descriptor that drains the template's streamed stdout; -1 if there is none
 
 	container *bundle.Container // nil: the tool sees the machine as it is
-	rights    criu.Capabilities // of the tool; what is forked gets them back
 }
 
 // StageMain is main for a stage and returns its exit status.
 func StageMain() int {
 	runtime.LockOSThread()
-	s := &stage{
-		link:   newLink(os.NewFile(stageSocket, "stage")),
-		tasks:  map[int]int{},
-		chld:   make(chan os.Signal, 1),
-		stdout: -1,
+	m := &stageMain{
+		link:     newLink(os.NewFile(stageSocket, "stage")),
+		requests: make(chan request),
+		chld:     make(chan os.Signal, 1),
 	}
 	// Whatever premix itself was started with (a job control pipe of make, a
 	// terminal) is none of the tool's business, and could not be restored.
 	if err := unix.CloseRange(stageSocket, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 2
 	}
-	if err := s.link.receive(&s.cfg); err != nil {
-		return 2
-	}
-	signal.Notify(s.chld, unix.SIGCHLD)
+	signal.Notify(m.chld, unix.SIGCHLD)
 	// Ctrl-C in a terminal reaches the whole foreground group; premix decides.
 	// Caught, not ignored: the tool would inherit that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
-	if err := s.run(); err != nil {
-		var ended *toolEnded
-		s.link.send(event{Kind: evFailed, Error: err.Error(), Ended: errors.As(err, &ended)})
-		s.killAll()
-		return 1
+	go m.receive()
+	for r := range m.requests {
+		if r.Op == opRead {
+			_, _ = m.images.read(r.Image) // a turn that needs it reports the error
+		}
+		if r.Op != opBegin {
+			continue // it came too late
+		}
+		s := &stage{stageMain: m, turn: r.Turn, cfg: *r.Config, stdout: -1}
+		err := s.run()
+		s.removeCounters()
+		if err != nil {
+			var ended *toolEnded
+			s.link.send(event{Kind: evFailed, Error: err.Error(), Ended: errors.As(err, &ended)})
+			s.killAll()
+			return 1
+		}
+		if !s.reusable() {
+			return 0
+		}
+		if m.link.send(event{Kind: evIdle}) != nil {
+			return 0
+		}
 	}
 	return 0
 }
 
+// receive hands requests on until premix ends.
+func (m *stageMain) receive() {
+	defer close(m.requests)
+	for {
+		var r request
+		if m.link.receive(&r) != nil {
+			m.gone.Store(true)
+			if pid := int(m.loading.Load()); pid != 0 {
+				signalTask(pid, unix.SIGKILL)
+			}
+			time.AfterFunc(endWithin, endAll)
+			return
+		}
+		m.requests <- r
+	}
+}
+
+// run serves one turn.
 func (s *stage) run() error {
 	if s.cfg.Namespaces {
 		if err := s.enterNamespaces(); err != nil {
 			return err
 		}
-	} else if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("become a subreaper: %w", err)
 	}
-	requests := make(chan request)
-	go func() {
-		defer close(requests)
-		for {
-			var r request
-			if s.link.receive(&r) != nil {
-				return // premix has gone
-			}
-			requests <- r
+	if s.cfg.Container == nil {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("become a subreaper: %w", err)
 		}
-	}()
+	} else if err := s.makeContainer(); err != nil {
+		return err
+	}
 	var err error
-	if s.cfg.Container != nil {
-		if err := s.makeContainer(); err != nil {
-			return err
-		}
-	}
 	switch s.cfg.Role {
 	case roleCold:
 		err = s.cold()
-	case roleRestore:
-		err = s.restore()
+	case roleHot:
+		err = s.hot()
 	case roleLoad:
-		err = s.load(requests)
-	case roleTemplate:
-		err = s.restoreTemplate()
+		err = s.load()
 	default:
 		err = fmt.Errorf("unknown role %q", s.cfg.Role)
 	}
 	if err != nil {
 		return err
 	}
-	single := s.cfg.Role == roleCold || s.cfg.Role == roleRestore
 	for {
 		select {
-		case r, ok := <-requests:
+		case r, ok := <-s.requests:
 			if !ok {
 				s.killAll()
+				s.worn = true
 				return nil
 			}
-			s.serve(r)
+			if r.Turn == s.turn {
+				s.serve(r)
+			}
 		case <-s.chld:
 		}
 		s.reap()
-		if single && len(s.tasks) == 0 {
+		if s.cfg.Role != roleLoad && s.task == 0 {
 			s.killAll()
 			return nil
 		}
 	}
 }
 
+// reusable leaves everything that the turn has made, and tells whether the stage can
+// have another one.
+func (s *stage) reusable() bool {
+	if s.pager != nil {
+		s.pager.stop()
+	}
+	return s.cfg.Container == nil && !s.worn && s.leaveNamespaces() == nil
+}
+
+// endWithin is the time that a stage has to end by itself when premix has gone. Its
+// main thread may sleep in the kernel: in the open of a FIFO that has lost its
+// reader, or in the wait for a tool that does.
+const endWithin = 2 * time.Second
+
+// endAll kills all processes that descend from the stage, and ends it.
+func endAll() {
+	for range 10 { // for processes that are made meanwhile
+		pids, err := tree(os.Getpid())
+		if err != nil || len(pids) < 2 {
+			break
+		}
+		for _, pid := range pids[1:] {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	os.Exit(1)
+}
+
 func (s *stage) serve(r request) {
 	var err error
 	switch r.Op {
-	case opFork:
-		err = s.fork(r)
-	case opDump:
-		err = s.dump(r.Dir)
-		if err == nil {
-			s.link.send(event{Kind: evDumped, ID: r.ID})
+	case opCompare:
+		var c *frozen.Comparison
+		if c, err = s.compare(r.Dir, r.First); err == nil {
+			err = s.link.send(event{Kind: evCompared, ID: r.ID, Comparison: c})
+		}
+	case opFreeze:
+		if err = s.freeze(r.Dir); err == nil {
+			err = s.link.send(event{Kind: evFrozen, ID: r.ID})
 		}
 	case opSignal:
-		for pid, id := range s.tasks {
-			if id == r.ID {
-				signalTask(pid, r.Signal)
-			}
+		if s.task != 0 {
+			signalTask(s.task, r.Signal)
 		}
 		return
 	default:
 		err = fmt.Errorf("unknown request %q", r.Op)
 	}
 	if err != nil {
-		s.link.send(event{Kind: evFailed, ID: r.ID, Error: err.Error()})
+		var refused *frozen.Refused
+		s.link.send(event{Kind: evFailed, ID: r.ID, Error: err.Error(), Refused: errors.As(err, &refused)})
 	}
 }
 
@@ -164,11 +226,11 @@ func signalTask(pid int, sig syscall.Signal) {
 	}
 }
 
-// killAll ends what the stage has started and all that descends from it. As PID 1
-// of a namespace its own end does that. Elsewhere it is a subreaper, so that
-// also processes whose parents have ended are found below it.
+// killAll ends all processes that descend from the stage. As PID 1 of a namespace
+// its own end does that. Elsewhere it is a subreaper, so that also processes
+// whose parents have ended are found below it.
 func (s *stage) killAll() {
-	if s.cfg.Namespaces {
+	if s.cfg.Container != nil {
 		return
 	}
 	for {
@@ -197,14 +259,75 @@ func (s *stage) workDir() string {
 	return s.cfg.Task.Dir
 }
 
-// enterNamespaces arranges the mounts of a stage that was cloned into its own
-// PID and mount namespaces.
+// mountRoot is the mount namespace in which a stage begins, and its root directory
+// there, which in a chroot is not the namespace's.
+type mountRoot struct{ namespace, root int }
+
+// newMountRoot opens the present one of the calling thread.
+func newMountRoot() (*mountRoot, error) {
+	var r mountRoot
+	for path, dst := range map[string]*int{"/proc/thread-self/ns/mnt": &r.namespace, "/": &r.root} {
+		var err error
+		if *dst, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+	return &r, nil
+}
+
+// enter brings the calling thread back there.
+func (r *mountRoot) enter() error {
+	if err := unix.Setns(r.namespace, unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("return to the mount namespace: %w", err)
+	}
+	if err := unix.Fchdir(r.root); err != nil {
+		return fmt.Errorf("return to the root directory: %w", err)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return fmt.Errorf("return to the root directory: %w", err)
+	}
+	return nil
+}
+
+// unshareMounts gives the stage's thread, and what it starts, a mount namespace of
+// its own, in which everything is mounted that is mounted now.
+func (s *stage) unshareMounts() error {
+	if s.root == nil {
+		root, err := newMountRoot()
+		if err != nil {
+			return err
+		}
+		s.root = root
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // and CLONE_FS, which it implies
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	return nil
+}
+
+// leaveNamespaces leaves the mounts of a turn behind, which are gone then.
+func (s *stage) leaveNamespaces() error {
+	if !s.cfg.Namespaces {
+		return nil
+	}
+	return s.root.enter()
+}
+
+// enterNamespaces arranges the mounts of a turn. With a container the stage was
+// cloned into its own namespaces.
 func (s *stage) enterNamespaces() error {
+	if s.cfg.Container == nil {
+		if err := s.unshareMounts(); err != nil {
+			return err
+		}
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
+	if s.cfg.Container != nil { // and so in a PID namespace of its own
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mount /proc: %w", err)
+		}
 	}
 	if err := unix.Mount(s.cfg.Task.Dir, FixedDir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s at %s: %w", s.cfg.Task.Dir, FixedDir, err)
@@ -214,12 +337,6 @@ func (s *stage) enterNamespaces() error {
 			if err := unix.Mount(real, filepath.Join(FixedDir, name), "", unix.MS_BIND, ""); err != nil {
 				return &os.PathError{Op: "bind input", Path: real, Err: err}
 			}
-		}
-	}
-	if s.cfg.Images != "" {
-		// For CRIU's log: it disappears with the namespace.
-		if err := unix.Mount("none", logDir, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
-			return fmt.Errorf("mount %s: %w", logDir, err)
 		}
 	}
 	if s.cfg.Hide != "" {
@@ -232,13 +349,9 @@ func (s *stage) enterNamespaces() error {
 
 const hideOptions = "size=4k,mode=0555"
 
-// exec starts the tool in its directory, in the task's cgroups.
+// exec starts the tool in its directory, in the task's cgroups. A template's tool
+// is looked at before its first instruction.
 func (s *stage) exec() (int, error) {
-	if s.cfg.Namespaces {
-		if err := s.passFirstPid(); err != nil {
-			return 0, err
-		}
-	}
 	if s.container != nil {
 		return s.execInContainer()
 	}
@@ -257,27 +370,27 @@ func (s *stage) exec() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer leave()
-	p, err := os.StartProcess(path, s.cfg.Argv, &os.ProcAttr{
+	defer s.leaves(leave)
+	attr := &os.ProcAttr{
 		Dir: s.workDir(), Env: s.cfg.Env, Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	})
+	}
+	if s.cfg.Role == roleLoad || s.cfg.Watch {
+		p, _, err := tracer.Spawn(path, s.cfg.Argv, attr)
+		if err != nil {
+			return 0, err
+		}
+		return p.Pid, s.begin(p)
+	}
+	p, err := os.StartProcess(path, s.cfg.Argv, attr)
 	if err != nil {
 		return 0, err
 	}
 	return p.Pid, nil
 }
 
-// passFirstPid makes firstPid the next process id of the namespace.
-func (s *stage) passFirstPid() error {
-	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(firstPid-1)), 0); err != nil {
-		return fmt.Errorf("choose the tool's process id: %w", err)
-	}
-	return nil
-}
-
-// openStreams opens what a tool gets as its standard input, output and error. What
-// was opened is returned with an error too.
+// openStreams opens a tool's standard input, output and error. Files that were
+// opened are returned with an error too.
 func openStreams(null, dir string) (files []*os.File, err error) {
 	for _, f := range []struct {
 		path  string
@@ -302,103 +415,120 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// begin lets a tool that is held at its first instruction run under watch.
+func (s *stage) begin(p *tracer.Proc) error {
+	err := s.watched(p)
+	if err == nil {
+		s.base, err = frozen.ReadBase(p.Pid)
+	}
+	if err == nil {
+		err = s.watch.Start(p)
+	}
+	if err != nil {
+		p.Kill()
+	}
+	return err
+}
+
 func (s *stage) cold() error {
 	pid, err := s.exec()
 	if err != nil {
 		return err
 	}
 	s.releaseContainer()
-	s.tasks[pid] = 0
+	s.task = pid
 	return s.link.send(event{Kind: evStarted, Pid: pid})
 }
 
-func (s *stage) restore() error {
+// hot starts the tool from a snapshot.
+func (s *stage) hot() error {
+	im, err := s.images.read(s.cfg.Image)
+	if err != nil {
+		return err
+	}
+	if im.Clock && im.Boot != frozen.BootID() {
+		return &frozen.Refused{What: "a thread waits for a time of the monotonic clock, and the machine was booted since"}
+	}
+	pages, err := os.Open(s.cfg.PageFile)
+	if err != nil {
+		return err
+	}
+	p, own, err := s.spawn(im, pages)
+	if err != nil {
+		return err
+	}
+	s.releaseContainer()
+	s.task = p.Pid
+	guard, err := tracer.NewGuard(pages)
+	if err != nil {
+		return err
+	}
+	pager, cold, err := newPager(pages)
+	if err != nil {
+		return err
+	}
+	opt := frozen.Options{Dir: s.workDir(), Random: cold && pager.single(), Personality: own, Filter: tracer.GuardFilter(), Device: s.device(im.Exe)}
+	if err := im.Start(p, opt); err != nil {
+		return err
+	}
+	if s.cfg.Noise != "" {
+		if err := applyNoise(s.cfg.Noise, p.Pid); err != nil {
+			return err
+		}
+	}
+	s.guard = guard
+	if err := s.guard.Release(p); err != nil {
+		return err
+	}
+	if cold {
+		s.pager = pager
+		go pager.run() // closes pages
+	} else {
+		pages.Close()
+	}
+	return s.link.send(event{Kind: evStarted, Pid: p.Pid})
+}
+
+// imageCache keeps the last image that a stage has read.
+type imageCache struct {
+	stamp Stamp
+	image *frozen.Image
+}
+
+// read reads an image, unless it is the one of the last time, which its file shows.
+func (c *imageCache) read(path string) (*frozen.Image, error) {
+	stamp, err := statStamp(path)
+	if err != nil {
+		return nil, err
+	}
+	if c.image == nil || stamp != c.stamp {
+		im, err := frozen.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		c.stamp, c.image = stamp, im
+	}
+	return c.image, nil
+}
+
+// spawn executes the program of a frozen process in the task's cgroups, and holds
+// it at its first instruction. It returns the personality that the process is to
+// have; nil is the one that it has.
+func (s *stage) spawn(im *frozen.Image, pages *os.File) (*tracer.Proc, *uint64, error) {
+	if s.container != nil {
+		p, err := s.spawnInContainer(im, pages)
+		return p, nil, err
+	}
 	leave, err := joinCgroups(s.cfg.Task.Cgroups)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	// Stopped, whatever comes next: CRIU fails if what it restored ends before
-	// it has let go of every thread.
-	pid, err := s.criu().Restore(s.cfg.Images, logDir)
-	leave()
-	if err != nil {
-		return err
-	}
-	s.releaseContainer()
-	s.tasks[pid] = 0
-	if s.cfg.PageFile == "" {
-		pids, err := tree(pid)
-		if err != nil {
-			return err
-		}
-		for _, p := range pids {
-			if err := unix.Kill(p, unix.SIGCONT); err != nil {
-				return fmt.Errorf("continue process %d: %w", p, err)
-			}
-		}
-		return s.link.send(event{Kind: evStarted, Pid: pid})
-	}
-	if err := s.holdRestored(pid); err != nil {
-		return err
-	}
-	for _, p := range s.held {
-		if err := s.guard.Release(p, true); err != nil {
-			return err
-		}
-	}
-	s.held, s.template = nil, nil
-	return s.link.send(event{Kind: evStarted, Pid: pid})
+	defer s.leaves(leave)
+	p, own, err := im.Spawn(s.workDir(), pages, &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL})
+	return p, &own, err
 }
 
-func (s *stage) restoreTemplate() error {
-	begin := time.Now()
-	if s.cfg.Stream {
-		var err error
-		if s.prefix, err = os.ReadFile(filepath.Join(s.cfg.Images, prefixName)); err != nil {
-			return err
-		}
-	}
-	images := s.cfg.Images
-	if s.container != nil {
-		var err error
-		if images, err = s.movable(); err != nil {
-			return err
-		}
-	}
-	pid, err := s.criu().Restore(images, logDir)
-	if err != nil {
-		return err
-	}
-	s.releaseContainer()
-	if err := s.holdRestored(pid); err != nil {
-		return err
-	}
-	return s.sendHeld(pid, begin)
-}
-
-// holdRestored holds a tree that was restored stopped and puts it under guard.
-func (s *stage) holdRestored(pid int) error {
-	pids, err := tree(pid)
-	if err != nil {
-		return err
-	}
-	if err := s.hold(pids); err != nil {
-		return err
-	}
-	mapped := s.cfg.PageFile
-	if s.container != nil {
-		mapped = pagesPath
-	}
-	s.guard = tracer.NewGuard(mapped)
-	for _, p := range s.held {
-		if err := s.guard.Install(p); err != nil {
-			return err
-		}
-	}
-	return readRandomly(s.cfg.PageFile, mapped, s.held)
-}
-
-// reap collects every child that has ended and reports those that were tasks.
+// reap collects every child that has ended, and reports the task's tool.
 func (s *stage) reap() {
 	for {
 		var st unix.WaitStatus
@@ -410,14 +540,23 @@ func (s *stage) reap() {
 		if err != nil || pid == 0 {
 			return
 		}
+		if s.watch != nil {
+			if l, err := s.watch.Handle(pid, st); err != nil && !errors.Is(err, tracer.ErrGone) {
+				unix.Kill(pid, unix.SIGKILL)
+			} else if l != nil {
+				s.watch.note(l)
+				if s.watch.Continue(pid) != nil {
+					unix.Kill(pid, unix.SIGKILL)
+				}
+			}
+		}
 		if s.guard != nil {
 			if err := s.guard.Handle(pid, st); err != nil && !errors.Is(err, tracer.ErrGone) {
 				// Unguarded it could compute with wrong bytes: better none.
 				unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		id, isTask := s.tasks[pid]
-		if st.Stopped() || !isTask {
+		if st.Stopped() || pid != s.task {
 			continue
 		}
 		exit := Exit{
@@ -433,35 +572,48 @@ func (s *stage) reap() {
 		if st.Signaled() {
 			exit.Code, exit.Signal = -1, st.Signal()
 		}
-		delete(s.tasks, pid)
-		// What the tool left in the background must not outlive the task.
+		s.task = 0
+		// Processes that the tool left in the background must not outlive the task.
 		unix.Kill(-pid, unix.SIGKILL)
-		s.link.send(event{Kind: evExited, ID: id, Pid: pid, Exit: exit})
+		e := event{Kind: evExited, Pid: pid, Exit: exit}
+		if s.watch != nil {
+			e.Looks = s.watch.looks
+		}
+		s.link.send(e)
 	}
 }
 
 // joinCgroups moves the stage's main thread into the task's cgroups, so that what
 // it starts next begins there, and returns what brings it back.
-func joinCgroups(dirs []string) (leave func(), err error) {
+func joinCgroups(dirs []string) (leave func() error, err error) {
 	if len(dirs) == 0 {
-		return func() {}, nil
+		return func() error { return nil }, nil
 	}
 	home, err := ownCgroups(dirs)
 	if err != nil {
 		return nil, err
 	}
-	leave = func() {
+	leave = func() error {
+		var errs []error
 		for _, dir := range home {
-			moveTo(dir)
+			errs = append(errs, moveTo(dir))
 		}
+		return errors.Join(errs...)
 	}
 	for _, dir := range dirs {
 		if err := moveTo(dir); err != nil {
-			leave()
-			return nil, err
+			return nil, errors.Join(err, leave())
 		}
 	}
 	return leave, nil
+}
+
+// leaves brings the stage back out of a task's cgroups. A stage that cannot leave
+// them has no other task.
+func (s *stage) leaves(leave func() error) {
+	if leave() != nil {
+		s.worn = true
+	}
 }
 
 // moveTo puts the calling thread and what it starts into a cgroup. Version 1 has
@@ -489,26 +641,6 @@ func threadFile(dir string) string {
 		return ""
 	}
 	return name
-}
-
-// attach puts a held child of one thread into cgroups: by its own hand where
-// that is the faster way.
-func attach(child *tracer.Proc, dirs []string) error {
-	if len(dirs) == 0 {
-		return nil
-	}
-	in := newInjector(child)
-	for _, dir := range dirs {
-		if name := threadFile(dir); name != "" {
-			in.write(filepath.Join(dir, name), "0")
-		} else if in.err == nil {
-			in.err = os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(child.Pid)), 0)
-		}
-	}
-	if err := in.done(); err != nil {
-		return fmt.Errorf("join cgroup: %w", err)
-	}
-	return nil
 }
 
 // ownCgroups finds the caller's present cgroup in the hierarchy of each of

@@ -31,7 +31,7 @@ func TestEqual(t *testing.T) {
 		spec.Stream = stream
 		spec.Data = []string{index}
 		var want []string
-		for _, kind := range kindsHere() {
+		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s/stream=%v", kind, stream), func(t *testing.T) {
 				b := newBench(t, spec, kind)
 				b.mustPrepare(probeCommands)
@@ -69,12 +69,12 @@ func TestSurvives(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
-			b := newBench(t, newSpec("-m", "2", "-s", "-b", "input"), kind)
+			b := newBench(t, newSpec("-m", "2", "-b", "input"), kind)
 			b.mustPrepare(probeCommands)
-			r := b.run("getppid\nmask\numask\nnofile\nids\nenv MARK\n")
-			want := fmt.Sprintf("getppid refused\nSIGUSR2 blocked\numask 027\nnofile %d\nids right leader 1\nenv MARK=frozen\n", limit.Cur)
+			r := b.run("mask\numask\nnofile\nids\nenv MARK\n")
+			want := fmt.Sprintf("SIGUSR2 blocked\numask 027\nnofile %d\nids right leader 1\nenv MARK=frozen\n", limit.Cur)
 			if r.out != want {
 				t.Errorf("got  %q\nwant %q", r.out, want)
 			}
@@ -84,7 +84,7 @@ func TestSurvives(t *testing.T) {
 
 // TestOutputs has a tool open a file and a directory's file before the stop.
 func TestOutputs(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "2", "-l", "out/log", "input")
 			spec.Dirs = []string{"out"}
@@ -120,7 +120,7 @@ func TestReady(t *testing.T) {
 		{"read", Ready{Kind: ReadyRead}, []string{"-m", "20", "-r", "input"}},
 		{"line on stderr", Ready{Kind: ReadyLine, Line: regexp.MustCompile(`^loaded \d+ MiB$`)}, []string{"-m", "20", "input"}},
 	} {
-		for _, kind := range kindsHere() {
+		for _, kind := range kinds {
 			t.Run(c.name+"/"+string(kind), func(t *testing.T) {
 				spec := newSpec(c.args...)
 				spec.Ready = c.ready
@@ -137,7 +137,7 @@ func TestReady(t *testing.T) {
 
 // TestExit checks that the true end of a tool is told.
 func TestExit(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newBench(t, newSpec("-m", "2", "input"), kind)
 			b.mustPrepare("sum\n")
@@ -164,7 +164,7 @@ func TestExit(t *testing.T) {
 
 // TestLeavesNothing has tools leave processes behind, and counts.
 func TestLeavesNothing(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "2", "input")
 			mark := fmt.Sprintf("PREMIX_TEST_MARK=%s-%d", kind, os.Getpid())
@@ -175,14 +175,10 @@ func TestLeavesNothing(t *testing.T) {
 			if r := b.run("fork\nsum\n"); !r.exit.OK() {
 				t.Fatalf("exit %+v", r.exit)
 			}
-			if kind != Fork {
-				eventually(t, "the background process has ended", func() bool { return len(processesWith(t, mark)) == 0 })
-			}
+			eventually(t, "the background process has ended", func() bool { return len(processesWith(t, mark)) == 0 })
 			p, _ := b.start("hang\n")
 			b.starter.Close()
-			if kind != Fork {
-				p.Signal(syscall.SIGKILL)
-			}
+			p.Signal(syscall.SIGKILL)
 			p.Wait()
 			eventually(t, "no process is left", func() bool { return len(processesWith(t, mark)) == 0 })
 			if after := mounts(t, b.dir); after != before {
@@ -194,7 +190,7 @@ func TestLeavesNothing(t *testing.T) {
 
 // TestConcurrent restores one snapshot many times at once.
 func TestConcurrent(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newBench(t, newSpec("-m", "64", "input"), kind)
 			b.mustPrepare("sum\n")
@@ -232,18 +228,18 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestIsolated checks that a task cannot see another's files, nor processes.
+// TestIsolated checks that a task cannot see another's files.
 func TestIsolated(t *testing.T) {
-	needRoot(t)
-	for _, kind := range kindsHere() {
+	needNamespaces(t)
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newBench(t, newSpec("-m", "2", "input"), kind)
 			b.mustPrepare("sum\n")
 			p, dir := b.start("make secret\nflush\nhang\n")
 			secret := filepath.Join(dir, "secret")
 			eventually(t, "the secret is there", func() bool { _, err := os.Stat(secret); return err == nil })
-			r := b.run("exists " + secret + "\nexists secret\nexists /proc/" + fmt.Sprint(os.Getpid()) + "/cmdline\ncwd\n")
-			if want := "exists 0\nexists 0\nexists 0\ncwd " + FixedDir + "\n"; r.out != want {
+			r := b.run("exists " + secret + "\nexists secret\ncwd\n")
+			if want := "exists 0\nexists 0\ncwd " + FixedDir + "\n"; r.out != want {
 				t.Errorf("got %q, want %q", r.out, want)
 			}
 			p.Signal(syscall.SIGKILL)
@@ -252,28 +248,28 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
-// TestNoFork names what cannot be forked, and that auto goes on to hot.
-func TestNoFork(t *testing.T) {
-	spec := newSpec("-m", "2", "-t", "2", "input")
-	b := newBench(t, spec, Fork)
-	wantUnavailable(t, b.prepare("sum\n"), Fork, "^3 threads run at its input")
-
+// TestRefused names states that cannot be restored, and has auto start cold.
+func TestRefused(t *testing.T) {
+	spec := newSpec("-m", "2", "-c", "input")
+	b := newBench(t, spec, Hot)
+	wantUnavailable(t, b.prepare("sum\n"), Hot, "2 processes at its input")
 	auto := newBench(t, spec, Auto)
 	auto.mustPrepare("sum\n")
-	kind, why := auto.starter.Decision()
-	want := Cold
-	if probeHost().criu != "" {
-		want = Hot
-	}
-	if kind != want || !strings.Contains(why, "no fork: 3 threads") {
+	if kind, why := auto.starter.Decision(); kind != Cold || !strings.Contains(why, "2 processes at its input") {
 		t.Errorf("auto decided on %s because %q", kind, why)
 	}
-	if r := auto.run("sum\nthread\n"); !r.exit.OK() || r.proc.Kind != want {
-		t.Errorf("%s start: %+v", r.proc.Kind, r.exit)
+	b = newBench(t, newSpec("-m", "2", "-s", "input"), Hot)
+	wantUnavailable(t, b.prepare("sum\n"), Hot, "seccomp filter")
+	// A later run knows without loading the tool.
+	all, err := List(b.store)
+	if err != nil || len(all) != 1 || all[0].Whole() || all[0].Proof == nil || all[0].Proof.Equal {
+		t.Fatalf("the reason was not kept: %+v, %v", all, err)
 	}
-	spec = newSpec("-m", "2", "-c", "input")
-	b = newBench(t, spec, Fork)
-	wantUnavailable(t, b.prepare("sum\n"), Fork, "2 processes at its input")
+	again := benchIn(t, newSpec("-m", "2", "-s", "input"), Hot, b.dir, b.store)
+	wantUnavailable(t, again.prepare("sum\n"), Hot, "seccomp filter")
+	if later, err := List(b.store); err != nil || len(later) != 1 || later[0].ID != all[0].ID || len(again.notices) > 0 {
+		t.Errorf("it was tried once more: %+v, %v, notices %q", later, err, again.notices)
+	}
 }
 
 // TestWrapper starts the tool behind a script that only waits for it, and one
@@ -289,7 +285,7 @@ func TestWrapper(t *testing.T) {
 	}
 	waits := script("waits", "CHOSEN=avx2 "+tool+" \"$@\"\n")
 	works := script("works", tool+" \"$@\"\necho more\n")
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "20", "input")
 			spec.Argv[0] = waits
@@ -299,23 +295,11 @@ func TestWrapper(t *testing.T) {
 			if !r.exit.OK() || !strings.HasSuffix(r.out, "env CHOSEN=avx2\n") {
 				t.Errorf("exit %v, got %q", r.exit, r.out)
 			}
-			if kind == Hot {
-				b.starter.Close()
-				forks := benchIn(t, spec, Auto, b.dir, b.store)
-				forks.mustPrepare("sum\n")
-				if kind, why := forks.starter.Decision(); kind != Fork || !strings.Contains(why, "restored hot") {
-					t.Errorf("with a snapshot auto decided on %s because %s", kind, why)
-				}
-				if again := forks.run("sum\nenv CHOSEN\n"); again.out != r.out {
-					t.Errorf("forked from a hot template: got %q, want %q", again.out, r.out)
-				}
-			}
-
 			spec.Argv[0] = works
 			b = newBench(t, spec, kind)
 			err := b.prepare("say hello\n")
-			if kind == Fork {
-				wantUnavailable(t, err, Fork, "stdout differs in line 2|only one of the two")
+			if kind == Hot {
+				wantUnavailable(t, err, Hot, "stdout differs in line 2|only one of the two")
 				return
 			}
 			if err != nil {
@@ -328,27 +312,9 @@ func TestWrapper(t *testing.T) {
 	}
 }
 
-// TestAutoPrefersHotTemplate forks from a template that was itself restored.
-func TestAutoPrefersHotTemplate(t *testing.T) {
-	needRoot(t)
-	dir := t.TempDir()
-	store := filepath.Join(dir, "store")
-	spec := newSpec("-m", "40", "input")
-	benchIn(t, spec, Hot, dir, store).mustPrepare("sum\n")
-	b := benchIn(t, spec, Auto, dir, store)
-	b.mustPrepare("sum\n")
-	kind, why := b.starter.Decision()
-	if kind != Fork || !strings.Contains(why, "restored hot") || !strings.Contains(why, "proved equal") {
-		t.Fatalf("decided on %s because %q", kind, why)
-	}
-	if a, c := b.run("sum\nwrite\n"), b.run("sum\nids\n"); a.out == "" || !strings.HasPrefix(c.out, a.out[:21]) {
-		t.Errorf("got %q and %q", a.out, c.out)
-	}
-}
-
 // TestInputs hands gzip to a tool that wants plain text.
 func TestInputs(t *testing.T) {
-	for _, kind := range kindsHere() {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "2", "input")
 			spec.Plain = []string{"input"}
@@ -367,7 +333,7 @@ func TestInputs(t *testing.T) {
 // TestMapsHuge shows that a hot tool's memory comes from the page file by
 // entries of 2 MiB, where the file system gives large folios.
 func TestMapsHuge(t *testing.T) {
-	needRoot(t)
+	needNamespaces(t)
 	b := newBench(t, newSpec("-m", "64", "input"), Hot)
 	b.mustPrepare("sum\n")
 	p, dir := b.start("sum\nflush\nhang\n")
@@ -388,28 +354,23 @@ func TestMapsHuge(t *testing.T) {
 	t.Logf("rss %d MiB, mapped by 2 MiB entries %d MiB", rss>>20, smapsSum(t, pids[1], "FilePmdMapped")>>20)
 }
 
-// TestLeaseElsewhere lays a placeholder for which the run's file system has no
-// lease, and opens it as a tool would.
-func TestLeaseElsewhere(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "input")
-	if err := os.WriteFile(path, []byte("@r1\n"), 0o600); err != nil {
+// TestCounters has a template keep a file with counters, as a Java virtual machine
+// does. The file goes with the template.
+func TestCounters(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hsperfdata_user")
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := leaseElsewhere(path, []string{"/nonexistent"}); err == nil {
-		t.Fatal("a lease in a directory that is not there")
+	spec := newSpec("-m", "2", "-P", dir, "input")
+	spec.Trust = true // it keeps its process id in a name
+	b := newBench(t, spec, Hot)
+	b.mustPrepare("") // a hot start would remove the file of its template, by its old name
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the directory of counters: %v, %v", left, err)
 	}
-	f, moved, err := leaseElsewhere(path, append([]string{"/nonexistent"}, leaseDirs...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.Remove(moved)
-	defer f.Close()
-	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() || st.Size() != 4 {
-		t.Errorf("to stat it is %v, %v", st, err)
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != unix.EWOULDBLOCK {
-		t.Errorf("open went through: descriptor %d, %v", fd, err)
+	if r := b.run("sum\n"); !r.exit.OK() || r.proc.Kind != Hot {
+		t.Errorf("a %s start ended with %v", r.proc.Kind, r.exit)
 	}
 }
 
@@ -443,7 +404,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, "self"), "-test.v", "-test.timeout=40m", // with PREMIX_SOAK
-		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestNoFork|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch)$")
+		"-test.run=^(TestEqual|TestSurvives|TestOutputs|TestReady|TestExit|TestLeavesNothing|TestConcurrent|TestRefused|TestWrapper|TestInputs|TestBadTools|TestKilledTool|TestKilledPremix|TestMismatch|TestStageKilledBetweenTasks|TestSignalTooLate|TestManyStarts|TestKilledParts)$")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "PREMIX_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -451,7 +412,14 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
 	}
-	if n := strings.Count(string(out), "\n--- PASS:"); n != 14 {
-		t.Errorf("%d of 14 tests passed as an ordinary user:\n%s", n, out)
+	if n := strings.Count(string(out), "\n--- PASS:"); n != 18 {
+		t.Errorf("%d of 18 tests passed as an ordinary user:\n%s", n, out)
 	}
+}
+
+// TestDiffersFromItself has a tool print the time: the reason says that the tool does so
+// cold too.
+func TestDiffersFromItself(t *testing.T) {
+	b := newBench(t, newSpec("-m", "2", "input"), Hot)
+	wantUnavailable(t, b.prepare("time\n"), Hot, `outputs differ .*\(two cold starts differ from each other too: stdout differs in line 1; name what differs under .varies.`)
 }

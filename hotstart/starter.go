@@ -5,25 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
-	"premix/image/bundle"
+	"premix/hotstart/placeholder"
+	"premix/hotstart/tracer"
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // Options steers a Starter.
 type Options struct {
 	Store string                           // directory of snapshots; empty: DefaultStore()
 	Start Kind                             // Auto, or the only kind that will do
-	Tasks int                              // how many tasks are going to be started, where known
-	Keep  bool                             // the point is the snapshot itself, for runs to come: with Auto, Hot goes before Fork
+	Tasks int                              // number of tasks that are going to be started, where known
+	Jobs  int                              // number of tasks that run at once; 0 is one
+	Keep  bool                             // the snapshot itself is the point, for runs to come
 	Log   func(format string, args ...any) // notices for people, one line each; nil: none
 }
 
@@ -38,25 +40,28 @@ func (e *Unavailable) Error() string {
 	return fmt.Sprintf("a %s start is not possible: %s", e.Kind, e.Reason)
 }
 
+// ExitCode implements exit.Coded.
+func (*Unavailable) ExitCode() exit.Code { return exit.Unavailable }
+
 // Starter starts the tasks of one Spec.
 type Starter struct {
 	spec Spec
 	opt  Options
 	host host
 
-	mu       sync.Mutex // guards what follows; held briefly, never over a start
+	stages  stages // that wait for a task
+	scratch string
+
+	mu       sync.Mutex // guards the fields below; held briefly, never over a start
 	kind     Kind
 	reason   string
-	template *stageHandle // for Fork
-	snapshot *Snapshot    // for Hot and Copy; locked against removal
-	scratch  string
+	snapshot *Snapshot // for Hot; locked against removal
 }
 
-// host is what this machine and user allow.
+// host is the machine and the user, as far as starts depend on them.
 type host struct {
-	namespaces bool   // may make PID and mount namespaces
-	criu       string // path of a CRIU that works; empty if there is none
-	noCriu     string // why not
+	namespaces bool   // may make namespaces
+	noHot      string // why hot starts are impossible; empty if they are possible
 	hint       string
 }
 
@@ -103,6 +108,10 @@ func CheckStore(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	// A snapshot is a process that is going to run as this user.
+	if err := owner.Private(dir); err != nil {
+		return err
+	}
 	if err := unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
 		return &os.PathError{Op: "write to", Path: dir, Err: err}
 	}
@@ -135,15 +144,13 @@ func (s *Starter) decide(kind Kind, format string, args ...any) {
 	s.kind, s.reason = kind, fmt.Sprintf(format, args...)
 }
 
-// Close ends the template and gives the snapshot free.
+// Close gives the snapshot free, and ends the stages that wait for a task.
 func (s *Starter) Close() error {
+	s.stages.close()
 	s.mu.Lock()
-	template, snapshot := s.template, s.snapshot
-	s.template, s.snapshot = nil, nil
+	snapshot := s.snapshot
+	s.snapshot = nil
 	s.mu.Unlock()
-	if template != nil {
-		template.close()
-	}
 	if snapshot != nil {
 		snapshot.unlock()
 	}
@@ -160,14 +167,13 @@ type Process struct {
 	// Stdout is the reading end of a streamed stdout; the caller closes it.
 	Stdout *os.File
 
-	stage *stageHandle
-	room  *bundle.Bundle // of a fork's container
-	id    int
-	own   bool // the stage serves this task only
-	watch *inputWatch
-	done  chan event
-	begun time.Time
-	ran   time.Time
+	stage  *stageHandle
+	stages *stages
+	looks  []look // of a watched tool; valid once Wait has returned
+	watch  *inputWatch
+	done   chan event
+	begun  time.Time
+	ran    time.Time
 }
 
 // Wait waits for the end of the task. An error means that its fate is unknown:
@@ -179,13 +185,8 @@ func (p *Process) Wait() (Exit, error) {
 		opened = p.ran
 	}
 	p.Latency = opened.Sub(p.begun)
-	if p.own {
-		p.stage.close()
-	}
-	if p.room != nil {
-		// What cannot be taken away is so by the next premix.
-		_ = p.room.Close()
-	}
+	p.stage.close(p.stages)
+	p.looks = e.Looks
 	if e.Kind != evExited {
 		return Exit{Code: -1}, fmt.Errorf("the task was lost: %s", e.Error)
 	}
@@ -194,7 +195,7 @@ func (p *Process) Wait() (Exit, error) {
 
 // Signal sends a signal to all processes of the task.
 func (p *Process) Signal(sig syscall.Signal) error {
-	return p.stage.send(request{Op: opSignal, ID: p.id, Signal: sig})
+	return p.stage.send(request{Op: opSignal, Signal: sig})
 }
 
 // Start starts one task. With Auto, what goes wrong with another kind of start
@@ -245,10 +246,15 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 		return nil, err
 	}
 	t.Dir = dir
+	if kind == Hot {
+		if err := s.sameKinds(t); err != nil {
+			return nil, err
+		}
+	}
 	if t.Inputs, err = s.layOut(t, s.host.namespaces); err != nil {
 		return nil, err
 	}
-	p := &Process{begun: begun, done: make(chan event, 1)}
+	p := &Process{begun: begun, stages: &s.stages, done: make(chan event, 1)}
 	if s.spec.Stream {
 		fd, err := unix.Open(filepath.Join(dir, StdoutName), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -270,47 +276,20 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 
 // launch brings the tool to life by one kind of start.
 func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) error {
-	hide := filepath.Dir(t.Dir)
-	if kind == Fork {
-		s.mu.Lock()
-		template := s.template
-		s.mu.Unlock()
-		if template == nil {
-			return errors.New("the template has gone")
-		}
-		p.stage = template
-		c := s.config(t).Container
-		if c != nil {
-			s.mu.Lock()
-			if s.snapshot != nil {
-				c.Upper = filepath.Join(s.snapshot.Dir, upperName)
-			}
-			s.mu.Unlock()
-			var err error
-			if p.room, err = c.furnish(s.spec); err != nil {
-				return err
-			}
-		}
-		var err error
-		if p.id, err = template.fork(ctx, t, hide, c, p.done); err != nil && p.room != nil {
-			err = errors.Join(err, p.room.Close())
-		}
-		return err
-	}
 	cfg := s.config(t)
-	cfg.Hide = hide
+	cfg.Hide = filepath.Dir(t.Dir)
 	switch kind {
 	case Cold:
-		cfg.Role = roleCold
-	case Hot, Copy:
+		cfg.Role, cfg.Watch = roleCold, t.watch
+	case Hot:
 		s.mu.Lock()
 		snap := s.snapshot
 		s.mu.Unlock()
 		if snap == nil {
 			return errors.New("the snapshot has gone")
 		}
-		cfg.Role = roleRestore
-		if err := snap.outfit(kind, &cfg, t); err != nil {
+		cfg.Role = roleHot
+		if err := snap.outfit(&cfg, t); err != nil {
 			return err
 		}
 	default:
@@ -320,13 +299,45 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 	if err != nil {
 		return err
 	}
-	p.stage, p.own = st, true
-	err = st.await(ctx, evStarted)
-	if err != nil {
-		st.close()
+	p.stage = st
+	if err := st.await(ctx, evStarted); err != nil {
+		st.close(&s.stages)
 		return err
 	}
-	st.deliver(0, p.done)
+	st.deliver(p.done)
+	return nil
+}
+
+// otherKind says that the input of a task differs from the placeholder that a tool has
+// read, in a property that two placeholders could not differ in.
+type otherKind struct{ input, kind, seen string }
+
+func (e *otherKind) Error() string {
+	return fmt.Sprintf("the tool has looked into its input %s before the stop, which was %s, and this one is %s", e.input, e.seen, e.kind)
+}
+
+// sameKinds compares the inputs of a task with those that the tool has looked into
+// before the stop.
+func (s *Starter) sameKinds(t Task) error {
+	s.mu.Lock()
+	snap := s.snapshot
+	s.mu.Unlock()
+	if snap == nil {
+		return nil
+	}
+	for _, name := range s.spec.Inputs {
+		seen, looked := snap.Kinds[name]
+		if !looked {
+			continue
+		}
+		kind, err := placeholder.Kind(t.Inputs[name], s.isPlain(name))
+		if err != nil {
+			return &InputError{err}
+		}
+		if kind != seen {
+			return &otherKind{name, kind, seen}
+		}
+	}
 	return nil
 }
 
@@ -335,7 +346,7 @@ func (s *Starter) config(t Task) stageConfig {
 	c := stageConfig{
 		Namespaces: s.host.namespaces,
 		Argv:       s.spec.Argv, Env: s.spec.Env, Inputs: s.spec.Inputs,
-		Ready: s.spec.Ready.Kind, Stream: s.spec.Stream, Task: t, Criu: s.host.criu,
+		Ready: s.spec.Ready.Kind, Stream: s.spec.Stream, Task: t,
 	}
 	if s.spec.Ready.Line != nil {
 		c.Line = s.spec.Ready.Line.String()
@@ -423,274 +434,31 @@ func emptyDir(dir string) error {
 	return nil
 }
 
-// stageHandle is premix's side of a stage.
-type stageHandle struct {
-	dir  string // of its task or template
-	cmd  *exec.Cmd
-	link *link
-	held templateInfo
-	room *bundle.Bundle // of its container; nil: there is none
-
-	ready chan event // first event of the role
-	done  chan struct{}
-
-	mu      sync.Mutex // guards the maps and the counter
-	next    int
-	replies map[int]chan event // outcome of a request
-	exits   map[int]chan event // end of a task
-	early   map[int]event      // ends that came before deliver
-	dead    *event
-}
-
-// spawner makes child processes from one OS thread that lasts as long as
-// premix: PDEATHSIG fires when the thread that made the child ends.
-var spawner = sync.OnceValue(func() chan func() {
-	jobs := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for job := range jobs {
-			job()
-		}
-	}()
-	return jobs
-})
-
-// openStage starts a stage, with a bundle of its own where it is to make a
-// container.
-func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
-	if cfg.Container == nil {
-		return openStage(cfg, nil)
-	}
-	room, err := cfg.Container.furnish(s.spec)
-	if err != nil {
-		return nil, err
-	}
-	h, err := openStage(cfg, room)
-	if err != nil {
-		return nil, errors.Join(err, room.Close())
-	}
-	return h, nil
-}
-
-func openStage(cfg stageConfig, room *bundle.Bundle) (*stageHandle, error) {
-	if cfg.Namespaces {
-		for _, dir := range []string{FixedDir, logDir} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return nil, err
-			}
-		}
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("socketpair: %w", err)
-	}
-	if err := unix.SetNonblock(pair[0], true); err != nil { // read through the poller, not by a thread a stage
-		return nil, err
-	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "stage"), os.NewFile(uintptr(pair[1]), "premix")
-	defer theirs.Close()
-	cmd := exec.Command("/proc/self/exe", StageArg)
-	cmd.Args[0] = "premix"
-	cmd.ExtraFiles = []*os.File{theirs} // descriptor 3, stageSocket
-	cmd.Stderr = os.Stderr
-	cmd.Env = stageEnv()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if cfg.Namespaces {
-		// With PID 1 the kernel ends the whole namespace. Without one the stage has
-		// to outlive premix, by the moment that it takes to end what it started.
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	}
-	started := make(chan error)
-	spawner() <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
-		ours.Close()
-		return nil, fmt.Errorf("start a stage: %w", err)
-	}
-	h := &stageHandle{
-		dir: cfg.Task.Dir, room: room, cmd: cmd, link: newLink(ours), ready: make(chan event, 1), done: make(chan struct{}),
-		replies: map[int]chan event{}, exits: map[int]chan event{}, early: map[int]event{},
-	}
-	if err := h.link.send(cfg); err != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-		ours.Close()
-		return nil, fmt.Errorf("configure a stage: %w", err)
-	}
-	go h.listen()
-	return h, nil
-}
-
-// stageEnv is the environment of stages, not of tools. One thread suffices.
-func stageEnv() []string {
-	env := []string{"GOMAXPROCS=1", "GOGC=400"}
-	for _, key := range []string{"PATH", "GOCOVERDIR"} {
-		if v, ok := os.LookupEnv(key); ok {
-			env = append(env, key+"="+v)
-		}
-	}
-	return env
-}
-
-// listen hands events on until the stage ends; then whoever still waits learns
-// that it has.
-func (h *stageHandle) listen() {
-	for {
-		var e event
-		if err := h.link.receive(&e); err != nil {
-			break
-		}
-		h.mu.Lock()
-		switch {
-		case e.Kind == evExited:
-			if c := h.exits[e.ID]; c != nil {
-				c <- e
-				delete(h.exits, e.ID)
-			} else {
-				h.early[e.ID] = e
-			}
-		case e.ID == 0:
-			select {
-			case h.ready <- e:
-			default: // a failure after the role had begun: the end follows
-			}
-		default:
-			if c := h.replies[e.ID]; c != nil {
-				c <- e
-				delete(h.replies, e.ID)
-			}
-		}
-		h.mu.Unlock()
-	}
-	h.link.f.Close()
-	err := h.cmd.Wait()
-	if h.room != nil {
-		// What cannot be taken away now, the next premix will.
-		_ = h.room.Close()
-	}
-	gone := event{Kind: evFailed, Error: fmt.Sprintf("its stage ended (%v)", err)}
-	h.mu.Lock()
-	h.dead = &gone
-	for id, c := range h.replies {
-		c <- gone
-		delete(h.replies, id)
-	}
-	for id, c := range h.exits {
-		c <- gone
-		delete(h.exits, id)
-	}
-	h.mu.Unlock()
-	select {
-	case h.ready <- gone:
-	default:
-	}
-	close(h.done)
-}
-
-// endedEarly is toolEnded as a stage has told it.
-type endedEarly struct{ text string }
-
-func (e *endedEarly) Error() string { return e.text }
-
-// await waits for the first event of the stage's role, which must be kind.
-func (h *stageHandle) await(ctx context.Context, kind eventKind) error {
-	select {
-	case e := <-h.ready:
-		if e.Ended {
-			return &endedEarly{e.Error}
-		}
-		if e.Kind != kind {
-			return errors.New(e.Error)
-		}
-		h.held = e.Template
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// deliver sends the end of task id to c, at once if it has come already.
-func (h *stageHandle) deliver(id int, c chan event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e, ok := h.early[id]; ok {
-		delete(h.early, id)
-		c <- e
-		return
-	}
-	if h.dead != nil {
-		c <- *h.dead
-		return
-	}
-	h.exits[id] = c
-}
-
-// ask sends a request and waits for its outcome.
-func (h *stageHandle) ask(ctx context.Context, r request) (event, error) {
-	reply := make(chan event, 1)
-	h.mu.Lock()
-	if h.dead != nil {
-		h.mu.Unlock()
-		return event{}, errors.New(h.dead.Error)
-	}
-	h.next++
-	r.ID = h.next
-	h.replies[r.ID] = reply
-	h.mu.Unlock()
-	if err := h.link.send(r); err != nil {
-		return event{}, fmt.Errorf("the stage does not answer: %w", err)
-	}
-	select {
-	case e := <-reply:
-		e.ID = r.ID
-		if e.Kind == evFailed {
-			return e, errors.New(e.Error)
-		}
-		return e, nil
-	case <-ctx.Done():
-		return event{ID: r.ID}, ctx.Err()
-	}
-}
-
-func (h *stageHandle) fork(ctx context.Context, t Task, hide string, c *containerConfig, done chan event) (int, error) {
-	e, err := h.ask(ctx, request{Op: opFork, Task: t, Hide: hide, Container: c})
-	if err != nil {
-		return 0, err
-	}
-	h.deliver(e.ID, done)
-	return e.ID, nil
-}
-
-func (h *stageHandle) send(r request) error { return h.link.send(r) }
-
-// close ends the stage and what it started, and waits for its end.
-func (h *stageHandle) close() {
-	if raw, err := h.link.f.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_WR) })
-	}
-	select {
-	case <-h.done:
-	case <-time.After(20 * time.Second): // what a stage without namespaces leaves nobody ends
-		h.cmd.Process.Kill()
-		<-h.done
-	}
-}
-
-// probeHost finds out what this machine and user allow.
+// probeHost finds out what starts this machine and user can have.
 func probeHost() host {
 	var h host
-	h.namespaces = os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN)
-	path, err := criu.Find()
-	switch {
-	case err != nil:
-		h.noCriu, h.hint = err.Error(), "install CRIU, or run `make setup` in premix's source; `premix doctor` tells more"
-	case !h.namespaces:
-		h.noCriu = "it needs root (CAP_SYS_ADMIN) to make namespaces and to restore"
-		h.hint = "run premix as root or through sudo; `premix doctor` shows the rule"
-	default:
-		h.criu = path
+	h.namespaces = os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && rootIsMount()
+	if err := tracer.Supported(); err != nil {
+		h.noHot = err.Error()
+	} else if hint, err := canTrace(); err != nil {
+		h.noHot, h.hint = err.Error(), hint
 	}
 	return h
+}
+
+// rootIsMount tells whether the root directory is a mount point: in a plain
+// chroot it may not be, and then mounts cannot be made private.
+func rootIsMount() bool {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
+			return true
+		}
+	}
+	return false
 }
 
 func hasCapability(c int) bool {

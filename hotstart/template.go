@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -16,23 +15,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/frozen"
 	"premix/hotstart/tracer"
-	"premix/image/bundle"
 )
 
 // How a tool is stopped at its input.
 //
-// Its inputs are placeholders. For "open" the stage holds a write lease on each
-// (fcntl(2), F_SETLEASE): the tool's open sleeps in the kernel, and the stage
-// is told by SIGIO. Nothing slows the tool down before, since nobody traces it,
-// and stat(2) shows it a regular file. For "read" each placeholder is a FIFO
-// whose other end the stage keeps silent: the open succeeds, the read sleeps.
-// For "line" the stage reads along what the tool prints, and the FIFOs see to it
-// that the tool does not get past its input before the line has been seen.
+// Its inputs are placeholders. For "open" they are regular files, and the tool is
+// held at the open at which it has loaded its data (see looks.go). For "read" each
+// placeholder is a FIFO whose other end the stage keeps silent: the open succeeds,
+// the read sleeps. For "line" the stage reads the tool's output, and the FIFOs keep
+// the tool from getting past its input before the line has been seen.
 //
-// Then every thread is held, the leases are given up, FIFOs are exchanged for
-// regular files under the same descriptors, and the call in which the tool
-// slept is set to be executed again: by each task, with its own input.
+// Then every thread is held, FIFOs are exchanged for regular files under the same
+// descriptors, and the call in which the tool stands is set to be executed again:
+// by each task, with its own input.
 
 const (
 	// maxPrefix is how much a tool may have written to a streamed stdout before
@@ -40,14 +37,20 @@ const (
 	maxPrefix = 1 << 20
 	// pollReady is how often a FIFO's reader is looked for. A tool that waits
 	// for its input is not in a hurry, and the look costs microseconds.
-	pollReady = 2 * time.Millisecond
+	pollReady = 200 * time.Microsecond
 )
 
 // load executes the tool and holds it as a template when it is ready.
-func (s *stage) load(requests <-chan request) error {
+func (s *stage) load() error {
 	begin := time.Now()
-	sigio := make(chan os.Signal, 1)
-	signal.Notify(sigio, unix.SIGIO) // before any lease: the default is to die of it
+	s.worn = true // no two templates have one parent
+	if s.container != nil {
+		// Process ids of both preparations differ, and no other small number is taken
+		// for one.
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(s.cfg.LastPid)), 0); err != nil {
+			return fmt.Errorf("choose a process id: %w", err)
+		}
+	}
 	release, ready, err := s.arm()
 	defer release()
 	if err != nil {
@@ -57,37 +60,15 @@ func (s *stage) load(requests <-chan request) error {
 	if err != nil {
 		return err
 	}
-	s.tasks[pid] = 0
-	tick := time.NewTicker(pollReady)
-	defer tick.Stop()
-	for isReady := false; !isReady; {
-		select {
-		case _, ok := <-requests:
-			if !ok {
-				return errors.New("premix has gone")
-			}
-		case <-sigio:
-			isReady = s.cfg.Ready == ReadyOpen
-		case <-tick.C:
-			if isReady, err = ready(pid); err != nil {
-				return err
-			}
-		case <-s.chld:
-			if st, ok := s.endedBeforeInput(pid); ok {
-				return &toolEnded{st}
-			}
-		}
+	s.task = pid
+	s.loading.Store(int32(pid))
+	if s.gone.Load() {
+		signalTask(pid, unix.SIGKILL)
 	}
-	pids, err := tree(pid)
+	err = s.untilReady(pid, ready)
+	s.loading.Store(0)
 	if err != nil {
 		return err
-	}
-	rest(pids[:len(pids)-1])
-	if err := s.hold(pids); err != nil {
-		return err
-	}
-	if s.cfg.Ready == ReadyOpen && !s.restsAtOpen() {
-		return errors.New("something else than the tool opened its input's placeholder")
 	}
 	release()
 	if err := s.drain(); err != nil {
@@ -98,8 +79,69 @@ func (s *stage) load(requests <-chan request) error {
 			return err
 		}
 	}
-	delete(s.tasks, pid)
+	s.task = 0
+	s.left = s.counters()
 	return s.sendHeld(pid, begin)
+}
+
+// untilReady lets the tool run until it comes to the open of its input at which it
+// is to be stopped, or until ready says so, and holds its processes.
+func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
+	options := unix.WALL
+	if ready != nil {
+		options |= unix.WNOHANG
+	}
+	for {
+		var st unix.WaitStatus
+		tid, err := unix.Wait4(-1, &st, options, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return fmt.Errorf("wait for the tool: %w", err)
+		case tid == 0:
+			ok, err := ready(pid)
+			if err != nil {
+				return err
+			}
+			if ok {
+				return s.holdAt(pid, 0, 0)
+			}
+			time.Sleep(pollReady)
+			continue
+		case tid == pid && !st.Stopped():
+			s.task = 0
+			return &toolEnded{s.howEnded(st)}
+		}
+		l, err := s.watch.Handle(tid, st)
+		if err != nil && !errors.Is(err, tracer.ErrGone) {
+			return err
+		}
+		if l == nil {
+			continue
+		}
+		if s.cfg.Early && s.changes(l) {
+			return errors.New("the tool changes what another one could see")
+		}
+		if process, open := s.watch.note(l); s.cfg.Ready == ReadyOpen && open > 0 && open >= s.cfg.Open {
+			return s.holdAt(pid, process, tid)
+		}
+		if err := s.watch.Continue(tid); err != nil {
+			return err
+		}
+	}
+}
+
+// changes tells whether a call makes or writes a file outside of the tool's directory,
+// or makes a socket.
+func (s *stage) changes(l *tracer.Look) bool {
+	switch {
+	case l.Op == tracer.LookSocket:
+		return true
+	case l.Op != tracer.LookWrite || s.container != nil || below(filepath.Clean(l.Path), s.workDir()):
+		return false
+	}
+	return !slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty"}, l.Path) && !below(l.Path, "/proc")
 }
 
 // toolEnded says that a tool ended before it came to its input, and how.
@@ -109,52 +151,16 @@ func (e *toolEnded) Error() string {
 	return fmt.Sprintf("the tool ended (%s) before it came to its input", e.how)
 }
 
-// restsAtOpen tells whether a thread of the template is about to open a file.
-func (s *stage) restsAtOpen() bool {
-	for _, p := range s.held {
-		for _, tid := range p.Threads {
-			switch nr, _, ok := p.Call(tid); {
-			case !ok:
-			case nr == unix.SYS_OPEN, nr == unix.SYS_OPENAT, nr == unix.SYS_OPENAT2:
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// endedBeforeInput reaps the tool if it has ended and says how.
-func (s *stage) endedBeforeInput(pid int) (string, bool) {
-	var st unix.WaitStatus
-	if n, err := unix.Wait4(pid, &st, unix.WNOHANG, nil); err != nil || n != pid {
-		return "", false
-	}
-	delete(s.tasks, pid)
-	how := "exit status " + strconv.Itoa(st.ExitStatus())
-	if st.Signaled() {
-		how = st.Signal().String()
-	}
-	if words := lastWords(s.workDir()); words != "" {
-		how += ": " + words
-	}
-	return how, true
-}
-
-// arm lays the placeholders out. ready is asked at every tick; release gives
-// leases up and may be called twice.
+// arm lays the placeholders out. ready is asked again and again; release closes
+// FIFOs and may be called twice.
 func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err error) {
 	dir := s.workDir()
-	never := func(int) (bool, error) { return false, nil }
 	var files []*os.File
-	var elsewhere []string
 	release = func() {
 		for _, f := range files {
-			f.Close() // gives a lease up, or closes a FIFO
+			f.Close()
 		}
-		for _, path := range elsewhere {
-			os.Remove(path)
-		}
-		files, elsewhere = nil, nil
+		files = nil
 	}
 	if s.cfg.Stream {
 		// Kept open for reading, so that the tool can open and write.
@@ -165,24 +171,10 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 	}
 	switch s.cfg.Ready {
 	case ReadyOpen:
-		for _, name := range s.cfg.Inputs {
-			path := filepath.Join(dir, name)
-			f, err := lease(path)
-			if err != nil && s.container != nil {
-				release()
-				return release, nil, err // what lies elsewhere is not seen in there
-			}
-			if err != nil {
-				var moved string
-				if f, moved, err = leaseElsewhere(path, leaseDirs); err != nil {
-					release()
-					return release, nil, err
-				}
-				elsewhere = append(elsewhere, moved)
-			}
-			files = append(files, f)
+		if !s.cfg.Stream {
+			return release, nil, nil
 		}
-		return release, s.drainStep(never), nil
+		return release, s.drainStep(func(int) (bool, error) { return false, nil }), nil
 	case ReadyRead, ReadyLine:
 		for _, name := range s.cfg.Inputs {
 			path := filepath.Join(dir, name)
@@ -207,57 +199,6 @@ func (s *stage) arm() (release func(), ready func(pid int) (bool, error), err er
 		return release, s.drainStep(s.readsFIFO), nil
 	}
 	return release, nil, fmt.Errorf("unknown ready %q", s.cfg.Ready)
-}
-
-// lease opens a file and takes a write lease on it.
-func lease(path string) (*os.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("take a lease on %s: %w", path, err)
-	}
-	return f, nil
-}
-
-// leaseDirs are on file systems that have leases, where the run's own (NFS,
-// most that are served by FUSE) may not.
-var leaseDirs = []string{"/dev/shm", "/tmp"}
-
-// leaseElsewhere puts a symbolic link at a placeholder's path that leads to a
-// copy of it in one of dirs, and takes the lease there.
-func leaseElsewhere(path string, dirs []string) (f *os.File, moved string, err error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, "", err
-	}
-	for _, dir := range dirs {
-		var tmp *os.File
-		if tmp, err = os.CreateTemp(dir, "premix-input-"); err != nil {
-			continue
-		}
-		moved = tmp.Name()
-		_, err = tmp.Write(content)
-		if err = errors.Join(err, tmp.Close()); err == nil {
-			f, err = lease(moved)
-		}
-		if err == nil {
-			err = os.Remove(path)
-		}
-		if err == nil {
-			err = os.Symlink(moved, path)
-		}
-		if err == nil {
-			return f, moved, nil
-		}
-		if f != nil {
-			f.Close()
-		}
-		os.Remove(moved)
-	}
-	return nil, "", fmt.Errorf("no file system with leases for the input's placeholder: %w", err)
 }
 
 // drainStep empties a streamed stdout before each look, so that the tool never
@@ -370,12 +311,26 @@ func (s *stage) printedLine() func(int) (bool, error) {
 // the line that is waited for: it never will.
 const patience = time.Second
 
+// settleAfterLine is how long a tool that has printed its line is waited for to come to
+// its input.
+const settleAfterLine = 200 * time.Millisecond
+
 // notWithoutLine fails where the tool came to its input and no line matched.
 func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
-	var since time.Time
+	var since, seen time.Time
 	return func(pid int) (bool, error) {
-		if ok, err := printed(pid); ok || err != nil {
-			return ok, err
+		if !seen.IsZero() {
+			// At the read of its input it is at the same point each time.
+			reads, err := s.readsFIFO(pid)
+			return reads || time.Since(seen) > settleAfterLine, err
+		}
+		ok, err := printed(pid)
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			seen = time.Now()
+			return false, nil
 		}
 		reads, err := s.readsFIFO(pid)
 		switch {
@@ -390,41 +345,46 @@ func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool,
 	}
 }
 
-// tree lists pid and all processes that descend from it, parents first.
+// tree lists pid and all processes that descend from it, parents first. Those
+// that have ended are left out.
 func tree(pid int) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	children := map[int][]int{}
-	for _, e := range entries {
-		p, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		// proc_pid_stat(5): the name in parentheses may hold anything.
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		if len(f) < 2 || f[0] == "Z" {
-			continue
-		}
-		if parent, err := strconv.Atoi(f[1]); err == nil {
-			children[parent] = append(children[parent], p)
-		}
-	}
 	all := []int{pid}
 	for i := 0; i < len(all); i++ {
-		sort.Ints(children[all[i]])
-		all = append(all, children[all[i]]...)
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
+		if err != nil {
+			return nil, err
+		}
+		var children []int
+		for _, path := range lists {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				continue // the thread has ended
+			}
+			for _, word := range strings.Fields(string(b)) {
+				if child, err := strconv.Atoi(word); err == nil && state(child) != 'Z' {
+					children = append(children, child)
+				}
+			}
+		}
+		sort.Ints(children)
+		all = append(all, children...)
 	}
 	return all, nil
 }
 
-// restWithin is how long a process may take to come to rest, a small part of the
-// time that the kernel gives a lease.
+// state is the letter of a process's state in proc_pid_stat(5), or 0 if there is
+// no such process.
+func state(pid int) byte {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name in parentheses may hold anything.
+	if i := bytes.LastIndexByte(b, ')'); err == nil && i >= 0 && i+2 < len(b) {
+		return b[i+2]
+	}
+	return 0
+}
+
+// restWithin is the time that the processes that a tool waits in have to come to
+// rest.
 const restWithin = 5 * time.Second
 
 // rest waits until processes sleep, or have no time left for it. One that begins
@@ -438,23 +398,7 @@ func rest(pids []int) {
 }
 
 // runs tells whether a process is running, or would like to.
-func runs(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name in parentheses may hold anything.
-	return err == nil && bytes.HasPrefix(b[bytes.LastIndexByte(b, ')')+1:], []byte(" R"))
-}
-
-func (s *stage) hold(pids []int) error {
-	for _, pid := range pids {
-		p, err := tracer.Hold(pid)
-		if err != nil {
-			return fmt.Errorf("hold process %d: %w", pid, err)
-		}
-		s.held = append(s.held, p)
-	}
-	s.template = s.held[0]
-	return nil
-}
+func runs(pid int) bool { return state(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO
 // and under each descriptor that leads to it.
@@ -492,17 +436,58 @@ func (s *stage) exchangeFIFOs() error {
 	return nil
 }
 
+// counter is a file with counters of a template that is a Java virtual machine, which
+// removes the file when it ends by itself.
+type counter struct {
+	path  string
+	inode uint64
+}
+
+// counters lists those that the template has mapped. In a container they end with it.
+func (s *stage) counters() []counter {
+	if s.container != nil {
+		return nil
+	}
+	var all []counter
+	for _, p := range s.held {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.Pid))
+		if err != nil {
+			continue // it has been killed
+		}
+		for line := range strings.Lines(string(maps)) {
+			f := strings.SplitN(strings.TrimRight(line, "\n"), " ", 6) // address, permissions, offset, device, inode, path
+			if len(f) < 6 {
+				continue
+			}
+			path := strings.TrimLeft(f[5], " ")
+			inode, err := strconv.ParseUint(f[4], 10, 64)
+			if err == nil && filepath.IsAbs(path) && frozen.PerfData(path) {
+				all = append(all, counter{path, inode})
+			}
+		}
+	}
+	return all
+}
+
+// removeCounters removes what a template has left that was killed.
+func (s *stage) removeCounters() {
+	for _, c := range s.left {
+		var st unix.Stat_t
+		if unix.Lstat(c.path, &st) == nil && st.Ino == c.inode {
+			_ = os.Remove(c.path) // the next virtual machine of this user tries again
+		}
+	}
+}
+
 func (s *stage) sendHeld(pid int, begin time.Time) error {
-	info := templateInfo{Loaded: time.Since(begin)}
-	info.NoFork = s.whyNoFork()
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", s.template.Pid)); err == nil {
+		s.prepared.Device = s.device(exe)
+	}
+	info := templateInfo{Loaded: time.Since(begin), Prepared: s.prepared, Threads: s.watch.Threads}
 	if len(s.held) > 1 {
 		info.Behind = s.behindWrapper()
 	}
-	var err error
-	if info.Files, err = s.mappedFiles(); err != nil {
-		return err
-	}
-	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info})
+	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info, Looks: s.watch.looks})
 }
 
 // behindWrapper looks for the tool proper: the last of a chain of processes all
@@ -550,172 +535,81 @@ func readStrings(path string) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
 }
 
-// whyNoFork says what of the template a fork could not reproduce exactly.
-func (s *stage) whyNoFork() string {
-	if len(s.held) > 1 {
-		return fmt.Sprintf("it consists of %d processes at its input", len(s.held))
-	}
-	if n := len(s.template.Threads); n > 1 {
-		return fmt.Sprintf("%d threads run at its input, and fork copies only one", n)
-	}
-	pid := s.template.Pid
-	fds, err := descriptors(pid)
-	if err != nil {
-		return err.Error()
-	}
-	for _, d := range fds {
-		if why := s.whyNoReopen(d); why != "" {
-			return why
-		}
-	}
-	maps, err := readMaps(pid)
-	if err != nil {
-		return err.Error()
-	}
-	for _, m := range maps {
-		if m.shared && m.write && m.path != "/dev/zero (deleted)" || m.shared && strings.HasPrefix(m.path, "/SYSV") {
-			return "it shares writable memory with other processes (" + m.path + ")"
-		}
-	}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/timers", pid)); err == nil && len(b) > 0 {
-		return "it has armed a timer"
-	}
-	return ""
-}
-
-func (s *stage) whyNoReopen(d descriptor) string {
-	name := fmt.Sprintf("descriptor %d (%s)", d.fd, d.target)
-	inside := s.inside(d.target)
-	switch d.mode & unix.S_IFMT {
-	case unix.S_IFCHR, unix.S_IFDIR:
-		return ""
-	case unix.S_IFIFO:
-		if inside && filepath.Base(d.target) == StdoutName {
-			return ""
-		}
-		return "it holds a pipe open: " + name
-	case unix.S_IFREG:
-		if inside || d.flags&unix.O_ACCMODE == unix.O_RDONLY {
-			return ""
-		}
-		return "it writes to a file outside of its directory: " + name
-	}
-	return "it holds open what a fork would share: " + name
-}
-
-// inside tells whether a path lies in the template's directory.
-func (s *stage) inside(path string) bool {
-	return strings.HasPrefix(path, s.workDir()+"/") && !strings.HasSuffix(path, " (deleted)")
-}
-
-// fork starts a task from the template.
-func (s *stage) fork(r request) error {
+// source is the template, as package frozen wants it.
+func (s *stage) source() (frozen.Source, error) {
 	if s.template == nil {
-		return errors.New("there is no template")
+		return frozen.Source{}, errors.New("there is no template")
 	}
-	if err := copyDir(s.workDir(), r.Task.Dir, s.cfg.Inputs); err != nil {
-		return fmt.Errorf("copy the template's directory: %w", err)
+	if n := len(s.held); n > 1 {
+		return frozen.Source{}, &frozen.Refused{What: fmt.Sprintf("it consists of %d processes at its input", n)}
 	}
-	if len(s.prefix) > 0 {
-		if err := writePrefix(filepath.Join(r.Task.Dir, StdoutName), s.prefix); err != nil {
-			return err
-		}
-	}
-	fds, err := descriptors(s.template.Pid)
-	if err != nil {
-		return err
-	}
-	var room *bundle.Container
-	if r.Container != nil {
-		if room, err = r.Container.makeFor(r.Task, s.cfg.Inputs); err != nil {
-			return err
-		}
-		defer room.Release()
-	}
-	child, err := s.template.Fork()
-	if err != nil {
-		return err
-	}
-	if room != nil {
-		err = s.move(child, room, r, fds)
-	} else if err = attach(child, r.Task.Cgroups); err == nil {
-		// Only now: with other mounts its cgroups are not found any more.
-		err = s.dress(child, r, fds)
-	}
-	if err != nil {
-		child.Kill()
-		return err
-	}
-	s.tasks[child.Pid] = r.ID
-	release := child.Release
-	if s.guard != nil {
-		release = func() error { return s.guard.Release(child, false) }
-	}
-	if err := release(); err != nil {
-		child.Kill()
-		return err
-	}
-	return s.link.send(event{Kind: evStarted, ID: r.ID, Pid: child.Pid})
+	return frozen.Source{Proc: s.template, Base: s.base, Dir: s.workDir(), Private: s.container != nil}, s.checkShared()
 }
 
-// dress gives a forked child, still held, what differs from task to task: its
-// session, directory, mounts and descriptors.
-func (s *stage) dress(child *tracer.Proc, r request, fds []descriptor) error {
-	in := newInjector(child)
-	in.call("setsid", unix.SYS_SETSID)
-	in.call("prctl", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uint64(unix.SIGKILL))
-	if s.cfg.Namespaces {
-		in.call("unshare", unix.SYS_UNSHARE, unix.CLONE_NEWNS)
-		in.call("bind directory", unix.SYS_MOUNT, in.str(r.Task.Dir), in.str(FixedDir), 0, unix.MS_BIND, 0)
-		for _, name := range s.cfg.Inputs {
-			if real := r.Task.Inputs[name]; real != "" {
-				in.call("bind "+real, unix.SYS_MOUNT, in.str(real), in.str(filepath.Join(FixedDir, name)), 0, unix.MS_BIND, 0)
-			}
-		}
-		if r.Hide != "" {
-			in.call("cover", unix.SYS_MOUNT, in.str("none"), in.str(r.Hide), in.str("tmpfs"), unix.MS_RDONLY, in.str(hideOptions))
-		}
-		in.call("chdir", unix.SYS_CHDIR, in.str(FixedDir))
-	} else {
-		in.call("chdir", unix.SYS_CHDIR, in.str(r.Task.Dir))
-	}
-	s.reopenAll(in, fds)
-	return in.done()
-}
-
-// reopenAll gives a child descriptors of its own, in its present directory.
-func (s *stage) reopenAll(in *injector, fds []descriptor) {
-	for _, d := range fds {
-		switch kind := d.mode & unix.S_IFMT; {
-		case s.inside(d.target):
-			in.reopen(d, strings.TrimPrefix(d.target, s.workDir()+"/"))
-		case d.target == s.workDir():
-			in.reopen(d, ".")
-		case kind == unix.S_IFREG || kind == unix.S_IFDIR:
-			// The same file, but an offset of its own.
-			in.reopen(d, fmt.Sprintf("/proc/self/fd/%d", d.fd))
-		}
+// endTemplate kills the template.
+func (s *stage) endTemplate() {
+	if s.template != nil {
+		s.template.Kill()
+		s.held, s.template = nil, nil
 	}
 }
 
-// dump writes the template's images into dir. The template ends.
-func (s *stage) dump(dir string) error {
-	if s.template == nil {
-		return errors.New("there is no template")
-	}
-	pid := s.template.Pid
-	for _, p := range s.held {
-		if err := p.ReleaseStopped(); err != nil {
-			return err
-		}
-	}
-	s.held, s.template = nil, nil
-	err := s.checkShared()
-	if err == nil {
-		err = s.criu().Dump(pid, dir)
-	}
+// compare compares the template with the one that was written to dir. The template ends.
+func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
+	defer s.endTemplate()
+	src, err := s.source()
 	if err != nil {
-		signalTask(pid, unix.SIGKILL)
+		return nil, err
+	}
+	im, err := frozen.ReadFile(filepath.Join(dir, imageName))
+	if err != nil {
+		return nil, err
+	}
+	pages, err := os.Open(filepath.Join(dir, pageName))
+	if err != nil {
+		return nil, err
+	}
+	defer pages.Close()
+	own, err := frozen.Freeze(src, nil)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := frozen.OpenMemory(src.Pid, own)
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	s.prepared.Device = s.device(own.Exe)
+	return frozen.Compare(im, own, pages, memory, frozen.Facts{A: first, B: s.prepared})
+}
+
+// device is the device of a file of the container, whose root is a mount of its own; 0
+// without a container.
+func (s *stage) device(path string) uint64 {
+	var st unix.Stat_t
+	if s.container == nil || unix.Stat(s.container.Path(path), &st) != nil {
+		return 0
+	}
+	return st.Dev
+}
+
+// freeze writes the template to dir. The template ends.
+func (s *stage) freeze(dir string) error {
+	defer s.endTemplate()
+	src, err := s.source()
+	if err != nil {
+		return err
+	}
+	pages, err := os.OpenFile(filepath.Join(dir, pageName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer pages.Close()
+	im, err := frozen.Freeze(src, pages)
+	if err != nil {
+		return err
+	}
+	if err := im.WriteFile(filepath.Join(dir, imageName)); err != nil {
 		return err
 	}
 	if s.container != nil {
@@ -724,7 +618,7 @@ func (s *stage) dump(dir string) error {
 			return err
 		}
 		if err := copyUpper(s.container.Upper, upper); err != nil {
-			return fmt.Errorf("keep what the tool has written in its root: %w", err)
+			return fmt.Errorf("keep the tool's files in its root: %w", err)
 		}
 	}
 	if s.cfg.Stream {
@@ -800,10 +694,8 @@ func newInjector(p *tracer.Proc) *injector {
 }
 
 // str puts a string into the process and returns its address there.
-func (in *injector) str(v string) uint64 { return in.bytes(append([]byte(v), 0)) }
-
-// bytes is str for anything.
-func (in *injector) bytes(b []byte) uint64 {
+func (in *injector) str(v string) uint64 {
+	b := append([]byte(v), 0)
 	if in.err != nil {
 		return 0
 	}
@@ -813,7 +705,7 @@ func (in *injector) bytes(b []byte) uint64 {
 	}
 	addr := in.mem + uint64(in.used)
 	in.err = in.p.Write(addr, b)
-	in.used += (len(b) + 7) &^ 7 // structures are aligned
+	in.used += len(b)
 	return addr
 }
 
@@ -838,14 +730,6 @@ func (in *injector) reopen(d descriptor, path string) {
 		in.call("seek "+path, unix.SYS_LSEEK, fd, uint64(d.pos), io.SeekStart)
 	}
 	in.call("dup3", unix.SYS_DUP3, fd, uint64(d.fd), uint64(d.flags&unix.O_CLOEXEC))
-	in.call("close", unix.SYS_CLOSE, fd)
-}
-
-// write puts a text into an existing file.
-func (in *injector) write(path, text string) {
-	cwd := int64(unix.AT_FDCWD)
-	fd := in.call("open "+path, unix.SYS_OPENAT, uint64(cwd), in.str(path), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	in.call("write "+path, unix.SYS_WRITE, fd, in.str(text), uint64(len(text)))
 	in.call("close", unix.SYS_CLOSE, fd)
 }
 

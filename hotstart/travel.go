@@ -12,14 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/hotstart/criu"
 	"premix/internal/regex"
 )
 
-// A snapshot that travels has the layout of one at home, but for three things:
-// paths of stamps are relative to its directory, there is one kind of images
-// (hot/ with the page file, or copy/ where there is no hot/), and Pages still
-// says where the page file was, since that is how the images name it.
+// A snapshot that travels has the layout of one at home, but for the paths of
+// stamps, which are relative to its directory.
 
 // servedPath recognises a path whose content its name fixes: it goes through the
 // digest of a tree.
@@ -48,35 +45,20 @@ func (s *Snapshot) Export(dir string) error {
 	if err := s.verify(false); err != nil {
 		return err
 	}
-	kind := Copy
-	if s.has(Hot) {
-		kind = Hot
-	}
-	if !s.has(kind) {
-		return fmt.Errorf("snapshot %s has no images: it only keeps proofs", s.ID)
+	if !s.Whole() {
+		return fmt.Errorf("snapshot %s has no image: its proof failed", s.ID)
 	}
 	away := *s
 	away.Dir, away.lock, away.Stamps, away.Pages = dir, nil, nil, ""
 	for _, stamp := range s.Stamps {
-		rel, err := filepath.Rel(s.Dir, stamp.Path)
+		name := filepath.Base(stamp.Path)
 		if stamp.Path == s.pagePath() {
-			rel, err = pageName, nil
-			away.Pages = stamp.Path
+			name = pageName
 		}
-		if err != nil {
+		if err := linkOrCopy(stamp.Path, filepath.Join(dir, name)); err != nil {
 			return err
 		}
-		if rel != pageName && filepath.Dir(rel) != string(kind) {
-			continue
-		}
-		target := filepath.Join(dir, rel)
-		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-			return err
-		}
-		if err := linkOrCopy(stamp.Path, target); err != nil {
-			return err
-		}
-		away.Stamps = append(away.Stamps, Stamp{Path: rel, Size: stamp.Size, Digest: stamp.Digest})
+		away.Stamps = append(away.Stamps, Stamp{Path: name, Size: stamp.Size, Digest: stamp.Digest})
 	}
 	work := filepath.Join(dir, workName)
 	if err := os.Mkdir(work, 0o700); err != nil {
@@ -119,6 +101,7 @@ func Import(store, dir string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Pages = ""
 	if err := s.Fingerprint.settle(); err != nil {
 		return nil, err
 	}
@@ -153,7 +136,7 @@ func readTraveller(dir string) (*Snapshot, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if s.Version != metaVersion {
-		return nil, fmt.Errorf("%s: format %d, this premix reads %d", name, s.Version, metaVersion)
+		return nil, &oldFormat{name, s.Version}
 	}
 	return s, nil
 }
@@ -178,44 +161,11 @@ func Needs(dir string) ([]string, error) {
 var keyForm = regex.Lazy(`^[0-9a-f]{16}$`)
 
 func (s *Snapshot) moveIn(dir string) error {
-	kinds := 0
-	for _, kind := range []Kind{Hot, Copy} {
-		err := os.Mkdir(filepath.Join(s.Dir, string(kind)), 0o700)
-		if err != nil {
-			return err
-		}
-		err = copyDir(filepath.Join(dir, string(kind)), filepath.Join(s.Dir, string(kind)), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = os.Remove(filepath.Join(s.Dir, string(kind)))
-		} else {
-			kinds++
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if kinds == 0 {
-		return fmt.Errorf("%s holds no images", dir)
-	}
 	if err := os.Mkdir(filepath.Join(s.Dir, workName), 0o700); err != nil {
 		return err
 	}
 	if err := copyDir(filepath.Join(dir, workName), filepath.Join(s.Dir, workName), nil); err != nil {
 		return err
-	}
-	was, pages := s.Pages, filepath.Join(dir, pageName)
-	s.Pages = ""
-	if was != "" {
-		if served(pages) {
-			s.Pages = pages
-		} else if err := copyFile(pages, s.pagePath(), 0o600); err != nil {
-			return err
-		}
-		if s.Fingerprint.Image == "" { // else it is mounted where the images say
-			if err := criu.Relocate(filepath.Join(s.Dir, string(Hot)), was, s.pagePath()); err != nil {
-				return err
-			}
-		}
 	}
 	if s.Fingerprint.Image != "" {
 		upper := filepath.Join(s.Dir, upperName)
@@ -226,28 +176,37 @@ func (s *Snapshot) moveIn(dir string) error {
 			return err
 		}
 	}
-	// Each file is compared with what it was where it was made. The images that
-	// name the page file are other bytes now, and the page file of a tree has
-	// been verified by the store, or will be when it is read.
+	seen := map[string]bool{}
 	for _, stamp := range s.Stamps {
-		if filepath.IsAbs(stamp.Path) || !filepath.IsLocal(stamp.Path) {
-			return fmt.Errorf("the snapshot names a file outside itself: %s", stamp.Path)
+		if stamp.Path != imageName && stamp.Path != prefixName && stamp.Path != pageName {
+			return fmt.Errorf("the snapshot names a file that is not its own: %s", stamp.Path)
 		}
-		from := filepath.Join(dir, stamp.Path)
-		if served(from) {
+		seen[stamp.Path] = true
+		from, to := filepath.Join(dir, stamp.Path), filepath.Join(s.Dir, stamp.Path)
+		if stamp.Path == pageName && served(from) {
+			s.Pages = from // verified by the store when it is read
 			continue
 		}
-		digest, err := "", error(nil)
-		if stamp.Path == pageName {
-			digest, err = s.digestPages()
-		} else {
-			digest, err = digestFile(from)
+		if err := copyFile(from, to, 0o600); err != nil {
+			return err
 		}
+		if stamp.Path == pageName {
+			continue
+		}
+		digest, err := digestFile(to)
 		if err != nil {
 			return err
 		}
 		if digest != stamp.Digest {
 			return &Damaged{s.ID, from + " has other bytes"}
+		}
+	}
+	if !seen[imageName] || !seen[pageName] {
+		return fmt.Errorf("%s holds no image", dir)
+	}
+	if s.Pages == "" {
+		if err := s.verifyPages(); err != nil {
+			return &Damaged{s.ID, err.Error()}
 		}
 	}
 	s.Created = time.Now().UTC()
@@ -269,6 +228,18 @@ func (fp *Fingerprint) settle() error {
 		return err
 	}
 	for i, there := range fp.Files {
+		if there.Seen != "" {
+			// Times are those of another machine.
+			here, err := seenStamp(there.Path, there.Seen)
+			if err != nil {
+				return err
+			}
+			if here.Seen != there.Seen || here.Size != there.Size || here.Mode != there.Mode || here.Digest != there.Digest {
+				return &Mismatch{there.Path + " is another file here"}
+			}
+			fp.Files[i] = here
+			continue
+		}
 		here, err := stampFile(there.Path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

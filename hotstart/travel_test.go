@@ -33,8 +33,7 @@ func exported(t *testing.T, spec Spec, kind Kind) (dir string) {
 }
 
 func TestTravel(t *testing.T) {
-	needRoot(t)
-	for _, kind := range []Kind{Hot, Copy} {
+	for _, kind := range []Kind{Hot} {
 		t.Run(string(kind), func(t *testing.T) {
 			spec := newSpec("-m", "40", "-p", "header", "input")
 			spec.Stream = true // its prefix travels too
@@ -90,7 +89,6 @@ func TestTravelOfAContainer(t *testing.T) {
 }
 
 func TestImportRefuses(t *testing.T) {
-	needRoot(t)
 	binary := filepath.Join(t.TempDir(), "tool")
 	if err := copyFile(tool, binary, 0o755); err != nil {
 		t.Fatal(err)
@@ -131,9 +129,9 @@ func TestImportRefuses(t *testing.T) {
 		"another CPU":         {edit(meta, replace(`"cpu": "`, `"cpu": "0`)), new(*Mismatch)},
 		"another binary":      {edit(binary, flip), new(*Mismatch)},
 		"a damaged page file": {edit(filepath.Join(dir, pageName), func(b []byte) []byte { b[len(b)/2] ^= 1; return b }), new(*Damaged)},
-		"a damaged image":     {edit(filepath.Join(dir, "hot", "inventory.img"), flip), new(*Damaged)},
-		"a way out":           {edit(meta, replace(`"path": "hot/`, `"path": "../hot/`)), nil},
-		"a later format":      {edit(meta, replace(`"version": 1`, `"version": 99`)), nil},
+		"a damaged image":     {edit(filepath.Join(dir, imageName), flip), new(*Damaged)},
+		"a path outside":      {edit(meta, replace(`"path": "image"`, `"path": "../image"`)), nil},
+		"a later format":      {edit(meta, replace(`"version": 3`, `"version": 99`)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spoil(t)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/image/layer"
+	"premix/internal/exit"
 )
 
 // Kind says what a caller can do about an [Error].
@@ -31,6 +32,21 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (e *Error) ExitCode() exit.Code {
+	switch e.Kind {
+	case Unavailable:
+		return exit.Unavailable
+	case Damaged:
+		return exit.Failed
+	case Unreachable:
+		return exit.Origin
+	case Disk:
+		return exit.Directory
+	}
+	return exit.Usage
+}
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint names the way out.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"premix/internal/exit"
 	"premix/lazyfs"
 	"premix/store/object"
 )
@@ -39,6 +40,25 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// ExitCode implements exit.Coded.
+func (e *Error) ExitCode() exit.Code {
+	switch e.Kind {
+	case KindUsage, KindNotMounted, KindNoTree:
+		return exit.Usage
+	case KindUnavailable:
+		return exit.Unavailable
+	case KindBusy:
+		return exit.Directory
+	case KindOrigin:
+		return exit.Origin
+	case KindTrust:
+		return exit.Trust
+	case KindNotRunning:
+		return exit.Failed
+	}
+	return exit.Internal
+}
 
 // Hint names the way out.
 func (e *Error) Hint() string { return e.Way }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/owner"
 	"premix/store/cache"
 )
 
@@ -31,7 +32,16 @@ func NewClient(dir string) *Client {
 			conn, err = new(net.Dialer).DialContext(ctx, "unix", socketPath(dir))
 			return err
 		})
-		return conn, err
+		if err != nil {
+			return nil, err
+		}
+		// Another user could have put a socket there, and would learn what is asked for and
+		// say what is mounted.
+		if err := owner.Peer(conn); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return conn, nil
 	}
 	// The answer to a mount may take as long as origins do.
 	return &Client{dir, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}

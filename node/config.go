@@ -8,13 +8,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/access"
+	"premix/internal/owner"
 	"premix/internal/problem"
-	"premix/internal/regex"
+	"premix/internal/units"
 	"premix/store/trust"
 )
 
@@ -37,8 +39,12 @@ type Config struct {
 	Timeout time.Duration `json:"timeout"`
 
 	Trust         string `json:"trust"`          // directory of package trust, absolute
-	MetricsListen string `json:"metrics_listen"` // HOST:PORT for Prometheus; "" for none
-	MaxDeaths     int    `json:"max_deaths"`     // of workers within ten seconds, until the supervisor gives up
+	MetricsListen string `json:"metrics_listen"` // HOST:PORT or unix:PATH for Prometheus; "" for none
+	// MetricsTokens is the file of the tokens that Prometheus must have; "" for none.
+	MetricsTokens string   `json:"metrics_token_file,omitempty"`
+	MetricsOpen   bool     `json:"metrics_open,omitempty"` // answer all who reach MetricsListen
+	MetricsHosts  []string `json:"metrics_hosts,omitempty"`
+	MaxDeaths     int      `json:"max_deaths"` // of workers within ten seconds, until the supervisor gives up
 
 	// BlastWarm asks who starts the node to bring back BLAST databases that were in
 	// memory; the node itself knows nothing of them.
@@ -75,34 +81,21 @@ type file struct {
 	Proxies   []string      `yaml:"proxies"`
 	Timeout   time.Duration `yaml:"fetch_timeout"`
 	Metrics   string        `yaml:"metrics_listen"`
+	Tokens    string        `yaml:"metrics_token_file"`
+	Open      bool          `yaml:"metrics_open"`
+	Hosts     []string      `yaml:"metrics_hosts"`
 	MaxDeaths int           `yaml:"max_deaths"`
 	BlastWarm bool          `yaml:"blast_warm"`
 }
 
-// size is a number of bytes, written as 500M, 20G, 1T or plainly.
+// size is a number of bytes; see package units for its form.
 type size int64
-
-var sizeForm = regex.Lazy(`^([0-9]+)([KMGT]?)$`)
-
-// ParseSize reads a number of bytes; K, M, G and T are powers of 1024.
-func ParseSize(s string) (int64, error) {
-	m := sizeForm().FindStringSubmatch(s)
-	if m == nil {
-		return 0, fmt.Errorf("%q is not a size: write a whole number and K, M, G or T, as in 20G", s)
-	}
-	n, err := strconv.ParseInt(m[1], 10, 64)
-	shift := map[string]int{"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[m[2]]
-	if err != nil || n > (1<<62)>>shift {
-		return 0, fmt.Errorf("%q is too large for a size", s)
-	}
-	return n << shift, nil
-}
 
 // UnmarshalYAML reads a size.
 func (n *size) UnmarshalYAML(v *yaml.Node) error {
-	parsed, err := ParseSize(v.Value)
+	parsed, err := units.ParseSize(v.Value)
 	if err != nil {
-		return fmt.Errorf("line %d: %w", v.Line, err)
+		return fmt.Errorf("line %d: %w: %s", v.Line, err, units.SizeHint)
 	}
 	*n = size(parsed)
 	return nil
@@ -113,7 +106,11 @@ func (n *size) UnmarshalYAML(v *yaml.Node) error {
 func ReadConfig() (Config, error) {
 	path := ConfigFile()
 	var f file
-	content, err := os.ReadFile(path)
+	content, err := owner.ReadConfig(path)
+	var foreign *owner.Error
+	if errors.As(err, &foreign) {
+		return Config{}, usage("give it to this user, or take the right to write from others (chmod go-w "+path+")", "the configuration is not used: %v", err)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Config{}, err
 	}
@@ -124,12 +121,15 @@ func ReadConfig() (Config, error) {
 	}
 	c := Config{
 		Dir: Dir(), Cache: f.Cache, Quota: int64(f.Quota), Floor: int64(f.Floor), RAM: f.RAM, RAMQuota: int64(f.RAMQuota), Verify: f.Verify,
-		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MaxDeaths: f.MaxDeaths, BlastWarm: f.BlastWarm,
+		Origins: f.Origins, Proxies: f.Proxies, Timeout: f.Timeout, MetricsListen: f.Metrics, MetricsTokens: f.Tokens, MetricsOpen: f.Open, MetricsHosts: f.Hosts, MaxDeaths: f.MaxDeaths, BlastWarm: f.BlastWarm,
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), Way: "write it from / on"}
 		}
+	}
+	if f.Tokens != "" && !filepath.IsAbs(f.Tokens) {
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), Way: "write it from / on"}
 	}
 	if c.Trust, err = trust.Dir(os.Getenv("PREMIX_HOME")); err != nil {
 		return Config{}, usage("set PREMIX_HOME to a directory of your own", "find a place for the keys of stores: %v", err)
@@ -154,5 +154,43 @@ func (c *Config) check() error {
 	if c.Timeout <= 0 || c.Timeout > maxTimeout {
 		c.Timeout = maxTimeout
 	}
+	if c.MetricsListen != "" {
+		if path, ok := strings.CutPrefix(c.MetricsListen, access.UnixPrefix); ok && !filepath.IsAbs(path) {
+			return usage("write it from / on", "the socket %q for metrics is not absolute", path)
+		}
+		if _, err := c.metricsTokens(); err != nil {
+			return metricsError(err)
+		}
+		return metricsError(access.Check(c.metrics()))
+	}
 	return nil
+}
+
+// metrics is where metrics are served, and to whom.
+func (c *Config) metrics() access.Options {
+	return access.Options{Address: c.MetricsListen, Secret: c.MetricsTokens != "", Open: c.MetricsOpen, Hosts: c.MetricsHosts}
+}
+
+// metricsTokens reads the tokens for metrics, nil where requests need none.
+func (c *Config) metricsTokens() (*access.Tokens, error) {
+	if c.MetricsTokens == "" {
+		return nil, nil
+	}
+	return access.ReadTokens(c.MetricsTokens)
+}
+
+// metricsError is the error of an address for metrics, or of its tokens.
+func metricsError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var exposed *access.ExposedError
+	if errors.As(err, &exposed) {
+		return usage("listen on 127.0.0.1 or on unix:PATH; or name a file of tokens with metrics_token_file; or say metrics_open: true", "%v", exposed)
+	}
+	var hint interface{ Hint() string }
+	if errors.As(err, &hint) {
+		return usage(hint.Hint(), "%v", err)
+	}
+	return usage("name an address with metrics_listen, and a file that can be read with metrics_token_file", "%v", err)
 }

@@ -69,7 +69,7 @@ func TestMakeDir(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDir(dir); !IsKind(err, KindUsage) || !strings.Contains(err.Error(), "others may write") {
+	if err := makeDir(dir); !IsKind(err, KindUsage) || !strings.Contains(err.Error(), "can be written to by other users") {
 		t.Errorf("%v", err)
 	}
 	if err := os.Symlink(t.TempDir(), dir+"2"); err != nil {

@@ -6,45 +6,17 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sys/unix"
+
+	"premix/internal/access"
+	"premix/internal/bounded"
+	"premix/internal/owner"
 )
-
-// peers is the control socket without the connections of other users.
-type peers struct{ *net.UnixListener }
-
-// Accept returns the next connection of this user, or root.
-func (p peers) Accept() (net.Conn, error) {
-	for {
-		c, err := p.AcceptUnix()
-		if err != nil {
-			return nil, err
-		}
-		if trusted(c) {
-			return c, nil
-		}
-		c.Close()
-	}
-}
-
-func trusted(c *net.UnixConn) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var who *unix.Ucred
-	var asked error
-	if err := raw.Control(func(fd uintptr) { who, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || asked != nil {
-		return false
-	}
-	return who.Uid == 0 || int(who.Uid) == os.Geteuid()
-}
 
 // serve answers clients until the process ends.
 func (d *daemon) serve() error {
@@ -57,22 +29,44 @@ func (d *daemon) serve() error {
 		return errors.New("the control socket is none")
 	}
 	u.SetUnlinkOnClose(false) // it is the node's, not this worker's
-	return (&http.Server{Handler: d.routes(), ReadHeaderTimeout: 10 * time.Second}).Serve(peers{u})
+	most := min(clientsMost, bounded.Descriptors())
+	return server(d.routes()).Serve(bounded.New(owner.Listener{Listener: u}, bounded.Options{Total: most, Source: most}))
 }
 
-// serveMetrics answers Prometheus over TCP, if that was wished.
+const (
+	// clientsMost is how many connections to the control socket there are at once, and
+	// scrapersMost how many to the address for metrics.
+	clientsMost  = 1024
+	scrapersMost = 64
+	// headerTime is how long the header of a request may take, and bodyTime its body.
+	headerTime = 10 * time.Second
+	bodyTime   = 10 * time.Second
+	idleTime   = 2 * time.Minute
+)
+
+// server answers on connections that are bounded. The time of an answer is not: a mount
+// may wait for an origin.
+func server(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil)}
+}
+
+// serveMetrics answers Prometheus at an address of its own, if the configuration has one.
 func (d *daemon) serveMetrics() error {
 	if d.config.MetricsListen == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", d.config.MetricsListen)
+	tokens, err := d.config.metricsTokens()
 	if err != nil {
-		return err
+		return metricsError(err)
+	}
+	l, err := access.Listen(context.Background(), d.config.metrics())
+	if err != nil {
+		return metricsError(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", d.metrics())
+	mux.Handle("GET /metrics", tokens.Guard("premix node", d.metrics()))
 	go func() {
-		err := (&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
+		err := server(l.Protect(mux)).Serve(bounded.New(l, bounded.Options{Total: scrapersMost, Stall: bodyTime}))
 		d.log.Error("metrics", "error", err)
 	}()
 	return nil
@@ -132,7 +126,11 @@ func answered[R any](f func(context.Context, *R) (any, error)) http.HandlerFunc 
 	return func(w http.ResponseWriter, req *http.Request) {
 		var r R
 		w.Header().Set("Content-Type", "application/json")
+		// Not every writer has deadlines (those of tests have none).
+		deadline := http.NewResponseController(w)
+		_ = deadline.SetReadDeadline(time.Now().Add(bodyTime))
 		err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(&r)
+		_ = deadline.SetReadDeadline(time.Time{})
 		if err != nil && req.Method == http.MethodPost {
 			err = usage("", "the request cannot be read: %v", err)
 		} else {

@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 
-	"golang.org/x/sys/unix"
+	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // Dir returns the directory of this user's node; see the package's description.
@@ -24,12 +24,8 @@ func Dir() string {
 	if os.Geteuid() == 0 {
 		return "/run/premix/node"
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "premix", "node")
-	}
-	// No login manager has made a directory for this user. checkDir refuses one
-	// that somebody else has made.
-	return filepath.Join(os.TempDir(), "premix-"+strconv.Itoa(os.Geteuid()), "node")
+	_, dir := owner.RuntimeDir()
+	return filepath.Join(dir, "node")
 }
 
 // CacheDir returns where this user's trees are cached unless a configuration says
@@ -61,29 +57,40 @@ func statePath(dir string) string  { return filepath.Join(dir, "state.json") }
 func logPath(dir string) string    { return filepath.Join(dir, "log") }
 func treesDir(dir string) string   { return filepath.Join(dir, "trees") }
 
-// makeDir makes the node's directory, and refuses one that is not this user's own:
-// whoever may write there decides what is mounted.
+// makeDir makes the node's directory, and refuses one that does not belong to this user
+// alone: whoever may write there decides what is mounted.
 func makeDir(dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	err := os.MkdirAll(filepath.Dir(dir), 0o755)
+	if base, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
+		err = owner.MakePrivate(base, runtime)
+	}
+	if err != nil {
 		return dirError(dir, err)
 	}
-	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return dirError(dir, err)
+	for _, d := range []string{dir, treesDir(dir)} {
+		if err := os.Mkdir(d, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+			return dirError(dir, err)
+		}
+		if err := owner.Private(d); err != nil {
+			return dirError(dir, err)
+		}
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return dirError(dir, err)
+	return nil
+}
+
+// checkDir refuses a node's directory in which another user could have put what is there.
+// It is nil where there is none.
+func checkDir(dir string) error {
+	dirs := []string{dir}
+	if _, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
+		dirs = []string{runtime, dir}
 	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return dirError(dir, unix.ENOTDIR)
-	case int(st.Uid) != os.Geteuid():
-		return dirError(dir, fmt.Errorf("it belongs to user %d", st.Uid))
-	case st.Mode&0o022 != 0:
-		return dirError(dir, errors.New("others may write to it"))
-	}
-	if err := os.Mkdir(treesDir(dir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return dirError(dir, err)
+	for _, d := range dirs {
+		if err := owner.Private(d); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return dirError(dir, err)
+		}
 	}
 	return nil
 }
@@ -100,13 +107,13 @@ func takeLock(dir string) (*os.File, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, dirError(dir, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Try(f, lock.Exclusive); err != nil {
 		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, lock.ErrHeld) {
 			return nil, errLocked
 		}
 		return nil, dirError(dir, err)
@@ -139,7 +146,7 @@ func openLog(dir string) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	return owner.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 func newLog(w io.Writer, who string) *slog.Logger {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
+	"premix/internal/beneath"
 	"premix/lazyfs"
 	"premix/store/object"
 )
@@ -41,6 +41,9 @@ type journal struct {
 }
 
 func readJournal(dir string) (*journal, error) {
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
 	content, err := os.ReadFile(statePath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &journal{Version: Version}, nil
@@ -64,22 +67,5 @@ func (j *journal) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(statePath(dir), append(content, '\n'), 0o600)
-}
-
-// replaceFile writes a file beside path and gives it that name.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return beneath.Replace(statePath(dir), 0o600, beneath.Durable, append(content, '\n'))
 }

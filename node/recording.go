@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"premix/internal/beneath"
 	"premix/store/cache"
 	"premix/store/tree"
 )
@@ -63,7 +64,7 @@ func (r *recording) save() error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(r.path, content, 0o644); err != nil {
+	if err := beneath.Replace(r.path, 0o644, beneath.Volatile, content); err != nil {
 		return err
 	}
 	r.written = touched

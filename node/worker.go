@@ -53,7 +53,7 @@ func runWorker(version string) error {
 		return err
 	}
 	if err := d.serveMetrics(); err != nil {
-		d.log.Error("metrics are not served over TCP", "error", err)
+		d.log.Error("metrics are not served", "error", err)
 	}
 	go d.retry()
 	go d.keepRecordings()

@@ -17,6 +17,7 @@ import (
 	"premix/hotstart"
 	"premix/internal/problem"
 	"premix/internal/regex"
+	"premix/internal/units"
 )
 
 // maxRecipe is the size above which a file is taken for something else, bytes.
@@ -24,7 +25,7 @@ const maxRecipe = 1 << 20
 
 // keys of a recipe, in the order in which people write them.
 var keys = []string{"name", "image", "command", "data", "inputs", "outputs", "ready", "pipe",
-	"threads", "memory", "timeout", "retries", "env", "varies", "probe"}
+	"threads", "memory", "timeout", "retries", "env", "varies", "probe", "trust"}
 
 // reserved names mean something by themselves, or would be taken to.
 var reserved = []string{"sample", "threads", "memory", "data", "stdout", "stderr", "stdin"}
@@ -286,7 +287,7 @@ func (p *parser) top(root *yaml.Node) {
 		{"name", p.name}, {"image", p.image}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
 		{"ready", p.ready}, {"threads", p.threads}, {"memory", p.memory}, {"timeout", p.timeout},
 		{"retries", p.retries}, {"command", p.words}, {"env", p.env}, {"pipe", p.shell},
-		{"varies", p.varies}, {"probe", p.probe},
+		{"varies", p.varies}, {"probe", p.probe}, {"trust", p.trust},
 	} {
 		if n := values[step.key]; n != nil {
 			step.read(n)
@@ -568,15 +569,11 @@ func (p *parser) retries(n *yaml.Node) {
 }
 
 func (p *parser) memory(n *yaml.Node) {
-	v, err := ParseMemory(n.Value)
+	v, err := units.ParseMemory(n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil {
-		hint := "a number and K, M, G or T: memory: 4G (4 GiB)"
-		if m := regexp.MustCompile(`^([0-9.]+) ?([KMGTkmgt]?)[Bb]?$`).FindStringSubmatch(n.Value); m != nil && m[1] != "0" {
-			unit := strings.ToUpper(m[2])
-			if unit == "" {
-				unit = "G"
-			}
-			hint = fmt.Sprintf("did you mean %s%s?", m[1], unit)
+		hint := units.SizeHint
+		if _, err := units.ParseMemory(n.Value + "G"); err == nil {
+			hint = fmt.Sprintf("did you mean %sG?", n.Value)
 		}
 		p.Add(n.Line, hint, "memory can't be %q", n.Value)
 		// A value is meant: ${memory} is not to be called undefined as well.
@@ -586,7 +583,7 @@ func (p *parser) memory(n *yaml.Node) {
 }
 
 func (p *parser) timeout(n *yaml.Node) {
-	v, err := ParseDuration(n.Value)
+	v, err := units.ParseDuration(n.Value)
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" || err != nil {
 		hint := "a number and s, m, h or d: timeout: 2h"
 		if _, err := strconv.Atoi(n.Value); err == nil {
@@ -661,6 +658,14 @@ func (p *parser) variesFile(n *yaml.Node, s string, fixed map[string]string) str
 		return ""
 	}
 	return s
+}
+
+func (p *parser) trust(n *yaml.Node) {
+	if n.Tag != "!!bool" {
+		p.Add(n.Line, "true or false", "trust must be true or false")
+		return
+	}
+	p.r.Trust = strings.EqualFold(n.Value, "true")
 }
 
 func (p *parser) probe(n *yaml.Node) {

@@ -37,6 +37,7 @@ type Recipe struct {
 	Env     map[string]string // in addition to the base environment, placeholders unexpanded
 	Varies  []hotstart.Vary
 	Probe   map[string]string // input name to absolute path; nil: none
+	Trust   bool              // tasks start hot although memory differs for no known reason
 	Image   *hotstart.Image   // that the tool runs in; nil: none
 
 	outputs []pattern
@@ -141,6 +142,7 @@ func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 		Env:    r.environment(values),
 		Dirs:   r.dirs(),
 		Image:  r.Image,
+		Trust:  r.Trust,
 	}
 	for _, w := range r.Command {
 		spec.Argv = append(spec.Argv, expand(w, values))

@@ -164,7 +164,7 @@ func TestSchemaForms(t *testing.T) {
 	}{
 		{"threads: 1", true}, {"threads: 0", false}, {"threads: two", false}, {"threads: 1.5", false},
 		{"memory: 1G", true}, {"memory: 1.5g", true}, {"memory: 4GiB", true}, {"memory: 4 M", true},
-		{"memory: 4", false}, {"memory: 4GB", false}, {"memory: G", false}, {"memory: -1G", false},
+		{"memory: 4", false}, {"memory: 4GB", true}, {"memory: 4 gb", true}, {"memory: 4X", false}, {"memory: G", false}, {"memory: -1G", false},
 		{"timeout: 2h", true}, {"timeout: 1d", true}, {"timeout: 1d12h30m", true}, {"timeout: 1.5h", true},
 		{"timeout: 2", false}, {"timeout: 2x", false}, {"timeout: -2h", false}, {"timeout: \"\"", false},
 		{"retries: 0", true}, {"retries: -1", false},
@@ -245,6 +245,7 @@ func TestSpec(t *testing.T) {
 		{"varies", spec.Varies[0].File, "dir/log"},
 		{"threads", r.Spec(8, 1<<20).Argv[5], "8/1048576"},
 		{"timeout", r.Timeout, 36 * time.Hour},
+		{"trust", spec.Trust, true},
 		{"retries", r.Retries, 2},
 		{"memory", r.Memory, int64(3 << 29)},
 		{"probe", r.Files(r.Probe), map[string]string{"in.fq.gz": dir + "/c_1.fq.gz", "fastq/S1_R2.fastq": dir + "/a_2.fq"}},
@@ -310,19 +311,6 @@ func TestPipeQuoting(t *testing.T) {
 	want := `cat '/a b/c'\''s $x' "/a b/c's \$x" '/a b/c'\''s $x' \''/a b/c'\''s $x'`
 	if got := r.PipeCommand(Sample{Name: "S"}, 1, 0); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
-func TestUnits(t *testing.T) {
-	for s, want := range map[string]int64{"1K": 1 << 10, "1.5G": 3 << 29, "2TiB": 2 << 40, "1": 0, "0G": 0, "9999999999T": 0, "1GB": 0} {
-		if got, err := ParseMemory(s); got != want || (err != nil) != (want == 0) {
-			t.Errorf("ParseMemory(%q) = %d, %v; want %d", s, got, err, want)
-		}
-	}
-	for s, want := range map[string]time.Duration{"90s": 90 * time.Second, "1d": 24 * time.Hour, "1d1h": 25 * time.Hour, "0s": 0, "1d-1h": 0, "99999999d": 0, "x": 0} {
-		if got, err := ParseDuration(s); got != want || (err != nil) != (want == 0) {
-			t.Errorf("ParseDuration(%q) = %v, %v; want %v", s, got, err, want)
-		}
 	}
 }
 

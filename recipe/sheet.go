@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"premix/hotstart"
+	"premix/hotstart/placeholder"
 	"premix/internal/problem"
 	"premix/internal/regex"
 )
@@ -311,8 +312,19 @@ func (in Input) refuses(abs, written string) (message, hint string) {
 	}
 	// RFC 1952, 2.3.1: ID1 and ID2.
 	packed := n == 2 && magic[0] == 0x1f && magic[1] == 0x8b
+	only := "" // the format, where it is compressed in itself
+	if packed && (in.Decompress || textName(in.File)) {
+		// A damaged file fails its own task, and not the whole sheet.
+		only, _ = placeholder.PackedOnly(abs)
+	}
 	switch {
-	case in.Decompress || path.Ext(in.File) == "" || packed == compressedName(in.File):
+	case only != "" && in.Decompress:
+		return fmt.Sprintf("is a file of the format %s, which no tool reads decompressed", only),
+			fmt.Sprintf("take `decompress` out of input %s of the recipe", in.Name)
+	case only != "":
+		return fmt.Sprintf("is a file of the format %s, and its fixed name is %s", only, in.File),
+			fmt.Sprintf("in the recipe: %s: {file: NAME} with an ending that the tool expects", in.Name)
+	case in.Decompress || packed == compressedName(in.File) || packed && !textName(in.File) || path.Ext(in.File) == "":
 		return "", ""
 	case packed:
 		return fmt.Sprintf("is gzip, but the tool is told that it is not: its fixed name is %s", in.File),
@@ -326,6 +338,15 @@ func (in Input) refuses(abs, written string) (message, hint string) {
 func compressedName(file string) bool {
 	ext := strings.ToLower(path.Ext(file))
 	return ext == ".gz" || ext == ".bgz"
+}
+
+// textEndings are the endings by which tools know plain text. Files with other endings
+// may be compressed in themselves, as BAM is.
+var textEndings = []string{".fq", ".fastq", ".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn", ".fas", ".sam", ".vcf", ".bed", ".gff", ".gff3", ".gtf",
+	".wig", ".bedgraph", ".txt", ".csv", ".tsv", ".tab", ".paf", ".maf", ".psl", ".json", ".xml"}
+
+func textName(file string) bool {
+	return slices.Contains(textEndings, strings.ToLower(path.Ext(file)))
 }
 
 func plainName(file string) string { return strings.TrimSuffix(file, path.Ext(file)) }

@@ -1,7 +1,10 @@
 package recipe
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,6 +82,45 @@ func TestSheetEncodings(t *testing.T) {
 		_, err := r.sheet("s.csv", "testdata/sheets", []byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestPackedInputs has compressed files for inputs whose fixed names have endings.
+func TestPackedInputs(t *testing.T) {
+	dir := t.TempDir()
+	packed := func(name, text string) {
+		t.Helper()
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, text)
+		if err := errors.Join(z.Close(), os.WriteFile(filepath.Join(dir, name), b.Bytes(), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packed("a.bam", "BAM\x01")
+	packed("a.rds", "X\n")
+	packed("a.fq.gz", "@a\nC\n+\nI\n")
+	for _, c := range []struct{ input, file, want, hint string }{
+		{"{file: x.bam}", "a.bam", "", ""},
+		{"{file: x.rds}", "a.rds", "", ""},
+		{"{file: x.fq.gz}", "a.fq.gz", "", ""},
+		{"{file: x.fq, decompress: true}", "a.fq.gz", "", ""},
+		{"{file: x.fq}", "a.fq.gz", "is gzip, but the tool is told that it is not", "decompress: true"},
+		{"{file: x.fq}", "a.bam", "is a file of the format BAM", "{file: NAME}"},
+		{"{file: x.bam, decompress: true}", "a.bam", "which no tool reads decompressed", "take `decompress` out"},
+		{"{decompress: true}", "a.bam", "which no tool reads decompressed", "take `decompress` out"},
+	} {
+		r, err := parse("r.yaml", "/r.yaml", []byte("name: tool\ncommand: tool ${r1}\ninputs: {r1: "+c.input+"}\noutputs: {stdout: \"${sample}.out\"}\n"), Sources{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.sheet("s.csv", dir, []byte("sample,r1\nA,"+c.file+"\n"))
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s, %s: %v", c.input, c.file, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.hint)):
+			t.Errorf("%s, %s: got %v, want %q and %q", c.input, c.file, err, c.want, c.hint)
 		}
 	}
 }

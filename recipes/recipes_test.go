@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,23 +79,18 @@ func readSources() error {
 	return nil
 }
 
-// threads is why a tool with more than one thread at its input cannot be forked.
-var threads = regexp.MustCompile(`[0-9]+ threads run at its input`)
-
-// shipped is a recipe and what is known of it.
+// shipped is a recipe and the tools that it runs.
 type shipped struct {
-	name   string
-	tools  []string       // that it runs
-	auto   string         // what auto comes to with root
-	noFork *regexp.Regexp // why it cannot fork; nil: it can
+	name  string
+	tools []string
 }
 
 var all = []shipped{
-	{name: "bwa-mem", tools: []string{"bwa", "samtools"}, auto: "fork"},
-	{name: "minimap2", tools: []string{"minimap2"}, auto: "fork"},
-	{name: "star", tools: []string{"STAR"}, auto: "fork"},
-	{name: "kallisto", tools: []string{"kallisto"}, auto: "hot", noFork: threads},
-	{name: "salmon", tools: []string{"salmon"}, auto: "hot", noFork: threads},
+	{"bwa-mem", []string{"bwa", "samtools"}},
+	{"minimap2", []string{"minimap2"}},
+	{"star", []string{"STAR"}},
+	{"kallisto", []string{"kallisto"}},
+	{"salmon", []string{"salmon"}},
 }
 
 func TestEveryShippedRecipeIsTested(t *testing.T) {
@@ -145,31 +139,9 @@ func TestEveryStartEqualsColdOnYeast(t *testing.T) {
 func (s shipped) exercise(t *testing.T, d *dataset) {
 	u := newUser(t)
 	r := u.begin(t, d, s)
-	t.Run("fork", func(t *testing.T) {
-		if s.noFork != nil {
-			r.refused(t, "fork", s.noFork)
-			return
-		}
-		r.equal(t, "fork", "fork")
-	})
-	for _, kind := range []string{"hot", "copy"} {
-		t.Run(kind, func(t *testing.T) {
-			if os.Geteuid() != 0 {
-				t.Skipf("%s starts need root", kind)
-			}
-			r.equal(t, kind, kind)
-		})
+	for _, kind := range []string{"hot", "auto"} {
+		t.Run(kind, func(t *testing.T) { r.equal(t, kind, "hot") })
 	}
-	t.Run("auto", func(t *testing.T) {
-		want := s.auto
-		if os.Geteuid() != 0 && s.noFork != nil {
-			want = "cold"
-		}
-		task := r.equal(t, "auto", want)
-		if s.noFork != nil && !s.noFork.MatchString(task.Reason) {
-			t.Errorf("the reason %q does not tell why it is not a fork", task.Reason)
-		}
-	})
 }
 
 // An ordinary user needs no more than a directory to write in: recipe, data and
@@ -181,10 +153,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	u := ordinary(t)
 	r := u.begin(t, d, all[0])
-	t.Run("fork", func(t *testing.T) { r.equal(t, "fork", "fork") })
-	t.Run("auto", func(t *testing.T) { r.equal(t, "auto", "fork") })
-	for _, kind := range []string{"hot", "copy"} {
-		t.Run(kind, func(t *testing.T) { r.refused(t, kind, regexp.MustCompile("root")) })
+	for _, kind := range []string{"hot", "auto"} {
+		t.Run(kind, func(t *testing.T) { r.equal(t, kind, "hot") })
 	}
 }
 
@@ -262,8 +232,8 @@ func (r *runs) start(t *testing.T, start, want string) task {
 		if k.Start != want || k.Reason == "" || k.Exit != 0 {
 			t.Errorf("sample %s started %s because %q and exited with %d, want a %s start, a reason and 0", k.Sample, k.Start, k.Reason, k.Exit, want)
 		}
-		if want != "cold" && !strings.Contains(k.Reason, "proved equal to a cold start") {
-			t.Errorf("sample %s: the reason %q tells of no proof", k.Sample, k.Reason)
+		if want != "cold" && !strings.Contains(k.Reason, "outputs for the probe were compared with a cold start") {
+			t.Errorf("sample %s: the reason %q names no comparison", k.Sample, k.Reason)
 		}
 	}
 	if len(report.Tasks) != len(samples) || len(told) != len(samples) {
@@ -348,20 +318,4 @@ func (r *runs) equal(t *testing.T, start, want string) task {
 		t.Logf("left out: %s", l)
 	}
 	return first
-}
-
-// refused wants a start to be impossible, for a reason that is told.
-func (r *runs) refused(t *testing.T, start string, reason *regexp.Regexp) {
-	t.Helper()
-	e := r.run(t, start)
-	if e.code != 3 || !strings.HasPrefix(e.stderr, "error: a "+start+" start is not possible: ") || !reason.MatchString(e.stderr) {
-		t.Errorf("%v\nwant exit code 3 and why: %s", e, reason)
-	}
-	for _, sample := range samples {
-		for _, out := range r.recipe.Outputs(recipe.Sample{Name: sample}) {
-			if _, err := os.Lstat(filepath.Join(r.out(start), out.To)); !os.IsNotExist(err) {
-				t.Errorf("%s is there (%v)", out.To, err)
-			}
-		}
-	}
 }

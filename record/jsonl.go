@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // Format is the version of the JSON Lines tables that this package writes. A
@@ -46,6 +50,9 @@ type FormatError struct {
 func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s has format %d, this premix reads up to %d", e.Path, e.Format, Format)
 }
+
+// ExitCode implements exit.Coded.
+func (*FormatError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint names the way out.
 func (e *FormatError) Hint() string { return "use the version of premix that wrote it, or a newer one" }
@@ -86,7 +93,7 @@ func Create(path string, h Header) (*Writer, error) {
 		os.Remove(path)
 		return nil, err
 	}
-	if err := SyncDir(filepath.Dir(path)); err != nil {
+	if err := beneath.SyncDir(filepath.Dir(path)); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -159,7 +166,7 @@ func (w *Writer) Close() error {
 // header and the number of torn lines. A table whose header itself is torn has
 // no records. The error of f ends the reading and is returned as it is.
 func Read[T any](path string, f func(*T) error) (h Header, torn int, err error) {
-	file, err := os.Open(path)
+	file, err := owner.OpenOthers(path)
 	if err != nil {
 		return h, 0, err
 	}
@@ -234,14 +241,4 @@ func Lines(r io.Reader, f func(line []byte) (whole bool, err error)) (torn int, 
 			return torn, err
 		}
 	}
-}
-
-// SyncDir makes the entries of a directory durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

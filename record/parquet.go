@@ -9,6 +9,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
+
+	"premix/internal/beneath"
 )
 
 // rowGroup is how many records are held in memory while a Parquet file is
@@ -19,17 +21,16 @@ const rowGroup = 32 << 10
 // file appears whole or not at all, in place of one that was there before.
 // Memory does not grow with the number of records.
 func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
-	tmp := path + ".tmp"
-	f, err := os.Create(tmp)
+	f, err := beneath.Create(path, 0o666)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), f.Close(), os.Remove(tmp))
+			err = errors.Join(fmt.Errorf("write %s: %w", path, err), f.Discard())
 		}
 	}()
-	w := parquet.NewGenericWriter[T](f, parquet.Compression(&zstd.Codec{}), parquet.MaxRowsPerRowGroup(rowGroup))
+	w := parquet.NewGenericWriter[T](f, parquet.Compression(&zstd.Codec{}), parquet.MaxRowsPerRowGroup(rowGroup), parquet.KeyValueMetadata("premix.records", "1"))
 	row := make([]T, 1)
 	for r, err := range records {
 		if err != nil {
@@ -43,13 +44,7 @@ func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return f.Commit(beneath.Durable)
 }
 
 // FromParquet calls f with each record of the Parquet file at path, in order. f

@@ -25,7 +25,7 @@ type Task struct {
 	Try    int    `json:"try" parquet:"try"`       // from 1, counted over all invocations
 	Slot   int    `json:"slot" parquet:"slot"`     // from 0; one task at a time runs in a slot
 
-	Start  string `json:"start" parquet:"start,dict"`   // fork, hot, copy or cold; empty if it was never started
+	Start  string `json:"start" parquet:"start,dict"`   // hot or cold; empty if it was never started
 	Reason string `json:"reason" parquet:"reason,dict"` // why it was started like this
 
 	Queued  time.Time `json:"queued" parquet:"queued,timestamp(nanosecond)"`   // when it could have run first

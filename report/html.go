@@ -4,16 +4,18 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"premix/engine"
-	"premix/internal/whole"
+	"premix/internal/beneath"
+	"premix/internal/owner"
+	"premix/internal/units"
 	"premix/record"
 )
 
@@ -88,7 +90,7 @@ type pause struct {
 // An empty path is report.html in the run directory.
 func (r *Report) WriteHTML(path string) (string, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"seconds": Seconds, "bytes": Bytes, "join": strings.Join,
+		"seconds": Seconds, "bytes": units.Size, "join": strings.Join,
 		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
 	}).Parse(pageHTML)
 	if err != nil {
@@ -113,16 +115,44 @@ func writePage(dir, path string, text []byte) (string, error) {
 	// outputs nothing is ever half.
 	var err error
 	if path == "" {
+		// In a directory of another user the page would be written where a link of that
+		// user leads.
+		err = errors.Join(owner.Named(dir), owner.Directory(filepath.Join(dir, engine.StateDir)))
+		if err != nil {
+			return "", err
+		}
 		path = filepath.Join(dir, engine.ReportFile)
-		unfinished := filepath.Join(dir, engine.StateDir, fmt.Sprintf("%s.%d.tmp", engine.ReportFile, os.Getpid()))
-		err = whole.Via(unfinished, path, 0o666, whole.Text(text))
-	} else {
-		err = whole.Write(path, whole.Text(text))
+		err = writeOutput(dir, engine.ReportFile, text)
+	} else if err = owner.Planted(path); err == nil {
+		err = beneath.Replace(path, 0o666, beneath.Volatile, text)
 	}
 	if err != nil {
 		return "", fmt.Errorf("write the page: %w", err)
 	}
 	return path, nil
+}
+
+// writeOutput writes a file among the outputs of a run. Until it is whole it is in the
+// state directory.
+func writeOutput(dir, name string, text []byte) error {
+	out, err := beneath.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	state, err := out.OpenDir(engine.StateDir)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	f, err := state.Create(0o666)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(text); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	return f.ReplaceIn(out, name, beneath.Volatile)
 }
 
 // failures groups failed tasks by what went wrong, the largest group first.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/units"
 	"premix/record"
 )
 
@@ -81,7 +82,8 @@ type Task struct {
 	Stderr []string `json:"stderr,omitempty"` // last lines, of a failed task
 }
 
-// kinds is the order in which kinds of start are told.
+// kinds is the order in which kinds of start are shown. Runs of earlier versions of
+// premix have fork and copy.
 var kinds = []string{"fork", "hot", "copy", "cold"}
 
 // Read reads the run in dir. Where there is none it returns an
@@ -258,7 +260,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	if run.Tries > 0 {
-		fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", Seconds(run.Active), Seconds(run.CPU), Bytes(run.MaxRSS))
+		fmt.Fprintf(&b, "active %s, CPU %s, largest process %s", Seconds(run.Active), Seconds(run.CPU), units.Size(run.MaxRSS))
 		if run.Tries > len(r.Tasks) {
 			fmt.Fprintf(&b, ", %d tries", run.Tries)
 		}
@@ -324,17 +326,4 @@ func Seconds(s float64) string {
 		return fmt.Sprintf("%.0f min", s/60)
 	}
 	return fmt.Sprintf("%.1f h", s/3600)
-}
-
-// Bytes is a size in binary units.
-func Bytes(n int64) string {
-	const units = "KMGT"
-	v, unit := float64(n), ""
-	for i := 0; v >= 1024 && i < len(units); i++ {
-		v, unit = v/1024, string(units[i])+"i"
-	}
-	if v >= 100 || unit == "" {
-		return fmt.Sprintf("%.0f %sB", v, unit)
-	}
-	return fmt.Sprintf("%.1f %sB", v, unit)
 }

@@ -19,6 +19,7 @@ import (
 
 	"premix/engine"
 	"premix/engine/queue"
+	"premix/internal/units"
 	"premix/record"
 )
 
@@ -324,7 +325,7 @@ func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
 // empty path is report.html in the task directory.
 func (u *Usage) WriteHTML(path string) (string, error) {
 	t, err := template.New("usage").Funcs(template.FuncMap{
-		"seconds": Seconds, "bytes": Bytes, "share": percent,
+		"seconds": Seconds, "bytes": units.Size, "share": percent,
 		"hours":   hours,
 		"percent": func(part, whole int) string { return fmt.Sprintf("%.3g", 100*float64(part)/float64(max(whole, 1))) },
 		"part":    func(part, whole int) string { return percent(float64(part) / float64(max(whole, 1))) },

@@ -145,7 +145,7 @@ for recipe in bwa minimap2; do
 done
 say
 say "to its input: from the start of a task until its tool opens the sample (median)"
-say "whole run: all tasks; with preparing and proving, once a run, where not cold"
+say "whole run: all tasks; auto also makes and proves the snapshot, which hot uses"
 say
 say "reports: demo-out/bwa-auto/report.html, demo-out/minimap2-auto/report.html"
 say "outputs: demo-out/bwa-auto/s1.sam and so on"

@@ -3,20 +3,19 @@
 #
 #   scripts/setup.sh go              a Go toolchain that is new enough (checked, never installed)
 #   scripts/setup.sh demo test bench the Debian packages of each
-#   scripts/setup.sh criu            a CRIU that works on this kernel
 #   scripts/setup.sh containerd      runc, the distribution's containerd, and a build of 2.1
 #   scripts/setup.sh containerd-1.7  a build of 1.7
 #   scripts/setup.sh soak            the Debian packages of tests that take long
 #   scripts/setup.sh ecosystem       Nextflow and Snakemake with its plugin for Slurm (350 MB)
 #   scripts/setup.sh gatk            GATK, of which the example's long test calls one tool (440 MB)
 #   scripts/setup.sh kubernetes      etcd, and a build of the control plane and the kubelet
+#   scripts/setup.sh tools           programs that bench-tools starts
 #   scripts/setup.sh transfer        programs that copy, for bench-transfer and soak
 #
 # Several may be named. As root missing packages are installed with apt-get;
 # otherwise one list of them and the command that installs them are printed,
 # and the exit status is 1 where the demo, the tests or the benchmarks cannot
-# do without them. CRIU is never required: without it premix starts tasks
-# `fork` and `cold`. Builds lie in ${XDG_CACHE_HOME:-~/.cache}/premix, in containerd/VERSION
+# do without them. Builds lie in ${XDG_CACHE_HOME:-~/.cache}/premix, in containerd/VERSION
 # and kubernetes/VERSION; tests skip what is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,13 +23,14 @@ cd "$(dirname "$0")/.."
 # Each set as package:file, where the file shows that the package is there
 # however it came. A set lists its own needs only.
 demo_packages=(jq:jq bwa:bwa minimap2:minimap2 samtools:samtools samtools:wgsim)
-test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip)
+test_packages=(ncbi-blast+:makeblastdb chromium:chromium python3:python3 python3-pip:pip3 rna-star:STAR kallisto:kallisto salmon:salmon fio:fio gcc:gcc libc6-dev:/usr/include/stdio.h seqkit:seqkit erofs-utils:fsck.erofs fuse3:fusermount3 squid:squid runc:runc busybox-static:/bin/busybox slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurmdbd:slurmdbd munge:munged mariadb-server-core:mariadbd mariadb-client-core:mariadb bcftools:bcftools openssh-server:sshd openssh-client:scp openssl:openssl rsync:rsync curl:curl nginx-light:nginx aria2:aria2c tcpdump:tcpdump iproute2:ip git:git stress-ng:stress-ng)
 containerd_packages=(containerd:containerd runc:runc busybox-static:/bin/busybox)
 kubernetes_packages=(etcd-server:etcd)
 soak_packages=(podman:podman mmdebstrap:mmdebstrap)
 transfer_packages=(rclone:rclone xrootd-server:xrootd xrootd-client:xrdcp globus-gridftp-server-progs:globus-gridftp-server globus-gass-copy-progs:globus-url-copy libglobus-xio-udt-driver:/usr/share/doc/libglobus-xio-udt-driver/copyright ethtool:ethtool)
 bench_packages=(rna-star:STAR kallisto:kallisto gcc:gcc libc6-dev:/usr/include/stdio.h mmdebstrap:mmdebstrap parallel:parallel make:make fd-find:fdfind slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch munge:munged python3-pip:/usr/lib/python3/dist-packages/pip)
 
+tools_packages=(bowtie2:bowtie2 bowtie:bowtie hisat2:hisat2 diamond-aligner:diamond hmmer:hmmscan kraken2:kraken2 centrifuge:centrifuge picard-tools:PicardCommandLine default-jre-headless:java r-base-core:Rscript snap-aligner:snap-aligner subread:subread-align last-align:lastal vsearch:vsearch mmseqs2:mmseqs gmap:gmap ncbi-blast+:blastn bedtools:bedtools seqkit:seqkit fastp:fastp freebayes:freebayes mash:mash exonerate:exonerate trimmomatic:TrimmomaticSE python3-numpy:/usr/lib/python3/dist-packages/numpy salmon:salmon kallisto:kallisto bcftools:bcftools strace:strace)
 gatk_packages=(default-jre-headless:java maven:mvn)
 ecosystem_packages=(default-jre-headless:java maven:mvn python3-venv:python3)
 
@@ -109,24 +109,6 @@ check_go() {
 	if [ ! -e /etc/ssl/certs/ca-certificates.crt ] && [ ! -e /etc/pki/tls/certs/ca-bundle.crt ] && [ ! -e /etc/ssl/cert.pem ]; then
 		need ca-certificates:/etc/ssl/certs/ca-certificates.crt
 	fi
-}
-
-# CRIU: what is installed, the distribution's, or a build of a newer one, in
-# this order; the first that works here.
-setup_criu() {
-	scripts/build-criu.sh --check >/dev/null 2>&1 && return 0
-	if [ "$(id -u)" != 0 ]; then
-		say "no CRIU that works on this kernel: hot and copy starts are not available (fork and cold are)"
-		say "hint: sudo scripts/setup.sh criu"
-		return 0
-	fi
-	if ! have criu && scripts/build-criu.sh --distribution-suffices; then
-		install criu && scripts/build-criu.sh --check >/dev/null 2>&1 && return 0
-	fi
-	if ! scripts/build-criu.sh; then
-		say "CRIU could not be built: hot and copy starts are not available (fork and cold are)"
-	fi
-	return 0
 }
 
 # build_containerd MODULE VERSION: programs of a fixed version, through the Go
@@ -277,13 +259,24 @@ biopython() {
 	mv "$to.part" "$to"
 }
 
-[ $# -gt 0 ] || set -- go criu demo test bench containerd
+# plyvel VERSION: LevelDB, for a test.
+plyvel() {
+	local to=${XDG_CACHE_HOME:-$HOME/.cache}/premix/plyvel/$1
+	[ -e "$to/plyvel" ] && return 0
+	say "installing plyvel $1"
+	rm -rf "$to.part"
+	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target "$to.part" "plyvel==$1" || return 1
+	rm -rf "$to"
+	mv "$to.part" "$to"
+}
+
+[ $# -gt 0 ] || set -- go demo test bench containerd
 packages=()
 status=0
 for set in "$@"; do
 	case $set in
 	go) check_go || exit 1 ;;
-	criu | containerd-1.7) ;;
+	containerd-1.7) ;;
 	kubernetes) packages+=("${kubernetes_packages[@]}") ;;
 	containerd) packages+=("${containerd_packages[@]}") ;;
 	demo) packages+=("${demo_packages[@]}") ;;
@@ -292,10 +285,11 @@ for set in "$@"; do
 	soak) packages+=("${soak_packages[@]}") ;;
 	ecosystem) packages+=("${ecosystem_packages[@]}") ;;
 	gatk) packages+=("${gatk_packages[@]}") ;;
+	tools) packages+=("${tools_packages[@]}") ;;
 	transfer) packages+=("${transfer_packages[@]}") ;;
 	*)
 		say "error: unknown set $set"
-		say "hint: go, criu, demo, test, bench, soak, ecosystem, gatk, containerd, containerd-1.7, kubernetes, transfer"
+		say "hint: go, demo, test, bench, soak, ecosystem, gatk, tools, containerd, containerd-1.7, kubernetes, transfer"
 		exit 2
 		;;
 	esac
@@ -303,9 +297,11 @@ done
 [ ${#packages[@]} = 0 ] || need "${packages[@]}" || status=1
 for set in "$@"; do
 	case $set in
-	criu) setup_criu ;;
-	test) biopython 1.85 || status=1 ;;
-	containerd) build_containerd github.com/containerd/containerd/v2 v2.1.9 || status=1 ;;
+	test)
+		biopython 1.85 || status=1
+		plyvel 1.5.1 || status=1
+		;;
+	containerd) build_containerd github.com/containerd/containerd/v2 v2.4.2 || status=1 ;;
 	containerd-1.7) build_containerd github.com/containerd/containerd v1.7.35 || status=1 ;;
 	ecosystem)
 		install_nextflow || status=1

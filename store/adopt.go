@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"premix/internal/exit"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -90,6 +91,9 @@ func (e *OlderError) Error() string {
 	}
 	return fmt.Sprintf("%s: the record of serial %d is older than the one that is there, of serial %d", e.Ref, e.Serial, e.Have)
 }
+
+// ExitCode implements exit.Coded.
+func (*OlderError) ExitCode() exit.Code { return exit.Trust }
 
 // Hint names the way out.
 func (e *OlderError) Hint() string { return "--allow-rollback replaces it" }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"premix/internal/beneath"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -91,19 +92,7 @@ func (c *cache) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	tmp := path + "." + random()
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(c.encode(f), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return nil
+	return beneath.Write(path, 0o600, beneath.Volatile, c.encode)
 }
 
 func (c *cache) encode(w io.Writer) error {

@@ -1,12 +1,16 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // UseError tells that what was asked for cannot be: there is no such store, tag,
@@ -18,7 +22,10 @@ type UseError struct {
 }
 
 func (e *UseError) Error() string { return e.Reason }
-func (e *UseError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*UseError) ExitCode() exit.Code { return exit.Usage }
+func (e *UseError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *UseError) Hint() string { return e.Way }
@@ -34,7 +41,10 @@ type SourceError struct {
 }
 
 func (e *SourceError) Error() string { return fmt.Sprintf("%s: %s", printable(e.Path), e.Reason) }
-func (e *SourceError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*SourceError) ExitCode() exit.Code { return exit.Failed }
+func (e *SourceError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *SourceError) Hint() string { return e.Way }
@@ -84,7 +94,10 @@ type AccessError struct {
 }
 
 func (e *AccessError) Error() string { return fmt.Sprintf("store %s: %s", e.Dir, e.Reason) }
-func (e *AccessError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*AccessError) ExitCode() exit.Code { return exit.Directory }
+func (e *AccessError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *AccessError) Hint() string { return e.Way }
@@ -97,7 +110,10 @@ func accessError(dir string, err error) error {
 		return err
 	}
 	e := &AccessError{Dir: dir, Reason: err.Error(), Err: err}
+	var foreign *owner.Error
 	switch {
+	case errors.As(err, &foreign):
+		e.Way = cmp.Or(foreign.Way, "use it as the user whose store it is")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		e.Way = "make room on its disk, for instance with premix store gc; what was published is safe"
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
@@ -118,7 +134,10 @@ type DamageError struct {
 }
 
 func (e *DamageError) Error() string { return fmt.Sprintf("%s is damaged: %s", e.What, e.Reason) }
-func (e *DamageError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*DamageError) ExitCode() exit.Code { return exit.Failed }
+func (e *DamageError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *DamageError) Hint() string {

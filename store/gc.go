@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/lock"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -131,8 +132,8 @@ func (g *collector) writers(context.Context) error {
 		if err != nil {
 			return err
 		}
-		switch err := flock(f, unix.LOCK_EX|unix.LOCK_NB); {
-		case errors.Is(err, unix.EWOULDBLOCK):
+		switch err := lock.Try(f, lock.Exclusive); {
+		case errors.Is(err, lock.ErrHeld):
 			var st unix.Stat_t
 			if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 				f.Close()
@@ -375,7 +376,7 @@ func (g *collector) remove(batch []object.Digest) error {
 		return err
 	}
 	defer f.Close() // gives the lock back
-	if err := flock(f, unix.LOCK_EX); err != nil {
+	if err := lock.Await(context.Background(), f, lock.Exclusive); err != nil {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	for _, d := range batch {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"premix/internal/owner"
 	"premix/store/tree"
 )
 
@@ -74,19 +75,14 @@ func (s *Store) Key(file string) (tree.PrivateKey, error) {
 	if err != nil {
 		return tree.PrivateKey{}, err
 	}
-	st, err := os.Stat(file)
+	content, err := owner.ReadSecret(file)
 	if err != nil {
-		return tree.PrivateKey{}, &UseError{
-			Reason: fmt.Sprintf("the store's private key cannot be had: %v", err),
-			Way:    "copy it from where the store was made, or name its file with --key; premix store key tells more", Err: err,
+		way := "copy it from where the store was made, or name its file with --key; premix store key tells more"
+		var foreign *owner.Error
+		if errors.As(err, &foreign) {
+			way = foreign.Way
 		}
-	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("others may read the private key %s (mode %04o)", file, st.Mode().Perm()), Way: "chmod 600 " + file}
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return tree.PrivateKey{}, fmt.Errorf("read the private key: %w", err)
+		return tree.PrivateKey{}, &UseError{Reason: fmt.Sprintf("the store's private key cannot be read: %v", err), Way: way, Err: err}
 	}
 	key, err := tree.ParsePrivateKey(string(content))
 	if err != nil {

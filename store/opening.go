@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"premix/internal/beneath"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -37,7 +38,7 @@ func (s *Store) dropOpenings(ref tree.Ref) error {
 	if !s.sync {
 		return nil
 	}
-	return syncDir(filepath.Dir(dir)) // it must not come back behind what changes next
+	return beneath.SyncDir(filepath.Dir(dir)) // it must not come back behind what changes next
 }
 
 // dropAllOpenings is for a change of store.json, which all of them repeat.
@@ -48,7 +49,7 @@ func (s *Store) dropAllOpenings() error {
 	if !s.sync {
 		return nil
 	}
-	return syncDir(s.dir)
+	return beneath.SyncDir(s.dir)
 }
 
 // writeOpenings makes those of a tag whose record has just been written.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"premix/internal/beneath"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -71,7 +72,7 @@ func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 	if !s.sync {
 		return true, nil
 	}
-	return true, syncDir(filepath.Dir(path))
+	return true, beneath.SyncDir(filepath.Dir(path))
 }
 
 // Lock takes a lock of a caller's own, by a name of letters, and returns what

@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -136,8 +138,14 @@ func Open(dir string, o Options) (*Store, error) {
 	return &Store{dir: dir, info: info, home: o.Home, sync: !o.Unsynced}, nil
 }
 
-// prepare makes the directories that every store has.
+// prepare makes the directories that every store has. Root writes only where no other user
+// could lead it elsewhere.
 func (s *Store) prepare() error {
+	for _, d := range []string{"", "objects", "tags", "profiles", workDir} {
+		if err := owner.Trusted(s.path(d)); err != nil {
+			return err
+		}
+	}
 	for _, d := range []string{"objects", "tags", "profiles"} {
 		if err := os.MkdirAll(s.path(d), 0o777); err != nil {
 			return err
@@ -148,6 +156,20 @@ func (s *Store) prepare() error {
 	}
 	for _, d := range []string{locksDir, writersDir} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	return s.belongs()
+}
+
+// belongs refuses a store in which another user could have put links in the way of what
+// this one writes.
+func (s *Store) belongs() error {
+	if err := owner.Named(s.dir); err != nil {
+		return err
+	}
+	for _, d := range []string{"objects", "tags", "profiles", workDir, locksDir, writersDir} {
+		if err := owner.Directory(s.path(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -203,54 +225,30 @@ func (s *Store) replace(name string, content []byte) error {
 	}
 	// The directories above may be new, too.
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if err := syncDir(dir); err != nil || dir == s.dir {
+		if err := beneath.SyncDir(dir); err != nil || dir == s.dir {
 			return err
 		}
 	}
-}
-
-// syncDir brings a directory's entries to the disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // lock takes a lock by its name and returns what gives it back. It is tried
 // until ctx ends.
 func (s *Store) lock(ctx context.Context, name string) (func(), error) {
-	f, err := os.OpenFile(s.path(locksDir+"/"+name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err := s.belongs(); err != nil {
+		return nil, accessError(s.dir, err)
+	}
+	f, err := owner.OpenFile(s.path(locksDir+"/"+name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, accessError(s.dir, err)
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil // closing gives the lock back
+	if err := lock.Await(ctx, f, lock.Exclusive); err != nil {
+		f.Close()
+		if ctx.Err() != nil {
+			return nil, err
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			f.Close()
-			return nil, context.Cause(ctx)
-		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-}
-
-// flock calls flock(2) again when a signal interrupts it.
-func flock(f *os.File, how int) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return func() { f.Close() }, nil // closing gives the lock back
 }
 
 // Object returns the stored form of an object, unverified. An error for one that

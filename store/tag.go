@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/owner"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -140,7 +141,7 @@ func (s *Store) appendHistory(ref tree.Ref, p past, signed []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/lock"
 	"premix/store/object"
 )
 
@@ -62,9 +63,9 @@ func (s *Store) Begin() (*Writer, error) {
 		if err != nil {
 			return nil, accessError(s.dir, err)
 		}
-		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err := lock.Try(f, lock.Exclusive); err != nil {
 			f.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
+			if errors.Is(err, lock.ErrHeld) {
 				continue // likewise
 			}
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
@@ -254,12 +255,12 @@ func (w *Writer) lockShard(d object.Digest, create bool) (unlock func(), err err
 		}
 		h.made = true
 	}
-	if err := flock(h.file, unix.LOCK_SH); err != nil {
+	if err := lock.Await(context.Background(), h.file, lock.Shared); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", h.file.Name(), err)
 	}
 	return func() {
 		// The file stays open; giving a lock back cannot fail.
-		_ = flock(h.file, unix.LOCK_UN)
+		_ = lock.Release(h.file)
 		h.mu.Unlock()
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"premix/internal/exit"
 	"premix/record"
 )
 
@@ -26,6 +27,7 @@ const (
 const (
 	CauseExit      = "exit"      // the command ended with a status other than 0, or by a signal
 	CauseTimeout   = "timeout"   // it was ended, with all its children, at its timeout
+	CauseStall     = "stall"     // it was ended, with all its children, since it did not go on
 	CauseContent   = "content"   // what arrived is not what was sent
 	CauseWire      = "wire"      // it did not use the protocol that it should have: no UDP packet, say
 	CauseServer    = "server"    // its server did not start
@@ -152,6 +154,9 @@ type Packet struct {
 type NoResults struct{ Dir string }
 
 func (e *NoResults) Error() string { return fmt.Sprintf("%s has no results of transfers", e.Dir) }
+
+// ExitCode implements exit.Coded.
+func (*NoResults) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *NoResults) Hint() string { return "premix transfer bench LINK.yaml --out " + e.Dir }

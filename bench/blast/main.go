@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -88,7 +89,7 @@ func benchMain() (err error) {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	b.results.Table(fmt.Sprintf("A database of %s, blastn with 2 threads", figures.Size(float64(b.bytes))), b.rows)
+	b.results.Table(fmt.Sprintf("A database of %s, blastn with 2 threads", units.Size(int64(b.bytes))), b.rows)
 	return nil
 }
 
@@ -324,7 +325,7 @@ func (b *bench) pss() error {
 				return errors.New("the two searches were not seen at the same time")
 			}
 			ratio := float64(most) / float64(b.bytes)
-			b.rows = append(b.rows, []string{"memory of the database, two searches at a time", figures.Size(float64(most)), figures.Size(float64(b.bytes)) + " (one copy)", fmt.Sprintf("%.2f of it", ratio)})
+			b.rows = append(b.rows, []string{"memory of the database, two searches at a time", units.Size(int64(most)), units.Size(int64(b.bytes)) + " (one copy)", fmt.Sprintf("%.2f of it", ratio)})
 			return b.results.Add(figures.Figure{Name: "blast/pss/two-searches", Value: float64(most), Unit: "B", Peer: "one copy", Ratio: figures.Lower(float64(most), float64(b.bytes))})
 		case <-time.After(10 * time.Millisecond):
 		}

@@ -18,7 +18,7 @@
 //     snapshotter under containerd, in a container, and published under the usual name
 //     before the workload is measured.
 //
-// containerd (2.1.9, see scripts/setup.sh), snapshotter and client are processes on
+// containerd (2.4.2, see scripts/setup.sh), snapshotter and client are processes on
 // one host of a link; registry and store are served by one web server on the other.
 // Bytes are those of the link towards the node, with all headers, up to the end of
 // the workload; requests are those that the server answered. On loopback bytes are

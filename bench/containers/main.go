@@ -46,7 +46,7 @@ func benchMain() error {
 	}
 	flag.StringVar(&o.work, "work", "bench-work/containers", "`directory` for images, peers and results")
 	flag.StringVar(&o.premix, "premix", "bin/premix", "the premix to measure")
-	flag.StringVar(&o.containerd, "containerd", filepath.Join(cache, "premix/containerd/2.1.9"), "`directory` of containerd, ctr and its shim; scripts/setup.sh containerd builds them")
+	flag.StringVar(&o.containerd, "containerd", filepath.Join(cache, "premix/containerd/2.4.2"), "`directory` of containerd, ctr and its shim; scripts/setup.sh containerd builds them")
 	flag.StringVar(&o.networks, "networks", "loopback,link", "networks; empty: only prepare")
 	flag.StringVar(&o.images, "images", "small,science", "images")
 	flag.StringVar(&o.workloads, "workloads", "", "only these workloads; empty: all")

@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -191,7 +192,7 @@ func (b *benchmark) report(p *place, im image, w workload, all []contender, got 
 			case "s":
 				row = append(row, figures.Seconds(f.Value))
 			case "B":
-				row = append(row, figures.Size(f.Value))
+				row = append(row, units.Size(int64(f.Value)))
 			default:
 				row = append(row, fmt.Sprintf("%.0f", f.Value))
 			}

@@ -320,11 +320,14 @@ func (d *data) head(path, name string, n int) error {
 
 // synth compiles the synthetic process.
 func (d *data) synth() (string, error) {
-	return d.make("synth", func(path string) error {
-		cmd := exec.Command("gcc", "-O2", "-o", path, "-x", "c", "-")
-		cmd.Stdin = strings.NewReader(synthSource)
-		return output(cmd)
-	})
+	return d.make("synth", func(path string) error { return compile(path, synthSource) })
+}
+
+// compile compiles a C program.
+func compile(path, source string) error {
+	cmd := exec.Command("gcc", "-O2", "-o", path, "-x", "c", "-")
+	cmd.Stdin = strings.NewReader(source)
+	return output(cmd)
 }
 
 // run executes a program in dir; its output is shown only if it fails.

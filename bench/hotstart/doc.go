@@ -1,7 +1,8 @@
-// Hotstart measures what the kinds of start of package hotstart cost, side by
-// side: a tool executed afresh (cold), CRIU's plain restore (copy, the peer),
-// the mapped restore (hot) and the fork of a template (fork; of a template that
-// was loaded cold, and of one that was restored hot).
+// Hotstart measures the starts of package hotstart side by side: a tool that is
+// executed (cold), and one that is started from a snapshot (hot).
+//
+// The synthetic process is started by peers too: by CRIU, where it is installed and the
+// caller is root, and as a fork of a process that is kept at its input.
 //
 // Words used here:
 //
@@ -9,15 +10,13 @@
 //     or the process synth with so many megabytes.
 //   - A sample, where statistics are meant, is called a repetition. Those of
 //     the kinds that are compared alternate (A B A B), so that whatever else
-//     the machine does meets all of them, and the figure is their median. Where
-//     memory is too small for all of them at a time, copy is measured before the
-//     others.
+//     the machine does meets all of them, and the figure is their median.
 //   - opened is the time from the call of Start until the tool opened its
 //     input (for `ready: read`: until it read from it); whole is the time until
 //     its end was known.
 //   - PSS is proportional set size (proc_pid_smaps(5)): a page that n processes
 //     share counts for 1/n in each. The figure is the highest sum seen over all
-//     tools of the moment, a template counted in; stages are counted apart.
+//     tools of the moment; stages are counted apart.
 //
 // Figures are printed as a table, and written as JSON Lines, one object a
 // figure, to results.jsonl in the work directory:

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"premix/internal/figures"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -29,6 +27,7 @@ type part struct {
 
 var parts = []part{
 	{"start", (*benchmark).start},
+	{"peers", (*benchmark).peers},
 	{"memory", (*benchmark).memory},
 	{"rate", (*benchmark).rate},
 	{"storage", (*benchmark).storage},
@@ -44,9 +43,9 @@ func (b *benchmark) repetitions(c *benchCase) int {
 
 // start measures opened, whole, and what preparing costs.
 func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
-	head := []string{"case", "cold", "copy", "hot", "fork", "fork of hot", "hot to copy", "hot to cold"}
+	head := []string{"case", "cold", "hot", "hot to cold"}
 	openedRows, wholeRows := [][]string{head}, [][]string{head}
-	paidRows := [][]string{{"case", "kind", "prepared in", "on disk", "paid after"}}
+	paidRows := [][]string{{"case", "prepared in", "on disk", "paid after"}}
 	for _, c := range cases {
 		got, prepared, err := b.startOf(ctx, c)
 		if err != nil {
@@ -76,67 +75,18 @@ func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
 func (b *benchmark) startOf(ctx context.Context, c *benchCase) (map[variant][]measured, map[variant]preparation, error) {
 	x := b.lab.open(c)
 	defer x.close()
-	got := map[variant][]measured{}
-	measure := func(variants []variant) error {
-		more, err := x.alternate(ctx, variants, startSample, b.repetitions(c))
-		maps.Copy(got, more)
-		return err
-	}
-	first := []variant{cold, plain, hot}
-	apart, err := crowded(c)
+	can, err := x.prepareAll(ctx, cold, hot)
 	if err != nil {
 		return nil, nil, err
 	}
-	if apart {
-		can, err := x.prepareAll(ctx, plain)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := measure(can); err != nil {
-			return nil, nil, err
-		}
-		x.discard(plain)
-		first = []variant{cold, hot}
-	}
-	// A template of its own holds the tool's memory once more: it is not there
-	// while the others are measured.
-	can, err := x.prepareAll(ctx, first...)
-	if err != nil {
-		return nil, nil, err
-	}
-	if x.starters[hot] != nil {
-		more, err := x.prepareAll(ctx, forkHot)
-		if err != nil {
-			return nil, nil, err
-		}
-		can = append(can, more...)
-	}
-	if err := measure(can); err != nil {
-		return nil, nil, err
-	}
-	x.drop(forkHot)
-	if can, err = x.prepareAll(ctx, fork); err != nil {
-		return nil, nil, err
-	}
-	return got, x.prepared, measure(can)
+	got, err := x.alternate(ctx, can, startSample, b.repetitions(c))
+	return got, x.prepared, err
 }
 
-// crowded tells whether memory does not hold what the kinds of start need at a
-// time: a process, the page file, and CRIU's own images. They are then measured
-// one after the other, or each would find the page cache as its neighbour left it.
-func crowded(c *benchCase) (bool, error) {
-	var mem unix.Sysinfo_t
-	if err := unix.Sysinfo(&mem); err != nil {
-		return false, err
-	}
-	return uint64(c.synth)<<20*3 > mem.Totalram*uint64(mem.Unit)/10*9, nil
-}
-
-// compare records one figure of every variant, against cold and, for hot,
-// against CRIU's plain restore too.
+// compare records one figure of each variant, and that of hot against cold.
 func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measured, value func([]measured) float64) ([]string, error) {
 	row := []string{c.name}
-	for _, v := range []variant{cold, plain, hot, fork, forkHot} {
+	for _, v := range []variant{cold, hot} {
 		if got[v] == nil {
 			row = append(row, "-")
 			continue
@@ -151,50 +101,35 @@ func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measure
 			return nil, err
 		}
 	}
-	for _, peer := range []variant{plain, cold} {
-		if got[hot] == nil || got[peer] == nil {
-			row = append(row, "-")
-			continue
-		}
-		ratio := figures.Lower(value(got[hot]), value(got[peer]))
-		row = append(row, figures.Times(ratio))
-		if peer == plain {
-			err := b.Add(figures.Figure{Name: c.name + "/" + what + "/hot", Value: value(got[hot]), Unit: "s", Peer: string(plain), Ratio: ratio})
-			if err != nil {
-				return nil, err
-			}
-		}
+	if got[hot] == nil {
+		return append(row, "-"), nil
 	}
-	return row, nil
+	return append(row, figures.Times(figures.Lower(value(got[hot]), value(got[cold])))), nil
 }
 
 // paid records what preparing cost, and after how many samples that is made up
 // for by what each of them saves.
 func (b *benchmark) paid(c *benchCase, got map[variant][]measured, prepared map[variant]preparation) ([][]string, error) {
-	var rows [][]string
-	for _, v := range []variant{plain, hot, fork} {
-		p, ok := prepared[v]
-		if !ok || got[v] == nil {
-			continue
-		}
-		name := c.name + "/prepare/" + string(v)
-		if err := b.Add(figures.Figure{Name: name, Value: p.took.Seconds(), Unit: "s"}); err != nil {
-			return nil, err
-		}
-		if err := b.Add(figures.Figure{Name: name, Value: float64(p.bytes), Unit: "B"}); err != nil {
-			return nil, err
-		}
-		text := "never"
-		if saved := whole(got[cold]) - whole(got[v]); saved > 0 {
-			after := p.took.Seconds() / saved
-			text = fmt.Sprintf("%.0f samples", max(1, after+0.5))
-			if err := b.Add(figures.Figure{Name: name, Value: after, Unit: "samples"}); err != nil {
-				return nil, err
-			}
-		}
-		rows = append(rows, []string{c.name, string(v), figures.Seconds(p.took.Seconds()), figures.Size(float64(p.bytes)), text})
+	p, ok := prepared[hot]
+	if !ok || got[hot] == nil {
+		return nil, nil
 	}
-	return rows, nil
+	name := c.name + "/prepare/hot"
+	if err := b.Add(figures.Figure{Name: name, Value: p.took.Seconds(), Unit: "s"}); err != nil {
+		return nil, err
+	}
+	if err := b.Add(figures.Figure{Name: name, Value: float64(p.bytes), Unit: "B"}); err != nil {
+		return nil, err
+	}
+	text := "never"
+	if saved := whole(got[cold]) - whole(got[hot]); saved > 0 {
+		after := p.took.Seconds() / saved
+		text = fmt.Sprintf("%.0f samples", max(1, after+0.5))
+		if err := b.Add(figures.Figure{Name: name, Value: after, Unit: "samples"}); err != nil {
+			return nil, err
+		}
+	}
+	return [][]string{{c.name, figures.Seconds(p.took.Seconds()), units.Size(int64(p.bytes)), text}}, nil
 }
 
 // tasksTogether is how many tasks share a machine in the figures of memory.
@@ -226,10 +161,7 @@ func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, err
 	defer x.close()
 	var rows [][]string
 	peer := map[int]float64{}
-	for _, v := range []variant{cold, plain, hot, fork, forkHot} {
-		if v == forkHot && x.prepared[hot].bytes == 0 {
-			continue
-		}
+	for _, v := range []variant{cold, hot} {
 		can, err := x.prepareAll(ctx, v)
 		if err != nil {
 			return nil, err
@@ -259,12 +191,12 @@ func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample s
 	if err := b.pss(x.benchCase, v, 1, one, peer); err != nil {
 		return nil, err
 	}
-	row = append(row, figures.Size(float64(one.tools)))
+	row = append(row, units.Size(int64(one.tools)))
 	free, err := available()
 	if err != nil {
 		return nil, err
 	}
-	if (v == cold || v == plain) && tasksTogether*one.tools > free*9/10 {
+	if v == cold && tasksTogether*one.tools > free*9/10 {
 		return append(row, "does not fit", "-", "-"), nil
 	}
 	four, err := x.together(ctx, v, sample, tasksTogether)
@@ -279,7 +211,7 @@ func (b *benchmark) memoryRow(ctx context.Context, x *bench, v variant, sample s
 	}
 	ratio := figures.Higher(float64(four.tools), float64(one.tools))
 	err = b.Add(figures.Figure{Name: x.name + "/pss-growth/" + string(v), Value: ratio, Unit: "of one"})
-	return append(row, figures.Size(float64(four.tools)), figures.Times(ratio), figures.Size(float64(four.stages))), err
+	return append(row, units.Size(int64(four.tools)), figures.Times(ratio), units.Size(int64(four.stages))), err
 }
 
 func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]float64) error {
@@ -352,7 +284,7 @@ func (b *benchmark) synthRate(ctx context.Context, c *benchCase) ([][]string, er
 			return nil, err
 		}
 		rows = append(rows, []string{c.name, string(v), fmt.Sprintf("%.3g", first), fmt.Sprintf("%.3g", later),
-			figures.Times(figures.Higher(later, peer)), figures.Size(huge), fmt.Sprintf("%.0f %%", 100*figures.Higher(huge, float64(m.tools)))})
+			figures.Times(figures.Higher(later, peer)), units.Size(int64(huge)), fmt.Sprintf("%.0f %%", 100*figures.Higher(huge, float64(m.tools)))})
 	}
 	return rows, nil
 }
@@ -395,7 +327,7 @@ func (b *benchmark) toolRate(ctx context.Context, c *benchCase) ([][]string, err
 
 // storage measures whole tasks with an empty page cache and slow storage.
 func (b *benchmark) storage(ctx context.Context, cases []*benchCase) error {
-	rows := [][]string{{"case", "storage", "cold", "copy", "hot", "hot to cold"}}
+	rows := [][]string{{"case", "storage", "cold", "hot", "hot to cold"}}
 	for _, c := range cases {
 		if c.synth > 0 {
 			continue // nothing of it comes from storage
@@ -413,7 +345,7 @@ func (b *benchmark) storage(ctx context.Context, cases []*benchCase) error {
 func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, error) {
 	x := b.lab.open(c)
 	defer x.close()
-	can, err := x.prepareAll(ctx, cold, plain, hot)
+	can, err := x.prepareAll(ctx, cold, hot)
 	if err != nil {
 		return nil, err
 	}
@@ -429,7 +361,7 @@ func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, er
 			where = "storage-" + strings.ReplaceAll(label, " ", "")
 		}
 		row := []string{c.name, label}
-		for _, v := range []variant{cold, plain, hot} {
+		for _, v := range []variant{cold, hot} {
 			if got[v] == nil {
 				row = append(row, "-")
 				continue

@@ -24,28 +24,11 @@ import (
 type variant string
 
 const (
-	cold    variant = "cold"
-	plain   variant = "copy" // CRIU's plain restore
-	hot     variant = "hot"
-	fork    variant = "fork"        // of a template that was loaded cold
-	forkHot variant = "fork-of-hot" // of a template that was restored hot
+	cold variant = "cold"
+	hot  variant = "hot"
 )
 
-func (v variant) kind() hotstart.Kind {
-	if v == forkHot {
-		return hotstart.Fork
-	}
-	return hotstart.Kind(v)
-}
-
-// store keeps variants out of each other's snapshots, apart from forkHot, whose
-// template is restored from that of hot.
-func (v variant) store() string {
-	if v == forkHot {
-		return string(hot)
-	}
-	return string(v)
-}
+func (v variant) kind() hotstart.Kind { return hotstart.Kind(v) }
 
 // lab is where tasks are run.
 type lab struct {
@@ -92,7 +75,7 @@ func (b *bench) close() {
 	os.RemoveAll(b.store(""))
 }
 
-// drop closes the starter of v, and with it a template.
+// drop closes the starter of v.
 func (b *bench) drop(v variant) {
 	if s := b.starters[v]; s != nil {
 		s.Close()
@@ -100,14 +83,8 @@ func (b *bench) drop(v variant) {
 	}
 }
 
-// discard drops v and removes its snapshots.
-func (b *bench) discard(v variant) {
-	b.drop(v)
-	os.RemoveAll(b.store(v))
-}
-
 func (b *bench) store(v variant) string {
-	return filepath.Join(b.dir, "store", b.name, v.store())
+	return filepath.Join(b.dir, "store", b.name, string(v))
 }
 
 // prepare makes v ready. An *hotstart.Unavailable says that the tool cannot be
@@ -303,7 +280,7 @@ func medianOf(all []measured, of func(measured) float64) float64 {
 
 // memory is what the processes of this benchmark hold, bytes.
 type memory struct {
-	tools    int64 // PSS of tools, a template counted in
+	tools    int64 // PSS of tools
 	stages   int64 // PSS of stages
 	tasks    int   // tools seen
 	filePmd  int64 // of tools: file pages mapped by 2 MiB entries
@@ -397,14 +374,14 @@ func residents() (memory, error) {
 		case err != nil: // it has ended
 		case exe == self:
 			stages = append(stages, pid)
-		case filepath.Base(exe) != "criu":
+		default:
 			tools = append(tools, pid)
 		}
 	}
 	for _, pid := range tools {
 		state := processState(pid)
 		if state != "R" && state != "S" && state != "D" {
-			continue // a template is held already
+			continue // it is stopped already
 		}
 		if unix.Kill(pid, unix.SIGSTOP) == nil {
 			defer unix.Kill(pid, unix.SIGCONT)

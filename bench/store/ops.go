@@ -15,6 +15,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -135,7 +136,7 @@ func (b *benchmark) report(prefix, title, peer string, got rates, names []string
 			f := figures.Figure{Name: prefix + "/" + op.name + "/" + name, Value: figures.Median(values), Unit: op.unit}
 			text := fmt.Sprintf("%.3g/s", f.Value)
 			if op.unit == "B/s" {
-				text = figures.Size(f.Value) + "/s"
+				text = units.Size(int64(f.Value)) + "/s"
 			}
 			if name != peer && base > 0 {
 				f.Peer, f.Ratio = peer, figures.Higher(f.Value, base)
@@ -311,7 +312,7 @@ func (b *benchmark) link(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.lab.Log("%s: %s/s", plain, figures.Size(rate))
+		b.lab.Log("%s: %s/s", plain, units.Size(int64(rate)))
 		got.add("sequential", plain, rate)
 		for _, op := range b.operations {
 			if !slices.Contains([]string{"read-small", "sequential", "random-4k"}, op.name) {
@@ -339,7 +340,7 @@ func (b *benchmark) link(ctx context.Context) error {
 						b.Add(figures.Figure{Name: name + "/requests", Value: n, Unit: "requests"})); err != nil {
 						return err
 					}
-					requests = append(requests, []string{op.name, c.name(), figures.Size(wire), fmt.Sprint(n)})
+					requests = append(requests, []string{op.name, c.name(), units.Size(int64(wire)), fmt.Sprint(n)})
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"premix/internal/figures"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -45,9 +46,9 @@ func (b *benchmark) sizes(ctx context.Context) error {
 			if err := b.Add(f); err != nil {
 				return err
 			}
-			row = append(row, figures.Size(n))
+			row = append(row, units.Size(int64(n)))
 		}
-		rows = append(rows, append(row, figures.Size(last-after[len(after)-2]), fmt.Sprintf("%.2f", last/gzip)))
+		rows = append(rows, append(row, units.Size(int64(last-after[len(after)-2])), fmt.Sprintf("%.2f", last/gzip)))
 	}
 	b.Table("Bytes kept for successive versions of one image", rows)
 	return nil

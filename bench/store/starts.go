@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -178,7 +179,7 @@ func (b *benchmark) reportStarts(name string, opened int, all []variant, got map
 			return err
 		}
 		rows = append(rows, []string{v.label(), figures.Seconds(mount), figures.Seconds(total.Value), slower,
-			figures.Size(bytes), fmt.Sprintf("%.0f", requests)})
+			units.Size(int64(bytes)), fmt.Sprintf("%.0f", requests)})
 	}
 	b.Table(fmt.Sprintf("Start of %s over %s; it opens %d files", name, b.linkText(), opened), rows)
 	return nil

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/units"
 )
 
 func main() {
@@ -309,7 +310,7 @@ func (b *benchmark) submit(results *figures.Results) error {
 		f := figures.Figure{Name: "submit/" + of.name, Value: of.value, Unit: of.unit}
 		text := figures.Seconds
 		if of.unit == "B" {
-			text = figures.Size
+			text = func(v float64) string { return units.Size(int64(v)) }
 		}
 		goal := ""
 		if of.goal > 0 {

@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/units"
 	"premix/internal/workbench"
 )
 
@@ -93,7 +94,7 @@ func benchMain() error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			lab.Log("  first aligned read after %s, %s fetched", figures.Seconds(r.seconds), figures.Size(float64(r.fetched)))
+			lab.Log("  first aligned read after %s, %s fetched", figures.Seconds(r.seconds), units.Size(int64(r.fetched)))
 			measured[name] = append(measured[name], r)
 		}
 	}
@@ -113,7 +114,7 @@ func (b *benchmark) tell(results *figures.Results, names []string, measured map[
 	rows := [][]string{{"", "first aligned read", "against full", "fetched by then", "all of the sample"}}
 	for _, name := range names {
 		f := figures.Figure{Name: "travel/first/" + name, Value: median(name, seconds), Unit: "s"}
-		row := []string{name, figures.Seconds(f.Value), "", figures.Size(median(name, fetched)), figures.Seconds(median(name, func(r run) float64 { return r.whole }))}
+		row := []string{name, figures.Seconds(f.Value), "", units.Size(int64(median(name, fetched))), figures.Seconds(median(name, func(r run) float64 { return r.whole }))}
 		if peer := contenders[0]; name != peer && len(measured[peer]) > 0 {
 			f.Peer, f.Ratio = peer, figures.Lower(f.Value, median(peer, seconds))
 			row[2] = figures.Times(f.Ratio)
@@ -126,6 +127,6 @@ func (b *benchmark) tell(results *figures.Results, names []string, measured map[
 			return err
 		}
 	}
-	results.Table(fmt.Sprintf("minimap2 in an image, index of %s, on a node that has nothing (%s)", figures.Size(float64(b.index)), figures.Machine(b.Dir)), rows)
+	results.Table(fmt.Sprintf("minimap2 in an image, index of %s, on a node that has nothing (%s)", units.Size(int64(b.index)), figures.Machine(b.Dir)), rows)
 	return nil
 }

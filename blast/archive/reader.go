@@ -47,8 +47,9 @@ var ErrNoQueries = errors.New("BLAST+ takes the queries for sequences of public 
 type place int
 
 const (
-	atHead place = iota
-	atAlignments
+	atHead       place = iota
+	atResults          // in front of their first value
+	atAlignments       // in front of one, or of their end
 	atTail
 )
 
@@ -94,7 +95,7 @@ func (r *Reader) head() (*Head, error) {
 			switch {
 			case within(path, "::=", "results"):
 				h.Text = slices.Clone(s.part[start:])
-				r.where = atAlignments
+				r.where = atResults
 				return h, nil
 			case len(path) > 2 && last2(path) == [2]string{"seq", "id"} && path[len(path)-3] == "seq-set":
 				id, err := r.first(s)
@@ -169,7 +170,7 @@ func (r *Reader) Alignment() (*Alignment, error) {
 	if r.where == atTail {
 		return nil, io.EOF
 	}
-	if r.where != atAlignments {
+	if r.where != atResults && r.where != atAlignments {
 		return nil, errors.New("no archive was begun")
 	}
 	s := r.s
@@ -178,8 +179,10 @@ func (r *Reader) Alignment() (*Alignment, error) {
 	if err != nil {
 		return nil, inside(err)
 	}
-	if k == word {
-		// The first value of the results.
+	if r.where == atResults {
+		if k != word {
+			return nil, s.fail("results without values")
+		}
 		if string(s.part[from:]) != "alignments" {
 			r.where = atTail
 			return nil, io.EOF
@@ -191,6 +194,7 @@ func (r *Reader) Alignment() (*Alignment, error) {
 		if err != nil {
 			return nil, inside(err)
 		}
+		r.where = atAlignments
 		s.drop()
 		if k, from, err = s.next(); err != nil {
 			return nil, inside(err)
@@ -208,8 +212,12 @@ func (r *Reader) Alignment() (*Alignment, error) {
 		if k, _, err = s.next(); err != nil {
 			return nil, inside(err)
 		}
-		if k == comma {
+		switch k {
+		case comma:
 			s.drop()
+		case closed:
+		default:
+			return nil, s.fail("no comma behind the alignments")
 		}
 		r.where = atTail
 		return nil, io.EOF
@@ -359,7 +367,7 @@ func parseReal(s string) (float64, error) {
 
 // Tail reads the rest of the archive.
 func (r *Reader) Tail() (*Tail, error) {
-	for r.where == atAlignments {
+	for r.where == atResults || r.where == atAlignments {
 		if _, err := r.Alignment(); err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}

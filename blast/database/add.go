@@ -12,7 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // AddOptions say how a database is made.
@@ -52,6 +54,9 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, nil, accessError(home, err)
 	}
+	if err := owner.Trusted(home); err != nil {
+		return nil, nil, accessError(home, err)
+	}
 	if err := notThere(home, o.Name); err != nil {
 		return nil, nil, err
 	}
@@ -81,7 +86,7 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 		}
 		return nil, nil, accessError(home, err)
 	}
-	return r, desc, syncDir(home)
+	return r, desc, beneath.SyncDir(home)
 }
 
 func (o *AddOptions) check() error {
@@ -127,9 +132,9 @@ func notThere(home, name string) error {
 	if _, err := os.Lstat(filepath.Join(dir, recordFile)); err == nil {
 		return &Error{Kind: Use, Message: fmt.Sprintf("there is a database %s already", name), Way: "remove it first: premix blast db rm " + name}
 	}
-	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX)
+	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
 	if err == nil {
-		defer lock.Close()
+		defer held.Close()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -225,7 +230,7 @@ func syncTree(dir string) error {
 			return err
 		}
 		if e.IsDir() || e.Type().IsRegular() {
-			return syncDir(path) // fsync is the same for both
+			return beneath.SyncDir(path) // fsync is the same for both
 		}
 		return nil
 	})
@@ -248,11 +253,11 @@ func Remove(home, name string) error {
 	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
 		return accessError(dir, err)
 	}
-	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX)
+	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer held.Close()
 	if desc, err := ReadDescription(r.Data); err == nil {
 		if in := ramDir(home, name, desc.ID); isDir(in) {
 			if err := removeResident(in); err != nil {
@@ -268,7 +273,7 @@ func lockChange(home, name string) (func(), error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	f, err := lockFile(filepath.Join(home, name, "change"), unix.LOCK_EX)
+	f, err := lockFile(filepath.Join(home, name, "change"), lock.Exclusive)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := readRecord(home, name); err != nil {
 			return nil, err

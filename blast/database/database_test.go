@@ -431,7 +431,7 @@ func TestWarm(t *testing.T) {
 	want := search(cold.Whole)
 
 	e := wantKind(t, second(database.Warm(t.Context(), home, "x", 1000)), database.NoRoom)
-	if !strings.Contains(e.Message, "1.0 KiB may be used") || !strings.Contains(e.Message, "it takes") {
+	if !strings.Contains(e.Message, "1000 B may be used") || !strings.Contains(e.Message, "it takes") {
 		t.Errorf("the numbers are missing: %v", e)
 	}
 	r, err := database.Warm(t.Context(), home, "x", 0)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"premix/internal/exit"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,19 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// ExitCode implements exit.Coded.
+func (e *Error) ExitCode() exit.Code {
+	switch e.Kind {
+	case Use, NotThere, Tool, NoRoom:
+		return exit.Usage
+	case Failed, Damaged:
+		return exit.Failed
+	case Access:
+		return exit.Directory
+	}
+	return exit.Internal
+}
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint names the way out.

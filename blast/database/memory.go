@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/owner"
+	"premix/internal/spare"
+	"premix/internal/units"
 )
 
 // Budget is how much memory a database may take, and why.
@@ -24,12 +26,12 @@ type Budget struct {
 func (b Budget) String() string {
 	var list []string
 	if b.Available > 0 {
-		list = append(list, fmt.Sprintf("%s are available, of which %s are left to others", bytesText(b.Available), bytesText(b.Kept)))
+		list = append(list, fmt.Sprintf("%s are available, of which %s are left to others", units.Size(b.Available), units.Size(b.Kept)))
 	}
 	if b.Cgroup >= 0 {
-		list = append(list, fmt.Sprintf("the cgroup leaves %s", bytesText(b.Cgroup)))
+		list = append(list, fmt.Sprintf("the cgroup leaves %s", units.Size(b.Cgroup)))
 	}
-	return strings.Join(append(list, fmt.Sprintf("the tmpfs has room for %s", bytesText(b.Room))), "; ")
+	return strings.Join(append(list, fmt.Sprintf("the tmpfs has room for %s", units.Size(b.Room))), "; ")
 }
 
 // budget is what may be taken. A limit of 0 is none: then a tenth of the machine's
@@ -43,100 +45,19 @@ func budget(limit int64, dir string) (Budget, error) {
 	b.Room = int64(fs.Bavail) * fs.Bsize
 	b.Bytes = limit
 	if limit == 0 {
-		info, err := os.ReadFile("/proc/meminfo")
+		available, total, err := spare.Memory()
 		if err != nil {
 			return b, err
 		}
-		total := meminfo(string(info), "MemTotal")
-		b.Available, b.Kept = meminfo(string(info), "MemAvailable"), total/10
+		b.Available, b.Kept = available, total/10
 		b.Bytes = max(0, b.Available-b.Kept)
-		if free, ok := cgroupRoom(); ok {
+		if free, ok := spare.Cgroup(); ok {
 			b.Cgroup = free
 			b.Bytes = min(b.Bytes, free)
 		}
 	}
 	b.Bytes = min(b.Bytes, b.Room)
 	return b, nil
-}
-
-// meminfo is a field of /proc/meminfo in bytes.
-func meminfo(text, field string) int64 {
-	for line := range strings.Lines(text) {
-		if f := strings.Fields(line); len(f) >= 2 && f[0] == field+":" {
-			n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes numbers
-			return n << 10
-		}
-	}
-	return 0
-}
-
-// cgroupRoom is how much the cgroups of this process leave: pages of a tmpfs are
-// charged to who writes them. Page cache that could be dropped does not count as used.
-func cgroupRoom() (room int64, ok bool) {
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return 0, false // a kernel without cgroups
-	}
-	for line := range strings.Lines(string(own)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		base, limitName, usedName, inactive := "", "", "", ""
-		switch {
-		case f[0] == "0" && f[1] == "":
-			base, limitName, usedName, inactive = "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-			if isDir(base + "/unified") {
-				base += "/unified"
-			}
-		case strings.Contains(","+f[1]+",", ",memory,"):
-			base, limitName, usedName, inactive = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-		default:
-			continue
-		}
-		for dir := filepath.Join(base, f[2]); len(dir) >= len(base); dir = filepath.Dir(dir) {
-			// A file that is not there, and "max", give no number: no limit.
-			limit, err := number(filepath.Join(dir, limitName))
-			if err != nil || limit >= 1<<60 {
-				continue
-			}
-			used, err := number(filepath.Join(dir, usedName))
-			if err != nil {
-				continue
-			}
-			if stat, err := os.ReadFile(filepath.Join(dir, "memory.stat")); err == nil {
-				for line := range strings.Lines(string(stat)) {
-					if f := strings.Fields(line); len(f) == 2 && f[0] == inactive {
-						n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes numbers
-						used -= n
-					}
-				}
-			}
-			if free := max(0, limit-used); !ok || free < room {
-				room, ok = free, true
-			}
-		}
-	}
-	return room, ok
-}
-
-func number(path string) (int64, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-}
-
-// bytesText is a number of bytes for people.
-func bytesText(n int64) string {
-	if n < 10<<20 {
-		return fmt.Sprintf("%.1f KiB", float64(n)/1024)
-	}
-	if n < 10<<30 {
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
 // dropCached makes the page cache forget a file; what is dirty must be on the disk.
@@ -203,11 +124,7 @@ func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return &os.PathError{Op: "lstat", Path: dir, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+	if err := owner.Private(dir); err != nil {
 		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you may write", dir), Way: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
 	}
 	return nil

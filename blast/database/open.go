@@ -2,6 +2,7 @@ package database
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
+	"premix/internal/lock"
 )
 
 // Database is a database that may be searched until it is closed.
@@ -46,7 +50,7 @@ func Open(home, name string) (*Database, error) {
 		return nil, err
 	}
 	dir := filepath.Join(home, name)
-	lock, err := lockShared(dir)
+	held, err := lockShared(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		_, err = readRecord(home, name) // which says it better
 		if err == nil {
@@ -58,10 +62,10 @@ func Open(home, name string) (*Database, error) {
 	}
 	d, err := open(home, name)
 	if err != nil {
-		lock.Close()
+		held.Close()
 		return nil, err
 	}
-	d.locks = append(d.locks, lock)
+	d.locks = append(d.locks, held)
 	return d, nil
 }
 
@@ -79,12 +83,12 @@ func open(home, name string) (*Database, error) {
 		Sequences: desc.Sequences, Letters: desc.Letters, ID: desc.ID,
 	}
 	aliases := filepath.Join(home, name, "alias")
-	ram, lock, err := enter(home, name, desc.ID)
+	ram, held, err := enter(home, name, desc.ID)
 	if err != nil {
 		return nil, err
 	}
-	if d.Resident = lock != nil; d.Resident {
-		d.locks = append(d.locks, lock)
+	if d.Resident = held != nil; d.Resident {
+		d.locks = append(d.locks, held)
 		aliases = filepath.Join(ram, "alias")
 	} else {
 		if err := os.MkdirAll(aliases, 0o755); err != nil {
@@ -124,7 +128,7 @@ func putAliases(d *Description, data, dir string) error {
 		if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, []byte(text)) {
 			return nil
 		}
-		return accessError(dir, replaceFile(path, []byte(text), false))
+		return accessError(dir, replaceFile(path, []byte(text), beneath.Volatile))
 	}
 	for i, p := range d.Fragments {
 		all = append(all, p.Volumes...)
@@ -153,11 +157,11 @@ func isDir(path string) bool {
 
 // lockShared takes the lock of a database for using it.
 func lockShared(dir string) (*os.File, error) {
-	return lockFile(filepath.Join(dir, "lock"), unix.LOCK_SH)
+	return lockFile(filepath.Join(dir, "lock"), lock.Shared)
 }
 
 // lockFile takes the lock of a file that is there, and waits for it.
-func lockFile(path string, how int) (*os.File, error) {
+func lockFile(path string, kind lock.Kind) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		f, err = os.Open(path) // flock(2) asks for no right to write
@@ -165,14 +169,9 @@ func lockFile(path string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
+	if err := lock.Await(context.Background(), f, kind); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
+	return f, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/beneath"
 	"premix/internal/regex"
 )
 
@@ -223,41 +224,25 @@ func writeJSON(path string, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	return replaceFile(path, b.Bytes(), true)
+	return replaceFile(path, b.Bytes(), beneath.Durable)
 }
 
-// replaceFile puts a file into place whole.
-func replaceFile(path string, content []byte, sync bool) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".part-*")
+// replaceFile puts a file into place whole. Other users may read it, whatever the umask.
+func replaceFile(path string, content []byte, how beneath.Durability) error {
+	dir, err := beneath.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil && sync {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if !sync {
-		return nil
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir brings the entries of a directory to the disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	defer dir.Close()
+	f, err := dir.Create(0o644)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	return d.Sync()
+	if _, err := f.Write(content); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	return f.Replace(filepath.Base(path), how)
 }

@@ -15,6 +15,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/lock"
+	"premix/internal/owner"
+	"premix/internal/units"
 )
 
 // RAM returns the directory in memory for the databases of home:
@@ -35,13 +39,12 @@ func ramDir(home, name, id string) string { return filepath.Join(RAM(home), name
 
 // enter begins to use what is in memory of a database. The lock is nil where
 // nothing is.
-func enter(home, name, id string) (dir string, lock *os.File, err error) {
+func enter(home, name, id string) (dir string, held *os.File, err error) {
 	dir = ramDir(home, name, id)
-	var st unix.Stat_t
-	if err := unix.Lstat(RAM(home), &st); err != nil || int(st.Uid) != os.Geteuid() && st.Uid != 0 {
-		return "", nil, nil // nothing was ever warm, or somebody else plays tricks
+	if owner.Private(RAM(home)) != nil || owner.Private(dir) != nil {
+		return "", nil, nil // nothing was ever warm, or another user has made it
 	}
-	lock, err = lockShared(dir)
+	held, err = lockShared(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, nil
 	}
@@ -50,9 +53,9 @@ func enter(home, name, id string) (dir string, lock *os.File, err error) {
 	}
 	// Looked at under the lock: whoever removes it makes the mark first.
 	if _, err := os.Lstat(filepath.Join(dir, leavingMark)); err == nil || !isDir(dir) {
-		return "", nil, lock.Close()
+		return "", nil, held.Close()
 	}
-	return dir, lock, nil
+	return dir, held, nil
 }
 
 const leavingMark = "leaving"
@@ -134,7 +137,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 		if limit > 0 && limit <= b.Room {
 			way = "give more with --memory"
 		}
-		return &Error{Kind: NoRoom, Message: fmt.Sprintf("the database %s does not fit into memory: it takes %s, and %s may be used (%s)", r.Name, bytesText(need), bytesText(b.Bytes), b), Way: way}
+		return &Error{Kind: NoRoom, Message: fmt.Sprintf("the database %s does not fit into memory: it takes %s, and %s may be used (%s)", r.Name, units.Size(need), units.Size(b.Bytes), b), Way: way}
 	}
 	tmp, release, err := newDir(ram, ".new-")
 	if err != nil {
@@ -180,16 +183,16 @@ func checkResident(home string, r *Record, desc *Description) (*Resident, error)
 
 func measure(home string, r *Record, desc *Description) (*Resident, error) {
 	s := &Resident{}
-	dir, lock, err := enter(home, r.Name, desc.ID)
+	dir, held, err := enter(home, r.Name, desc.ID)
 	if err != nil {
 		return nil, err
 	}
-	if lock != nil {
-		defer lock.Close()
+	if held != nil {
+		defer held.Close()
 		s.Dir = dir
 	}
 	for _, f := range desc.Files {
-		if lock != nil {
+		if held != nil {
 			n, err := cachedBytes(filepath.Join(dir, "data", f.Name))
 			if err != nil {
 				return nil, err
@@ -202,7 +205,7 @@ func measure(home string, r *Record, desc *Description) (*Resident, error) {
 		}
 		s.DiskCached += n
 	}
-	if lock != nil && s.DiskCached > 0 {
+	if held != nil && s.DiskCached > 0 {
 		s.DiskMapped = mapping(r.Data)
 	}
 	return s, nil
@@ -263,22 +266,25 @@ func Evict(home, name string) (int64, error) {
 	if !isDir(dir) {
 		return 0, nil
 	}
+	if err := errors.Join(owner.Private(RAM(home)), owner.Private(dir)); err != nil {
+		return 0, accessError(RAM(home), err)
+	}
 	return desc.Bytes(), removeResident(dir)
 }
 
 func removeResident(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, leavingMark), os.O_WRONLY|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(filepath.Join(dir, leavingMark), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return accessError(dir, err)
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX)
+	held, err := lockFile(filepath.Join(dir, "lock"), lock.Exclusive)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer held.Close()
 	if err := os.RemoveAll(dir); err != nil {
 		return accessError(dir, err)
 	}
@@ -302,7 +308,7 @@ func newDir(parent, prefix string) (dir string, release func(), err error) {
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_SH)
+		err = lock.Await(context.Background(), f, lock.Shared)
 	}
 	if err != nil {
 		release()
@@ -326,11 +332,11 @@ func sweep(parent string) error {
 		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
-		f, err := os.Open(filepath.Join(dir, "lock"))
+		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			continue // just made, or just removed
 		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if lock.Try(f, lock.Exclusive) == nil {
 			err = os.RemoveAll(dir)
 		}
 		if err := errors.Join(err, f.Close()); err != nil {

@@ -1,6 +1,7 @@
 package fasta
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -113,6 +114,7 @@ type checker struct {
 	began  bool // there is a sequence
 	now    Sequence
 	idDone bool // its id has ended
+	packed bool // the stream begins like a compressed file
 	sum    Summary
 	seeds  [2]maphash.Seed
 	ids    ids
@@ -145,8 +147,11 @@ func (c *checker) problem(line int64, hint, format string, args ...any) error {
 
 func (c *checker) read(r io.Reader) error {
 	buf := make([]byte, 256<<10)
+	in := bufio.NewReaderSize(r, 16) // larger reads pass it by
+	head, _ := in.Peek(3)            // an error comes again with the next read
+	c.packed = bytes.HasPrefix(head, []byte{0x1f}) || bytes.HasPrefix(head, []byte("PK")) || bytes.HasPrefix(head, []byte("BZh"))
 	for {
-		n, err := r.Read(buf)
+		n, err := in.Read(buf)
 		if err := c.piece(buf[:n]); err != nil {
 			return err
 		}
@@ -294,7 +299,7 @@ func (c *checker) strange(b []byte, i int) error {
 		hint = "this looks like an alignment: take the gaps out, for instance with seqkit seq -g"
 	case ch == '>':
 		hint = "a header begins at the beginning of a line"
-	case ch == 0x1f || ch == 'P' && len(b) > 1 && b[1] == 'K' || ch == 'B' && bytes.HasPrefix(b, []byte("BZh")):
+	case ch == 0x1f || c.packed && c.line == 1:
 		hint = "this looks like a compressed file; gzip is the format that is read"
 	case ch == '@' && c.sum.Sequences == 0:
 		hint = "this looks like FASTQ: make it FASTA, for instance with seqkit fq2fa"

@@ -2,6 +2,7 @@ package search
 
 import (
 	"fmt"
+	"premix/internal/exit"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,6 +68,9 @@ func options() map[string]option {
 type OptionError struct{ reason, way string }
 
 func (e *OptionError) Error() string { return e.reason }
+
+// ExitCode implements exit.Coded.
+func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *OptionError) Hint() string { return e.way }

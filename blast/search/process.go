@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"premix/internal/exit"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,6 +34,9 @@ func (e *ExitError) Error() string {
 type MissingError struct{ Program string }
 
 func (e *MissingError) Error() string { return e.Program + " is not on PATH" }
+
+// ExitCode implements exit.Coded.
+func (*MissingError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *MissingError) Hint() string { return "install BLAST+: apt-get install ncbi-blast+" }

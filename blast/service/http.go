@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"premix/blast/database"
 )
@@ -54,7 +55,14 @@ func (s *Service) Handler() http.Handler {
 	route("GET /api/v1/searches/{id}/result", "result", s.getResult)
 	route("GET /Blast.cgi", "ncbi", s.blastCGI)
 	route("POST /Blast.cgi", "ncbi", s.blastCGI)
-	mux.Handle("GET /metrics", s.metrics.handler())
+	metrics := s.metrics.handler()
+	route("GET /metrics", "metrics", func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := s.user(r); err != nil {
+			return err
+		}
+		metrics.ServeHTTP(w, r)
+		return nil
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -64,9 +72,11 @@ func (s *Service) Handler() http.Handler {
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
+		if !utf8.ValidString(r.URL.Path) {
+			http.NotFound(w, r) // to package fs it is an error of the server
+			return
+		}
 		files.ServeHTTP(w, r)
 	})
 	return mux
@@ -131,7 +141,7 @@ func (s *Service) getDatabases(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			continue // damaged, or just removed
 		}
-		list = append(list, databaseAnswer{d.Name, d.Type, d.Title, d.Sequences, d.Letters, d.Resident})
+		list = append(list, databaseAnswer{d.Name, d.Type, titleOf(d.Title), d.Sequences, d.Letters, d.Resident})
 		if err := d.Close(); err != nil {
 			return err
 		}
@@ -321,7 +331,6 @@ func (s *Service) getResult(w http.ResponseWriter, r *http.Request) error {
 func send(w http.ResponseWriter, f format, b []byte) {
 	h := w.Header()
 	h.Set("Content-Type", f.content)
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'")
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	_, _ = w.Write(b) // it fails when nobody is there any more

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/internal/lock"
 	"premix/record"
 )
@@ -70,7 +72,7 @@ func writeDurably(path string, content []byte) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return record.SyncDir(filepath.Dir(path))
+	return beneath.SyncDir(filepath.Dir(path))
 }
 
 // restore reads the journal of an earlier service.
@@ -84,7 +86,7 @@ func (s *Service) restore() error {
 	if err != nil {
 		return err
 	}
-	if err := lock.Exclusive(f); err != nil {
+	if err := lock.Take(f, lock.Exclusive); err != nil {
 		f.Close()
 		return &BusyError{s.o.Dir}
 	}
@@ -248,7 +250,7 @@ func (s *Service) rewrite() error {
 	if err := os.Rename(fresh, s.path("journal.jsonl")); err != nil {
 		return errors.Join(err, w.Close())
 	}
-	if err := record.SyncDir(s.o.Dir); err != nil {
+	if err := beneath.SyncDir(s.o.Dir); err != nil {
 		return errors.Join(err, w.Close())
 	}
 	if s.journal != nil {
@@ -292,6 +294,9 @@ type BusyError struct{ Dir string }
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("another service keeps its jobs in %s", e.Dir)
 }
+
+// ExitCode implements exit.Coded.
+func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint names the way out.
 func (e *BusyError) Hint() string { return "name another directory with --dir" }

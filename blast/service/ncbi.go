@@ -2,12 +2,15 @@ package service
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"html"
 	"io"
 	"net/http"
 	"strings"
 	"time"
+
+	"premix/internal/access"
 )
 
 // NCBI's BLAST URL API, as its clients use it
@@ -33,18 +36,22 @@ func (s *Service) blastCGI(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := r.ParseForm(); err != nil {
-		return fmt.Errorf("%w", err)
+		return unreadable(err)
 	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
 		if err := r.ParseMultipartForm(1 << 20); err != nil {
-			return err
+			return unreadable(err)
 		}
 		if err := uploaded(r); err != nil {
 			return err
 		}
 	}
 	form := func(name string) string { return strings.TrimSpace(r.Form.Get(name)) }
-	switch cmd := strings.ToLower(form("CMD")); cmd {
+	cmd := strings.ToLower(form("CMD"))
+	if (cmd == "put" || cmd == "delete") && access.OtherSite(r) {
+		return refused(http.StatusForbidden, "site", "a page of another site sent the request")
+	}
+	switch cmd {
 	case "put":
 		return s.put(w, user, form)
 	case "get":
@@ -61,6 +68,15 @@ func (s *Service) blastCGI(w http.ResponseWriter, r *http.Request) error {
 	default:
 		return refused(400, "command", "CMD is Put, Get or Delete")
 	}
+}
+
+// unreadable is the error of a form that cannot be read.
+func unreadable(err error) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return err
+	}
+	return refused(http.StatusBadRequest, "body", "the form cannot be read: %v", err)
 }
 
 // uploaded takes a query that was sent as a file.

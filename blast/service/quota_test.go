@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"premix/blast/service"
+	"premix/internal/access"
 )
 
 // What is too much is refused with the time after which to try again, each bound by itself.
@@ -82,13 +82,13 @@ func TestKept(t *testing.T) {
 	}
 }
 
-func tokens(t *testing.T, text string) *service.Tokens {
+func tokens(t *testing.T, text string) *access.Tokens {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list, err := service.ReadTokens(path)
+	list, err := access.ReadTokens(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestTokens(t *testing.T) {
 		{[]string{"Authorization", "Bearer 0123456789abcdef"}, 200},
 		{[]string{"Authorization", basic}, 200},
 	} {
-		for _, path := range []string{"/api/v1/databases", "/api/v1/searches"} {
+		for _, path := range []string{"/api/v1/databases", "/api/v1/searches", "/metrics"} {
 			if status, text, _ := w.ask("GET", path, nil, c.header...); status != c.status {
 				t.Errorf("%s with %q: %d %s", path, c.header, status, text)
 			}
@@ -126,31 +126,6 @@ func TestTokens(t *testing.T) {
 	for _, path := range []string{"/", "/healthz", "/openapi.json"} {
 		if status, _, _ := w.ask("GET", path, nil); status != 200 {
 			t.Errorf("%s: %d", path, status)
-		}
-	}
-}
-
-// Mistakes in a file of tokens are told with the line.
-func TestReadTokens(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		mode os.FileMode
-		line int
-		want string
-	}{
-		{"ann 0123456789abcdef\n", 0o640, 0, "others may read or write"},
-		{"# who\nann short\n", 0o600, 2, "at least 16 characters"},
-		{"ann\n", 0o600, 1, "a user and a token"},
-		{"ann 0123456789abcdef\n\nbob 0123456789abcdef\n", 0o600, 3, "that of an earlier line"},
-	} {
-		path := filepath.Join(t.TempDir(), "tokens")
-		if err := os.WriteFile(path, []byte(c.text), c.mode); err != nil {
-			t.Fatal(err)
-		}
-		_, err := service.ReadTokens(path)
-		var e *service.TokensError
-		if !errors.As(err, &e) || e.Line != c.line || !strings.Contains(e.Reason, c.want) || e.Hint() == "" {
-			t.Errorf("%q: %v", c.text, err)
 		}
 	}
 }

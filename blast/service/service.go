@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"premix/blast/database"
+	"premix/internal/access"
 	"premix/record"
 )
 
@@ -48,7 +49,7 @@ type Options struct {
 	Scans    int           // at once; the last one is for small jobs, where there are several
 	Timeout  time.Duration // of a scan
 	Limits   Limits
-	Tokens   *Tokens // nil: anybody may search
+	Tokens   *access.Tokens // nil: requests need none, and users are addresses
 	Log      *slog.Logger
 }
 
@@ -526,7 +527,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 			e.Stored = &stored[i]
 		}
 		if errs[i] != nil {
-			e.What, e.Error = "failed", errs[i].Error()
+			e.What, e.Error = "failed", withoutDirectories(errs[i].Error())
 		} else {
 			e.Place = &places[i]
 		}
@@ -546,7 +547,8 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 		j, r := it.job, it.result
 		r.state = ready
 		if errs[i] != nil {
-			r.state, r.err = failed, errs[i].Error()
+			s.o.Log.Warn("a search failed", "id", j.ID, "error", errs[i])
+			r.state, r.err = failed, withoutDirectories(errs[i].Error())
 			s.metrics.failed.Inc()
 		}
 		if s.jobs[j.ID] == j { // not deleted meanwhile

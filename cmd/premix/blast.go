@@ -2,8 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-
-	"premix/blast/database"
 )
 
 func (a *app) blastCommand() *cobra.Command {
@@ -30,17 +28,4 @@ func (a *app) blastDB() *cobra.Command {
 	})
 	cmd.AddCommand(a.blastDBAdd(), a.blastDBLs(), a.blastWarm(), a.blastEvict(), a.blastDBVerify(), a.blastDBRm())
 	return cmd
-}
-
-// databaseExit is the exit code of what is wrong with a database.
-func databaseExit(k database.Kind) int {
-	switch k {
-	case database.Use, database.NotThere, database.Tool, database.NoRoom:
-		return exitUsage
-	case database.Failed, database.Damaged:
-		return exitFailed
-	case database.Access:
-		return exitDirectory
-	}
-	return exitInternal
 }

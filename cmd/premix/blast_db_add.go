@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
+	"premix/internal/units"
 )
 
 func (a *app) blastDBAdd() *cobra.Command {
@@ -68,7 +69,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 			if a.json {
 				return a.printJSON(row)
 			}
-			fmt.Fprintf(a.stdout, "%s: %d sequences, %d letters, %s, in %d fragments\n", row.Name, row.Sequences, row.Letters, size(row.Bytes), len(row.Fragments))
+			fmt.Fprintf(a.stdout, "%s: %d sequences, %d letters, %s, in %d fragments\n", row.Name, row.Sequences, row.Letters, units.Size(row.Bytes), len(row.Fragments))
 			if row.Tree != "" {
 				fmt.Fprintf(a.stdout, "%s is tree %s in %s\n", row.Ref, row.Tree, row.Store)
 			}
@@ -99,5 +100,5 @@ func addedLine(p *database.Progress) string {
 	if n := p.Pieces.Load(); n > 0 {
 		return fmt.Sprintf("%s formatted %d of %d fragments", share(p.Formatted.Load(), n), p.Formatted.Load(), n)
 	}
-	return fmt.Sprintf("checking: %s read", size(p.Checked.Load()))
+	return fmt.Sprintf("checking: %s read", units.Size(p.Checked.Load()))
 }

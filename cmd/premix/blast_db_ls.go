@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
+	"premix/internal/units"
 )
 
 // databaseRow is a database as JSON has it. Sizes are in bytes.
@@ -83,7 +84,7 @@ func (a *app) blastDBLs() *cobra.Command {
 					fmt.Fprintf(w, "%s\tdamaged: %s\n", r.Name, r.Damage)
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", r.Name, r.Type, r.Sequences, r.Letters, size(r.Bytes), len(r.Fragments), residence(&r), shortTree(r.Tree))
+				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", r.Name, r.Type, r.Sequences, r.Letters, units.Size(r.Bytes), len(r.Fragments), residence(&r), shortTree(r.Tree))
 			}
 			return w.Flush()
 		},
@@ -94,7 +95,7 @@ func (a *app) blastDBLs() *cobra.Command {
 func residence(r *databaseRow) string {
 	switch {
 	case r.Resident && r.InMemory < r.Bytes:
-		return "yes, " + size(r.Bytes-r.InMemory) + " swapped out"
+		return "yes, " + units.Size(r.Bytes-r.InMemory) + " swapped out"
 	case r.Resident:
 		return "yes"
 	case r.Warm:

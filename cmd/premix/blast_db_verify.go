@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
+	"premix/internal/units"
 )
 
 // verifiedDatabaseRow is what a verification has found.
@@ -46,7 +47,7 @@ func (a *app) blastDBVerify() *cobra.Command {
 					fmt.Fprintf(a.stdout, "%s: %s\n", name, d)
 				}
 				if len(v.Damage) == 0 {
-					fmt.Fprintf(a.stdout, "%s: %s read, all as it was\n", name, size(v.Bytes))
+					fmt.Fprintf(a.stdout, "%s: %s read, all as it was\n", name, units.Size(v.Bytes))
 				}
 			}
 			if a.json {

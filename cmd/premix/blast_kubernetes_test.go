@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"premix/internal/exit"
 	"strings"
 	"testing"
 	"time"
@@ -32,19 +33,19 @@ func (c *cluster) testBlast(t *testing.T) {
 		var said bytes.Buffer
 		cmd.Stderr = &said
 		out, err := cmd.Output()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() != status {
+		var ended *exec.ExitError
+		if err != nil && !errors.As(err, &ended) || cmd.ProcessState.ExitCode() != status {
 			t.Fatalf("premix blast %q: %v, want status %d\n%s%s", args, err, status, out, &said)
 		}
 		return string(out) + said.String()
 	}
-	blast(exitOK, "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
+	blast(int(exit.OK), "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
 	in := append([]string{"blastn"}, c.options(s, c.template(t, s, ""))...)
 	for _, format := range []string{"0", "6"} {
 		rest := []string{"-db", "db", "-query", "q.fa", "-outfmt", format}
-		want := blast(exitOK, append([]string{"blastn", "--mode", "whole"}, rest...)...)
+		want := blast(int(exit.OK), append([]string{"blastn", "--mode", "whole"}, rest...)...)
 		since := c.since(t)
-		if got := blast(exitOK, append(in[:len(in):len(in)], rest...)...); got != want || strings.Count(want, "q33") == 0 {
+		if got := blast(int(exit.OK), append(in[:len(in):len(in)], rest...)...); got != want || strings.Count(want, "q33") == 0 {
 			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
 		}
 		if n := since(); n < 1 || n > 4 {
@@ -53,7 +54,7 @@ func (c *cluster) testBlast(t *testing.T) {
 	}
 	// What fails in the pods is told. An archive is not printed here, so that BLAST+ is asked
 	// there only.
-	out := blast(exitFailed, append(in[:len(in):len(in)], "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")...)
+	out := blast(int(exit.Failed), append(in[:len(in):len(in)], "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")...)
 	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on kubernetes") {
 		t.Errorf("%s", out)
 	}

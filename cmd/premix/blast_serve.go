@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -13,16 +12,22 @@ import (
 
 	"premix/blast/database"
 	"premix/blast/service"
+	"premix/internal/bounded"
 )
+
+// blastConnections is how many connections a server has at once. A quarter may come from
+// one address.
+const blastConnections = 4096
 
 func (a *app) blastServe() *cobra.Command {
 	var (
-		listen, dir, tokens, cert, key string
-		delay, keep                    = durationFlag(100 * time.Millisecond), durationFlag(24 * time.Hour)
-		timeout                        = durationFlag(time.Hour)
-		scans                          = countFlag(2)
-		threads                        countFlag
-		limits                         = service.DefaultLimits()
+		reach          accessFlags
+		dir, cert, key string
+		delay, keep    = durationFlag(100 * time.Millisecond), durationFlag(24 * time.Hour)
+		timeout        = durationFlag(time.Hour)
+		scans          = countFlag(2)
+		threads        countFlag
+		limits         = service.DefaultLimits()
 	)
 	cmd := &cobra.Command{
 		Use:   "serve --listen HOST:PORT",
@@ -52,30 +57,35 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 				Dir: dir, Home: home, Version: version, Searcher: &service.Programs{Threads: int(threads)}, Delay: time.Duration(delay), Keep: time.Duration(keep),
 				Scans: int(scans), Timeout: time.Duration(timeout), Limits: limits, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}
-			if tokens != "" {
-				if o.Tokens, err = service.ReadTokens(tokens); err != nil {
-					return err
+			if o.Tokens, err = reach.read(); err != nil {
+				return err
+			}
+			if o.Tokens != nil {
+				if err := o.Tokens.Named(reach.tokens); err != nil {
+					return secretError(err)
 				}
 			}
-			l, err := net.Listen("tcp", listen)
+			ctx, done := storeContext()
+			defer done()
+			l, err := listen(ctx, reach.options(o.Tokens))
 			if err != nil {
-				return &usageError{err, "name an address that is free: --listen HOST:PORT"}
+				return err
 			}
 			defer l.Close()
+			// Each search that waits has files.
+			few := bounded.New(l, bounded.Options{Total: min(blastConnections, bounded.Descriptors()), Stall: time.Minute})
 			s, err := service.New(o)
 			if err != nil {
 				return err
 			}
-			ctx, done := storeContext()
-			defer done()
-			fmt.Fprintf(a.stdout, "listening on %s\n", l.Addr())
-			server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+			fmt.Fprintf(a.stdout, "listening on %s\n", l.Name())
+			server := &http.Server{Handler: l.Protect(s.Handler()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil)}
 			served := make(chan error, 1)
 			go func() {
 				if cert != "" {
-					served <- server.ServeTLS(l, cert, key)
+					served <- server.ServeTLS(few, cert, key)
 				} else {
-					served <- server.Serve(l)
+					served <- server.Serve(few)
 				}
 			}()
 			ran := make(chan error, 1)
@@ -91,9 +101,12 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "127.0.0.1:8080", "address to listen on")
+	reach.register(f, "127.0.0.1:8080", "file with a user and a token on each line: only they may search")
+	f.StringVar(&reach.tokens, "tokens", "", "the same as --token-file") // its earlier name
+	if err := f.MarkHidden("tokens"); err != nil {
+		panic(err) // it is the flag of the line above
+	}
 	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
-	f.StringVar(&tokens, "tokens", "", "file with a user and a token on each line: nobody else may search")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")
 	f.StringVar(&key, "tls-key", "", "file of its key")
 	f.Var(&delay, "delay", "how long a search waits for others; up to 1s more while they keep coming (default 0.1s)")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"premix/internal/exit"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,7 +144,7 @@ func (s *blastServer) kill(how syscall.Signal) (rss int64) {
 	}
 	_ = cmd.Process.Signal(how)
 	err := cmd.Wait()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && how == syscall.SIGTERM && status.ExitStatus() != exitSignal+int(how) && status.ExitStatus() != 0 {
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && how == syscall.SIGTERM && status.ExitStatus() != int(exit.Signal(how)) && status.ExitStatus() != 0 {
 		s.t.Errorf("the service ended with %v", err)
 	}
 	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"premix/internal/exit"
 	"premix/internal/slurmbox"
 )
 
@@ -37,22 +38,22 @@ func TestBlastOnSlurm(t *testing.T) {
 	fasta, queries := someGenes()
 	s.write(t, "db.fa", fasta)
 	s.write(t, "q.fa", queries)
-	s.ends(t, exitOK, "", "blast", "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
+	s.ends(t, int(exit.OK), "", "blast", "db", "add", "db.fa", "--name", "db", "--type", "nucl", "--fragments", "4")
 	for _, format := range []string{"0", "6"} {
-		want := s.ends(t, exitOK, "", "blast", "blastn", "--mode", "whole", "-db", "db", "-query", "q.fa", "-outfmt", format)
-		got := s.ends(t, exitOK, "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", format)
+		want := s.ends(t, int(exit.OK), "", "blast", "blastn", "--mode", "whole", "-db", "db", "-query", "q.fa", "-outfmt", format)
+		got := s.ends(t, int(exit.OK), "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", format)
 		if got != want || strings.Count(want, "q33") == 0 {
 			t.Errorf("-outfmt %s: got\n%s\nwant\n%s", format, got, want)
 		}
 	}
 	// What fails on the nodes is told, and nothing of it stays. An archive is not printed
 	// here, so that BLAST+ is asked on the nodes only.
-	out := s.ends(t, exitFailed, "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")
+	out := s.ends(t, int(exit.Failed), "", "blast", "blastn", "--engine", "slurm", "--engine-opt", "poll=300ms", "-db", "db", "-query", "q.fa", "-outfmt", "11", "-word_size", "2")
 	if !strings.Contains(out, "error: part ") || !strings.Contains(out, "of the search failed on slurm") {
 		t.Errorf("%s", out)
 	}
-	s.ends(t, exitUsage, "", "blast", "blastn", "--engine", "none", "-db", "db", "-query", "q.fa")
-	s.ends(t, exitUsage, "", "blast", "blastn", "--work", "there", "-db", "db", "-query", "q.fa")
+	s.ends(t, int(exit.Usage), "", "blast", "blastn", "--engine", "none", "-db", "db", "-query", "q.fa")
+	s.ends(t, int(exit.Usage), "", "blast", "blastn", "--work", "there", "-db", "db", "-query", "q.fa")
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
+	"premix/internal/units"
 )
 
 // warmRow is a database that was made resident.
@@ -69,7 +70,7 @@ After a reboot premix blast warm --all brings back what was warm, from the copy 
 					row.Dir, row.Bytes, row.InMemory, row.DiskCached = r.Dir, r.Bytes, r.InMemory, r.DiskCached
 					row.DiskMapped = r.DiskMapped
 					if !a.json {
-						fmt.Fprintf(a.stdout, "%s: %s in memory, %s of the copy on disk cached\n", w.Name, size(r.InMemory), size(r.DiskCached))
+						fmt.Fprintf(a.stdout, "%s: %s in memory, %s of the copy on disk cached\n", w.Name, units.Size(r.InMemory), units.Size(r.DiskCached))
 						if len(r.DiskMapped) > 0 {
 							fmt.Fprintf(a.stdout, "%s: processes that still have the copy on disk mapped: %v\n", w.Name, r.DiskMapped)
 						}
@@ -128,7 +129,7 @@ begin meanwhile use the copy on disk.`,
 				}
 				rows = append(rows, evictedRow{name, freed})
 				if !a.json {
-					fmt.Fprintf(a.stdout, "%s: %s of memory are free again\n", name, size(freed))
+					fmt.Fprintf(a.stdout, "%s: %s of memory are free again\n", name, units.Size(freed))
 				}
 			}
 			if a.json {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/exit"
+	"premix/internal/units"
 	"premix/node"
 )
 
@@ -52,11 +54,11 @@ func (a *app) cacheStatus() *cobra.Command {
 			}
 			quota := "no quota"
 			if s.Quota > 0 {
-				quota = "a quota of " + sizeText(s.Quota)
+				quota = "a quota of " + units.Size(s.Quota)
 			}
-			fmt.Fprintf(a.stdout, "%s: %s used, %s, %s free on its partition\n", s.Dir, sizeText(s.Used), quota, sizeText(s.Free))
+			fmt.Fprintf(a.stdout, "%s: %s used, %s, %s free on its partition\n", s.Dir, units.Size(s.Used), quota, units.Size(s.Free))
 			if s.RAMDir != "" {
-				fmt.Fprintf(a.stdout, "%s: %s used in memory\n", s.RAMDir, sizeText(s.RAMUsed))
+				fmt.Fprintf(a.stdout, "%s: %s used in memory\n", s.RAMDir, units.Size(s.RAMUsed))
 			}
 			if len(s.Trees) == 0 {
 				return nil
@@ -71,7 +73,7 @@ func (a *app) cacheStatus() *cobra.Command {
 				if refs == "" {
 					refs = "-"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Digest.Short(), sizeText(t.PresentBytes), sizeText(t.Size), sizeText(t.Used+t.RAMUsed), pinned, refs)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Digest.Short(), units.Size(t.PresentBytes), units.Size(t.Size), units.Size(t.Used+t.RAMUsed), pinned, refs)
 			}
 			return w.Flush()
 		},
@@ -163,7 +165,7 @@ is read. Exits with 1 if anything was wrong.`,
 				for _, w := range r.Wrong {
 					fmt.Fprintf(a.stdout, "%s: %s was wrong\n", w.Tree.Short(), w.What)
 				}
-				_, err = fmt.Fprintf(a.stdout, "%d trees, %s in %d chunks: %d wrong\n", r.Trees, sizeText(r.Bytes), r.Chunks, len(r.Wrong))
+				_, err = fmt.Fprintf(a.stdout, "%d trees, %s in %d chunks: %d wrong\n", r.Trees, units.Size(r.Bytes), r.Chunks, len(r.Wrong))
 			}
 			if err == nil && len(r.Wrong) > 0 {
 				err = &cacheDamage{len(r.Wrong)}
@@ -179,6 +181,9 @@ type cacheDamage struct{ n int }
 func (e *cacheDamage) Error() string {
 	return fmt.Sprintf("%d parts of the cache were damaged", e.n)
 }
+
+// ExitCode implements exit.Coded.
+func (*cacheDamage) ExitCode() exit.Code { return exit.Failed }
 
 // Hint names the way out.
 func (e *cacheDamage) Hint() string {

@@ -12,7 +12,7 @@ func TestChecksAreInColumns(t *testing.T) {
 	err := writeChecks(&b, []hotstart.Check{
 		{Name: "user", OK: true, Detail: "root"},
 		{Name: "namespaces", Detail: "none", Hint: "be root"},
-		{Name: "criu check", Detail: "not known", Hint: "be root"},
+		{Name: "containers", Detail: "not known", Hint: "be root"},
 		{Name: "hot start", Detail: "needs both"},
 		{Name: "snapshot store", OK: true, Detail: "/store"},
 	})
@@ -22,7 +22,7 @@ func TestChecksAreInColumns(t *testing.T) {
 	const want = `ok  user            root
 --  namespaces      none
                     hint: be root
---  criu check      not known
+--  containers      not known
 --  hot start       needs both
 ok  snapshot store  /store
 `

@@ -13,6 +13,7 @@ import (
 
 	"premix/image"
 	"premix/image/bundle"
+	"premix/internal/exit"
 	"premix/node"
 	"premix/store/tree"
 )
@@ -23,6 +24,9 @@ type commandStatus struct{ code int }
 func (e *commandStatus) Error() string {
 	return fmt.Sprintf("the command ended with status %d", e.code)
 }
+
+// ExitCode implements exit.Coded.
+func (e *commandStatus) ExitCode() exit.Code { return exit.Code(e.code) }
 
 func (a *app) execCommand() *cobra.Command {
 	var (

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/files"
+	"premix/internal/exit"
 )
 
 func (a *app) filesCommand() *cobra.Command {
@@ -32,5 +33,8 @@ type unreadFiles struct{ sum *files.Summary }
 func (e *unreadFiles) Error() string {
 	return fmt.Sprintf("%d of %d entries could not be read; their rows in %s say why", e.sum.Unread, e.sum.Entries, e.sum.Table)
 }
+
+// ExitCode implements exit.Coded.
+func (*unreadFiles) ExitCode() exit.Code { return exit.Failed }
 
 func (e *unreadFiles) Hint() string { return "scan as a user who may read everything, such as root" }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/files"
+	"premix/internal/units"
 )
 
 func (a *app) filesDiff() *cobra.Command {
@@ -44,9 +45,9 @@ and whose it is, and which files gained or lost most.`,
 // gained is a number of bytes with its sign.
 func gained(n int64) string {
 	if n < 0 {
-		return "-" + size(-n)
+		return "-" + units.Size(-n)
 	}
-	return "+" + size(n)
+	return "+" + units.Size(n)
 }
 
 func (a *app) printFilesDifference(d *files.Difference) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/files/tiers"
+	"premix/internal/units"
 )
 
 func (a *app) filesMount() *cobra.Command {
@@ -68,10 +69,12 @@ func (a *app) mountTiers(file, dir string) error {
 			_ = a.printJSON(line)
 		case e.SetAside != "":
 			fmt.Fprintf(a.stdout, "set aside %s as %s: %s\n", shown(e.Path), shown(e.SetAside), e.Why)
+		case e.Err != nil && e.From == "":
+			fmt.Fprintf(a.stdout, "note: %s: %v\n", shown(e.Path), e.Err)
 		case e.Err != nil:
 			fmt.Fprintf(a.stdout, "not moved %s from %s to %s: %v\n", shown(e.Path), e.From, e.To, e.Err)
 		default:
-			fmt.Fprintf(a.stdout, "moved %s from %s to %s, %s: %s\n", shown(e.Path), e.From, e.To, size(e.Bytes), e.Why)
+			fmt.Fprintf(a.stdout, "moved %s from %s to %s, %s: %s\n", shown(e.Path), e.From, e.To, units.Size(e.Bytes), e.Why)
 		}
 	}
 	m, err := tiers.Mount(ctx, c, dir, tell)
@@ -82,22 +85,4 @@ func (a *app) mountTiers(file, dir string) error {
 		fmt.Fprintln(a.stderr, "note: reads and writes go through premix: passthrough needs root and Linux 6.9")
 	}
 	return errors.Join(m.Run(ctx, tell), m.Unmount())
-}
-
-// tiersExit is the exit code of errors of tiers, exitOK for others.
-func tiersExit(err error) int {
-	var (
-		busy  *tiers.BusyError
-		dir   *tiers.DirError
-		mount *tiers.MountError
-	)
-	switch {
-	case errors.As(err, &busy):
-		return exitDirectory
-	case errors.As(err, &dir):
-		return exitUsage
-	case errors.As(err, &mount):
-		return exitUnavailable
-	}
-	return exitOK
 }

@@ -16,6 +16,8 @@ import (
 	"premix/files"
 	"premix/files/pack"
 	"premix/files/policy"
+	"premix/internal/exit"
+	"premix/internal/units"
 )
 
 // policyFlags are those of files policy.
@@ -120,6 +122,9 @@ func (e *unappliedFiles) Error() string {
 	return fmt.Sprintf("%d of %d actions failed", e.rep.Failed, e.rep.Actions)
 }
 
+// ExitCode implements exit.Coded.
+func (*unappliedFiles) ExitCode() exit.Code { return exit.Failed }
+
 func (e *unappliedFiles) Hint() string {
 	return "the reasons are in " + filepath.Join(e.rep.Journal, "audit.jsonl") + ", on lines with failed"
 }
@@ -129,7 +134,7 @@ func (a *app) policyApply(ctx context.Context, o *policyFlags, r *policy.Rules, 
 	last.Store(&policy.Report{})
 	stop := a.bar(func() string {
 		p := last.Load()
-		return fmt.Sprintf("%d of %d actions, %s", p.Done+p.Skipped+p.Failed, p.Actions, size(p.Bytes))
+		return fmt.Sprintf("%d of %d actions, %s", p.Done+p.Skipped+p.Failed, p.Actions, units.Size(p.Bytes))
 	})
 	rep, err := r.Apply(ctx, t, policy.ApplyOptions{
 		Journal: o.journal, Files: float64(o.files), Bytes: int64(o.bytes), Workers: int(o.workers), Packer: packer{},
@@ -162,7 +167,7 @@ func (packer) Pack(ctx context.Context, dir string, device, inode int64, store, 
 }
 
 func (a *app) printPolicyReport(rep *policy.Report) error {
-	if _, err := fmt.Fprintf(a.stdout, "%d done, %s; %d skipped, %d failed; %s\n", rep.Done, size(rep.Bytes), rep.Skipped, rep.Failed, rep.Journal); err != nil {
+	if _, err := fmt.Fprintf(a.stdout, "%d done, %s; %d skipped, %d failed; %s\n", rep.Done, units.Size(rep.Bytes), rep.Skipped, rep.Failed, rep.Journal); err != nil {
 		return err
 	}
 	for _, why := range slices.Sorted(maps.Keys(rep.Why)) {
@@ -180,15 +185,18 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 		fmt.Fprint(w, "\nPOOL\tCAPACITY\tUSED\t\tAFTER\t\tCOUNTED BY\t\n")
 	}
 	for _, pool := range p.Pools {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f %%\t%s\t%.1f %%\t%s\t\n", pool.Name, size(pool.Capacity), size(pool.Used), pool.Percent(pool.Used),
-			size(pool.After), pool.Percent(pool.After), pool.By)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f %%\t%s\t%.1f %%\t%s\t\n", pool.Name, units.Size(pool.Capacity), units.Size(pool.Used), pool.Percent(pool.Used),
+			units.Size(pool.After), pool.Percent(pool.After), pool.By)
 	}
 	fmt.Fprint(w, "\nRULE\tDOES\tMATCHED\tBYTES\tTAKEN\tBYTES\tON DISK\t\n")
 	for _, r := range p.Rules {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t\n", shown(r.Name), r.Verb, r.Matched.Count, size(r.Matched.Bytes),
-			r.Taken.Count, size(r.Taken.Bytes), size(r.Taken.Allocated))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t\n", shown(r.Name), r.Verb, r.Matched.Count, units.Size(r.Matched.Bytes),
+			r.Taken.Count, units.Size(r.Taken.Bytes), units.Size(r.Taken.Allocated))
 	}
 	fmt.Fprintf(w, "no rule\t\t%d\t\t\t\t\t\n", p.Unmatched)
+	if p.Names > 0 {
+		fmt.Fprintf(w, "further names\t\t%d\t\t\t\t\t\n", p.Names)
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -209,7 +217,7 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 				line += " -> " + shown(s.To)
 			}
 			if r.Verb != policy.Pack {
-				line += ", " + size(s.Size)
+				line += ", " + units.Size(s.Size)
 			}
 			fmt.Fprintln(a.stdout, line)
 		}
@@ -233,29 +241,4 @@ func ruleDoes(r *policy.RulePlan) string {
 		words = append(words, "to", r.To)
 	}
 	return strings.Join(words, " ")
-}
-
-// policyExit is the exit code of errors of rules, exitOK for others.
-func policyExit(err error) int {
-	var (
-		unread  *policy.FileError
-		pool    *policy.PoolError
-		covered *policy.CoverError
-		journal *policy.JournalError
-		failed  *unappliedFiles
-		unpacks *pack.Error
-		differs *pack.DifferenceError
-	)
-	switch {
-	case errors.As(err, &journal):
-		return exitDirectory
-	case errors.As(err, &unpacks):
-		return exitUsage
-	case errors.As(err, &failed), errors.As(err, &differs):
-		return exitFailed
-	}
-	if errors.As(err, &unread) || errors.As(err, &pool) || errors.As(err, &covered) {
-		return exitUsage
-	}
-	return exitOK
 }

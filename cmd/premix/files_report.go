@@ -10,7 +10,9 @@ import (
 
 	"premix/files"
 	"premix/files/page"
-	"premix/internal/whole"
+	"premix/internal/beneath"
+	"premix/internal/outputs"
+	"premix/internal/units"
 )
 
 func (a *app) filesReport() *cobra.Command {
@@ -46,14 +48,14 @@ counts. With --html a page of tables and histograms is written, which needs noth
 			return a.printUsage(u)
 		},
 	}
-	cmd.Flags().StringVar(&html, "html", "", "write a page to this file, too")
+	outputFlag(cmd, &html, "html", "", outputs.Page, "write a page to this file, too")
 	cmd.Flags().Var(&top, "top", "rows of tables that have no natural end")
 	return cmd
 }
 
 // writeUsagePage writes the page, which appears whole or not at all.
 func writeUsagePage(path string, u *files.Usage) error {
-	if err := whole.Write(path, func(w io.Writer) error { return page.Write(w, u) }); err != nil {
+	if err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return page.Write(w, u) }); err != nil {
 		return &files.WriteError{Path: path, Err: err}
 	}
 	return nil
@@ -68,17 +70,17 @@ func (a *app) printUsage(u *files.Usage) error {
 		return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(of))
 	}
 	amount := func(c *files.Amount) {
-		fmt.Fprintf(w, "\t%d\t%s\t%s\t%s\t%s\t\n", c.Count, part(c.Count, u.Files.Count), size(c.Bytes), part(c.Bytes, u.Files.Bytes), size(c.Allocated))
+		fmt.Fprintf(w, "\t%d\t%s\t%s\t%s\t%s\t\n", c.Count, part(c.Count, u.Files.Count), units.Size(c.Bytes), part(c.Bytes, u.Files.Bytes), units.Size(c.Allocated))
 	}
 	const columns = "\tFILES\t\tBYTES\t\tON DISK\t\n"
 	fmt.Fprintf(w, "%d files of %s on %s; half are no larger than %s, %d (%s) are empty; %d further names\n",
-		u.Files.Count, size(u.Files.Bytes), u.Begun.Local().Format(time.DateTime), size(u.Median), u.Files.Zero, part(u.Files.Zero, u.Files.Count), u.Linked)
+		u.Files.Count, units.Size(u.Files.Bytes), u.Begun.Local().Format(time.DateTime), units.Size(u.Median), u.Files.Zero, part(u.Files.Zero, u.Files.Count), u.Linked)
 	if u.Unread > 0 {
 		fmt.Fprintf(w, "%d entries could not be read\n", u.Unread)
 	}
 	fmt.Fprintf(w, "\nDECILE\tUP TO\tBYTES\t\t\n")
 	for _, d := range u.Deciles {
-		fmt.Fprintf(w, "%d %%\t%s\t%s\t%s\t\n", d.Percent, size(d.Size), size(d.Bytes), part(d.Bytes, u.Files.Bytes))
+		fmt.Fprintf(w, "%d %%\t%s\t%s\t%s\t\n", d.Percent, units.Size(d.Size), units.Size(d.Bytes), part(d.Bytes, u.Files.Bytes))
 	}
 	for _, t := range []struct {
 		name string

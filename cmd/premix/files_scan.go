@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/files"
+	"premix/internal/outputs"
+	"premix/internal/units"
 )
 
 func (a *app) filesScan() *cobra.Command {
@@ -40,7 +42,7 @@ be read has a row that says why, and the exit code is then 1.`,
 			o.Progress = func(c files.Counts) { seen.Store(&c) }
 			stop := a.bar(func() string {
 				c := seen.Load()
-				return fmt.Sprintf("%d entries, %s in files", c.Entries, size(c.Bytes))
+				return fmt.Sprintf("%d entries, %s in files", c.Entries, units.Size(c.Bytes))
 			})
 			sum, err := files.Scan(ctx, o)
 			stop()
@@ -59,7 +61,7 @@ be read has a row that says why, and the exit code is then 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.Table, "output", "o", "", "file of the table")
+	outputFlag(cmd, &o.Table, "output", "o", outputs.Table, "file of the table")
 	f.Var(&workers, "workers", "directories that are read at a time (default: twice the cores, at least 4)")
 	f.BoolVar(&o.OneFS, "one-file-system", false, "don't enter other file systems")
 	return cmd
@@ -74,7 +76,7 @@ func (a *app) printScan(sum *files.Summary) error {
 	}
 	rate := float64(sum.Entries) / max(sum.Took.Seconds(), 1e-9)
 	_, err := fmt.Fprintf(a.stdout, "%d files and %d directories, %s in files, in %s (%.0f entries a second): %s\n",
-		sum.Files, sum.Directories, size(sum.Bytes), sum.Took.Round(10*time.Millisecond), rate, sum.Table)
+		sum.Files, sum.Directories, units.Size(sum.Bytes), sum.Took.Round(10*time.Millisecond), rate, sum.Table)
 	if err == nil && sum.Vanished > 0 {
 		_, err = fmt.Fprintf(a.stdout, "%d entries vanished meanwhile\n", sum.Vanished)
 	}

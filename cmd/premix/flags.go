@@ -3,12 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"premix/hotstart"
-	"premix/recipe"
+	"premix/internal/units"
 )
 
 // The flags below read their values as recipes do. They implement pflag.Value.
@@ -17,9 +16,9 @@ import (
 type memoryFlag int64
 
 func (m *memoryFlag) Set(s string) error {
-	n, err := recipe.ParseMemory(s)
+	n, err := units.ParseMemory(s)
 	if err != nil {
-		return fmt.Errorf("%w: write a number and K, M, G or T, as in 16G", err)
+		return fmt.Errorf("%w: %s", err, units.SizeHint)
 	}
 	*m = memoryFlag(n)
 	return nil
@@ -31,9 +30,9 @@ func (m *memoryFlag) String() string { return "" }
 type durationFlag time.Duration
 
 func (d *durationFlag) Set(s string) error {
-	v, err := recipe.ParseDuration(s)
+	v, err := units.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%w: write it as in 90s, 2h or 1d12h", err)
+		return fmt.Errorf("%w: %s", err, units.TimeHint)
 	}
 	*d = durationFlag(v)
 	return nil
@@ -59,12 +58,14 @@ func (r *retriesFlag) String() string { return "" }
 type startFlag hotstart.Kind
 
 func (k *startFlag) Set(s string) error {
-	known := []hotstart.Kind{hotstart.Auto, hotstart.Fork, hotstart.Hot, hotstart.Copy, hotstart.Cold}
-	if !slices.Contains(known, hotstart.Kind(s)) {
-		return errors.New("it is one of auto, fork, hot, copy and cold")
+	switch hotstart.Kind(s) {
+	case hotstart.Auto, hotstart.Hot, hotstart.Cold:
+		*k = startFlag(s)
+		return nil
+	case "fork", "copy":
+		return fmt.Errorf("%s starts are gone, write hot instead: a hot start needs no root and no CRIU", s)
 	}
-	*k = startFlag(s)
-	return nil
+	return errors.New("it is one of auto, hot and cold")
 }
 func (k *startFlag) Type() string   { return "kind" }
 func (k *startFlag) String() string { return string(*k) }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/image"
+	"premix/internal/units"
 	"premix/store"
 	"premix/store/tree"
 )
@@ -86,7 +87,7 @@ Credentials for registries are those of docker login.`,
 				what += ", as before"
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s is image %s (%s)\n%s, %d layers, %d of them new; root %s; %s written; %.1f s\n",
-				row.Ref, row.Image, what, row.Platform, len(row.Layers), row.Unpacked, row.Root[:12], size(row.Written), row.Seconds)
+				row.Ref, row.Image, what, row.Platform, len(row.Layers), row.Unpacked, row.Root[:12], units.Size(row.Written), row.Seconds)
 			return err
 		},
 	}
@@ -114,7 +115,7 @@ func addLine(p *image.Progress) string {
 	}
 	line := fmt.Sprintf("%s %d of %d layers", share(done, all), done, all)
 	if n := p.Fetched.Load(); n > 0 {
-		line += ", " + size(n) + " fetched"
+		line += ", " + units.Size(n) + " fetched"
 	}
 	return line
 }

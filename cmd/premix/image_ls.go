@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/image"
+	"premix/internal/units"
 )
 
 // imageRow is an image as ls prints it.
@@ -63,7 +64,7 @@ func (a *app) imageLs(o *storeFlags) *cobra.Command {
 					fmt.Fprintf(w, "%s:%s\tdamaged: %s\n", r.Name, r.Tag, r.Damage)
 					continue
 				}
-				fmt.Fprintf(w, "%s:%s\t%s\t%s\t%d\t%d\t%s\t%d\t%s\n", r.Name, r.Tag, r.Image[:12], r.Platform, r.Layers, r.Inodes, size(r.Bytes), r.Serial, r.Time.Local().Format(time.DateTime))
+				fmt.Fprintf(w, "%s:%s\t%s\t%s\t%d\t%d\t%s\t%d\t%s\n", r.Name, r.Tag, r.Image[:12], r.Platform, r.Layers, r.Inodes, units.Size(r.Bytes), r.Serial, r.Time.Local().Format(time.DateTime))
 			}
 			return w.Flush()
 		},

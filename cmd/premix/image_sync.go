@@ -15,6 +15,7 @@ import (
 
 	"premix/image"
 	"premix/image/watch"
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -174,7 +175,7 @@ func (a *app) syncRow(r watch.Row) {
 	switch r.Action {
 	case watch.Unchanged:
 	case watch.Added, watch.Updated:
-		fmt.Fprintf(a.stdout, "%s %s from %s, %s written\n", r.Action, what, r.Source, size(r.Bytes))
+		fmt.Fprintf(a.stdout, "%s %s from %s, %s written\n", r.Action, what, r.Source, units.Size(r.Bytes))
 	case watch.Removed:
 		fmt.Fprintf(a.stdout, "removed %s\n", what)
 	case watch.Vanished:
@@ -194,7 +195,7 @@ func (a *app) synced(sum *watch.Summary) {
 		sum.Count(watch.Unchanged), sum.Count(watch.Added), sum.Count(watch.Updated), sum.Count(watch.Removed),
 		sum.Count(watch.Vanished), sum.Count(watch.Failed), sum.Count(watch.Waiting))
 	if sum.GC != nil {
-		fmt.Fprintf(a.stdout, "gc removed %d objects, %s\n", sum.GC.Removed, size(sum.GC.Freed))
+		fmt.Fprintf(a.stdout, "gc removed %d objects, %s\n", sum.GC.Removed, units.Size(sum.GC.Freed))
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"premix/internal/exit"
 	"premix/internal/kubebox"
 )
 
@@ -303,8 +304,8 @@ func (c *cluster) testWhy(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {
@@ -327,8 +328,8 @@ func (c *cluster) testInterrupted(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !comes(func() bool { return !slices.ContainsFunc(c.jobs(t), s.owns) }) {

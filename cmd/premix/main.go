@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -8,7 +9,9 @@ import (
 	"premix/engine/shim"
 	"premix/engine/spawn"
 	"premix/hotstart"
+	"premix/hotstart/calls"
 	"premix/image/bundle"
+	"premix/internal/exit"
 	"premix/node"
 )
 
@@ -16,6 +19,14 @@ import (
 var version = "(devel)"
 
 func main() {
+	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
+		// Its environment would be another user's: PATH, PREMIX_HOME and many more.
+		fmt.Fprintln(os.Stderr, "error: premix is set-user-ID or set-group-ID, which it must not be\nhint: chmod ug-s the binary, and use sudo")
+		os.Exit(int(exit.Usage))
+	}
+	if calls.Beside() {
+		return
+	}
 	// A stage is this binary, executed again to stand between premix and a tool.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"premix/internal/exit"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +20,9 @@ import (
 
 // binary is the real premix, built once.
 var binary string
+
+// buildFlags are further flags of go build for binary.
+var buildFlags []string
 
 func TestMain(m *testing.M) {
 	os.Exit(withBinary(m))
@@ -46,10 +50,17 @@ func withBinary(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "premix")
-	build := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
+		return 1
+	}
+	// A shim looks for premix beside it.
+	build = exec.Command("go", "build", "-o", filepath.Join(dir, "premix-shim"), "../premix-shim")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build premix-shim:", err)
 		return 1
 	}
 	code := m.Run()
@@ -173,6 +184,11 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PREMIX_HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("PREMIX_TESTDATA", os.Getenv("PREMIX_TESTDATA"))
+			source, err := filepath.Abs("../..")
+			if err != nil {
+				return err
+			}
+			env.Setenv("SOURCE", source)
 			// Each has its own place in memory, which goes with it.
 			ram, err := os.MkdirTemp("/dev/shm", "premix-test-")
 			if err != nil {
@@ -195,8 +211,6 @@ func TestScripts(t *testing.T) {
 				return canHot()
 			case "root":
 				return os.Geteuid() == 0, nil
-			case "fork":
-				return canFork()
 			case "runc", "podman", "apptainer":
 				_, err := exec.LookPath(name)
 				return err == nil, nil
@@ -224,10 +238,10 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	err := ts.Exec(args[1], args[2:]...)
 	status := 0
-	var exit *exec.ExitError
+	var ended *exec.ExitError
 	switch {
-	case errors.As(err, &exit):
-		status = exit.ExitCode()
+	case errors.As(err, &ended):
+		status = ended.ExitCode()
 	case err != nil:
 		ts.Fatalf("%v", err)
 	}
@@ -256,10 +270,7 @@ func sleepless(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-var (
-	canFork = sync.OnceValues(func() (bool, error) { return canStart("fork") })
-	canHot  = sync.OnceValues(func() (bool, error) { return canStart("hot") })
-)
+var canHot = sync.OnceValues(func() (bool, error) { return canStart("hot") })
 
 // canStart tells whether tasks can start in some way on this machine: by trying. A try
 // that fails for another reason than that it cannot be is an error.
@@ -279,8 +290,8 @@ func canStart(kind string) (bool, error) {
 		}
 	}
 	out, err := exec.Command(binary, "run", filepath.Join(dir, "r.yaml"), filepath.Join(dir, "s.csv"), "--out", filepath.Join(dir, "out"), "--start", kind, "--store", filepath.Join(dir, "store")).CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == exitUnavailable {
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && ended.ExitCode() == int(exit.Unavailable) {
 		return false, nil
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/outputs"
 	"premix/lazyfs"
 	"premix/node"
 )
@@ -51,7 +52,7 @@ does not run.
 	from.register(cmd)
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringVar(&wish.Profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
-	f.StringVar(&wish.Record, "record", "", "write the order in which chunks are touched to this file")
+	outputFlag(cmd, &wish.Record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file")
 	f.BoolVar(&wish.Eager, "eager", false, "fetch all of the tree at once")
 	f.Var(&background, "background", "fetch all of the tree at this rate, as in 20M, bytes a second")
 	f.Var(&backend, "backend", "how the kernel reads: auto, erofs or fuse")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/blast/database"
+	"premix/internal/access"
+	"premix/internal/units"
 	"premix/node"
 )
 
@@ -25,7 +28,7 @@ func (a *app) nodeCommand() *cobra.Command {
 
 func (a *app) nodeStart() *cobra.Command {
 	var foreground bool
-	var metrics string
+	var metrics node.Config
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start the node, and mount again what a dead one has left",
@@ -39,8 +42,26 @@ optional: premix mount does it where no node runs.`,
 			if err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("metrics-listen") {
-				c.MetricsListen = metrics
+			given := cmd.Flags().Changed
+			if given("metrics-listen") {
+				c.MetricsListen = metrics.MetricsListen
+				if path, ok := strings.CutPrefix(c.MetricsListen, access.UnixPrefix); ok {
+					if path, err = filepath.Abs(path); err != nil {
+						return err
+					}
+					c.MetricsListen = access.UnixPrefix + path
+				}
+			}
+			if given("metrics-token-file") {
+				if c.MetricsTokens, err = filepath.Abs(metrics.MetricsTokens); err != nil {
+					return err
+				}
+			}
+			if given("metrics-open") {
+				c.MetricsOpen = metrics.MetricsOpen
+			}
+			if given("metrics-host") {
+				c.MetricsHosts = metrics.MetricsHosts
 			}
 			if foreground {
 				if c.BlastWarm {
@@ -71,7 +92,11 @@ optional: premix mount does it where no node runs.`,
 		},
 	}
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay in the foreground and log to standard error")
-	cmd.Flags().StringVar(&metrics, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT")
+	f := cmd.Flags()
+	f.StringVar(&metrics.MetricsListen, "metrics-listen", "", "serve metrics for Prometheus at HOST:PORT or unix:PATH")
+	f.StringVar(&metrics.MetricsTokens, "metrics-token-file", "", "file of tokens, one a line: Prometheus must have one")
+	f.BoolVar(&metrics.MetricsOpen, "metrics-open", false, "give metrics to everyone who can reach the address")
+	f.StringArrayVar(&metrics.MetricsHosts, "metrics-host", nil, "name by which the address is called, besides localhost; may be repeated")
 	return cmd
 }
 
@@ -90,7 +115,7 @@ func (a *app) warmAgain(ctx context.Context) {
 		if w.Err != nil {
 			a.tell(w.Err)
 		} else if !a.json {
-			fmt.Fprintf(a.stderr, "BLAST database %s: %s in memory\n", w.Name, size(w.Resident.InMemory))
+			fmt.Fprintf(a.stderr, "BLAST database %s: %s in memory\n", w.Name, units.Size(w.Resident.InMemory))
 		}
 	}
 }
@@ -206,7 +231,7 @@ func statusText(s *node.Status) string {
 		} else {
 			line("backend", "%s", m.Backend)
 		}
-		line("here", "%s of %s, %s fetched", sizeText(m.Present), sizeText(m.Total), sizeText(m.Fetched))
+		line("here", "%s of %s, %s fetched", units.Size(m.Present), units.Size(m.Total), units.Size(m.Fetched))
 		line("reads", "%d, %.1f %% without waiting, %d errors", m.Hits+m.Misses, 100*m.HitRatio, m.Errors)
 		line("profile", "%s", m.Profile)
 		if m.Record != "" {
@@ -228,41 +253,9 @@ func statusText(s *node.Status) string {
 			line("last error", "%s", m.LastError)
 		}
 		for _, o := range m.Origins {
-			line("origin", "%s: %s, %d requests, %s, %d errors", o.URL, o.State, o.Requests, sizeText(o.Bytes), o.Errors)
+			line("origin", "%s: %s, %d requests, %s, %d errors", o.URL, o.State, o.Requests, units.Size(o.Bytes), o.Errors)
 		}
 		w.Flush()
 	}
 	return b.String()
-}
-
-// sizeText is a number of bytes for people.
-func sizeText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
-		v, i = v/1024, i+1
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
-}
-
-// nodeExit is the exit code of what a node refused.
-func nodeExit(k node.Kind) int {
-	switch k {
-	case node.KindUsage, node.KindNotMounted, node.KindNoTree:
-		return exitUsage
-	case node.KindUnavailable:
-		return exitUnavailable
-	case node.KindBusy:
-		return exitDirectory
-	case node.KindOrigin:
-		return exitOrigin
-	case node.KindTrust:
-		return exitTrust
-	case node.KindNotRunning:
-		return exitFailed
-	}
-	return exitInternal
 }

@@ -426,7 +426,7 @@ func TestCacheDiskFull(t *testing.T) {
 	}
 	f := newFarm(t, patient)
 	f.mkdir(t, "home/cache/node")
-	if err := unix.Mount("tmpfs", f.path("home/cache/node"), "tmpfs", 0, "size=4m"); err != nil {
+	if err := unix.Mount("tmpfs", f.path("home/cache/node"), "tmpfs", 0, "size=4m,mode=0700"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -589,6 +589,17 @@ func TestReadaheadOutlivesWorker(t *testing.T) {
 	if !apart(t) {
 		return
 	}
+	// Where another EROFS is mounted at the same moment, the setting can be the other one's.
+	const attempts = 3
+	for range attempts {
+		if readaheadComesBack(t) {
+			return
+		}
+	}
+	t.Errorf("the usual readahead did not come in %d attempts", attempts)
+}
+
+func readaheadComesBack(t *testing.T) bool {
 	f := newFarm(t, patient)
 	f.mount(t, "--backend", "erofs")
 	content, err := os.ReadFile(f.path("home/run/state.json"))
@@ -617,12 +628,14 @@ func TestReadaheadOutlivesWorker(t *testing.T) {
 	others(err)
 	others(os.WriteFile(setting, []byte("16"), 0))
 	kill(t, f.status(t).Worker)
-	await(t, "the usual readahead", func() bool {
+	back := false
+	for end := time.Now().Add(30 * time.Second); !back && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		now, err := os.ReadFile(setting)
 		others(err)
-		return string(now) == string(usual)
-	})
+		back = string(now) == string(usual)
+	}
 	f.whole(t)
+	return back
 }
 
 // The supervisor is killed, and in between the worker: a new one takes over.

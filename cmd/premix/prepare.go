@@ -47,7 +47,8 @@ given with --probe; without either it is left to the first run.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Sheet, "probe", "", "sample sheet whose first sample is the probe")
-	f.Var(&start, "start", "kind of start to prepare: auto, fork, hot, copy or cold")
+	f.Var(&start, "start", "start to prepare: auto, hot or cold")
+	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)

@@ -47,18 +47,3 @@ func share(done, whole int64) string {
 	}
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", width-n) + "]"
 }
-
-// size is a number of bytes for people: three digits or four, and a unit of 1024.
-func size(n int64) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, units := float64(n)/1024, "KMGTP"
-	for v >= 999.5 && len(units) > 1 {
-		v, units = v/1024, units[1:]
-	}
-	if v < 99.5 {
-		return fmt.Sprintf("%.1f %ciB", v, units[0])
-	}
-	return fmt.Sprintf("%.0f %ciB", v, units[0])
-}

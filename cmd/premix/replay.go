@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/outputs"
 	"premix/replay/machine"
 	"premix/replay/pack"
 	"premix/replay/policy"
@@ -60,8 +62,14 @@ tells of, or one in a YAML file.
 	f.Var(&o.overhead, "overhead", "time that each job needs to start, holding its cores")
 	f.Var(&o.pack, "pack", "put short jobs together to packs of about this time")
 	f.StringVar(&o.columns, "columns", "", "columns of sacct's output, where it has no header line (default: XDMoD's)")
-	f.StringVar(&o.html, "html", "", "file for a page with curves and a Gantt chart")
+	outputFlag(cmd, &o.html, "html", "", outputs.Page, "file for a page with curves and a Gantt chart")
 	f.StringVar(&o.parquet, "parquet", "", "directory for tables of jobs, policies and curves")
+	outputNames(cmd, func([]string) []string {
+		if o.parquet == "" {
+			return nil
+		}
+		return []string{filepath.Join(o.parquet, "jobs.parquet"), filepath.Join(o.parquet, "policies.parquet"), filepath.Join(o.parquet, "curves.parquet")}
+	}, outputs.Table)
 	f.Uint64Var(&o.seed, "seed", 1, "of the confidence intervals")
 	cmd.AddCommand(a.replayGenerate())
 	return cmd
@@ -148,24 +156,4 @@ func (a *app) printReplay(r *results.Results, o *replayFlags, charge results.Cha
 		return r.WriteJSON(a.stdout)
 	}
 	return r.WriteText(a.stdout)
-}
-
-// replayExit is the exit code of the errors of replay.
-func replayExit(err error) (code int, ok bool) {
-	var (
-		noTrace    *trace.Error
-		noMachine  *machine.Error
-		noPolicy   *policy.Error
-		external   *policy.ExternalError
-		stuck      *simulate.StuckError
-		wrongStart *simulate.StartError
-		unrecorded *simulate.UnrecordedError
-	)
-	switch {
-	case errors.As(err, &noTrace), errors.As(err, &noMachine), errors.As(err, &noPolicy), errors.As(err, &unrecorded):
-		return exitUsage, true
-	case errors.As(err, &external), errors.As(err, &stuck), errors.As(err, &wrongStart):
-		return exitFailed, true
-	}
-	return 0, false
 }

@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/internal/whole"
+	"premix/internal/beneath"
+	"premix/internal/outputs"
 	"premix/replay/generate"
 	"premix/replay/trace"
 )
@@ -75,7 +76,7 @@ same seed makes the same trace.`,
 		},
 	}
 	cmd.Flags().StringVar(&like, "like", "", "the trace to be like")
-	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write; - is standard output")
+	outputFlag(cmd, &out, "output", "o", outputs.Trace, "file to write; - is standard output")
 	cmd.Flags().Var(&jobs, "jobs", "number of jobs (default: as many as the trace has)")
 	cmd.Flags().Float64Var(&density, "density", 1, "jobs a day, compared with the trace")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "what is drawn depends on it alone")
@@ -88,7 +89,7 @@ func (a *app) writeTrace(ctx context.Context, t *trace.Trace, path string, seed 
 		return t.WriteSWF(a.stdout, note)
 	}
 	// Half a trace is a shorter one to whoever reads it.
-	err := whole.Write(path, func(w io.Writer) error { return t.WriteSWF(&untilDone{ctx, w}, note) })
+	err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return t.WriteSWF(&untilDone{ctx, w}, note) })
 	switch {
 	case err == nil:
 		return nil

@@ -2,17 +2,20 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"premix/engine"
 	"premix/engine/queue"
+	"premix/internal/outputs"
 	"premix/report"
 )
 
 func (a *app) reportCommand() *cobra.Command {
 	var html string
-	var usage bool
+	var usage, node bool
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up a run and write its page",
@@ -20,9 +23,20 @@ func (a *app) reportCommand() *cobra.Command {
 timeline of its tasks, to DIR/report.html if not told otherwise. run writes that page
 too, when it ends. With --usage, and of a task directory, it tells instead what tasks
 took of the cores that they held; the page then has box plots of each step, and of a run
-it is written only where --html asks for it.`,
-		Args: arguments("DIR"),
+it is written only where --html asks for it.
+
+With --node, and without DIR, it sums up the commands that premix hot and premix shim
+started on this machine in the last seven days.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if node {
+				return arguments()(cmd, args)
+			}
+			return arguments("DIR")(cmd, args)
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			if node {
+				return a.reportNode()
+			}
 			if usage || queue.IsDir(args[0]) {
 				u, err := report.ReadUsage(args[0])
 				if err != nil {
@@ -62,8 +76,27 @@ it is written only where --html asks for it.`,
 		},
 	}
 	cmd.Flags().BoolVar(&usage, "usage", false, "CPU time, core time held and run times, by step and size")
-	cmd.Flags().StringVar(&html, "html", "", "file of the page (default: DIR/report.html)")
+	cmd.Flags().BoolVar(&node, "node", false, "what hot starts of commands saved on this machine in seven days")
+	outputFlag(cmd, &html, "html", "", outputs.Page, "file of the page (default: DIR/report.html)")
+	outputNames(cmd, func(args []string) []string {
+		if html != "" || node {
+			return nil
+		}
+		return []string{filepath.Join(args[0], engine.ReportFile)}
+	}, outputs.Page)
 	return cmd
+}
+
+// reportNode prints what hot starts saved on this machine in seven days.
+func (a *app) reportNode() error {
+	n, err := report.ReadNode(time.Now().AddDate(0, 0, -7))
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return n.WriteJSON(a.stdout)
+	}
+	return n.WriteText(a.stdout)
 }
 
 // pageError tells that the page could not be written.

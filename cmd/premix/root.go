@@ -13,40 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/blast/database"
-	"premix/blast/search"
-	"premix/blast/service"
-	"premix/engine"
 	"premix/engine/local"
-	"premix/engine/pack"
-	"premix/engine/queue"
-	"premix/engine/slurm"
-	"premix/files"
 	"premix/hotstart"
-	"premix/image"
-	"premix/image/snapshotter"
-	"premix/image/watch"
+	"premix/internal/exit"
 	"premix/internal/problem"
-	"premix/node"
-	"premix/record"
-	"premix/store"
-	"premix/store/object"
-	"premix/store/origin"
-	"premix/store/tree"
-	"premix/store/trust"
-)
-
-// Exit codes; see docs/exit-codes.md.
-const (
-	exitOK          = 0
-	exitFailed      = 1   // some task failed, or a snapshot is damaged
-	exitUsage       = 2   // command line, recipe or sample sheet
-	exitUnavailable = 3   // the wished start is not possible here
-	exitDirectory   = 4   // the run directory is locked or cannot be resumed
-	exitOrigin      = 5   // no origin gave what is needed
-	exitTrust       = 6   // what an origin gave is not to be trusted
-	exitInternal    = 10  // anything else
-	exitSignal      = 128 // plus the number of the signal that interrupted premix
 )
 
 // usageError is a mistake in the command line.
@@ -56,8 +26,11 @@ type usageError struct {
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-func (e *usageError) Hint() string  { return e.way }
+
+// ExitCode implements exit.Coded.
+func (*usageError) ExitCode() exit.Code { return exit.Usage }
+func (e *usageError) Unwrap() error     { return e.err }
+func (e *usageError) Hint() string      { return e.way }
 
 // app is what all verbs share.
 type app struct {
@@ -65,7 +38,7 @@ type app struct {
 	json           bool
 }
 
-// run executes one command line and returns premix' exit code.
+// run executes one command line and returns premix's exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout, stderr: stderr}
 	root := a.root(args)
@@ -76,7 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		a.tell(err)
 	}
-	return exitCode(err)
+	return int(exit.Of(err))
 }
 
 // verb is a command directly below premix, and what makes it.
@@ -91,7 +64,7 @@ func (a *app) verbs() []verb {
 		{"snapshot", a.snapshotCommand}, {"store", a.storeCommand}, {"image", a.imageCommand}, {"exec", a.execCommand}, {"snapshotter", a.snapshotterCommand},
 		{"mount", a.mountCommand}, {"umount", a.umountCommand}, {"node", a.nodeCommand}, {"cache", a.cacheCommand}, {"blast", a.blastCommand},
 		{"files", a.filesCommand}, {"transfer", a.transferCommand}, {"doctor", a.doctorCommand}, {"version", a.versionCommand},
-		{"replay", a.replayCommand}, {"watch", a.watchCommand},
+		{"replay", a.replayCommand}, {"watch", a.watchCommand}, {"hot", a.hotCommand}, {"shim", a.shimCommand},
 	}
 }
 
@@ -163,7 +136,7 @@ type message struct {
 
 // messages are what an error says to people.
 func messages(err error) []message {
-	code := exitCode(err)
+	code := int(exit.Of(err))
 	var status *commandStatus
 	if errors.As(err, &status) {
 		return nil // it has said itself what there was to say
@@ -213,116 +186,6 @@ func (a *app) tell(err error) {
 			fmt.Fprintf(a.stderr, "hint: %s\n", m.Hint)
 		}
 	}
-}
-
-// exitCode is the documented code of an error.
-func exitCode(err error) int {
-	var (
-		usage       *usageError
-		input       *queue.InputError
-		problems    problem.List
-		budget      *local.BudgetError
-		tool        *local.ToolError
-		option      *pack.OptionError
-		given       *pack.BusyError
-		noSlurm     *slurm.MissingError
-		refusedJobs *pack.RefusedError
-		noEngine    *pack.UnreachableError
-		lostJobs    *pack.LostError
-		closed      *pack.ClosedError
-		full        *local.FullError
-		failed      *local.FailedError
-		stopped     *local.StoppedError
-		probe       *local.ProbeError
-		interrupted *local.Interrupted
-		unavailable *hotstart.Unavailable
-		dir         *engine.DirError
-		format      *record.FormatError
-		blastOption *search.OptionError
-		noBLAST     *search.MissingError
-		damaged     *hotstart.Damaged
-		use         *store.UseError
-		source      *store.SourceError
-		access      *store.AccessError
-		damage      *store.DamageError
-		found       *damagedStore
-		cut         *storeInterrupted
-		refused     *node.Error
-		rotten      *cacheDamage
-		noOrigin    *origin.OpenError
-		secrets     *origin.CredentialsError
-		silent      *origin.Error
-		noTag       *trust.NoTagError
-		noKey       *trust.KeyFileError
-		state       *trust.StateError
-		changed     *trust.ChangedError
-		untrusted   *trust.UntrustedError
-		rollback    *trust.RollbackError
-		older       *store.OlderError
-		bad         *image.Error
-		lacking     *watch.FailedError
-		busy        *watch.BusyError
-		lost        *watch.StateError
-		status      *commandStatus
-		snapshots   *snapshotter.Error
-		table       *files.TableError
-		root        *files.RootError
-		unwritten   *files.WriteError
-		unread      *unreadFiles
-		blast       *database.Error
-		held        *service.BusyError
-		tokens      *service.TokensError
-	)
-	if code, ok := replayExit(err); ok {
-		return code
-	}
-	if code, ok := watchExit(err); ok {
-		return code
-	}
-	switch {
-	case err == nil:
-		return exitOK
-	case policyExit(err) != exitOK:
-		return policyExit(err)
-	case tiersExit(err) != exitOK:
-		return tiersExit(err)
-	case transferExit(err) != exitOK:
-		return transferExit(err)
-	case errors.As(err, &interrupted):
-		return exitSignal + int(interrupted.Signal)
-	case errors.As(err, &cut):
-		return exitSignal + int(cut.signal)
-	case errors.As(err, &refused):
-		return nodeExit(refused.Kind)
-	case errors.As(err, &status):
-		return status.code
-	case errors.As(err, &bad):
-		return imageExit(bad.Kind)
-	case errors.As(err, &snapshots):
-		return snapshotterExit(snapshots.Kind)
-	case errors.As(err, &held):
-		return exitDirectory
-	case errors.As(err, &tokens):
-		return exitUsage
-	case errors.As(err, &blast):
-		return databaseExit(blast.Kind)
-	case errors.As(err, &lacking):
-		return syncExit(lacking)
-	case errors.As(err, &usage), errors.As(err, &option), errors.As(err, &input), errors.As(err, &problems), errors.As(err, &budget), errors.As(err, &tool), errors.As(err, &use),
-		errors.As(err, &table), errors.As(err, &root), errors.As(err, &blastOption), errors.As(err, &noBLAST), errors.As(err, &noOrigin), errors.As(err, &secrets), errors.As(err, &noTag), errors.As(err, &noKey), errors.As(err, &state):
-		return exitUsage
-	case errors.As(err, &changed), errors.As(err, &untrusted), errors.As(err, &rollback), errors.As(err, &older):
-		return exitTrust
-	case errors.As(err, &unavailable), errors.As(err, &refusedJobs), errors.As(err, &noSlurm):
-		return exitUnavailable
-	case errors.As(err, &dir), errors.As(err, &format), errors.As(err, &access), errors.As(err, &busy), errors.As(err, &given), errors.As(err, &unwritten):
-		return exitDirectory
-	case errors.As(err, &failed), errors.As(err, &unread), errors.As(err, &stopped), errors.As(err, &full), errors.As(err, &lostJobs), errors.As(err, &closed), errors.As(err, &probe), errors.As(err, &damaged), errors.As(err, &source), errors.As(err, &damage), errors.As(err, &found), errors.As(err, &rotten), errors.As(err, &lost):
-		return exitFailed
-	case errors.As(err, &silent), errors.As(err, &noEngine), object.IsCorrupt(err), tree.IsInvalid(err):
-		return exitOrigin
-	}
-	return exitInternal
 }
 
 // interruptible is a context that the first SIGINT, SIGTERM or SIGHUP cancels

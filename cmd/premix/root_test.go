@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"premix/internal/exit"
 	"strings"
 	"testing"
 )
@@ -51,7 +52,7 @@ func TestMisspelt(t *testing.T) {
 		{"task run f --jobs", "error: flag needs an argument: --jobs\nhint: premix task run --help lists the flags\n"},
 	} {
 		var stderr bytes.Buffer
-		if code := run(strings.Fields(c.line), io.Discard, &stderr); code != exitUsage || stderr.String() != c.want {
+		if code := run(strings.Fields(c.line), io.Discard, &stderr); code != int(exit.Usage) || stderr.String() != c.want {
 			t.Errorf("%s ends with %d and tells\n%s\nwant\n%s", c.line, code, &stderr, c.want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/hotstart"
+	"premix/internal/outputs"
 	"premix/report"
 )
 
@@ -87,7 +88,8 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Out, "out", "", "run directory: outputs, records, state")
-	f.Var(&start, "start", "how tools start: auto, fork, hot, copy or cold")
+	f.Var(&start, "start", "how tools start: auto, hot or cold")
+	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
@@ -100,7 +102,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	engine.register(cmd)
 	f.StringVar(&o.Store, "store", "", "directory of snapshots (default: $PREMIX_HOME/snapshots)")
 	from.register(cmd)
-	f.StringVar(&from.recordImage, "record-image", "", "write the order in which the recipe's image is touched to this file, at umount")
+	outputFlag(cmd, &from.recordImage, "record-image", "", outputs.Profile, "write the order in which the recipe's image is touched to this file, at umount")
 	return cmd
 }
 

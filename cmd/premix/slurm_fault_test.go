@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"premix/engine/pack"
+	"premix/internal/exit"
 	"premix/internal/slurmbox"
 )
 
@@ -59,7 +60,7 @@ func TestSlurmForgotten(t *testing.T) {
 	for _, accounting := range []bool{true, false} {
 		t.Run("accounting "+strconv.FormatBool(accounting), func(t *testing.T) {
 			s := newSlurmScene(t, slurmbox.Options{Nodes: 1, Accounting: accounting})
-			s.ends(t, exitOK, "[ -e go ] || { touch begun; sleep 1000; }\ntrue\n", "task", "submit", "--out", "out", "--engine", "slurm", "--engine-opt", "jobs=1", "-")
+			s.ends(t, int(exit.OK), "[ -e go ] || { touch begun; sleep 1000; }\ntrue\n", "task", "submit", "--out", "out", "--engine", "slurm", "--engine-opt", "jobs=1", "-")
 			s.await(t, "begun")
 			list, err := s.box.Run("squeue", "--noheader", "--format=%F")
 			if err != nil || list == "" {
@@ -110,7 +111,7 @@ func TestSlurmForgotten(t *testing.T) {
 			if err := s.box.AwaitIdle(); err != nil {
 				t.Fatal(err)
 			}
-			s.ends(t, exitOK, "", onSlurm()...)
+			s.ends(t, int(exit.OK), "", onSlurm()...)
 			s.onceIn(t, "out", 2)
 			want := "Slurm knows it no more"
 			if accounting {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/exit"
 	"premix/internal/slurmbox"
 )
 
@@ -24,7 +25,7 @@ type clusterShim struct {
 func newClusterShim(t *testing.T, o slurmbox.Options) *clusterShim {
 	t.Helper()
 	s := &clusterShim{slurmScene: newSlurmScene(t, o)}
-	s.bin = strings.TrimSpace(s.ends(t, exitOK, "", "slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "jobs=4"))
+	s.bin = strings.TrimSpace(s.ends(t, int(exit.OK), "", "slurm-shim", "--dir", "out", "--idle", "2s", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "jobs=4"))
 	return s
 }
 
@@ -41,9 +42,9 @@ func (s *clusterShim) ask(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := s.front(name, args...).Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			out = append(out, exit.Stderr...)
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			out = append(out, ended.Stderr...)
 		}
 		s.show(t, s.path("out/.premix/slurm/worker.log"))
 		s.explain(t, "out")

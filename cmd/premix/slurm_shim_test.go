@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine/queue"
+	"premix/internal/lock"
 )
 
 // shimScene is a shim directory. Its worker ends soon after it has nothing to do.
@@ -91,7 +92,7 @@ func (s *shimScene) alone() bool {
 		return false
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	return lock.Try(f, lock.Exclusive) == nil
 }
 
 // Every byte that an argument, a variable or a script can have gets through.

@@ -19,6 +19,8 @@ import (
 
 	"premix/engine"
 	"premix/engine/queue"
+	"premix/internal/exit"
+	"premix/internal/shortdir"
 	"premix/internal/slurmbox"
 )
 
@@ -35,10 +37,8 @@ func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
 		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
 	}
 	s := &slurmScene{taskScene: newTaskScene(t)}
-	dir, err := os.MkdirTemp("", "box")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := shortdir.New(t)
+	var err error
 	if s.box, err = slurmbox.Start(dir, o); err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +50,6 @@ func newSlurmScene(t *testing.T, o slurmbox.Options) *slurmScene {
 			for _, name := range append([]string{"slurmctld"}, s.box.Nodes()...) {
 				s.show(t, filepath.Join(dir, "log", name+".log"))
 			}
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
 		}
 	})
 	return s
@@ -138,27 +135,27 @@ func TestSlurm(t *testing.T) {
 	}
 	text.WriteString("{\"command\":\"cat none; exit 3\",\"retries\":1}\n")
 	text.WriteString("{\"command\":\"echo all\",\"group\":\"gather\",\"after\":[\"tasks\"]}\n")
-	s.ends(t, exitFailed, text.String(), append(onSlurm("jobs=4", "cores=2"), "--format", "jsonl", "-")...)
-	why := s.ends(t, exitOK, "", "task", "why", "out", "61")
+	s.ends(t, int(exit.Failed), text.String(), append(onSlurm("jobs=4", "cores=2"), "--format", "jsonl", "-")...)
+	why := s.ends(t, int(exit.OK), "", "task", "why", "out", "61")
 	if !strings.Contains(why, "it failed 2 times: the command ended with status 3") || !strings.Contains(why, "No such file") {
 		t.Errorf("why: %s", why)
 	}
 	nodes := make(map[string]bool)
 	for i := 1; i <= 60; i++ {
-		if got := s.ends(t, exitOK, "", "task", "tail", "out", strconv.Itoa(i)); got != fmt.Sprintf("out %d\n", i) {
+		if got := s.ends(t, int(exit.OK), "", "task", "tail", "out", strconv.Itoa(i)); got != fmt.Sprintf("out %d\n", i) {
 			t.Errorf("task %d wrote %q", i, got)
 		}
-		nodes[s.ends(t, exitOK, "", "task", "tail", "--stderr", "out", strconv.Itoa(i))] = true
+		nodes[s.ends(t, int(exit.OK), "", "task", "tail", "--stderr", "out", strconv.Itoa(i))] = true
 	}
 	if len(nodes) < 2 {
 		t.Errorf("they ran on %v", nodes)
 	}
-	s.ends(t, exitFailed, "", onSlurm()...) // the group that comes after waits
-	if why := s.ends(t, exitOK, "", "task", "why", "out", "62"); !strings.Contains(why, "it waits for group tasks, of which 1 tasks failed") {
+	s.ends(t, int(exit.Failed), "", onSlurm()...) // the group that comes after waits
+	if why := s.ends(t, int(exit.OK), "", "task", "why", "out", "62"); !strings.Contains(why, "it waits for group tasks, of which 1 tasks failed") {
 		t.Errorf("why: %s", why)
 	}
 	s.write(t, "none", "")
-	s.ends(t, exitOK, "", "task", "cancel", "out", "61")
+	s.ends(t, int(exit.OK), "", "task", "cancel", "out", "61")
 	jobs, err := s.box.Run("squeue", "-h", "-r", "-t", "all")
 	if err != nil || strings.Count(jobs, "\n") > 12 {
 		t.Errorf("%v, jobs:\n%s", err, jobs)
@@ -168,22 +165,22 @@ func TestSlurm(t *testing.T) {
 // What Slurm refuses is told in its words, and what it does not start in plain ones.
 func TestSlurmRefusesAndWaits(t *testing.T) {
 	s := newSlurmScene(t, slurmbox.Options{Nodes: 1})
-	out := s.ends(t, exitUnavailable, "true\n", append(onSlurm("partition=none"), "-")...)
+	out := s.ends(t, int(exit.Unavailable), "true\n", append(onSlurm("partition=none"), "-")...)
 	if !strings.Contains(out, "error: slurm refuses the jobs: ") || !strings.Contains(out, "nvalid partition") {
 		t.Errorf("%s", out)
 	}
-	s.ends(t, exitUsage, "", onSlurm("array=3")...)
-	s.ends(t, exitUsage, "", onSlurm("jobs")...)
-	s.ends(t, exitUsage, "", append(onSlurm(), "-j", "2")...)
-	s.ends(t, exitOK, "sleep 100\n", "task", "submit", "--out", "held", "--engine", "slurm", "--engine-opt", "hold=", "-")
+	s.ends(t, int(exit.Usage), "", onSlurm("array=3")...)
+	s.ends(t, int(exit.Usage), "", onSlurm("jobs")...)
+	s.ends(t, int(exit.Usage), "", append(onSlurm(), "-j", "2")...)
+	s.ends(t, int(exit.OK), "sleep 100\n", "task", "submit", "--out", "held", "--engine", "slurm", "--engine-opt", "hold=", "-")
 	why := ""
 	if !comes(func() bool {
-		why = s.ends(t, exitOK, "", "task", "why", "held", "1")
+		why = s.ends(t, int(exit.OK), "", "task", "why", "held", "1")
 		return strings.Contains(why, "its user holds it")
 	}) {
 		t.Errorf("why: %s", why)
 	}
-	out = s.ends(t, exitDirectory, "", "task", "run", "--out", "held")
+	out = s.ends(t, int(exit.Directory), "", "task", "run", "--out", "held")
 	if !strings.Contains(out, "given to 1 jobs of slurm") {
 		t.Errorf("%s", out)
 	}
@@ -212,7 +209,7 @@ func TestSlurmRefusesAndWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitSignal+int(syscall.SIGINT) {
+	if code := cmd.ProcessState.ExitCode(); code != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("status %d\n%s", code, text())
 	}
 	if left, err := s.box.Run("squeue", "-h"); err != nil || left != "" {
@@ -229,8 +226,8 @@ func TestSlurmTimeLimit(t *testing.T) {
 	}
 	s := newSlurmScene(t, slurmbox.Options{Nodes: 2})
 	text := strings.Repeat("true\n", 20) + "sleep 1000\n" + strings.Repeat("echo a\n", 20)
-	s.endsWithin(t, 5*patience, exitFailed, text, append(onSlurm("jobs=2", "time=1"), "-")...)
-	if why := s.ends(t, exitOK, "", "task", "why", "out", "21"); !strings.Contains(why, "its job of slurm ended 2 times before it: it reached its time limit") {
+	s.endsWithin(t, 5*patience, int(exit.Failed), text, append(onSlurm("jobs=2", "time=1"), "-")...)
+	if why := s.ends(t, int(exit.OK), "", "task", "why", "out", "21"); !strings.Contains(why, "its job of slurm ended 2 times before it: it reached its time limit") {
 		t.Errorf("why: %s", why)
 	}
 	q, err := queue.Open(s.path("out"), "v1", false)
@@ -350,7 +347,7 @@ wait:
 			s.explain(t, dir)
 			t.Fatalf("%v\n%s", cmd.ProcessState, &out)
 		}
-		s.ends(t, exitOK, text.String(), args...)
+		s.ends(t, int(exit.OK), text.String(), args...)
 	}
 	s.onceIn(t, dir, tasks)
 	if victim == "slurmctld" {
@@ -450,7 +447,7 @@ func (s *slurmScene) onceIn(t *testing.T, dir string, tasks int) {
 // A run with a recipe starts hot on the nodes, and survives the same.
 func TestSlurmRun(t *testing.T) {
 	s := newSlurmScene(t, slurmbox.Options{Accounting: true})
-	s.write(t, "cat.yaml", "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
+	s.write(t, "cat.yaml", "name: cat\ncommand: sed -n p ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	sheet := "sample,r1\n"
 	const samples = 40
 	for i := range samples {
@@ -459,7 +456,7 @@ func TestSlurmRun(t *testing.T) {
 		sheet += fmt.Sprintf("s%d,%s\n", i, name)
 	}
 	s.write(t, "sheet.csv", sheet)
-	args := []string{"run", "cat.yaml", "sheet.csv", "--out", "run", "--engine", "slurm", "--engine-opt", "jobs=3", "--engine-opt", "poll=300ms"}
+	args := []string{"run", "cat.yaml", "sheet.csv", "--out", "run", "--start", "hot", "--engine", "slurm", "--engine-opt", "jobs=3", "--engine-opt", "poll=300ms"}
 	cmd := s.premix("", args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -467,12 +464,12 @@ func TestSlurmRun(t *testing.T) {
 	time.Sleep(time.Second)
 	_ = cmd.Process.Kill() // it may have ended
 	_ = cmd.Wait()
-	out := s.ends(t, exitOK, "", append(args, "--resume")...)
-	fork, err := canFork()
+	out := s.ends(t, int(exit.OK), "", append(args, "--resume")...)
+	hot, err := canHot()
 	if err != nil {
 		t.Error(err)
 	}
-	if fork && !strings.Contains(out, "fork") && !strings.Contains(out, "nothing to do") {
+	if hot && !strings.Contains(out, "hot") && !strings.Contains(out, "nothing to do") {
 		t.Errorf("%s", out)
 	}
 	for i := range samples {
@@ -489,7 +486,7 @@ func TestSlurmRun(t *testing.T) {
 		if rec.OK() {
 			succeeded[rec.Task]++
 		}
-		if fork && rec.OK() && rec.Start != "fork" && rec.Start != "hot" {
+		if hot && rec.OK() && rec.Start != "hot" {
 			t.Errorf("task %d started %s: %s", rec.Task, rec.Start, rec.Reason)
 		}
 	}
@@ -498,15 +495,15 @@ func TestSlurmRun(t *testing.T) {
 			t.Errorf("task %d succeeded %d times", i, succeeded[i])
 		}
 	}
-	if out := s.ends(t, exitOK, "", "report", "run"); !strings.Contains(out, "40") {
+	if out := s.ends(t, int(exit.OK), "", "report", "run"); !strings.Contains(out, "40") {
 		t.Errorf("report: %s", out)
 	}
 	// One that fails: status and standard error are told.
 	s.write(t, "bad.yaml", "name: bad\ncommand: sh -c 'cat $0; echo sorry >&2; exit 4' ${r1}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	cmd = s.premix("", "run", "bad.yaml", "sheet.csv", "--out", "bad", "--engine", "slurm", "--engine-opt", "jobs=2")
 	text, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(string(text), "sorry") || !strings.Contains(string(text), "40 failed") {
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() != int(exit.Failed) || !strings.Contains(string(text), "sorry") || !strings.Contains(string(text), "40 failed") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -523,12 +520,12 @@ func TestSlurmRunWithTrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "words/list", "a b c\n")
-	s.ends(t, exitOK, "", "store", "init", "store")
-	s.ends(t, exitOK, "", "store", "publish", "--store", "store", "words", "refs/words:1")
+	s.ends(t, int(exit.OK), "", "store", "init", "store")
+	s.ends(t, int(exit.OK), "", "store", "publish", "--store", "store", "words", "refs/words:1")
 	s.write(t, "cat.yaml", "name: cat\ncommand: cat ${data.words}/list ${r1}\ndata: {words: \"tree:refs/words:1\"}\ninputs: [r1]\noutputs: {stdout: \"${sample}.txt\"}\n")
 	s.write(t, "in", "sample\n")
 	s.write(t, "sheet.csv", "sample,r1\ns1,in\ns2,in\n")
-	t.Cleanup(func() { s.ends(t, exitOK, "", "node", "stop") })
+	t.Cleanup(func() { s.ends(t, int(exit.OK), "", "node", "stop") })
 	var out bytes.Buffer
 	cmd := s.premix("", "run", "cat.yaml", "sheet.csv", "--out", "run", "--start", "cold", "--origin", "store", "--engine", "slurm", "--engine-opt", "poll=300ms", "--engine-opt", "hold=")
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -542,7 +539,7 @@ func TestSlurmRunWithTrees(t *testing.T) {
 	}) {
 		t.Error("nothing is submitted")
 	}
-	s.ends(t, exitOK, "", "node", "stop")
+	s.ends(t, int(exit.OK), "", "node", "stop")
 	if list, err := filepath.Glob(s.path("home/run/at/*/list")); err != nil || len(list) > 0 {
 		t.Errorf("it is still mounted: %v %v", list, err)
 	}

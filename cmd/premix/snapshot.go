@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -47,23 +46,22 @@ func find(store, id string) (*hotstart.Snapshot, error) {
 
 // snapshotRow is a snapshot as ls prints it.
 type snapshotRow struct {
-	ID      string          `json:"id"`
-	Name    string          `json:"name"`
-	Starts  []hotstart.Kind `json:"starts"` // that it has images for
-	Proved  []hotstart.Kind `json:"proved"` // whose outputs were equal to those of a cold start
-	Bytes   int64           `json:"bytes"`
-	Created time.Time       `json:"created"`
-	Seconds float64         `json:"seconds"`
-	Dir     string          `json:"dir"`
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	State   string    `json:"state"` // see stateOf
+	Bytes   int64     `json:"bytes"`
+	Created time.Time `json:"created"`
+	Seconds float64   `json:"seconds"`
+	Dir     string    `json:"dir"`
 }
 
 func (a *app) snapshotLs(store *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List snapshots, newest first",
-		Long: `List snapshots, newest first. STARTS are the kinds of start that a snapshot has
-images for, PROVED those whose outputs were equal to the outputs of a cold start. A
-fork needs no image: where it is proved, runs go without a proof of their own.`,
+		Long: `List snapshots, newest first. A snapshot is "equal" when its outputs for the probe
+were equal to the outputs of a cold start, "not compared" before that, and "differs" where
+they were not: then tasks start cold, and the snapshot only keeps the reason.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := openStore(*store)
@@ -76,46 +74,30 @@ fork needs no image: where it is proved, runs go without a proof of their own.`,
 			}
 			rows := []snapshotRow{}
 			for _, s := range list {
-				rows = append(rows, snapshotRow{s.ID, s.Name, kindsOf(s), proved(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
+				rows = append(rows, snapshotRow{s.ID, s.Name, stateOf(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
 			}
 			if a.json {
 				return a.printJSON(rows)
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tNAME\tSTARTS\tPROVED\tMIB\tPREPARED IN\tCREATED")
+			fmt.Fprintln(w, "ID\tNAME\tSTATE\tMIB\tPREPARED IN\tCREATED")
 			for _, r := range rows {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, kindsText(r.Starts), kindsText(r.Proved), r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, r.State, r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
 			}
 			return w.Flush()
 		},
 	}
 }
 
-// kindsOf are the kinds that a snapshot has images for: none is a list, too.
-func kindsOf(s *hotstart.Snapshot) []hotstart.Kind {
-	return append([]hotstart.Kind{}, s.Kinds()...)
-}
-
-// proved are the kinds of start that were proved with a snapshot.
-func proved(s *hotstart.Snapshot) []hotstart.Kind {
-	list := []hotstart.Kind{}
-	for _, k := range []hotstart.Kind{hotstart.Hot, hotstart.Copy, hotstart.Fork} {
-		if s.Proofs[k].Equal {
-			list = append(list, k)
-		}
+// stateOf says how far a snapshot was compared with a cold start.
+func stateOf(s *hotstart.Snapshot) string {
+	switch {
+	case s.Proof == nil:
+		return "not compared"
+	case s.Proof.Equal:
+		return "equal"
 	}
-	return list
-}
-
-func kindsText(kinds []hotstart.Kind) string {
-	if len(kinds) == 0 {
-		return "-"
-	}
-	var words []string
-	for _, k := range kinds {
-		words = append(words, string(k))
-	}
-	return strings.Join(words, ",")
+	return "differs"
 }
 
 func (a *app) snapshotInspect(store *string) *cobra.Command {

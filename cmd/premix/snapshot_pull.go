@@ -7,18 +7,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/hotstart"
+	"premix/internal/outputs"
+	"premix/internal/units"
 	"premix/node"
 )
 
 // pulledRow is what pull prints.
 type pulledRow struct {
-	Snapshot string          `json:"snapshot"`
-	Name     string          `json:"name"`
-	Starts   []hotstart.Kind `json:"starts"`
-	Tree     string          `json:"tree"`
-	Dir      string          `json:"dir"`     // of the mount
-	Present  int64           `json:"present"` // bytes that had arrived when the snapshot was usable
-	Total    int64           `json:"total"`
+	Snapshot string `json:"snapshot"`
+	Name     string `json:"name"`
+	State    string `json:"state"` // see stateOf
+	Tree     string `json:"tree"`
+	Dir      string `json:"dir"`     // of the mount
+	Present  int64  `json:"present"` // bytes that had arrived when the snapshot was usable
+	Total    int64  `json:"total"`
 }
 
 func (a *app) snapshotPull(snapshots *string) *cobra.Command {
@@ -73,18 +75,18 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 				}
 				return err
 			}
-			row := pulledRow{s.ID, s.Name, kindsOf(s), m.Tree.String(), m.Dir, m.Present, m.Total}
+			row := pulledRow{s.ID, s.Name, stateOf(s), m.Tree.String(), m.Dir, m.Present, m.Total}
 			if a.json {
 				return a.printJSON(row)
 			}
-			_, err = fmt.Fprintf(a.stdout, "snapshot %s of %s starts %s; %s of %s have arrived\n", row.Snapshot, row.Name, kindsText(row.Starts), size(row.Present), size(row.Total))
+			_, err = fmt.Fprintf(a.stdout, "snapshot %s of %s (%s); %s of %s have arrived\n", row.Snapshot, row.Name, row.State, units.Size(row.Present), units.Size(row.Total))
 			return err
 		},
 	}
 	f := cmd.Flags()
 	from.register(cmd)
 	f.StringVar(&profile, "profile", "", "profile to fetch ahead, or none (default: start, if the store has it)")
-	f.StringVar(&record, "record", "", "write the order in which chunks are touched to this file, at umount")
+	outputFlag(cmd, &record, "record", "", outputs.Profile, "write the order in which chunks are touched to this file, at umount")
 	f.BoolVar(&eager, "eager", false, "fetch all of the tree at once")
 	return cmd
 }

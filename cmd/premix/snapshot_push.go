@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -62,7 +63,7 @@ store may read that.`,
 			if a.json {
 				return a.printJSON(map[string]any{"snapshot": snap.ID, "ref": p.Ref.String(), "tree": p.Tree, "serial": p.Serial, "bytes": p.Manifest.Bytes, "written": p.Written, "seconds": p.Took.Seconds()})
 			}
-			_, err = fmt.Fprintf(a.stdout, "snapshot %s is %s, tree %s: %s, %s new, %.1f s\n", snap.ID, p.Ref, p.Tree, size(p.Manifest.Bytes), size(p.Written), p.Took.Seconds())
+			_, err = fmt.Fprintf(a.stdout, "snapshot %s is %s, tree %s: %s, %s new, %.1f s\n", snap.ID, p.Ref, p.Tree, units.Size(p.Manifest.Bytes), units.Size(p.Written), p.Took.Seconds())
 			return err
 		},
 	}

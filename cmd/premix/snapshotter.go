@@ -75,14 +75,3 @@ containerd is told of it in its config.toml:
 	f.StringVar(&o.Record, "record", "", "write down into this `DIR` what containers touch of each layer, in order: profiles for premix store profile")
 	return cmd
 }
-
-// snapshotterExit is the exit code of an error of a snapshotter.
-func snapshotterExit(k snapshotter.Kind) int {
-	switch k {
-	case snapshotter.Unavailable:
-		return exitUnavailable
-	case snapshotter.Busy:
-		return exitDirectory
-	}
-	return exitUsage
-}

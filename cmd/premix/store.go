@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/exit"
 	"premix/store"
 	"premix/store/tree"
 )
@@ -81,7 +82,10 @@ func (o *storeFlags) directory() (string, error) {
 type storeInterrupted struct{ signal syscall.Signal }
 
 func (e *storeInterrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.signal) }
-func (e *storeInterrupted) Hint() string  { return "the same command goes on from what is done" }
+
+// ExitCode implements exit.Coded.
+func (e *storeInterrupted) ExitCode() exit.Code { return exit.Signal(e.signal) }
+func (e *storeInterrupted) Hint() string        { return "the same command goes on from what is done" }
 
 // storeContext ends with the first signal that asks premix to end, or with done.
 // The second one ends premix at once, which a store survives at any moment.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -80,6 +81,6 @@ func (a *app) printDifference(row differenceRow) error {
 		fmt.Fprintf(a.stdout, "%s %s%s\n", signs[c.Kind], shown(name), what)
 	}
 	_, err := fmt.Fprintf(a.stdout, "%d added, %d removed, %d changed; %s and %s of chunks, %s shared\n",
-		counts[store.Added], counts[store.Removed], counts[store.Changed], size(row.Bytes[0]), size(row.Bytes[1]), size(row.Shared))
+		counts[store.Added], counts[store.Removed], counts[store.Changed], units.Size(row.Bytes[0]), units.Size(row.Bytes[1]), units.Size(row.Shared))
 	return err
 }

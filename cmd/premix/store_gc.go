@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -62,7 +63,7 @@ Nothing is removed where a tag or a tree cannot be read.`,
 			if dryRun {
 				verb = "would remove"
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s %d objects, %s; kept %d objects, %s, of %d trees\n", verb, row.Removed, size(row.Freed), row.Objects, size(row.Bytes), row.Trees)
+			_, err = fmt.Fprintf(a.stdout, "%s %d objects, %s; kept %d objects, %s, of %d trees\n", verb, row.Removed, units.Size(row.Freed), row.Objects, units.Size(row.Bytes), row.Trees)
 			if err == nil && row.Young > 0 {
 				_, err = fmt.Fprintf(a.stdout, "left %d objects that something running may count on\n", row.Young)
 			}

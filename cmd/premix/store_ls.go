@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"premix/internal/units"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -75,9 +76,9 @@ the same ones.`,
 					fmt.Fprintf(w, "%s:%s\tdamaged: %s\n", r.Name, r.Tag, r.Damage)
 					continue
 				}
-				fmt.Fprintf(w, "%s:%s\t%s\t%d\t%s\t", r.Name, r.Tag, r.Tree[:12], r.Inodes, size(r.Bytes))
+				fmt.Fprintf(w, "%s:%s\t%s\t%d\t%s\t", r.Name, r.Tag, r.Tree[:12], r.Inodes, units.Size(r.Bytes))
 				if sizes {
-					fmt.Fprintf(w, "%s\t", size(r.Stored))
+					fmt.Fprintf(w, "%s\t", units.Size(r.Stored))
 				}
 				profiles := strings.Join(r.Profiles, ",")
 				if profiles == "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 	"premix/store/tree"
 )
@@ -79,7 +80,7 @@ follows the profile needs few requests. Without FILE the tree's profiles are lis
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "PROFILE\tCHUNKS\tBUNDLES\tBYTES\tPUBLISHED")
 			for _, r := range rows {
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", r.Name, r.Chunks, r.Bundles, size(r.Bytes), r.Time.Local().Format(time.DateTime))
+				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", r.Name, r.Chunks, r.Bundles, units.Size(r.Bytes), r.Time.Local().Format(time.DateTime))
 			}
 			return w.Flush()
 		},

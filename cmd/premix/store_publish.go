@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -76,7 +77,7 @@ what the store has by then. The tag changes last, at once.`,
 				what += ", as before"
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s is tree %s (%s)\n%d entries, %s; read %d files, %s; %d new objects, %s; %.1f s\n",
-				row.Ref, row.Tree, what, row.Inodes, size(row.Bytes), row.ReadFiles, size(row.ReadBytes), row.Objects, size(row.Written), row.Seconds)
+				row.Ref, row.Tree, what, row.Inodes, units.Size(row.Bytes), row.ReadFiles, units.Size(row.ReadBytes), row.Objects, units.Size(row.Written), row.Seconds)
 			return err
 		},
 	}
@@ -93,5 +94,5 @@ func publishLine(p *store.Progress) string {
 	}
 	// A large file counts when it is whole; what was read of it shows sooner.
 	done := min(bytes, max(p.DoneBytes.Load(), p.ReadBytes.Load()))
-	return fmt.Sprintf("%s %d of %d files, %s of %s, %s new", share(done, bytes), p.DoneFiles.Load(), files, size(done), size(bytes), size(p.Written.Load()))
+	return fmt.Sprintf("%s %d of %d files, %s of %s, %s new", share(done, bytes), p.DoneFiles.Load(), files, units.Size(done), units.Size(bytes), units.Size(p.Written.Load()))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/store"
 	"premix/store/mirror"
 	"premix/store/origin"
@@ -80,7 +81,7 @@ func (a *app) printCopied(c *mirror.Copied) error {
 		}
 	}
 	_, err := fmt.Fprintf(a.stdout, "%s is tree %s (%s)\n%d objects travelled, %s; %d were there; %.1f s\n",
-		row.Ref, row.Tree, what, row.Objects, size(row.Bytes), row.Found, row.Seconds)
+		row.Ref, row.Tree, what, row.Objects, units.Size(row.Bytes), row.Found, row.Seconds)
 	return err
 }
 
@@ -89,7 +90,7 @@ func copiedLine(p *mirror.Progress) string {
 	if whole == 0 {
 		return "looking"
 	}
-	return fmt.Sprintf("%s %d %%, %s travelled", share(done, whole), 100*done/whole, size(p.Fetched.Load()))
+	return fmt.Sprintf("%s %d %%, %s travelled", share(done, whole), 100*done/whole, units.Size(p.Fetched.Load()))
 }
 
 func (a *app) storePull(s *storeFlags) *cobra.Command {

@@ -1,25 +1,27 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"log"
+	stdlog "log"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/access"
+	"premix/internal/owner"
 	"premix/store"
 	"premix/store/serve"
 )
 
 func (a *app) storeServe(s *storeFlags) *cobra.Command {
 	var (
-		o              serve.ServerOptions
-		tokens, access string
-		connections    countFlag
+		o           serve.ServerOptions
+		reach       accessFlags
+		log         string
+		connections countFlag
+		perAddress  countFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "serve --listen HOST:PORT",
@@ -42,17 +44,19 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 				return &usageError{errors.New("--tls-cert and --tls-key go together"), "give both, or none"}
 			}
 			var h serve.Options
-			if tokens != "" {
-				if h.Tokens, err = readTokens(tokens); err != nil {
-					return err
-				}
+			if h.Tokens, err = reach.read(); err != nil {
+				return err
 			}
-			switch access {
+			switch log {
 			case "":
 			case "-":
 				h.Access = a.stdout
 			default:
-				f, err := os.OpenFile(access, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+				err := owner.Planted(log)
+				var f *os.File
+				if err == nil {
+					f, err = os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+				}
 				if err != nil {
 					return &usageError{err, "name a file that can be written"}
 				}
@@ -64,17 +68,26 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 				return err
 			}
 			defer func() { err = errors.Join(err, handler.Close()) }()
-			o.Connections, o.Errors = int(connections), log.New(a.stderr, "", log.LstdFlags)
+			o.Listen, o.Open, o.Hosts = reach.listen, reach.open, reach.hosts
+			o.Connections, o.PerAddress, o.Errors = int(connections), int(perAddress), stdlog.New(a.stderr, "", stdlog.LstdFlags)
 			server, err := serve.Listen(handler, o)
 			if err != nil {
-				return &usageError{err, "see that the address is free and of this machine, and the certificate's files are right"}
+				if err := listenError(err); errors.As(err, new(*usageError)) {
+					return err
+				}
+				return &usageError{err, "see that the certificate's files are right"}
 			}
-			scheme := "http"
-			if o.CertFile != "" {
-				scheme = "https"
+			address := server.Addr()
+			if !strings.HasPrefix(address, access.UnixPrefix) {
+				address = "http://" + address
+				if o.CertFile != "" {
+					address = "https://" + server.Addr()
+				}
 			}
-			fmt.Fprintf(a.stderr, "serving %s at %s://%s, up to %d connections\n", dir, scheme, server.Addr(), server.Limit())
-			if at := server.MetricsAddr(); at != nil {
+			fmt.Fprintf(a.stderr, "serving %s at %s, up to %d connections\n", dir, address, server.Limit())
+			if at := server.MetricsAddr(); strings.HasPrefix(at, access.UnixPrefix) {
+				fmt.Fprintf(a.stderr, "metrics at %s\n", at)
+			} else if at != "" {
 				fmt.Fprintf(a.stderr, "metrics at http://%s/metrics\n", at)
 			}
 			ctx, done := storeContext()
@@ -83,37 +96,12 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:8400", "address to listen at")
+	reach.register(f, "127.0.0.1:8400", "file of tokens, one a line: requests must have one")
 	f.StringVar(&o.CertFile, "tls-cert", "", "certificate, with its chain (PEM)")
 	f.StringVar(&o.KeyFile, "tls-key", "", "private key of --tls-cert (PEM)")
-	f.StringVar(&tokens, "token-file", "", "file of tokens, one a line: only who bears one is served")
-	f.StringVar(&access, "access-log", "", "append a JSON line for each request to this file, - for standard output")
+	f.StringVar(&log, "access-log", "", "append a JSON line for each request to this file, - for standard output")
 	f.StringVar(&o.Metrics, "metrics", "", "address for Prometheus' /metrics, or same: where the store is")
 	f.Var(&connections, "connections", "connections at once (default: what the limit of open files allows)")
+	f.Var(&perAddress, "connections-per-address", "of them, connections of one client address (default: half of them)")
 	return cmd
-}
-
-// readTokens reads a file of tokens, which nobody but its owner may read.
-func readTokens(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fileError(err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return nil, &usageError{fmt.Errorf("%s: others may read it (mode %04o)", path, st.Mode().Perm()), "chmod 600 " + path}
-	}
-	var b bytes.Buffer
-	if _, err := io.Copy(&b, io.LimitReader(f, 1<<20)); err != nil {
-		return nil, err
-	}
-	tokens := strings.Fields(b.String())
-	if len(tokens) == 0 {
-		return nil, &usageError{fmt.Errorf("%s: there is no token in it", path), "write one a line, as from head -c 24 /dev/urandom | base64"}
-	}
-	return tokens, nil
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/exit"
+	"premix/internal/units"
 	"premix/store"
 )
 
@@ -38,6 +40,9 @@ func (e *damagedStore) Error() string {
 	return fmt.Sprintf("the store is damaged: %d things are wrong", e.things)
 }
 
+// ExitCode implements exit.Coded.
+func (*damagedStore) ExitCode() exit.Code { return exit.Failed }
+
 func (e *damagedStore) Hint() string {
 	if e.dropped > 0 {
 		return "publish the damaged trees again: what is missing is written anew"
@@ -63,7 +68,7 @@ concerns. Exits with 1 if there is any.`,
 			defer done()
 			opt := store.VerifyOptions{Drop: drop, Progress: &store.VerifyProgress{}}
 			stop := a.bar(func() string {
-				return fmt.Sprintf("read %d objects, %s", opt.Progress.Objects.Load(), size(opt.Progress.Bytes.Load()))
+				return fmt.Sprintf("read %d objects, %s", opt.Progress.Objects.Load(), units.Size(opt.Progress.Bytes.Load()))
 			})
 			v, err := s.Verify(ctx, opt)
 			stop()
@@ -106,6 +111,6 @@ func (a *app) printVerified(row verifiedRow) error {
 	if row.Dropped > 0 {
 		fmt.Fprintf(a.stdout, "removed %d damaged objects\n", row.Dropped)
 	}
-	_, err := fmt.Fprintf(a.stdout, "read %d objects, %s; %d trees, %d records\n", row.Objects, size(row.Bytes), row.Trees, row.Records)
+	_, err := fmt.Fprintf(a.stdout, "read %d objects, %s; %d trees, %d records\n", row.Objects, units.Size(row.Bytes), row.Trees, row.Records)
 	return err
 }

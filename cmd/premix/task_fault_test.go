@@ -18,6 +18,7 @@ import (
 
 	"premix/engine/queue"
 	"premix/engine/spawn"
+	"premix/internal/exit"
 )
 
 // taskScene is a task directory whose tasks have a mark in their environment.
@@ -130,8 +131,8 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 				if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 					t.Fatal(err)
 				}
-				var exit *exec.ExitError
-				if err := cmd.Wait(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 0) {
+				var ended *exec.ExitError
+				if err := cmd.Wait(); err != nil && (!errors.As(err, &ended) || ended.ExitCode() > 0) {
 					t.Fatalf("%v\n%s", err, &out)
 				}
 			}
@@ -198,8 +199,8 @@ func TestTenThousandFailures(t *testing.T) {
 	}
 	cmd := s.command(strings.Repeat("false\n", tasks), "run", "--out", "out", "-")
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() != int(exit.Failed) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if n := bytes.Count(out, []byte("\n")); n > 40 {
@@ -255,8 +256,8 @@ func TestTasksInterrupted(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitSignal+int(syscall.SIGINT) {
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != int(exit.Signal(syscall.SIGINT)) {
 		t.Errorf("%v\n%s", err, &out)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "ended")); err != nil {

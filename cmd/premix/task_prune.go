@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/engine/queue"
+	"premix/internal/units"
 )
 
 func (a *app) taskPrune() *cobra.Command {
@@ -16,7 +17,8 @@ func (a *app) taskPrune() *cobra.Command {
 		Short: "Remove what nobody needs any more",
 		Long: `Remove the intermediates of groups that have succeeded, with all groups that come
 after them. premix task run does so itself where a group comes after. With --output,
-the space of what tasks that succeeded have printed is given back, too.`,
+the output of tasks that succeeded is removed from the logs, too: premix task tail refuses
+to print it from then on, with status 1.`,
 		Args: arguments("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			q, err := queue.Open(args[0], version, false)
@@ -28,7 +30,7 @@ the space of what tasks that succeeded have printed is given back, too.`,
 			if a.json {
 				return errors.Join(err, a.printJSON(p))
 			}
-			fmt.Fprintf(a.stdout, "%d files removed, %s given back\n", p.Files, size(p.Bytes))
+			fmt.Fprintf(a.stdout, "%d files removed, %s given back\n", p.Files, units.Size(p.Bytes))
 			return err
 		},
 	}

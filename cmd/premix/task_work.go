@@ -9,6 +9,7 @@ import (
 	"premix/engine/local"
 	"premix/engine/pack"
 	"premix/engine/queue"
+	"premix/internal/owner"
 	"premix/recipe"
 )
 
@@ -34,6 +35,7 @@ func (a *app) taskWork() *cobra.Command {
 			if err := allocation(&o); err != nil {
 				return err
 			}
+			owner.TrustOwner(args[0])
 			if !queue.IsDir(args[0]) {
 				d, err := pack.WorkerOfRun(args[0], local.Options{Version: version}, func(t pack.Trees) recipe.Sources {
 					return a.sources(ctx, &treeFlags{origins: t.Origins, proxies: t.Proxies, keyFile: t.KeyFile, tokenFile: t.Credentials, ca: t.CAFile})

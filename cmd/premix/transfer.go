@@ -1,15 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/exit"
 	"premix/transfer"
-	"premix/transfer/capture"
-	"premix/transfer/peer"
-	"premix/transfer/testbed"
 )
 
 func (a *app) transferCommand() *cobra.Command {
@@ -25,6 +22,7 @@ fastest there.
   premix transfer why peer
 
 See docs/transfer.md.`,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return transfer.CheckSilence() },
 	})
 	cmd.AddCommand(a.transferBench(), a.transferReport(), a.transferGet(), a.transferPut(), a.transferProbe(), a.transferWhy(), a.transferStream(), a.transferServe())
 	return cmd
@@ -36,7 +34,10 @@ type failedCopies struct{ failed, all int }
 func (e *failedCopies) Error() string {
 	return fmt.Sprintf("%d of %d copies failed; the others are measured", e.failed, e.all)
 }
-func (e *failedCopies) Hint() string { return "the cause of each is in its row of transfers-*.jsonl" }
+
+// ExitCode implements exit.Coded.
+func (*failedCopies) ExitCode() exit.Code { return exit.Failed }
+func (e *failedCopies) Hint() string      { return "the cause of each is in its row of transfers-*.jsonl" }
 
 // rate is a number of bytes a second as those who have links say it.
 func rate(v float64) string {
@@ -48,32 +49,4 @@ func rate(v float64) string {
 		return fmt.Sprintf("%.3g Mbit/s", v/1e6)
 	}
 	return fmt.Sprintf("%.3g kbit/s", v/1e3)
-}
-
-// transferExit is the documented code of an error about transfers; exitOK: it is
-// about something else.
-func transferExit(err error) int {
-	var (
-		setup       *testbed.SetupError
-		blind       *capture.PrivilegeError
-		unreachable *peer.UnreachableError
-		noResults   *transfer.NoResults
-		copies      *failedCopies
-	)
-	switch {
-	case errors.As(err, &noResults):
-		return exitUsage
-	case errors.As(err, &unreachable):
-		return exitOrigin
-	case errors.As(err, &blind):
-		return exitUnavailable
-	case errors.As(err, &setup):
-		return exitDirectory
-	case errors.As(err, &copies):
-		return exitFailed
-	}
-	if code := transferStreamExit(err); code != exitOK {
-		return code
-	}
-	return transferChoiceExit(err)
 }

@@ -13,7 +13,10 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"premix/internal/exit"
+	"premix/internal/units"
 	"premix/transfer"
 	"premix/transfer/choose"
 	"premix/transfer/link"
@@ -31,6 +34,15 @@ func transferHome() (choose.Home, error) {
 		dir = filepath.Join(home, ".premix")
 	}
 	return choose.Home{Dir: dir}, nil
+}
+
+// transferParts is where records of copies that are not whole are kept; empty: nowhere.
+func transferParts() string {
+	home, err := transferHome()
+	if err != nil {
+		return ""
+	}
+	return home.Parts()
 }
 
 const (
@@ -94,7 +106,11 @@ renamed; when a protocol fails the next one goes on.
 premix://HOST:PORT/PATH is at a standing server (premix transfer serve --help), which is
 reached with its key alone, and nothing else is tried.
 
-A destination that exists is left alone. A source that is a directory becomes DST.`,
+A destination that exists is left alone. A source that is a directory becomes DST. Of a
+directory what cannot be read is left out and listed, and the exit code is 1.
+
+Owners, hard links, extended attributes and access control lists are kept where a flag
+asks for them, by premix's own protocol alone.`,
 		Args: arguments(names...),
 		RunE: func(_ *cobra.Command, args []string) error {
 			from, to := args[0], args[1]
@@ -110,7 +126,7 @@ A destination that exists is left alone. A source that is a directory becomes DS
 					return err
 				}
 				if j.Key, err = stream.LoadKey(cmp.Or(key, home.Key(j.Server))); err != nil {
-					return err
+					return secretError(err)
 				}
 			} else {
 				name, at, err := peerPath(from)
@@ -123,6 +139,7 @@ A destination that exists is left alone. A source that is a directory becomes DS
 				peerPremix(j.Link, premix)
 				j.Remote = at
 			}
+			j.Parts = home.Parts()
 			if j.Local, err = filepath.Abs(to); err != nil {
 				return err
 			}
@@ -141,7 +158,7 @@ A destination that exists is left alone. A source that is a directory becomes DS
 			j.Progress = func(d, n int64) { done.Store(d); all.Store(n) }
 			stop := a.bar(func() string {
 				d, n := done.Load(), all.Load()
-				return fmt.Sprintf("%s %s of %s", share(d, n), size(d), size(n))
+				return fmt.Sprintf("%s %s of %s", share(d, n), units.Size(d), units.Size(n))
 			})
 			ctx, end := storeContext()
 			defer end()
@@ -151,13 +168,15 @@ A destination that exists is left alone. A source that is a directory becomes DS
 				return err
 			}
 			if a.json {
-				return a.printJSON(d)
+				err = a.printJSON(d)
+			} else {
+				_, err = fmt.Fprintf(a.stdout, "%s in %.2f s by %s (%s with verification)\n", transfer.DataName(d.Size, d.Files), d.Seconds, d.Protocol, rate(float64(d.Size)/d.Seconds))
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s in %.2f s by %s (%s with verification)\n", transfer.DataName(d.Size, d.Files), d.Seconds, d.Protocol, rate(float64(d.Size)/d.Seconds))
-			return err
+			return errors.Join(err, a.lost(d.Lost, d.More))
 		},
 	}
 	cmd.Flags().BoolVar(&j.Open, "allow-open", false, "choose also protocols that are not encrypted, or let in whoever reaches their port")
+	keepFlags(cmd.Flags(), &j.Keep)
 	cmd.Flags().StringVar(&j.Have, "have", "", "file, directory or store at the destination that has much of it already: only the rest is sent")
 	cmd.Flags().StringVar(&premix, "peer-premix", "", "path of premix at the peer, where its PATH has none")
 	cmd.Flags().StringVar(&key, "key", "", "key of a standing server (default: ~/.premix/transfer/servers/HOST:PORT.key)")
@@ -165,28 +184,52 @@ A destination that exists is left alone. A source that is a directory becomes DS
 	return cmd
 }
 
+// keepFlags are those of what a copy keeps.
+func keepFlags(f *pflag.FlagSet, k *stream.Keep) {
+	f.BoolVar(&k.Owners, "owners", false, "keep users and groups, by number, and set-user-ID, set-group-ID and sticky bits: root must receive")
+	f.BoolVar(&k.HardLinks, "hard-links", false, "keep together the names of a file")
+	f.BoolVar(&k.Attributes, "xattrs", false, "keep extended attributes: those of users; with --owners also capabilities and trusted ones")
+	f.BoolVar(&k.ACLs, "acls", false, "keep access control lists")
+}
+
+// lostError reports a copy without the files that could not be read.
+type lostError struct{ n int }
+
+func (e *lostError) Error() string {
+	if e.n == 1 {
+		return "one file or directory could not be read: the rest is copied"
+	}
+	return fmt.Sprintf("%d files or directories could not be read: the rest is copied", e.n)
+}
+
+// ExitCode implements exit.Coded.
+func (*lostError) ExitCode() exit.Code { return exit.Failed }
+
+// Hint says what to do.
+func (e *lostError) Hint() string {
+	return "copy them as a user who may read them, and when nobody changes them, to a place of their own"
+}
+
+// lost prints what a copy is without.
+func (a *app) lost(list []stream.Failure, more int) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if !a.json {
+		for _, l := range list {
+			fmt.Fprintf(a.stderr, "left out: %q: %s\n", l.Path, l.Reason)
+		}
+		if more > 0 {
+			fmt.Fprintf(a.stderr, "left out: %d more\n", more)
+		}
+	}
+	return &lostError{len(list) + more}
+}
+
 // nameError is for the name of a peer that is none.
 func nameError(err error) error {
-	if transferExit(err) != exitOK {
+	if exit.Of(err) != exit.Internal {
 		return err
 	}
 	return &usageError{err, "name a link that was measured, or [USER@]HOST"}
-}
-
-// transferChoiceExit is the code of an error of a chosen copy; exitOK: of another.
-func transferChoiceExit(err error) int {
-	var (
-		source *choose.SourceError
-		target *choose.TargetError
-		failed *choose.FailedError
-	)
-	switch {
-	case errors.As(err, &source):
-		return exitUsage
-	case errors.As(err, &target):
-		return exitDirectory
-	case errors.As(err, &failed):
-		return exitFailed
-	}
-	return exitOK
 }

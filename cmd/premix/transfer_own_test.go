@@ -45,10 +45,10 @@ func TestTransferOwn(t *testing.T) {
 	if err := os.WriteFile(b.path("there/source"), data, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	part := b.path("copy") + ".premix-part"
 	half := func() bool {
+		part, err := filepath.Glob(b.path(".premix-part-*/copy"))
 		var s unix.Stat_t
-		return unix.Stat(part, &s) == nil && s.Blocks*512 > int64(len(data))/3
+		return err == nil && len(part) == 1 && unix.Stat(part[0], &s) == nil && s.Blocks*512 > int64(len(data))/3
 	}
 	get := []string{"transfer", "get", "bed:" + b.path("there/source"), b.path("copy"), "--protocol", "premix"}
 	cmd := b.command(get...)
@@ -195,6 +195,42 @@ func TestTransferWithout(t *testing.T) {
 	}
 }
 
+// What is asked for is kept, by premix's own protocol and no other.
+func TestTransferKeep(t *testing.T) {
+	b := newBed(t, netrelay.Options{})
+	l, err := link.Load(b.write("sizes: [1K]\nprotocols:\n" + ownProtocol() + "  - rsync\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool := b.path("there/tree/tool")
+	if err := errors.Join((choose.Home{Dir: b.path("home")}).Remember(l, b.path("out")), os.MkdirAll(b.path("there/tree"), 0o755), os.Mkdir(b.path("to"), 0o755),
+		os.WriteFile(tool, []byte("tool"), 0o755), os.Link(tool, b.path("there/tree/again")), os.Chown(tool, stranger, stranger), os.Chmod(tool, 0o755|os.ModeSetuid)); err != nil {
+		t.Fatal(err)
+	}
+	keep := []string{"--owners", "--hard-links", "--xattrs", "--acls"}
+	for _, args := range [][]string{
+		{"transfer", "get", "bed:" + b.path("there/tree"), b.path("to/get")},
+		{"transfer", "put", b.path("there/tree"), "bed:" + b.path("to/put")},
+	} {
+		status, _, errs := b.premix(append(args, keep...)...)
+		dst := filepath.Join(b.path("to"), args[1])
+		var a, z unix.Stat_t
+		if err := errors.Join(unix.Lstat(filepath.Join(dst, "tool"), &a), unix.Lstat(filepath.Join(dst, "again"), &z)); err != nil || status != 0 {
+			t.Fatalf("%s: status %d, %v\n%s", args[1], status, err, errs)
+		}
+		if a.Uid != stranger || a.Gid != stranger || a.Mode&0o7777 != 0o4755 || a.Ino != z.Ino {
+			t.Errorf("%s: owner %d:%d, mode %o, inodes %d and %d", args[1], a.Uid, a.Gid, a.Mode, a.Ino, z.Ino)
+		}
+		status, _, errs = b.premix(append(append(args[:2:2], args[2], b.path("to/rsync"), "--protocol", "rsync"), keep...)...)
+		if args[1] == "put" {
+			status, _, errs = b.premix(append([]string{"transfer", "put", args[2], "bed:" + b.path("to/rsync"), "--protocol", "rsync"}, keep...)...)
+		}
+		if status != 1 || !strings.Contains(errs, "are kept by premix's own protocol alone") {
+			t.Errorf("%s by rsync: status %d\n%s", args[1], status, errs)
+		}
+	}
+}
+
 // What root may not do without some of its rights.
 func TestTransferRights(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
@@ -232,10 +268,37 @@ func TestTransferRights(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(tree, 0o755), os.WriteFile(filepath.Join(tree, "closed"), []byte("x"), 0)); err != nil {
 		t.Fatal(err)
 	}
-	for _, from := range []string{tree, filepath.Join(tree, "closed")} {
-		status, errs = without("-dac_override,-dac_read_search", "transfer", "put", from, "bed:"+b.path("there/x"))
-		if status != 2 || !strings.Contains(errs, "permission denied") || !strings.Contains(errs, "hint: ") {
-			t.Errorf("unreadable: status %d\n%s", status, errs)
+	const unread = "-dac_override,-dac_read_search"
+	status, errs = without(unread, "transfer", "put", filepath.Join(tree, "closed"), "bed:"+b.path("there/x"))
+	if status != 2 || !strings.Contains(errs, "permission denied") || !strings.Contains(errs, "hint: ") {
+		t.Errorf("unreadable: status %d\n%s", status, errs)
+	}
+	// Of a tree the rest is copied, by premix's own protocol alone.
+	if err := errors.Join(os.MkdirAll(filepath.Join(tree, "sub/shut"), 0o755), os.Chmod(filepath.Join(tree, "sub/shut"), 0o311),
+		os.WriteFile(filepath.Join(tree, "sub/open"), []byte("y"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	status, errs = without(unread, "transfer", "put", tree, "bed:"+b.path("there/x"), "--protocol", "scp")
+	if status != 1 || !strings.Contains(errs, "is unreadable") {
+		t.Errorf("unreadable, by scp: status %d\n%s", status, errs)
+	}
+	for _, args := range [][]string{
+		{"transfer", "put", tree, "bed:" + b.path("there/x")},
+		{"transfer", "stream", "put", tree, b.path("there/y"), "--whole", "--", binary, "transfer", "serve"},
+	} {
+		status, errs = without(unread, args...)
+		for _, want := range []string{`left out: "closed": permission denied`, `left out: "sub/shut": permission denied`, "error: 2 files or directories could not be read: the rest is copied", "hint: "} {
+			if status != 1 || !strings.Contains(errs, want) {
+				t.Errorf("%q: status %d, want %q in\n%s", args, status, want, errs)
+			}
+		}
+	}
+	for _, to := range []string{"x", "y"} {
+		if got, err := os.ReadFile(b.path("there/" + to + "/sub/open")); err != nil || string(got) != "y" {
+			t.Errorf("%s: %q, %v", to, got, err)
+		}
+		if _, err := os.Lstat(b.path("there/" + to + "/closed")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s has what could not be read: %v", to, err)
 		}
 	}
 	// The far end is as root: it is the near one that may not write.

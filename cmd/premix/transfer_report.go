@@ -2,14 +2,17 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/outputs"
 	"premix/transfer/report"
 )
 
 func (a *app) transferReport() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Sum up measured copies, and write a page about them",
 		Long: `Sum up the copies in a directory of results. Into it are written report.html, a page
@@ -35,4 +38,18 @@ with the table and the comparisons; and all figures as SVG.`,
 			return err
 		},
 	}
+	outputNames(cmd, func(args []string) []string { return []string{filepath.Join(args[0], "report.html")} }, outputs.Page)
+	outputNames(cmd, func(args []string) []string { return []string{filepath.Join(args[0], "transfers.parquet")} }, outputs.Table)
+	outputNames(cmd, func(args []string) []string {
+		list, _ := filepath.Glob(filepath.Join(args[0], "figures", "*.svg")) // the pattern is right
+		return list
+	}, outputs.Text)
+	// The other two have no mark of their own, and are premix's where the table is.
+	outputNames(cmd, func(args []string) []string {
+		if _, err := os.Stat(filepath.Join(args[0], "transfers.parquet")); err == nil {
+			return nil
+		}
+		return []string{filepath.Join(args[0], "transfers.csv"), filepath.Join(args[0], "report.json")}
+	}, outputs.Text)
+	return cmd
 }

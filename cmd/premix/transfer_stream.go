@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/access"
 	"premix/transfer"
 	"premix/transfer/stream"
 )
@@ -43,7 +44,7 @@ goes through standard input and output too.`,
 			switch {
 			case len(args) > 1:
 				return &usageError{errors.New("serve wants one directory"), "premix transfer serve DIR --listen ADDRESS --key FILE"}
-			case len(args) == 1 && (listen == "" || keys == ""), len(args) == 0 && (listen != "" || keys != "" || server.Write):
+			case len(args) == 1 && (listen == "" || keys == ""), len(args) == 0 && (listen != "" || keys != "" || server.Write), server.Owners && !server.Write:
 				return &usageError{errors.New("a directory, --listen and --key go together"), "premix transfer serve DIR --listen :8470 --key server.key"}
 			}
 			return nil
@@ -52,7 +53,7 @@ goes through standard input and output too.`,
 			ctx, done := storeContext()
 			defer done()
 			if len(args) == 1 {
-				server.Dir = args[0]
+				server.Dir, server.Records = args[0], transferParts()
 				return a.transferStand(ctx, &server, listen, keys)
 			}
 			address := "127.0.0.1" // not through ssh: on this machine
@@ -60,7 +61,7 @@ goes through standard input and output too.`,
 			if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 				address = f[2]
 			}
-			return stream.Serve(ctx, os.Stdin, os.Stdout, address, port, asked)
+			return stream.Serve(ctx, os.Stdin, os.Stdout, address, port, asked, transferParts())
 		},
 	}
 	f := cmd.Flags()
@@ -69,26 +70,31 @@ goes through standard input and output too.`,
 	f.StringVar(&listen, "listen", "", "address and port of a standing server, as in :8470")
 	f.StringVar(&keys, "key", "", "file with the keys of a standing server; made where it is missing")
 	f.BoolVar(&server.Write, "write", false, "let copies be put into DIR")
+	f.BoolVar(&server.Owners, "owners", false, "with --write: let copies say whose they are, and have set-user-ID")
 	return cmd
 }
 
 // transferStand is a standing server.
-func (a *app) transferStand(ctx context.Context, s *stream.Server, listen, keys string) (err error) {
+func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys string) (err error) {
 	if _, err := os.Stat(keys); errors.Is(err, fs.ErrNotExist) {
 		if err := stream.MakeKeys(keys); err != nil {
 			return err
 		}
 	}
 	if s.Keys, err = stream.LoadKeys(keys); err != nil {
-		return err
+		return secretError(err)
 	}
-	l, err := net.Listen("tcp", listen)
+	l, err := access.Listen(ctx, access.Options{Address: address, Secret: true})
 	if err != nil {
-		return &usageError{err, "--listen ADDRESS:PORT of this machine that is free, as in :8470"}
+		return listenError(err)
+	}
+	tcp, ok := l.Listener.(*net.TCPListener)
+	if !ok {
+		return errors.Join(&usageError{fmt.Errorf("%s is not an address of TCP", address), "--listen ADDRESS:PORT, as in :8470"}, l.Close())
 	}
 	s.Note = func(text string) { fmt.Fprintln(a.stderr, text) }
 	fmt.Fprintf(a.stderr, "serving %s at %s to whoever has %s\n", s.Dir, l.Addr(), keys+stream.ClientSuffix)
-	return s.Run(ctx, l.(*net.TCPListener))
+	return s.Run(ctx, tcp)
 }
 
 // transferStream is premix's own protocol, as link files call it.
@@ -124,10 +130,13 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			var err error
+			if j.Whole && args[0] != string(transfer.Put) {
+				return &usageError{errors.New("--whole is for put"), "leave it out: premix transfer get makes what it fetches in a private directory"}
+			}
 			j.Send, j.Command = args[0] == string(transfer.Put), args[3:]
 			if j.Server != "" {
 				if j.Key, err = stream.LoadKey(key); err != nil {
-					return err
+					return secretError(err)
 				}
 			}
 			if j.Local, err = filepath.Abs(args[1]); err != nil {
@@ -146,41 +155,21 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(d)
+				err = a.printJSON(d)
+			} else {
+				_, err = fmt.Fprintln(a.stdout, d)
 			}
-			_, err = fmt.Fprintln(a.stdout, d)
-			return err
+			return errors.Join(err, a.lost(d.Lost, d.More))
 		},
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&j.Have, "have", nil, "file, directory or store at the receiver that has much of it already; more than once")
 	f.StringVar(&j.Server, "server", "", "a standing server, HOST:PORT")
 	f.StringVar(&key, "key", "", "file that the server's owner has given you")
+	keepFlags(f, &j.Keep)
+	f.BoolVar(&j.Whole, "whole", false, "with put: make the copy in a private directory beside REMOTE, which must be free, and rename it when it is whole")
 	f.StringVar(&j.Host, "host", "", "address of the other end (default: the one that it says)")
 	f.IntVar(&j.Streams, "streams", 0, "TCP connections (default: as many as are useful)")
 	f.StringVar(&j.Congestion, "congestion", "bbr", "congestion control to ask for; system: none")
 	return cmd
-}
-
-// transferStreamExit is the code of an error of premix's own protocol; exitOK: of
-// another.
-func transferStreamExit(err error) int {
-	var (
-		source *stream.SourceError
-		target *stream.TargetError
-		gone   *stream.PeerError
-		lock   *stream.RefusedError
-		key    *stream.KeyError
-	)
-	switch {
-	case errors.As(err, &lock):
-		return exitOrigin
-	case errors.As(err, &source), errors.As(err, &key):
-		return exitUsage
-	case errors.As(err, &target):
-		return exitDirectory
-	case errors.As(err, &gone):
-		return exitOrigin
-	}
-	return exitOK
 }

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"premix/internal/units"
 	"premix/transfer"
 	"premix/transfer/choose"
-	"premix/transfer/link"
 )
 
 func (a *app) transferWhy() *cobra.Command {
@@ -25,9 +26,12 @@ take by the measurements of the link, and why others are left out.
   premix transfer why peer --put --size 40M --files 10000`,
 		Args: arguments("PEER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			n, ok := link.ParseSize(data)
-			if !ok {
-				return &usageError{fmt.Errorf("%q is no size", data), "write it as in --size 500M"}
+			n, err := units.ParseSize(data)
+			if err == nil && n == 0 {
+				err = errors.New("--size must be more than 0")
+			}
+			if err != nil {
+				return &usageError{err, units.SizeHint}
 			}
 			home, err := transferHome()
 			if err != nil {

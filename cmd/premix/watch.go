@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"premix/engine"
+	"premix/internal/access"
 	"premix/watch"
 	"premix/watch/collect"
 	"premix/watch/series"
@@ -18,13 +20,14 @@ import (
 
 // watchFlags are the options of watch.
 type watchFlags struct {
-	listen, data, config, token string
-	interval                    durationFlag
-	runs                        []string
-	processes                   bool
-	remote, remoteToken         string
-	keep                        struct{ raw, minute, hour, tasks durationFlag }
-	pages                       serve.Pages
+	reach               accessFlags
+	data, config        string
+	interval            durationFlag
+	runs                []string
+	processes           bool
+	remote, remoteToken string
+	keep                struct{ raw, minute, hour, tasks durationFlag }
+	pages               serve.Pages
 }
 
 func (a *app) watchCommand() *cobra.Command {
@@ -38,7 +41,7 @@ DIR, in Parquet files. Tasks of premix are recorded with their beginnings and en
 however short they are.
 
 There is a dashboard at /, a REST interface (described in /openapi.json), and metrics
-for Prometheus at /metrics.
+for Prometheus at /metrics. Other users of this machine need the token in DIR/token.
 
   premix watch --listen 127.0.0.1:8090 --data ./metrics
   curl '127.0.0.1:8090/api/v1/series?name=disk.read_bytes'`,
@@ -54,13 +57,12 @@ for Prometheus at /metrics.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8090", "address to listen on")
+	o.reach.register(f, "127.0.0.1:8090", "file with the token that requests must have, one a line (default, where other users of this machine can reach the address: the file token in --data, which is made; you and root need none)")
 	f.StringVar(&o.data, "data", "", "directory of what is kept")
 	f.StringVar(&o.config, "config", "", "YAML file of collectors and scripts")
 	f.Var(&o.interval, "interval", "how often collectors look (default 1s)")
 	f.StringArrayVar(&o.runs, "run", nil, "run directory to follow, besides those of this machine; may be repeated")
 	f.BoolVar(&o.processes, "processes", false, "record also processes that are not of premix, as they end (root)")
-	f.StringVar(&o.token, "token-file", "", "file with the token that requests must have")
 	f.StringVar(&o.remote, "remote-write", "", "address of a receiver of Prometheus' remote write, to send all samples to")
 	f.StringVar(&o.remoteToken, "remote-write-token-file", "", "file with the token for it")
 	f.Var(&o.keep.raw, "keep", "for how long samples are kept, as in 400d (default: for ever)")
@@ -80,15 +82,21 @@ func (a *app) watch(o *watchFlags) (err error) {
 			return err
 		}
 	}
-	var token, remoteToken string
-	for file, to := range map[*string]*string{&o.token: &token, &o.remoteToken: &remoteToken} {
-		if *file == "" {
-			continue
-		}
-		if *to, err = serve.ReadToken(*file); err != nil {
-			return tokenFile(err)
+	remoteToken := ""
+	if o.remoteToken != "" {
+		if remoteToken, err = access.ReadToken(o.remoteToken); err != nil {
+			return secretError(err)
 		}
 	}
+	tokens, err := o.reach.read()
+	if err != nil {
+		return err
+	}
+	reach := o.reach.options(tokens)
+	// The machine's users have tasks and directories, which concern nobody else. Every one
+	// of them can connect to a TCP address, be it that of loopback.
+	own := tokens == nil && !o.reach.open && !strings.HasPrefix(o.reach.listen, access.UnixPrefix) && access.Check(reach) == nil
+	reach.Secret = reach.Secret || own
 	runs := make([]string, len(o.runs))
 	for i, dir := range o.runs {
 		if runs[i], err = filepath.Abs(dir); err != nil {
@@ -97,13 +105,9 @@ func (a *app) watch(o *watchFlags) (err error) {
 	}
 	ctx, done := storeContext()
 	defer done()
-	listener, err := serve.Listen(ctx, o.listen, token)
+	listener, err := listen(ctx, reach)
 	if err != nil {
-		var exposed *serve.ExposedError
-		if errors.As(err, &exposed) {
-			return &usageError{exposed, exposed.Hint()}
-		}
-		return &usageError{err, "name an address that is free: --listen HOST:PORT"}
+		return err
 	}
 	defer listener.Close()
 	name, err := config.Name()
@@ -115,12 +119,19 @@ func (a *app) watch(o *watchFlags) (err error) {
 	if err != nil {
 		return engine.DirectoryError(o.data, err)
 	}
+	secret := o.reach.tokens
+	if own {
+		secret = filepath.Join(o.data, "token")
+		if tokens, err = access.MakeToken(secret); err != nil {
+			return errors.Join(secretError(err), db.Close())
+		}
+	}
 	watcher, err := collect.New(collect.Options{Sink: db, Config: config, Interval: time.Duration(o.interval), Runs: runs,
 		Place: engine.WatchPlace(), State: filepath.Join(o.data, "collect"), Processes: o.processes})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	server, err := serve.New(serve.Config{DB: db, Node: name, Version: version, Token: token, Pages: o.pages,
+	server, err := serve.New(serve.Config{DB: db, Node: name, Version: version, Tokens: tokens, Owner: own, Pages: o.pages,
 		Status: func() []serve.CollectorStatus { return statusOf(watcher) }})
 	if err != nil {
 		return errors.Join(err, db.Close())
@@ -137,21 +148,23 @@ func (a *app) watch(o *watchFlags) (err error) {
 	}
 	all.Go(func() { watcher.Run(ctx) })
 	db.Event(watch.Event{Time: time.Now(), Node: name, Layer: watch.LayerNode, Kind: "watch_started", Text: "premix watch began to look at " + name + "."})
-	fmt.Fprintf(a.stdout, "watching %s: http://%s/\n", name, listener.Addr())
+	address := listener.URL()
+	if own && isTerminal(a.stdout) {
+		token, err := access.ReadToken(secret)
+		if err != nil {
+			return errors.Join(secretError(err), db.Close(), watcher.Close())
+		}
+		address += "#token=" + token // a browser does not send it to any server
+	}
+	fmt.Fprintf(a.stdout, "watching %s: %s\n", name, address)
+	if own {
+		fmt.Fprintf(a.stdout, "other users need the token in %s\n", secret)
+	}
 	err = server.Serve(ctx, listener)
 	done() // where the server failed
 	all.Wait()
 	// How far runs were read is true when the tasks are on disk.
 	return errors.Join(err, db.Close(), watcher.Close())
-}
-
-// tokenFile is an error of a file with a token.
-func tokenFile(err error) error {
-	var mistake *serve.TokenError
-	if errors.As(err, &mistake) {
-		return &usageError{mistake, mistake.Hint()}
-	}
-	return &usageError{err, "name a file with a token"}
 }
 
 func statusOf(w *collect.Watcher) []serve.CollectorStatus {
@@ -160,20 +173,4 @@ func statusOf(w *collect.Watcher) []serve.CollectorStatus {
 		list = append(list, serve.CollectorStatus{Name: s.Name, Last: s.Last, Error: s.Error, Seconds: s.Seconds, Skipped: s.Skipped})
 	}
 	return list
-}
-
-// watchExit is the exit code of the errors of watch.
-func watchExit(err error) (code int, ok bool) {
-	var inUse *series.InUseError
-	var remote *serve.RemoteError
-	var processes *collect.ProcessesError
-	switch {
-	case errors.As(err, &inUse):
-		return exitDirectory, true
-	case errors.As(err, &remote):
-		return exitUsage, true
-	case errors.As(err, &processes):
-		return exitUnavailable, true
-	}
-	return 0, false
 }

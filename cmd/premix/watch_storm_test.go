@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,10 +24,10 @@ import (
 // slowed is a machine on which a small disk of its own is used by tasks of premix, and
 // premix watch looks at it.
 type slowed struct {
-	t      *testing.T
-	disk   string // where the disk is mounted
-	device string // its name: loop3
-	url    string
+	t          *testing.T
+	disk       string // where the disk is mounted
+	device     string // its name: loop3
+	url, token string
 }
 
 // newSlowed mounts the disk, and starts the watcher and the tasks.
@@ -115,6 +114,10 @@ func newSlowed(t *testing.T) *slowed {
 		t.Fatalf("premix watch says %q", line)
 	}
 	s.url = "http://" + strings.TrimSuffix(address, "/")
+	if _, err := out.ReadString('\n'); err != nil { // when it has been said the token is there
+		t.Fatal(err)
+	}
+	s.token = bearer(t, filepath.Join(dir, "metrics", "token"))
 	go func() { _, _ = io.Copy(io.Discard, out) }()
 	var tasks strings.Builder
 	for i := range 20000 {
@@ -128,7 +131,7 @@ func newSlowed(t *testing.T) *slowed {
 // get reads JSON.
 func (s *slowed) get(path string, query url.Values, into any) {
 	s.t.Helper()
-	r, err := http.Get(s.url + "/api/v1/" + path + "?" + query.Encode())
+	r, err := getWith(s.token, s.url+"/api/v1/"+path+"?"+query.Encode())
 	if err != nil {
 		s.t.Fatal(err)
 	}

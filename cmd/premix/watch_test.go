@@ -23,7 +23,29 @@ type watched struct {
 	env  []string
 	data string
 	url  string
-	cmd  *exec.Cmd
+	// token is the value of the header Authorization.
+	token string
+	cmd   *exec.Cmd
+}
+
+// bearer returns the value of the header Authorization for the token in a file.
+func bearer(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "Bearer " + strings.TrimSpace(string(text))
+}
+
+// getWith makes a request with a token.
+func getWith(token, url string) (*http.Response, error) {
+	r, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", token)
+	return http.DefaultClient.Do(r)
 }
 
 func newWatched(t *testing.T, data string) *watched {
@@ -46,12 +68,19 @@ func (w *watched) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	said := bufio.NewReader(out)
+	line, err := said.ReadString('\n')
 	_, address, ok := strings.Cut(strings.TrimSpace(line), ": ")
 	if err != nil || !ok {
 		w.t.Fatalf("it said %q: %v", line, err)
 	}
 	w.url = strings.TrimSuffix(address, "/")
+	line, err = said.ReadString('\n')
+	file, ok := strings.CutPrefix(strings.TrimSpace(line), "other users need the token in ")
+	if err != nil || !ok {
+		w.t.Fatalf("it said %q: %v", line, err)
+	}
+	w.token = bearer(w.t, file)
 }
 
 func (w *watched) end(how syscall.Signal) {
@@ -69,7 +98,7 @@ func (w *watched) end(how syscall.Signal) {
 // get asks for something.
 func (w *watched) get(path string, into any) {
 	w.t.Helper()
-	r, err := http.Get(w.url + path)
+	r, err := getWith(w.token, w.url+path)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -429,7 +429,7 @@ func optional(err error) error {
 // oomKills is how many processes of the try the kernel killed at the limit.
 //
 // The peak that the memory controller tells is not used for records: it counts
-// page cache, which the kernel gives back when it has to, and in a hot or forked
+// page cache, which the kernel gives back when it has to, and in a hot
 // start it counts shared pages for whichever task touched them first.
 func (g *group) oomKills() int {
 	if g.memory == "" {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"premix/internal/exit"
 	"syscall"
 )
 
@@ -25,6 +26,9 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("%d of %d tasks failed, %d were not run", e.Failed, e.Tasks, e.NotRun)
 }
 
+// ExitCode implements exit.Coded.
+func (*FailedError) ExitCode() exit.Code { return exit.Failed }
+
 // Hint names the way out.
 func (e *FailedError) Hint() string { return e.Way }
 
@@ -37,6 +41,9 @@ type Interrupted struct {
 }
 
 func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
+
+// ExitCode implements exit.Coded.
+func (e *Interrupted) ExitCode() exit.Code { return exit.Signal(e.Signal) }
 
 // Hint names the way out.
 func (e *Interrupted) Hint() string {
@@ -63,6 +70,9 @@ func (e *ToolError) Error() string {
 	return fmt.Sprintf("%s cannot be executed: %v", e.Tool, e.Err)
 }
 
+// ExitCode implements exit.Coded.
+func (*ToolError) ExitCode() exit.Code { return exit.Usage }
+
 func (e *ToolError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
@@ -84,7 +94,10 @@ func (e *ToolError) Hint() string {
 type ProbeError struct{ err error }
 
 func (e *ProbeError) Error() string { return e.err.Error() }
-func (e *ProbeError) Unwrap() error { return e.err }
+
+// ExitCode implements exit.Coded.
+func (*ProbeError) ExitCode() exit.Code { return exit.Failed }
+func (e *ProbeError) Unwrap() error     { return e.err }
 
 // Hint names the way out.
 func (e *ProbeError) Hint() string {
@@ -96,7 +109,10 @@ func (e *ProbeError) Hint() string {
 type StoppedError struct{ err error }
 
 func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
-func (e *StoppedError) Unwrap() error { return e.err }
+
+// ExitCode implements exit.Coded.
+func (*StoppedError) ExitCode() exit.Code { return exit.Failed }
+func (e *StoppedError) Unwrap() error     { return e.err }
 
 // Hint names the way out.
 func (e *StoppedError) Hint() string {
@@ -110,6 +126,9 @@ func (e *FullError) Error() string {
 	return "the disk of " + e.Dir + " is full: no more tasks are started"
 }
 
+// ExitCode implements exit.Coded.
+func (*FullError) ExitCode() exit.Code { return exit.Failed }
+
 // Hint names the way out.
 func (e *FullError) Hint() string { return "make room, then run the same command" }
 
@@ -120,6 +139,9 @@ type BudgetError struct {
 }
 
 func (e *BudgetError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *BudgetError) Hint() string { return e.Way }

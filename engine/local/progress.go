@@ -144,16 +144,3 @@ func durationText(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
-
-// bytesText is a size in binary units.
-func bytesText(n int64) string {
-	const units = "KMGT"
-	v, unit := float64(n), ""
-	for i := 0; v >= 1024 && i < len(units); i++ {
-		v, unit = v/1024, units[i:i+1]
-	}
-	if v == float64(int64(v)) || unit == "" {
-		return fmt.Sprintf("%d%s", int64(v), unit)
-	}
-	return fmt.Sprintf("%.1f%s", v, unit)
-}

@@ -12,6 +12,7 @@ import (
 
 	"premix/engine"
 	"premix/hotstart"
+	"premix/internal/units"
 	"premix/recipe"
 )
 
@@ -27,6 +28,7 @@ type Options struct {
 	Store   string // of snapshots; empty: hotstart.DefaultStore
 
 	Start    hotstart.Kind // wished kind of start
+	Trust    bool          // as recipe.Recipe.Trust
 	Jobs     int           // slots; 0: cores divided by threads
 	Threads  int           // of one task; 0: the recipe's
 	Memory   int64         // budget in bytes; 0: what the machine has
@@ -100,7 +102,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	ctx, s.abort = context.WithCancel(ctx)
 	defer s.abort()
 	if s.total > 0 && !s.stopped {
-		if err := s.prepare(ctx, rec, samples); err != nil {
+		if err := s.prepare(ctx, rec, samples, slots); err != nil {
 			return nil, interrupted(ctx, run, err)
 		}
 		defer func() { err = errors.Join(err, s.starter.Close()) }()
@@ -135,6 +137,7 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	rec.Trust = rec.Trust || o.Trust
 	samples, err := rec.Sheet(o.Sheet)
 	if err != nil {
 		return nil, nil, nil, err
@@ -200,7 +203,7 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
 	}
 	if need > budget {
 		return 0, &BudgetError{
-			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, bytesText(need), told, bytesText(budget)),
+			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
 			Way:    "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
 		}
 	}
@@ -214,7 +217,7 @@ const maxProbes = 3
 // prepare makes the starter and what the wished kind of start needs. A sample
 // that cannot serve as probe, such as one with a damaged file, is not the end of
 // the run: another does, and without any tasks start cold.
-func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample) error {
+func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample, slots int) error {
 	scratch, err := s.run.Scratch("prepare")
 	if err != nil {
 		return err
@@ -225,6 +228,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 			Store: s.o.Store,
 			Start: s.o.Start,
 			Tasks: s.total,
+			Jobs:  slots,
 			Log:   s.progress.note,
 		})
 		if err != nil {
@@ -278,6 +282,7 @@ type PrepareOptions struct {
 	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
 	Store    string // of snapshots; empty: hotstart.DefaultStore
 	Start    hotstart.Kind
+	Trust    bool           // as recipe.Recipe.Trust
 	Threads  int            // 0: the recipe's
 	From     recipe.Sources // of trees and images that the recipe names
 	Messages io.Writer      // notices, for people; nil: none
@@ -297,6 +302,7 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	if err != nil {
 		return nil, err
 	}
+	rec.Trust = rec.Trust || o.Trust
 	var samples []recipe.Sample
 	if o.Sheet != "" {
 		if samples, err = rec.Sheet(o.Sheet); err != nil {

@@ -270,7 +270,7 @@ func TestMemoryLimit(t *testing.T) {
 			if !errors.As(err, &failed) || r.Cause != record.CauseMemory {
 				t.Fatalf("error %v, record %+v", err, r)
 			}
-			if f := sum.Failures[0]; f.Error != "killed at its memory limit of 32M" || !strings.Contains(f.Hint, "`memory`") {
+			if f := sum.Failures[0]; f.Error != "killed at its memory limit of 32 MiB" || !strings.Contains(f.Hint, "`memory`") {
 				t.Errorf("failure %+v", f)
 			}
 		})
@@ -315,7 +315,7 @@ func TestVerdict(t *testing.T) {
 		{"success just before the interrupt", pair{ended: record.CauseInterrupted}, 0, "", ""},
 		{"status", pair{exit: exit(3, 0)}, 0, record.CauseExit, "the tool ended with status 3"},
 		{"signal", pair{exit: exit(-1, unix.SIGSEGV)}, 0, record.CauseSignal, "the tool was killed by SIGSEGV"},
-		{"memory", pair{exit: exit(-1, unix.SIGKILL)}, 1, record.CauseMemory, "killed at its memory limit of 1G"},
+		{"memory", pair{exit: exit(-1, unix.SIGKILL)}, 1, record.CauseMemory, "killed at its memory limit of 1 GiB"},
 		{"timeout before memory", pair{exit: exit(-1, unix.SIGKILL), ended: record.CauseTimeout}, 1, record.CauseTimeout, "ended at its timeout of 1m0s"},
 		{"interrupt", pair{exit: exit(-1, unix.SIGTERM), ended: record.CauseInterrupted}, 0, record.CauseInterrupted, "interrupted"},
 		{"pipe's status", pair{pipe: &pipe{code: 2}}, 0, record.CauseExit, "the pipe ended with status 2"},
@@ -422,7 +422,6 @@ func TestProgressOnATerminal(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
-		bytesText(0): "0", bytesText(1023): "1023", bytesText(1 << 30): "1G", bytesText(3 << 29): "1.5G", bytesText(1 << 50): "1024T",
 		durationText(59 * time.Second): "0:59", durationText(3661 * time.Second): "1:01:01",
 		rateText(2.25): "2.2/s", rateText(0.5): "30.0/min", rateText(0.001): "3.6/h",
 		secondsText(0.0123): "12 ms", secondsText(9.94): "9.9 s", secondsText(100): "1:40",

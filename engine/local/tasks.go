@@ -15,6 +15,7 @@ import (
 
 	"premix/engine/queue"
 	"premix/engine/spawn"
+	"premix/internal/units"
 	"premix/record"
 )
 
@@ -526,7 +527,7 @@ func (s *tasks) tooLarge(t *queue.Task) *failure {
 	case t.Cores > s.slots:
 		return &failure{record.CauseStart, fmt.Sprintf("the task needs %d cores and there are %d", t.Cores, s.slots), "ask for fewer cores, or give more with --jobs"}
 	case t.Memory > s.budget:
-		return &failure{record.CauseStart, fmt.Sprintf("the task needs %s of memory and there are %s", bytesText(t.Memory), bytesText(s.budget)), "ask for less memory, or give more with --memory"}
+		return &failure{record.CauseStart, fmt.Sprintf("the task needs %s of memory and there are %s", units.Size(t.Memory), units.Size(s.budget)), "ask for less memory, or give more with --memory"}
 	}
 	return nil
 }
@@ -679,7 +680,7 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kil
 	case r.TimedOut:
 		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
 	case kills > 0:
-		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", bytesText(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
+		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
 	case r.Status.Exited():
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("the command ended with status %d", r.Status.ExitStatus())}
 		switch {

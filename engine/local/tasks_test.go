@@ -154,7 +154,7 @@ func TestTaskFailures(t *testing.T) {
 		4:  {record.CauseTimeout, "ended at its timeout of 200ms", 1},
 		5:  {"", "", 3},
 		6:  {record.CauseStart, "the task needs 99 cores and there are 2", 1},
-		7:  {record.CauseStart, "the task needs 1T of memory and there are 1G", 1},
+		7:  {record.CauseStart, "the task needs 1 TiB of memory and there are 1 GiB", 1},
 		8:  {record.CauseStart, "the command cannot enter its directory: no such file or directory", 1},
 		9:  {"", "", 1},
 		10: {record.CauseStart, "the command cannot open its output: no such file or directory", 1},

@@ -15,6 +15,7 @@ import (
 
 	"premix/engine"
 	"premix/hotstart"
+	"premix/internal/units"
 	"premix/record"
 )
 
@@ -379,7 +380,7 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 		return &failure{cause: record.CauseInterrupted, text: "interrupted"}
 	}
 	if oomKills > 0 {
-		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", bytesText(memory)), "raise `memory` in the recipe"}
+		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(memory)), "raise `memory` in the recipe"}
 	}
 	if p.exitErr != nil {
 		return &failure{cause: record.CauseStart, text: p.exitErr.Error()}

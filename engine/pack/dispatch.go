@@ -15,6 +15,7 @@ import (
 
 	"premix/engine/local"
 	"premix/engine/queue"
+	"premix/internal/exit"
 	"premix/record"
 )
 
@@ -187,6 +188,9 @@ type BusyError struct {
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("tasks of %s were given to %d jobs of %s that may still run", e.Dir, e.Workers, e.Engine)
 }
+
+// ExitCode implements exit.Coded.
+func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint names the way out.
 func (e *BusyError) Hint() string {

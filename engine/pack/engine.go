@@ -2,6 +2,7 @@ package pack
 
 import (
 	"context"
+	"premix/internal/exit"
 	"strconv"
 	"time"
 )
@@ -81,6 +82,9 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " + e.Reason }
 
+// ExitCode implements exit.Coded.
+func (*RefusedError) ExitCode() exit.Code { return exit.Unavailable }
+
 // Hint names the way out.
 func (e *RefusedError) Hint() string { return e.Way }
 
@@ -99,6 +103,9 @@ func (e *LostError) Error() string {
 	}
 	return text
 }
+
+// ExitCode implements exit.Coded.
+func (*LostError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint names the way out.
 func (e *LostError) Hint() string {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/beneath"
 	"premix/record"
 )
 
@@ -56,6 +57,7 @@ type Settings struct {
 	Options map[string]string `json:"options,omitempty"`
 	// Of a run with a recipe, as in local.Options.
 	Start   string  `json:"start,omitempty"`
+	Trust   bool    `json:"trust,omitempty"`
 	Retries int     `json:"retries,omitempty"`
 	Timeout float64 `json:"timeout,omitempty"`
 	Store   string  `json:"store,omitempty"`
@@ -273,7 +275,7 @@ func (l *ledger) append(entries ...*Entry) (err error) {
 		return engine.DirectoryError(filepath.Dir(l.path), errors.Join(err, l.file.Truncate(l.size)))
 	}
 	if first {
-		if err := record.SyncDir(filepath.Dir(l.path)); err != nil {
+		if err := beneath.SyncDir(filepath.Dir(l.path)); err != nil {
 			return err
 		}
 	}

@@ -3,11 +3,11 @@ package pack
 import (
 	"fmt"
 	"maps"
+	"premix/internal/exit"
+	"premix/internal/units"
 	"slices"
 	"strconv"
 	"strings"
-
-	"premix/recipe"
 )
 
 // OptionError tells what is wrong with an option of an engine.
@@ -17,6 +17,9 @@ type OptionError struct {
 }
 
 func (e *OptionError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *OptionError) Hint() string { return e.Way }
@@ -45,7 +48,7 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 				o.Cores = n
 			}
 		case "target", "answer":
-			d, err := recipe.ParseDuration(value)
+			d, err := units.ParseDuration(value)
 			if err != nil {
 				return nil, bad(err)
 			}
@@ -55,7 +58,7 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 				o.Answer = d
 			}
 		case "memory":
-			if o.Memory, err = recipe.ParseMemory(value); err != nil {
+			if o.Memory, err = units.ParseMemory(value); err != nil {
 				return nil, bad(err)
 			}
 		default:

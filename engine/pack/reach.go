@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"premix/internal/exit"
 	"slices"
 	"time"
 )
@@ -29,6 +30,9 @@ type UnreachableError struct {
 func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("%s does not answer, asked for %v: %v", e.Engine, e.Asked.Round(time.Second/10), e.Err)
 }
+
+// ExitCode implements exit.Coded.
+func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 

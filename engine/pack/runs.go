@@ -75,7 +75,7 @@ func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (
 
 // Settings are what workers of a run have to know.
 func (d *Runs) Settings() Settings {
-	return Settings{Start: string(d.o.Start), Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
+	return Settings{Start: string(d.o.Start), Trust: d.o.Trust, Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
 }
 
 // Path is the directory.
@@ -207,6 +207,7 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 	o := d.o
 	o.Worker, o.Share, o.Until, o.Fence = w.Share.SeatName(), w.Share.Ranges, w.Until, w.Fence
 	o.Cores, o.Memory, o.Grace, o.Kill, o.Messages = w.Cores, w.Memory, w.Grace, w.Kill, w.Messages
+	o.Trust = w.Settings.Trust
 	o.Start, o.Retries, o.Timeout = hotstart.Kind(w.Settings.Start), w.Settings.Retries, time.Duration(w.Settings.Timeout*float64(time.Second))
 	o.Store, o.FailFast = w.Settings.Store, w.Settings.FailFast
 	var trees Trees

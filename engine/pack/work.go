@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/exit"
 )
 
 // WorkOptions say which worker this process is, and what it has.
@@ -27,6 +28,9 @@ type ClosedError struct{ Worker int }
 func (e *ClosedError) Error() string {
 	return fmt.Sprintf("worker %d was closed: its tasks are with others", e.Worker)
 }
+
+// ExitCode implements exit.Coded.
+func (*ClosedError) ExitCode() exit.Code { return exit.Failed }
 
 // Work runs the share of a worker in this process. It returns nil if the worker ended in
 // order, whatever became of its tasks, and also if it was closed before it began.

@@ -1,5 +1,28 @@
 package queue
 
+import (
+	"fmt"
+	"premix/internal/exit"
+)
+
+// PrunedError is returned for output of a task that [Queue.Prune] has removed.
+type PrunedError struct {
+	Task int
+	Name string // of the output
+}
+
+func (e *PrunedError) Error() string {
+	return fmt.Sprintf("the %s of task %d was removed by premix task prune --output", e.Name, e.Task)
+}
+
+// ExitCode implements exit.Coded.
+func (*PrunedError) ExitCode() exit.Code { return exit.Failed }
+
+// Hint says how to have the output again.
+func (e *PrunedError) Hint() string {
+	return "submit the command again to have its output; premix task why prints the command"
+}
+
 // InputError tells what is wrong with tasks that were to be submitted, where no line of a
 // file is meant, or with a selection of tasks.
 type InputError struct {
@@ -8,6 +31,9 @@ type InputError struct {
 }
 
 func (e *InputError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*InputError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *InputError) Hint() string { return e.Way }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine/spawn"
+	"premix/internal/owner"
 )
 
 // entry is what the index knows of a task. Offsets are those of files in the task
@@ -120,14 +121,10 @@ func (x *index) entries() []entry {
 
 // openIndex maps the index at path, or memory if path is empty. It may be damaged,
 // or that of another machine: see fits.
-func openIndex(path string, write bool) (*index, error) {
+func openIndex(path string) (*index, error) {
 	x := &index{}
 	if path != "" {
-		flags := os.O_RDONLY
-		if write {
-			flags = os.O_RDWR | os.O_CREATE
-		}
-		f, err := os.OpenFile(path, flags, 0o644)
+		f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {
 			return nil, err
 		}
@@ -243,7 +240,7 @@ func hostDigest() uint64 {
 // outlived tells whether the index at path is of an earlier boot of this host, or of
 // another format.
 func outlived(path string) bool {
-	f, err := os.Open(path)
+	f, err := owner.OpenOthers(path)
 	if err != nil {
 		return false
 	}

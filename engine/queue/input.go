@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"premix/internal/problem"
-	"premix/recipe"
+	"premix/internal/units"
 )
 
 // Format is how tasks are written down.
@@ -327,7 +327,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		if json.Unmarshal(g.Memory, &s.Memory) != nil {
 			if json.Unmarshal(g.Memory, &text) != nil {
 				wrong("memory is neither a number nor a string")
-			} else if n, err := recipe.ParseMemory(text); err != nil {
+			} else if n, err := units.ParseMemory(text); err != nil {
 				wrong("memory: %v", err)
 			} else {
 				s.Memory = n
@@ -343,7 +343,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 			wrong("timeout is neither a number nor a string")
 			text = "1s"
 		}
-		d, err := recipe.ParseDuration(text)
+		d, err := units.ParseDuration(text)
 		if err != nil {
 			wrong("timeout: %v", err)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/owner"
 )
 
 // A lock of an open file description (fcntl(2), F_OFD_SETLK) is held like one of
@@ -17,7 +19,7 @@ import (
 // TakeLock opens the file at path and locks it; closing it gives the lock back. If wait is negative it waits as long
 // as it takes. busy tells that another process has held it all the time.
 func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error) {
-	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err = owner.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, false, err
 	}
@@ -43,7 +45,7 @@ func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error
 
 // isLocked tells whether a process holds the lock.
 func isLocked(path string) bool {
-	f, err := os.Open(path)
+	f, err := owner.OpenOthers(path)
 	if err != nil {
 		return false
 	}
@@ -63,7 +65,7 @@ func sign(f *os.File) {
 
 // signature is who holds a lock.
 func signature(path string) string {
-	text, err := os.ReadFile(path)
+	text, err := owner.ReadOthers(path)
 	if err != nil {
 		return "unknown"
 	}

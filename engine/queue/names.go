@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"sort"
 	"strings"
 
 	"premix/engine"
+	"premix/internal/owner"
 )
 
 // Names tells what tasks are, to who watches a directory from outside: it takes no
@@ -73,7 +73,7 @@ func (n *Names) Of(task int) (Named, error) {
 
 // piece reads the piece of a batch that has a task.
 func (n *Names) piece(o *Order, task int) (piece, error) {
-	f, err := os.Open(filepath.Join(n.dir, tasksFile))
+	f, err := owner.OpenOthers(filepath.Join(n.dir, tasksFile))
 	if err != nil {
 		return piece{}, err
 	}
@@ -135,7 +135,7 @@ func named(s *Spec, user string) Named {
 
 // refresh takes in new batches.
 func (n *Names) refresh() error {
-	f, err := os.Open(filepath.Join(n.dir, ordersFile))
+	f, err := owner.OpenOthers(filepath.Join(n.dir, ordersFile))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ const (
 	orderCancel  = "cancel"
 	orderRetry   = "retry"
 	orderPrune   = "prune"
+	orderPunch   = "prune-output" // a premix that does not know it changes nothing
 	orderHold    = "hold"
 	orderRelease = "release"
 )

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/internal/beneath"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -38,6 +40,8 @@ type Queue struct {
 	version string // of premix
 	user    string
 	own     bool // the index is memory of this process
+
+	foreign error // why orders is nil
 
 	mu      sync.Mutex // guards the rest; taken before lock
 	x       *index
@@ -116,12 +120,16 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 			q.Close()
 		}
 	}()
-	q.orders, err = os.OpenFile(q.path(ordersFile), os.O_RDWR|os.O_CREATE, 0o644)
+	err = q.belongs()
 	if err == nil {
-		q.tasks, err = os.OpenFile(q.path(tasksFile), os.O_RDWR|os.O_CREATE, 0o644)
+		q.orders, err = owner.OpenFile(q.path(ordersFile), os.O_RDWR|os.O_CREATE, 0o644)
+	}
+	if err == nil {
+		q.tasks, err = owner.OpenFile(q.path(tasksFile), os.O_RDWR|os.O_CREATE, 0o644)
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		if q.tasks, err = os.Open(q.path(tasksFile)); err != nil {
+		q.foreign = err
+		if q.tasks, err = owner.OpenOthers(q.path(tasksFile)); err != nil {
 			return nil, err
 		}
 		if q.orders != nil {
@@ -133,27 +141,53 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 		return nil, err
 	}
 	if !q.own {
-		if q.x, err = openIndex(q.indexPath(), true); err != nil {
+		if q.x, err = openIndex(q.indexPath()); err != nil {
 			q.own = true // a full disk: as a reader
 		}
 	}
 	if q.own {
-		if q.x, err = openIndex("", true); err != nil {
+		if q.x, err = openIndex(""); err != nil {
 			return nil, err
 		}
 	}
 	return q, q.Refresh()
 }
 
+// belongs refuses a directory with commands, names of files to be removed or numbers of
+// processes that another user has written down.
+func (q *Queue) belongs() error {
+	if err := owner.Named(q.Dir); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Join(q.Dir, engine.StateDir), q.path("")} {
+		if err := owner.Directory(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// denied is the refusal to change the directory.
+func (q *Queue) denied() error {
+	var e *engine.DirError
+	if errors.As(engine.DirectoryError(q.Dir, q.foreign), &e) {
+		return e
+	}
+	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory", Err: q.foreign}
+}
+
 // makeDir makes a task directory, where nothing else is.
 func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o775); err != nil {
+		return err
+	}
+	if err := engine.Trusted(dir); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, planFile)); err == nil {
 		return &engine.DirError{Dir: dir, Reason: "already holds a run", Way: "give another directory with --out"}
 	}
-	return os.MkdirAll(filepath.Join(dir, engine.StateDir, engine.QueueDir), 0o777)
+	return os.MkdirAll(filepath.Join(dir, engine.StateDir, engine.QueueDir), 0o775)
 }
 
 func userName() string {
@@ -264,7 +298,7 @@ func (q *Queue) taskCount() int {
 
 // readOrders reads the orders that were not read yet.
 func (q *Queue) readOrders() error {
-	f, err := os.Open(q.path(ordersFile))
+	f, err := owner.OpenOthers(q.path(ordersFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -449,7 +483,7 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 
 // replay applies what the index lacks of journal n.
 func (q *Queue) replay(n int) error {
-	f, err := os.Open(q.journalPath(n))
+	f, err := owner.OpenOthers(q.journalPath(n))
 	if err != nil {
 		return err
 	}
@@ -523,7 +557,7 @@ func (q *Queue) recount() {
 // caught up.
 func (q *Queue) order(o *Order) error {
 	if q.orders == nil {
-		return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
+		return q.denied()
 	}
 	o.At, o.User = time.Now().UTC(), q.user
 	if q.read == 0 {
@@ -534,7 +568,7 @@ func (q *Queue) order(o *Order) error {
 		if q.read, err = appendLines(q.orders, 0, append(line, '\n')); err != nil {
 			return err
 		}
-		if err := record.SyncDir(q.path("")); err != nil {
+		if err := beneath.SyncDir(q.path("")); err != nil {
 			return err
 		}
 	}
@@ -598,7 +632,7 @@ func (q *Queue) record(e *entry) (*record.Task, error) {
 	if e.journal == 0 {
 		return nil, nil
 	}
-	f, err := os.Open(q.journalPath(int(e.journal)))
+	f, err := owner.OpenOthers(q.journalPath(int(e.journal)))
 	if err != nil {
 		return nil, err
 	}

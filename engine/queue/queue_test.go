@@ -322,7 +322,7 @@ func TestAllMistakes(t *testing.T) {
 			"input:2: unknown field cpu\n  hint: there are: command, name, group, after, cwd, env, cores, memory, timeout, priority, retries, growth, array, stdout, stderr, intermediates",
 			"input:4: cwd \"x\" is not absolute" + fields,
 			"input:4: command is neither a string nor a list of strings" + fields,
-			"input:4: memory: \"lots\" is no amount of memory" + fields,
+			"input:4: memory: \"lots\" is not a size" + fields,
 			"input:4: timeout is neither a number nor a string" + fields,
 			"input:4: \"x\" is not a list of indexes\n  hint: write numbers and ranges, as in 1-10,15",
 			"input:5: cores cannot be a string" + fields,
@@ -496,7 +496,7 @@ func TestReadersNeedNoRights(t *testing.T) {
 	reader.orders, reader.own = nil, true
 	reader.x.close()
 	var err error
-	if reader.x, err = openIndex("", true); err != nil {
+	if reader.x, err = openIndex(""); err != nil {
 		t.Fatal(err)
 	}
 	if err := reader.Refresh(); err != nil {

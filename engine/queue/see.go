@@ -16,6 +16,7 @@ import (
 
 	"premix/engine"
 	"premix/engine/spawn"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -395,7 +396,7 @@ func (q *Queue) read1(log, ext string, offset, length int64, most int64) ([]byte
 	if length == 0 || log == "" {
 		return nil, nil
 	}
-	f, err := os.Open(q.path("log-" + filepath.Base(log) + ext))
+	f, err := owner.OpenOthers(q.path("log-" + filepath.Base(log) + ext))
 	if err != nil {
 		return nil, err
 	}
@@ -434,9 +435,9 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 		return err
 	}
 	path, errs := spec.Files(files, task)
-	ext := ".out"
+	ext, kind := ".out", "standard output"
 	if stderr {
-		path, ext = errs, ".err"
+		path, ext, kind = errs, ".err", "standard error"
 	}
 	var name string
 	var offset, length int64
@@ -454,6 +455,14 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 		if stderr {
 			offset, length = rec.StderrOffset, rec.StderrLength
 		}
+		if path == "" && length > 0 {
+			q.mu.Lock()
+			pruned := q.punched()[task] >= rec.Try
+			q.mu.Unlock()
+			if pruned {
+				return &PrunedError{Task: task, Name: kind}
+			}
+		}
 	}
 	if path == "" {
 		if name == "" {
@@ -463,7 +472,11 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 	} else {
 		offset, length = 0, -1
 	}
-	f, err := os.Open(path)
+	open := os.Open // of a file that the user named
+	if q.foreign != nil {
+		open = owner.OpenOthers
+	}
+	f, err := open(path)
 	if err != nil {
 		return err
 	}
@@ -515,6 +528,9 @@ type Pruned struct {
 // the logs is given back, too.
 func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	p := &Pruned{}
+	if q.orders == nil {
+		return p, q.denied()
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	after := make([]bool, len(q.groups)) // some group comes after it
@@ -536,8 +552,17 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 			break
 		}
 	}
-	var which [][3]int
+	var which, punch [][3]int
+	gone := map[int]entry{} // by number of the task
 	var errs []error
+	if output {
+		can, err := q.punches()
+		if err != nil {
+			return p, err
+		}
+		output = can
+	}
+	punched := q.punched()
 	entries := q.x.entries()
 	for i := range entries {
 		e := entries[i]
@@ -568,24 +593,83 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 				which = append(which, [3]int{i + 1, i + 1, int(e.try)})
 			}
 		}
-		if output {
-			n, err := q.punch(&e)
-			p.Bytes += n
-			errs = append(errs, err)
+		if !output {
+			continue
+		}
+		gone[i+1] = e
+		if punched[i+1] < int(e.try) {
+			if n := len(punch); n > 0 && punch[n-1][1] == i && punch[n-1][2] == int(e.try) {
+				punch[n-1][1] = i + 1
+			} else {
+				punch = append(punch, [3]int{i + 1, i + 1, int(e.try)})
+			}
 		}
 	}
+	// The order to punch comes first: output that has gone must be known to have.
 	err := q.locked(func() error {
-		for part := range slices.Chunk(which, maxWhich) {
-			if err := q.catchUp(); err != nil {
-				return err
-			}
-			if err := q.order(&Order{Order: orderPrune, Which: part}); err != nil {
-				return err
+		for kind, list := range map[string][][3]int{orderPrune: which, orderPunch: punch} {
+			for part := range slices.Chunk(list, maxWhich) {
+				if err := q.catchUp(); err != nil {
+					return err
+				}
+				if err := q.order(&Order{Order: kind, Which: part}); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
 	})
-	return p, errors.Join(append(errs, err)...)
+	if errs = append(errs, err); err != nil {
+		return p, errors.Join(errs...)
+	}
+	// Also output that was to be removed before: that premix may have been killed.
+	for task, e := range gone {
+		n, err := q.punch(&e)
+		if errs = append(errs, err); punched[task] < int(e.try) {
+			p.Bytes += n
+		}
+	}
+	return p, errors.Join(errs...)
+}
+
+// punched are the tries, by task, whose output was removed. The caller holds mu.
+func (q *Queue) punched() map[int]int {
+	tries := map[int]int{}
+	for _, o := range q.list {
+		if o.Order != orderPunch {
+			continue
+		}
+		for _, w := range o.Which {
+			for task := w[0]; task <= w[1]; task++ {
+				tries[task] = max(tries[task], w[2])
+			}
+		}
+	}
+	return tries
+}
+
+// punches tells whether the file system of the logs can give space back.
+func (q *Queue) punches() (bool, error) {
+	logs, err := filepath.Glob(q.path("log-*"))
+	if err != nil || len(logs) == 0 {
+		return false, err
+	}
+	f, err := os.OpenFile(logs[0], os.O_WRONLY, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	// Nothing is behind the end of the file, and nothing comes there.
+	const page = 4 << 10
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, (info.Size()/page+1024)*page, page)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // punch gives back what a task has written into the logs. Whole blocks can be given
@@ -603,13 +687,13 @@ func (q *Queue) punch(e *entry) (int64, error) {
 		if piece.length == 0 {
 			continue
 		}
-		f, err := os.OpenFile(q.path("log-"+filepath.Base(rec.Log)+piece.ext), os.O_WRONLY, 0)
+		f, err := owner.OpenFile(q.path("log-"+filepath.Base(rec.Log)+piece.ext), os.O_WRONLY, 0)
 		if err != nil {
 			return sum, err
 		}
 		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, piece.offset, piece.length)
 		f.Close()
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err != nil {
 			return sum, err
 		}
 		sum += piece.length

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -49,7 +49,7 @@ func (f *Follower) Next(each func(*record.Task)) error {
 }
 
 func (f *Follower) read(n int, each func(*record.Task)) error {
-	file, err := os.Open(f.q.journalPath(n))
+	file, err := owner.OpenOthers(f.q.journalPath(n))
 	if err != nil {
 		return err
 	}

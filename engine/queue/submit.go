@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -59,7 +60,7 @@ type Submitted struct {
 func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
 	if q.orders == nil {
-		return nil, &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
+		return nil, q.denied()
 	}
 	if o.Group == "" {
 		o.Group = DefaultGroup
@@ -291,7 +292,7 @@ const SeatWait = 2 * time.Minute
 func (q *Queue) Work(worker string) (err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
 	if q.orders == nil {
-		return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory"}
+		return q.denied()
 	}
 	path := q.workLock(worker)
 	wait := time.Second
@@ -384,7 +385,7 @@ func (q *Queue) syncLogs(records []*record.Task) error {
 		f := q.logs[name]
 		if f == nil {
 			var err error
-			if f, err = os.Open(q.path(name)); err != nil {
+			if f, err = owner.OpenOthers(q.path(name)); err != nil {
 				return err
 			}
 			q.logs[name] = f

@@ -16,7 +16,8 @@ import (
 	"premix/engine/pack"
 	"premix/engine/queue"
 	"premix/engine/slurm"
-	"premix/internal/whole"
+	"premix/internal/beneath"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -64,7 +65,10 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		return "", err
 	}
 	defer func() { err = engine.DirectoryError(dir, err) }()
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(dir, 0o775); err != nil {
+		return "", err
+	}
+	if err := engine.Trusted(dir); err != nil {
 		return "", err
 	}
 	entries, err := os.ReadDir(dir)
@@ -86,9 +90,12 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 	}
 	bin = filepath.Join(dir, "bin")
 	for _, d := range []string{bin, statePath(dir, "")} {
-		if err := os.MkdirAll(d, 0o777); err != nil {
+		if err := os.MkdirAll(d, 0o775); err != nil {
 			return "", err
 		}
+	}
+	if err := belongs(dir); err != nil {
+		return "", err
 	}
 	c.Format = configFormat
 	switch c.Engine {
@@ -106,16 +113,30 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := replace(statePath(dir, "config.json"), append(text, '\n'), 0o666); err != nil {
+	if err := replace(statePath(dir, "config.json"), append(text, '\n'), 0o664); err != nil {
 		return "", err
 	}
 	for _, name := range Fronts {
 		script := fmt.Sprintf("#!/bin/sh\n# %s of premix, before the jobs in %q.\nexec %s %s %s %s \"$@\"\n", name, dir, shellQuote(binary), FrontArg, shellQuote(dir), name)
-		if err := replace(filepath.Join(bin, name), []byte(script), 0o777); err != nil {
+		if err := replace(filepath.Join(bin, name), []byte(script), 0o775); err != nil {
 			return "", err
 		}
 	}
 	return bin, nil
+}
+
+// belongs refuses a shim directory of another user: what jobs are, and what a worker
+// answers, would be that user's.
+func belongs(dir string) error {
+	if err := owner.Named(dir); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Join(dir, "bin"), filepath.Join(dir, engine.StateDir), statePath(dir, "")} {
+		if err := owner.Directory(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // shellQuote quotes always: a front must work from any place.
@@ -127,12 +148,15 @@ func replace(path string, text []byte, mode fs.FileMode) error {
 	if err == nil && string(old) == string(text) {
 		return nil
 	}
-	return whole.Via(fmt.Sprintf("%s.%d.tmp", path, os.Getpid()), path, mode, whole.Text(text))
+	return beneath.Replace(path, mode, beneath.Volatile, text)
 }
 
 func readConfig(dir string) (*Config, error) {
 	path := statePath(dir, "config.json")
-	text, err := os.ReadFile(path)
+	if err := belongs(dir); err != nil {
+		return nil, engine.DirectoryError(dir, err)
+	}
+	text, err := owner.ReadConfig(path)
 	if err != nil {
 		return nil, &engine.DirError{Dir: dir, Reason: fmt.Sprintf("is no shim directory: %v", err), Way: "premix slurm-shim --dir DIR makes one", Err: err}
 	}

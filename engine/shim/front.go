@@ -17,6 +17,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"premix/engine"
+	"premix/internal/owner"
 )
 
 // FrontArg is the first argument of a front: premix FrontArg DIR PROGRAM ARGUMENT...
@@ -157,6 +160,9 @@ func ask(dir string, r *request) (*response, error) {
 
 // connect connects to the worker.
 func connect(dir string) (net.Conn, error) {
+	if err := belongs(dir); err != nil {
+		return nil, engine.DirectoryError(dir, err)
+	}
 	folder, err := os.Open(statePath(dir, ""))
 	if err != nil {
 		return nil, err
@@ -166,6 +172,11 @@ func connect(dir string) (net.Conn, error) {
 	for begun := time.Now(); ; {
 		conn, err := net.Dial("unix", socketIn(folder))
 		if err == nil {
+			// A request holds the environment of this process.
+			if err := owner.Peer(conn); err != nil {
+				conn.Close()
+				return nil, err
+			}
 			return conn, nil
 		}
 		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN) {
@@ -222,7 +233,7 @@ func startWorker(dir string) (*started, error) {
 		return nil, err
 	}
 	s := &started{ended: make(chan struct{}), log: statePath(dir, "worker.log")}
-	log, err := os.OpenFile(s.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
+	log, err := owner.OpenFile(s.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, err
 	}

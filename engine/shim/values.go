@@ -9,6 +9,17 @@ import (
 	"time"
 )
 
+// longest is the longest time that an option may have. Sums of a few are durations, too.
+const longest = 100 * 365 * 24 * time.Hour
+
+// times returns n units, and whether that is not too long.
+func times(n int, unit time.Duration) (time.Duration, bool) {
+	if n < 0 || time.Duration(n) > longest/unit {
+		return 0, false
+	}
+	return time.Duration(n) * unit, true
+}
+
 // parseTime reads a time limit as Slurm writes it: minutes, minutes:seconds,
 // hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds. 0
 // is no limit.
@@ -31,7 +42,7 @@ func parseTime(text string) (time.Duration, error) {
 		}
 		parts = append(parts, n)
 	}
-	d := time.Duration(parts[0]) * 24 * time.Hour
+	d, ok := times(parts[0], 24*time.Hour)
 	units := []time.Duration{time.Hour, time.Minute, time.Second}
 	if !hasDays {
 		switch len(parts) {
@@ -45,7 +56,12 @@ func parseTime(text string) (time.Duration, error) {
 		return 0, bad
 	}
 	for i, p := range parts[1:] {
-		d += time.Duration(p) * units[i]
+		part, fits := times(p, units[i])
+		ok = ok && fits
+		d += part
+	}
+	if !ok || d > longest {
+		return 0, bad
 	}
 	return d, nil
 }
@@ -99,7 +115,7 @@ func parseArray(text string) (indices []int, limit int, err error) {
 		if stepped {
 			step, err3 = strconv.Atoi(by)
 		}
-		if err1 != nil || err2 != nil || err3 != nil || a < 0 || b < a || step < 1 || stepped && !ranged || (b-a)/step >= maxArray-len(indices) {
+		if err1 != nil || err2 != nil || err3 != nil || a < 0 || b < a || b > math.MaxInt32 || step < 1 || step > math.MaxInt32 || stepped && !ranged || (b-a)/step >= maxArray-len(indices) {
 			return nil, 0, bad
 		}
 		for i := a; i <= b; i += step {
@@ -197,7 +213,11 @@ func parseMoment(text string, now time.Time) (time.Time, error) {
 		if err != nil || !ok {
 			return now, bad
 		}
-		return at.Add(sign * time.Duration(n) * unit), nil
+		d, ok := times(n, unit)
+		if !ok {
+			return now, bad
+		}
+		return at.Add(sign * d), nil
 	}
 	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02t15:04:05", "2006-01-02T15:00", "2006-01-02", "01/02/06", "01/02/06-15:04:05", "01/02/06-15:04"} {
 		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {

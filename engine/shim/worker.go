@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"net"
@@ -22,6 +23,9 @@ import (
 	"premix/engine/local"
 	"premix/engine/queue"
 	"premix/engine/spawn"
+	"premix/internal/bounded"
+	"premix/internal/lock"
+	"premix/internal/owner"
 	"premix/record"
 )
 
@@ -80,6 +84,9 @@ func WorkerMain(args []string, version string) int {
 }
 
 func work(dir, version string) error {
+	if err := belongs(dir); err != nil {
+		return err
+	}
 	lock, err := lockWorker(dir)
 	if lock == nil {
 		return err // nil: another one is there
@@ -138,14 +145,17 @@ func work(dir, version string) error {
 	}()
 	var answers sync.WaitGroup
 	accepted := make(chan struct{})
+	// A front that has asked may wait for its job to end.
+	most := bounded.Descriptors()
+	fronts := bounded.New(owner.Listener{Listener: l}, bounded.Options{Total: most, Strangers: max(1, most/4), Source: max(1, most/4), Patience: askTime})
 	go func() {
 		defer close(accepted)
 		for {
-			conn, err := l.Accept()
+			conn, err := fronts.Accept()
 			if err != nil {
 				return
 			}
-			answers.Go(func() { w.serve(conn) })
+			answers.Go(func() { w.serve(conn.(bounded.Conn)) })
 		}
 	}()
 	ended := false
@@ -176,18 +186,18 @@ func work(dir, version string) error {
 	return err
 }
 
-// lockWorker makes this process the worker. lock is nil if another one is and answers.
-func lockWorker(dir string) (lock *os.File, err error) {
-	f, err := os.OpenFile(statePath(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
+// lockWorker makes this process the worker. held is nil if another one is and answers.
+func lockWorker(dir string) (held *os.File, err error) {
+	f, err := owner.OpenFile(statePath(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, err
 	}
 	for range 100 {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := lock.Try(f, lock.Exclusive)
 		if err == nil {
 			return f, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if !errors.Is(err, lock.ErrHeld) {
 			return nil, errors.Join(os.NewSyscallError("flock", err), f.Close())
 		}
 		if _, err := os.Lstat(statePath(dir, "socket")); err == nil {
@@ -213,8 +223,20 @@ func listen(dir string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
+	// Who may connect has jobs run as this user.
+	if err := os.Chmod(statePath(dir, "socket"), 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
+
+const (
+	// askTime is how long a front may take to ask, and to read its answer.
+	askTime = time.Minute
+	// askMost is the length of the longest request, bytes: a script, arguments and an
+	// environment.
+	askMost = 256 << 20
+)
 
 // follow takes in tasks that it does not know as jobs yet. The caller holds mu, or is
 // alone.
@@ -291,7 +313,7 @@ func (w *worker) mourn() error {
 			return err
 		}
 	}
-	w.begun, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666)
+	w.begun, err = owner.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o664)
 	return err
 }
 
@@ -310,16 +332,27 @@ func (w *worker) idle() bool {
 	return w.q.Counts()[queue.Waiting] <= len(w.blocked)
 }
 
+// mine tells whether a connection is of this user, or of root.
+func mine(conn net.Conn) bool {
+	user, err := bounded.User(conn)
+	return err == nil && (user == 0 || int(user) == os.Geteuid())
+}
+
 // serve answers one request.
-func (w *worker) serve(conn net.Conn) {
+func (w *worker) serve(conn bounded.Conn) {
 	defer conn.Close()
+	if !mine(conn) {
+		return
+	}
 	w.mu.Lock()
 	w.open++
 	w.mu.Unlock()
 	r := &request{}
-	if receive(conn, r) == nil {
+	if receive(io.LimitReader(conn, askMost), r) == nil && conn.Trust() {
 		// A front that has gone away has no use for an answer.
-		_ = send(conn, w.answer(r))
+		a := w.answer(r)
+		_ = conn.SetWriteDeadline(time.Now().Add(askTime))
+		_ = send(conn, a)
 	}
 	w.mu.Lock()
 	w.open--

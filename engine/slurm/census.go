@@ -11,6 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // Census is how many jobs Slurm has, of all users, and how its scheduler does.
@@ -49,13 +53,13 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	if err := c.makeDir(); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
-	if err := await(ctx, lock); err != nil {
-		return nil, err
+	defer f.Close()
+	if err := lock.Await(ctx, f, lock.Exclusive); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	if text, err := os.ReadFile(path); err == nil {
 		kept := &Census{}
@@ -77,8 +81,8 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 			s.Diag = ParseDiag(out)
 		}
 	}
-	if text, err := json.Marshal(s); err == nil && os.WriteFile(path+".new", text, 0o600) == nil {
-		_ = os.Rename(path+".new", path) // without the file each process asks for itself
+	if text, err := json.Marshal(s); err == nil {
+		_ = beneath.Replace(path, 0o600, beneath.Volatile, text) // without the file each process asks for itself
 	}
 	return s.result()
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/shortdir"
 	"premix/internal/slurmbox"
 )
 
@@ -52,11 +53,7 @@ func TestCensus(t *testing.T) {
 	if list := slurmbox.Missing(false); len(list) > 0 {
 		t.Skipf("there is no %v (scripts/setup.sh test)", list)
 	}
-	dir, err := os.MkdirTemp("", "census")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortdir.New(t)
 	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -15,9 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"premix/engine/pack"
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // listing is what squeue said, as a file.
@@ -143,10 +144,8 @@ func cacheDir() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		return filepath.Join(home, "run", "slurm")
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "premix", "slurm")
-	}
-	return filepath.Join(os.TempDir(), "premix-"+strconv.Itoa(os.Geteuid()), "slurm")
+	_, dir := owner.RuntimeDir()
+	return filepath.Join(dir, "slurm")
 }
 
 // get returns a listing that was begun after a moment, and is no older than the
@@ -158,13 +157,13 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	if err := c.makeDir(); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(c.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(c.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
-	if err := await(ctx, lock); err != nil {
-		return nil, err
+	defer f.Close()
+	if err := lock.Await(ctx, f, lock.Exclusive); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	// Somebody else may have asked while this one waited.
 	if text, err := os.ReadFile(c.path); err == nil {
@@ -186,29 +185,9 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	c.last = l
 	if text, err := json.Marshal(l); err == nil {
 		// Without the file each process asks for itself.
-		if os.WriteFile(c.path+".new", text, 0o600) == nil {
-			_ = os.Rename(c.path+".new", c.path)
-		}
+		_ = beneath.Replace(c.path, 0o600, beneath.Volatile, text)
 	}
 	return l.result()
-}
-
-// await locks a file, unless ctx ends before. Who holds it asks Slurm, which takes as long
-// as its programs may.
-func await(ctx context.Context, lock *os.File) error {
-	for {
-		switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return &os.PathError{Op: "lock", Path: lock.Name(), Err: err}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 func (c *cache) fresh(l *listing, after time.Time) bool {
@@ -228,17 +207,17 @@ func (l *listing) result() (*listing, error) {
 // makeDir makes the directory, and refuses one of somebody else.
 func (c *cache) makeDir() error {
 	dir := filepath.Dir(c.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	var err error
+	if base, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
+		err = owner.MakePrivate(base, dir)
+	} else if err = os.MkdirAll(dir, 0o700); err == nil {
+		err = owner.Private(dir)
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	var foreign *owner.Error
+	if errors.As(err, &foreign) {
+		return fmt.Errorf("%w: set PREMIX_HOME or XDG_RUNTIME_DIR to a directory of your own", err)
 	}
-	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is not this user's alone: set PREMIX_HOME or XDG_RUNTIME_DIR to a directory that is", dir)
-	}
-	return nil
+	return err
 }
 
 func userName() string {

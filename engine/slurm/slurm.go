@@ -17,7 +17,9 @@ import (
 
 	"premix/engine/pack"
 	"premix/engine/queue"
-	"premix/recipe"
+	"premix/internal/exit"
+	"premix/internal/owner"
+	"premix/internal/units"
 )
 
 // Name is what --engine calls it.
@@ -60,7 +62,7 @@ func New(options map[string]string) (*Engine, error) {
 			}
 			e.premix = value
 		case key == "poll":
-			d, err := recipe.ParseDuration(value)
+			d, err := units.ParseDuration(value)
 			if err != nil {
 				return nil, &pack.OptionError{Reason: fmt.Sprintf("--engine-opt poll=%s: %v", value, err), Way: "as in poll=10s"}
 			}
@@ -92,6 +94,9 @@ type MissingError struct{}
 
 func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
 
+// ExitCode implements exit.Coded.
+func (*MissingError) ExitCode() exit.Code { return exit.Unavailable }
+
 // Hint names the way out.
 func (e *MissingError) Hint() string {
 	return "run it on a machine from which Slurm jobs are submitted"
@@ -107,6 +112,7 @@ func program(ctx context.Context, stdin string, name string, args ...string) (st
 	cmd := exec.CommandContext(ctx, name, args...)
 	// An interrupt from the terminal is for premix, which decides what becomes of this.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = owner.Environ()
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

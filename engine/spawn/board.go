@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/owner"
 )
 
 // A board is a file of words of eight bytes, in the byte order of the machine: it is
@@ -49,7 +51,7 @@ type board struct {
 
 // createBoard makes the board of this process.
 func createBoard(path string, slots int) (*board, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ type Board struct {
 
 // ReadBoard reads the board at path. Without one there is nothing running.
 func ReadBoard(path string) (*Board, error) {
-	text, err := os.ReadFile(path)
+	text, err := owner.ReadOthers(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &Board{}, nil
 	}

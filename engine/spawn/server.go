@@ -336,7 +336,7 @@ func (t *slot) open(stdout, stderr string) (*starter, error) {
 }
 
 func openLog(path string) (fd int, size int64, err error) {
-	fd, err = open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND, 0o644)
+	fd, err = open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return 0, 0, &os.PathError{Op: "open", Path: path, Err: err}
 	}

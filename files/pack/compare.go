@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"premix/internal/exit"
 	"slices"
 	"strings"
 
@@ -21,6 +22,9 @@ type DifferenceError struct {
 }
 
 func (e *DifferenceError) Error() string { return e.Path + " " + e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*DifferenceError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint is the way out.
 func (e *DifferenceError) Hint() string { return "pack what nobody writes to" }
@@ -213,7 +217,7 @@ func (c *comparison) attributes(a, b int, name, path string) error {
 }
 
 func stat(dir int, name string) (st unix.Stat_t, err error) {
-	if err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
 		err = &os.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return st, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/node"
 	"premix/store"
 	"premix/store/tree"
@@ -46,6 +49,9 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Reason) }
 
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Usage }
+
 // Hint is the way out.
 func (e *Error) Hint() string { return e.Way }
 
@@ -63,10 +69,24 @@ func notePath(dir string) string {
 // ReadNote reads the note of a directory. The error for one that is not packed is an
 // [Error].
 func ReadNote(dir string) (*Note, error) {
-	text, err := os.ReadFile(notePath(dir))
+	f, err := os.OpenFile(notePath(dir), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{dir, notPacked, "packed is what a rule with PACK has packed"}
 	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// The note says which tree is unpacked, with whatever owners and modes it has: only
+	// root and the caller may have written it.
+	st, err := stat(int(f.Fd()), "")
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return nil, &Error{dir, "has a note that another user has written, or could write to", "see " + notePath(dir) + ": the user who packed the directory can unpack it"}
+	}
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err
 	}
@@ -83,27 +103,53 @@ func (n *Note) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	path := notePath(dir)
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
+	if err := beneath.Replace(notePath(dir), 0o644, beneath.Durable, append(text, '\n')); err != nil {
 		return err
 	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return n.sweep(filepath.Dir(dir))
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// sweep removes notes on the same directory, of whatever state, that processes which were
+// killed have left under temporary names.
+func (n *Note) sweep(parent string) error {
+	d, err := beneath.Open(parent)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	defer d.Close()
+	paths, err := filepath.Glob(filepath.Join(d.Path(), beneath.Prefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		name := filepath.Base(path)
+		if n.left(d, name) {
+			if err := unix.Unlinkat(d.Fd(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+				return &fs.PathError{Op: "remove", Path: filepath.Join(parent, name), Err: err}
+			}
+		}
+	}
+	return nil
+}
+
+// left reports whether a file holds the note but for its state, and belongs to the caller.
+func (n *Note) left(d *beneath.Dir, name string) bool {
+	f, err := d.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	st, err := stat(int(f.Fd()), "")
+	const most = 64 << 10
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Size > most {
+		return false
+	}
+	var other Note
+	if text, err := io.ReadAll(f); err != nil || json.Unmarshal(text, &other) != nil {
+		return false
+	}
+	other.State = n.State
+	return other == *n
 }
 
 // ErrChanged tells that another directory is at a path now.
@@ -356,7 +402,7 @@ func Unpack(ctx context.Context, dir string) error {
 	if err := os.Remove(notePath(dir)); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return beneath.SyncDir(filepath.Dir(dir))
 }
 
 // fill copies the tree to beneath its mount, brings the copy to the disk, and compares.
@@ -372,6 +418,11 @@ func fill(ctx context.Context, n *Note, dir string) error {
 	}
 	defer shown.Close()
 	src, dst := int(shown.Fd()), int(hidden.Fd())
+	// Until it is whole nobody else gets in, not even who has it as working directory: no
+	// name changes between the steps that give an entry its owner and its mode.
+	if err := errors.Join(unix.Fchown(dst, os.Geteuid(), -1), unix.Fchmod(dst, 0o700)); err != nil {
+		return err
+	}
 	if err := remove(dst, nil, ""); err != nil { // of a premix that was killed
 		return err
 	}

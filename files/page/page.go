@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"premix/files"
+	"premix/internal/units"
 )
 
 //go:embed page.html
@@ -57,9 +58,9 @@ func tiles(u *files.Usage) []tile {
 	d := u.Directories
 	return []tile{
 		{count(u.Files.Count), "files"},
-		{bytes(u.Files.Bytes), "in files"},
-		{bytes(u.Files.Allocated), "on disk"},
-		{bytes(u.Median), "median size"},
+		{units.Size(u.Files.Bytes), "in files"},
+		{units.Size(u.Files.Allocated), "on disk"},
+		{units.Size(u.Median), "median size"},
 		{percent(u.Files.Zero, u.Files.Count), "are empty"},
 		{count(d.Count), "directories"},
 		{percent(d.One, d.Count), "hold one entry"},
@@ -94,8 +95,8 @@ func deciles(u *files.Usage) chart {
 		Note:    "All files, the smallest first, in ten parts of equal count: what share of the bytes is in each.",
 		Columns: []string{"smallest", "up to", "bytes", "of all"}}
 	for _, d := range u.Deciles {
-		c.Bars = append(c.Bars, bar{fmt.Sprintf("%d %%, up to %s", d.Percent, bytes(d.Size)), share{0.1, "10 % of files"}, part(d.Bytes, u.Files.Bytes, bytes(d.Bytes))})
-		c.Rows = append(c.Rows, []string{fmt.Sprintf("%d %%", d.Percent), bytes(d.Size), bytes(d.Bytes), percent(d.Bytes, u.Files.Bytes)})
+		c.Bars = append(c.Bars, bar{fmt.Sprintf("%d %%, up to %s", d.Percent, units.Size(d.Size)), share{0.1, "10 % of files"}, part(d.Bytes, u.Files.Bytes, units.Size(d.Bytes))})
+		c.Rows = append(c.Rows, []string{fmt.Sprintf("%d %%", d.Percent), units.Size(d.Size), units.Size(d.Bytes), percent(d.Bytes, u.Files.Bytes)})
 	}
 	return c
 }
@@ -110,8 +111,8 @@ func amounts(u *files.Usage, title, note string, classes []files.Class) chart {
 		if a.Name == "" {
 			a.Name = "none"
 		}
-		c.Bars = append(c.Bars, bar{a.Name, part(a.Count, u.Files.Count, count(a.Count)+" files"), part(a.Bytes, u.Files.Bytes, bytes(a.Bytes))})
-		c.Rows = append(c.Rows, []string{a.Name, count(a.Count), percent(a.Count, u.Files.Count), bytes(a.Bytes), percent(a.Bytes, u.Files.Bytes), bytes(a.Allocated)})
+		c.Bars = append(c.Bars, bar{a.Name, part(a.Count, u.Files.Count, count(a.Count)+" files"), part(a.Bytes, u.Files.Bytes, units.Size(a.Bytes))})
+		c.Rows = append(c.Rows, []string{a.Name, count(a.Count), percent(a.Count, u.Files.Count), units.Size(a.Bytes), percent(a.Bytes, u.Files.Bytes), units.Size(a.Allocated)})
 	}
 	return c
 }
@@ -154,17 +155,6 @@ func count(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-func bytes(n int64) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, units := float64(n)/1024, "KMGTPE"
-	for v >= 999.5 && len(units) > 1 {
-		v, units = v/1024, units[1:]
-	}
-	return fmt.Sprintf("%.3g %ciB", v, units[0])
 }
 
 // Measures of a histogram, in the units of its view box.

@@ -3,16 +3,15 @@ package policy
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"premix/files"
+	"premix/internal/beneath"
 )
 
 // Action is what is done with one file or directory, as a plan on disk has it.
@@ -144,17 +143,9 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 	return actions, nil
 }
 
-// write writes the plan to a file, which appears whole or not at all.
-func (p *Plan) write(path string) (err error) {
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-		}
-	}()
+// write writes the plan to a file, which appears whole or not at all, and is on the disk
+// then.
+func (p *Plan) write(path string) error {
 	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Begun: p.table.Begun, Ended: p.table.Ended, Now: p.Now}
 	for _, r := range p.Rules {
 		if r.Active {
@@ -162,25 +153,18 @@ func (p *Plan) write(path string) (err error) {
 			h.Bytes += r.Taken.Bytes
 		}
 	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if err = enc.Encode(h); err != nil {
-		return err
-	}
-	if err = p.each(func(a *Action) error { return enc.Encode(a) }); err != nil {
-		return err
-	}
-	if err = w.Flush(); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(h); err != nil {
+			return err
+		}
+		if err := p.each(func(a *Action) error { return enc.Encode(a) }); err != nil {
+			return err
+		}
+		return w.Flush()
+	})
 }
 
 // readPlan reads the header of a plan, and returns what reads one action after the

@@ -17,6 +17,7 @@ import (
 
 	"premix/files"
 	"premix/files/content"
+	"premix/internal/beneath"
 )
 
 // ApplyOptions say how a policy is carried out.
@@ -60,8 +61,11 @@ const (
 	skipTaken   skip = "something else is at its destination"
 	skipRoom    skip = "the pool has no room"
 	skipEnough  skip = "the pool is below the lower mark by now"
-	skipLink    skip = "a link is in its path now"
 )
+
+// errPath is an error, and no reason to skip: what stood in the plan as a directory is
+// something else now, and nobody has said what shall become of the file.
+var errPath = errors.New("a directory in its path is a link or a file now")
 
 // Apply makes a plan, unless the journal has one of the same rules and scan, and does
 // what is not done yet. It may be killed at any moment, and called again.
@@ -106,7 +110,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 	if !h.matches(r, t.Path, t.Begun) {
 		return nil, &JournalError{j.dir, "is that of other rules or another scan", "finish it with those, or name another one: --journal DIR", nil}
 	}
-	x := &executor{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int)}, begun: begun,
+	x := &executor{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, begun: begun,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}
 	defer x.tops.close()
 	for _, p := range r.Pools {
@@ -275,6 +279,12 @@ func (x *executor) batch(ctx context.Context, batch []*Action) error {
 			}
 			continue
 		}
+		if x.rep.Resumed && a.Verb != Delete {
+			if err := x.sweep(a); err != nil {
+				x.settle(a, err, Event{})
+				continue
+			}
+		}
 		if e := x.pending[a.ID]; e != nil {
 			if again, err := x.recover(a, e); !again {
 				x.settle(a, err, Event{})
@@ -346,6 +356,29 @@ func (x *executor) enough() map[string]bool {
 	return list
 }
 
+// sweep removes the copy of a killed premix that has no name of its own yet, whatever became
+// of the source, and directories that were being made for it.
+func (x *executor) sweep(a *Action) error {
+	paths := []string{string(a.To)}
+	for _, name := range a.Names {
+		paths = append(paths, x.destination(a, string(name)))
+	}
+	for _, path := range paths {
+		if err := x.tops.sweep(path); err != nil {
+			return fmt.Errorf("a directory of an earlier call cannot be removed: %w", err)
+		}
+	}
+	to, _, err := x.tops.parent(string(a.To))
+	if err != nil {
+		return nil // without the directory there is no copy, and the action itself fails
+	}
+	defer unix.Close(to)
+	if err := unix.Unlinkat(to, a.own(x.h.runName(), ""), 0); err != nil && !isNone(err) {
+		return fmt.Errorf("its copy of an earlier call cannot be removed: %w", err)
+	}
+	return nil
+}
+
 // discard removes copies that will not be used.
 func (x *executor) discard(list []*ready) {
 	for _, r := range list {
@@ -380,10 +413,10 @@ func reason(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case isNone(err), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESTALE):
+	case isNone(err), errors.Is(err, unix.ESTALE):
 		return skipGone
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return skipLink
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return errPath
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return skipRoom
 	}
@@ -408,9 +441,9 @@ func (x *executor) open(a *Action) (r *ready, err error) {
 	if !a.stamped(&st) {
 		return nil, skipChanged
 	}
-	fd, err := openBeneath(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOATIME)
+	fd, err := beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOATIME, 0)
 	if errors.Is(err, unix.EPERM) { // of another owner
-		fd, err = openBeneath(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+		fd, err = beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	}
 	if err != nil {
 		return nil, reason(err)
@@ -529,6 +562,10 @@ func (x *executor) finish(r *ready) (err error) {
 				err = skipTaken
 			}
 			return errors.Join(err, unix.Unlinkat(r.to, tmp, 0))
+		}
+		// Whoever may write to the destination can give the temporary name to another file.
+		if st, err := statAt(r.to, r.as); err != nil || st.Ino != r.inode.Ino || st.Dev != r.inode.Dev {
+			return errors.Join(errors.New("another file has taken the place of its copy"), err)
 		}
 		if err := unix.Fsync(r.to); err != nil {
 			return err
@@ -720,7 +757,7 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 	case !intact: // somebody works on the copy already, which was whole
 		return false, errors.New("the copy was changed after premix was killed, and the source is as it was: both are kept")
 	}
-	fd, err := openBeneath(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+	fd, err := beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false, reason(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -210,8 +211,8 @@ func TestChangedSince(t *testing.T) {
 	must(err)
 	defer w.Close()
 	rep := applied(t, table, rules+moveAll, filepath.Join(t.TempDir(), "journal"))
-	if rep.Done != 1 || rep.Skipped != 8 || rep.Failed != 0 || rep.Why[string(skipChanged)] != 4 || rep.Why[string(skipGone)] != 1 ||
-		rep.Why[string(skipTaken)] != 1 || rep.Why[string(skipLink)] != 1 || rep.Why[string(skipWritten)] != 1 {
+	if rep.Done != 1 || rep.Skipped != 7 || rep.Failed != 1 || rep.Why[string(skipChanged)] != 4 || rep.Why[string(skipGone)] != 1 ||
+		rep.Why[string(skipTaken)] != 1 || rep.Why[errPath.Error()] != 1 || rep.Why[string(skipWritten)] != 1 {
 		t.Errorf("%+v", rep)
 	}
 	if got := found(t, filepath.Join(dir, "disk")); got != "same:10 taken:4" {
@@ -233,6 +234,32 @@ func TestDeleteAndPlace(t *testing.T) {
 	}
 	if got := found(t, dir); got != "flash/b.bam:20 other/d.bam:30" {
 		t.Errorf("there are %s", got)
+	}
+}
+
+// Entries are what rules match, what no rule matches, and further names of what matches.
+func TestCountsAddUpWithLinks(t *testing.T) {
+	dir, rules := pair(t, []file{{"flash/a", 10, 9}, {"flash/e", 20, 9}, {"flash/g", 30, 9}})
+	if err := errors.Join(os.Link(filepath.Join(dir, "flash/a"), filepath.Join(dir, "flash/b")), os.Link(filepath.Join(dir, "flash/a"), filepath.Join(dir, "outside")),
+		os.Link(filepath.Join(dir, "flash/e"), filepath.Join(dir, "flash/f"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range []string{moveAll, "RULE 'gone' DELETE FROM POOL flash WHERE size > 15;", "RULE 'stay' EXCLUDE WHERE name = 'a'; " + moveAll, "RULE 'none' DELETE WHERE FALSE;"} {
+		r, err := Parse("rules.sql", rules+rule, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := r.Plan(context.Background(), scanned(t, dir), Options{Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := p.Unmatched + p.Names
+		for _, rule := range p.Rules {
+			sum += rule.Matched.Count
+		}
+		if sum != p.Rows {
+			t.Errorf("%s: of %d entries %d are counted", rule, p.Rows, sum)
+		}
 	}
 }
 
@@ -264,7 +291,7 @@ func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *ex
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &executor{j: j, h: h, rules: r, tops: tops{fds: make(map[string]int)}}
+	x := &executor{j: j, h: h, rules: r, tops: tops{fds: make(map[string]int), run: h.runName()}}
 	defer x.tops.close()
 	for _, p := range r.Pools {
 		x.tops.dirs = append(x.tops.dirs, p.Dir)
@@ -279,6 +306,94 @@ func stopAt(t *testing.T, table *files.Table, text, journal string, f func(x *ex
 	}
 	defer got.close()
 	f(x, got)
+}
+
+// After premix was killed the directory of the source becomes a link, or a file: what was
+// to move has failed, and its copies are gone.
+func TestKilledAndTheSourceIsSomethingElse(t *testing.T) {
+	for name, replace := range map[string]func(at string) error{
+		"link": func(at string) error { return os.Symlink("../elsewhere", at) },
+		"file": func(at string) error { return os.WriteFile(at, []byte("file"), 0o644) },
+	} {
+		for _, noted := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, noted), func(t *testing.T) {
+				dir, rules := pair(t, []file{{"flash/d/a", 10, 9}})
+				table, journal := scanned(t, dir), filepath.Join(t.TempDir(), "journal")
+				stopAt(t, table, rules+moveAll, journal, func(x *executor, r *ready) {
+					if noted {
+						x.j.note(r.a, Event{Result: Copied, Device: int64(r.inode.Dev), Inode: int64(r.inode.Ino)})
+						if err := x.j.write(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				if err := errors.Join(os.Rename(filepath.Join(dir, "flash/d"), filepath.Join(dir, "elsewhere")), replace(filepath.Join(dir, "flash/d"))); err != nil {
+					t.Fatal(err)
+				}
+				rep := applied(t, table, rules+moveAll, journal)
+				if rep.Failed != 1 || rep.Done != 0 || rep.Why["a directory in its path is a link or a file now"] != 1 {
+					t.Errorf("%+v", rep)
+				}
+				if got := found(t, filepath.Join(dir, "disk")); got != "" {
+					t.Errorf("disk has %s", got)
+				}
+				if got := found(t, filepath.Join(dir, "elsewhere")); got != "a:10" {
+					t.Errorf("the source is %s", got)
+				}
+			})
+		}
+	}
+}
+
+// A premix that is killed while it makes directories leaves none of them behind, also where
+// they were made in another way since, and where the action comes to nothing.
+func TestKilledWhileItMakesDirectories(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprint("source gone ", gone), func(t *testing.T) {
+			dir, rules := pair(t, []file{{"flash/d/e/a", 10, 9}})
+			table, journal := scanned(t, dir), filepath.Join(t.TempDir(), "journal")
+			var foreign []string
+			stopAt(t, table, rules+moveAll, journal, func(x *executor, r *ready) {
+				for _, at := range []string{"disk", "disk/d", "disk/d/e"} {
+					left := filepath.Join(dir, at, x.tops.dirPrefix())
+					if err := errors.Join(os.Mkdir(left+"1", 0o700), os.Mkdir(left+"2", 0o700), os.Mkdir(left+"full", 0o700), os.Mkdir(left+"full/f", 0o700)); err != nil {
+						t.Fatal(err)
+					}
+					foreign = append(foreign, left+"full/f")
+					// Another run may be making it.
+					other := filepath.Join(dir, at, ".premix-other-dir-1")
+					if err := os.Mkdir(other, 0o700); err != nil {
+						t.Fatal(err)
+					}
+					foreign = append(foreign, other)
+				}
+			})
+			if gone {
+				if err := os.RemoveAll(filepath.Join(dir, "flash/d")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rep := applied(t, table, rules+moveAll, journal)
+			if got := found(t, filepath.Join(dir, "disk")); !gone && got != "d/e/a:10" || gone && got != "" {
+				t.Errorf("there are %q: %+v", got, rep)
+			}
+			var left []string
+			err := filepath.WalkDir(filepath.Join(dir, "disk"), func(path string, e fs.DirEntry, err error) error {
+				if strings.HasPrefix(e.Name(), ownPrefix) && !strings.HasSuffix(e.Name(), "full") {
+					left = append(left, path)
+				}
+				return err
+			})
+			if err != nil || len(left) != 3 {
+				t.Errorf("left are %v, %v; want the three of another run", left, err)
+			}
+			for _, path := range foreign {
+				if _, err := os.Stat(path); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }
 
 // A premix that is killed at any point leaves what the next one finishes: the file is

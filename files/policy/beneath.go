@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,16 +11,20 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
 )
 
 // tops are open directories that names are resolved beneath: no link, and nothing that
 // changes meanwhile, leads out of them.
 type tops struct {
 	dirs []string // absolute
+	run  string   // see planHeader.runName
 
 	making sync.Mutex // held while directories are made; taken before mu
 	mu     sync.Mutex
 	fds    map[string]int
+	swept  map[string]bool // see sweep; for one goroutine
 }
 
 func (t *tops) close() {
@@ -62,17 +67,7 @@ func (t *tops) parent(path string) (fd int, name string, err error) {
 
 // openDir opens a directory beneath another one, "." for itself.
 func openDir(top int, rel string) (int, error) {
-	return openBeneath(top, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
-}
-
-func openBeneath(top int, rel string, flags uint64) (int, error) {
-	how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	for {
-		fd, err := unix.Openat2(top, rel, &how)
-		if err != unix.EINTR && err != unix.EAGAIN {
-			return fd, err
-		}
-	}
+	return beneath.OpenAt(top, rel, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
 // makeParent opens the directory that a path shall lie in. Directories that are missing
@@ -97,7 +92,7 @@ func (t *tops) makeParent(path, source string) (fd int, name string, err error) 
 	defer t.making.Unlock()
 	parts := strings.Split(dir, "/")
 	for i := range parts {
-		if err := makeLike(top, from, strings.Join(parts[:i+1], "/")); err != nil {
+		if err := t.makeLike(top, from, strings.Join(parts[:i+1], "/")); err != nil {
 			return -1, "", err
 		}
 	}
@@ -105,9 +100,60 @@ func (t *tops) makeParent(path, source string) (fd int, name string, err error) 
 	return fd, filepath.Base(rel), err
 }
 
+// dirPrefix begins the names of directories that this run makes, until they have all their
+// attributes.
+func (t *tops) dirPrefix() string { return ownPrefix + t.run + "-dir-" }
+
+// sweep removes what a killed premix of this run has left of [tops.makeLike] on the way to a
+// path.
+func (t *tops) sweep(path string) error {
+	top, rel, err := t.top(path)
+	if err != nil {
+		return err
+	}
+	for dir := filepath.Dir(rel); ; dir = filepath.Dir(dir) {
+		if key := fmt.Sprint(top, "/", dir); !t.swept[key] {
+			t.swept[key] = true
+			if err := t.sweepDir(top, dir); err != nil {
+				return err
+			}
+		}
+		if dir == "." {
+			return nil
+		}
+	}
+}
+
+func (t *tops) sweepDir(top int, rel string) error {
+	fd, err := openDir(top, rel)
+	if err != nil {
+		return nil // without the directory there is nothing in it; the action itself fails if it cannot be opened
+	}
+	dir := os.NewFile(uintptr(fd), rel)
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(1000)
+		for _, name := range names {
+			if !strings.HasPrefix(name, t.dirPrefix()) {
+				continue
+			}
+			// It is empty, or is not ours.
+			if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && !isNone(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // makeLike makes a directory as another top has it, unless it is there. It appears with
 // all its attributes.
-func makeLike(top, from int, rel string) error {
+func (t *tops) makeLike(top, from int, rel string) error {
 	fd, err := openDir(top, rel)
 	if err == nil {
 		return unix.Close(fd)
@@ -120,34 +166,28 @@ func makeLike(top, from int, rel string) error {
 		return err
 	}
 	defer unix.Close(src)
-	parent, err := openDir(top, filepath.Dir(rel))
+	fd, err = openDir(top, filepath.Dir(rel))
 	if err != nil {
 		return err
 	}
-	defer unix.Close(parent)
+	parent := beneath.Of(fd, rel)
+	defer parent.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(src, &st); err != nil {
 		return err
 	}
-	tmp := fmt.Sprintf("%sdir-%d", ownPrefix, st.Ino)
-	if err := unix.Unlinkat(parent, tmp, unix.AT_REMOVEDIR); err != nil && !isNone(err) { // of a premix that was killed
+	tmp := beneath.Temporary(t.dirPrefix())
+	made, err := parent.Mkdir(tmp, 0o700)
+	if err != nil {
 		return err
 	}
-	if err := unix.Mkdirat(parent, tmp, 0o700); err != nil {
-		return err
-	}
-	fd, err = openDir(parent, tmp)
-	if err == nil {
-		err = errors.Join(dress(fd, src, &st), unix.Fsync(fd), unix.Close(fd))
-	}
-	if err == nil {
-		err = unix.Renameat2(parent, tmp, parent, filepath.Base(rel), unix.RENAME_NOREPLACE)
+	if err = errors.Join(dress(made.Fd(), src, &st), made.Sync(), made.Close()); err == nil {
+		err = unix.Renameat2(parent.Fd(), tmp, parent.Fd(), filepath.Base(rel), unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
-		err = errors.Join(err, unix.Unlinkat(parent, tmp, unix.AT_REMOVEDIR))
-		return err
+		return errors.Join(err, unix.Unlinkat(parent.Fd(), tmp, unix.AT_REMOVEDIR))
 	}
-	return unix.Fsync(parent)
+	return parent.Sync()
 }
 
 // dress gives an open file owner, extended attributes (ACLs among them), mode and times

@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/exit"
 	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // JournalError tells that a journal cannot be used.
@@ -33,7 +35,10 @@ func (e *JournalError) Error() string {
 	}
 	return fmt.Sprintf("the journal %s %s", e.Dir, e.Reason)
 }
-func (e *JournalError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*JournalError) ExitCode() exit.Code { return exit.Directory }
+func (e *JournalError) Unwrap() error     { return e.Err }
 
 // Hint is the way out.
 func (e *JournalError) Hint() string { return e.Way }
@@ -188,6 +193,9 @@ func openJournal(dir string) (j *journal, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, bad("cannot be made", err)
 	}
+	if err := owner.Trusted(dir); err != nil {
+		return nil, &JournalError{dir, "cannot be used", "name a directory that root alone may change: --journal DIR", err}
+	}
 	j = &journal{dir: dir, user: strconv.Itoa(os.Geteuid()), sudo: os.Getenv("SUDO_USER")}
 	if u, err := user.Current(); err == nil {
 		j.user = u.Username
@@ -195,7 +203,7 @@ func openJournal(dir string) (j *journal, err error) {
 	if j.lock, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, bad("cannot be written", err)
 	}
-	if err := lock.Exclusive(j.lock); err != nil {
+	if err := lock.Take(j.lock, lock.Exclusive); err != nil {
 		j.lock.Close()
 		return nil, &JournalError{dir, "is in use by another premix", "wait until it has ended", nil}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"premix/internal/problem"
+	"premix/internal/units"
 )
 
 // parser reads statements by recursive descent, with one token to look ahead.
@@ -447,17 +448,11 @@ func (p *parser) signed() (*node, *mistake) {
 	return p.primary()
 }
 
-// units of numbers, in bytes, and of spans of time, in nanoseconds.
-var (
-	byteUnits = map[string]int64{
-		"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15,
-		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50,
-	}
-	timeUnits = map[string]int64{
-		"second": int64(time.Second), "minute": int64(time.Minute), "hour": int64(time.Hour),
-		"day": day, "week": 7 * day, "month": 30 * day, "year": 365 * day,
-	}
-)
+// timeUnits are the units of spans of time, in nanoseconds.
+var timeUnits = map[string]int64{
+	"second": int64(time.Second), "minute": int64(time.Minute), "hour": int64(time.Hour),
+	"day": day, "week": 7 * day, "month": 30 * day, "year": 365 * day,
+}
 
 const day = int64(24 * time.Hour)
 
@@ -521,7 +516,7 @@ func (p *parser) primary() (*node, *mistake) {
 func (p *parser) number(t token) (*node, *mistake) {
 	unit, typ := int64(1), typeNumber
 	if u := p.peek(); u.kind == kindWord {
-		if n, ok := byteUnits[u.text]; ok {
+		if n, ok := units.Unit(u.text); ok {
 			unit = n
 			p.next++
 		} else if n, ok := timeUnits[strings.TrimSuffix(u.text, "s")]; ok {

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/files"
+	"premix/internal/exit"
+	"premix/internal/units"
 )
 
 // Options say how a plan is made.
@@ -33,10 +35,13 @@ type Plan struct {
 	Pools []PoolPlan  `json:"pools"`
 	Rules []*RulePlan `json:"rules"`
 	// Unmatched are entries, directories too, that belong to no rule.
-	Unmatched int64   `json:"unmatched"`
-	Pruned    int     `json:"pruned"` // row groups in which bounds alone said that no rule takes anything
-	Groups    int     `json:"groups"`
-	Seconds   float64 `json:"seconds"`
+	Unmatched int64 `json:"unmatched"`
+	// Names are further names of files that match a rule. Such a file counts once, so that
+	// entries are what the rules match, what they don't, and these.
+	Names   int64   `json:"further_names"`
+	Pruned  int     `json:"pruned"` // row groups in which bounds alone said that no rule takes anything
+	Groups  int     `json:"groups"`
+	Seconds float64 `json:"seconds"`
 
 	rules *Rules
 	table *files.Table
@@ -143,6 +148,9 @@ func (e *CoverError) Error() string {
 	return fmt.Sprintf("the scan %s does not cover pool %s (%s), whose capacity is declared", e.Table, e.Pool.Name, e.Pool.Dir)
 }
 
+// ExitCode implements exit.Coded.
+func (*CoverError) ExitCode() exit.Code { return exit.Usage }
+
 // Hint is the way out.
 func (e *CoverError) Hint() string { return "scan it too: premix files scan " + e.Pool.Dir + " ..." }
 
@@ -155,7 +163,10 @@ type PoolError struct {
 func (e *PoolError) Error() string {
 	return fmt.Sprintf("pool %s: %s: %v", e.Pool.Name, e.Pool.Dir, e.Err)
 }
-func (e *PoolError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*PoolError) ExitCode() exit.Code { return exit.Usage }
+func (e *PoolError) Unwrap() error     { return e.Err }
 
 // Hint is the way out.
 func (e *PoolError) Hint() string { return "a pool is a directory that is there" }
@@ -755,6 +766,7 @@ func (m *maker) choose() error {
 // what is not.
 func (m *maker) names(p *RulePlan) (left Amount) {
 	for _, l := range p.linked {
+		m.Names += int64(len(l.names) - 1)
 		p.Matched.Count++
 		p.Matched.Bytes += l.size
 		p.Matched.Allocated += l.allocated
@@ -786,13 +798,13 @@ func (m *maker) marks(p *RulePlan) {
 	pool := &m.Pools[m.pool(p.From)]
 	low, high := mark(pool, p.rule.Low), p.rule.High
 	clear(p.freed)
-	full := fmt.Sprintf("pool %s holds %s of %s (%.1f %%)", p.From, bytesText(pool.Used), bytesText(pool.Capacity), pool.Percent(pool.Used))
+	full := fmt.Sprintf("pool %s holds %s of %s (%.1f %%)", p.From, units.Size(pool.Used), units.Size(pool.Capacity), pool.Percent(pool.Used))
 	if !p.Active {
 		p.Why = fmt.Sprintf("%s, not above %d %%: nothing to do", full, high)
 		return
 	}
 	if pool.After != pool.Used {
-		full += fmt.Sprintf(", and %s after the rules before", bytesText(pool.After))
+		full += fmt.Sprintf(", and %s after the rules before", units.Size(pool.After))
 	}
 	need := max(0, pool.After-low)
 	freed := p.prune(need)
@@ -805,9 +817,9 @@ func (m *maker) marks(p *RulePlan) {
 	if enough := p.Matched.Count - p.Taken.Count - p.Left[leftNames]; enough > 0 {
 		p.Left[leftEnough] = enough
 	}
-	p.Why = fmt.Sprintf("%s, above %d %%: %s have to go to reach %d %%", full, high, bytesText(need), p.rule.Low)
+	p.Why = fmt.Sprintf("%s, above %d %%: %s have to go to reach %d %%", full, high, units.Size(need), p.rule.Low)
 	if freed < need {
-		p.Why += fmt.Sprintf("; all that the rule has is %s, which is %s too little", bytesText(freed), bytesText(need-freed))
+		p.Why += fmt.Sprintf("; all that the rule has is %s, which is %s too little", units.Size(freed), units.Size(need-freed))
 	}
 }
 
@@ -881,18 +893,4 @@ func (r *Rules) destination(rule *Rule, path string) string {
 		return ""
 	}
 	return filepath.Join(r.Pool(rule.To).Dir, strings.TrimPrefix(path, from.Dir))
-}
-
-// bytesText is a number of bytes for people.
-func bytesText(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, i := float64(n)/1024, 0
-	for v >= 1024 && i < len(units)-1 {
-		v /= 1024
-		i++
-	}
-	return fmt.Sprintf("%.1f %ciB", v, units[i])
 }

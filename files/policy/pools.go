@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"premix/internal/problem"
+	"premix/internal/units"
 )
 
 // ReadPools reads pools from a YAML file, for rules that do not declare them:
@@ -59,28 +60,11 @@ func ReadPools(path string) ([]Pool, error) {
 		}
 		pool.Dir = filepath.Clean(pool.Dir)
 		if p.Capacity != "" {
-			if pool.Capacity, err = parseSize(p.Capacity); err != nil {
+			if pool.Capacity, err = units.ParseSize(p.Capacity); err != nil {
 				return nil, wrong(n, "pool %s: %v", p.Name, err)
 			}
 		}
 		pools = append(pools, pool)
 	}
 	return pools, nil
-}
-
-// parseSize reads a number of bytes as rules have it.
-func parseSize(s string) (int64, error) {
-	tokens, bad := lex(s)
-	if bad != nil {
-		return 0, bad
-	}
-	p := &parser{tokens: tokens, rules: &Rules{Text: s}}
-	n, bad := p.primary()
-	if bad != nil {
-		return 0, bad
-	}
-	if p.peek().kind != kindEnd || n.op != opConst || n.typ != typeNumber || n.value <= 0 {
-		return 0, fmt.Errorf("%q is no number of bytes", s)
-	}
-	return n.value, nil
 }

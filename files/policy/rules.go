@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"premix/internal/exit"
 	"premix/internal/problem"
 )
 
@@ -84,7 +85,10 @@ type FileError struct {
 }
 
 func (e *FileError) Error() string { return fmt.Sprintf("cannot read %s: %v", e.Path, e.Err) }
-func (e *FileError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*FileError) ExitCode() exit.Code { return exit.Usage }
+func (e *FileError) Unwrap() error     { return e.Err }
 
 // Hint is the way out.
 func (e *FileError) Hint() string { return "name a file of rules: see docs/files-policy.md" }

@@ -2,7 +2,6 @@ package tiers
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"premix/internal/problem"
 	"premix/internal/regex"
+	"premix/internal/units"
 )
 
 // Config is what a file of tiers says.
@@ -216,22 +216,12 @@ func (l *loader) percent(v *yaml.Node) int {
 	return p
 }
 
-var sizeForm = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) *([kKMGTP]?)(i?)B?$`)
-
 func (l *loader) size(v *yaml.Node) int64 {
-	m := sizeForm().FindStringSubmatch(v.Value)
-	if m != nil {
-		n, err := strconv.ParseFloat(m[1], 64)
-		base := 1000.0
-		if m[3] != "" {
-			base = 1024
-		}
-		n *= math.Pow(base, float64(strings.Index(" KMGTP", strings.ToUpper(m[2] + " ")[:1])))
-		if err == nil && n >= 1 && n < math.MaxInt64 {
-			return int64(n)
-		}
+	n, err := units.ParseSize(v.Value)
+	if err == nil && n > 0 {
+		return n
 	}
-	l.AddAt(v.Line, v.Column, "write a number and a unit, as in 500 GB", "%q is no number of bytes", v.Value)
+	l.AddAt(v.Line, v.Column, units.SizeHint, "%q is not a number of bytes", v.Value)
 	return 0
 }
 

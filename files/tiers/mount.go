@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"premix/internal/exit"
 	"runtime"
 	"sync"
 	"time"
@@ -50,15 +51,20 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	}
 	unix.Umask(0)
 	second := cacheTime
-	raw := fs.NewNodeFS(&node{t: t}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second})
-	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw}, dir, &fuse.MountOptions{
+	// The kernel decides by modes, owners and ACLs who may do what, and so must see them as
+	// they are; a mode of 0 too.
+	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true})
+	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t}, dir, &fuse.MountOptions{
 		FsName: "premix", Name: "tiers",
-		AllowOther:    os.Geteuid() == 0,
-		DirectMount:   os.Geteuid() == 0,
-		Options:       []string{"default_permissions"},
-		MaxWrite:      1 << 20,
-		MaxBackground: 64,
-		MaxStackDepth: 2, // a tier may be an overlay
+		AllowOther:  os.Geteuid() == 0,
+		DirectMount: os.Geteuid() == 0,
+		Options:     []string{"default_permissions"},
+		EnableAcl:   true,
+		// Umasks are for directories without a default ACL.
+		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
+		MaxWrite:          1 << 20,
+		MaxBackground:     64,
+		MaxStackDepth:     2, // a tier may be an overlay
 		// The kernel keeps locks itself: the tiers are this machine's.
 		EnableLocks: false,
 		Logger:      log.New(os.Stderr, "", 0),
@@ -102,7 +108,10 @@ type MountError struct {
 }
 
 func (e *MountError) Error() string { return fmt.Sprintf("mounting on %s: %v", e.Dir, e.Err) }
-func (e *MountError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*MountError) ExitCode() exit.Code { return exit.Unavailable }
+func (e *MountError) Unwrap() error     { return e.Err }
 func (e *MountError) Hint() string {
 	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
 }
@@ -202,9 +211,52 @@ func (m *Mounted) Unmount() error {
 // inode wait for each other. go-fuse gives an inode's new open files the backing file that
 // older ones have until the last of those is gone altogether, which is after its Release:
 // a file that moves in between would be read where it is no more.
+//
+// It also hands on what go-fuse's nodes do not get: umasks above modes, and a flag of
+// setxattr in another place.
 type inOrder struct {
 	fuse.RawFileSystem
+	t     *tree
 	locks [64]sync.Mutex
+}
+
+const (
+	umaskShift  = 16      // of umasks above modes
+	killGroupID = 1 << 31 // among the flags of setxattr: take the set-group-ID bit away
+)
+
+func (o *inOrder) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Create(cancel, in, name, out)
+}
+
+func (o *inOrder) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Tmpfile(cancel, in, out)
+}
+
+func (o *inOrder) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Mkdir(cancel, in, name, out)
+}
+
+func (o *inOrder) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode |= in.Umask << umaskShift
+	return o.RawFileSystem.Mknod(cancel, in, name, out)
+}
+
+func (o *inOrder) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		in.Flags |= killGroupID
+	}
+	return o.RawFileSystem.SetXAttr(cancel, in, name, value)
+}
+
+// Rename lets nobody look for a path between the renaming on the tiers and in the mount.
+func (o *inOrder) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
+	o.t.names.Lock()
+	defer o.t.names.Unlock()
+	return o.RawFileSystem.Rename(cancel, in, name, newName)
 }
 
 func (o *inOrder) lock(id uint64) *sync.Mutex {

@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/zeebo/blake3"
@@ -29,18 +29,19 @@ const tick = 20 * time.Millisecond
 
 // move moves a file between tiers; see the package's comment.
 func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error) {
-	src, dst := t.tiers[from], t.tiers[to]
+	dst := t.tiers[to]
 	t.names.RLock()
 	f, err := t.findIn(from, rel)
+	defer f.close()
 	var fd int
 	if err == nil {
 		young := time.Since(time.Unix(f.st.Btime.Sec, int64(f.st.Btime.Nsec))) < tick
 		if !f.isRegular() || f.st.Nlink != 1 || hidden(rel) || young {
 			err = ErrBusy
 		} else {
-			fd, err = src.openat(rel, unix.O_RDONLY|unix.O_NOATIME, 0)
+			fd, err = f.open(unix.O_RDONLY | unix.O_NOATIME)
 			if errors.Is(err, unix.EPERM) { // O_NOATIME is for owners
-				fd, err = src.openat(rel, unix.O_RDONLY, 0)
+				fd, err = f.open(unix.O_RDONLY)
 			}
 		}
 	}
@@ -57,7 +58,7 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 	defer t.endMove(f.id)
 
 	name := t.privateName("copy")
-	fd, err = unix.Openat(dst.private, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	fd, err = openBeneath(dst.private, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -68,7 +69,7 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 		err = ErrBusy
 	}
 	if err == nil {
-		err = t.commit(rel, from, to, name, &f, in)
+		err = t.commit(rel, from, to, name, &f, in, out)
 	}
 	if err != nil {
 		// Commit has given the copy its name only where it succeeds.
@@ -106,8 +107,9 @@ func (t *tree) endMove(id uint64) {
 	}
 }
 
-// commit makes a copy the file, unless the source is not what was copied any more.
-func (t *tree) commit(rel string, from, to int, name string, f *found, in *os.File) error {
+// commit makes a copy the file, unless the source is not what was copied any more. What it
+// looks at and copies are open files: names below the mount may change at any time.
+func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *os.File) error {
 	src, dst := t.tiers[from], t.tiers[to]
 	t.names.Lock()
 	defer t.names.Unlock()
@@ -130,11 +132,24 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in *os.Fi
 	case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM):
 		return err
 	}
-	now, err := t.findIn(from, rel)
-	if absent(err) || err == nil && !same(&f.st, &now.st) {
+	now, err := statFd(int(in.Fd()))
+	if err != nil {
+		return err
+	}
+	if !same(&f.st, &now) {
 		return ErrBusy
 	}
-	if err != nil {
+	// Only who may write a file may give it an attribute, and so modes come last.
+	if err := t.stamp(to, int(out.Fd()), f.id); err != nil {
+		return err
+	}
+	if err := copyMeta(int(out.Fd()), int(in.Fd()), &now, t.xattr); err != nil {
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	if err := t.ensureDir(to, parent(rel)); err != nil {
 		return err
 	}
 	source, err := src.place(rel)
@@ -142,45 +157,81 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in *os.Fi
 		return err
 	}
 	defer source.close()
-	copied := place{dir: dst.private, name: name}
-	if err := copyMeta(copied, source, &now.st, t.xattr); err != nil {
-		return err
-	}
-	if err := t.stamp(to, copied, f.id); err != nil {
-		return err
-	}
-	if err := t.ensureDir(to, parent(rel)); err != nil {
-		return err
-	}
 	target, err := dst.place(rel)
 	if err != nil {
 		return err
 	}
 	defer target.close()
+	copied, err := statFd(int(out.Fd()))
+	if err != nil {
+		return err
+	}
 	for _, ti := range []*tier{src, dst} {
 		defer keepTimes(ti, parent(rel))()
 	}
-	if err := unix.Renameat2(copied.dir, copied.name, target.dir, target.name, unix.RENAME_NOREPLACE); err != nil {
+	if err := unix.Renameat2(dst.private, name, target.dir, target.name, unix.RENAME_NOREPLACE); err != nil {
 		return err
 	}
 	// The name must be on the disk before the source loses its own.
 	if err := syncDir(dst, parent(rel)); err != nil {
-		return errors.Join(err, unix.Unlinkat(target.dir, target.name, 0))
+		return errors.Join(err, dst.remove(target, &copied))
+	}
+	taken, err := src.take(source, &now)
+	if err != nil {
+		return errors.Join(err, dst.remove(target, &copied))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o.readers > 0 {
 		old := &retired{from, to, t.privateName("old")}
-		if err = unix.Renameat(source.dir, source.name, src.private, old.name); err == nil {
-			o.old = old
+		if err := unix.Renameat(src.private, taken, src.private, old.name); err != nil {
+			return errors.Join(err, unix.Renameat2(src.private, taken, source.dir, source.name, unix.RENAME_NOREPLACE), dst.remove(target, &copied))
 		}
-	} else {
-		err = unix.Unlinkat(source.dir, source.name, 0)
+		o.old = old
+		return nil
+	}
+	// What cannot be unlinked now goes when the tiers are mounted again.
+	_ = unix.Unlinkat(src.private, taken, 0)
+	return nil
+}
+
+// take moves a file into Private, if it is the one that is meant and this is its only name.
+// Something else, which came into its place from below the mount, gets its name back, and the
+// error is ErrBusy.
+func (ti *tier) take(p place, want *unix.Statx_t) (string, error) {
+	name := takenName(want)
+	if err := unix.Renameat2(p.dir, p.name, ti.private, name, unix.RENAME_NOREPLACE); err != nil {
+		if absent(err) {
+			err = ErrBusy
+		}
+		return "", err
+	}
+	var st unix.Statx_t
+	err := unix.Statx(ti.private, name, unix.AT_SYMLINK_NOFOLLOW, statMask, &st)
+	if err == nil && (takenName(&st) != name || st.Dev_major != want.Dev_major || st.Dev_minor != want.Dev_minor || st.Nlink != 1) {
+		err = ErrBusy
 	}
 	if err != nil {
-		return errors.Join(err, unix.Unlinkat(target.dir, target.name, 0))
+		if back := unix.Renameat2(ti.private, name, p.dir, p.name, unix.RENAME_NOREPLACE); back != nil {
+			err = fmt.Errorf("%w; and what came into its place meanwhile is now %s/%s in tier %s: %w", err, Private, name, ti.Name, back)
+		}
+		return "", err
 	}
-	return nil
+	return name, nil
+}
+
+// takenName says which file it is for, so that after a crash another one is not taken for it.
+func takenName(st *unix.Statx_t) string {
+	return fmt.Sprintf("taken-%d-%d-%d.%09d", st.Ino, st.Size, st.Mtime.Sec, st.Mtime.Nsec)
+}
+
+// remove removes a name of the very file.
+func (ti *tier) remove(p place, want *unix.Statx_t) error {
+	name, err := ti.take(p, want)
+	if err == nil {
+		err = unix.Unlinkat(ti.private, name, 0)
+	}
+	return err
 }
 
 func syncDir(ti *tier, rel string) error {
@@ -206,13 +257,12 @@ func (t *tree) takeBack(rel string, f *found) error {
 		return nil
 	}
 	src := t.tiers[old.from]
-	back := place{dir: src.private, name: old.name}
-	from, err := t.tiers[f.tier].place(rel)
+	back, err := openBeneath(src.private, old.name, unix.O_PATH, 0)
 	if err != nil {
 		return err
 	}
-	defer from.close()
-	if err := copyMeta(back, from, &f.st, t.xattr); err != nil {
+	defer unix.Close(back)
+	if err := copyMeta(back, f.fd, &f.st, t.xattr); err != nil {
 		return err
 	}
 	if err := t.stampIfOther(old.from, back, f.id); err != nil {
@@ -221,6 +271,11 @@ func (t *tree) takeBack(rel string, f *found) error {
 	if err := t.ensureDir(old.from, parent(rel)); err != nil {
 		return err
 	}
+	from, err := t.tiers[f.tier].place(rel)
+	if err != nil {
+		return err
+	}
+	defer from.close()
 	to, err := src.place(rel)
 	if err != nil {
 		return err
@@ -229,11 +284,11 @@ func (t *tree) takeBack(rel string, f *found) error {
 	for _, ti := range []*tier{src, t.tiers[f.tier]} {
 		defer keepTimes(ti, parent(rel))()
 	}
-	if err := unix.Renameat2(back.dir, back.name, to.dir, to.name, unix.RENAME_NOREPLACE); err != nil {
+	if err := unix.Renameat2(src.private, old.name, to.dir, to.name, unix.RENAME_NOREPLACE); err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(from.dir, from.name, 0); err != nil {
-		return errors.Join(err, unix.Renameat(to.dir, to.name, back.dir, back.name))
+	if err := t.tiers[f.tier].remove(from, &f.st); err != nil {
+		return errors.Join(err, unix.Renameat2(to.dir, to.name, src.private, old.name, unix.RENAME_NOREPLACE))
 	}
 	t.mu.Lock()
 	t.open[f.id].old = nil
@@ -242,12 +297,12 @@ func (t *tree) takeBack(rel string, f *found) error {
 }
 
 // stampIfOther writes an identity where it is not what the file has by itself.
-func (t *tree) stampIfOther(i int, p place, id uint64) error {
-	st, err := p.stat()
-	if err != nil || t.identity(i, p, &st) == id {
+func (t *tree) stampIfOther(i, fd int, id uint64) error {
+	st, err := statFd(fd)
+	if err != nil || t.identity(i, fd, &st) == id {
 		return err
 	}
-	return t.stamp(i, p, id)
+	return t.stamp(i, fd, id)
 }
 
 // Event is something that happened to a file, or that a pass could not do.
@@ -268,34 +323,70 @@ type candidate struct {
 	changed, lastUse time.Time
 }
 
-// list walks a tier. What cannot be read is passed over; other file systems that are mounted
-// below are not entered.
-func (t *tree) list(ctx context.Context, i int) ([]candidate, error) {
-	ti := t.tiers[i]
-	var root unix.Stat_t
-	if err := unix.Fstat(ti.fd, &root); err != nil {
-		return nil, err
+// walk calls do with all that lies in a tier, without what lies below Private and in other
+// file systems that are mounted below. It follows no links. Where a directory cannot be
+// read, do gets the error; where it returns false, the directory is not entered.
+func (ti *tier) walk(ctx context.Context, do func(rel string, st *unix.Stat_t, err error) (bool, error)) error {
+	var top unix.Stat_t
+	if err := unix.Fstat(ti.fd, &top); err != nil {
+		return err
 	}
-	var all []candidate
-	err := filepath.WalkDir(ti.Dir, func(name string, e fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
+	var below func(rel string) error
+	below = func(rel string) error {
+		type entry struct {
+			name string
+			st   unix.Stat_t
 		}
-		if err != nil {
+		var list []entry
+		fd, err := ti.openat(rel, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err == nil {
+			dir := os.NewFile(uintptr(fd), rel)
+			var names []string
+			names, err = dir.Readdirnames(-1)
+			slices.Sort(names)
+			for _, name := range names {
+				e := entry{name: name}
+				if unix.Fstatat(fd, name, &e.st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil { // otherwise it is gone
+					list = append(list, e)
+				}
+			}
+			dir.Close() // only read
+		}
+		if absent(err) {
 			return nil
 		}
-		rel, err := filepath.Rel(ti.Dir, name)
 		if err != nil {
+			_, err = do(rel, nil, fmt.Errorf("%s: %w", join(ti.Dir, rel), err))
 			return err
 		}
-		var st unix.Stat_t
-		if unix.Lstat(name, &st) != nil {
-			return nil
+		for _, e := range list {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			path := join(rel, e.name)
+			if path == Private || e.st.Dev != top.Dev {
+				continue
+			}
+			enter, err := do(path, &e.st, nil)
+			if err != nil {
+				return err
+			}
+			if enter && e.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				if err := below(path); err != nil {
+					return err
+				}
+			}
 		}
-		switch {
-		case e.IsDir() && (rel == Private || st.Dev != root.Dev):
-			return filepath.SkipDir
-		case e.Type().IsRegular() && st.Dev == root.Dev:
+		return nil
+	}
+	return below("")
+}
+
+// list is what may move from a tier. What cannot be read is passed over.
+func (t *tree) list(ctx context.Context, i int) ([]candidate, error) {
+	var all []candidate
+	err := t.tiers[i].walk(ctx, func(rel string, st *unix.Stat_t, err error) (bool, error) {
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
 			changed := time.Unix(st.Mtim.Unix())
 			use := changed
 			if a := time.Unix(st.Atim.Unix()); a.After(use) {
@@ -303,7 +394,7 @@ func (t *tree) list(ctx context.Context, i int) ([]candidate, error) {
 			}
 			all = append(all, candidate{rel, st.Size, st.Blocks * 512, changed, use})
 		}
-		return nil
+		return true, nil
 	})
 	return all, err
 }
@@ -412,45 +503,47 @@ func (ti *tier) usage() (capacity, used int64, err error) {
 
 // recover mends what a crash left; see the package's comment.
 func (t *tree) recover(ctx context.Context, tell func(Event)) error {
+	if tell == nil {
+		tell = func(Event) {}
+	}
 	for _, ti := range t.tiers {
-		private, err := os.ReadDir(filepath.Join(ti.Dir, Private))
-		if err != nil {
+		if err := ti.clearPrivate(tell); err != nil {
 			return err
 		}
-		for _, e := range private {
-			if e.Name() == stampFile {
-				continue
-			}
-			if err := os.RemoveAll(filepath.Join(ti.Dir, Private, e.Name())); err != nil {
+	}
+	for lower, ti := range t.tiers {
+		for upper := range lower {
+			if err := t.compareTops(upper, lower, tell); err != nil {
 				return err
 			}
 		}
-	}
-	for lower := len(t.tiers) - 1; lower > 0; lower-- {
-		err := filepath.WalkDir(t.tiers[lower].Dir, func(name string, e fs.DirEntry, err error) error {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		if lower == 0 {
+			continue
+		}
+		err := ti.walk(ctx, func(rel string, st *unix.Stat_t, err error) (bool, error) {
 			if err != nil {
-				return err
-			}
-			rel, err := filepath.Rel(t.tiers[lower].Dir, name)
-			if err != nil || rel == "." {
-				return err
-			}
-			if rel == Private {
-				return filepath.SkipDir
+				return false, err
 			}
 			for upper := range lower {
-				other, err := os.Lstat(filepath.Join(t.tiers[upper].Dir, rel))
-				if err != nil || e.IsDir() && other.IsDir() {
-					continue // one of them, or directories that are merged
+				other, err := t.findIn(upper, rel)
+				if absent(err) {
+					continue // there is one of them
 				}
-				if err := t.resolve(ctx, rel, upper, lower, tell); err != nil {
-					return err
+				if err != nil {
+					return false, err
+				}
+				dirs := other.isDir() && st.Mode&unix.S_IFMT == unix.S_IFDIR
+				other.close()
+				if dirs {
+					err = t.compare(rel, upper, lower, tell)
+				} else {
+					err = t.resolve(ctx, rel, upper, lower, tell)
+				}
+				if err != nil {
+					return false, err
 				}
 			}
-			return nil
+			return true, nil
 		})
 		if err != nil {
 			return err
@@ -459,40 +552,115 @@ func (t *tree) recover(ctx context.Context, tell func(Event)) error {
 	return nil
 }
 
+// clearPrivate removes what moves left behind. Whether a file that was taken is the one that
+// was meant its name says; another one stays.
+func (ti *tier) clearPrivate(tell func(Event)) error {
+	root, err := os.OpenRoot(fdPath(ti.private))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	list, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Name() == stampFile {
+			continue
+		}
+		if strings.HasPrefix(e.Name(), "taken-") {
+			var st unix.Statx_t
+			if err := unix.Statx(ti.private, e.Name(), unix.AT_SYMLINK_NOFOLLOW, statMask, &st); err != nil {
+				return err
+			}
+			if takenName(&st) != e.Name() || st.Nlink != 1 {
+				tell(Event{Path: join(Private, e.Name()), Why: "notice", Err: fmt.Errorf("tier %s: a file that came into the place of one that moved when premix ended is kept there", ti.Name)})
+				continue
+			}
+		}
+		if err := root.RemoveAll(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare tells of a directory whose parts do not grant the same.
+func (t *tree) compare(rel string, upper, lower int, tell func(Event)) error {
+	if !t.root {
+		return nil
+	}
+	var both [2]access
+	for k, i := range []int{upper, lower} {
+		f, err := t.findIn(i, rel)
+		if absent(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		both[k] = accessOf(f.fd, &f.st)
+		f.close()
+	}
+	if both[0] != both[1] {
+		tell(Event{Path: rel, Why: "notice", Err: differing(t.tiers[upper], t.tiers[lower])})
+	}
+	return nil
+}
+
+func (t *tree) compareTops(upper, lower int, tell func(Event)) error {
+	return t.compare("", upper, lower, func(e Event) {
+		e.Path = "."
+		tell(e)
+	})
+}
+
 // resolve makes one of two files of the same path.
 func (t *tree) resolve(ctx context.Context, rel string, upper, lower int, tell func(Event)) error {
 	a, err := t.findIn(upper, rel)
 	if err != nil {
 		return err
 	}
+	defer a.close()
 	b, err := t.findIn(lower, rel)
 	if err != nil {
 		return err
 	}
-	if a.isRegular() && b.isRegular() && a.st.Size == b.st.Size {
-		equal, err := t.equal(ctx, rel, upper, lower)
+	defer b.close()
+	if a.isRegular() && b.isRegular() && a.st.Size == b.st.Size && a.st.Nlink == 1 {
+		equal, err := equal(ctx, &a, &b)
 		if err != nil {
 			return err
 		}
 		if equal {
-			return t.unlinkIn(upper, rel, 0)
+			p, err := t.tiers[upper].place(rel)
+			if err != nil {
+				return err
+			}
+			defer p.close()
+			return t.tiers[upper].remove(p, &a.st)
 		}
 	}
 	loser := lower
 	if after(b.st.Ctime, a.st.Ctime) {
 		loser = upper
 	}
+	p, err := t.tiers[loser].place(rel)
+	if err != nil {
+		return err
+	}
+	defer p.close()
 	aside := rel + "." + t.tiers[loser].Name
 	for n := 2; ; n++ {
-		if _, err := t.find(aside); absent(err) {
+		other, err := t.find(aside)
+		other.close()
+		if absent(err) {
 			break
 		}
 		aside = fmt.Sprintf("%s.%s-%d", rel, t.tiers[loser].Name, n)
 	}
-	if tell != nil {
-		tell(Event{Path: rel, Why: "two files had this path after a crash", SetAside: path.Base(aside)})
-	}
-	return t.renameIn(loser, rel, aside, unix.RENAME_NOREPLACE)
+	tell(Event{Path: rel, Why: "two files had this path after a crash", SetAside: path.Base(aside)})
+	return unix.Renameat2(p.dir, p.name, p.dir, path.Base(aside), unix.RENAME_NOREPLACE)
 }
 
 func after(a, b unix.StatxTimestamp) bool {
@@ -500,14 +668,14 @@ func after(a, b unix.StatxTimestamp) bool {
 }
 
 // equal compares two files of the same size.
-func (t *tree) equal(ctx context.Context, rel string, i, j int) (bool, error) {
+func equal(ctx context.Context, a, b *found) (bool, error) {
 	var sums [2][]byte
-	for k, at := range []int{i, j} {
-		fd, err := t.tiers[at].openat(rel, unix.O_RDONLY, 0)
+	for k, at := range []*found{a, b} {
+		fd, err := at.open(unix.O_RDONLY)
 		if err != nil {
 			return false, err
 		}
-		f := os.NewFile(uintptr(fd), rel)
+		f := os.NewFile(uintptr(fd), "")
 		h := blake3.New()
 		_, err = io.Copy(h, readerUntil{ctx, f})
 		f.Close() // only read

@@ -17,7 +17,8 @@ import (
 // identity: where it is, is looked up each time, because others may move it, too.
 type node struct {
 	fs.Inode
-	t *tree
+	t   *tree
+	dir *dirState // of a directory
 }
 
 var (
@@ -26,7 +27,9 @@ var (
 	_ = (fs.NodeSetattrer)((*node)(nil))
 	_ = (fs.NodeStatfser)((*node)(nil))
 	_ = (fs.NodeReaddirer)((*node)(nil))
+	_ = (fs.NodeFsyncer)((*node)(nil))
 	_ = (fs.NodeCreater)((*node)(nil))
+	_ = (fs.NodeTmpfiler)((*node)(nil))
 	_ = (fs.NodeOpener)((*node)(nil))
 	_ = (fs.NodeMkdirer)((*node)(nil))
 	_ = (fs.NodeMknoder)((*node)(nil))
@@ -43,14 +46,9 @@ var (
 	_ = (fs.NodeCopyFileRanger)((*node)(nil))
 )
 
-func (n *node) rel() string { return n.Path(nil) }
-
-func (n *node) child(name string) string {
-	if dir := n.rel(); dir != "" {
-		return dir + "/" + name
-	}
-	return name
-}
+// rel is the node's path, one that nothing has for a node without a name. It changes while
+// nobody holds names.
+func (n *node) rel() string { return n.Path(n.Root()) }
 
 // errno is what the kernel is told of an error, which may be several joined.
 func errno(err error) syscall.Errno {
@@ -74,44 +72,108 @@ func fill(out *fuse.Attr, f *found) {
 	}
 }
 
-func (n *node) inode(ctx context.Context, f *found, out *fuse.EntryOut) *fs.Inode {
+// inode makes a node of what was found at a path. Callers hold names.
+func (n *node) inode(ctx context.Context, rel string, f *found, out *fuse.EntryOut) (*fs.Inode, error) {
+	child := &node{t: n.t}
+	if f.isDir() {
+		child.dir = n.t.dirState(f.id)
+		if err := n.t.look(rel, f, child.dir); err != nil {
+			return nil, err
+		}
+	}
 	fill(&out.Attr, f)
-	return n.NewInode(ctx, &node{t: n.t}, fs.StableAttr{Mode: uint32(f.st.Mode) & unix.S_IFMT, Ino: f.id})
+	return n.NewInode(context.WithoutCancel(ctx), child, fs.StableAttr{Mode: f.kind(), Ino: f.id}), nil
 }
 
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	n.t.names.RLock()
-	f, err := n.t.find(n.child(name))
-	n.t.names.RUnlock()
+	defer n.t.names.RUnlock()
+	rel := n.rel()
+	f, err := n.findChild(rel, name)
 	if err != nil {
 		return nil, errno(err)
 	}
-	return n.inode(ctx, &f, out), 0
+	defer f.close()
+	child, err := n.inode(ctx, join(rel, name), &f, out)
+	return child, errno(err)
 }
 
-// find looks for the node's path. ESTALE, upon which the kernel looks the name up again, is
-// for a path that has become that of another file. Callers hold names.
+// find looks for what the node stands for. ESTALE, upon which the kernel looks the name up
+// again, is for a path that has become that of another file. A file that somebody has open
+// is found without a name, too. Callers hold names.
 func (n *node) find(rel string) (found, error) {
 	f, err := n.t.find(rel)
-	if absent(err) {
-		return f, unix.ESTALE
-	}
 	id := n.StableAttr()
-	if err == nil && id.Mode != unix.S_IFDIR && (f.id != id.Ino || uint32(f.st.Mode)&unix.S_IFMT != id.Mode) {
+	if err == nil && id.Mode != unix.S_IFDIR && (f.id != id.Ino || f.kind() != id.Mode) || err == nil && f.kind() != id.Mode {
+		f.close()
 		err = unix.ESTALE
+	}
+	if absent(err) || errors.Is(err, unix.ESTALE) {
+		return n.t.nameless(id.Ino)
 	}
 	return f, err
 }
 
-func (n *node) Getattr(_ context.Context, fh fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+// reach calls do with what the node stands for: a file, or the parts of a directory, that of
+// the first tier first.
+func (n *node) reach(do func(f *found) error) error {
 	n.t.names.RLock()
-	f, err := n.find(n.rel())
-	n.t.names.RUnlock()
-	// A file that is open may have lost its name, or another one may have it.
-	if h, ok := fh.(*handle); ok && err != nil {
-		st, bad := h.stat()
-		f, err = found{st: st, id: h.id}, bad
+	defer n.t.names.RUnlock()
+	rel := n.rel()
+	if n.dir == nil {
+		f, err := n.find(rel)
+		if err != nil {
+			return err
+		}
+		defer f.close()
+		return do(&f)
 	}
+	err := error(unix.ESTALE)
+	for i := range n.t.tiers {
+		fd, bad := n.part(i, rel)
+		if absent(bad) {
+			continue
+		}
+		if bad != nil {
+			return bad
+		}
+		f := found{tier: i, fd: fd}
+		if f.st, err = statFd(fd); err == nil {
+			err = do(&f)
+		}
+		f.close()
+		if err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// errFirst ends reach when the first part is enough.
+var errFirst = errors.New("the first part is enough")
+
+func (n *node) reachFirst(do func(f *found) error) error {
+	err := n.reach(func(f *found) error {
+		if err := do(f); err != nil {
+			return err
+		}
+		return errFirst
+	})
+	if err == errFirst {
+		return nil
+	}
+	return err
+}
+
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	n.t.names.RLock()
+	defer n.t.names.RUnlock()
+	rel := n.rel()
+	f, err := n.find(rel)
+	if err == nil && n.dir != nil {
+		err = n.t.look(rel, &f, n.dir)
+	}
+	defer f.close()
 	if err != nil {
 		return errno(err)
 	}
@@ -122,42 +184,55 @@ func (n *node) Getattr(_ context.Context, fh fs.FileHandle, out *fuse.AttrOut) s
 	return 0
 }
 
-// withWriter calls do with where a path is. A move that its writing would miss is taken back.
-func (n *node) withWriter(rel string, do func(f *found) error) error {
+// withWriter calls do with the file. A move that its writing would miss is taken back.
+func (n *node) withWriter(do func(f *found) error) error {
 	n.t.names.RLock()
-	f, err := n.find(rel)
+	f, err := n.find(n.rel())
 	if err != nil || n.t.retiredOf(f.id) == nil {
 		defer n.t.names.RUnlock()
 		if err == nil {
+			defer f.close()
 			err = do(&f)
 		}
 		return err
 	}
+	f.close()
 	n.t.names.RUnlock()
 	n.t.names.Lock()
 	defer n.t.names.Unlock()
-	if f, err = n.find(rel); err == nil {
-		if err = n.t.takeBack(rel, &f); err == nil {
-			if f, err = n.find(rel); err == nil {
-				err = do(&f)
-			}
-		}
+	if err = n.takeBack(); err != nil {
+		return err
 	}
-	return err
+	if f, err = n.find(n.rel()); err != nil {
+		return err
+	}
+	defer f.close()
+	return do(&f)
+}
+
+// takeBack undoes a move of the file that left a retired one, if there was any. Callers hold
+// names for writing.
+func (n *node) takeBack() error {
+	rel := n.rel()
+	f, err := n.find(rel)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return n.t.takeBack(rel, &f)
 }
 
 func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	rel := n.rel()
-	h, _ := fh.(*handle)
 	if size, ok := in.GetSize(); ok {
 		var err error
-		if h != nil && h.write {
+		if h, ok := fh.(*handle); ok && h.write {
 			err = unix.Ftruncate(h.fd, int64(size))
 		} else {
-			err = n.withWriter(rel, func(f *found) error {
-				n.t.opened(f.id, true)
-				defer n.t.closed(f.id, true)
-				fd, err := n.t.tiers[f.tier].openat(rel, unix.O_WRONLY, 0)
+			err = n.withWriter(func(f *found) error {
+				h := &handle{t: n.t, tier: f.tier, fd: -1, id: f.id, write: true}
+				n.t.opened(h)
+				defer n.t.closed(h)
+				fd, err := f.open(unix.O_WRONLY)
 				if err != nil {
 					return err
 				}
@@ -169,44 +244,30 @@ func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn
 			return errno(err)
 		}
 	}
-	n.t.names.RLock()
-	_, err := n.find(rel)
-	switch {
-	case h != nil && err != nil: // the file has lost its name
-		err = h.setattr(in)
-	case err == nil:
-		err = n.t.each(rel, func(_ int, p place) error { return setattr(p, in) })
-	}
-	n.t.names.RUnlock()
-	if err != nil {
+	if err := n.reach(func(f *found) error { return setattr(f, in) }); err != nil {
 		return errno(err)
 	}
 	return n.Getattr(ctx, fh, out)
 }
 
 // setattr changes all but the size.
-func setattr(p place, in *fuse.SetAttrIn) error {
+func setattr(f *found, in *fuse.SetAttrIn) error {
 	uid, gid, owner := owners(in)
 	if owner {
-		if err := unix.Fchownat(p.dir, p.name, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fchownat(f.fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
 			return err
 		}
 	}
 	if mode, ok := in.GetMode(); ok {
-		// No system call of this kernel's age changes the mode of a link itself.
-		st, err := p.stat()
-		if err != nil {
-			return err
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if f.kind() == unix.S_IFLNK {
 			return unix.EOPNOTSUPP
 		}
-		if err := unix.Fchmodat(p.dir, p.name, mode&0o7777, 0); err != nil {
+		if err := chmodFd(f.fd, mode); err != nil {
 			return err
 		}
 	}
 	if ts := times(in); ts != nil {
-		return unix.UtimesNanoAt(p.dir, p.name, ts, unix.AT_SYMLINK_NOFOLLOW)
+		return unix.UtimesNanoAt(f.fd, "", ts, unix.AT_EMPTY_PATH)
 	}
 	return nil
 }
@@ -268,7 +329,7 @@ func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 
 func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	n.t.names.RLock()
-	all, err := n.t.entries(n.rel())
+	all, err := n.entries()
 	n.t.names.RUnlock()
 	if err != nil {
 		return nil, errno(err)
@@ -284,81 +345,127 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	return fs.NewListDirStream(list), 0
 }
 
-// own gives something new to who made it. As root the mount makes files for others. In a
-// directory with the set-group-ID bit they keep the group of the directory.
-func (n *node) own(ctx context.Context, i int, rel string, p place) error {
-	caller, ok := fuse.FromContext(ctx)
-	if !n.t.root || !ok || caller.Uid == 0 && caller.Gid == 0 {
-		return nil
+func (n *node) entries() (map[string]uint32, error) {
+	var parts []int
+	defer func() { closeAll(parts) }()
+	rel := n.rel()
+	for i := range n.t.tiers {
+		fd, err := n.part(i, rel)
+		if err == nil {
+			parts = append(parts, fd)
+		} else if !absent(err) {
+			return nil, err
+		}
 	}
-	gid := int(caller.Gid)
-	if dir, err := n.t.findIn(i, parent(rel)); err != nil {
-		return err
-	} else if dir.st.Mode&unix.S_ISGID != 0 {
-		gid = -1
-	}
-	return unix.Fchownat(p.dir, p.name, int(caller.Uid), gid, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
+	return entries(parts, rel == "")
 }
 
-func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	rel := n.child(name)
-	var h *handle
-	var f found
-	err := n.t.make(rel, func(i int) error {
-		fd, err := n.t.tiers[i].openat(rel, openFlags(flags)|unix.O_CREAT, mode&0o7777)
+// Fsync waits until a file, or all parts of a directory, are on the disk.
+func (n *node) Fsync(ctx context.Context, fh fs.FileHandle, flags uint32) syscall.Errno {
+	if h, ok := fh.(*handle); ok {
+		return h.Fsync(ctx, flags)
+	}
+	err := n.reach(func(f *found) error {
+		fd, err := openBeneath(f.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err
 		}
-		h = &handle{t: n.t, fd: fd, write: true}
-		if err := n.own(ctx, i, rel, place{dir: fd}); err != nil {
-			return errors.Join(err, unix.Close(fd))
+		defer unix.Close(fd)
+		return unix.Fsync(fd)
+	})
+	if _, parent := n.Parent(); parent == nil && !n.IsRoot() && errors.Is(err, unix.ESTALE) {
+		err = nil // it was removed
+	}
+	return errno(err)
+}
+
+func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	// The kernel has not asked whether the caller may open what is there. If that is
+	// something by now, the kernel looks again.
+	child, h, err := n.create(ctx, name, out, func(dir int) (int, error) {
+		fd, err := openBeneath(dir, name, openFlags(flags)|unix.O_CREAT|unix.O_EXCL, modeIn(dir, mode)&0o7777)
+		if errors.Is(err, unix.EEXIST) && flags&unix.O_EXCL == 0 {
+			err = unix.ESTALE
 		}
-		st, err := h.stat()
+		return fd, err
+	})
+	return child, h, 0, errno(err)
+}
+
+// Tmpfile makes a file without a name on the tier where a new one with a name would be.
+func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	child, h, err := n.create(ctx, "", out, func(dir int) (int, error) {
+		return openBeneath(dir, ".", openFlags(flags)|int(flags)&unix.O_EXCL|unix.O_TMPFILE, modeIn(dir, mode)&0o7777)
+	})
+	return child, h, 0, errno(err)
+}
+
+func (n *node) create(ctx context.Context, name string, out *fuse.EntryOut, do func(dir int) (int, error)) (child *fs.Inode, h *handle, err error) {
+	err = n.t.make(n.rel, func(i int) error {
+		rel := n.rel()
+		if name != "" && hidden(join(rel, name)) {
+			return unix.EPERM
+		}
+		dir, err := n.part(i, rel)
 		if err != nil {
-			return errors.Join(err, unix.Close(fd))
+			return err
 		}
-		f = found{i, st, n.t.identity(i, place{dir: n.t.tiers[i].fd, name: rel}, &st)}
+		defer unix.Close(dir)
+		h = &handle{t: n.t, tier: i, write: true}
+		if err := n.t.as(ctx, func() (err error) { h.fd, err = do(dir); return err }); err != nil {
+			return err
+		}
+		f := found{tier: i, fd: h.fd}
+		if f.st, err = statFd(h.fd); err == nil {
+			f.id = n.t.identity(i, h.fd, &f.st)
+			child, err = n.inode(ctx, join(rel, name), &f, out)
+		}
+		if err != nil {
+			return errors.Join(err, unix.Close(h.fd))
+		}
 		h.id = f.id
-		n.t.opened(h.id, true)
+		n.t.opened(h)
 		return nil
 	})
-	if err != nil {
-		return nil, nil, 0, errno(err)
-	}
-	return n.inode(ctx, &f, out), h, 0, 0
+	return child, h, err
 }
 
 // openFlags are the flags with which a tier's file is opened for one of the mount. What is
-// appended comes with its offset, and O_DIRECT is between the kernel and its callers.
+// appended comes with its offset, O_TRUNC is asked for by itself, and O_DIRECT is between
+// the kernel and its callers.
 func openFlags(flags uint32) int {
-	return int(flags) & (unix.O_ACCMODE | unix.O_TRUNC | unix.O_EXCL | unix.O_SYNC | unix.O_DSYNC | unix.O_NONBLOCK)
+	return int(flags) & (unix.O_ACCMODE | unix.O_SYNC | unix.O_DSYNC | unix.O_NONBLOCK)
 }
 
 func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	rel := n.rel()
-	h := &handle{t: n.t, write: flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0}
+	h := &handle{t: n.t, fd: -1, write: flags&unix.O_ACCMODE != unix.O_RDONLY}
 	open := func(f *found) (err error) {
-		h.id = f.id
-		n.t.opened(h.id, h.write)
-		if old := n.t.retiredOf(h.id); old != nil {
-			h.fd, err = unix.Openat(n.t.tiers[old.from].private, old.name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		h.id, h.tier = f.id, f.tier
+		n.t.opened(h)
+		var fd int
+		if old := n.t.retiredOf(h.id); old != nil && f.tier != old.from {
+			h.tier = old.from
+			fd, err = openBeneath(n.t.tiers[old.from].private, old.name, unix.O_RDONLY, 0)
 		} else {
-			h.fd, err = n.t.tiers[f.tier].openat(rel, openFlags(flags)&^unix.O_EXCL, 0)
+			fd, err = f.open(openFlags(flags))
 		}
 		if err != nil {
-			n.t.closed(h.id, h.write)
+			n.t.closed(h)
+			return err
 		}
-		return err
+		h.ready(fd)
+		return nil
 	}
 	var err error
 	if h.write {
-		err = n.withWriter(rel, open)
+		err = n.withWriter(open)
 	} else {
 		n.t.names.RLock()
 		var f found
-		if f, err = n.find(rel); err == nil {
+		if f, err = n.find(n.rel()); err == nil {
 			err = open(&f)
 		}
+		f.close()
 		n.t.names.RUnlock()
 	}
 	if err != nil {
@@ -368,39 +475,42 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 }
 
 // made is for what make has called into being without opening it.
-func (n *node) made(ctx context.Context, rel string, out *fuse.EntryOut, do func(p place) error) (*fs.Inode, syscall.Errno) {
-	var f found
-	err := n.t.make(rel, func(i int) error {
-		p, err := n.t.tiers[i].place(rel)
+func (n *node) made(ctx context.Context, name string, out *fuse.EntryOut, do func(dir int) error) (*fs.Inode, syscall.Errno) {
+	var child *fs.Inode
+	err := n.t.make(n.rel, func(i int) error {
+		rel := n.rel()
+		if hidden(join(rel, name)) {
+			return unix.EPERM
+		}
+		dir, err := n.part(i, rel)
 		if err != nil {
 			return err
 		}
-		defer p.close()
-		if err := do(p); err != nil {
+		defer unix.Close(dir)
+		if err := n.t.as(ctx, func() error { return do(dir) }); err != nil {
 			return err
 		}
-		if err := n.own(ctx, i, rel, p); err != nil {
+		f, err := n.t.childOf(i, dir, name)
+		if err != nil {
 			return err
 		}
-		f, err = n.t.findIn(i, rel)
+		defer f.close()
+		child, err = n.inode(ctx, join(rel, name), &f, out)
 		return err
 	})
-	if err != nil {
-		return nil, errno(err)
-	}
-	return n.inode(ctx, &f, out), 0
+	return child, errno(err)
 }
 
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	return n.made(ctx, n.child(name), out, func(p place) error { return unix.Mkdirat(p.dir, p.name, mode&0o7777) })
+	return n.made(ctx, name, out, func(dir int) error { return unix.Mkdirat(dir, name, modeIn(dir, mode)&0o7777) })
 }
 
 func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	return n.made(ctx, n.child(name), out, func(p place) error { return unix.Mknodat(p.dir, p.name, mode, int(dev)) })
+	return n.made(ctx, name, out, func(dir int) error { return unix.Mknodat(dir, name, modeIn(dir, mode), int(dev)) })
 }
 
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	return n.made(ctx, n.child(name), out, func(p place) error { return unix.Symlinkat(target, p.dir, p.name) })
+	return n.made(ctx, name, out, func(dir int) error { return unix.Symlinkat(target, dir, name) })
 }
 
 // Link makes a second name on the tier of the first. Such files are not moved.
@@ -409,78 +519,46 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 	if !ok {
 		return nil, syscall.EXDEV
 	}
-	if _, dir := other.Parent(); dir == nil {
-		return nil, syscall.ENOENT
-	}
-	old, new := other.rel(), n.child(name)
-	if hidden(new) {
-		return nil, syscall.EPERM
-	}
-	t := n.t
-	t.names.Lock()
-	defer t.names.Unlock()
-	f, err := t.find(old)
-	if err == nil {
-		err = t.takeBack(old, &f)
-	}
-	if err == nil {
-		f, err = t.find(old)
-	}
-	if err == nil {
-		err = t.ensureDir(f.tier, parent(new))
-	}
-	if err == nil {
-		err = t.linkIn(f.tier, old, new)
-	}
-	if err == nil {
-		f, err = t.findIn(f.tier, new)
-	}
-	if err != nil {
-		return nil, errno(err)
-	}
-	return n.inode(ctx, &f, out), 0
+	n.t.names.Lock()
+	defer n.t.names.Unlock()
+	child, err := n.link(ctx, other, name, out)
+	return child, errno(err)
 }
 
-func (t *tree) linkIn(i int, old, new string) error {
-	from, err := t.tiers[i].place(old)
-	if err != nil {
-		return err
-	}
-	defer from.close()
-	to, err := t.tiers[i].place(new)
-	if err != nil {
-		return err
-	}
-	defer to.close()
-	return unix.Linkat(from.dir, from.name, to.dir, to.name, 0)
-}
-
-// at calls do with the place of the node on one tier after the other until it is there: do
-// says that it is not as system calls do.
-func (n *node) at(do func(p place) error) error {
+func (n *node) link(ctx context.Context, other *node, name string, out *fuse.EntryOut) (*fs.Inode, error) {
 	rel := n.rel()
-	n.t.names.RLock()
-	defer n.t.names.RUnlock()
-	if hidden(rel) {
-		return unix.ENOENT
+	if hidden(join(rel, name)) {
+		return nil, unix.EPERM
 	}
-	for _, ti := range n.t.tiers {
-		p, err := ti.place(rel)
-		if err == nil {
-			err = do(p)
-			p.close()
-		}
-		if !absent(err) {
-			return err
-		}
+	if err := other.takeBack(); err != nil {
+		return nil, err
 	}
-	return unix.ENOENT
+	f, err := other.find(other.rel())
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	if err := n.t.ensureDir(f.tier, rel); err != nil {
+		return nil, err
+	}
+	dir, err := n.part(f.tier, rel)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	if err := unix.Linkat(unix.AT_FDCWD, fdPath(f.fd), dir, name, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return nil, err
+	}
+	if f.st, err = statFd(f.fd); err != nil {
+		return nil, err
+	}
+	return n.inode(ctx, join(rel, name), &f, out)
 }
 
 func (n *node) Readlink(context.Context) (target []byte, number syscall.Errno) {
-	err := n.at(func(p place) error {
+	err := n.reach(func(f *found) error {
 		b := make([]byte, unix.PathMax)
-		size, err := unix.Readlinkat(p.dir, p.name, b)
+		size, err := unix.Readlinkat(f.fd, "", b)
 		target = b[:max(0, size)]
 		return err
 	})
@@ -488,37 +566,37 @@ func (n *node) Readlink(context.Context) (target []byte, number syscall.Errno) {
 }
 
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	rel := n.child(name)
 	n.t.names.RLock()
 	defer n.t.names.RUnlock()
-	if hidden(rel) {
+	if hidden(join(n.rel(), name)) {
 		return syscall.ENOENT
 	}
-	return errno(n.t.each(rel, func(_ int, p place) error { return unix.Unlinkat(p.dir, p.name, 0) }))
+	return errno(n.remove(name, 0))
 }
 
 func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
-	return errno(n.t.rmdir(n.child(name)))
+	return errno(n.removeDir(name))
 }
 
+// Rename is called by [inOrder], which holds names.
 func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	dir, ok := to.(*node)
 	if !ok {
 		return syscall.EXDEV
 	}
-	return errno(n.t.rename(n.child(name), dir.child(newName), flags))
+	return errno(n.rename(name, dir, newName, flags))
 }
 
 // ours tells whether an attribute is the mount's own, which nobody else sees.
 func (t *tree) ours(name string) bool { return name == t.xattr }
 
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
-	if n.t.ours(name) {
+	if n.t.ours(name) || (name == aclAccess || name == aclDefault) && n.plain() {
 		return 0, syscall.ENODATA
 	}
 	var size int
-	err := n.at(func(p place) (err error) {
-		size, err = unix.Lgetxattr(p.proc(), name, dest)
+	err := n.reachFirst(func(f *found) (err error) {
+		size, err = unix.Getxattr(fdPath(f.fd), name, dest)
 		return err
 	})
 	return uint32(max(0, size)), errno(err)
@@ -526,8 +604,8 @@ func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, sy
 
 func (n *node) Listxattr(_ context.Context, dest []byte) (uint32, syscall.Errno) {
 	var names []string
-	err := n.at(func(p place) (err error) {
-		names, err = listXattrs(p)
+	err := n.reachFirst(func(f *found) (err error) {
+		names, err = listXattrs(fdPath(f.fd))
 		return err
 	})
 	if err != nil {
@@ -546,24 +624,27 @@ func (n *node) Listxattr(_ context.Context, dest []byte) (uint32, syscall.Errno)
 }
 
 func (n *node) Setxattr(_ context.Context, name string, value []byte, flags uint32) syscall.Errno {
-	return n.changeXattr(name, func(p place) error { return unix.Lsetxattr(p.proc(), name, value, int(flags)) })
+	return n.changeXattr(name, func(f *found) error {
+		if err := unix.Setxattr(fdPath(f.fd), name, value, int(flags&^killGroupID)); err != nil || flags&killGroupID == 0 {
+			return err
+		}
+		st, err := statFd(f.fd) // the ACL has changed the mode
+		if err != nil || st.Mode&unix.S_ISGID == 0 {
+			return err
+		}
+		return chmodFd(f.fd, uint32(st.Mode)&^unix.S_ISGID)
+	})
 }
 
 func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
-	return n.changeXattr(name, func(p place) error { return unix.Lremovexattr(p.proc(), name) })
+	return n.changeXattr(name, func(f *found) error { return unix.Removexattr(fdPath(f.fd), name) })
 }
 
-func (n *node) changeXattr(name string, do func(p place) error) syscall.Errno {
-	rel := n.rel()
+func (n *node) changeXattr(name string, do func(f *found) error) syscall.Errno {
 	if n.t.ours(name) {
 		return syscall.EPERM
 	}
-	n.t.names.RLock()
-	defer n.t.names.RUnlock()
-	if hidden(rel) {
-		return syscall.ENOENT
-	}
-	return errno(n.t.each(rel, func(_ int, p place) error { return do(p) }))
+	return errno(n.reach(do))
 }
 
 func (n *node) CopyFileRange(_ context.Context, in fs.FileHandle, offIn uint64, _ *fs.Inode, out fs.FileHandle, offOut, length, flags uint64) (uint32, syscall.Errno) {
@@ -580,7 +661,8 @@ func (n *node) CopyFileRange(_ context.Context, in fs.FileHandle, offIn uint64, 
 // handle is an open file.
 type handle struct {
 	t     *tree
-	fd    int
+	tier  int // where it was opened
+	fd    int // -1 while it is being opened
 	id    uint64
 	write bool
 }
@@ -588,38 +670,21 @@ type handle struct {
 var (
 	_ = (fs.FileReader)((*handle)(nil))
 	_ = (fs.FileWriter)((*handle)(nil))
-	_ = (fs.FileFsyncer)((*handle)(nil))
 	_ = (fs.FileLseeker)((*handle)(nil))
 	_ = (fs.FileAllocater)((*handle)(nil))
 	_ = (fs.FileReleaser)((*handle)(nil))
 	_ = (fs.FilePassthroughFder)((*handle)(nil))
 )
 
+// ready gives a handle that is counted its descriptor.
+func (h *handle) ready(fd int) {
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	h.fd = fd
+}
+
 // PassthroughFd lets the kernel read and write without asking.
 func (h *handle) PassthroughFd() (int, bool) { return h.fd, true }
-
-func (h *handle) stat() (unix.Statx_t, error) {
-	var st unix.Statx_t
-	err := unix.Statx(h.fd, "", unix.AT_EMPTY_PATH, statMask, &st)
-	return st, err
-}
-
-func (h *handle) setattr(in *fuse.SetAttrIn) error {
-	if uid, gid, ok := owners(in); ok {
-		if err := unix.Fchown(h.fd, uid, gid); err != nil {
-			return err
-		}
-	}
-	if mode, ok := in.GetMode(); ok {
-		if err := unix.Fchmod(h.fd, mode&0o7777); err != nil {
-			return err
-		}
-	}
-	if ts := times(in); ts != nil {
-		return unix.UtimesNanoAt(h.fd, "", ts, unix.AT_EMPTY_PATH)
-	}
-	return nil
-}
 
 func (h *handle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	return fuse.ReadResultFd(uintptr(h.fd), off, len(dest)), 0
@@ -647,7 +712,6 @@ func (h *handle) Allocate(_ context.Context, off, size uint64, mode uint32) sysc
 }
 
 func (h *handle) Release(context.Context) syscall.Errno {
-	err := unix.Close(h.fd)
-	h.t.closed(h.id, h.write)
-	return errno(err)
+	h.t.closed(h)
+	return errno(unix.Close(h.fd))
 }

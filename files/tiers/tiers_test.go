@@ -33,6 +33,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if dir := os.Getenv(ordinaryUser); dir != "" {
+		if err := becomeOrdinary(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(m.Run())
 }
 
@@ -160,10 +166,10 @@ func (m *mounted) onDisk(rel string) string  { return filepath.Join(m.disk, rel)
 
 func mountOn(t *testing.T, flash, disk string) *mounted {
 	t.Helper()
-	needRoot(t)
-	m := &mounted{flash: flash, disk: disk, config: &Config{
-		Tiers: []Tier{{Name: "flash", Dir: flash, High: 80, Low: 70}, {Name: "disk", Dir: disk, High: 80, Low: 70}}, Interval: time.Hour,
-	}}
+	if os.Getenv(ordinaryUser) == "" {
+		needRoot(t)
+	}
+	m := &mounted{flash: flash, disk: disk, config: configOf(flash, disk)}
 	m.mount(t, t.TempDir())
 	t.Cleanup(func() {
 		if err := m.Unmount(); err != nil {
@@ -171,6 +177,12 @@ func mountOn(t *testing.T, flash, disk string) *mounted {
 		}
 	})
 	return m
+}
+
+func configOf(flash, disk string) *Config {
+	return &Config{
+		Tiers: []Tier{{Name: "flash", Dir: flash, High: 80, Low: 70}, {Name: "disk", Dir: disk, High: 80, Low: 70}}, Interval: time.Hour,
+	}
 }
 
 func (m *mounted) mount(t *testing.T, dir string) {

@@ -9,11 +9,16 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
+	"premix/internal/exit"
+	"premix/internal/lock"
 )
 
 // Private is a directory of each tier that a mount does not show. It holds copies that are
@@ -45,12 +50,15 @@ type tree struct {
 	alias  map[string]uint64    // identities that a file system without xattrs cannot hold
 	serial atomic.Uint64        // for names in Private
 	xattr  string               // the attribute that holds identities
-	root   bool                 // whether it is root that mounts
+	root   bool                 // whether it is root that mounts, and so for all users
+	caps   [2]unix.CapUserData  // of this process
+	dirs   sync.Map             // what was told of directories: identity to weak.Pointer[dirState]
 }
 
 // openFile is a file that somebody has open or that is being moved.
 type openFile struct {
 	readers, writers int
+	handles          []*handle
 	moving           bool
 	changed          bool // was opened for writing, or cut, since moving began
 	old              *retired
@@ -67,6 +75,9 @@ func openTree(list []Tier) (*tree, error) {
 	if t.root = os.Geteuid() == 0; t.root {
 		t.xattr = "trusted.premix.tiers.id" // which users cannot forge
 	}
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &t.caps[0]); err != nil {
+		return nil, err
+	}
 	for _, c := range list {
 		ti := &tier{Tier: c, fd: -1, private: -1}
 		t.tiers = append(t.tiers, ti)
@@ -77,8 +88,11 @@ func openTree(list []Tier) (*tree, error) {
 			}
 		}
 		if err == nil {
+			err = checkPrivate(ti.private)
+		}
+		if err == nil {
 			// One mount at a time: what is in Private belongs to it.
-			if err = unix.Flock(ti.private, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			if err = lock.Try(lock.Fd(ti.private), lock.Exclusive); errors.Is(err, lock.ErrHeld) {
 				err = &BusyError{c}
 			}
 		}
@@ -89,6 +103,20 @@ func openTree(list []Tier) (*tree, error) {
 		ti.stamped.Store(unix.Faccessat(ti.private, stampFile, unix.F_OK, 0) == nil)
 	}
 	return t, nil
+}
+
+var errForeign = errors.New(Private + " in it belongs to another user, or others may write there")
+
+// checkPrivate refuses a directory in which others could replace the copies of a move.
+func checkPrivate(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return errForeign
+	}
+	return unix.Fchmod(fd, 0o700)
 }
 
 func (t *tree) close() {
@@ -108,6 +136,14 @@ type DirError struct {
 }
 
 func (e *DirError) Error() string { return fmt.Sprintf("%s: %v", e.Dir, e.Err) }
+
+// ExitCode implements exit.Coded. It is the cause's where that has one.
+func (e *DirError) ExitCode() exit.Code {
+	if code := exit.Of(e.Err); code != exit.Internal {
+		return code
+	}
+	return exit.Usage
+}
 func (e *DirError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
@@ -116,6 +152,8 @@ func (e *DirError) Hint() string {
 	switch {
 	case errors.As(e.Err, &busy):
 		return "unmount the other one first, or give this one other tiers"
+	case errors.Is(e.Err, errForeign):
+		return "mount as its owner, or move " + Private + " away after a look at what lies there"
 	case errors.Is(e.Err, fs.ErrNotExist):
 		return "make the directory first"
 	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, unix.EROFS):
@@ -131,6 +169,9 @@ type BusyError struct{ Tier Tier }
 
 func (e *BusyError) Error() string { return "another mount uses tier " + e.Tier.Name }
 
+// ExitCode implements exit.Coded.
+func (*BusyError) ExitCode() exit.Code { return exit.Directory }
+
 // hidden tells whether a path is below Private.
 func hidden(rel string) bool { return rel == Private || strings.HasPrefix(rel, Private+"/") }
 
@@ -139,63 +180,68 @@ func (ti *tier) openat(rel string, flags int, mode uint32) (int, error) {
 	if rel == "" {
 		rel = "."
 	}
-	for {
-		fd, err := unix.Openat2(ti.fd, rel, &unix.OpenHow{
-			Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Mode: uint64(mode), Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-		})
-		// A rename elsewhere during the walk makes it EAGAIN; see openat2(2).
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
-			return fd, err
-		}
-	}
+	return openBeneath(ti.fd, rel, flags, mode)
 }
 
-// place is an entry of an open directory. It is closed after use.
+// openBeneath opens a path beneath a directory without following links.
+func openBeneath(dir int, rel string, flags int, mode uint32) (int, error) {
+	return beneath.OpenAt(dir, rel, flags|unix.O_NOFOLLOW, mode)
+}
+
+// place is an entry of an open directory.
 type place struct {
 	dir  int
 	name string
-	own  bool // dir is the place's own
 }
 
+func (p place) close() { unix.Close(p.dir) } // only a place to look from
+
+// place is closed after use.
 func (ti *tier) place(rel string) (place, error) {
 	dir, name := path.Split(rel)
-	if rel == "" {
-		return place{dir: ti.fd, name: "."}, nil
-	}
-	if dir == "" {
-		return place{dir: ti.fd, name: name}, nil
+	if name == "" {
+		return place{-1, ""}, unix.EBUSY // the top of a tier has no name here
 	}
 	fd, err := ti.openat(strings.TrimSuffix(dir, "/"), unix.O_PATH|unix.O_DIRECTORY, 0)
-	return place{fd, name, true}, err
+	return place{fd, name}, err
 }
-
-func (p place) close() {
-	if p.own {
-		unix.Close(p.dir) // only a place to look from
-	}
-}
-
-// proc is a path for system calls that know no directories; its last part is not followed
-// by those that begin with l.
-func (p place) proc() string { return fmt.Sprintf("/proc/self/fd/%d/%s", p.dir, p.name) }
 
 const statMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 
-func (p place) stat() (unix.Statx_t, error) {
+func statFd(fd int) (unix.Statx_t, error) {
 	var st unix.Statx_t
-	err := unix.Statx(p.dir, p.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, statMask, &st)
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT, statMask, &st)
 	return st, err
 }
 
-// found is where a path is.
+// fdPath is a path for system calls that take no descriptor, or none of O_PATH. It leads
+// to the very file, which may be a link.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// found is a file of a tier. It is held by O_PATH, so that what is checked and what is done
+// concern the same file, whatever becomes of its name. Callers close it.
 type found struct {
 	tier int
+	fd   int
 	st   unix.Statx_t
 	id   uint64
 }
 
-func (f *found) isDir() bool     { return f.st.Mode&unix.S_IFMT == unix.S_IFDIR }
-func (f *found) isRegular() bool { return f.st.Mode&unix.S_IFMT == unix.S_IFREG }
+func (f *found) close() {
+	if f.fd >= 0 {
+		unix.Close(f.fd) // only a place to look from
+		f.fd = -1
+	}
+}
+
+func (f *found) kind() uint32    { return uint32(f.st.Mode) & unix.S_IFMT }
+func (f *found) isDir() bool     { return f.kind() == unix.S_IFDIR }
+func (f *found) isRegular() bool { return f.kind() == unix.S_IFREG }
+
+// open opens the very file.
+func (f *found) open(flags int) (int, error) {
+	return unix.Open(fdPath(f.fd), flags|unix.O_CLOEXEC, 0)
+}
 
 // absent tells whether an error only says that a path is not in this tier.
 func absent(err error) bool {
@@ -205,7 +251,7 @@ func absent(err error) bool {
 // find looks for a path in all tiers, the fastest first. Callers hold names.
 func (t *tree) find(rel string) (found, error) {
 	if hidden(rel) {
-		return found{}, unix.ENOENT
+		return found{fd: -1}, unix.ENOENT
 	}
 	for i := range t.tiers {
 		f, err := t.findIn(i, rel)
@@ -213,20 +259,25 @@ func (t *tree) find(rel string) (found, error) {
 			return f, err
 		}
 	}
-	return found{}, unix.ENOENT
+	return found{fd: -1}, unix.ENOENT
 }
 
 func (t *tree) findIn(i int, rel string) (found, error) {
-	p, err := t.tiers[i].place(rel)
+	fd, err := t.tiers[i].openat(rel, unix.O_PATH, 0)
 	if err != nil {
-		return found{}, err
+		return found{fd: -1}, err
 	}
-	defer p.close()
-	st, err := p.stat()
+	return t.foundFd(i, fd)
+}
+
+// foundFd is what a descriptor stands for, which it takes.
+func (t *tree) foundFd(i, fd int) (found, error) {
+	st, err := statFd(fd)
 	if err != nil {
-		return found{}, err
+		unix.Close(fd) // only looked through
+		return found{fd: -1}, err
 	}
-	return found{i, st, t.identity(i, p, &st)}, nil
+	return found{i, fd, st, t.identity(i, fd, &st)}, nil
 }
 
 // origin is the identity that a file has where it was made: two files never share it, even
@@ -245,10 +296,11 @@ func (t *tree) origin(i int, st *unix.Statx_t) uint64 {
 // identity reads the identity of a file. One that came from another tier has it in an
 // attribute of 16 bytes, the identity and the inode number that it is for: copies that
 // others make of file and attributes have another inode, and an identity of their own.
-func (t *tree) identity(i int, p place, st *unix.Statx_t) uint64 {
-	if t.tiers[i].stamped.Load() {
+func (t *tree) identity(i, fd int, st *unix.Statx_t) uint64 {
+	kind := st.Mode & unix.S_IFMT
+	if t.tiers[i].stamped.Load() && (kind == unix.S_IFREG || kind == unix.S_IFDIR) { // others never come from elsewhere
 		var b [16]byte
-		if n, err := unix.Lgetxattr(p.proc(), t.xattr, b[:]); err == nil && n == 16 && binary.LittleEndian.Uint64(b[8:]) == st.Ino {
+		if n, err := unix.Getxattr(fdPath(fd), t.xattr, b[:]); err == nil && n == 16 && binary.LittleEndian.Uint64(b[8:]) == st.Ino {
 			return binary.LittleEndian.Uint64(b[:])
 		}
 		t.mu.Lock()
@@ -267,14 +319,14 @@ func aliasKey(i int, st *unix.Statx_t) string {
 
 // stamp writes an identity. Where the file system has no attributes, it is known for as
 // long as the mount lasts.
-func (t *tree) stamp(i int, p place, id uint64) error {
-	st, err := p.stat()
+func (t *tree) stamp(i, file int, id uint64) error {
+	st, err := statFd(file)
 	if err != nil {
 		return err
 	}
 	ti := t.tiers[i]
 	if !ti.stamped.Load() {
-		fd, err := unix.Openat(ti.private, stampFile, unix.O_CREAT|unix.O_CLOEXEC|unix.O_WRONLY, 0o600)
+		fd, err := unix.Openat(ti.private, stampFile, unix.O_CREAT|unix.O_CLOEXEC|unix.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return err
 		}
@@ -284,8 +336,8 @@ func (t *tree) stamp(i int, p place, id uint64) error {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], id)
 	binary.LittleEndian.PutUint64(b[8:], st.Ino)
-	err = unix.Lsetxattr(p.proc(), t.xattr, b[:], 0)
-	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+	err = unix.Setxattr(fdPath(file), t.xattr, b[:], 0)
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		t.mu.Lock()
 		t.alias[aliasKey(i, &st)] = id
 		t.mu.Unlock()
@@ -315,11 +367,9 @@ func (ti *tier) full() bool {
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // make calls do with the tiers that something new may lie on until one has room for it.
-// The parent directory is made there if it is missing; do may be called twice.
-func (t *tree) make(rel string, do func(i int) error) error {
-	if hidden(rel) {
-		return unix.EPERM
-	}
+// The parent directory is made there if it is missing; do may be called twice. Callers do
+// not hold names.
+func (t *tree) make(parent func() string, do func(i int) error) error {
 	var err error
 	for i, ti := range t.tiers {
 		if i < len(t.tiers)-1 && ti.full() {
@@ -330,7 +380,7 @@ func (t *tree) make(rel string, do func(i int) error) error {
 		t.names.RUnlock()
 		if errors.Is(err, unix.ENOENT) {
 			t.names.Lock()
-			if err = t.ensureDir(i, parent(rel)); err == nil {
+			if err = t.ensureDir(i, parent()); err == nil {
 				err = do(i)
 			}
 			t.names.Unlock()
@@ -342,6 +392,13 @@ func (t *tree) make(rel string, do func(i int) error) error {
 	return err
 }
 
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
 func parent(rel string) string {
 	if dir := path.Dir(rel); dir != "." {
 		return dir
@@ -350,13 +407,16 @@ func parent(rel string) string {
 }
 
 // ensureDir makes a directory that another tier has in this one, too: aside, with owner, mode,
-// attributes, times and identity, and then in place. Callers hold names for writing.
+// attributes, times and identity, and then in place. It is on the disk when it returns, like
+// the directory that it is like. Callers hold names for writing.
 func (t *tree) ensureDir(i int, rel string) error {
 	if rel == "" {
 		return nil
 	}
 	ti := t.tiers[i]
-	if f, err := t.findIn(i, rel); err == nil {
+	f, err := t.findIn(i, rel)
+	if err == nil {
+		defer f.close()
 		if !f.isDir() {
 			return unix.ENOTDIR
 		}
@@ -364,10 +424,10 @@ func (t *tree) ensureDir(i int, rel string) error {
 	} else if !absent(err) {
 		return err
 	}
-	f, err := t.find(rel)
-	if err != nil {
+	if f, err = t.find(rel); err != nil {
 		return err
 	}
+	defer f.close()
 	if !f.isDir() {
 		return unix.ENOTDIR
 	}
@@ -378,12 +438,14 @@ func (t *tree) ensureDir(i int, rel string) error {
 	if err := unix.Mkdirat(ti.private, name, 0o700); err != nil {
 		return err
 	}
-	made := place{dir: ti.private, name: name}
-	src, err := t.tiers[f.tier].place(rel)
+	made, err := openBeneath(ti.private, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err == nil {
-		defer src.close()
-		if err = copyMeta(made, src, &f.st, t.xattr); err == nil {
+		defer unix.Close(made)
+		if err = copyMeta(made, f.fd, &f.st, t.xattr); err == nil {
 			err = t.stamp(i, made, f.id)
+		}
+		if err == nil {
+			err = unix.Fsync(made)
 		}
 	}
 	if err == nil {
@@ -391,15 +453,13 @@ func (t *tree) ensureDir(i int, rel string) error {
 		if to, err = ti.place(rel); err == nil {
 			defer to.close()
 			restore := keepTimes(ti, parent(rel))
-			if err = unix.Renameat2(made.dir, made.name, to.dir, to.name, unix.RENAME_NOREPLACE); err == nil {
+			if err = unix.Renameat2(ti.private, name, to.dir, to.name, unix.RENAME_NOREPLACE); err == nil {
 				restore()
+				return syncDir(ti, parent(rel))
 			}
 		}
 	}
-	if err != nil {
-		return errors.Join(err, unix.Unlinkat(ti.private, name, unix.AT_REMOVEDIR))
-	}
-	return nil
+	return errors.Join(err, unix.Unlinkat(ti.private, name, unix.AT_REMOVEDIR))
 }
 
 // keepTimes remembers the times of a directory in which only premix changes something, and
@@ -420,16 +480,16 @@ func keepTimes(ti *tier, rel string) func() {
 	}
 }
 
-// copyMeta gives a file or directory owner, attributes, mode and times of another one.
-func copyMeta(to, from place, st *unix.Statx_t, except string) error {
-	if now, err := to.stat(); err != nil {
+// copyMeta gives an open file or directory owner, attributes, mode and times of another one.
+func copyMeta(to, from int, st *unix.Statx_t, except string) error {
+	if now, err := statFd(to); err != nil {
 		return err
 	} else if now.Uid != st.Uid || now.Gid != st.Gid {
-		if err := unix.Fchownat(to.dir, to.name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fchownat(to, "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {
 			return err
 		}
 	}
-	names, err := listXattrs(from)
+	names, err := listXattrs(fdPath(from))
 	if err != nil {
 		return err
 	}
@@ -437,27 +497,33 @@ func copyMeta(to, from place, st *unix.Statx_t, except string) error {
 		if name == except {
 			continue
 		}
-		value, err := getXattr(from, name)
+		value, err := getXattr(fdPath(from), name)
 		if err != nil {
 			return fmt.Errorf("attribute %s: %w", name, err)
 		}
-		if err := unix.Lsetxattr(to.proc(), name, value, 0); err != nil {
+		if there, err := getXattr(fdPath(to), name); err == nil && string(there) == string(value) {
+			continue
+		}
+		if err := unix.Setxattr(fdPath(to), name, value, 0); err != nil {
 			return fmt.Errorf("attribute %s: %w", name, err)
 		}
 	}
-	if err := unix.Fchmodat(to.dir, to.name, uint32(st.Mode)&0o7777, 0); err != nil {
+	if err := chmodFd(to, uint32(st.Mode)); err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(to.dir, to.name, []unix.Timespec{timespec(st.Atime), timespec(st.Mtime)}, unix.AT_SYMLINK_NOFOLLOW)
+	return unix.UtimesNanoAt(to, "", []unix.Timespec{timespec(st.Atime), timespec(st.Mtime)}, unix.AT_EMPTY_PATH)
 }
+
+// chmodFd changes the mode of a file that is no link, which O_PATH may hold.
+func chmodFd(fd int, mode uint32) error { return unix.Chmod(fdPath(fd), mode&0o7777) }
 
 func timespec(ts unix.StatxTimestamp) unix.Timespec {
 	return unix.Timespec{Sec: ts.Sec, Nsec: int64(ts.Nsec)}
 }
 
-func listXattrs(p place) ([]string, error) {
+func listXattrs(path string) ([]string, error) {
 	for {
-		n, err := unix.Llistxattr(p.proc(), nil)
+		n, err := unix.Listxattr(path, nil)
 		if errors.Is(err, unix.ENOTSUP) || err == nil && n == 0 {
 			return nil, nil
 		}
@@ -465,7 +531,7 @@ func listXattrs(p place) ([]string, error) {
 			return nil, err
 		}
 		b := make([]byte, n)
-		n, err = unix.Llistxattr(p.proc(), b)
+		n, err = unix.Listxattr(path, b)
 		if errors.Is(err, unix.ERANGE) {
 			continue
 		}
@@ -477,14 +543,14 @@ func listXattrs(p place) ([]string, error) {
 	}
 }
 
-func getXattr(p place, name string) ([]byte, error) {
+func getXattr(path, name string) ([]byte, error) {
 	for {
-		n, err := unix.Lgetxattr(p.proc(), name, nil)
+		n, err := unix.Getxattr(path, name, nil)
 		if err != nil {
 			return nil, err
 		}
 		b := make([]byte, n+1)
-		n, err = unix.Lgetxattr(p.proc(), name, b)
+		n, err = unix.Getxattr(path, name, b)
 		if errors.Is(err, unix.ERANGE) {
 			continue
 		}
@@ -492,34 +558,26 @@ func getXattr(p place, name string) ([]byte, error) {
 	}
 }
 
-// entries lists a directory of all tiers together: names and kinds. Callers hold names.
-func (t *tree) entries(rel string) (map[string]uint32, error) {
-	var all map[string]uint32
-	for _, ti := range t.tiers {
-		fd, err := ti.openat(rel, unix.O_DIRECTORY|unix.O_RDONLY, 0)
-		if absent(err) {
-			continue
-		}
+// entries lists the parts of a directory together: names and kinds. Each descriptor is
+// that of a directory.
+func entries(parts []int, top bool) (map[string]uint32, error) {
+	all := map[string]uint32{}
+	for _, part := range parts {
+		fd, err := openBeneath(part, ".", unix.O_DIRECTORY|unix.O_RDONLY, 0)
 		if err != nil {
 			return nil, err
 		}
-		dir := os.NewFile(uintptr(fd), rel)
+		dir := os.NewFile(uintptr(fd), ".")
 		list, err := dir.ReadDir(-1)
 		dir.Close() // only read
 		if err != nil {
 			return nil, err
 		}
-		if all == nil {
-			all = make(map[string]uint32, len(list))
-		}
 		for _, e := range list {
-			if _, ok := all[e.Name()]; !ok && !(rel == "" && e.Name() == Private) {
+			if _, ok := all[e.Name()]; !ok && !(top && e.Name() == Private) {
 				all[e.Name()] = kind(e.Type())
 			}
 		}
-	}
-	if all == nil {
-		return nil, unix.ENOENT
 	}
 	return all, nil
 }
@@ -542,34 +600,17 @@ func kind(m os.FileMode) uint32 {
 	return unix.S_IFREG
 }
 
-// each calls do for the tiers that have a path, as far as there are any.
-func (t *tree) each(rel string, do func(i int, p place) error) error {
-	err := error(unix.ENOENT)
-	for i, ti := range t.tiers {
-		p, bad := ti.place(rel)
-		if bad == nil {
-			bad = do(i, p)
-			p.close()
-		}
-		if bad == nil {
-			err = nil
-		} else if !absent(bad) {
-			return bad
-		}
-	}
-	return err
-}
-
 // opened counts one more who has a file open. Callers hold names.
-func (t *tree) opened(id uint64, write bool) {
+func (t *tree) opened(h *handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := t.open[id]
+	o := t.open[h.id]
 	if o == nil {
 		o = &openFile{}
-		t.open[id] = o
+		t.open[h.id] = o
 	}
-	if write {
+	o.handles = append(o.handles, h)
+	if h.write {
 		o.writers++
 		o.changed = true
 	} else {
@@ -577,12 +618,16 @@ func (t *tree) opened(id uint64, write bool) {
 	}
 }
 
-// closed counts one fewer. With the last one a retired file goes.
-func (t *tree) closed(id uint64, write bool) {
+// closed counts one fewer. With the last one a retired file goes. The descriptor of the
+// handle is open until it returns.
+func (t *tree) closed(h *handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := t.open[id]
-	if write {
+	o := t.open[h.id]
+	if i := slices.Index(o.handles, h); i >= 0 {
+		o.handles = slices.Delete(o.handles, i, i+1)
+	}
+	if h.write {
 		o.writers--
 	} else {
 		o.readers--
@@ -596,8 +641,37 @@ func (t *tree) closed(id uint64, write bool) {
 		o.old = nil
 	}
 	if !o.moving {
-		delete(t.open, id)
+		delete(t.open, h.id)
 	}
+}
+
+// nameless finds a file that is open and has no name any more, or none yet.
+func (t *tree) nameless(id uint64) (found, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.open[id]
+	if o == nil {
+		return found{fd: -1}, unix.ESTALE
+	}
+	for _, h := range o.handles {
+		if h.fd < 0 {
+			continue // it is being opened
+		}
+		fd, err := unix.Open(fdPath(h.fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return found{fd: -1}, err
+		}
+		st, err := statFd(fd)
+		if err != nil {
+			unix.Close(fd) // only looked through
+			return found{fd: -1}, err
+		}
+		if o.old != nil {
+			st.Nlink = 0 // the name that it has is our own
+		}
+		return found{h.tier, fd, st, id}, nil
+	}
+	return found{fd: -1}, unix.ESTALE
 }
 
 // retiredOf is what a file left behind, nil if there is nothing.
@@ -606,122 +680,6 @@ func (t *tree) retiredOf(id uint64) *retired {
 	defer t.mu.Unlock()
 	if o := t.open[id]; o != nil {
 		return o.old
-	}
-	return nil
-}
-
-// rename gives a path another name on the tiers where it is. Directories are renamed on
-// one tier after the other; where that fails, it is undone.
-func (t *tree) rename(old, new string, flags uint32) error {
-	if hidden(old) || hidden(new) {
-		return unix.EPERM
-	}
-	t.names.Lock()
-	defer t.names.Unlock()
-	src, err := t.find(old)
-	if err != nil {
-		return err
-	}
-	dst, err := t.find(new)
-	exists := err == nil
-	if err != nil && !absent(err) {
-		return err
-	}
-	switch {
-	case flags == unix.RENAME_EXCHANGE && exists && !src.isDir() && !dst.isDir() && src.tier == dst.tier:
-		return t.renameIn(src.tier, old, new, flags)
-	case flags == unix.RENAME_NOREPLACE:
-		if exists {
-			return unix.EEXIST
-		}
-	case flags != 0:
-		return unix.EINVAL
-	}
-	if !src.isDir() {
-		if err := t.renameIn(src.tier, old, new, 0); err != nil {
-			return err
-		}
-		if exists && dst.tier != src.tier {
-			return t.unlinkIn(dst.tier, new, 0)
-		}
-		return nil
-	}
-	if exists {
-		if list, err := t.entries(new); err != nil {
-			return err
-		} else if len(list) > 0 {
-			return unix.ENOTEMPTY
-		}
-	}
-	var done []int
-	for i := range t.tiers {
-		if _, err := t.findIn(i, old); absent(err) {
-			continue
-		}
-		if err := t.renameIn(i, old, new, 0); err != nil {
-			for _, j := range done {
-				err = errors.Join(err, t.renameIn(j, new, old, 0))
-			}
-			return err
-		}
-		done = append(done, i)
-	}
-	if exists {
-		for i := range t.tiers {
-			if !slices.Contains(done, i) {
-				if err := t.unlinkIn(i, new, unix.AT_REMOVEDIR); err != nil && !absent(err) {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func (t *tree) renameIn(i int, old, new string, flags uint32) error {
-	if err := t.ensureDir(i, parent(new)); err != nil {
-		return err
-	}
-	from, err := t.tiers[i].place(old)
-	if err != nil {
-		return err
-	}
-	defer from.close()
-	to, err := t.tiers[i].place(new)
-	if err != nil {
-		return err
-	}
-	defer to.close()
-	return unix.Renameat2(from.dir, from.name, to.dir, to.name, uint(flags))
-}
-
-func (t *tree) unlinkIn(i int, rel string, flags int) error {
-	p, err := t.tiers[i].place(rel)
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	return unix.Unlinkat(p.dir, p.name, flags)
-}
-
-// rmdir removes a directory that is empty on all tiers, the slowest first.
-func (t *tree) rmdir(rel string) error {
-	t.names.Lock()
-	defer t.names.Unlock()
-	if hidden(rel) {
-		return unix.ENOENT
-	}
-	list, err := t.entries(rel)
-	if err != nil {
-		return err
-	}
-	if len(list) > 0 {
-		return unix.ENOTEMPTY
-	}
-	for i := len(t.tiers) - 1; i >= 0; i-- {
-		if err := t.unlinkIn(i, rel, unix.AT_REMOVEDIR); err != nil && !absent(err) {
-			return err
-		}
 	}
 	return nil
 }

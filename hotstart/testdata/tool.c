@@ -10,7 +10,14 @@
  *   -c          keep a child process
  *   -p TEXT     print TEXT before the input is opened
  *   -i INDEX    read INDEX and print its first line in the end
+ *   -D FILE     open FILE for reading and writing, and read its first line: the index
+ *   -w          append to it
+ *   -k          see whether there is INDEX at the beginning
  *   -r          open the input first, then load: for ready: read
+ *   -S          keep the size that the input has at the beginning
+ *   -g          look at the input at the beginning, and keep nothing of it
+ *   -P DIR      keep counters in DIR/PID, as a Java virtual machine does
+ *   -o          open the input at the beginning, and close it
  *
  * Each line of the input is a command; the answer goes to stdout.
  */
@@ -60,13 +67,38 @@ static int all_zero(const char *p, size_t n)
 	return 1;
 }
 
+/* glance looks at a file, and keeps nothing of it. */
+static void glance(const char *path)
+{
+	struct stat st;
+	stat(path, &st);
+	explicit_bzero(&st, sizeof st);
+}
+
+static char counters[4096];
+
+static void uncount(void) { unlink(counters); }
+
+/* count maps a file of its own in a directory, until the end. */
+static void count(const char *dir)
+{
+	snprintf(counters, sizeof counters, "%s/%d", dir, getpid());
+	int fd = open(counters, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (fd < 0 || ftruncate(fd, 4096) || mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED) { perror(counters); exit(9); }
+	close(fd);
+	atexit(uncount);
+}
+
 int main(int argc, char **argv)
 {
 	long mib = 0, threads = 0;
 	const char *log = NULL, *index = NULL;
-	int opt, early = 0;
+	const char *settings = NULL;
+	const char *kept = NULL;
+	int opt, writes = 0, checks = 0, early = 0, looks = 0, tries = 0;
+	long size = -1;
 	FILE *in = NULL;
-	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:r")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:krSgoR:P:D:w")) != -1) switch (opt) {
 		case 'm': mib = atol(optarg); break;
 		case 't': threads = atol(optarg); break;
 		case 'l': log = optarg; break;
@@ -75,10 +107,22 @@ int main(int argc, char **argv)
 		case 'c': if (!fork()) { for (;;) pause(); } break;
 		case 'p': printf("%s\n", optarg); fflush(stdout); break;
 		case 'i': index = optarg; break;
+		case 'D': kept = optarg; break;
+		case 'w': writes = 1; break;
+		case 'k': checks = 1; break;
 		case 'r': early = 1; break;
+		case 'S': looks = 1; break;
+		case 'g': looks = 2; break;
+		case 'o': tries = 1; break;
+		case 'R': settings = optarg; break;
+		case 'P': count(optarg); break;
 		default: return 2;
 	}
 	if (optind >= argc) { fprintf(stderr, "no input\n"); return 2; }
+	if (checks) { FILE *f = fopen(index, "r"); if (!f) { perror(index); return 1; } fclose(f); }
+	if (looks == 2) glance(argv[optind]);
+	if (looks == 1) { struct stat st; if (!stat(argv[optind], &st)) size = st.st_size; }
+	if (tries) { FILE *f = fopen(argv[optind], "r"); if (!f || fgetc(f) == EOF) { perror(argv[optind]); return 1; } fclose(f); }
 	if (early && !(in = fopen(argv[optind], "r"))) { perror(argv[optind]); return 1; }
 
 	long blocks = mib << 20 >> 24, last = mib << 20 & (BLOCK - 1) ? 1 : 0;
@@ -94,6 +138,18 @@ int main(int argc, char **argv)
 		FILE *f = fopen(index, "r");
 		if (!f || !fgets(first, sizeof first, f)) { perror(index); return 1; }
 		fclose(f);
+	}
+	if (kept) {
+		FILE *f = fopen(kept, "r+");
+		if (!f || !fgets(first, sizeof first, f)) { perror(kept); return 1; }
+		if (writes) { fseek(f, 0, SEEK_END); fputs("more\n", f); }
+		fclose(f);
+	}
+	char set[256] = "none\n";
+	if (settings) {
+		FILE *f = fopen(settings, "r");
+		if (f && !fgets(set, sizeof set, f)) return 1;
+		if (f) fclose(f);
 	}
 	FILE *lf = NULL;
 	if (log) {
@@ -193,6 +249,9 @@ int main(int argc, char **argv)
 					!strncmp(b, "Groups", 6) || !strncmp(b, "NoNew", 5) || !strncmp(b, "Seccomp:", 8)) printf("file %s", b);
 			if (f) fclose(f);
 		} else if (!strcmp(line, "put")) { FILE *f = fopen(arg, "w"); printf("put %d\n", f && fputs("put\n", f) >= 0 && !fclose(f)); }
+		else if (*line == '@' || *line == '+') ;
+		else if (!strcmp(line, "size")) printf("size %ld\n", size);
+		else if (!strcmp(line, "settings")) printf("settings %s", set);
 		else if (!strcmp(line, "index")) printf("index %s", first);
 		else if (!strcmp(line, "pid")) printf("pid %d\n", getpid());
 		else if (!strcmp(line, "say")) printf("%s\n", arg);

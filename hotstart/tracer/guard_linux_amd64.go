@@ -2,98 +2,127 @@ package tracer
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // A Guard makes a private mapping of a file behave like anonymous memory where
-// the two differ (madvise(2), mremap(2)):
+// the two differ:
 //
-//   - MADV_DONTNEED brings back the file's bytes, where anonymous memory reads
-//     as zeros, and MADV_FREE is refused. The guard maps anonymous memory
-//     instead.
-//   - A mapping that grows by mremap shows more of the file, where anonymous
-//     memory shows zeros. The guard makes an anonymous mapping of the new size
-//     and copies the contents.
+//   - MADV_DONTNEED and its like bring back the bytes of the file, where
+//     anonymous memory reads as zeros. The guard maps anonymous memory instead.
+//   - A mapping that grows by mremap(2) shows more of the file. The guard lets it
+//     grow by anonymous memory.
+//   - MADV_WIPEONFORK, MADV_COLLAPSE and userfaultfd(2) are for anonymous memory
+//     alone, and locked or sealed memory can be replaced no more. The guard
+//     copies such a mapping to anonymous memory before.
 //
 // A seccomp filter in the guarded process hands over just these calls
 // (SECCOMP_RET_TRACE); all others run at full speed. The guard therefore stays
 // the tracer of the process and of what it forks until their end, and its owner
 // must pass every wait status of a guarded thread to Handle.
 type Guard struct {
-	file string         // the mapped file, as /proc/PID/maps shows it
-	insn map[int]uint64 // thread id -> address of a system call instruction
-	cont map[int]bool   // processes whose next SIGCONT is the guard's own
+	file    string         // device and inode of the mapped file, as /proc/PID/maps shows them
+	insn    map[int]uint64 // thread id -> address of a system call instruction
+	changed bool           // anonymous memory has taken the place of a part of a mapping
+	waiting []stop         // of threads that were stopped for the time of a call
 }
 
-// NewGuard makes a guard for mappings of file, an absolute path.
-func NewGuard(file string) *Guard {
-	return &Guard{file: file, insn: map[int]uint64{}, cont: map[int]bool{}}
+// stop is a wait status that has not been handled.
+type stop struct {
+	tid int
+	st  unix.WaitStatus
+}
+
+// NewGuard makes a guard for mappings of file.
+func NewGuard(file *os.File) (*Guard, error) {
+	// A file system may show another device in maps than stat(2) does.
+	b, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, &os.PathError{Op: "map", Path: file.Name(), Err: err}
+	}
+	defer unix.Munmap(b)
+	at := uint64(uintptr(unsafe.Pointer(&b[0])))
+	areas, err := readAreas("/proc/self/maps", "", at, at+4096)
+	if err != nil {
+		return nil, err
+	}
+	if len(areas) != 1 {
+		return nil, fmt.Errorf("the mapping of %s is not in /proc/self/maps", file.Name())
+	}
+	return &Guard{file: areas[0].file, insn: map[int]uint64{}}, nil
 }
 
 const guardOptions = options | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEEXEC
 
-// Advice of madvise(2) that discards contents.
+// Advice of madvise(2) that means something else for a mapping of a file, or
+// cannot be given to one.
 const (
 	madvDontneed       = 4
 	madvFree           = 8
+	madvRemove         = 9
+	madvDontfork       = 10
+	madvWipeonfork     = 18
 	madvDontneedLocked = 24
+	madvCollapse       = 25
+	madvGuardInstall   = 102
 )
 
-// filter hands mremap, and madvise with advice that discards contents, to the
-// tracer: struct seccomp_data has the call's number at offset 0, the
-// architecture at 4 and the low half of the third argument at 32 (seccomp(2)).
-var filter = []unix.SockFilter{
-	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AUDIT_ARCH_X86_64, Jt: 0, Jf: 8},
-	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_MREMAP, Jt: 5, Jf: 0},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_MADVISE, Jt: 0, Jf: 5},
-	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 32},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: madvDontneed, Jt: 2, Jf: 0},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: madvFree, Jt: 1, Jf: 0},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: madvDontneedLocked, Jt: 0, Jf: 1},
-	{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE},
-	{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+var guardedAdvice = []uint64{madvDontneed, madvFree, madvRemove, madvDontfork, madvWipeonfork, madvDontneedLocked, madvCollapse, madvGuardInstall}
+
+const (
+	sysMseal       = 462
+	uffdioRegister = 0xc020aa00 // UFFDIO_REGISTER
+)
+
+// filter hands guarded calls to the tracer: struct seccomp_data has the number of
+// the call at offset 0, the architecture at 4 and the low half of argument N at
+// 16+8*N (seccomp(2)).
+var filter = makeFilter()
+
+func makeFilter() []unix.SockFilter {
+	const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	// argument traces a call if its argument has one of some values.
+	argument := func(nr uint32, argument uint32, values ...uint64) []unix.SockFilter {
+		n := uint8(len(values))
+		f := []unix.SockFilter{{Code: equal, K: nr, Jf: n + 3}, {Code: load, K: 16 + 8*argument}}
+		for i, v := range values {
+			f = append(f, unix.SockFilter{Code: equal, K: uint32(v), Jt: n - uint8(i)})
+		}
+		return append(f, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
+	}
+	f := []unix.SockFilter{
+		{Code: load, K: 4},
+		{Code: equal, K: unix.AUDIT_ARCH_X86_64, Jt: 1},
+		{Code: end, K: unix.SECCOMP_RET_ALLOW},
+		{Code: load, K: 0},
+	}
+	for _, nr := range []uint32{unix.SYS_MREMAP, unix.SYS_PROCESS_MADVISE, unix.SYS_MLOCK, unix.SYS_MLOCK2, unix.SYS_MLOCKALL, sysMseal} {
+		f = append(f, unix.SockFilter{Code: equal, K: nr, Jf: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
+	}
+	f = append(f, argument(unix.SYS_MADVISE, 2, guardedAdvice...)...)
+	f = append(f, argument(unix.SYS_IOCTL, 1, uffdioRegister)...)
+	return append(f, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// Install puts the filter into all threads of a held process.
-func (g *Guard) Install(p *Proc) error {
-	mem, err := p.Alloc(4096)
-	if err != nil {
-		return err
-	}
-	const insnSize = 8
-	program := make([]byte, 16, 16+insnSize*len(filter))
-	binary.LittleEndian.PutUint16(program, uint16(len(filter))) // struct sock_fprog
-	binary.LittleEndian.PutUint64(program[8:], mem+16)
-	for _, f := range filter {
-		program = binary.LittleEndian.AppendUint16(program, f.Code)
-		program = append(program, f.Jt, f.Jf)
-		program = binary.LittleEndian.AppendUint32(program, f.K)
-	}
-	if err := p.Write(mem, program); err != nil {
-		return err
-	}
-	tid, err := p.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, mem)
-	if err != nil {
-		return fmt.Errorf("install the memory guard: %w", err)
-	}
-	if tid != 0 {
-		return fmt.Errorf("install the memory guard: thread %d has a seccomp filter of its own", tid)
-	}
-	return p.Free(mem, 4096)
-}
+// GuardFilter is the program of the seccomp filter that a guarded process needs in
+// all of its threads.
+func GuardFilter() []unix.SockFilter { return filter }
 
-// Release lets a held process go on under guard. stopped says that it was in
-// group-stop before it was held, as CRIU can leave what it restored.
-func (g *Guard) Release(p *Proc, stopped bool) error {
+// Release lets a held process go on under guard.
+func (g *Guard) Release(p *Proc) error {
 	for _, tid := range p.Threads {
 		if err := unix.PtraceSetOptions(tid, guardOptions); err != nil {
 			return fmt.Errorf("ptrace options of %d: %w", tid, gone(err))
@@ -103,16 +132,7 @@ func (g *Guard) Release(p *Proc, stopped bool) error {
 			return fmt.Errorf("ptrace registers of %d: %w", tid, gone(err))
 		}
 	}
-	if stopped {
-		g.cont[p.Pid] = true
-		if err := unix.Kill(p.Pid, unix.SIGCONT); err != nil {
-			return gone(err)
-		}
-	}
 	for _, late := range p.later {
-		if stopped && late == unix.SIGSTOP {
-			continue // the one that stopped it, still on its way when it was held
-		}
 		if err := unix.Tgkill(p.Pid, p.Threads[0], late); err != nil {
 			return gone(err)
 		}
@@ -129,6 +149,18 @@ func (g *Guard) Release(p *Proc, stopped bool) error {
 // Handle deals with the stop of a guarded thread that st tells of, and lets the
 // thread go on. The end of a thread is not its business.
 func (g *Guard) Handle(tid int, st unix.WaitStatus) error {
+	err := g.handle(tid, st)
+	for len(g.waiting) > 0 {
+		next := g.waiting[0]
+		g.waiting = g.waiting[1:]
+		if e := g.handle(next.tid, next.st); e != nil && !errors.Is(e, ErrGone) {
+			err = e
+		}
+	}
+	return err
+}
+
+func (g *Guard) handle(tid int, st unix.WaitStatus) error {
 	if !st.Stopped() {
 		delete(g.insn, tid)
 		return nil
@@ -137,10 +169,6 @@ func (g *Guard) Handle(tid int, st unix.WaitStatus) error {
 	switch ev := int(st) >> 16; ev {
 	case 0:
 		sig = int(st.StopSignal())
-		if pid := tgid(tid); st.StopSignal() == unix.SIGCONT && g.cont[pid] {
-			delete(g.cont, pid)
-			sig = 0 // the program never knew of its stop
-		}
 	case unix.PTRACE_EVENT_SECCOMP:
 		if err := g.call(tid); err != nil {
 			return gone(err)
@@ -169,16 +197,12 @@ func (g *Guard) call(tid int) error {
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
 		return err
 	}
-	old, size := r.Rdi, pageAlign(r.Rsi)
-	if r.Orig_rax == unix.SYS_MREMAP && pageAlign(r.Rdx) <= size {
-		return nil // it does not grow
-	}
-	parts, err := g.mapped(tid, old, old+size)
-	if err != nil || len(parts) == 0 {
+	w := &worker{g: g, p: &Proc{Pid: tid}, tid: tid, regs: r}
+	instead, err := w.instead()
+	if err != nil || instead == nil {
 		return err // none of ours: as the program wants it
 	}
-	insn, err := g.instruction(tid)
-	if err != nil {
+	if w.insn, err = g.instruction(tid); err != nil {
 		return err
 	}
 	// Skip the call itself; what stands for it is executed from its exit.
@@ -187,16 +211,10 @@ func (g *Guard) call(tid int) error {
 	if err := unix.PtraceSetRegs(tid, &skipped); err != nil {
 		return err
 	}
-	w := &worker{p: &Proc{Pid: tid}, tid: tid, insn: insn, regs: r}
 	if _, err := w.p.toSyscallStop(tid); err != nil {
 		return err
 	}
-	var result uint64
-	if r.Orig_rax == unix.SYS_MADVISE {
-		result = w.discard(old, old+size, r.Rdx, parts)
-	} else {
-		result = w.grow(r, parts)
-	}
+	result := instead()
 	if w.fatal != nil {
 		return w.fatal
 	}
@@ -212,38 +230,50 @@ func (g *Guard) call(tid int) error {
 	return nil
 }
 
-// part is a piece of an address range that maps the guarded file.
-type part struct{ start, end, prot uint64 }
+// area is a mapping, or the part of one that lies in some range.
+type area struct {
+	start, end uint64
+	prot       uint64
+	file       string // device and inode
+	ours       bool   // it maps the guarded file
+	plain      bool   // it is private, and anonymous or ours
+}
 
-// mapped lists the parts of [start, end) that map the file.
-func (g *Guard) mapped(tid int, start, end uint64) ([]part, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", tid))
+// readAreas lists the mappings in [start, end) of a maps file.
+func readAreas(path, guarded string, start, end uint64) ([]area, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var parts []part
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if !strings.HasSuffix(s.Text(), " "+g.file) {
-			continue
+	var all []area
+	scan := bufio.NewScanner(f)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		w := strings.SplitN(scan.Text(), " ", 6)
+		if len(w) < 5 || len(w[1]) != 4 {
+			return nil, fmt.Errorf("%s: malformed line %q", path, scan.Text())
 		}
-		var lo, hi uint64
-		var perms string
-		if _, err := fmt.Sscanf(s.Text(), "%x-%x %4s", &lo, &hi, &perms); err != nil {
-			return nil, err
+		first, last, _ := strings.Cut(w[0], "-")
+		lo, err1 := strconv.ParseUint(first, 16, 64)
+		hi, err2 := strconv.ParseUint(last, 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if lo, hi = max(lo, start), min(hi, end); lo >= hi {
 			continue
 		}
-		prot := uint64(0)
+		a := area{start: lo, end: hi, file: w[3] + " " + w[4]}
 		for i, bit := range []uint64{unix.PROT_READ, unix.PROT_WRITE, unix.PROT_EXEC} {
-			if perms[i] != '-' {
-				prot |= bit
+			if w[1][i] != '-' {
+				a.prot |= bit
 			}
 		}
-		parts = append(parts, part{lo, hi, prot})
+		a.ours = a.file == guarded
+		a.plain = w[1][3] == 'p' && (a.ours || w[4] == "0")
+		all = append(all, a)
 	}
-	return parts, nil
+	return all, scan.Err()
 }
 
 func (g *Guard) instruction(tid int) (uint64, error) {
@@ -259,11 +289,64 @@ func (g *Guard) instruction(tid int) (uint64, error) {
 
 // worker executes, in one stopped thread, what stands for a guarded call.
 type worker struct {
+	g     *Guard
 	p     *Proc
 	tid   int
 	insn  uint64
 	regs  unix.PtraceRegs
 	fatal error // the thread is gone or cannot be worked on
+}
+
+// areas lists the mappings in [start, end), and tells whether one is of the
+// guarded file.
+func (w *worker) areas(start, end uint64) (all []area, ours bool, err error) {
+	all, err = readAreas(fmt.Sprintf("/proc/%d/maps", w.tid), w.g.file, start, end)
+	return all, slices.ContainsFunc(all, func(a area) bool { return a.ours }), err
+}
+
+// instead returns the function that stands for the call of the thread, whose
+// result is that of the call; nil if the kernel is to carry it out.
+func (w *worker) instead() (func() uint64, error) {
+	r := &w.regs
+	// before copies mappings to anonymous memory, then makes the call.
+	before := func(start, end uint64) (func() uint64, error) {
+		if _, ours, err := w.areas(start, end); err != nil || !ours {
+			return nil, err
+		}
+		return func() uint64 {
+			w.materialise(start, end)
+			return w.result(w.do(r.Orig_rax, r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9))
+		}, nil
+	}
+	switch r.Orig_rax {
+	case unix.SYS_MREMAP:
+		return w.mremap()
+	case unix.SYS_MADVISE:
+		if _, ours, err := w.areas(r.Rdi, r.Rdi+pageAlign(r.Rsi)); err != nil || !ours {
+			return nil, err
+		}
+		return func() uint64 { return w.advise(r.Rdi, r.Rsi, r.Rdx) }, nil
+	case unix.SYS_PROCESS_MADVISE:
+		return w.processMadvise()
+	case unix.SYS_MLOCK, unix.SYS_MLOCK2:
+		start := r.Rdi &^ 4095
+		return before(start, start+pageAlign(r.Rsi+r.Rdi-start))
+	case sysMseal:
+		return before(r.Rdi, r.Rdi+pageAlign(r.Rsi))
+	case unix.SYS_MLOCKALL:
+		if r.Rdi&unix.MCL_CURRENT == 0 {
+			return nil, nil
+		}
+		return before(0, ^uint64(0))
+	case unix.SYS_IOCTL:
+		var b [16]byte // struct uffdio_range
+		if w.p.Read(r.Rdx, b[:]) != nil {
+			return nil, nil
+		}
+		start := binary.LittleEndian.Uint64(b[:])
+		return before(start, start+binary.LittleEndian.Uint64(b[8:]))
+	}
+	return nil, nil
 }
 
 // do executes one call. An errno is returned as a program would get it.
@@ -280,70 +363,355 @@ func (w *worker) do(nr uint64, args ...uint64) (uint64, syscall.Errno) {
 	return v, 0
 }
 
+// result is how a program sees what do returns.
+func (w *worker) result(v uint64, errno syscall.Errno) uint64 {
+	if errno != 0 {
+		return failed(errno)
+	}
+	return v
+}
+
 func failed(errno syscall.Errno) uint64 { return -uint64(errno) }
 
 const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 
-// discard is madvise(start, end-start, advice): the parts that map the file
-// become fresh anonymous memory, the rest gets the advice.
-func (w *worker) discard(start, end, advice uint64, parts []part) uint64 {
-	at := start
-	for _, m := range append(parts, part{start: end, end: end}) {
-		if at < m.start {
-			if _, errno := w.do(unix.SYS_MADVISE, at, m.start-at, advice); errno != 0 {
-				return failed(errno)
-			}
-		}
-		if m.start < m.end {
-			if _, errno := w.do(unix.SYS_MMAP, m.start, m.end-m.start, m.prot, anonymous|unix.MAP_FIXED, ^uint64(0), 0); errno != 0 {
-				return failed(errno)
-			}
-		}
-		at = m.end
-	}
-	return 0
+// fresh puts anonymous memory in the place of a part of a mapping.
+func (w *worker) fresh(a area) syscall.Errno {
+	w.g.changed = true
+	_, errno := w.do(unix.SYS_MMAP, a.start, a.end-a.start, a.prot, anonymous|unix.MAP_FIXED, ^uint64(0), 0)
+	return errno
 }
 
-// grow is mremap to a larger size: a new anonymous mapping with the contents of
-// the old one. That the mapping cannot grow where it is, is always a possible
-// answer of the kernel's.
-func (w *worker) grow(r unix.PtraceRegs, parts []part) uint64 {
-	old, oldSize, newSize, flags := r.Rdi, pageAlign(r.Rsi), pageAlign(r.Rdx), r.R10
+// advise is madvise(2).
+func (w *worker) advise(start, size, advice uint64) uint64 {
+	end := start + pageAlign(size)
 	switch {
-	case flags&unix.MREMAP_MAYMOVE == 0:
-		return failed(unix.ENOMEM)
-	case flags&unix.MREMAP_DONTUNMAP != 0 || old%4096 != 0:
+	case start%4096 != 0 || end < start || size > pageAlign(size):
 		return failed(unix.EINVAL)
+	case start == end:
+		return 0
 	}
-	// What the guard discarded within is a mapping of its own now, though to the
-	// program it is all one: the parts that map the file need not be the whole.
-	where, mapFlags := uint64(0), uint64(anonymous)
-	if flags&unix.MREMAP_FIXED != 0 {
-		where, mapFlags = r.R8, mapFlags|unix.MAP_FIXED
+	discards := advice == madvDontneed || advice == madvFree || advice == madvDontneedLocked || advice == madvGuardInstall
+	if !discards && advice != madvRemove {
+		w.materialise(start, end)
+		return w.result(w.do(unix.SYS_MADVISE, start, size, advice))
 	}
-	prot := parts[0].prot
-	fresh, errno := w.do(unix.SYS_MMAP, where, newSize, prot|unix.PROT_WRITE, mapFlags, ^uint64(0), 0)
+	if advice == madvDontneedLocked || advice == madvGuardInstall {
+		// A kernel that does not know the advice must not lose the content.
+		page, errno := w.do(unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, anonymous, ^uint64(0), 0)
+		if errno != 0 {
+			return failed(errno)
+		}
+		_, errno = w.do(unix.SYS_MADVISE, page, 4096, advice)
+		w.do(unix.SYS_MUNMAP, page, 4096)
+		if errno != 0 {
+			return failed(errno)
+		}
+	}
+	areas, _, err := w.areas(start, end)
+	if err != nil {
+		w.fatal = err
+		return 0
+	}
+	var hole syscall.Errno
+	at := start
+	for _, a := range areas {
+		if a.start > at {
+			hole = unix.ENOMEM // the kernel goes on behind it
+		}
+		at = a.end
+		if a.ours {
+			if advice == madvRemove {
+				return failed(unix.EINVAL) // as for anonymous memory
+			}
+			if errno := w.fresh(a); errno != 0 {
+				return failed(errno)
+			}
+			if advice != madvGuardInstall {
+				continue
+			}
+		}
+		if _, errno := w.do(unix.SYS_MADVISE, a.start, a.end-a.start, advice); errno != 0 {
+			return failed(errno)
+		}
+	}
+	if at < end {
+		hole = unix.ENOMEM
+	}
+	return w.result(0, hole)
+}
+
+// processMadvise is process_madvise(2) of a process on itself.
+func (w *worker) processMadvise() (func() uint64, error) {
+	r := &w.regs
+	fd, count, advice := int32(r.Rdi), r.Rdx, r.R10
+	if !slices.Contains(guardedAdvice, advice) || count > 1024 || !w.itself(fd) {
+		return nil, nil
+	}
+	b := make([]byte, 16*count)
+	if count == 0 || w.p.Read(r.Rsi, b) != nil {
+		return nil, nil
+	}
+	type vector struct{ start, size uint64 }
+	var all []vector
+	any := false
+	for ; len(b) > 0; b = b[16:] {
+		v := vector{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
+		_, ours, err := w.areas(v.start, v.start+pageAlign(v.size))
+		if err != nil {
+			return nil, err
+		}
+		any = any || ours
+		all = append(all, v)
+	}
+	if !any {
+		return nil, nil
+	}
+	return func() uint64 {
+		// With no ranges the kernel says whether it permits the advice.
+		if _, errno := w.do(unix.SYS_PROCESS_MADVISE, r.Rdi, r.Rsi, 0, advice, r.R8); errno != 0 {
+			return failed(errno)
+		}
+		done := uint64(0)
+		for _, v := range all {
+			if e := w.advise(v.start, v.size, advice); e != 0 {
+				if done == 0 {
+					return e
+				}
+				break
+			}
+			done += v.size
+		}
+		return done
+	}, nil
+}
+
+// itself tells whether a descriptor of the thread is one of its own process
+// (pidfd_open(2)), or stands for it.
+func (w *worker) itself(fd int32) bool {
+	const selfThread, selfProcess = -10000, -10001 // PIDFD_SELF
+	if fd == selfThread || fd == selfProcess {
+		return true
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", w.tid, fd))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b), "\nPid:")
+	var id int
+	fmt.Sscanf(after, "%d", &id)
+	return id == tgid(w.tid)
+}
+
+// mremap is mremap(2) where a mapping of the file grows, is left in place
+// (MREMAP_DONTUNMAP), or consists of several mappings though it would be one of
+// anonymous memory.
+func (w *worker) mremap() (func() uint64, error) {
+	const mayMove, fixed, dontUnmap = unix.MREMAP_MAYMOVE, unix.MREMAP_FIXED, unix.MREMAP_DONTUNMAP
+	r := &w.regs
+	old, oldSize, newSize, flags, to := r.Rdi, pageAlign(r.Rsi), pageAlign(r.Rdx), r.R10, r.R8
+	end := old + oldSize
+	if flags&^(mayMove|fixed|dontUnmap) != 0 || old%4096 != 0 || oldSize == 0 || newSize == 0 || end < old {
+		return nil, nil
+	}
+	if flags&(fixed|dontUnmap) == 0 && newSize <= oldSize {
+		return nil, nil // it is cut off
+	}
+	areas, ours, err := w.areas(old, end)
+	if err != nil || !ours && !(w.g.changed && len(areas) > 1) {
+		return nil, err
+	}
+	at := old
+	for _, a := range areas {
+		if a.start != at || !a.plain || a.prot != areas[0].prot {
+			return nil, nil // not one mapping of anonymous memory either
+		}
+		at = a.end
+	}
+	if at != end {
+		return nil, nil
+	}
+	prot := areas[0].prot
+	return func() uint64 {
+		switch {
+		case flags&(fixed|dontUnmap) != 0 && flags&mayMove == 0,
+			flags&dontUnmap != 0 && oldSize != newSize,
+			flags&(fixed|dontUnmap) != 0 && (to%4096 != 0 || to+newSize < to || old < to+newSize && to < end):
+			return failed(unix.EINVAL)
+		}
+		where, mapFlags := uint64(0), uint64(anonymous)
+		if flags&dontUnmap != 0 {
+			where = to // a wish
+		}
+		if flags&fixed != 0 {
+			where, mapFlags = to, mapFlags|unix.MAP_FIXED
+		} else if flags&dontUnmap == 0 {
+			_, errno := w.do(unix.SYS_MMAP, end, newSize-oldSize, prot, anonymous|unix.MAP_FIXED_NOREPLACE, ^uint64(0), 0)
+			switch {
+			case errno == 0:
+				w.g.changed = true
+				return old
+			case flags&mayMove == 0:
+				return failed(unix.ENOMEM)
+			}
+		}
+		if newSize < oldSize {
+			if _, errno := w.do(unix.SYS_MUNMAP, old+newSize, oldSize-newSize); errno != 0 {
+				return failed(errno)
+			}
+			end = old + newSize
+		}
+		w.g.changed = true
+		fresh, errno := w.do(unix.SYS_MMAP, where, newSize, prot, mapFlags, ^uint64(0), 0)
+		if errno != 0 {
+			return failed(errno)
+		}
+		for _, a := range areas {
+			if a.end = min(a.end, end); a.start >= a.end {
+				break
+			}
+			size := a.end - a.start
+			if _, errno := w.do(unix.SYS_MREMAP, a.start, size, size, mayMove|fixed|flags, fresh+a.start-old); errno != 0 {
+				w.fatal = cmp.Or(w.fatal, fmt.Errorf("move %#x-%#x: %w", a.start, a.end, errno))
+				return 0
+			}
+			if flags&dontUnmap != 0 && a.ours {
+				if errno := w.fresh(a); errno != 0 {
+					w.fatal = cmp.Or(w.fatal, fmt.Errorf("discard %#x-%#x: %w", a.start, a.end, errno))
+				}
+			}
+		}
+		return fresh
+	}, nil
+}
+
+// materialise copies the mappings of the file in [start, end) to anonymous memory,
+// which takes their place. The other threads of the process are stopped for that
+// time.
+func (w *worker) materialise(start, end uint64) {
+	if w.fatal != nil {
+		return
+	}
+	w.g.stopOthers(w.tid)
+	areas, _, err := w.areas(start, end)
+	if err != nil {
+		w.fatal = err
+		return
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", w.tid))
+	if err != nil {
+		w.fatal = err
+		return
+	}
+	defer mem.Close()
+	for _, a := range areas {
+		if !a.ours {
+			continue
+		}
+		if err := w.replace(mem, a); err != nil {
+			w.fatal = cmp.Or(w.fatal, fmt.Errorf("copy %#x-%#x to anonymous memory: %w", a.start, a.end, err))
+			return
+		}
+	}
+}
+
+func (w *worker) replace(mem *os.File, a area) error {
+	w.g.changed = true
+	size := a.end - a.start
+	aside, errno := w.do(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE, anonymous, ^uint64(0), 0)
 	if errno != 0 {
-		return failed(errno)
+		return errno
 	}
-	buf := make([]byte, 4<<20)
-	for done := uint64(0); done < oldSize && w.fatal == nil; {
-		b := buf[:min(uint64(len(buf)), oldSize-done)]
-		if err := w.p.Read(old+done, b); errors.Is(err, ErrGone) {
-			w.fatal = err
-		} else if err != nil {
-			w.do(unix.SYS_MUNMAP, fresh, newSize)
-			return failed(unix.EFAULT) // not all of it is mapped
-		} else {
-			w.fatal = w.p.Write(fresh+done, b)
+	buf, zeros := make([]byte, 1<<20), make([]byte, 4096)
+	for done := uint64(0); done < size; {
+		b := buf[:min(uint64(len(buf)), size-done)]
+		if _, err := mem.ReadAt(b, int64(a.start+done)); err != nil {
+			return err
+		}
+		for at := 0; at < len(b); {
+			n := 0
+			for at+n < len(b) && !bytes.Equal(b[at+n:at+n+4096], zeros) {
+				n += 4096
+			}
+			if n > 0 {
+				if err := w.p.Write(aside+done+uint64(at), b[at:at+n]); err != nil {
+					return err
+				}
+			}
+			at += n + 4096
 		}
 		done += uint64(len(b))
 	}
-	if prot&unix.PROT_WRITE == 0 {
-		w.do(unix.SYS_MPROTECT, fresh, newSize, prot)
+	if a.prot != unix.PROT_READ|unix.PROT_WRITE {
+		if _, errno := w.do(unix.SYS_MPROTECT, aside, size, a.prot); errno != 0 {
+			return errno
+		}
 	}
-	w.do(unix.SYS_MUNMAP, old, oldSize)
-	return fresh
+	if _, errno := w.do(unix.SYS_MREMAP, aside, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, a.start); errno != 0 {
+		return errno
+	}
+	return w.fatal
+}
+
+// stopOthers stops the threads of a process but one. What they report is handled
+// after the call.
+func (g *Guard) stopOthers(tid int) {
+	known := map[int]bool{tid: true}
+	for _, s := range g.waiting {
+		known[s.tid] = true
+	}
+	for fresh := true; fresh; {
+		fresh = false
+		tids, err := threads(tid)
+		if err != nil {
+			return
+		}
+		for _, other := range tids {
+			if known[other] {
+				continue
+			}
+			known[other], fresh = true, true
+			if unix.PtraceInterrupt(other) != nil {
+				continue // it has ended
+			}
+			for {
+				var st unix.WaitStatus
+				if _, ended, err := peek(other, unix.WNOHANG); err != nil || ended {
+					break
+				}
+				if id, err := unix.Wait4(other, &st, unix.WALL|unix.WNOHANG, nil); err != nil && err != unix.EINTR {
+					break
+				} else if id == other {
+					g.waiting = append(g.waiting, stop{other, st})
+					break
+				}
+				if !stops(other) {
+					break
+				}
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	}
+}
+
+// stops tells whether a thread that was asked to stop is going to: one that has
+// ended is not, nor is one that waits for the child of its vfork(2).
+func stops(tid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
+	i := bytes.LastIndexByte(b, ')')
+	if err != nil || i < 0 || i+2 >= len(b) || b[i+2] == 'Z' || b[i+2] == 'X' {
+		return false
+	}
+	if b[i+2] != 'D' {
+		return true
+	}
+	b, err = os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid))
+	if err != nil {
+		return false
+	}
+	var nr int
+	fmt.Sscanf(string(b), "%d", &nr)
+	return nr != unix.SYS_VFORK && nr != unix.SYS_CLONE && nr != unix.SYS_CLONE3
 }
 
 func pageAlign(n uint64) uint64 { return (n + 4095) &^ 4095 }

@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +16,21 @@ import (
 // ErrGone is returned when the process ended while it was worked on.
 var ErrGone = errors.New("the process has ended")
 
+// Supported returns nil: this processor is one that the package knows.
+func Supported() error { return nil }
+
 // Proc is a held process. It must be used by the OS thread that made it.
 type Proc struct {
 	Pid     int
 	Threads []int // thread ids, the leader first
 
 	rest  map[int]unix.PtraceRegs // resting state of each thread
+	again map[int]uint64          // number of the call that a thread restarts by restart_syscall(2)
 	insn  uint64                  // address of a `syscall` instruction in the process
-	later []syscall.Signal        // arrived during an injected call; sent again when let go
+	// emulate executes the instruction at which a thread was stopped by SIGSEGV; nil, or
+	// false, leaves the signal to the program.
+	emulate func(tid int) bool
+	later   []syscall.Signal // arrived during an injected call; sent again when let go
 }
 
 const (
@@ -52,11 +57,25 @@ const (
 // Hold attaches to every thread of pid and stops it. Threads that appear
 // meanwhile are held as well.
 func Hold(pid int) (*Proc, error) {
-	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}}
+	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
+	err := p.holdAll(func(tid int) error {
+		if err := seize(tid); err != nil {
+			return err
+		}
+		return p.interrupt(tid)
+	})
+	if err != nil && len(p.Threads) > 0 {
+		p.Release()
+	}
+	return p, err
+}
+
+// holdAll holds every thread that is not held yet, each by a call of hold.
+func (p *Proc) holdAll(hold func(tid int) error) error {
 	for {
-		tids, err := threads(pid)
+		tids, err := threads(p.Pid)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		fresh := 0
 		for _, tid := range tids {
@@ -64,12 +83,8 @@ func Hold(pid int) (*Proc, error) {
 				continue
 			}
 			fresh++
-			if err := p.hold(tid); err != nil {
-				if errors.Is(err, unix.ESRCH) || errors.Is(err, ErrGone) {
-					continue // the thread ended on its own
-				}
-				p.Release()
-				return nil, err
+			if err := hold(tid); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, ErrGone) {
+				return err // else the thread ended on its own
 			}
 		}
 		if fresh == 0 {
@@ -77,22 +92,16 @@ func Hold(pid int) (*Proc, error) {
 		}
 	}
 	if len(p.Threads) == 0 {
-		return nil, ErrGone
+		return ErrGone
 	}
 	sort.Slice(p.Threads, func(i, j int) bool {
-		return p.Threads[i] == pid || p.Threads[j] != pid && p.Threads[i] < p.Threads[j]
+		return p.Threads[i] == p.Pid || p.Threads[j] != p.Pid && p.Threads[i] < p.Threads[j]
 	})
-	return p, nil
+	return nil
 }
 
-func (p *Proc) hold(tid int) error {
-	if err := seize(tid); err != nil {
-		if errors.Is(err, unix.EPERM) {
-			// Already ours, as a clone that arrived traced, or not to be had.
-			return fmt.Errorf("ptrace thread %d: %w", tid, err)
-		}
-		return err
-	}
+// interrupt stops a traced thread and notes its resting state.
+func (p *Proc) interrupt(tid int) error {
 	if err := unix.PtraceInterrupt(tid); err != nil {
 		return fmt.Errorf("ptrace interrupt %d: %w", tid, err)
 	}
@@ -101,13 +110,20 @@ func (p *Proc) hold(tid int) error {
 		if err != nil {
 			return err
 		}
-		if st.TrapCause() == eventStop || int(st)>>16 == eventStop {
+		ev := int(st) >> 16
+		if ev == unix.PTRACE_EVENT_SECCOMP {
+			return p.skipCall(tid)
+		}
+		if ev == eventStop {
 			break
 		}
 		// A signal or a clone was on its way first: let it take its course.
 		sig := 0
-		if int(st)>>16 == 0 && st.StopSignal() != syscallStop {
+		if ev == 0 && st.StopSignal() != syscallStop {
 			sig = int(st.StopSignal())
+			if st.StopSignal() == unix.SIGSEGV && p.emulate != nil && p.emulate(tid) {
+				sig = 0
+			}
 		}
 		if err := unix.PtraceCont(tid, sig); err != nil {
 			return fmt.Errorf("ptrace continue %d: %w", tid, err)
@@ -118,6 +134,9 @@ func (p *Proc) hold(tid int) error {
 		return fmt.Errorf("ptrace registers of %d: %w", tid, err)
 	}
 	p.rest[tid] = rewind(r)
+	if p.rest[tid].Rax == unix.SYS_RESTART_SYSCALL && int64(r.Orig_rax) >= 0 {
+		p.again[tid] = r.Orig_rax
+	}
 	p.Threads = append(p.Threads, tid)
 	return nil
 }
@@ -133,6 +152,14 @@ func rewind(r unix.PtraceRegs) unix.PtraceRegs {
 		case erestartRestartBlock:
 			r.Rax = unix.SYS_RESTART_SYSCALL
 			r.Rip -= 2
+		case int64(unix.EINTR):
+			// These calls fail after a stop by which no signal came (signal(7)).
+			switch r.Orig_rax {
+			case unix.SYS_EPOLL_WAIT, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP,
+				unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_IO_GETEVENTS:
+				r.Rax = r.Orig_rax
+				r.Rip -= 2
+			}
 		}
 	}
 	r.Orig_rax = ^uint64(0)
@@ -151,6 +178,14 @@ func (p *Proc) Call(tid int) (nr uint64, args [6]uint64, ok bool) {
 		return 0, args, false
 	}
 	return r.Rax, [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}, true
+}
+
+// Restarting says which system call a held thread was in when it is going to
+// execute restart_syscall(2): one whose remaining time only the kernel knows.
+func (p *Proc) Restarting(tid int) (nr uint64, args [6]uint64, ok bool) {
+	nr, ok = p.again[tid]
+	r := p.rest[tid]
+	return nr, [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}, ok
 }
 
 // Syscall executes one system call in the leader and returns its result.
@@ -229,84 +264,6 @@ func (p *Proc) toSyscallStop(tid int) (child int, err error) {
 	}
 }
 
-// Fork makes a copy of a held process of one thread, held too, whose parent is
-// the parent of p and whose exit signal is SIGCHLD, as fork(2) in the program
-// itself would: the C library's notion of its thread id is set in the child.
-func (p *Proc) Fork() (*Proc, error) {
-	if len(p.Threads) != 1 {
-		return nil, fmt.Errorf("cannot fork a process of %d threads", len(p.Threads))
-	}
-	flags, tidAddr := uint64(unix.CLONE_PARENT)|uint64(unix.SIGCHLD), uint64(0)
-	if mem, err := p.Alloc(4096); err == nil {
-		if _, err := p.Syscall(unix.SYS_PRCTL, unix.PR_GET_TID_ADDRESS, mem); err == nil {
-			var b [8]byte
-			if err := p.Read(mem, b[:]); err != nil {
-				return nil, err
-			}
-			tidAddr = *(*uint64)(unsafe.Pointer(&b))
-		}
-		if err := p.Free(mem, 4096); err != nil {
-			return nil, err
-		}
-	}
-	if tidAddr != 0 {
-		flags |= unix.CLONE_CHILD_SETTID | unix.CLONE_CHILD_CLEARTID
-	}
-	robust, robustLen := p.robustList()
-	_, pid, err := p.syscall(unix.SYS_CLONE, flags, 0, 0, tidAddr, 0)
-	if err != nil {
-		return nil, fmt.Errorf("injected clone: %w", err)
-	}
-	if pid == 0 {
-		return nil, errors.New("injected clone: the kernel reported no child")
-	}
-	// In a PID namespace of its own the tracee's number for the child differs
-	// from ours; the event message carries ours.
-	for {
-		st, err := wait(pid)
-		if err != nil {
-			return nil, err
-		}
-		if int(st)>>16 == eventStop {
-			break
-		}
-		if err := unix.PtraceCont(pid, 0); err != nil {
-			return nil, gone(err)
-		}
-	}
-	c := &Proc{Pid: pid, Threads: []int{pid}, insn: p.insn,
-		rest: map[int]unix.PtraceRegs{pid: p.rest[p.Threads[0]]}}
-	if robust != 0 {
-		// The kernel drops the list of robust futexes at fork; the C library
-		// registers it anew in the child, and so do we.
-		if _, err := c.Syscall(unix.SYS_SET_ROBUST_LIST, robust, robustLen); err != nil {
-			c.Kill()
-			return nil, fmt.Errorf("injected set_robust_list: %w", err)
-		}
-	}
-	return c, nil
-}
-
-func (p *Proc) robustList() (head, size uint64) {
-	_, _, e := unix.Syscall(unix.SYS_GET_ROBUST_LIST, uintptr(p.Threads[0]),
-		uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&size)))
-	if e != 0 {
-		return 0, 0
-	}
-	return head, size
-}
-
-// SuspendSeccomp lets injected calls pass by the process's seccomp filters until it
-// is let go. The caller must have CAP_SYS_ADMIN.
-func (p *Proc) SuspendSeccomp() error {
-	for _, tid := range p.Threads {
-		if err := unix.PtraceSetOptions(tid, options|unix.PTRACE_O_SUSPEND_SECCOMP); err != nil {
-			return fmt.Errorf("suspend seccomp of %d: %w", tid, gone(err))
-		}
-	}
-	return nil
-}
-
 // Alloc maps size bytes of fresh memory into the process.
 func (p *Proc) Alloc(size int) (uint64, error) {
 	return p.Syscall(unix.SYS_MMAP, 0, uint64(size), unix.PROT_READ|unix.PROT_WRITE,
@@ -353,65 +310,13 @@ func iovec(b []byte) unix.Iovec {
 
 // Release puts every thread back into its resting state and lets the process
 // run untraced.
-func (p *Proc) Release() error { return p.detach(0) }
-
-// ReleaseStopped is Release, but leaves the process stopped by SIGSTOP, as a
-// checkpointer wants it: no thread executes an instruction in between. It returns
-// when all are stopped: to whoever attaches before, a thread would seem to run, and
-// take the signal later, in the middle of what is done to it.
-func (p *Proc) ReleaseStopped() error {
-	if err := p.detach(unix.SIGSTOP); err != nil {
-		return err
-	}
-	for _, tid := range p.Threads {
-		for begun := time.Now(); ; time.Sleep(100 * time.Microsecond) {
-			state, err := p.state(tid)
-			if err != nil {
-				return gone(err)
-			}
-			if state == 'T' {
-				break
-			}
-			if time.Since(begun) > stopWithin {
-				return fmt.Errorf("thread %d is in state %c, and does not stop", tid, state)
-			}
-		}
-	}
-	return nil
-}
-
-// stopWithin is far longer than a thread that has been let go takes to stop, on
-// whatever machine.
-const stopWithin = time.Minute
-
-// state is that of a thread in proc_pid_stat(5).
-func (p *Proc) state(tid int) (byte, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.Pid) + "/task/" + strconv.Itoa(tid) + "/stat")
-	if err != nil {
-		return 0, unix.ESRCH
-	}
-	// The name in parentheses may hold anything.
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) == 0 || f[0][0] == 'Z' || f[0][0] == 'X' {
-		return 0, unix.ESRCH
-	}
-	return f[0][0], nil
-}
-
-func (p *Proc) detach(sig unix.Signal) error {
+func (p *Proc) Release() error {
 	for _, late := range p.later {
 		if err := unix.Tgkill(p.Pid, p.Threads[0], late); err != nil {
 			return gone(err)
 		}
 	}
 	p.later = nil
-	if sig != 0 {
-		// Sent while all threads are held: it is taken on the way out of the
-		// kernel, before the first instruction of the program.
-		if err := unix.Kill(p.Pid, sig); err != nil {
-			return gone(err)
-		}
-	}
 	var first error
 	for _, tid := range p.Threads {
 		r := p.rest[tid]
@@ -437,13 +342,21 @@ func seize(tid int) error {
 	return nil
 }
 
-// wait waits for one stop of one thread.
+// wait waits for one stop of one thread. The status of its end is left to whoever
+// waits for that.
 func wait(tid int) (unix.WaitStatus, error) {
 	var st unix.WaitStatus
 	for {
-		_, err := unix.Wait4(tid, &st, unix.WALL, nil)
+		_, ended, err := peek(tid, 0)
 		switch {
-		case err == unix.EINTR:
+		case err != nil:
+			return 0, gone(err)
+		case ended:
+			return 0, ErrGone
+		}
+		_, err = unix.Wait4(tid, &st, unix.WALL|unix.WNOHANG, nil)
+		switch {
+		case err == unix.EINTR || err == nil && st == 0:
 			continue
 		case err != nil:
 			return 0, gone(err)
@@ -451,6 +364,27 @@ func wait(tid int) (unix.WaitStatus, error) {
 			return 0, ErrGone
 		}
 		return st, nil
+	}
+}
+
+// peek looks at the next status of a thread without taking it: whether there is
+// one, and whether it says that the thread has ended.
+func peek(tid int, flags uintptr) (is, ended bool, err error) {
+	var info struct { // siginfo_t
+		signo, errno, code int32
+		_                  [116]byte
+	}
+	const exited, killed, dumped = 1, 2, 3 // CLD_
+	for {
+		_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(tid), uintptr(unsafe.Pointer(&info)),
+			unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT|unix.WALL|flags, 0, 0)
+		switch e {
+		case unix.EINTR:
+			continue
+		case 0:
+			return info.signo != 0, info.code == exited || info.code == killed || info.code == dumped, nil
+		}
+		return false, false, e
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build amd64
+
 package tracer
 
 import (
@@ -129,70 +131,6 @@ func TestCall(t *testing.T) {
 		t.Errorf("rests at call %d %v, %v; want openat", nr, args, ok)
 	}
 	p.Kill()
-}
-
-func TestForkIsOurChild(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := sleeper(t, napping, "sleep", "600")
-	p, err := Hold(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := p.Fork()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Syscall(unix.SYS_GETPPID); err != nil || int(got) != os.Getpid() {
-		t.Errorf("the child's parent is %d, %v; want %d", got, err, os.Getpid())
-	}
-	if got, err := c.Syscall(unix.SYS_GETPID); err != nil || int(got) != c.Pid {
-		t.Errorf("the child is %d, %v; want %d", got, err, c.Pid)
-	}
-	if err := c.Release(); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(c.Pid, unix.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
-	var st unix.WaitStatus
-	if _, err := unix.Wait4(c.Pid, &st, 0, nil); err != nil || st.Signal() != unix.SIGUSR1 {
-		t.Errorf("the child ended with %v, %v; want SIGUSR1", st, err)
-	}
-	if err := p.Release(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A process that was released stopped is stopped.
-func TestReleaseStopped(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := sleeper(t, napping, "sleep", "600")
-	for range 100 {
-		p, err := Hold(cmd.Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.ReleaseStopped(); err != nil {
-			t.Fatal(err)
-		}
-		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "stat"))
-		if err != nil || !strings.Contains(string(stat), ") T ") {
-			t.Fatalf("not stopped: %s %v", stat, err)
-		}
-		if err := unix.Kill(cmd.Process.Pid, unix.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p, err := Hold(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Kill()
-	if err := p.ReleaseStopped(); !errors.Is(err, ErrGone) {
-		t.Errorf("released after its end: %v, want ErrGone", err)
-	}
 }
 
 func TestGone(t *testing.T) {

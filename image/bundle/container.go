@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/image"
+	"premix/internal/owner"
 )
 
 // A Bundle is a directory for one container, kept by the premix that made it.
@@ -124,9 +125,10 @@ func (c *Container) Path(file string) string {
 	return filepath.Join("/proc", strconv.Itoa(c.Init), "root", file)
 }
 
-// Exec executes argv by runc, as the container's process and with these files, and
-// returns its id. It becomes a child of the caller.
-func (c *Container) Exec(argv []string, stdin, stdout, stderr *os.File, join Join) (int, error) {
+// Exec executes argv by runc, as the container's process and with files as its
+// descriptors from 0 on, at least three, and returns its id. It becomes a child of
+// the caller.
+func (c *Container) Exec(argv []string, files []*os.File, join Join) (int, error) {
 	var p map[string]any
 	if err := json.Unmarshal(c.process, &p); err != nil {
 		return 0, err
@@ -136,7 +138,11 @@ func (c *Container) Exec(argv []string, stdin, stdout, stderr *os.File, join Joi
 	if err := writeJSON(process, p); err != nil {
 		return 0, err
 	}
-	err := c.run(join, []*os.File{stdin, stdout, stderr}, "exec", "--detach", "--process", process, "--pid-file", pidFile, c.id)
+	args := []string{"exec", "--detach", "--process", process, "--pid-file", pidFile}
+	if n := len(files) - 3; n > 0 {
+		args = append(args, "--preserve-fds", strconv.Itoa(n))
+	}
+	err := c.run(join, files, append(args, c.id)...)
 	if err != nil {
 		return 0, err
 	}
@@ -145,44 +151,6 @@ func (c *Container) Exec(argv []string, stdin, stdout, stderr *os.File, join Joi
 		return 0, err
 	}
 	return strconv.Atoi(strings.TrimSpace(string(content)))
-}
-
-// namespaces of a container that differ, or may differ, from those of its maker.
-// Mounts come last: the others are found by paths of before.
-var entered = []struct {
-	name string
-	flag int
-}{{"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}, {"net", unix.CLONE_NEWNET}, {"cgroup", unix.CLONE_NEWCGROUP}, {"mnt", unix.CLONE_NEWNS}}
-
-// Enter calls f on a thread that is in the container's namespaces and in the
-// cgroups of join, with the container's root as its own. What the thread starts
-// begins there too.
-func (c *Container) Enter(join Join, f func() error) error {
-	var files []*os.File
-	defer func() {
-		for _, n := range files {
-			n.Close()
-		}
-	}()
-	for _, e := range entered {
-		n, err := os.Open(filepath.Join("/proc", strconv.Itoa(c.Init), "ns", e.name))
-		if err != nil {
-			return fmt.Errorf("namespaces of the container: %w", err)
-		}
-		files = append(files, n)
-	}
-	return apart(join, func() error {
-		// A thread that shares its root directory with others cannot change it.
-		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		for i, e := range entered {
-			if err := unix.Setns(int(files[i].Fd()), e.flag); err != nil {
-				return fmt.Errorf("enter the container's %s namespace: %w", e.name, err)
-			}
-		}
-		return f()
-	})
 }
 
 // Release ends runc's own process. The container lasts as long as other processes
@@ -217,11 +185,12 @@ func apart(join Join, f func() error) error {
 // and so makes none in the others: there the container is where join has led, and
 // what the caller measures and limits is the whole of it. For each hierarchy that
 // runc joins, the kernel waits some milliseconds, too.
-func (c *Container) run(join Join, stdio []*os.File, args ...string) error {
+func (c *Container) run(join Join, files []*os.File, args ...string) error {
 	cmd := exec.Command(c.runc, append([]string{"--root", filepath.Join(c.dir, "runc"), "--log", filepath.Join(c.dir, "log"), "--log-format", "json"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	cmd.Env = owner.Environ()
 	var said *os.File
-	if stdio == nil {
+	if files == nil {
 		// A file: the container's process keeps it open, and a pipe would not end.
 		var err error
 		if said, err = os.CreateTemp(c.dir, "said-"); err != nil {
@@ -230,7 +199,7 @@ func (c *Container) run(join Join, stdio []*os.File, args ...string) error {
 		defer said.Close()
 		cmd.Stderr = said
 	} else {
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = files[0], files[1], files[2], files[3:]
 	}
 	err := apart(join, func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

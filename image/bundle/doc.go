@@ -32,8 +32,8 @@
 //
 // # A container for others
 //
-// Package hotstart has processes in containers that runc did not start, but CRIU
-// brought back. Its own stage calls [Make], in a bundle that [New] has made: the
+// Package hotstart has processes in containers that are started from snapshots. Its
+// own stage calls [Make], in a bundle that [New] has made: the
 // same root and the same configuration, but for the PID namespace, which is the
 // stage's. runc's process waits in there, as after `runc create`, until somebody has
 // put a process beside it: runc, by [Container.Exec], or whoever uses

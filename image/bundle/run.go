@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,8 @@ import (
 	"golang.org/x/term"
 
 	"premix/image"
+	"premix/internal/lock"
+	"premix/internal/owner"
 )
 
 // StageArg is the first argument of a stage.
@@ -81,6 +84,10 @@ func Run(dir string, r Request) (status int, err error) {
 		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is one for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the one for it"}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
+	// What earlier bundles say there is removed below.
+	if err := owner.Private(dir); err != nil {
 		return 0, err
 	}
 	b, lock, err := begin(dir)
@@ -201,7 +208,7 @@ func takeLock(b string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lock.Try(f, lock.Exclusive); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -211,13 +218,13 @@ func takeLock(b string) (*os.File, error) {
 // begin makes a bundle and takes its lock, after it has cleared away what a premix
 // that was killed has left. The directory's own lock is held meanwhile: a bundle
 // whose lock can be had then is a dead one.
-func begin(dir string) (b string, lock *os.File, err error) {
+func begin(dir string) (b string, held *os.File, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return "", nil, err
 	}
 	defer d.Close()
-	if err := flock(d, unix.LOCK_EX); err != nil {
+	if err := lock.Await(context.Background(), d, lock.Exclusive); err != nil {
 		return "", nil, err
 	}
 	list, err := d.ReadDir(-1)
@@ -226,26 +233,18 @@ func begin(dir string) (b string, lock *os.File, err error) {
 	}
 	for _, e := range list {
 		old := filepath.Join(dir, e.Name())
-		if lock, err := takeLock(old); err == nil {
+		if held, err := takeLock(old); err == nil {
 			// What cannot be taken away stays for the next time.
 			_ = clear(old)
-			lock.Close()
+			held.Close()
 		}
 	}
 	b = filepath.Join(dir, rand.Text())
 	if err := os.Mkdir(b, 0o700); err != nil {
 		return "", nil, err
 	}
-	lock, err = takeLock(b)
-	return b, lock, err
-}
-
-func flock(f *os.File, how int) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	held, err = takeLock(b)
+	return b, held, err
 }
 
 // clear takes a bundle away, whose processes are dead.

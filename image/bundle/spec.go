@@ -103,7 +103,8 @@ func (r *Request) process(s *specs.Spec, root string) error {
 	if p.User.UID == 0 {
 		p.Capabilities.Effective, p.Capabilities.Permitted = capabilities, capabilities
 	}
-	return r.findCommand(root, p)
+	_, err = r.findCommand(root, p)
+	return err
 }
 
 // Merge joins lists of NAME=VALUE. What comes later wins.
@@ -132,18 +133,19 @@ func AccountOf(im *image.Image, root string) (Account, error) {
 	return Account{u.UID, u.GID, Merge([]string{usualPath, "HOME=" + home}, im.Settings.Env)}, nil
 }
 
-// Find sees whether the image whose root is mounted at root has a command, looked
-// for by the PATH of env.
-func Find(root, name string, env []string) error {
+// Find returns the path of a command in the image whose root is mounted at root,
+// by the PATH of env. The path is empty where only the runtime can tell.
+func Find(root, name string, env []string) (string, error) {
 	r := Request{}
 	return r.findCommand(root, &specs.Process{Args: []string{name}, Env: env, Cwd: "/"})
 }
 
-// findCommand sees whether there is such a command, so that it can be told in
-// words. What a bind mount brings is not seen here.
-func (r *Request) findCommand(root string, p *specs.Process) error {
+// findCommand returns the path of a command, so that a missing one is named before
+// the runtime fails. With bind mounts, which it does not look into, the path is
+// empty.
+func (r *Request) findCommand(root string, p *specs.Process) (string, error) {
 	if len(r.Binds) > 0 {
-		return nil
+		return "", nil
 	}
 	name := p.Args[0]
 	var tries []string
@@ -170,15 +172,15 @@ func (r *Request) findCommand(root string, p *specs.Process) error {
 			continue
 		}
 		if err != nil {
-			return nil // the runtime says what it is
+			return "", nil // the runtime says why
 		}
 		st, err := f.Stat()
 		f.Close()
 		if err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
-			return nil
+			return t, nil
 		}
 	}
-	return &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "a command is looked for in the image, in " + strings.Join(tries, ", ")}
+	return "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "a command is looked for in the image, in " + strings.Join(tries, ", ")}
 }
 
 // mounts are those of every container.

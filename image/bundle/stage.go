@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/image"
+	"premix/internal/owner"
 )
 
 // Descriptors of a stage.
@@ -91,6 +92,7 @@ func prepare(b string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(o.Runc, "--root", filepath.Join(b, "runc"), "run", "--bundle", b, o.ID)
+	cmd.Env = owner.Environ()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return cmd, nil
 }

@@ -20,8 +20,8 @@ func TestContainerd(t *testing.T) {
 		soak    bool // in long runs only
 	}{
 		{"system", true, false},
-		{"2.1.9", false, false},
-		{"2.1.9", true, true},
+		{"2.4.2", false, false},
+		{"2.4.2", true, true},
 		{"1.7.35", true, true},
 	} {
 		name := c.version

@@ -1,5 +1,7 @@
 package snapshotter
 
+import "premix/internal/exit"
+
 // Kind says what a caller can do about an [Error].
 type Kind int
 
@@ -19,6 +21,17 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (e *Error) ExitCode() exit.Code {
+	switch e.Kind {
+	case Unavailable:
+		return exit.Unavailable
+	case Busy:
+		return exit.Directory
+	}
+	return exit.Usage
+}
 func (e *Error) Unwrap() error { return e.Err }
 
 // Hint names the way out.

@@ -534,7 +534,7 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&mount.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"size=4m"}}).Mount(root); err != nil {
+	if err := (&mount.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"size=4m", "mode=700"}}).Mount(root); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

@@ -38,7 +38,7 @@ func TestKubelet(t *testing.T) {
 	ref := m.push(img, "tools:1")
 	m.sandbox = m.push(idle(t), "sandbox:1")
 	m.add(ref, "tools:1")
-	c := m.newContainerd("2.1.9", true)
+	c := m.newContainerd("2.4.2", true)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

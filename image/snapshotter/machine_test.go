@@ -37,6 +37,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"premix/internal/shortdir"
 	"premix/node"
 )
 
@@ -150,18 +151,8 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Paths of sockets are short.
-	dir, err := os.MkdirTemp("", "pmx-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{t: t, dir: dir, bin: bin}
-	t.Cleanup(func() {
-		m.clean()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	m := &machine{t: t, dir: shortdir.New(t), bin: bin}
+	t.Cleanup(m.clean)
 	m.registry = newWeb(t, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	m.run("store", "init", m.path("store"))
 	m.origin = newWeb(t, http.FileServer(http.Dir(m.path("store"))))
@@ -664,8 +655,17 @@ func (c *containerd) remove(id string) {
 	}
 }
 
+// ctr runs ctr and returns its output without the warning about the machine's cgroups that
+// each run of it begins with since containerd 2.2.
 func (c *containerd) ctr(args ...string) (string, error) {
-	return c.try(filepath.Join(c.bin, "ctr"), append([]string{"--address", c.path("c"), "-n", "k8s.io"}, args...)...)
+	out, err := c.try(filepath.Join(c.bin, "ctr"), append([]string{"--address", c.path("c"), "-n", "k8s.io"}, args...)...)
+	var kept strings.Builder
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, `level=warning msg="DEPRECATION: The support for cgroup v1`) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String(), err
 }
 
 func (c *containerd) mustCtr(args ...string) string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,7 +16,19 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"google.golang.org/grpc"
 
+	"premix/internal/access"
+	"premix/internal/bounded"
 	"premix/internal/lock"
+	own "premix/internal/owner"
+)
+
+const (
+	// clientsMost is how many connections there are at once, and callsMost how many
+	// calls of one of them.
+	clientsMost = 256
+	callsMost   = 1024
+	// handshakeTime is how long a client may take to begin.
+	handshakeTime = 10 * time.Second
 )
 
 // endWithin is how long calls that are under way may take when the snapshotter ends.
@@ -49,7 +60,11 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer()
+	// Only root reaches the socket. The bounds are against a client of root that opens
+	// connections, and says nothing.
+	most := min(clientsMost, bounded.Descriptors())
+	l = bounded.New(l, bounded.Options{Total: most, Source: most, Kept: true})
+	server := grpc.NewServer(grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(callsMost))
 	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(s))
 
 	ctx, end := context.WithCancel(ctx)
@@ -62,7 +77,7 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	defer func() { <-restored }()
 	defer end()
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
+	go func() { ended <- server.Serve(own.Listener{Listener: l}) }()
 	notifyReady()
 	o.Log.Info("serving snapshots", "address", address, "root", o.Root)
 	select {
@@ -101,6 +116,9 @@ func makeRoot(root string) (string, error) {
 	if root, err = filepath.EvalSymlinks(root); err != nil {
 		return "", rootError(root, err)
 	}
+	if err := own.Private(root); err != nil {
+		return "", rootError(root, err)
+	}
 	if strings.ContainsAny(root, ":,\\") {
 		return "", rootError(root, errors.New(`overlayfs cannot have ":", "," or "\" in a path`))
 	}
@@ -113,11 +131,11 @@ func makeRoot(root string) (string, error) {
 // takeLock keeps other snapshotters from a root. The kernel gives the lock back
 // when the process ends, however it does.
 func takeLock(root string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := own.OpenFile(filepath.Join(root, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, rootError(root, err)
 	}
-	if err := lock.Exclusive(f); err != nil {
+	if err := lock.Take(f, lock.Exclusive); err != nil {
 		f.Close()
 		return nil, &Error{Busy, "another snapshotter uses " + root, "end it, or give another directory with --root", err}
 	}
@@ -139,27 +157,13 @@ func listen(address string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(address), 0o711); err != nil {
 		return nil, addressError(address, err)
 	}
-	// A socket on which nobody listens is one of a snapshotter that was killed.
-	if c, err := net.Dial("unix", address); err == nil {
-		c.Close()
-		return nil, &Error{Busy, "somebody serves " + address + " already", "end it, or give another path with --address", nil}
-	}
-	st, err := os.Lstat(address)
+	// Whoever may connect decides what containers see: the socket has mode 0600.
+	l, err := access.Listen(context.Background(), access.Options{Address: access.UnixPrefix + address})
 	switch {
-	case err == nil && st.Mode().Type() != fs.ModeSocket:
-		return nil, addressError(address, errors.New("it is there, and no socket"))
-	case err == nil:
-		if err := os.Remove(address); err != nil {
-			return nil, addressError(address, err)
-		}
-	}
-	l, err := net.Listen("unix", address)
-	if err != nil {
-		return nil, addressError(address, err)
-	}
-	// Whoever may connect decides what containers see.
-	if err := os.Chmod(address, 0o600); err != nil {
-		return nil, errors.Join(addressError(address, err), l.Close())
+	case errors.Is(err, access.ErrBusy):
+		return nil, &Error{Busy, "somebody serves " + address + " already", "end it, or give another path with --address", nil}
+	case err != nil:
+		return nil, addressError(address, errors.Unwrap(err))
 	}
 	return l, nil
 }

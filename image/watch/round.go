@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"premix/image"
+	"premix/internal/exit"
 	"premix/store"
 	"premix/store/object"
 	"premix/store/tree"
@@ -87,6 +88,14 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("%d of %d images are not what the list says", e.Failed, e.All)
 }
 
+// ExitCode implements exit.Coded.
+func (e *FailedError) ExitCode() exit.Code {
+	if e.Unreachable {
+		return exit.Origin
+	}
+	return exit.Failed
+}
+
 // Hint names the way out.
 func (e *FailedError) Hint() string {
 	return "what is in the store stays as it was; each is tried again, at the latest with --now"
@@ -117,6 +126,9 @@ type BusyError struct{ List, Store string }
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("another premix syncs the list %s into %s", e.List, e.Store)
 }
+
+// ExitCode implements exit.Coded.
+func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint names the way out.
 func (e *BusyError) Hint() string {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/store"
 	"premix/store/object"
 )
@@ -64,7 +66,10 @@ type StateError struct {
 }
 
 func (e *StateError) Error() string { return fmt.Sprintf("%s cannot be read: %v", e.File, e.Err) }
-func (e *StateError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*StateError) ExitCode() exit.Code { return exit.Failed }
+func (e *StateError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *StateError) Hint() string {
@@ -105,27 +110,11 @@ func (st *State) write(file string, sync bool) error {
 	if err != nil {
 		return err
 	}
-	// One writer at a time, by the list's lock: a half one is of a dead process.
-	half := file + ".half"
-	f, err := os.OpenFile(half, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
+	how := beneath.Volatile
+	if sync {
+		how = beneath.Durable
 	}
-	_, err = f.Write(append(content, '\n'))
-	if err == nil && sync {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(half, file); err != nil || !sync {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return beneath.Replace(file, 0o600, how, append(content, '\n'))
 }
 
 // others tells what belongs to the other lists of the store: by reference, the

@@ -8,5 +8,6 @@
 //
 // The test also holds two habits that the layers rely on: every room says in
 // doc.go what it is for before any code, and nothing runs in an init function,
-// so that the binary starts at once whatever it links.
+// so that the binary starts at once whatever it links. TestOneHome refuses code of
+// which one package has the only copy.
 package arrows

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/shortdir"
 )
 
 // Patience is how long a page is waited for.
@@ -40,7 +42,7 @@ func New(t *testing.T) *Browser {
 	if err != nil {
 		t.Skip("chromium is not installed: scripts/setup.sh test")
 	}
-	home, err := os.MkdirTemp("", "browser-")
+	home, err := os.MkdirTemp(shortdir.Base(), "browser-") // it makes sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,7 @@ func New(t *testing.T) *Browser {
 	}
 	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir="+home, "about:blank")
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
-	cmd.Env = append(os.Environ(), "TZ=UTC")
+	cmd.Env = append(os.Environ(), "TZ=UTC", "TMPDIR="+home)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

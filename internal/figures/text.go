@@ -3,6 +3,7 @@ package figures
 import (
 	"fmt"
 	"os"
+	"premix/internal/units"
 	"runtime"
 	"strings"
 
@@ -22,17 +23,6 @@ func Seconds(v float64) string {
 		return fmt.Sprintf("%.3g s", v)
 	}
 	return fmt.Sprintf("%.0f s", v)
-}
-
-// Size prints a number of bytes.
-func Size(v float64) string {
-	switch {
-	case v < 1<<20:
-		return fmt.Sprintf("%.3g KiB", v/(1<<10))
-	case v < 1000<<20:
-		return fmt.Sprintf("%.3g MiB", v/(1<<20))
-	}
-	return fmt.Sprintf("%.3g GiB", v/(1<<30))
 }
 
 // Times prints a ratio; 0 is none.
@@ -66,5 +56,5 @@ func Machine(dir string) string {
 			unix.BTRFS_SUPER_MAGIC: "btrfs"}[fs.Type]
 	}
 	return fmt.Sprintf("%d x %s, %s of memory, Linux %s, work directory on %s, transparent huge pages %s",
-		runtime.NumCPU(), model, Size(memory), strings.TrimSpace(string(kernel)), kind, strings.TrimSpace(string(thp)))
+		runtime.NumCPU(), model, units.Size(int64(memory)), strings.TrimSpace(string(kernel)), kind, strings.TrimSpace(string(thp)))
 }

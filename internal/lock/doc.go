@@ -1,8 +1,8 @@
-// Package lock takes locks that tell whether somebody else is at work.
+// Package lock locks files by flock(2), to keep processes apart.
 //
-// The kernel gives a lock of flock(2) back when its holder ends, however it does. But the
-// lock belongs to the open file, which a process that was started shares until it is
-// executed: one that was killed while it started another seems to be there for a moment
-// longer, and so does one that has just given its lock back. Who begins where another one
-// was killed therefore waits for a moment before it gives up.
+// The kernel releases a lock when its holder ends, however that happens. But the lock
+// belongs to the open file, and a child process shares the open file until it executes
+// its program. So for a moment a lock can seem to be held by a process that was killed,
+// or that has just released it. A process that starts where another was killed therefore
+// uses Take, which waits for a moment before it gives up.
 package lock

@@ -21,13 +21,13 @@ func open(t *testing.T, path string) *os.File {
 }
 
 // Time stands still in a bubble until everybody waits: nothing depends on the machine.
-func TestExclusive(t *testing.T) {
+func TestTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")
-		if err := Exclusive(open(t, path)); err != nil {
+		if err := Take(open(t, path), Exclusive); err != nil {
 			t.Fatal(err)
 		}
-		if err := Exclusive(open(t, path)); !errors.Is(err, unix.EWOULDBLOCK) {
+		if err := Take(open(t, path), Exclusive); !errors.Is(err, ErrHeld) {
 			t.Errorf("a lock that somebody has: %v", err)
 		}
 	})
@@ -39,7 +39,7 @@ func TestSharedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")
 		first := open(t, path)
-		if err := Exclusive(first); err != nil {
+		if err := Take(first, Exclusive); err != nil {
 			t.Fatal(err)
 		}
 		shared, err := unix.Dup(int(first.Fd()))
@@ -50,7 +50,7 @@ func TestSharedForAMoment(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make(chan error)
-		go func() { got <- Exclusive(open(t, path)) }()
+		go func() { got <- Take(open(t, path), Exclusive) }()
 		synctest.Wait() // it has tried, and waits
 		if err := unix.Close(shared); err != nil {
 			t.Fatal(err)

@@ -38,6 +38,8 @@ type direction struct {
 	// free is when the sender will have sent all that was admitted, since begin.
 	free time.Duration
 
+	cut atomic.Bool // nothing is carried
+
 	packets, bytes, lost, dropped atomic.Int64
 }
 
@@ -74,6 +76,10 @@ func (d *direction) receive() {
 		packets, size := 1, n
 		if d.o.Offload {
 			packets, size = wirePackets(buf[:n])
+		}
+		if d.cut.Load() {
+			d.dropped.Add(int64(packets))
+			continue
 		}
 		due, ok := d.admit(time.Since(d.begin), packets, size)
 		if !ok {
@@ -133,6 +139,10 @@ func (d *direction) send() {
 			}
 			ts := unix.NsecToTimespec(int64(max(wait, slack)))
 			_ = unix.Nanosleep(&ts, nil) // a signal that ends it early is caught by the loop
+		}
+		if d.cut.Load() {
+			release(f.data)
+			continue
 		}
 		// A write fails where the other device is closed or down. A network
 		// carries a frame whether or not somebody is there to take it.

@@ -98,6 +98,13 @@ func New(o Options) (*Link, error) {
 // Counters tells what went from A to B and from B to A.
 func (l *Link) Counters() (ab, ba Counters) { return l.ab.counters(), l.ba.counters() }
 
+// Cut has the link carry nothing, in either direction, or carry frames again. What is
+// under way is lost. Devices stay up: nobody is told.
+func (l *Link) Cut(cut bool) {
+	l.ab.cut.Store(cut)
+	l.ba.cut.Store(cut)
+}
+
 // Close ends the link and gives up the hosts. Programs that still run on them
 // keep their namespace, and reach nobody.
 func (l *Link) Close() error {

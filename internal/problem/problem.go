@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"premix/internal/exit"
 	"slices"
 	"strings"
 )
@@ -55,6 +56,15 @@ func (l List) Unwrap() error {
 		return nil
 	}
 	return l[0].Err
+}
+
+// ExitCode implements exit.Coded. Where nothing is wrong with the file itself, the code is
+// the cause's.
+func (l List) ExitCode() exit.Code {
+	if code := exit.Of(l.Unwrap()); code != exit.OK && code != exit.Internal {
+		return code
+	}
+	return exit.Usage
 }
 
 // Enough is how many mistakes are told of a file that may be as long as it likes, and be of

@@ -1,10 +1,11 @@
 package slurmbox
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"premix/internal/shortdir"
 )
 
 // start starts a box in a short path.
@@ -13,11 +14,7 @@ func start(t *testing.T, o Options) *Box {
 	if list := Missing(o.Accounting); len(list) > 0 {
 		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
 	}
-	dir, err := os.MkdirTemp("", "box")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Start(dir, o)
+	b, err := Start(shortdir.New(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +22,6 @@ func start(t *testing.T, o Options) *Box {
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}
-		os.RemoveAll(dir)
 	})
 	return b
 }

@@ -11,8 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"premix/internal/lock"
 	"premix/internal/netrelay"
 )
 
@@ -36,16 +35,16 @@ func Open(dir string) (*Lab, error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
+	held, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
+	if err := lock.Try(held, lock.Exclusive); err != nil {
+		held.Close()
 		return nil, fmt.Errorf("another benchmark works in %s: %w", dir, err)
 	}
 	begin := time.Now()
-	return &Lab{Dir: dir, lock: lock, Log: func(format string, args ...any) {
+	return &Lab{Dir: dir, lock: held, Log: func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}}, nil
 }

@@ -12,7 +12,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/exit"
 	"premix/internal/problem"
+	"premix/internal/units"
 	"premix/replay/trace"
 )
 
@@ -24,6 +26,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("machine %s: %s", e.Path, e.Reason) }
+
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *Error) Hint() string {
@@ -165,20 +170,11 @@ func ParseTime(text string) (trace.Time, error) {
 type Size int64
 
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
-	text := strings.TrimSuffix(strings.TrimSuffix(n.Value, "B"), "i")
-	units := map[byte]float64{'K': 1.0 / 1024, 'M': 1, 'G': 1024, 'T': 1 << 20}
-	var unit float64
-	if text != "" {
-		unit = units[text[len(text)-1]]
+	v, err := units.ParseMemory(n.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %w: %s", n.Line, err, units.SizeHint)
 	}
-	if unit == 0 {
-		return fmt.Errorf("line %d: %q is no amount of memory: write it as in 128G", n.Line, n.Value)
-	}
-	v, err := strconv.ParseFloat(text[:len(text)-1], 64)
-	if err != nil || !(v > 0 && v*unit < 1<<40) {
-		return fmt.Errorf("line %d: %q is no amount of memory: write it as in 128G", n.Line, n.Value)
-	}
-	*s = Size(v * unit)
+	*s = Size(v >> 20)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"premix/internal/exit"
 	"premix/internal/problem"
 	"premix/replay/machine"
 	"premix/replay/simulate"
@@ -24,6 +25,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *Error) Hint() string { return e.Way }

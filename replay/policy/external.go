@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"premix/internal/exit"
 	"premix/replay/simulate"
 	"premix/replay/trace"
 )
@@ -54,7 +55,10 @@ func (e *ExternalError) Error() string {
 	}
 	return text
 }
-func (e *ExternalError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*ExternalError) ExitCode() exit.Code { return exit.Failed }
+func (e *ExternalError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *ExternalError) Hint() string { return "docs/replay.md has the protocol and an example" }

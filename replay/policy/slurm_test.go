@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/shortdir"
 	"premix/internal/slurmbox"
 	"premix/replay/machine"
 	"premix/replay/simulate"
@@ -42,20 +43,13 @@ func compare(t *testing.T, jobs []sleeper) comparison {
 	if list := slurmbox.Missing(true); len(list) > 0 {
 		t.Skipf("there is no %s: scripts/setup.sh test installs it", strings.Join(list, ", "))
 	}
-	dir, err := os.MkdirTemp("", "box") // sockets lie in it: their paths must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	box, err := slurmbox.Start(dir, slurmbox.Options{Nodes: boxNodes, CPUs: 1, Accounting: true,
+	box, err := slurmbox.Start(shortdir.New(t), slurmbox.Options{Nodes: boxNodes, CPUs: 1, Accounting: true,
 		Config: "PriorityType=priority/basic\nSchedulerParameters=batch_sched_delay=0,sched_min_interval=1000,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_max_job_test=1000,bf_max_time=30,bf_continue,bf_window_linear=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := box.Stop(); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})

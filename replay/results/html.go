@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"premix/internal/whole"
+	"premix/internal/beneath"
 	"premix/replay/simulate"
 	"premix/replay/trace"
 )
@@ -49,7 +49,7 @@ func (r *Results) WriteHTML(path string) error {
 	for i, s := range r.schedules {
 		p.Charts = append(p.Charts, r.gantt(i, s))
 	}
-	if err := whole.Write(path, func(w io.Writer) error { return t.Execute(w, p) }); err != nil {
+	if err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return t.Execute(w, p) }); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 
+	"premix/internal/exit"
 	"premix/replay/trace"
 )
 
@@ -16,6 +17,9 @@ type UnrecordedError struct {
 func (e *UnrecordedError) Error() string {
 	return fmt.Sprintf("%s does not tell when %d of its jobs began, the first of them job %d", e.Trace, e.Missing, e.First)
 }
+
+// ExitCode implements exit.Coded.
+func (*UnrecordedError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *UnrecordedError) Hint() string {

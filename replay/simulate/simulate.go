@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"premix/internal/exit"
 	"premix/replay/machine"
 	"premix/replay/room"
 	"premix/replay/trace"
@@ -84,6 +85,9 @@ func (e *StuckError) Error() string {
 	return fmt.Sprintf("policy %s left %d jobs waiting for ever, the first of them job %d", e.Policy, e.Jobs, e.First)
 }
 
+// ExitCode implements exit.Coded.
+func (*StuckError) ExitCode() exit.Code { return exit.Failed }
+
 // Hint names the way out.
 func (e *StuckError) Hint() string {
 	return "a policy is asked at each moment at which something happens: it must start what fits, or ask to be woken"
@@ -99,6 +103,9 @@ type StartError struct {
 func (e *StartError) Error() string {
 	return fmt.Sprintf("policy %s wants to start job %d, which %s", e.Policy, e.Job, e.Reason)
 }
+
+// ExitCode implements exit.Coded.
+func (*StartError) ExitCode() exit.Code { return exit.Failed }
 
 // Hint names the way out.
 func (e *StartError) Hint() string { return "see the protocol in docs/replay.md" }

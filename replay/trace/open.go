@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"premix/internal/exit"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
@@ -23,7 +24,10 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("trace %s: %s", e.Path, e.Reason) }
-func (e *Error) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Usage }
+func (e *Error) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *Error) Hint() string { return e.Way }

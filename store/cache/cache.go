@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/lock"
+	"premix/internal/owner"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -127,6 +128,10 @@ func (c *Cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
+	// The kernel reads complete trees from there without a look at their digests.
+	if err := owner.Private(c.dir); err != nil {
+		return err
+	}
 	var err error
 	if c.lock, err = lockDir(c.dir); err != nil {
 		return err
@@ -148,6 +153,9 @@ func (c *Cache) open() error {
 			return err
 		}
 		if err := os.MkdirAll(ram, 0o700); err != nil {
+			return err
+		}
+		if err := owner.Private(ram); err != nil {
 			return err
 		}
 		c.ram = &volume{dir: ram, quota: c.o.RAMQuota}
@@ -173,11 +181,11 @@ func (c *Cache) open() error {
 
 // lockDir takes the lock of a cache's directory for this process.
 func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := owner.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := lock.Exclusive(f); err != nil {
+	if err := lock.Take(f, lock.Exclusive); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			b := make([]byte, 32)
 			n, _ := f.ReadAt(b, 0) // whatever is there: it only names the process

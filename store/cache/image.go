@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/store/object"
 )
 
@@ -420,13 +421,8 @@ func (t *Tree) accountMeta() {
 // writeWhole writes a file that is either there with all its content or not, as
 // long as the machine lives. Cache.tend makes it durable.
 func writeWhole(path string, content []byte) error {
-	tmp := path + ".tmp"
-	err := os.WriteFile(tmp, content, 0o600)
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), removeIfThere(tmp))
+	if err := beneath.Replace(path, 0o600, beneath.Volatile, content); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"premix/internal/exit"
 	"runtime"
 	"sync"
 
@@ -82,6 +83,9 @@ type CorruptError struct {
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("object %s is corrupt: %s", e.Digest.Short(), e.Reason)
 }
+
+// ExitCode implements exit.Coded.
+func (*CorruptError) ExitCode() exit.Code { return exit.Origin }
 
 // IsCorrupt tells whether err is or wraps a [CorruptError].
 func IsCorrupt(err error) bool {

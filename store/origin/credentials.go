@@ -1,13 +1,15 @@
 package origin
 
 import (
-	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
+
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // Credentials say who we are to whom.
@@ -39,31 +41,23 @@ func (e *CredentialsError) Error() string {
 	return e.File + ": " + e.Reason
 }
 
+// ExitCode implements exit.Coded.
+func (*CredentialsError) ExitCode() exit.Code { return exit.Usage }
+
 // Hint names the way out.
 func (e *CredentialsError) Hint() string { return e.Way }
 
-// ReadCredentials reads a credentials file, which nobody but its owner may read.
+// ReadCredentials reads a credentials file, which only its owner can read.
 func ReadCredentials(path string) (*Credentials, error) {
-	f, err := os.Open(path)
+	text, err := owner.ReadSecret(path)
+	var foreign *owner.Error
+	if errors.As(err, &foreign) {
+		return nil, &CredentialsError{path, 0, "it " + foreign.Reason, foreign.Way}
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, &CredentialsError{path, 0, fmt.Sprintf("others may read it (mode %04o)", info.Mode().Perm()), "chmod 600 " + path}
-	}
-	if info.Size() > MaxFile {
-		return nil, &CredentialsError{path, 0, "it is too large for a credentials file", ""}
-	}
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(f); err != nil {
-		return nil, err
-	}
-	return ParseCredentials(path, b.Bytes())
+	return ParseCredentials(path, text)
 }
 
 // ParseCredentials reads lines in the manner of netrc(5):

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/exit"
 	"premix/store/object"
 )
 
@@ -81,7 +82,10 @@ type OpenError struct {
 }
 
 func (e *OpenError) Error() string { return fmt.Sprintf("origin %s: %v", e.Origin, e.Err) }
-func (e *OpenError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*OpenError) ExitCode() exit.Code { return exit.Usage }
+func (e *OpenError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *OpenError) Hint() string { return e.Way }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/exit"
 	"premix/store/object"
 )
 
@@ -91,6 +92,9 @@ func (e *Error) Error() string {
 	}
 	return s
 }
+
+// ExitCode implements exit.Coded.
+func (*Error) ExitCode() exit.Code { return exit.Origin }
 
 func (e *Error) Unwrap() error { return e.Err }
 

@@ -76,7 +76,7 @@ func TestParseCredentials(t *testing.T) {
 	if err := os.WriteFile(file, []byte(good), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := origin.ReadCredentials(file); err == nil || !strings.Contains(err.Error(), "others may read it") {
+	if _, err := origin.ReadCredentials(file); err == nil || !strings.Contains(err.Error(), "can be read or written by other users") {
 		t.Errorf("a file that others may read: %v", err)
 	}
 	if err := os.Chmod(file, 0o600); err != nil {

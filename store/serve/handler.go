@@ -3,8 +3,6 @@ package serve
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"premix/internal/access"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -90,8 +89,8 @@ func classify(name string) (class, string) {
 
 // Options say how to serve. The zero value is of use.
 type Options struct {
-	// Tokens are accepted; none: everybody is served.
-	Tokens []string
+	// Tokens are those that requests must have; nil for none.
+	Tokens *access.Tokens
 	// Access gets a JSON object for each request; nil for no log.
 	Access io.Writer
 	// Requests is how many are answered at once; default 1024.
@@ -101,7 +100,7 @@ type Options struct {
 // Handler serves a store in a directory.
 type Handler struct {
 	root    *os.Root
-	tokens  [][sha256.Size]byte
+	o       Options
 	slots   chan struct{}
 	metrics *Metrics
 
@@ -118,10 +117,7 @@ func NewHandler(dir string, o Options) (*Handler, error) {
 	if o.Requests <= 0 {
 		o.Requests = 1024
 	}
-	h := &Handler{root: root, slots: make(chan struct{}, o.Requests), metrics: newMetrics()}
-	for _, t := range o.Tokens {
-		h.tokens = append(h.tokens, sha256.Sum256([]byte(t)))
-	}
+	h := &Handler{root: root, o: o, slots: make(chan struct{}, o.Requests), metrics: newMetrics()}
 	if o.Access != nil {
 		h.log = bufio.NewWriter(o.Access)
 	}
@@ -148,15 +144,10 @@ func (h *Handler) FlushLog() error {
 // Allowed tells whether a request bears a token where one is wanted, and answers
 // it where it does not.
 func (h *Handler) Allowed(w http.ResponseWriter, r *http.Request) bool {
-	if len(h.tokens) == 0 {
+	if h.o.Tokens == nil {
 		return true
 	}
-	got, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	sum, ok := sha256.Sum256([]byte(got)), 0
-	for i := range h.tokens {
-		ok |= subtle.ConstantTimeCompare(sum[:], h.tokens[i][:])
-	}
-	if bearer && ok == 1 {
+	if _, ok := h.o.Tokens.User(r); ok {
 		return true
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="premix store"`)
@@ -235,7 +226,7 @@ func (h *Handler) serve(w *recorder, r *http.Request, what class, name, kind str
 		// a range of one must not be completed with a range of the other.
 		header.Set("ETag", fmt.Sprintf(`"%s-%x"`, name[strings.LastIndexByte(name, '/')+1:], st.Size()))
 		visibility := "public"
-		if len(h.tokens) > 0 {
+		if h.o.Tokens != nil {
 			visibility = "private"
 		}
 		header.Set("Cache-Control", visibility+", max-age=31536000, immutable")

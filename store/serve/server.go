@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"premix/internal/access"
+	"premix/internal/bounded"
 )
 
 // Same is where metrics are served: where the store is.
@@ -19,11 +20,14 @@ const Same = "same"
 
 // ServerOptions say how a handler is put on the network.
 type ServerOptions struct {
-	Listen      string // HOST:PORT
-	CertFile    string // with KeyFile: TLS
+	Listen      string   // HOST:PORT or unix:PATH
+	Open        bool     // answer all who reach Listen or Metrics, without tokens too
+	Hosts       []string // names of the server besides localhost
+	CertFile    string   // with KeyFile: TLS
 	KeyFile     string
-	Metrics     string        // HOST:PORT for /metrics, [Same], or "" for none
+	Metrics     string        // HOST:PORT or unix:PATH for /metrics, [Same], or "" for none
 	Connections int           // at once; 0 for what descriptors allow, at most 16384
+	PerAddress  int           // of one address at once; 0 for half of Connections, or all of a few
 	Linger      time.Duration // how long requests may go on after the end was asked for; default 30 s
 	Errors      *log.Logger   // of connections; nil for none
 }
@@ -32,8 +36,8 @@ type ServerOptions struct {
 type Server struct {
 	h        *Handler
 	o        ServerOptions
-	listener net.Listener
-	metrics  net.Listener // nil for none of its own
+	listener *access.Listener
+	metrics  *access.Listener // nil for none of its own
 	server   *http.Server
 	limit    int
 }
@@ -42,10 +46,7 @@ type Server struct {
 func Listen(h *Handler, o ServerOptions) (*Server, error) {
 	s := &Server{h: h, o: o, limit: o.Connections}
 	if s.limit <= 0 {
-		var err error
-		if s.limit, err = connections(); err != nil {
-			return nil, err
-		}
+		s.limit = bounded.Descriptors() // each may have a file open
 	}
 	var config *tls.Config
 	if o.CertFile != "" || o.KeyFile != "" {
@@ -55,15 +56,12 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 		}
 		config = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	listener, err := net.Listen("tcp", o.Listen)
+	reach := access.Options{Address: o.Listen, Secret: h.o.Tokens != nil, Open: o.Open, Hosts: o.Hosts}
+	l, err := access.Listen(context.Background(), reach)
 	if err != nil {
 		return nil, err
 	}
-	l, ok := listener.(*net.TCPListener)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("%s is no TCP address", o.Listen), listener.Close())
-	}
-	s.listener = newLimited(l, s.limit)
+	s.listener = l
 	var handler http.Handler = h
 	switch o.Metrics {
 	case "":
@@ -76,7 +74,8 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 			}
 		})
 	default:
-		if s.metrics, err = net.Listen("tcp", o.Metrics); err != nil {
+		reach.Address = o.Metrics
+		if s.metrics, err = access.Listen(context.Background(), reach); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
@@ -85,19 +84,25 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 		errorLog = log.New(nowhere{}, "", 0)
 	}
 	s.server = &http.Server{
-		Handler:           handler,
+		Handler:           l.Protect(handler),
 		TLSConfig:         config,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second, // nobody sends a body
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          errorLog,
-		ConnState:         counter(h.metrics),
+		ConnState:         bounded.State(counter(h.metrics)),
 		// Each stream may hold a file open.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64},
 	}
 	return s, nil
 }
+
+// metricsMost is how many connections to an address for metrics alone there may be.
+const metricsMost = 64
+
+// few is up to how many connections one address may have all of.
+const few = 64
 
 // nowhere takes a log that nobody wants.
 type nowhere struct{}
@@ -116,25 +121,15 @@ func counter(m *Metrics) func(net.Conn, http.ConnState) {
 	}
 }
 
-// connections is how many the process's descriptors allow, with a file for each
-// and some to spare. Go has raised the soft limit to the hard one.
-func connections() (int, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, fmt.Errorf("the limit of open files: %w", err)
-	}
-	return int(max(1, min(16384, (int64(min(limit.Cur, 1<<30))-64)/2))), nil
-}
+// Addr is where the server listens: HOST:PORT or unix:PATH.
+func (s *Server) Addr() string { return s.listener.Name() }
 
-// Addr is where the server listens.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
-
-// MetricsAddr is where /metrics is served, nil for nowhere or the same place.
-func (s *Server) MetricsAddr() net.Addr {
+// MetricsAddr is where /metrics is served, "" for nowhere or the same place.
+func (s *Server) MetricsAddr() string {
 	if s.metrics == nil {
-		return nil
+		return ""
 	}
-	return s.metrics.Addr()
+	return s.metrics.Name()
 }
 
 // Limit is how many connections there may be at once.
@@ -143,22 +138,28 @@ func (s *Server) Limit() int { return s.limit }
 // Serve answers until ctx ends. Requests that are being answered then may go on
 // for a while.
 func (s *Server) Serve(ctx context.Context) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.h.metrics)
-	side := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
-		MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog}
+	side := &http.Server{ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog, ConnState: bounded.State(nil)}
 	ended := make(chan error, 2)
+	perAddress := s.o.PerAddress
+	if perAddress <= 0 {
+		perAddress = max(s.limit/2, min(s.limit, few))
+	}
+	limited := bounded.New(s.listener, bounded.Options{Total: s.limit, Source: perAddress})
 	running := 1
 	go func() {
 		if s.server.TLSConfig != nil {
-			ended <- s.server.ServeTLS(s.listener, "", "")
+			ended <- s.server.ServeTLS(limited, "", "")
 		} else {
-			ended <- s.server.Serve(s.listener)
+			ended <- s.server.Serve(limited)
 		}
 	}()
 	if s.metrics != nil {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", s.h.o.Tokens.Guard("premix store", s.h.metrics))
+		side.Handler = s.metrics.Protect(mux)
 		running++
-		go func() { ended <- side.Serve(s.metrics) }()
+		go func() { ended <- side.Serve(bounded.New(s.metrics, bounded.Options{Total: metricsMost})) }()
 	}
 	flush := time.NewTicker(time.Second)
 	defer flush.Stop()

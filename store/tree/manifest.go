@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"premix/internal/exit"
 	"premix/store/object"
 )
 
@@ -62,6 +63,9 @@ type InvalidError struct {
 }
 
 func (e *InvalidError) Error() string { return "invalid " + e.What + ": " + e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*InvalidError) ExitCode() exit.Code { return exit.Origin }
 
 // IsInvalid tells whether err is or wraps an [InvalidError].
 func IsInvalid(err error) bool {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"premix/internal/exit"
 	"premix/store/tree"
 )
 
@@ -24,6 +25,9 @@ func (e *ChangedError) Error() string {
 	return fmt.Sprintf("%s has other keys for store %s than those that are trusted", e.Origin, e.Store)
 }
 
+// ExitCode implements exit.Coded.
+func (*ChangedError) ExitCode() exit.Code { return exit.Trust }
+
 // Hint names the way out.
 func (e *ChangedError) Hint() string {
 	return fmt.Sprintf("somebody may stand between here and there. If the change was announced, remove the line of %s from %s, or give the new key with --key-file", e.Known.Origin, e.File)
@@ -36,7 +40,10 @@ type UntrustedError struct {
 }
 
 func (e *UntrustedError) Error() string { return fmt.Sprintf("%s: %v", e.Origin, e.Err) }
-func (e *UntrustedError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*UntrustedError) ExitCode() exit.Code { return exit.Trust }
+func (e *UntrustedError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *UntrustedError) Hint() string {
@@ -59,6 +66,9 @@ func (e *RollbackError) Error() string {
 	return fmt.Sprintf("%s: %s: the record has serial %d, but %d was seen before", e.Origin, e.Ref, e.Serial, e.Seen)
 }
 
+// ExitCode implements exit.Coded.
+func (*RollbackError) ExitCode() exit.Code { return exit.Trust }
+
 // Hint names the way out.
 func (e *RollbackError) Hint() string {
 	if e.Serial == e.Seen {
@@ -80,7 +90,10 @@ func (e *StateError) Error() string {
 	}
 	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
-func (e *StateError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*StateError) ExitCode() exit.Code { return exit.Usage }
+func (e *StateError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *StateError) Hint() string {
@@ -98,7 +111,10 @@ type NoTagError struct {
 func (e *NoTagError) Error() string {
 	return fmt.Sprintf("%s: there is no %s", strings.Join(e.Origins, ", "), e.Ref)
 }
-func (e *NoTagError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*NoTagError) ExitCode() exit.Code { return exit.Usage }
+func (e *NoTagError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *NoTagError) Hint() string {
@@ -118,7 +134,10 @@ func (e *KeyFileError) Error() string {
 	}
 	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
-func (e *KeyFileError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*KeyFileError) ExitCode() exit.Code { return exit.Usage }
+func (e *KeyFileError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *KeyFileError) Hint() string {

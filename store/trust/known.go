@@ -2,19 +2,18 @@ package trust
 
 import (
 	"bytes"
-	"crypto/rand"
-	"encoding/hex"
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
 	"premix/store/object"
 	"premix/store/tree"
 )
@@ -37,25 +36,26 @@ func (s state) locked(do func() error) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err := owner.Private(s.dir); err != nil {
+		return err
+	}
+	f, err := owner.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close() // gives the lock back
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
-		}
+	if err := lock.Await(context.Background(), f, lock.Exclusive); err != nil {
+		return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
 	}
 	return do()
 }
 
 // known reads all pins, in order of their making.
 func (s state) known() ([]Known, error) {
+	// Whoever can write there says whose word is believed.
+	if err := owner.Private(s.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	content, err := os.ReadFile(s.knownFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -116,27 +116,8 @@ func (s state) seen(store string, ref tree.Ref) ([]byte, error) {
 // replace writes a file whole, and to the disk: a record that was seen must not
 // be forgotten by a crash.
 func replace(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := beneath.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	var suffix [8]byte
-	rand.Read(suffix[:]) // never fails: see crypto/rand
-	tmp := filepath.Join(dir, fmt.Sprintf(".%s.%s", filepath.Base(path), hex.EncodeToString(suffix[:])))
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return nil
+	return beneath.Replace(path, 0o600, beneath.Durable, content)
 }

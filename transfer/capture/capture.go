@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"premix/internal/exit"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -43,11 +44,14 @@ type Options struct {
 type PrivilegeError struct{ Err error }
 
 func (e *PrivilegeError) Error() string { return fmt.Sprintf("packets cannot be captured: %v", e.Err) }
-func (e *PrivilegeError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*PrivilegeError) ExitCode() exit.Code { return exit.Unavailable }
+func (e *PrivilegeError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *PrivilegeError) Hint() string {
-	return "run premix as root, or give it the right to: setcap cap_net_raw+ep PREMIX; or measure times alone with --capture none"
+	return "run premix as root, or measure times alone with --capture none"
 }
 
 // Source is a running capture, whoever does it.

@@ -333,3 +333,72 @@ func TestWithoutPrivileges(t *testing.T) {
 		t.Errorf("as nobody: %v\n%s", err, out)
 	}
 }
+
+// Between two ports of one address each packet is seen once, each byte of the device
+// counts once, and the end that has connected is the one here.
+func TestLoopback(t *testing.T) {
+	l := newLink(t, netrelay.Options{})
+	for _, at := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), l.A.Addr} {
+		t.Run(at.String(), func(t *testing.T) {
+			const n = 8 << 20
+			var totals *Totals
+			var carried int64
+			if err := l.A.Do(func() error {
+				device, here, err := Route(at)
+				if err != nil {
+					return err
+				}
+				if device != "lo" || here != at {
+					t.Errorf("packets to %s go through %s, from %s", at, device, here)
+				}
+				listener, err := net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
+				if err != nil {
+					return err
+				}
+				defer listener.Close()
+				before, err := Carries("lo")
+				if err != nil {
+					return err
+				}
+				c, err := Open(Options{Interface: "lo", Here: at, Peer: at, MTU: MTU("lo"), Packets: true})
+				if err != nil {
+					return err
+				}
+				sent := make(chan error, 1)
+				go func() {
+					s, err := listener.Accept()
+					if err == nil {
+						_, err = io.CopyN(s, zeros{}, n)
+						err = errors.Join(err, s.Close())
+					}
+					sent <- err
+				}()
+				client, err := net.Dial("tcp", listener.Addr().String())
+				if err != nil {
+					return err
+				}
+				got, err := io.Copy(io.Discard, client)
+				if err := errors.Join(err, client.Close(), <-sent); err != nil || got != n {
+					return fmt.Errorf("%d bytes: %w", got, err)
+				}
+				totals, err = c.Stop()
+				if err != nil {
+					return err
+				}
+				after, err := Carries("lo")
+				carried = after - before
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			// A sender may repeat what it takes for lost.
+			if p := totals.Down.Payload; p < n || p > n && totals.Down.Retransmits == 0 || totals.Up.Payload != 0 || totals.Up.Packets == 0 || totals.Connections != 1 || totals.Drops != 0 {
+				t.Errorf("down %+v, up %+v, %d connections, %d drops", totals.Down, totals.Up, totals.Connections, totals.Drops)
+			}
+			// The device does not count headers of Ethernet.
+			if all := totals.Down.Bytes + totals.Up.Bytes - ethernet*(totals.Down.Packets+totals.Up.Packets); carried < all || carried > all+all/50 {
+				t.Errorf("the device carried %d bytes, and %d were captured", carried, all)
+			}
+		})
+	}
+}

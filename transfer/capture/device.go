@@ -33,6 +33,15 @@ func Route(peer netip.Addr) (device string, here netip.Addr, err error) {
 	if err != nil {
 		return "", here, err
 	}
+	if here == peer.Unmap().WithZone("") {
+		// What a machine sends to an address of its own goes through the loopback device,
+		// whichever device has the address.
+		for _, i := range list {
+			if i.Flags&net.FlagLoopback != 0 {
+				return i.Name, here, nil
+			}
+		}
+	}
 	for _, i := range list {
 		addrs, err := i.Addrs()
 		if err != nil {
@@ -56,8 +65,9 @@ func MTU(device string) int {
 	return i.MTU
 }
 
-// Carries is the number of bytes that an interface has received and sent. It reads
-// /proc, as /sys shows the devices of the namespace that it was mounted in.
+// Carries is the number of bytes that an interface has received and sent. The loopback
+// device receives what it sends, and each byte counts once. Carries reads /proc, as /sys
+// shows the devices of the namespace that it was mounted in.
 func Carries(device string) (int64, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
@@ -74,6 +84,9 @@ func Carries(device string) (int64, error) {
 		}
 		in, err1 := strconv.ParseInt(f[0], 10, 64)
 		out, err2 := strconv.ParseInt(f[8], 10, 64)
+		if i, err := net.InterfaceByName(device); err == nil && i.Flags&net.FlagLoopback != 0 {
+			out = 0
+		}
 		return in + out, errors.Join(err1, err2)
 	}
 	return 0, fmt.Errorf("interface %s is not in /proc/net/dev", device)

@@ -58,6 +58,8 @@ type Tally struct {
 	begin      time.Time
 	t          Totals
 	next       map[connection]*edges
+	// ends tells which of two ports is here where both ends have the same address.
+	ends map[connection]bool
 }
 
 // connection is a pair of ports.
@@ -81,7 +83,7 @@ const (
 // NewTally counts what is between two addresses, from begin on.
 func NewTally(o Options, begin time.Time) *Tally {
 	return &Tally{here: o.Here.Unmap(), peer: o.Peer.Unmap(), except: o.ExceptPort, mtu: o.MTU, keep: o.Packets, begin: begin,
-		t: Totals{Histogram: make([]int64, len(transfer.SizeEdges)+1)}, next: map[connection]*edges{}}
+		t: Totals{Histogram: make([]int64, len(transfer.SizeEdges)+1)}, next: map[connection]*edges{}, ends: map[connection]bool{}}
 }
 
 // Totals is what was counted.
@@ -98,6 +100,7 @@ func (y *Tally) Add(at time.Time, data []byte, size int) {
 		return
 	}
 	w := up
+	self := y.here == y.peer
 	switch {
 	case src == y.here && dst == y.peer:
 	case src == y.peer && dst == y.here:
@@ -117,6 +120,9 @@ func (y *Tally) Add(at time.Time, data []byte, size int) {
 	}
 	if len(l4) >= 4 && (proto == tcp || proto == udp) {
 		c.here, c.peer = binary.BigEndian.Uint16(l4), binary.BigEndian.Uint16(l4[2:])
+		if self && !y.outward(c, flags) {
+			w = down
+		}
 		if w == down {
 			c.here, c.peer = c.peer, c.here
 		}
@@ -172,6 +178,27 @@ func (y *Tally) Add(at time.Time, data []byte, size int) {
 	}
 }
 
+// outward tells of a packet between two ports of the same address whether it comes from
+// the one that is here: the one that has made the connection. c has the port that the
+// packet comes from as the one here.
+func (y *Tally) outward(c connection, flags byte) bool {
+	back := connection{c.tcp, c.peer, c.here}
+	begins := c.tcp && flags&(tcpSYN|tcpACK) == tcpSYN
+	if out, ok := y.ends[c]; ok && !begins {
+		return out
+	}
+	out := true
+	switch {
+	case begins:
+	case c.tcp && flags&tcpSYN != 0: // the answer
+		out = false
+	case c.tcp:
+		out = c.here > c.peer // it began before the capture: servers have the low ports
+	}
+	y.ends[c], y.ends[back] = out, !out
+	return out
+}
+
 // maxTicks is a day.
 const maxTicks = int(24 * time.Hour / Tick)
 
@@ -215,7 +242,10 @@ func (y *Tally) follow(c connection, w int, way *Way, seq uint32, flags byte, pa
 	}
 }
 
-const tcpSYN = 0x02
+const (
+	tcpSYN = 0x02
+	tcpACK = 0x10
+)
 
 // network reads the header of IPv4 or IPv6. total is the length of what follows it,
 // l4 what was captured of that; of a later fragment there is nothing.

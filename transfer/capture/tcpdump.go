@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/owner"
 	"premix/internal/regex"
 )
 
@@ -50,6 +51,7 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 		d.cmd.Args = append(d.cmd.Args[:9:9], d.cmd.Args[11:]...)
 	}
 	d.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	d.cmd.Env = owner.Environ()
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {
 		return nil, err

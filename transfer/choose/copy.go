@@ -16,6 +16,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/transfer"
 	"premix/transfer/link"
 	"premix/transfer/peer"
@@ -33,6 +37,8 @@ type Job struct {
 	Open      bool   // allow open protocols
 	Protocol  string // only this one; empty: choose
 	Premix    string // path of this program
+	Parts     string // directory of records of copies that are not whole; empty: none
+	Keep      stream.Keep
 	Have      string // what the receiver has that may hold much of it; empty: nothing
 	// Server is the address of a standing server, and Key lets in there: the copy is
 	// made by it, and nothing is chosen. Link, Known, Open, Protocol and Premix are not
@@ -55,12 +61,19 @@ type Done struct {
 	SHA256   string     `json:"sha256,omitempty"` // of both ends, where that is how
 	Order    []Estimate `json:"order"`
 	Failed   []string   `json:"failed"` // PROTOCOL: why, of those that were tried before
+	// Lost is what of a tree could not be read, and is left out; More is how much of that
+	// is not in the list.
+	Lost []stream.Failure `json:"lost,omitempty"`
+	More int              `json:"more_lost,omitempty"`
 }
 
 // SourceError tells that there is nothing to copy, or that it may not be read.
 type SourceError struct{ Reason string }
 
 func (e *SourceError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*SourceError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *SourceError) Hint() string { return "name a file or a directory that you may read" }
@@ -69,6 +82,9 @@ func (e *SourceError) Hint() string { return "name a file or a directory that yo
 type TargetError struct{ Reason string }
 
 func (e *TargetError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*TargetError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint names the way out.
 func (e *TargetError) Hint() string { return "make room, or give another destination" }
@@ -86,6 +102,9 @@ func (e *FailedError) Error() string {
 	return "every protocol failed: " + strings.Join(e.Failed, "; ")
 }
 
+// ExitCode implements exit.Coded.
+func (*FailedError) ExitCode() exit.Code { return exit.Failed }
+
 // Hint names the way out.
 func (e *FailedError) Hint() string {
 	if e.Part == "" {
@@ -93,9 +112,6 @@ func (e *FailedError) Hint() string {
 	}
 	return "the same command goes on with what has arrived: " + e.Part
 }
-
-// partSuffix is of what is not whole yet.
-const partSuffix = ".premix-part"
 
 // minRoom is how much must be free beyond the size, bytes.
 const minRoom = 1 << 20
@@ -108,8 +124,11 @@ const longestSocket = 90
 type run struct {
 	*Job
 	s             *peer.Session
-	temp          string // directory here; at the peer the session has one
-	local, remote string // what is written has its suffix already
+	temp          string         // directory here; at the peer the session has one
+	local, remote string         // what is fetched is in its stage
+	stage         *beneath.Stage // of what is fetched
+	there         *remoteStage   // of what is put; nil: no protocol needed it yet
+	unreadable    string         // something of the source; empty: nothing
 	missing       map[string]bool
 	d             *Done
 	source        *digest // of the source, once it was needed
@@ -153,20 +172,28 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 	if err := r.look(ctx); err != nil {
 		return nil, err
 	}
-	defer r.s.Close()
+	defer func() {
+		if ctx.Err() != nil {
+			r.s.Hurry()
+		}
+		r.s.Close()
+	}()
 	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
-	part := &r.local
-	if j.Direction == transfer.Put {
-		part = &r.remote
+	if r.stage != nil {
+		defer r.stage.Close() // what it has is kept
 	}
-	final := *part
-	*part += partSuffix
 	defer r.forget(ctx)
 	for _, e := range d.Order {
 		if e.Left || j.Protocol != "" && e.Protocol != j.Protocol || len(d.Failed) > 0 && e.Protocol == own {
 			continue // failed is what was tried without a question
 		}
 		p := j.protocol(e.Protocol)
+		if lacks := r.cannot(p); lacks != "" {
+			if e.Protocol == j.Protocol {
+				d.Failed = append(d.Failed, e.Protocol+": "+lacks)
+			}
+			continue
+		}
 		if missing := r.lacks(p); missing != "" {
 			d.Failed = append(d.Failed, e.Protocol+": "+missing+" is not at the peer")
 			// Where the best is not to be had people want to know it.
@@ -178,7 +205,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		j.note("by %s: %s", e.Protocol, e.Why)
 		err := r.try(ctx, p)
 		if err == nil {
-			if err := r.rename(ctx, *part, final); err != nil {
+			if err := r.commit(ctx, p); err != nil {
 				return nil, err
 			}
 			d.Protocol, d.Seconds = e.Protocol, time.Since(begin).Seconds()
@@ -189,15 +216,19 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		}
 		var gone *peer.UnreachableError
 		var target *TargetError
-		if errors.As(err, &gone) || errors.As(err, &target) {
+		var source *SourceError
+		if errors.As(err, &gone) || errors.As(err, &target) || errors.As(err, &source) {
 			return nil, err
 		}
 		d.Failed = append(d.Failed, e.Protocol+": "+err.Error())
 		j.note("%s failed: %v", e.Protocol, err)
 	}
+	if r.unreadable != "" && len(d.Failed) == 0 {
+		return nil, &SourceError{fmt.Sprintf("%s is unreadable, and premix's own protocol, which leaves it out, cannot be used", r.unreadable)}
+	}
 	left := ""
 	if len(d.Failed) > 0 {
-		left = *part
+		left = r.left()
 	}
 	return nil, &FailedError{d.Failed, left}
 }
@@ -217,6 +248,18 @@ func (j *Job) protocol(name string) *link.Protocol {
 	return nil // an order names protocols of the link alone
 }
 
+// cannot is why a protocol does not make this copy as it shall be; empty: it does.
+func (r *run) cannot(p *link.Protocol) string {
+	switch {
+	case r.ownShipped(p):
+	case r.Keep != stream.Keep{}:
+		return "owners, hard links, attributes and ACLs are kept by premix's own protocol alone"
+	case r.unreadable != "":
+		return r.unreadable + " is unreadable"
+	}
+	return ""
+}
+
 // lacks is a program that the peer has not, of those that a protocol needs there.
 func (r *run) lacks(p *link.Protocol) string {
 	for _, n := range p.AtPeer() {
@@ -233,8 +276,8 @@ const (
 `
 	countSource = `[ -r %[1]s ] || { [ -e %[1]s ] && echo unreadable || echo absent; exit 0; }
 if [ -d %[1]s ]; then
-  bad=$(find %[1]s ! -readable 2>/dev/null | head -n 1); [ -z "$bad" ] || { echo "unreadable $bad"; exit 0; }
-  find %[1]s -type f -printf '%%s\n' | awk '{ n++; s += $1 } END { printf "tree %%d %%.0f\n", n, s }'
+  bad=$(find %[1]s ! -readable 2>/dev/null | head -n 1); [ -z "$bad" ] || echo "without $bad"
+  find %[1]s -type f -printf '%%s\n' 2>/dev/null | awk '{ n++; s += $1 } END { printf "tree %%d %%.0f\n", n, s }'
 else wc -c <%[1]s | awk '{ printf "file 1 %%.0f\n", $1 }'; fi
 `
 	findRoom = `[ ! -e %[1]s ] || { echo there; exit 0; }
@@ -257,10 +300,11 @@ func (r *run) look(ctx context.Context) (failed error) {
 	if r.Direction == transfer.Get {
 		script += fmt.Sprintf(countSource, q)
 	} else {
-		if err := lookHere(r.local, r.d); err != nil {
+		var err error
+		if r.unreadable, err = lookHere(ctx, r.local, r.d); err != nil {
 			return err
 		}
-		script += fmt.Sprintf(findRoom, q, link.Quote(path.Dir(r.remote)), link.Quote(r.remote+partSuffix))
+		script += fmt.Sprintf(findRoom, q, link.Quote(path.Dir(r.remote)), link.Quote(r.began()))
 	}
 	s, text, err := peer.Ask(ctx, r.Link, script)
 	if s == nil {
@@ -298,6 +342,8 @@ func (r *run) look(ctx context.Context) (failed error) {
 			r.missing[rest] = true
 		case "absent":
 			return &SourceError{fmt.Sprintf("%s at %s is missing", r.remote, r.Link.Peer())}
+		case "without":
+			r.unreadable = rest
 		case "unreadable":
 			return &SourceError{fmt.Sprintf("%s at %s is unreadable", cmp.Or(rest, r.remote), r.Link.Peer())}
 		case "file", "tree":
@@ -322,7 +368,11 @@ func (r *run) look(ctx context.Context) (failed error) {
 		if err := r.makeWay(); err != nil {
 			return err
 		}
-		return room(r.local+partSuffix, r.d.Size)
+		if r.stage, err = r.Job.stage(); err != nil {
+			return err
+		}
+		r.local = r.stage.Path()
+		return room(r.local, r.d.Size)
 	}
 	if free < r.d.Size+minRoom {
 		return noRoom(r.d.Size, free)
@@ -330,45 +380,72 @@ func (r *run) look(ctx context.Context) (failed error) {
 	return nil
 }
 
-func lookHere(at string, d *Done) error {
+// lookHere counts what is to be put. unreadable is something of a tree that cannot be read.
+func lookHere(ctx context.Context, at string, d *Done) (unreadable string, err error) {
 	info, err := os.Stat(at)
 	if err != nil {
-		return &SourceError{err.Error()}
+		return "", &SourceError{err.Error()}
 	}
+	readable := func(p string) bool { return unix.Faccessat(unix.AT_FDCWD, p, unix.R_OK, unix.AT_EACCESS) == nil }
 	if !info.IsDir() {
 		f, err := os.Open(at)
 		if err != nil {
-			return &SourceError{err.Error()}
+			return "", &SourceError{err.Error()}
 		}
 		d.Size, d.Files = info.Size(), 1
-		return f.Close()
+		return "", f.Close()
 	}
 	n := 0
 	err = filepath.WalkDir(at, func(p string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			if p == at {
+				return err
+			}
+			unreadable = p
+			return nil
+		}
+		if !e.Type().IsRegular() {
+			return nil
 		}
 		i, err := e.Info()
-		if err != nil {
-			return err
-		}
-		f, err := os.Open(p)
-		if err != nil {
-			return err
+		if err != nil || !readable(p) {
+			unreadable = p
+			return nil
 		}
 		n++
 		d.Size += i.Size()
-		return f.Close()
+		return nil
 	})
-	if d.Files = max(2, n); err != nil {
-		return &SourceError{err.Error()}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
 	}
-	return nil
+	if d.Files = max(2, n); err != nil {
+		return "", &SourceError{err.Error()}
+	}
+	return unreadable, nil
 }
 
 // try makes the copy by one protocol, and compares it.
 func (r *run) try(ctx context.Context, p *link.Protocol) error {
+	outer := ctx
+	ctx, done := r.s.Watch(ctx)
+	defer done()
 	put := r.Direction == transfer.Put
+	local, remote, in := r.local, r.remote, ""
+	if !put {
+		local, in = forScripts(r.stage), r.stage.Dir().Path()
+	} else if !p.Stages {
+		if r.there == nil {
+			var err error
+			if r.there, err = r.stageRemote(ctx); err != nil {
+				return err
+			}
+		}
+		remote = r.there.path()
+	}
 	there := path.Join(r.s.Temp(), p.Name)
 	here := filepath.Join(r.temp, p.Name)
 	if err := os.MkdirAll(here, 0o700); err != nil {
@@ -378,7 +455,9 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	// What another protocol has left is in the way of one that doesn't go on with it.
 	if !p.Resumes {
 		if put {
-			clear += "; rm -rf " + link.Quote(r.remote)
+			if !p.Stages {
+				clear += "; rm -rf " + link.Quote(remote)
+			}
 		} else if err := os.RemoveAll(r.local); err != nil {
 			return err
 		}
@@ -402,12 +481,15 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 			return err
 		}
 	}
-	at := link.Places{Local: r.local, Remote: r.remote, Temp: here, RemoteTemp: there, Address: addr.String(), Premix: r.Premix, Have: r.Have, Put: put}
+	at := link.Places{Local: local, Remote: remote, Temp: here, RemoteTemp: there, Address: addr.String(), Premix: r.Premix, Have: r.Have, Put: put}
+	if r.ownShipped(p) {
+		return r.tryOwn(ctx, p, addr.String())
+	}
 	id := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	if p.Server != "" {
 		v, err := testbed.Serve(ctx, r.s, r.Link, p, at, addr, path.Join(r.s.Temp(), p.Name+".log"), id)
 		if v != nil {
-			defer func() { _ = v.Stop(context.WithoutCancel(ctx)) }() // it ends with the session at the latest
+			defer func() { r.stop(outer, v) }()
 		}
 		if err != nil {
 			return err
@@ -418,13 +500,17 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 		if target, err = r.watch(ctx); err != nil {
 			return err
 		}
-		defer target.forget(ctx)
+		defer func() { r.drop(outer, target) }()
 	}
-	ran := testbed.Run(ctx, r.Link.Variables(p, at)+p.Script(r.Direction, r.d.Files > 1), id, r.Link.Timeout, func(int) {
+	ran := testbed.Run(ctx, r.Link.Variables(p, at)+p.Script(r.Direction, r.d.Files > 1), id, in, testbed.Limits{Time: r.Link.Timeout, Stall: r.Link.StallOf(p)}, func(int) {
 		if r.Progress != nil && !put {
 			r.Progress(onDisk(r.local), r.d.Size)
 		}
 	})
+	var gone *peer.UnreachableError
+	if errors.As(context.Cause(ctx), &gone) {
+		return gone
+	}
 	if ran.Cause != "" {
 		if !put && freeSpace(filepath.Dir(r.local)) < minRoom {
 			return &TargetError{"the disk of the destination is full"}
@@ -441,12 +527,61 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	return r.verify(ctx, target)
 }
 
-func (r *run) rename(ctx context.Context, part, final string) error {
-	if r.Direction == transfer.Get {
-		return os.Rename(part, final)
+// tidyTime is how long the end of a server at the peer may take.
+const tidyTime = 10 * time.Second
+
+// stop ends a server, unless the copy was interrupted: a server ends with the session at
+// the latest.
+func (r *run) stop(ctx context.Context, v *peer.Server) {
+	if ctx.Err() != nil {
+		return
 	}
-	_, err := r.s.Run(ctx, fmt.Sprintf("mv -T %s %s", link.Quote(part), link.Quote(final)))
-	return err
+	ctx, done := context.WithTimeout(ctx, tidyTime)
+	defer done()
+	_ = v.Stop(ctx)
+}
+
+// commit gives the copy that a protocol has made its name. Set-user-ID, set-group-ID and
+// sticky bits that it has brought are taken away before: they would give the rights of
+// the receiver.
+func (r *run) commit(ctx context.Context, p *link.Protocol) error {
+	if r.Direction == transfer.Put {
+		if p.Stages {
+			return nil
+		}
+		return r.there.commit(ctx, r)
+	}
+	var err error
+	if !r.ownShipped(p) { // which keeps them only with the owners that were asked for
+		err = r.stage.Plain()
+	}
+	if err == nil {
+		err = r.stage.Commit()
+	}
+	if err != nil {
+		return &TargetError{err.Error()}
+	}
+	return nil
+}
+
+// began is where at the peer an earlier call may have begun the copy, for the room that
+// it takes.
+func (r *run) began() string {
+	if known, _ := r.known(); known.Directory != "" {
+		return known.Directory
+	}
+	return path.Join(r.remote, "none") // the destination is free: there is no such file
+}
+
+// left is where a copy that failed has got to.
+func (r *run) left() string {
+	switch {
+	case r.stage != nil:
+		return r.stage.Shown()
+	case r.there != nil:
+		return r.there.path()
+	}
+	return r.remote
 }
 
 // onDisk is how much of a file or tree has arrived.

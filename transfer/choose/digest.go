@@ -57,24 +57,28 @@ func (d *digest) wait(ctx context.Context) (string, error) {
 		d.known = testbed.DigestOf(text)
 		return d.known, nil
 	}
-	a := <-d.here
-	d.here <- a // for who asks again
-	return a.sum, a.err
+	select {
+	case a := <-d.here:
+		d.here <- a // for who asks again
+		return a.sum, a.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
 }
 
-// forget ends what makes it. It may be nil.
-func (d *digest) forget(ctx context.Context) {
+// drop ends what makes a digest, which may be nil.
+func (r *run) drop(ctx context.Context, d *digest) {
 	switch {
 	case d == nil:
 	case d.there != nil && d.known == "":
-		_ = d.there.Stop(context.WithoutCancel(ctx)) // it ends with the session at the latest
+		r.stop(ctx, d.there)
 	case d.stop != nil:
 		d.stop()
 	}
 }
 
 // forget ends what a copy has begun.
-func (r *run) forget(ctx context.Context) { r.source.forget(ctx) }
+func (r *run) forget(ctx context.Context) { r.drop(ctx, r.source) }
 
 // watch begins to read both ends: the source as it is, the target as it grows. The
 // result is that of the target; nil: it can't be read while it is written.
@@ -94,13 +98,13 @@ func (r *run) watch(ctx context.Context) (*digest, error) {
 		return digestHere(ctx, func(ctx context.Context) (string, error) { return follow(ctx, r.local, r.d.Size) }), nil
 	}
 	if r.source == nil {
-		r.source = digestHere(ctx, func(context.Context) (string, error) { return testbed.Digest(r.local) })
+		r.source = digestHere(ctx, func(ctx context.Context) (string, error) { return testbed.Digest(ctx, r.local) })
 	}
 	if tree {
 		return nil, nil
 	}
 	// tail ends when head has what it wants.
-	q := link.Quote(r.remote)
+	q := link.Quote(r.there.path())
 	const script = `[ ! -e "$f" ] || exit 0; until [ -e "$f" ]; do sleep 0.1; done; tail -c +1 -f "$f" 2>/dev/null | head -c "$n" | sha256sum`
 	v, err := r.s.Serve(ctx, "f="+q+"; n="+strconv.FormatInt(r.d.Size, 10)+"; "+script, path.Join(r.s.Temp(), "target"))
 	if err != nil {
@@ -175,12 +179,12 @@ func (r *run) verify(ctx context.Context, target *digest) error {
 			return nil
 		}
 	}
-	target.forget(ctx)
+	r.drop(ctx, target)
 	var sum string
 	if tree := r.d.Files > 1; r.Direction == transfer.Get {
-		sum, err = testbed.Digest(r.local)
+		sum, err = testbed.Digest(ctx, r.local)
 	} else {
-		sum, err = testbed.DigestAt(ctx, r.s, r.remote, tree)
+		sum, err = testbed.DigestAt(ctx, r.s, r.there.path(), tree)
 	}
 	if err != nil {
 		return err
@@ -199,6 +203,6 @@ func (r *run) whole(ctx context.Context) bool {
 		info, err := os.Stat(r.local)
 		return err == nil && info.Size() == r.d.Size
 	}
-	_, err := r.s.Run(ctx, "[ \"$(wc -c <"+link.Quote(r.remote)+")\" = "+strconv.FormatInt(r.d.Size, 10)+" ]")
+	_, err := r.s.Run(ctx, "[ \"$(wc -c <"+link.Quote(r.there.path())+")\" = "+strconv.FormatInt(r.d.Size, 10)+" ]")
 	return err == nil
 }

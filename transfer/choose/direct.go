@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"premix/internal/beneath"
+	"premix/internal/units"
 	"premix/transfer"
 	"premix/transfer/link"
 	"premix/transfer/peer"
@@ -36,10 +38,11 @@ var errElsewhere = errors.New("another protocol is faster for so much")
 // gives up a file when its size is known and elsewhere says so.
 func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
 	p := j.protocol(own)
-	shipped, err := link.Shipped()
-	// One that a link file has changed is what the file says, and not this one.
-	if p == nil || err != nil || j.Direction != transfer.Get || p.Get != shipped[own].Get || p.GetTree != shipped[own].GetTree {
+	if p == nil || j.Direction != transfer.Get || !j.ownShipped(p) {
 		return nil, false
+	}
+	if j.Protocol == "" && j.Keep != (stream.Keep{}) {
+		return func(int64) bool { return false }, true // no other protocol keeps it
 	}
 	if j.Protocol != "" {
 		return func(int64) bool { return false }, j.Protocol == own
@@ -101,17 +104,16 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 		return nil, true, err
 	}
 	p := j.protocol(own)
-	part := j.Local + partSuffix
-	port := p.Settings["serve_port"]
-	s := &stream.Job{Local: part, Remote: j.Remote, Congestion: p.Settings["congestion"],
-		Command: append(j.Link.SSH(), "-o", "ServerAliveInterval=15", j.Link.Peer(),
-			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+port+" --asked "+stream.Asked)}
-	if s.Streams, err = strconv.Atoi(p.Settings["streams"]); err != nil {
-		return nil, true, fmt.Errorf("streams of %s: %w", p.Name, err)
+	stage, err := j.stage()
+	if err != nil {
+		return nil, true, err
 	}
-	if s.Congestion == "system" {
-		s.Congestion = ""
+	defer stage.Close() // what it has is kept
+	s, err := j.ownJob(p)
+	if err != nil {
+		return nil, true, err
 	}
+	s.Local, s.Remote = stage.Path(), j.Remote
 	if addr, err := testbed.Resolve(ctx, j.Link.Host); err == nil {
 		s.Host = addr.String() // otherwise a name of ssh's own: the far end says its address
 	}
@@ -122,13 +124,65 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 		final, err := j.explain(ctx, err)
 		return nil, final, err
 	}
-	d, err := j.keep(sent, part)
+	d, err := j.keep(sent, stage)
 	if err != nil {
 		return nil, true, err
 	}
 	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
 	d.Seconds = time.Since(begin).Seconds()
 	return d, true, nil
+}
+
+// ownShipped reports whether a protocol is premix's own. One that a link file has changed is
+// what the file says.
+func (j *Job) ownShipped(p *link.Protocol) bool {
+	shipped, err := link.Shipped()
+	s := shipped[own]
+	return p.Name == own && err == nil && p.Get == s.Get && p.GetTree == s.GetTree && p.Put == s.Put && p.PutTree == s.PutTree
+}
+
+// ownJob is a copy by premix's own protocol, without its ends.
+func (j *Job) ownJob(p *link.Protocol) (*stream.Job, error) {
+	s := &stream.Job{Congestion: p.Settings["congestion"], Keep: j.Keep,
+		Command: append(j.Link.SSH(), j.Link.Peer(),
+			testbed.Path+" exec "+p.Settings["premix_peer"]+" transfer serve --port "+p.Settings["serve_port"]+" --asked "+stream.Asked)}
+	var err error
+	if s.Streams, err = strconv.Atoi(p.Settings["streams"]); err != nil {
+		return nil, fmt.Errorf("streams of %s: %w", p.Name, err)
+	}
+	if s.Congestion == "system" {
+		s.Congestion = ""
+	}
+	return s, nil
+}
+
+// tryOwn makes the copy by premix's own protocol, through the connection that there is.
+func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) error {
+	s, err := r.ownJob(p)
+	if err != nil {
+		return err
+	}
+	s.Host = address
+	limited, cancel := context.WithTimeout(ctx, r.Link.Timeout)
+	defer cancel()
+	var sent *stream.Done
+	if r.Direction == transfer.Get {
+		s.Local, s.Remote = r.stage.Path(), r.Job.Remote
+		sent, err = r.take(limited, s, nil)
+	} else {
+		s.Local, s.Remote, s.Send, s.Whole = r.Local, r.Job.Remote, true, true
+		if r.Have != "" {
+			s.Have = []string{r.Have}
+		}
+		sent, err = s.Run(limited)
+	}
+	if err != nil {
+		_, err = r.explain(ctx, err)
+		return err
+	}
+	r.note("%s", sent)
+	r.d.Verified, r.d.Lost, r.d.More = "by "+own, sent.Lost, sent.More
+	return nil
 }
 
 // take has a copy made whose destination is here, where there is room. elsewhere may be nil.
@@ -154,43 +208,49 @@ func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64
 }
 
 // keep gives a copy that is whole its name.
-func (j *Job) keep(sent *stream.Done, part string) (*Done, error) {
+func (j *Job) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
 	j.note("%s", sent)
 	d := done(sent)
-	if info, err := os.Lstat(part); err == nil && info.IsDir() {
+	if info, err := os.Lstat(stage.Path()); err == nil && info.IsDir() {
 		d.Files = max(2, d.Files) // as trees are counted everywhere
 	}
-	if err := os.Rename(part, j.Local); err != nil {
+	// Special bits are here only with the owners that were asked for.
+	if err := stage.Commit(); err != nil {
 		return nil, &TargetError{err.Error()}
 	}
 	return d, nil
 }
 
 func done(sent *stream.Done) *Done {
-	return &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own}
+	return &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own, Lost: sent.Lost, More: sent.More}
 }
 
 // stand copies from or to a standing server.
 func (j *Job) stand(ctx context.Context) (*Done, error) {
 	begin := time.Now()
-	s := &stream.Job{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion}
+	s := &stream.Job{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion, Keep: j.Keep}
 	var d *Done
 	if j.Direction == transfer.Get {
 		if err := j.makeWay(); err != nil {
 			return nil, err
 		}
-		s.Local += partSuffix
+		stage, err := j.stage()
+		if err != nil {
+			return nil, err
+		}
+		defer stage.Close() // what it has is kept
+		s.Local = stage.Path()
 		sent, err := j.take(ctx, s, nil)
 		if err != nil {
 			_, err = j.explain(ctx, err)
 			return nil, err
 		}
-		if d, err = j.keep(sent, s.Local); err != nil {
+		if d, err = j.keep(sent, stage); err != nil {
 			return nil, err
 		}
 	} else {
 		var here Done
-		if err := lookHere(j.Local, &here); err != nil {
+		if _, err := lookHere(ctx, j.Local, &here); err != nil {
 			return nil, err
 		}
 		s.Send, s.Whole = true, true
@@ -232,6 +292,8 @@ func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
 	switch {
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
+	case errors.As(err, &source) && j.Direction == transfer.Put:
+		return true, &SourceError{source.Reason}
 	case errors.As(err, &source):
 		return true, &SourceError{fmt.Sprintf("%s at %s: %s", j.Remote, j.peer(), source.Reason)}
 	case errors.As(err, &target):
@@ -264,7 +326,7 @@ func room(part string, size int64) error {
 }
 
 func noRoom(size, free int64) error {
-	return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", transfer.Short(size), transfer.Short(free))}
+	return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", units.Size(size), units.Size(free))}
 }
 
 // every does something again and again until it is stopped.

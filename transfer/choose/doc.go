@@ -16,12 +16,14 @@
 // Where premix's own protocol comes first in every order, a get asks the peer nothing
 // before: see direct.go.
 //
-// A copy goes to a name of its own beside its destination (NAME.premix-part), is
-// compared by SHA-256 with its source, and renamed when it is right. When a protocol
+// A copy is made in a private directory beside its destination (see package beneath), is
+// compared by SHA-256 with its source, and renamed when it is right. Set-user-ID,
+// set-group-ID and sticky bits are taken away before. When a protocol
 // fails, the next in order goes on; one that resumes is given the part that there is.
 //
 // What is known of links is in premix's directory:
 //
 //	transfer/links/NAME.json   a [Known]
 //	transfer/probes/NAME/      results of probes
+//	transfer/parts/            which private directory belongs to which destination
 package choose

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"premix/internal/whole"
+	"premix/internal/beneath"
 	"premix/transfer"
 	"premix/transfer/link"
 )
@@ -64,7 +64,7 @@ func (h Home) Remember(l *link.Link, results string) error {
 	if text, err = json.MarshalIndent(k, "", "  "); err != nil {
 		return err
 	}
-	return whole.Write(path, whole.Text(append(text, '\n')))
+	return beneath.Replace(path, 0o666, beneath.Volatile, append(text, '\n'))
 }
 
 // Find is the link that a name stands for: of a link, or [USER@]HOST. A host that

@@ -30,6 +30,7 @@ type Link struct {
 	Repeat    int
 	Seed      uint64
 	Timeout   time.Duration // of one copy
+	Stall     time.Duration // see StallOf; 0: as is usual
 	Quiet     Quiet
 	Peak      []Span // of the day, local time; none: periods are not told apart
 	Protocols []Protocol
@@ -91,7 +92,27 @@ type Protocol struct {
 	Open      bool   // see the package
 	Resumes   bool   // the same command again goes on with a part
 	Verifies  bool   // it ends well only if what it wrote is what was sent
+	Stages    bool   // put makes a private copy beside its destination, and gives it its name
 	Expect    string // udp: the capture must have seen UDP
+}
+
+const (
+	// stallDirect is how long a copy from or to a server may make no progress, and
+	// stallSSH one through ssh, which itself ends when the peer is silent: a peer may
+	// take long to bring to disk what it has.
+	stallDirect = time.Minute
+	stallSSH    = 10 * time.Minute
+)
+
+// StallOf is how long a copy by a protocol may make no progress.
+func (l *Link) StallOf(p *Protocol) time.Duration {
+	switch {
+	case l.Stall > 0:
+		return l.Stall
+	case p.Server != "":
+		return stallDirect
+	}
+	return stallSSH
 }
 
 // AtPeer is NeedsPeer with the settings that it names.

@@ -102,7 +102,7 @@ func TestVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := hard + "|a/b|[fd00::1]|" + hard + "|3|-o BatchMode=yes -o ConnectTimeout=20 -P 2222 -i /some/where/key -o IdentitiesOnly=yes -o UserKnownHostsFile=/etc/ssh/known -o StrictHostKeyChecking=yes|"
+	want := hard + "|a/b|[fd00::1]|" + hard + "|3|-o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -P 2222 -i /some/where/key -o IdentitiesOnly=yes -o UserKnownHostsFile=/etc/ssh/known -o StrictHostKeyChecking=yes|"
 	if string(out) != want {
 		t.Errorf("variables:\n%s\nwant:\n%s", out, want)
 	}
@@ -154,8 +154,8 @@ func TestMistakes(t *testing.T) {
 		{"root", strings.Replace(good, "/p", "/", 1), 3, "not /"},
 		{"relative peer", strings.Replace(good, "/p", "p", 1), 3, "absolute"},
 		{"blank", strings.Replace(good, "/p", "/p q", 1), 3, "not of the right form"},
-		{"size", strings.Replace(good, "1M", "1X", 1), 4, "no size"},
-		{"no size", strings.Replace(good, "1M", "0", 1), 4, "no size"},
+		{"size", strings.Replace(good, "1M", "1X", 1), 4, "not a size"},
+		{"not a size", strings.Replace(good, "1M", "0", 1), 4, "not a size"},
 		{"protocol", strings.Replace(good, "scp", "scq", 1), 5, "no protocol scq"},
 		{"same twice", strings.Replace(good, "scp", "scp, scp", 1), 5, "stands twice"},
 		{"no command", strings.Replace(good, "[scp]", "[{name: x}]", 1), 5, "no command"},

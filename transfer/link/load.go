@@ -23,6 +23,7 @@ import (
 
 	"premix/internal/problem"
 	"premix/internal/regex"
+	"premix/internal/units"
 )
 
 //go:embed link.schema.json
@@ -40,8 +41,8 @@ const maxLink = 1 << 20
 // Keys, in the order in which people write them.
 var (
 	linkKeys = []string{"name", "host", "port", "user", "identity", "known_hosts", "directory", "peer_directory", "interface",
-		"sizes", "trees", "directions", "repeat", "seed", "timeout", "quiet", "peak", "protocols"}
-	protocolKeys = []string{"use", "name", "about", "needs", "needs_peer", "set", "server", "prepare", "get", "put", "get_tree", "put_tree", "open", "resumes", "verifies", "expect"}
+		"sizes", "trees", "directions", "repeat", "seed", "timeout", "stall", "quiet", "peak", "protocols"}
+	protocolKeys = []string{"use", "name", "about", "needs", "needs_peer", "set", "server", "prepare", "get", "put", "get_tree", "put_tree", "open", "resumes", "verifies", "stages", "expect"}
 	treeKeys     = []string{"files", "size"}
 	quietKeys    = []string{"for", "below"}
 )
@@ -52,7 +53,6 @@ var (
 	hostForm    = regex.Lazy(`^[A-Za-z0-9:][A-Za-z0-9._:-]*$`)
 	userForm    = regex.Lazy(`^[A-Za-z_][A-Za-z0-9._-]*$`)
 	settingForm = regex.Lazy(`^[a-z][a-z0-9_]*$`)
-	sizeForm    = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:iB|B)?$`)
 	rateForm    = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMG]?)bit/s$`)
 	spanForm    = regex.Lazy(`^([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})$`)
 	// Paths stand unquoted in commands that are lists of words for ssh.
@@ -212,23 +212,10 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 	return d
 }
 
-var shifts = map[string]int{"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-// ParseSize reads a size: a number, and K, M, G or T of 1024.
-func ParseSize(s string) (int64, bool) {
-	m := sizeForm().FindStringSubmatch(s)
-	if m == nil {
-		return 0, false
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
-	v = math.Floor(math.Ldexp(v, shifts[m[2]]))
-	return int64(v), err == nil && v >= 1 && v < math.MaxInt64
-}
-
 func (l *loader) size(n *yaml.Node, key string) int64 {
-	v, ok := ParseSize(l.text(n, key))
-	if !ok {
-		l.Add(n.Line, "write it as in 5M or 2.5G", "%s: %q is no size", key, n.Value)
+	v, err := units.ParseSize(l.text(n, key))
+	if err != nil || v == 0 {
+		l.Add(n.Line, units.SizeHint, "%s: %q is not a size", key, n.Value)
 	}
 	return v
 }
@@ -282,6 +269,8 @@ func (l *loader) top(root *yaml.Node) {
 			k.Seed = uint64(l.number(n, key, 0, math.MaxInt))
 		case "timeout":
 			k.Timeout = l.duration(n, key)
+		case "stall":
+			k.Stall = l.duration(n, key)
 		case "quiet":
 			l.Mapping(n, key, quietKeys, func(q string, n *yaml.Node) {
 				if q == "for" {
@@ -448,6 +437,8 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 			p.Resumes = l.boolean(n, key)
 		case "verifies":
 			p.Verifies = l.boolean(n, key)
+		case "stages":
+			p.Stages = l.boolean(n, key)
 		case "expect":
 			if p.Expect = l.text(n, key); p.Expect != "udp" {
 				l.Add(n.Line, "expect: udp", "expect can only be udp")

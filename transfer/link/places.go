@@ -8,14 +8,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"premix/internal/regex"
+	"premix/transfer"
 )
 
 // Names of the variables that every script has.
 var placeNames = []string{"host", "host_address", "port", "user", "peer", "ssh", "scp", "identity", "known_hosts",
 	"local", "local_directory", "local_name", "remote", "remote_directory", "remote_inside", "remote_name", "remote_quoted",
-	"temp", "remote_temp", "src", "dst", "premix", "have"}
+	"temp", "remote_temp", "src", "dst", "premix", "have", "silence"}
 
 var placeForm = regex.Lazy(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
@@ -46,7 +48,8 @@ func (l *Link) Variables(p *Protocol, at Places) string {
 		"remote": at.Remote, "remote_directory": at.RemoteRoot, "remote_inside": inside, "remote_name": path.Base(at.Remote),
 		"remote_quoted": Quote(at.Remote),
 		"temp":          at.Temp, "remote_temp": at.RemoteTemp, "premix": at.Premix, "have": at.Have,
-		"src": at.Remote, "dst": at.Local,
+		"silence": strconv.Itoa(max(1, int(transfer.Silence()/time.Second))),
+		"src":     at.Remote, "dst": at.Local,
 	}
 	if at.Put {
 		v["src"], v["dst"] = at.Local, at.Remote
@@ -70,11 +73,16 @@ func (l *Link) Peer() string {
 // SSH is the command that reaches the peer, without its name.
 func (l *Link) SSH() []string { return append([]string{"ssh", "-T"}, l.options("-p")...) }
 
+// connectTime is how long a connection may take to come about, seconds.
+const connectTime = 15
+
 // options are those that ssh, scp and sftp have in common; port is the name of the
 // one that they don't.
 func (l *Link) options(port string) []string {
 	// No question may be asked: nobody is there to answer.
-	o := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=20"}
+	o := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=" + strconv.Itoa(connectTime),
+		// ssh ends when four of these intervals have passed without a word.
+		"-o", "ServerAliveInterval=" + strconv.Itoa(max(1, int(transfer.Silence()/time.Second/4))), "-o", "ServerAliveCountMax=3"}
 	if l.Control != "" {
 		o = append(o, "-o", "ControlPath="+l.Control)
 	}

@@ -8,14 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/exit"
+	"premix/internal/owner"
 	"premix/transfer/link"
 )
 
@@ -32,7 +36,10 @@ func (e *UnreachableError) Error() string {
 	}
 	return fmt.Sprintf("%s cannot be reached: %v", e.Peer, e.Err)
 }
-func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
+func (e *UnreachableError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *UnreachableError) Hint() string {
@@ -53,6 +60,10 @@ func (e *ScriptError) Error() string {
 	return fmt.Sprintf("status %d at the peer: %s", e.Status, last)
 }
 
+// beginTime is how long a session may take to begin. ssh has a limit for its connection,
+// and none for what comes before the shell runs.
+const beginTime = 45 * time.Second
+
 // maxOutput is how much of a script's output is kept, bytes.
 const maxOutput = 16 << 20
 
@@ -62,11 +73,16 @@ type Session struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
-	said *lockedBuffer
-	mark string
-	port uint16
-	at   string // see Address
-	temp string // see Temp
+	// ended is closed when ssh has ended, and lost when that was not asked for.
+	ended, lost chan struct{}
+	closing     atomic.Bool
+	hurry       atomic.Bool
+	begun       *time.Timer // kills a session that does not begin; stopped by the first line
+	said        *lockedBuffer
+	mark        string
+	port        uint16
+	at          string // see Address
+	temp        string // see Temp
 
 	mu   sync.Mutex
 	dead error
@@ -103,7 +119,7 @@ stop() { for s in $servers; do
     (sleep 2; kill -KILL "-$s") >/dev/null 2>&1 </dev/null &
     late=$!; wait "$s" 2>/dev/null; kill -KILL "-$s" 2>/dev/null; kill "$late" 2>/dev/null; wait "$late" 2>/dev/null
   done; servers=; }
-trap 'stop; [ -z "$temp" ] || rm -rf "$temp"' EXIT; trap 'exit 1' HUP TERM INT; set +m
+trap 'stop; [ -z "$temp$*" ] || rm -rf ${temp:+"$temp"} "$@"' EXIT; trap 'exit 1' HUP TERM INT; set +m
 `
 
 // Open reaches a peer. Where the link has a socket to share a connection through, the
@@ -121,23 +137,39 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 	if l.Control != "" {
 		words = append(words, "-o", "ControlMaster=yes", "-o", "ControlPersist=no")
 	}
-	words = append(words, "-o", "ServerAliveInterval=0", l.Peer(), "exec sh")
-	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text()}
+	words = append(words, l.Peer(), "exec sh")
+	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text(),
+		ended: make(chan struct{}), lost: make(chan struct{})}
 	// A Ctrl-C is premix's affair: the session is needed to clean up.
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	s.cmd.Env = owner.Environ()
 	s.cmd.Stderr = s.said
 	var err error
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, "", err
 	}
-	out, err := s.cmd.StdoutPipe()
+	// Not StdoutPipe: what ssh has said may be read after it was waited for.
+	out, w, err := os.Pipe()
 	if err != nil {
 		return nil, "", err
 	}
+	s.cmd.Stdout = w
 	s.out = bufio.NewReader(out)
-	if err := s.cmd.Start(); err != nil {
+	err = s.cmd.Start()
+	w.Close()
+	if err != nil {
+		out.Close()
 		return nil, "", &UnreachableError{Peer: l.Peer(), Err: err}
 	}
+	s.begun = time.AfterFunc(beginTime, s.kill)
+	go func() {
+		_ = s.cmd.Wait() // its output says more
+		s.begun.Stop()
+		if !s.closing.Load() {
+			close(s.lost)
+		}
+		close(s.ended)
+	}()
 	text, err := s.do(ctx, begin, `temp=$(umask 077; mktemp -d 2>/dev/null); echo "$temp"; echo "$SSH_CONNECTION"; `+shell(script))
 	var status *ScriptError
 	if err != nil && !errors.As(err, &status) {
@@ -168,6 +200,12 @@ func (s *Session) Address() string { return s.at }
 // session is. Empty: the peer can't make one.
 func (s *Session) Temp() string { return s.temp }
 
+// Remove has a path at the peer removed when the session ends, however it does.
+func (s *Session) Remove(ctx context.Context, path string) error {
+	_, err := s.do(ctx, "", `set -- "$@" `+link.Quote(path))
+	return err
+}
+
 // Run executes a script in a shell of its own and returns its output, standard error
 // too. The error of one that ends with another status than 0 is a *ScriptError.
 func (s *Session) Run(ctx context.Context, script string) (string, error) {
@@ -182,7 +220,7 @@ func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 		return "", s.dead
 	}
 	// A session whose answer nobody waits for any more is of no further use.
-	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL) })
+	stop := context.AfterFunc(ctx, s.kill)
 	defer stop()
 	if _, err := io.WriteString(s.in, before+line+"\nprintf '\\n%s %d\\n' "+s.mark+" $?\n"); err != nil {
 		return "", s.broke(ctx, err)
@@ -193,6 +231,7 @@ func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 		if err != nil {
 			return "", s.broke(ctx, err)
 		}
+		s.begun.Stop()
 		if status, ok := strings.CutPrefix(l, s.mark+" "); ok {
 			text := strings.TrimSuffix(b.String(), "\n")
 			if n, err := strconv.Atoi(strings.TrimSpace(status)); err != nil || n != 0 {
@@ -208,14 +247,7 @@ func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 
 func (s *Session) broke(ctx context.Context, err error) error {
 	// What ssh has to say may come after the end of its output.
-	ended := make(chan struct{})
-	go func() { _ = s.cmd.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(2 * time.Second):
-		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
-		<-ended
-	}
+	s.await(2 * time.Second)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -330,6 +362,7 @@ func (v *Server) Stop(ctx context.Context) error {
 
 // Close ends the session, and its servers with it.
 func (s *Session) Close() {
+	s.closing.Store(true)
 	s.in.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,12 +370,52 @@ func (s *Session) Close() {
 		return
 	}
 	s.dead = errors.New("the session was closed")
-	ended := make(chan struct{})
-	go func() { _, _ = io.Copy(io.Discard, s.out); _ = s.cmd.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(10 * time.Second): // a peer that is gone does not answer
-		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
-		<-ended
+	// The peer ends servers, and removes what is temporary, when its input has ended: it
+	// need not be waited for, and one that is gone does not answer.
+	go func() { _, _ = io.Copy(io.Discard, s.out) }()
+	s.await(s.patience())
+}
+
+// Hurry has Close not wait: premix was asked to end.
+func (s *Session) Hurry() { s.hurry.Store(true) }
+
+// patience is how long Close waits for what the peer still does.
+func (s *Session) patience() time.Duration {
+	if s.hurry.Load() {
+		return time.Second
 	}
+	return 10 * time.Second
+}
+
+// kill ends ssh at once.
+func (s *Session) kill() {
+	select {
+	case <-s.ended: // its number may be that of another process
+	default:
+		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
+	}
+}
+
+// await waits for the end of ssh, and kills it when it takes longer.
+func (s *Session) await(patience time.Duration) {
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		s.kill()
+		<-s.ended
+	}
+}
+
+// Watch is a context that is done when the session is lost, as it is when the peer has
+// been silent for [transfer.Silence]. Its cause is an *UnreachableError then.
+func (s *Session) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-s.lost:
+			cancel(&UnreachableError{Peer: s.link.Peer(), Said: s.said.String(), Err: errors.New("the connection has ended")})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
 }

@@ -14,7 +14,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"premix/internal/whole"
+	"premix/internal/beneath"
+	"premix/internal/outputs"
 	"premix/record"
 	"premix/transfer"
 	"premix/transfer/stats"
@@ -239,7 +240,7 @@ func (r *Report) Write() (page string, err error) {
 		return "", err
 	}
 	for _, f := range figures {
-		if err := whole.Write(filepath.Join(dir, f.Name+".svg"), whole.Text([]byte(f.SVG))); err != nil {
+		if err := beneath.Replace(filepath.Join(dir, f.Name+".svg"), 0o666, beneath.Volatile, []byte(f.SVG+"\n"+outputs.Mark)); err != nil {
 			return "", err
 		}
 	}
@@ -248,7 +249,7 @@ func (r *Report) Write() (page string, err error) {
 	}
 	for name, write := range map[string]func(io.Writer) error{"transfers.csv": r.WriteCSV, "report.json": r.WriteJSON,
 		"report.html": func(w io.Writer) error { return r.writeHTML(w, figures) }} {
-		if err := whole.Write(filepath.Join(r.dir, name), write); err != nil {
+		if err := beneath.Write(filepath.Join(r.dir, name), 0o666, beneath.Volatile, write); err != nil {
 			return "", fmt.Errorf("write %s: %w", name, err)
 		}
 	}

@@ -17,8 +17,9 @@
 //     digest of its certificate, and a secret. Control connection and streams are then
 //     connections to its one port, told apart by their role, and found to be of the same
 //     copy by a random number.
-//   - An entry is a file, a directory or a symbolic link. What is none of these is
-//     left out, and counted.
+//   - An entry is a file, a directory, a symbolic link, or another name of a file. What
+//     is none of these is left out, and counted. What cannot be read, or changes while it
+//     is, is lost: it is left out and listed, unless the copy is of one file.
 //   - A chunk is a piece of a file, named by its BLAKE3 digest, which the receiver
 //     compares before it writes. What is a hole at the sender is one at the receiver.
 //   - Offers are digests that the sender sends ahead where the receiver has
@@ -33,9 +34,14 @@
 // chunk, and chunks have the names by which a store knows them.
 //
 // The receiver writes in place, at the destination that it was given: whoever wants
-// a name to stand for a whole copy gives another one and renames. What is there and
-// is no entry is an error, never removed. Everything is on disk when a copy has
-// ended well.
+// a name to stand for a whole copy gives one in a private directory and renames, as
+// [Job.Whole] does. What is there and is no entry is an error, never removed.
+// Everything is on disk when a copy has ended well.
+//
+// Owners, names of one file, attributes and access control lists are kept where [Keep]
+// says so. Without owners set-user-ID, set-group-ID and sticky bits do not arrive: they would give the rights of
+// the receiver. A directory keeps the set-group-ID bit that it has from the directory that
+// it is in.
 //
 // # Form
 //

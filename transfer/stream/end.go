@@ -18,14 +18,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/owner"
 	"premix/transfer"
 )
 
 // Serve is the far end: it answers the near one, at in and out, until in ends.
 // address is the one of this machine at which streams are let in; empty: all. A port
 // of 0 stands for any. asked is the text that the near end has put in the place of
-// [Asked]; empty: it asks through in.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int, asked string) error {
+// [Asked]; empty: it asks through in. records is as in [Server].
+func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int, asked, records string) error {
 	ctl := newControl(in, out)
 	h := hello{Version: Version}
 	d, err := openDoor(address, port)
@@ -37,11 +38,35 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	if err := ctl.sendJSON(kindHello, &h); err != nil {
 		return err
 	}
-	q, err := ctl.asked(asked)
-	if err != nil {
-		return err
+	var q request
+	heard := make(chan error, 1)
+	go func() {
+		var err error
+		q, err = ctl.asked(asked)
+		heard <- err
+	}()
+	select {
+	case err := <-heard:
+		if err != nil {
+			return err
+		}
+	case <-time.After(helloTime):
+		return &PeerError{Err: silentError{helloTime}}
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return answer(ctx, ctl, &q, place{path: string(q.Path)}, nil, func(join func(*stream)) {
+	at := place{path: string(q.Path)}
+	var done func() error
+	if q.Whole && !q.Send {
+		c, err := stageFor(ctx, at, records, &q)
+		if err != nil {
+			_ = ctl.sendJSON(kindError, toWire(err)) // it may have gone
+			return err
+		}
+		defer c.close() // what is lost with it is gone on with
+		at, done = c.place, c.commit
+	}
+	return answer(ctx, ctl, &q, at, done, func(join func(*stream)) {
 		if d != nil {
 			go d.wait(q.Congestion, join)
 		}
@@ -51,7 +76,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 // answer is a copy at the far end, until it has ended or the control connection has.
 // setup has streams join. done is nil, or called when everything has been received.
 func answer(ctx context.Context, ctl *control, q *request, at place, done func() error, setup func(join func(*stream))) error {
-	x := newSession(ctx, ctl)
+	x := newSession(ctx, ctl, transfer.SilenceOf(q.Silence))
+	x.keep = q.Keep
 	defer x.cancel(nil)
 	if q.Version != Version {
 		close(x.told)
@@ -156,9 +182,10 @@ type Job struct {
 	// and Key what lets in there. Remote is below what it serves.
 	Server string
 	Key    *Key
-	// Whole has what is put to a server come under a name of its own, and renames it
-	// when it is whole.
+	// Whole has what is put made in a private directory beside Remote, which must be free,
+	// and gives it its name when it is whole.
 	Whole   bool
+	Keep    Keep
 	Send    bool // from here to there
 	Local   string
 	Remote  string   // absolute, or relative to where the command starts
@@ -178,8 +205,12 @@ type Done struct {
 	Bytes   int64 `json:"bytes"`   // of the files
 	Sent    int64 `json:"sent"`    // of them, through the wire, by the last attempt
 	Skipped int   `json:"skipped"` // neither files, directories nor links
-	Streams int   `json:"streams"` // 0: through the control connection
-	Tries   int   `json:"tries"`
+	// Lost is what could not be read, and is left out; More is how much of that is not
+	// in the list.
+	Lost    []Failure `json:"lost"`
+	More    int       `json:"more_lost"`
+	Streams int       `json:"streams"` // 0: through the control connection
+	Tries   int       `json:"tries"`
 }
 
 // String says it in words.
@@ -188,11 +219,18 @@ func (d *Done) String() string {
 	if d.Streams > 0 {
 		way = fmt.Sprintf("in %d streams", d.Streams)
 	}
+	if n := len(d.Lost) + d.More; n > 0 {
+		way += fmt.Sprintf("; %d could not be read and are left out", n)
+	}
 	if d.Skipped > 0 {
 		way += fmt.Sprintf("; %d that are neither files nor directories nor links are left out", d.Skipped)
 	}
 	return fmt.Sprintf("sent %s of %s %s", transfer.Short(d.Sent), transfer.DataName(d.Bytes, d.Files), way)
 }
+
+// helloTime is how long the far end may take to begin: ssh has a limit for its
+// connection, and none for what comes before the command runs.
+const helloTime = time.Minute
 
 // tries is how often a copy goes on whose connection broke.
 const tries = 5
@@ -214,7 +252,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 
 // run is one attempt; moved tells whether streams were set up.
 func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
-	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams}
+	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams, Silence: transfer.Silence(), Whole: j.Whole && j.Send, Keep: j.Keep}
 	if j.Send {
 		for _, h := range j.Have {
 			q.Have = append(q.Have, []byte(h))
@@ -234,8 +272,10 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	life, kill := context.WithCancel(context.WithoutCancel(ctx))
 	alone := context.AfterFunc(ctx, kill)
 	cmd := exec.CommandContext(life, words[0], words[1:]...)
+	cmd.Env = owner.Environ()
 	// Killed by terminals it could not say what is wrong, and is killed with ctx.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = lastWords
 	said := &lastLines{}
 	cmd.Stderr = said
@@ -251,6 +291,8 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 		return nil, false, &PeerError{Err: err}
 	}
 	ctl := newControl(out, in)
+	late := time.AfterFunc(helloTime, kill)
+	defer late.Stop()
 	defer func() {
 		// The far end ends when its input does; ssh ends with it.
 		in.Close()
@@ -280,17 +322,35 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	if err != nil || kind != kindHello || json.Unmarshal(payload, &h) != nil {
 		return nil, false, &PeerError{Err: errors.Join(errForm, err)}
 	}
+	late.Stop()
 	if h.Version != Version {
 		return nil, false, fmt.Errorf("premix at the peer has version %d of the form of streams, here it is %d", h.Version, Version)
 	}
-	d, err := j.copy(ctx, ctl, &q, &h)
+	d, err := j.copy(ctx, ctl, &q, &h, kill)
 	return d, true, err
 }
 
-// copy is a copy at the near end, where the far end is known.
-func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello) (_ *Done, err error) {
-	x := newSession(ctx, ctl)
+// copy is a copy at the near end, where the far end is known. breakOff has writes to the
+// control connection fail.
+func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Done, err error) {
+	x := newSession(ctx, ctl, transfer.Silence())
+	x.keep = j.Keep
 	defer x.cancel(nil)
+	returned := make(chan struct{})
+	defer close(returned)
+	go func() {
+		select {
+		case <-x.ctx.Done():
+		case <-returned:
+			return
+		}
+		// A write may be under way that nobody reads, and the copy waits for it.
+		select {
+		case <-time.After(lastWords):
+			breakOff()
+		case <-returned:
+		}
+	}()
 	p := &pool{x: x, job: j, hello: h, none: make(chan struct{})}
 	var t *totals
 	if j.Send {
@@ -301,7 +361,7 @@ func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello) (_ *
 	if err != nil {
 		return nil, err
 	}
-	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Streams: p.count()}, nil
+	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Lost: t.lost.list, More: t.lost.more, Streams: p.count()}, nil
 }
 
 // reap waits for the end of a command that is about to end, and ends it where it is not.

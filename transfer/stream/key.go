@@ -16,6 +16,9 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"premix/internal/exit"
+	"premix/internal/owner"
 )
 
 // Keys are what a standing server is known by, and what lets others in.
@@ -32,6 +35,9 @@ type Key struct{ certificate, secret []byte }
 type KeyError struct{ File, Reason string }
 
 func (e *KeyError) Error() string { return fmt.Sprintf("%s is no key: %s", e.File, e.Reason) }
+
+// ExitCode implements exit.Coded.
+func (*KeyError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *KeyError) Hint() string {
@@ -96,7 +102,7 @@ func writeNew(file string, text []byte) error {
 
 // LoadKeys reads the keys of a server.
 func LoadKeys(file string) (*Keys, error) {
-	text, err := os.ReadFile(file)
+	text, err := owner.ReadSecret(file)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +129,7 @@ func (k *Keys) Key() *Key {
 
 // LoadKey reads the key of a client.
 func LoadKey(file string) (*Key, error) {
-	text, err := os.ReadFile(file)
+	text, err := owner.ReadSecret(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &KeyError{file, "there is no such file"}
 	}

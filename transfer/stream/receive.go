@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -28,17 +28,21 @@ type receiver struct {
 	have    *index                 // nil: nothing
 	resumed bool                   // there was something at the destination
 	begin   func(size int64) error // see Job
+	keep    Keep
 
 	received atomic.Int64
+	writing  sync.RWMutex // held for reading while a file is written to; taken before mu
 
 	mu      sync.Mutex // of what follows
 	changed sync.Cond  // entries, pending, ended, or the end of the context
 	root    *os.Root
+	group   fs.FileMode // ModeSetgid where directories get it from the one that they are in
 	entries []*target
 	dirs    []*target // whose modes are set at the end
 	pending int       // files that are not whole
-	sum     sum
+	sum     sum       // of files that are whole
 	ended   *totals
+	lost    failures
 }
 
 // target is an entry as the receiver knows it.
@@ -46,6 +50,8 @@ type target struct {
 	entry
 	exists  bool  // there was a file before
 	missing int64 // bytes
+	sum     sum   // of the chunks that are there
+	lost    bool  // the sender cannot read it
 }
 
 func newReceiver(ctl *control, at place, have *index, resumed bool) *receiver {
@@ -91,6 +97,9 @@ func (r *receiver) list(stored []byte) error {
 	}
 	for i := range list {
 		t := &target{entry: list[i], missing: list[i].size}
+		if err := r.keep.mayGive(&t.entry); err != nil {
+			return &TargetError{fmt.Sprintf("%s: %v", t.shown(r), err)}
+		}
 		if len(r.entries) == 0 {
 			err = r.top(t)
 		} else if !filepath.IsLocal(t.path) || filepath.Clean(t.path) != t.path || t.path == "." {
@@ -110,6 +119,43 @@ func (r *receiver) list(stored []byte) error {
 		r.changed.Broadcast()
 		r.mu.Unlock()
 	}
+	return nil
+}
+
+// shown is the path of an entry for people.
+func (t *target) shown(r *receiver) string {
+	if t.path == "" || t.path == "." {
+		return filepath.Base(r.at.path)
+	}
+	return t.path
+}
+
+// lose takes over what the sender leaves out, as it cannot read it.
+func (r *receiver) lose(payload []byte) error {
+	var l lost
+	if json.Unmarshal(payload, &l) != nil {
+		return errForm
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost.add(string(l.Path), l.Reason)
+	if l.Entry < 0 {
+		return nil
+	}
+	if l.Entry == 0 || l.Entry >= len(r.entries) || r.entries[l.Entry].kind != entryFile {
+		return errForm
+	}
+	t := r.entries[l.Entry]
+	if t.lost {
+		return errForm
+	}
+	t.lost = true
+	if t.missing > 0 {
+		r.pending--
+	} else {
+		r.sum.minus(&t.sum)
+	}
+	r.changed.Broadcast()
 	return nil
 }
 
@@ -140,9 +186,16 @@ func (r *receiver) top(t *target) (err error) {
 	default:
 		return errForm
 	}
+	if err != nil {
+		return fault(err)
+	}
 	r.mu.Lock()
 	r.root = root
 	r.mu.Unlock()
+	info, err := root.Stat(".")
+	if err == nil {
+		r.group = info.Mode() & fs.ModeSetgid
+	}
 	return fault(err)
 }
 
@@ -157,7 +210,7 @@ func (r *receiver) prepare(t *target) error {
 			}
 		}
 		// Of a part, or the top: it must be one in which files can be made.
-		return fault(r.root.Chmod(t.path, 0o700))
+		return fault(r.root.Chmod(t.path, 0o700|r.group))
 	case entryLink:
 		if r.resumed {
 			if text, err := r.root.Readlink(t.path); err == nil && text == t.link {
@@ -172,6 +225,12 @@ func (r *receiver) prepare(t *target) error {
 		}
 		return r.stampLink(t)
 	case entryFile:
+	case entryHard:
+		// It is made when the file is whole.
+		if first := t.size; !r.keep.HardLinks || first >= int64(len(r.entries)) || r.entries[first].kind != entryFile {
+			return errForm
+		}
+		return nil
 	default:
 		return errForm
 	}
@@ -183,6 +242,11 @@ func (r *receiver) prepare(t *target) error {
 			return fault(err)
 		case !info.Mode().IsRegular():
 			return &TargetError{filepath.Join(r.at.path, t.path) + " is in the way: it is no file"}
+		case manyNames(info):
+			// What is written to it would be in other files.
+			if err := r.root.Remove(t.path); err != nil {
+				return fault(err)
+			}
 		default:
 			t.exists = true
 			if err := r.root.Chmod(t.path, 0o600); err != nil {
@@ -220,19 +284,91 @@ func (r *receiver) stampLink(t *target) error {
 		return fault(err)
 	}
 	defer dir.Close()
+	if r.keep.Owners {
+		if err := unix.Fchownat(int(dir.Fd()), filepath.Base(t.path), int(t.uid), int(t.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fault(err)
+		}
+	}
 	when := unix.NsecToTimespec(t.mtime)
 	return fault(unix.UtimesNanoAt(int(dir.Fd()), filepath.Base(t.path), []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// finishFile gives a file its mode and time.
+// finishFile gives a file its mode and time, and what else is kept. Set-user-ID,
+// set-group-ID and sticky bits stay behind where the owner does: they would give the
+// rights of the receiver. A directory keeps the set-group-ID bit that it has from the
+// directory it is in.
 func (r *receiver) finishFile(t *target) error {
-	if err := r.root.Chmod(t.path, t.mode); err != nil {
+	f, err := r.root.OpenFile(t.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
 		return err
 	}
-	return r.root.Chtimes(t.path, time.Time{}, time.Unix(0, t.mtime))
+	if err = r.keep.dress(int(f.Fd()), &t.entry, r.group); err != nil {
+		err = fmt.Errorf("%s: %w", t.path, err)
+	}
+	return errors.Join(err, f.Close())
 }
 
-// target of a chunk, once it has been listed.
+func manyNames(info fs.FileInfo) bool {
+	_, _, names, _ := ownerOf(info)
+	return names > 1
+}
+
+// complete removes files that the sender could not read, and makes the further names of
+// the others.
+func (r *receiver) complete() error {
+	// What comes later for a file that is left out is not written.
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	for _, t := range r.entries {
+		switch {
+		case t.kind == entryFile && t.lost:
+			if err := r.root.Remove(t.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fault(err)
+			}
+		case t.kind == entryHard:
+			if err := r.name(t, r.entries[t.size]); err != nil {
+				return fault(err)
+			}
+		}
+	}
+	return nil
+}
+
+// name makes an entry another name of a file.
+func (r *receiver) name(t, first *target) error {
+	if r.resumed {
+		if err := r.root.Remove(t.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if first.lost {
+		r.lost.add(t.path, "it is another name of "+first.path)
+		return nil
+	}
+	return r.root.Link(first.path, t.path)
+}
+
+// known is the target of a chunk that the control connection has brought. Its entry came
+// before it there: whoever waited for it would not read it.
+func (r *receiver) known(_ context.Context, c *chunk) (*target, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.place(c)
+}
+
+// place is the target of a chunk. Callers hold mu.
+func (r *receiver) place(c *chunk) (*target, error) {
+	if int64(c.entry) >= int64(len(r.entries)) {
+		return nil, errForm
+	}
+	t := r.entries[c.entry]
+	if t.kind != entryFile || c.offset > t.size-int64(c.size) {
+		return nil, errForm
+	}
+	return t, nil
+}
+
+// target of a chunk that a stream has brought, once it has been listed.
 func (r *receiver) target(ctx context.Context, c *chunk) (*target, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,19 +378,22 @@ func (r *receiver) target(ctx context.Context, c *chunk) (*target, error) {
 		}
 		r.changed.Wait()
 	}
-	t := r.entries[c.entry]
-	if t.kind != entryFile || c.offset > t.size-int64(c.size) {
-		return nil, errForm
-	}
-	return t, nil
+	return r.place(c)
 }
 
 // settle notes that a chunk is where it belongs.
 func (r *receiver) settle(t *target, c *chunk) error {
 	r.mu.Lock()
-	r.sum.add(c)
+	if t.lost {
+		r.mu.Unlock()
+		return nil
+	}
+	t.sum.add(c)
 	t.missing -= int64(c.size)
 	missing := t.missing
+	if missing == 0 {
+		r.sum.plus(&t.sum)
+	}
 	r.mu.Unlock()
 	if missing > 0 {
 		return nil
@@ -272,8 +411,8 @@ func (r *receiver) settle(t *target, c *chunk) error {
 	return nil
 }
 
-// data takes the frame of a chunk.
-func (r *receiver) data(ctx context.Context, payload []byte) error {
+// data takes the frame of a chunk, of which find is [receiver.known] or [receiver.target].
+func (r *receiver) data(ctx context.Context, payload []byte, find func(context.Context, *chunk) (*target, error)) error {
 	if len(payload) < chunkHeader {
 		return errForm
 	}
@@ -285,7 +424,7 @@ func (r *receiver) data(ctx context.Context, payload []byte) error {
 	if object.Sum(data) != c.digest {
 		return fmt.Errorf("%w: the digest of a chunk is another one", errForm)
 	}
-	t, err := r.target(ctx, &c)
+	t, err := find(ctx, &c)
 	if err != nil {
 		return err
 	}
@@ -296,7 +435,19 @@ func (r *receiver) data(ctx context.Context, payload []byte) error {
 	return r.settle(t, &c)
 }
 
+// gone reports whether a file is left out. Callers hold writing.
+func (r *receiver) gone(t *target) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return t.lost
+}
+
 func (r *receiver) write(t *target, c *chunk, data []byte) error {
+	r.writing.RLock()
+	defer r.writing.RUnlock()
+	if r.gone(t) {
+		return nil
+	}
 	f, err := r.root.OpenFile(t.path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return fault(err)
@@ -325,7 +476,7 @@ func (r *receiver) offered(ctx context.Context, payload []byte) error {
 	defer buffers.Put(buf)
 	for i := range list {
 		c := &list[i]
-		t, err := r.target(ctx, c)
+		t, err := r.known(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -373,7 +524,9 @@ func (r *receiver) has(t *target, c *chunk, buf []byte) (bool, error) {
 
 // hole makes one in a file that was there before; new files are nothing else.
 func (r *receiver) hole(t *target, c *chunk) error {
-	if !t.exists {
+	r.writing.RLock()
+	defer r.writing.RUnlock()
+	if !t.exists || r.gone(t) {
 		return nil
 	}
 	f, err := r.root.OpenFile(t.path, os.O_WRONLY, 0)
@@ -408,7 +561,7 @@ func (r *receiver) take(ctx context.Context, s *stream) error {
 		case kind != kindData:
 			return errForm
 		}
-		if err := r.data(ctx, payload); err != nil {
+		if err := r.data(ctx, payload, r.target); err != nil {
 			return err
 		}
 	}
@@ -446,6 +599,9 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	if !whole {
 		return nil, errors.New("what arrived is not what was sent")
 	}
+	if err := r.complete(); err != nil {
+		return nil, err
+	}
 	if err := r.alone(); err != nil {
 		return nil, err
 	}
@@ -455,7 +611,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 			return nil, fault(err)
 		}
 	}
-	t.Sent = r.received.Load()
+	t.Sent, t.lost = r.received.Load(), r.lost
 	return t, fault(r.sync())
 }
 
@@ -492,7 +648,7 @@ func (r *receiver) sync() error {
 		var work errgroup.Group
 		work.SetLimit(syncAtOnce)
 		for _, t := range r.entries {
-			if t.kind != entryLink { // its directory has all of it
+			if t.kind != entryLink && t.kind != entryHard && !t.lost { // its directory, or file, has all of it
 				work.Go(func() error { return r.syncOne(t.path) })
 			}
 		}

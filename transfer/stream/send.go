@@ -33,6 +33,8 @@ const (
 	// aheadMost is how many chunks wait for a stream at most. They are places, not
 	// bytes: whoever sends a chunk reads it.
 	aheadMost = 1024
+	// heldMost is how many bytes of attributes a list has before it is sent.
+	heldMost = 1 << 20
 	// early is how much takes the control connection, which is there, while the first
 	// stream is being set up, bytes; and patience how long the rest waits for that
 	// until it takes it too.
@@ -42,8 +44,9 @@ const (
 
 // sender sends a file or a tree.
 type sender struct {
-	ctl *control
-	at  place
+	ctl  *control
+	at   place
+	keep Keep
 
 	files sync.Map // of uint32 to *sourceFile, as long as something of it may be sent
 	queue chan chunk
@@ -57,6 +60,10 @@ type sender struct {
 	batches map[uint32][]chunk // offered, and not yet answered
 	number  uint32             // of the next batch
 	answers chan struct{}      // something was answered
+	lost    failures
+	single  bool                 // what is copied is a file: it is all or nothing
+	linked  map[[2]uint64]uint32 // entries of files with several names, by device and inode
+	names   map[uint32][]string  // further names of an entry
 }
 
 // sourceFile is a file that is being sent.
@@ -66,10 +73,15 @@ type sourceFile struct {
 	mtime int64
 	// done is what of it was sent or need not be, bytes.
 	done atomic.Int64
+
+	// Under the sender's mu:
+	sum   sum
+	whole bool // sum is in that of the copy
+	lost  bool // it is left out
 }
 
 func newSender(ctl *control, at place) *sender {
-	return &sender{ctl: ctl, at: at, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
+	return &sender{ctl: ctl, at: at, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, linked: map[[2]uint64]uint32{}, names: map[uint32][]string{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
 }
 
 // file that an entry is.
@@ -80,9 +92,61 @@ func (s *sender) file(i uint32) *sourceFile {
 
 // settle notes that a piece of a file is done, and forgets a file that is.
 func (s *sender) settle(c *chunk) {
-	if f := s.file(c.entry); f.done.Add(int64(c.size)) == f.size {
+	f := s.file(c.entry)
+	if f.done.Add(int64(c.size)) != f.size {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !f.lost {
+		f.whole = true
+		s.total.Sum.plus(&f.sum)
 		s.files.Delete(c.entry)
 	}
+}
+
+// survive is nil where an error is that a file of a tree cannot be read, or changes: the
+// file is left out then, and the other end is told.
+func (s *sender) survive(i uint32, file *sourceFile, err error) error {
+	var source *SourceError
+	if s.single || !errors.As(err, &source) {
+		return err
+	}
+	s.mu.Lock()
+	if file.lost {
+		s.mu.Unlock()
+		return nil
+	}
+	if file.lost = true; file.whole {
+		s.total.Sum.minus(&file.sum)
+	}
+	s.total.Files--
+	s.total.Bytes -= file.size
+	rel := s.rel(file.path)
+	s.lost.add(rel, source.short())
+	for _, name := range s.names[i] {
+		s.total.Files--
+		s.lost.add(name, "it is another name of "+rel)
+	}
+	s.mu.Unlock()
+	return s.ctl.sendJSON(kindLost, &lost{int(i), []byte(rel), source.short()})
+}
+
+// miss notes what is no entry, as it cannot be read.
+func (s *sender) miss(p string, err error) error {
+	rel, reason := s.rel(p), reasonOf(err)
+	s.mu.Lock()
+	s.lost.add(rel, reason)
+	s.mu.Unlock()
+	return s.ctl.sendJSON(kindLost, &lost{-1, []byte(rel), reason})
+}
+
+// rel is a path below what is copied.
+func (s *sender) rel(p string) string {
+	if rel, err := filepath.Rel(s.at.path, p); err == nil {
+		return rel
+	}
+	return p
 }
 
 // run hands everything that is to be sent to the streams, and closes the queue. After
@@ -117,7 +181,7 @@ func (s *sender) run(ctx context.Context, how start) error {
 // walk lists all entries, and passes on what is to become of their content.
 func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) error {
 	var list []entry
-	first, most := uint32(0), 16
+	first, most, held := uint32(0), 16, 0
 	flush := func() error {
 		if len(list) == 0 {
 			return nil
@@ -136,18 +200,21 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		if err := group.flush(ctx); err != nil {
 			return err
 		}
-		first, list, most = first+uint32(len(list)), list[:0], min(listMost, 2*most)
+		first, list, most, held = first+uint32(len(list)), list[:0], min(listMost, 2*most), 0
 		return nil
 	}
 	if err := s.at.top(); err != nil {
-		return &SourceError{err.Error()}
+		return &SourceError{Reason: err.Error(), cause: err}
 	}
 	err := s.at.walk(func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return &SourceError{err.Error()}
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
 		}
-		if err := context.Cause(ctx); err != nil {
-			return err
+		if err != nil && p != s.at.path {
+			return s.miss(p, err)
+		}
+		if err != nil {
+			return &SourceError{Reason: err.Error(), cause: err}
 		}
 		var info fs.FileInfo
 		switch {
@@ -158,12 +225,22 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		default:
 			info, err = d.Info()
 		}
-		if err != nil {
-			return &SourceError{err.Error()}
+		var e entry
+		ok := false
+		if err == nil {
+			e, ok, err = s.entry(p, info)
 		}
-		e, ok, err := s.entry(p, info)
 		if err != nil {
-			return &SourceError{err.Error()}
+			if p == s.at.path {
+				return &SourceError{Reason: err.Error(), cause: err}
+			}
+			if err := s.miss(p, err); err != nil {
+				return err
+			}
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		s.mu.Lock()
 		switch {
@@ -177,11 +254,18 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		}
 		n := s.total.Entries
 		s.total.Entries++
+		if s.keep.HardLinks && e.kind == entryFile {
+			s.together(&e, uint32(n), info)
+		}
+		s.single = n == 0 && e.kind == entryFile
 		s.mu.Unlock()
 		if e.kind == entryFile && e.size > 0 {
 			s.files.Store(uint32(n), &sourceFile{path: p, size: e.size, mtime: e.mtime})
 		}
-		if list = append(list, e); len(list) < most {
+		for _, a := range e.attributes {
+			held += len(a.value)
+		}
+		if list = append(list, e); len(list) < most && held < heldMost {
 			return nil
 		}
 		return flush()
@@ -190,9 +274,30 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		return err
 	}
 	if s.total.Entries == 0 {
-		return &SourceError{s.at.path + " is neither a file nor a directory"}
+		return &SourceError{Reason: s.at.path + " is neither a file nor a directory"}
 	}
 	return flush()
+}
+
+// together makes an entry another name of the file, if it is one. Callers hold mu.
+func (s *sender) together(e *entry, n uint32, info fs.FileInfo) {
+	_, _, names, id := ownerOf(info)
+	if names < 2 {
+		return
+	}
+	first, ok := s.linked[id]
+	if !ok {
+		s.linked[id] = n
+		return
+	}
+	s.total.Bytes -= e.size
+	e.kind, e.size, e.attributes = entryHard, int64(first), nil
+	if f, ok := s.files.Load(first); ok && f.(*sourceFile).lost {
+		s.total.Files--
+		s.lost.add(e.path, "it is another name of "+s.rel(f.(*sourceFile).path))
+		return
+	}
+	s.names[first] = append(s.names[first], e.path)
 }
 
 func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error) {
@@ -214,6 +319,12 @@ func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error)
 		e.link, err = s.at.readlink(p)
 	default:
 		return e, false, nil
+	}
+	if s.keep.Owners {
+		e.uid, e.gid, _, _ = ownerOf(info)
+	}
+	if err == nil && e.kind != entryLink && (s.keep.Attributes || s.keep.ACLs) {
+		e.attributes, err = s.keep.readAttributes(s.at, p)
 	}
 	return e, true, err
 }
@@ -257,15 +368,23 @@ func (g *group) flush(ctx context.Context) error {
 	batch := g.small
 	g.small, g.size = nil, 0
 	g.work.Go(func() error {
-		for i := range batch {
+		read := batch[:0]
+		for _, c := range batch {
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
-			if err := g.s.digest(&batch[i]); err != nil {
+			file := g.s.file(c.entry)
+			err := g.s.digest(&c)
+			if err == nil {
+				read = append(read, c)
+			} else if err = g.s.survive(c.entry, file, err); err != nil {
 				return err
 			}
 		}
-		return g.s.offer(batch)
+		if len(read) == 0 {
+			return nil
+		}
+		return g.s.offer(read)
 	})
 	return nil
 }
@@ -290,9 +409,13 @@ func pieceOf(size, rest int64) int64 {
 // cutByPlace sends, or offers, a file in pieces of the same size.
 func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 	file := s.file(i)
+	return s.survive(i, file, s.pieces(ctx, i, file, g))
+}
+
+func (s *sender) pieces(ctx context.Context, i uint32, file *sourceFile, g *group) error {
 	f, err := s.at.open(file.path)
 	if err != nil {
-		return &SourceError{err.Error()}
+		return &SourceError{Reason: err.Error(), cause: err}
 	}
 	defer f.Close()
 	for at := int64(0); at < file.size; {
@@ -359,9 +482,13 @@ func (s *sender) hole(i uint32, at, length int64) error {
 // cutByContent offers a file as a store has it.
 func (s *sender) cutByContent(ctx context.Context, i uint32) error {
 	file := s.file(i)
+	return s.survive(i, file, s.chunks(ctx, i, file))
+}
+
+func (s *sender) chunks(ctx context.Context, i uint32, file *sourceFile) error {
 	f, err := s.at.open(file.path)
 	if err != nil {
-		return &SourceError{err.Error()}
+		return &SourceError{Reason: err.Error(), cause: err}
 	}
 	defer f.Close()
 	var batch []chunk
@@ -387,7 +514,7 @@ func (s *sender) cutByContent(ctx context.Context, i uint32) error {
 	var source *SourceError
 	if err != nil {
 		if context.Cause(ctx) == nil && !errors.As(err, &source) && errors.Is(err, errShort) {
-			return &SourceError{file.path + " changes while it is copied"}
+			return &SourceError{Reason: file.path + " changes while it is copied", path: file.path}
 		}
 		return err
 	}
@@ -414,11 +541,11 @@ func (s *sender) read(c *chunk, data []byte) error {
 	file := s.file(c.entry)
 	f, err := s.at.open(file.path)
 	if err != nil {
-		return &SourceError{err.Error()}
+		return &SourceError{Reason: err.Error(), cause: err}
 	}
 	defer f.Close()
 	if _, err := f.ReadAt(data, c.offset); err != nil {
-		return &SourceError{fmt.Sprintf("%s changes while it is copied, or can't be read: %v", file.path, err)}
+		return &SourceError{Reason: fmt.Sprintf("%s changes while it is copied, or cannot be read: %v", file.path, reasonOf(err)), path: file.path}
 	}
 	return unchanged(f, file)
 }
@@ -428,14 +555,15 @@ func unchanged(f *os.File, file *sourceFile) error {
 	if err == nil && info.Size() == file.size && info.ModTime().UnixNano() == file.mtime {
 		return nil
 	}
-	return &SourceError{file.path + " changes while it is copied"}
+	return &SourceError{Reason: file.path + " changes while it is copied", path: file.path}
 }
 
 // count a chunk among those of the copy.
 func (s *sender) count(c *chunk) {
+	file := s.file(c.entry)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.total.Sum.add(c)
+	file.sum.add(c)
 }
 
 // offer a batch.
@@ -445,7 +573,7 @@ func (s *sender) offer(batch []chunk) error {
 	n := s.number
 	s.batches[n] = batch
 	for i := range batch {
-		s.total.Sum.add(&batch[i])
+		s.file(batch[i].entry).sum.add(&batch[i])
 	}
 	s.mu.Unlock()
 	return s.ctl.send(kindChunks, binary.LittleEndian.AppendUint32(nil, n), packChunks(batch))
@@ -480,9 +608,24 @@ func (s *sender) answer(ctx context.Context, payload []byte) error {
 	return nil
 }
 
-// frame reads a chunk, and makes its frame in buf. A digest that it has already is
-// what was offered.
+// frame reads a chunk, and makes its frame in buf, nil where the file is left out. A digest
+// that it has already is what was offered.
 func (s *sender) frame(c chunk, buf *[]byte) ([]byte, error) {
+	file := s.file(c.entry)
+	s.mu.Lock()
+	left := file.lost
+	s.mu.Unlock()
+	if left {
+		return nil, nil
+	}
+	b, err := s.fill(c, buf)
+	if err != nil {
+		return nil, s.survive(c.entry, file, err)
+	}
+	return b, nil
+}
+
+func (s *sender) fill(c chunk, buf *[]byte) ([]byte, error) {
 	b := (*buf)[:chunkHeader+int(c.size)]
 	data := b[chunkHeader:]
 	if err := s.read(&c, data); err != nil {
@@ -493,7 +636,8 @@ func (s *sender) frame(c chunk, buf *[]byte) ([]byte, error) {
 		c.digest = d
 		s.count(&c)
 	} else if d != c.digest {
-		return nil, &SourceError{s.file(c.entry).path + " changes while it is copied"}
+		path := s.file(c.entry).path
+		return nil, &SourceError{Reason: path + " changes while it is copied", path: path}
 	}
 	c.append(b[:0])
 	s.sent.Add(int64(c.size))
@@ -520,6 +664,9 @@ func (s *sender) serve(ctx context.Context, t *stream) error {
 		b, err := s.frame(c, buf)
 		if err != nil {
 			return err
+		}
+		if b == nil {
+			continue
 		}
 		if err := writeFrame(t.tls, kindData, b); err != nil {
 			return &PeerError{Err: err}
@@ -584,6 +731,9 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 		b, err := s.frame(c, buf)
 		if err != nil {
 			return err
+		}
+		if b == nil {
+			continue
 		}
 		if err := s.ctl.send(kindData, b); err != nil {
 			return err

@@ -18,11 +18,13 @@ const lastWords = 3 * time.Second
 // session is one copy, at either end.
 type session struct {
 	ctl    *control
+	outer  context.Context // done when the copy was interrupted
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   *errgroup.Group
 	told   chan struct{} // closed when the other end has said its last
-	reason error         // what it said, good when told is closed; nil: nothing
+	keep   Keep
+	reason error // what it said, good when told is closed; nil: nothing
 
 	mu     sync.Mutex
 	conns  []*stream
@@ -30,14 +32,15 @@ type session struct {
 	closed chan struct{} // closed by close
 }
 
-func newSession(ctx context.Context, ctl *control) *session {
-	x := &session{ctl: ctl, told: make(chan struct{}), closed: make(chan struct{})}
+func newSession(ctx context.Context, ctl *control, silence time.Duration) *session {
+	x := &session{ctl: ctl, outer: ctx, told: make(chan struct{}), closed: make(chan struct{})}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	x.work, x.ctx = errgroup.WithContext(ctx)
 	// As long as anybody may still join, the group has somebody: nobody begins while its
 	// end is being found.
 	x.work.Go(func() error { <-x.closed; return nil })
 	context.AfterFunc(x.ctx, x.close)
+	x.live(silence)
 	return x
 }
 
@@ -46,7 +49,12 @@ func (x *session) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true
+	cause := context.Cause(x.ctx)
 	for _, s := range x.conns {
+		if cause != nil && !errors.Is(cause, context.Canceled) {
+			// What was not sent is not to arrive when another copy goes on.
+			_ = s.raw.SetLinger(0)
+		}
 		s.raw.Close() // ends whoever reads or writes
 	}
 	select {
@@ -107,7 +115,7 @@ func (x *session) read(handle func(kind byte, payload []byte) error) {
 			x.cancel(x.reason)
 			return
 		}
-		if x.ctx.Err() != nil {
+		if x.ctx.Err() != nil || kind == kindAlive {
 			continue // only why the other end fails still matters
 		}
 		if err := handle(kind, payload); err != nil {
@@ -133,6 +141,7 @@ func (x *session) settle(err error) error {
 				return x.reason
 			}
 		case <-time.After(lastWords):
+		case <-x.outer.Done():
 		}
 		return err
 	}
@@ -148,6 +157,7 @@ func (x *session) settle(err error) error {
 // receiver is to tell it.
 func (x *session) send(at place, how *start, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	s := newSender(x.ctl, at)
+	s.keep = x.keep
 	alone := func() {} // it is this end that knows
 	if none == nil {
 		none = make(chan struct{})
@@ -253,6 +263,7 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 	if err := x.work.Wait(); err != nil {
 		return nil, x.settle(err)
 	}
+	result.lost = s.lost
 	return result, nil
 }
 
@@ -316,15 +327,17 @@ func (x *session) receive(at place, have []string, how *start, on hooks, setup f
 		}
 	}
 	r := newReceiver(x.ctl, at, had, how.Resumed)
-	r.begin = on.begin
+	r.begin, r.keep = on.begin, x.keep
 	defer r.close()
 	looks := make(chan struct{}, runtime.GOMAXPROCS(0))
 	go x.read(func(kind byte, payload []byte) error {
 		switch kind {
 		case kindEntries:
 			return r.list(payload)
+		case kindLost:
+			return r.lose(payload)
 		case kindData:
-			return r.data(x.ctx, payload)
+			return r.data(x.ctx, payload, r.known)
 		case kindChunks:
 			batch := append([]byte(nil), payload...)
 			looks <- struct{}{}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestJoinLate has streams join, and other work begin, while a copy fails: all that has
@@ -16,7 +17,7 @@ import (
 func TestJoinLate(t *testing.T) {
 	failed := errors.New("failed")
 	for range 200 {
-		x := newSession(t.Context(), newControl(strings.NewReader(""), io.Discard))
+		x := newSession(t.Context(), newControl(strings.NewReader(""), io.Discard), time.Minute)
 		x.work.Go(func() error { return failed })
 		var open, begun atomic.Int64
 		do := func() error {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/bounded"
+	"premix/transfer"
 )
 
 const (
@@ -20,14 +24,18 @@ const (
 	secretSize = 32
 	// joinTime is how long a stream may take to be set up.
 	joinTime = 10 * time.Second
-	// silence is how long sent bytes may stay unacknowledged until a stream is given up.
-	silence = 60 * time.Second
 	// unsent is how much a stream holds in the kernel that was not sent yet, bytes:
 	// little, so that chunks go where there is room for them now.
 	unsent = 256 << 10
 	// gatherSize is how much is handed to the kernel at once, or taken from it, bytes:
 	// TLS has records of 16 KiB, each of which would be a system call.
 	gatherSize = 128 << 10
+	// strangerSize is the length of that buffer while keys are exchanged.
+	strangerSize = 4 << 10
+	// doorMost is how many connections to the port of one copy may be about to show its
+	// secret, and doorOfOne how many of them come from one address.
+	doorMost  = 512
+	doorOfOne = 4 * maxStreams
 )
 
 // gather is a connection whose writes are put together once it is set up. What has
@@ -55,9 +63,21 @@ type stream struct {
 	out *gather
 }
 
+// newStream is a connection whose keys are still to be exchanged. It has small buffers:
+// whoever connects may be a stranger.
 func newStream(raw *net.TCPConn, o func(net.Conn) *tls.Conn) *stream {
-	g := &gather{Conn: raw, r: bufio.NewReaderSize(raw, gatherSize), w: bufio.NewWriterSize(raw, gatherSize)}
+	g := &gather{Conn: raw, r: bufio.NewReaderSize(raw, strangerSize)}
 	return &stream{tls: o(g), raw: raw, out: g}
+}
+
+// begin has a stream carry data. Nobody may read or write meanwhile.
+func (s *stream) begin() {
+	g := s.out
+	had := make([]byte, g.r.Buffered())
+	_, _ = io.ReadFull(g.r, had) // it is in memory
+	g.r = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(had), s.raw), gatherSize)
+	g.w = bufio.NewWriterSize(s.raw, gatherSize)
+	g.on = true
 }
 
 // flush sends what was written.
@@ -71,7 +91,8 @@ func (s *stream) flush() error {
 // tune sets a socket up for much data. What the system refuses is left as it is: a
 // copy works without.
 func tune(c *net.TCPConn, congestion string) {
-	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 6})
+	silence := transfer.Silence()
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: max(silence/4, time.Second), Interval: max(silence/8, time.Second), Count: 6})
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return
@@ -135,22 +156,30 @@ func serverConfig(cert tls.Certificate) *tls.Config {
 // wait calls join with each stream that has shown the secret, until the door is
 // closed.
 func (d *door) wait(congestion string, join func(*stream)) {
+	total := min(doorMost+4*maxStreams, bounded.Descriptors())
+	l := bounded.New(d.listener, bounded.Options{Total: total, Strangers: max(1, total*2/3), Source: min(doorOfOne, max(1, total*2/3)), Patience: joinTime})
 	for {
-		raw, err := d.listener.AcceptTCP()
+		c, err := l.Accept()
 		if err != nil {
 			return
 		}
 		go func() {
+			c := c.(*bounded.TCP)
+			raw := c.TCPConn
 			tune(raw, congestion)
 			s := newStream(raw, func(c net.Conn) *tls.Conn { return tls.Server(c, d.config) })
 			var secret [secretSize]byte
 			_ = raw.SetDeadline(time.Now().Add(joinTime))
 			if _, err := io.ReadFull(s.tls, secret[:]); err != nil || subtle.ConstantTimeCompare(secret[:], d.hello.Secret) != 1 {
-				raw.Close()
+				c.Close()
+				return
+			}
+			if !c.Trust() {
+				c.Close()
 				return
 			}
 			_ = raw.SetDeadline(time.Time{})
-			s.out.on = true
+			s.begin()
 			join(s)
 		}()
 	}
@@ -209,6 +238,6 @@ func dial(ctx context.Context, address string, h *hello, congestion string, met 
 		return nil, err
 	}
 	_ = raw.SetDeadline(time.Time{})
-	s.out.on = true
+	s.begin()
 	return s, nil
 }

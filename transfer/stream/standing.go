@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,16 +18,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/bounded"
 )
 
 const (
 	// visitSize is the length of the number by which the connections of a copy find
 	// each other at a standing server, bytes.
 	visitSize = 16
-	// strangersMost is how many connections may be about to show what lets them in.
-	strangersMost = 512
+	// strangersMost is how many connections may be about to show what lets them in, and
+	// strangersOfOne how many of them come from one address: an end may open as many
+	// streams at once as there are at most, and have several copies begin.
+	strangersMost  = 4096
+	strangersOfOne = 16 * maxStreams
 	// linger is how long a server waits for who has been told everything to go.
 	linger = 5 * time.Second
+	// farewell is how long a client that was interrupted may take to say so.
+	farewell = 500 * time.Millisecond
 )
 
 // Roles of connections to a standing server.
@@ -36,9 +42,6 @@ const (
 	roleControl = 'c'
 	roleStream  = 's'
 )
-
-// PartSuffix is of what is not whole yet, where a server gives it its name in the end.
-const PartSuffix = ".premix-part"
 
 // Server is a standing far end: it serves what is below a directory to whoever has its
 // key. A connection, of TLS 1.3, begins with the secret, the number of its copy and its
@@ -48,6 +51,12 @@ type Server struct {
 	Dir   string
 	Keys  *Keys
 	Write bool // let copies be put there
+	// Owners lets who puts a copy there say whose it is: see [Keep]. Who has the key may
+	// then make files of any user, with set-user-ID, where the server is root.
+	Owners bool
+	// Records is the directory of records of copies that are not whole, by which they are
+	// gone on with; empty: they are not.
+	Records string
 	// Note is called with what happens, for people. It may be nil.
 	Note func(string)
 
@@ -84,27 +93,30 @@ func (s *Server) Run(ctx context.Context, l *net.TCPListener) error {
 	defer s.known.Wait()
 	defer cancel()
 	config := serverConfig(s.Keys.cert)
-	strangers := make(chan struct{}, strangersMost)
+	total := bounded.Descriptors()
+	strangers := max(1, min(strangersMost, total/2))
+	b := bounded.New(l, bounded.Options{Total: total, Strangers: strangers, Source: min(strangersOfOne, strangers), Patience: joinTime + linger, Tell: func(closed int) {
+		s.note("%d connections that had not shown a key were closed to make room for others", closed)
+	}})
 	for {
-		raw, err := l.AcceptTCP()
+		c, err := b.Accept()
 		switch {
 		case ctx.Err() != nil:
+			if err == nil {
+				c.Close()
+			}
 			return nil
-		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED):
-			time.Sleep(10 * time.Millisecond) // others end
-			continue
 		case err != nil:
 			return err
 		}
-		strangers <- struct{}{}
-		s.known.Go(func() { s.meet(ctx, raw, config, func() { <-strangers }) })
+		s.known.Go(func() { s.meet(ctx, c.(*bounded.TCP), config) })
 	}
 }
 
-// meet lets a connection in. met is called when it is a stranger no more.
-func (s *Server) meet(ctx context.Context, raw *net.TCPConn, config *tls.Config, met func()) {
-	met = sync.OnceFunc(met)
-	defer met()
+// meet lets a connection in.
+func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
+	defer c.Close()
+	raw := c.TCPConn
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	defer stop()
 	tune(raw, "")
@@ -124,10 +136,19 @@ func (s *Server) meet(ctx context.Context, raw *net.TCPConn, config *tls.Config,
 		return
 	}
 	id := [visitSize]byte(head[secretSize:])
+	if !c.Trust() {
+		s.note("%s was refused: there are too many connections", raw.RemoteAddr())
+		if head[len(head)-1] == roleControl {
+			_ = newControl(nil, t.tls).sendJSON(kindError, failure{"other", "the server has as many connections as its limit of open files permits"})
+		}
+		bye(t)
+		return
+	}
 	_ = raw.SetDeadline(time.Time{})
 	v := s.visit(id)
-	met()
 	if head[len(head)-1] == roleControl {
+		t.begin()
+		t.out.on = false // its frames are not to wait for others
 		if s.lead(v) {
 			s.copy(ctx, t, id, v)
 		}
@@ -138,7 +159,7 @@ func (s *Server) meet(ctx context.Context, raw *net.TCPConn, config *tls.Config,
 	defer late.Stop()
 	select {
 	case <-v.begun:
-		t.out.on = true
+		t.begin()
 		congest(raw, v.congestion)
 		v.join(t)
 		<-v.over // ctx ends it until then
@@ -191,7 +212,12 @@ func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *vis
 	}
 	_ = t.raw.SetReadDeadline(time.Time{})
 	congest(t.raw, q.Congestion)
-	at, done, err := s.place(&q)
+	at, c, err := s.place(ctx, &q)
+	var done func() error
+	if c != nil {
+		defer c.close() // what is lost with it is gone on with
+		done = c.commit
+	}
 	if err != nil {
 		_ = ctl.sendJSON(kindError, toWire(err))
 	} else {
@@ -210,10 +236,11 @@ func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *vis
 	s.note("%s %s %q in %.2f s", t.raw.RemoteAddr(), what, q.Path, time.Since(begin).Seconds())
 }
 
-// place that a request is about, and what is to be done when it is whole.
-func (s *Server) place(q *request) (at place, done func() error, err error) {
+// place returns where the copy of a request is made, and the staged copy where it gets its
+// name in the end.
+func (s *Server) place(ctx context.Context, q *request) (at place, c *staged, err error) {
 	if at, err = within(s.jail, string(q.Path)); err != nil {
-		return at, nil, &SourceError{fmt.Sprintf("%q: %v", q.Path, err)}
+		return at, nil, &SourceError{Reason: fmt.Sprintf("%q: %v", q.Path, err)}
 	}
 	if q.Send {
 		return at, nil, nil
@@ -223,28 +250,17 @@ func (s *Server) place(q *request) (at place, done func() error, err error) {
 		return at, nil, &TargetError{"the server only gives: it was started without --write"}
 	case at.path == ".":
 		return at, nil, &TargetError{"the directory that is served cannot be replaced: name a path in it"}
+	case q.Keep.Owners && !s.Owners:
+		return at, nil, &TargetError{"the server keeps no owners: it was started without --owners"}
 	case len(q.Have) > 0:
 		return at, nil, errors.New("a server looks at nothing that is had elsewhere")
 	case !q.Whole:
 		return at, nil, nil
 	}
-	final := at.path
-	free := func() error {
-		if _, err := s.jail.Lstat(final); !errors.Is(err, fs.ErrNotExist) {
-			return &TargetError{fmt.Sprintf("%q is at the server already", final)}
-		}
-		return nil
-	}
-	if err := free(); err != nil {
+	if c, err = stageFor(ctx, at, s.Records, q); err != nil {
 		return at, nil, err
 	}
-	at.path += PartSuffix
-	return at, func() error {
-		if err := free(); err != nil {
-			return err
-		}
-		return fault(s.jail.Rename(at.path, final))
-	}, nil
+	return c.place, c, nil
 }
 
 func (s *Server) note(format string, args ...any) {
@@ -306,7 +322,6 @@ func (j *Job) visit(ctx context.Context, q *request) (_ *Done, moved bool, err e
 	if j.Host != "" {
 		host = j.Host
 	}
-	q.Whole = j.Whole
 	text, err := json.Marshal(q)
 	if err != nil {
 		return nil, false, err
@@ -331,7 +346,22 @@ func (j *Job) visit(ctx context.Context, q *request) (_ *Done, moved bool, err e
 			l.s.out.on = false // its frames are not to wait for others
 		}
 	}()
-	d, err := j.copy(ctx, newControl(l, l), q, h)
+	// What was interrupted has a moment to say so.
+	stop := context.AfterFunc(ctx, func() {
+		if <-l.ready; l.err == nil {
+			_ = l.s.raw.SetDeadline(time.Now().Add(farewell))
+		}
+	})
+	defer stop()
+	d, err := j.copy(ctx, newControl(l, l), q, h, func() {
+		if <-l.ready; l.err == nil {
+			_ = l.s.raw.SetLinger(0)
+			l.s.raw.Close()
+		}
+	})
+	if err == nil {
+		stop()
+	}
 	cancel()
 	<-l.ready
 	if l.err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/beneath"
 	"premix/store/object"
 )
 
@@ -91,7 +92,7 @@ func TestStanding(t *testing.T) {
 	same(t, source, j.Local)
 	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: j.Local, Remote: "deep/back"})
 	same(t, source, filepath.Join(dir, "deep/back"))
-	if left, err := filepath.Glob(filepath.Join(dir, "deep/*"+PartSuffix)); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(filepath.Join(dir, "deep/"+beneath.Prefix+"*")); err != nil || len(left) != 0 {
 		t.Errorf("a part was left: %q, %v", left, err)
 	}
 	// What is there stays as it is, also where it came meanwhile.
@@ -107,6 +108,56 @@ func TestStanding(t *testing.T) {
 	same(t, filepath.Join(source, "many/d0"), filepath.Join(into, "link"))
 	run(t, Job{Server: address, Key: key, Local: filepath.Join(into, "all"), Remote: "/"})
 	same(t, dir, filepath.Join(into, "all"))
+	// Who is not root can remove only what may be written to.
+	for _, closed := range []string{filepath.Join(dir, "deep/back/closed"), filepath.Join(into, "tree/closed"), filepath.Join(into, "all/deep/back/closed"), filepath.Join(into, "all/tree/closed")} {
+		if err := os.Chmod(closed, 0o700); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Bits that give the rights of a file's owner stay behind, in every direction, and at a
+// server that may be written to.
+func TestSpecialBits(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "tree")
+	write(t, filepath.Join(source, "sub/tool"), []byte("tool"))
+	write(t, filepath.Join(source, "empty"), nil)
+	if err := errors.Join(os.Chmod(filepath.Join(source, "sub/tool"), 0o755|special), os.Chmod(filepath.Join(source, "empty"), 0o755|fs.ModeSetuid),
+		os.Chmod(filepath.Join(source, "sub"), 0o755|special)); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	k, key := keys(t)
+	address, _ := stand(t, &Server{Dir: dir, Keys: k, Write: true})
+	run(t, Job{Command: serve(t, reachable), Send: true, Local: source, Remote: filepath.Join(dir, "put")})
+	run(t, Job{Command: serve(t, reachable), Local: filepath.Join(dir, "got"), Remote: source})
+	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "whole"})
+	run(t, Job{Server: address, Key: key, Send: true, Local: source, Remote: "in place"})
+	for _, name := range []string{"put", "got", "whole", "in place"} {
+		same(t, source, filepath.Join(dir, name))
+		err := filepath.WalkDir(filepath.Join(dir, name), func(p string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			if err == nil && info.Mode()&special != 0 {
+				t.Errorf("%s has mode %v", p, info.Mode())
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// Files of a directory whose group they get stay with it.
+	shared := filepath.Join(dir, "shared")
+	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o755|fs.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, Job{Server: address, Key: key, Send: true, Whole: true, Local: source, Remote: "shared/whole"})
+	if info, err := os.Stat(filepath.Join(shared, "whole/sub")); err != nil || info.Mode()&special != fs.ModeSetgid {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
 }
 
 // Whoever has not the key gets nothing, and gives nothing to somebody else.
@@ -342,13 +393,13 @@ func TestDigest(t *testing.T) {
 	}
 	c := chunk{size: uint32(len(data)), digest: object.Sum(data)}
 	frame := append(c.append(nil), "what arrived!"...)
-	if err := r.data(t.Context(), frame); !errors.Is(err, errForm) {
+	if err := r.data(t.Context(), frame, r.known); !errors.Is(err, errForm) {
 		t.Errorf("error %v", err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "copy")); err == nil && len(got) > 0 {
 		t.Errorf("%q was written", got)
 	}
-	if err := r.data(t.Context(), append(c.append(nil), data...)); err != nil {
+	if err := r.data(t.Context(), append(c.append(nil), data...), r.known); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ const far = "PREMIX_TEST_FAR"
 
 func TestMain(m *testing.M) {
 	if address, ok := os.LookupEnv(far); ok {
-		if err := Serve(context.Background(), os.Stdin, os.Stdout, address, 0, strings.TrimPrefix(os.Args[len(os.Args)-1], os.Args[0])); err != nil {
+		if err := Serve(context.Background(), os.Stdin, os.Stdout, address, 0, strings.TrimPrefix(os.Args[len(os.Args)-1], os.Args[0]), ""); err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
 			os.Exit(1)
 		}
@@ -68,6 +69,9 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
+// special bits give the rights of a file's owner: they travel with owners alone.
+const special = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
 // look lists everything that a copy keeps.
 func look(t *testing.T, root string) string {
 	t.Helper()
@@ -84,7 +88,7 @@ func look(t *testing.T, root string) string {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "%q %s %d", rel, info.Mode(), info.ModTime().UnixNano())
+		fmt.Fprintf(&b, "%q %s %d", rel, info.Mode()&^special, info.ModTime().UnixNano())
 		switch {
 		case info.Mode().IsRegular():
 			content, err := os.ReadFile(p)
@@ -460,8 +464,8 @@ func TestHostile(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	entries := []entry{{kind: entryFile, path: "a\xff", mode: 0o644 | fs.ModeSetgid, mtime: -3, size: 1 << 40}, {kind: entryLink, path: "l", link: "x\ny"}}
-	if got, err := unpackEntries(packEntries(entries)); err != nil || !slices.Equal(got, entries) {
+	entries := []entry{{kind: entryFile, path: "a\xff", mode: 0o644 | fs.ModeSetgid, mtime: -3, size: 1 << 40}, {kind: entryLink, path: "l", link: "x\ny", uid: 1<<32 - 1, gid: 5, attributes: []attribute{{"user.a", []byte("b\x00")}, {"user.c", []byte{}}}}}
+	if got, err := unpackEntries(packEntries(entries)); err != nil || !reflect.DeepEqual(got, entries) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	chunks := []chunk{{entry: 1, size: 5, offset: 1 << 40, digest: object.Sum(nil)}, {entry: 2, size: maxHole}}

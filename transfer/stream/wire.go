@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
+	"premix/internal/exit"
 	"premix/store/object"
 )
 
 // Version of the frames. Ends with different ones don't talk.
-const Version = 2
+const Version = 3
 
 // Kinds of frames.
 const (
@@ -29,9 +32,10 @@ const (
 	kindData    = 'd' // sender: a chunk and its bytes
 	kindNone    = 'n' // near: no stream can be made
 	kindGrow    = 'g' // far sender: as many streams more, 4 bytes
+	kindLost    = 'u' // sender: what is left out since it cannot be read, JSON
 	kindEnd     = 'z' // sender: totals, JSON
 	kindDone    = 'f' // receiver, last: totals, JSON
-	kindError   = 'x' // either, last: a failure, JSON
+	kindError   = 'x' // either, last: a failure, JSON; see also kindAlive
 )
 
 // maxFrame is the longest that a frame may be, bytes.
@@ -44,9 +48,12 @@ type request struct {
 	Path       []byte // at the far end
 	Have       [][]byte
 	Congestion string
-	Streams    int    // 0: as many as are useful
-	Start      *start // of the near receiver, who waits for nothing
-	Whole      bool   `json:",omitempty"` // see Job; of a server alone
+	Streams    int // 0: as many as are useful
+	// Silence is how long an end may say nothing. 0 stands for the far end's own time.
+	Silence time.Duration `json:",omitempty"`
+	Start   *start        // of the near receiver, who waits for nothing
+	Whole   bool          `json:",omitempty"` // see Job
+	Keep    Keep
 }
 
 // hello is how the far end is reached.
@@ -71,8 +78,10 @@ type totals struct {
 	Files   int
 	Bytes   int64 // of all files, holes counted
 	Sent    int64 // of them, through the wire
-	Skipped int   // of neither kind of entry
-	Sum     sum
+	Skipped int   // of no kind of entry
+	Sum     sum   // of the files that are whole
+
+	lost failures // as this end knows them
 }
 
 // failure is an error on its way to the other end.
@@ -83,9 +92,25 @@ type failure struct {
 
 // SourceError tells that what is to be copied is not there, may not be read, or
 // changes.
-type SourceError struct{ Reason string }
+type SourceError struct {
+	Reason string
+
+	path  string // of a file, where the reason begins with it
+	cause error
+}
 
 func (e *SourceError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*SourceError) ExitCode() exit.Code { return exit.Usage }
+
+// short is the reason without the path.
+func (e *SourceError) short() string {
+	if e.cause != nil {
+		return reasonOf(e.cause)
+	}
+	return strings.TrimPrefix(e.Reason, e.path+" ")
+}
 
 // Hint names the way out.
 func (e *SourceError) Hint() string {
@@ -97,6 +122,9 @@ type TargetError struct{ Reason string }
 
 func (e *TargetError) Error() string { return e.Reason }
 
+// ExitCode implements exit.Coded.
+func (*TargetError) ExitCode() exit.Code { return exit.Directory }
+
 // Hint names the way out.
 func (e *TargetError) Hint() string { return "make room, or give another destination" }
 
@@ -105,6 +133,9 @@ func (e *TargetError) Hint() string { return "make room, or give another destina
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*RefusedError) ExitCode() exit.Code { return exit.Origin }
 
 // Hint names the way out.
 func (e *RefusedError) Hint() string {
@@ -126,7 +157,10 @@ func (e *PeerError) Error() string {
 	}
 	return fmt.Sprintf("the far end cannot be reached: %v", e.Err)
 }
-func (e *PeerError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*PeerError) ExitCode() exit.Code { return exit.Origin }
+func (e *PeerError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *PeerError) Hint() string {
@@ -152,7 +186,7 @@ func toWire(err error) failure {
 func (f failure) err() error {
 	switch f.Kind {
 	case "source":
-		return &SourceError{f.Message}
+		return &SourceError{Reason: f.Message}
 	case "target":
 		return &TargetError{f.Message}
 	case "refused":
@@ -169,12 +203,17 @@ type entry struct {
 	mtime int64       // nanoseconds since 1970
 	size  int64       // of a file
 	link  string      // what a symbolic link says
+
+	// As the copy keeps them.
+	uid, gid   uint32
+	attributes []attribute
 }
 
 const (
 	entryFile = 'f'
 	entryDir  = 'd'
 	entryLink = 'l'
+	entryHard = 'h' // another name of a file, whose entry's number is the size
 )
 
 // chunk of a file. A digest of zeros stands for a hole.
@@ -223,6 +262,18 @@ func parseChunk(b []byte) (c chunk, err error) {
 // places, added as four numbers each.
 type sum [4]uint64
 
+func (s *sum) plus(other *sum) {
+	for i := range s {
+		s[i] += other[i]
+	}
+}
+
+func (s *sum) minus(other *sum) {
+	for i := range s {
+		s[i] -= other[i]
+	}
+}
+
 func (s *sum) add(c *chunk) {
 	d := object.Sum(c.append(make([]byte, 0, chunkHeader)))
 	for i := range s {
@@ -262,6 +313,13 @@ func packEntries(list []entry) []byte {
 		b = binary.AppendVarint(b, e.mtime)
 		b = binary.AppendUvarint(b, uint64(e.size))
 		text(e.link)
+		b = binary.AppendUvarint(b, uint64(e.uid))
+		b = binary.AppendUvarint(b, uint64(e.gid))
+		b = binary.AppendUvarint(b, uint64(len(e.attributes)))
+		for _, a := range e.attributes {
+			text(a.name)
+			text(string(a.value))
+		}
 	}
 	return packer().EncodeAll(b, nil)
 }
@@ -305,6 +363,13 @@ func unpackEntries(stored []byte) ([]entry, error) {
 		}
 		b = b[n:]
 		e.mtime, e.size, e.link = v, int64(number()), text()
+		e.uid, e.gid = uint32(number()), uint32(number())
+		for range number() {
+			if bad {
+				break
+			}
+			e.attributes = append(e.attributes, attribute{text(), []byte(text())})
+		}
 		if bad || e.size < 0 {
 			return nil, errForm
 		}
@@ -337,14 +402,16 @@ func unpackChunks(stored []byte) ([]chunk, error) {
 
 // control is the control connection. Any goroutine may write.
 type control struct {
-	in *bufio.Reader
+	in  *bufio.Reader
+	ear *ear // below in
 
 	mu  sync.Mutex // one frame at a time
 	out *bufio.Writer
 }
 
 func newControl(in io.Reader, out io.Writer) *control {
-	return &control{in: bufio.NewReaderSize(in, 64<<10), out: bufio.NewWriterSize(out, 64<<10)}
+	e := &ear{r: in}
+	return &control{in: bufio.NewReaderSize(e, 64<<10), ear: e, out: bufio.NewWriterSize(out, 64<<10)}
 }
 
 // send a frame. Its error is a [PeerError]: the other end may have told why it went.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/exit"
 	"premix/record"
 	"premix/transfer"
 	"premix/transfer/capture"
@@ -68,7 +69,10 @@ func (e *SetupError) Error() string {
 	}
 	return e.Reason
 }
-func (e *SetupError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*SetupError) ExitCode() exit.Code { return exit.Directory }
+func (e *SetupError) Unwrap() error     { return e.Err }
 
 // Hint names the way out.
 func (e *SetupError) Hint() string { return e.Way }
@@ -95,6 +99,8 @@ type Bench struct {
 	servers map[string]*server
 	out     *record.Writer
 	order   int
+
+	interrupted bool // premix was asked to end: Close does not wait for the peer
 }
 
 // server of a protocol.
@@ -110,6 +116,7 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 	b := &Bench{l: l, o: o, servers: map[string]*server{}}
 	defer func() {
 		if err != nil {
+			b.interrupted = ctx.Err() != nil
 			b.Close()
 		}
 	}()
@@ -206,11 +213,14 @@ func (b *Bench) directories(ctx context.Context) (err error) {
 	}
 	q := link.Quote(b.l.PeerDirectory)
 	// Servers that give up their rights must be able to read what they serve.
-	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 $d && mkdir $d/data $d/temp && chmod 711 $d/temp && echo $d")
+	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 \"$d\" && mkdir \"$d/data\" \"$d/temp\" && chmod 711 \"$d/temp\" && echo \"$d\"")
 	if err != nil {
 		return &SetupError{"the directory at the peer can't be written", "give another peer_directory:", err}
 	}
 	b.remote = strings.TrimSpace(text)
+	if err := b.p.Remove(ctx, b.remote); err != nil {
+		return err
+	}
 	for _, dir := range []string{"data", "temp"} {
 		if err := os.Mkdir(filepath.Join(b.local, dir), 0o755); err != nil {
 			return err
@@ -310,7 +320,7 @@ func (b *Bench) missing(ctx context.Context, p *link.Protocol) (program, where s
 
 // upload sends a stream to a file at the peer by a connection of its own.
 func (b *Bench) upload(ctx context.Context, in io.Reader, to string) error {
-	words := append(b.l.SSH(), b.l.Peer(), "cat >"+link.Quote(to))
+	words := append(b.l.SSH(), b.l.Peer(), "set -C; cat >"+link.Quote(to))
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Stdin = in
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -329,6 +339,7 @@ type Summary struct{ Copies, Failed, Disturbed int }
 // are counted.
 func (b *Bench) Run(ctx context.Context) (Summary, error) {
 	var sum Summary
+	defer func() { b.interrupted = ctx.Err() != nil }()
 	rounds := b.l.Repeat
 	if b.o.Repeat > 0 {
 		rounds = b.o.Repeat
@@ -373,26 +384,18 @@ func (b *Bench) Close() error {
 		// The caller's context may be done, and cleaning up must still happen.
 		ctx, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
+		if b.interrupted {
+			b.p.Hurry() // at its end the session does all that
+		}
 		for _, name := range slices.Sorted(maps.Keys(b.servers)) {
-			if v := b.servers[name].v; v != nil {
+			if v := b.servers[name].v; v != nil && !b.interrupted {
 				_ = v.Stop(ctx) // a session that is gone has ended it
 			}
 		}
-		if b.remote != "" {
-			remove := "rm -rf " + link.Quote(b.remote)
-			_, err := b.p.Run(ctx, remove)
-			var gone *peer.UnreachableError
-			var status *peer.ScriptError
-			if err != nil && !errors.As(err, &gone) && !errors.As(err, &status) {
-				// The end of the caller's context has broken the session off, not the peer.
-				var again *peer.Session
-				if again, err = peer.Open(ctx, b.l); err == nil {
-					_, err = again.Run(ctx, remove)
-					again.Close()
-				}
-			}
-			if err != nil {
-				b.note("%s stays at the peer: %v", b.remote, err)
+		if b.remote != "" && !b.interrupted {
+			// A session that has ended has the peer do so too, as soon as it notices.
+			if _, err := b.p.Run(ctx, "rm -rf "+link.Quote(b.remote)); err != nil && ctx.Err() == nil {
+				b.note("%s may stay at the peer: %v", b.remote, err)
 			}
 		}
 		b.p.Close()

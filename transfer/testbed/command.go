@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/transfer"
+	"premix/transfer/peer"
 )
 
 // Mark is the variable in the environment of everything that a command starts.
@@ -33,13 +34,26 @@ type Ran struct {
 }
 
 // grace is how long a command that is told to end may take.
-const grace = 2 * time.Second
+const grace = time.Second
+
+// Limits of a command. The command is killed with all that it has started when a limit
+// is reached.
+type Limits struct {
+	Time time.Duration // from its start to its end
+	// Stall is how long it may neither read, nor write, nor compute. 0 stands for any
+	// time.
+	Stall time.Duration
+}
 
 // Run executes a script of sh, and kills all that it has started when it has ended,
-// or when its time is up or ctx done. id must be unique: see [Mark].
-func Run(ctx context.Context, script, id string, timeout time.Duration, while func(pid int)) *Ran {
+// when a limit is reached, or when ctx is done. Where the cause of ctx is a
+// *[peer.UnreachableError], that is the cause of the command's end. id must be unique:
+// see [Mark]. dir is its
+// working directory; empty: that of this process.
+func Run(ctx context.Context, script, id, dir string, limits Limits, while func(pid int)) *Ran {
 	var out tail
 	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), Mark+"="+id, "LC_ALL=C")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	// A premix that is killed can clean up nothing: its copy ends with it.
@@ -80,15 +94,33 @@ func Run(ctx context.Context, script, id string, timeout time.Duration, while fu
 		}()
 		defer func() { close(stop); <-gone }()
 	}
-	clock := time.NewTimer(timeout)
+	clock := time.NewTimer(limits.Time)
 	defer clock.Stop()
+	var look <-chan time.Time
+	var going *progress
+	if limits.Stall > 0 {
+		t := time.NewTicker(max(limits.Stall/20, 50*time.Millisecond))
+		defer t.Stop()
+		look, going = t.C, newProgress(cmd.Process.Pid, limits.Stall)
+	}
 	var err error
-	select {
-	case err = <-ended:
-	case <-clock.C:
-		r.Cause, r.Error = transfer.CauseTimeout, fmt.Sprintf("it had not ended after %s, and was killed with all its children", timeout)
-	case <-ctx.Done():
-		r.Cause, r.Error = transfer.CauseInterrupt, "interrupted"
+	for over := false; !over; {
+		over = true
+		select {
+		case err = <-ended:
+		case <-clock.C:
+			r.Cause, r.Error = transfer.CauseTimeout, fmt.Sprintf("it had not ended after %s, and was killed with all its children", limits.Time)
+		case <-look:
+			if over = going.stalled(); over {
+				r.Cause, r.Error = transfer.CauseStall, fmt.Sprintf("it had made no progress for %s, and was killed with all its children", limits.Stall)
+			}
+		case <-ctx.Done():
+			r.Cause, r.Error = transfer.CauseInterrupt, "interrupted"
+			var gone *peer.UnreachableError
+			if errors.As(context.Cause(ctx), &gone) {
+				r.Cause, r.Error = transfer.CausePeer, gone.Error()
+			}
+		}
 	}
 	r.Seconds = time.Since(r.Begin).Seconds()
 	if r.Cause != "" {

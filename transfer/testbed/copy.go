@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"premix/internal/units"
 	"premix/record"
 	"premix/transfer"
 	"premix/transfer/capture"
@@ -78,7 +79,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 	if err != nil {
 		return b.lost(ctx, c, err)
 	}
-	if err := b.watch(c); err != nil {
+	if err := b.watch(ctx, c); err != nil {
 		return nil, err
 	}
 	source, begin, err := b.startCapture(c.ID)
@@ -88,7 +89,9 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 	}
 	carried, _ := capture.Carries(b.device) // 0 where it can't be told: watch has said so
 	var seen sync.Map
-	ran := Run(ctx, b.l.Variables(it.protocol, at)+script, id, b.l.Timeout, func(int) {
+	watched, unwatch := b.p.Watch(ctx)
+	defer unwatch()
+	ran := Run(watched, b.l.Variables(it.protocol, at)+script, id, "", Limits{b.l.Timeout, b.l.StallOf(it.protocol)}, func(int) {
 		if name := capture.Congestion(b.addr, b.p.Port()); name != "" {
 			seen.Store(name, true)
 		}
@@ -117,6 +120,10 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 	}
 	if c.Cause == transfer.CauseInterrupt {
 		return c, context.Cause(ctx)
+	}
+	var gone *peer.UnreachableError
+	if errors.As(context.Cause(watched), &gone) {
+		return b.lost(ctx, c, gone)
 	}
 	after, err := b.ask(ctx, it.protocol)
 	if err != nil {
@@ -215,7 +222,7 @@ func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol,
 		}
 	}
 	if p.Prepare != "" {
-		if r := Run(ctx, l.Variables(p, at)+p.Prepare, id+"-prepare", time.Minute, nil); r.Cause != "" {
+		if r := Run(ctx, l.Variables(p, at)+p.Prepare, id+"-prepare", "", Limits{Time: time.Minute}, nil); r.Cause != "" {
 			return v, fmt.Errorf("prepare %s: %s", p.Name, r.Error)
 		}
 	}
@@ -263,14 +270,18 @@ func congestionHere() string {
 }
 
 // watch looks whether the link is quiet.
-func (b *Bench) watch(c *transfer.Copy) error {
+func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
 	first, err := capture.Carries(b.device)
 	if err != nil {
 		b.note("whether the link is quiet cannot be told: %v", err)
 		return nil
 	}
 	begin := time.Now()
-	time.Sleep(b.l.Quiet.For)
+	select {
+	case <-time.After(b.l.Quiet.For):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	second, err := capture.Carries(b.device)
 	if err != nil {
 		return err
@@ -320,7 +331,7 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 		why = append(why, c.Disturbed)
 	}
 	if c.Others > allowed {
-		why = append(why, fmt.Sprintf("the interface carried %s for others meanwhile", transfer.Short(c.Others)))
+		why = append(why, fmt.Sprintf("the interface carried %s for others meanwhile", units.Size(c.Others)))
 	}
 	if c.Drops > 0 {
 		why = append(why, fmt.Sprintf("%d packets escaped the capture", c.Drops))
@@ -385,7 +396,7 @@ func (b *Bench) verify(ctx context.Context, it item, at link.Places) error {
 	var sum string
 	var err error
 	if it.way == transfer.Get {
-		sum, err = Digest(at.Local)
+		sum, err = Digest(ctx, at.Local)
 	} else {
 		sum, err = DigestAt(ctx, b.p, at.Remote, it.source.data.Files > 1)
 	}

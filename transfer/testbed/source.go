@@ -101,7 +101,7 @@ func writeFile(at string, in io.Reader, n int64) (string, error) {
 		_, err := io.CopyN(h, in, n)
 		return hex.EncodeToString(h.Sum(nil)), err
 	}
-	f, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return "", err
 	}
@@ -117,9 +117,6 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 	if err := s.make(ctx, ""); err != nil { // for the digest
 		return err
 	}
-	if sum, err := DigestAt(ctx, p, at, s.data.Files > 1); err == nil && sum == s.digest {
-		return nil
-	}
 	q := link.Quote(at)
 	stream := fmt.Sprintf("openssl enc -aes-128-ctr -nosalt -K %x -iv %032d -in /dev/zero 2>/dev/null | head -c %d", s.key, 0, s.data.Size)
 	if _, err := p.Run(ctx, "command -v openssl"); err != nil {
@@ -133,7 +130,8 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 		script = fmt.Sprintf("mkdir -p %s && cd %s && %s | split -b %d -a 6 -d - f && for i in $(seq -f %%03g 0 %d); do mkdir d$i && mv f${i}??? d$i/ || exit 1; done",
 			q, q, stream, s.data.Size/int64(s.data.Files), (s.data.Files-1)/perDirectory)
 	}
-	if _, err := p.Run(ctx, script+"; s=$?; rm -f "+link.Quote(at+".stream")+"; exit $s"); err != nil {
+	// With -C the shell opens with O_EXCL, as writeFile does here.
+	if _, err := p.Run(ctx, "set -C; "+script+"; s=$?; rm -f "+link.Quote(at+".stream")+"; exit $s"); err != nil {
 		return fmt.Errorf("make %s at the peer: %w", path.Base(at), err)
 	}
 	sum, err := DigestAt(ctx, p, at, s.data.Files > 1)
@@ -144,13 +142,13 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 }
 
 // Digest of a file or tree here, in the form of transfer.Copy.SHA256.
-func Digest(at string) (string, error) {
+func Digest(ctx context.Context, at string) (string, error) {
 	info, err := os.Lstat(at)
 	if err != nil {
 		return "", err
 	}
 	if !info.IsDir() {
-		return digestFile(at)
+		return digestFile(ctx, at)
 	}
 	var names []string
 	err = filepath.WalkDir(at, func(p string, e fs.DirEntry, err error) error {
@@ -167,7 +165,7 @@ func Digest(at string) (string, error) {
 	slices.Sort(names)
 	list := sha256.New()
 	for _, n := range names {
-		sum, err := digestFile(filepath.Join(at, n))
+		sum, err := digestFile(ctx, filepath.Join(at, n))
 		if err != nil {
 			return "", err
 		}
@@ -176,14 +174,14 @@ func Digest(at string) (string, error) {
 	return hex.EncodeToString(list.Sum(nil)), nil
 }
 
-func digestFile(at string) (string, error) {
+func digestFile(ctx context.Context, at string) (string, error) {
 	f, err := os.Open(at)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	h := sha256.New()
-	_, err = io.Copy(h, f)
+	_, err = io.Copy(h, &interruptible{ctx, f})
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 

@@ -2,6 +2,8 @@ package testbed
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +30,11 @@ func TestSources(t *testing.T) {
 		if err := s.make(t.Context(), at); err != nil {
 			t.Fatal(err)
 		}
-		if sum, err := Digest(at); err != nil || sum != s.digest {
+		if sum, err := Digest(t.Context(), at); err != nil || sum != s.digest {
 			t.Errorf("%s: digest %s, %v; want %s", d, sum, err, s.digest)
+		}
+		if err := newSource(d, 5).make(t.Context(), at); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: %v, want that nothing is replaced", d, err)
 		}
 		nowhere := newSource(d, 5)
 		if err := nowhere.make(t.Context(), ""); err != nil || nowhere.digest != s.digest {
@@ -51,7 +56,7 @@ func TestRun(t *testing.T) {
 		{"badly", "echo it broke >&2; exit 3", transfer.CauseExit, 3, "it broke"},
 		{"signal", "kill -9 $$", transfer.CauseExit, -1, ""},
 	} {
-		r := Run(t.Context(), c.script, t.Name()+c.name, time.Minute, nil)
+		r := Run(t.Context(), c.script, t.Name()+c.name, "", Limits{Time: time.Minute}, nil)
 		if r.Cause != c.cause || r.Exit != c.exit || r.Said != c.said {
 			t.Errorf("%s: %+v", c.name, r)
 		}
@@ -80,7 +85,7 @@ while :; do sleep 1; done`
 				cancel()
 			}()
 		}
-		r := Run(ctx, script, "hangs-"+how+strconv.Itoa(os.Getpid()), limit, nil)
+		r := Run(ctx, script, "hangs-"+how+strconv.Itoa(os.Getpid()), "", Limits{Time: limit}, nil)
 		cancel()
 		if r.Cause != how && !(how == "interrupt" && r.Cause == transfer.CauseInterrupt) {
 			t.Errorf("cause %q: %s", r.Cause, r.Error)
@@ -104,6 +109,25 @@ while :; do sleep 1; done`
 				}
 			}
 		}
+	}
+}
+
+// A command that does nothing is killed, and one that does a little is not.
+func TestStalls(t *testing.T) {
+	const stall = 2 * time.Second
+	for name, c := range map[string]struct{ script, cause string }{
+		"sleeps":   {"sleep 1000 & sleep 1000", transfer.CauseStall},
+		"writes":   {"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 500 /dev/zero >/dev/null; sleep 0.5; done", ""},
+		"computes": {"timeout 5 sh -c 'while :; do :; done'; true", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			r := Run(t.Context(), c.script, "stalls-"+name+strconv.Itoa(os.Getpid()), "", Limits{Time: time.Minute, Stall: stall}, nil)
+			if r.Cause != c.cause {
+				t.Errorf("cause %q after %v: %s", r.Cause, time.Since(begin), r.Error)
+			}
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/exit"
 	"premix/watch"
 )
 
@@ -75,6 +76,9 @@ func (e *ProcessesError) Error() string {
 	}
 	return fmt.Sprintf("processes cannot be recorded: %s: %v", e.Reason, e.Err)
 }
+
+// ExitCode implements exit.Coded.
+func (*ProcessesError) ExitCode() exit.Code { return exit.Unavailable }
 
 func (e *ProcessesError) Unwrap() error { return e.Err }
 

@@ -19,6 +19,7 @@ import (
 	"premix/engine"
 	"premix/engine/queue"
 	"premix/engine/spawn"
+	"premix/internal/owner"
 	"premix/record"
 	"premix/watch"
 )
@@ -139,14 +140,14 @@ func (r *run) journals() []string {
 
 // openTheirs opens a file of somebody else, see run.
 func openTheirs(path string) (*os.File, *unix.Stat_t, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := owner.OpenOthers(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		f.Close()
-		return nil, nil, errors.Join(err, fmt.Errorf("%s is no ordinary file", path))
+		return nil, nil, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return f, &st, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
+	"premix/internal/owner"
 	"premix/watch"
 )
 
@@ -201,17 +204,37 @@ func (c *tasks) start() error {
 
 // makePlace makes the directory of announcements: for root all users may write there.
 func makePlace(place string) error {
+	if base, runtime := owner.RuntimeDir(); strings.HasPrefix(place, runtime+"/") {
+		return owner.MakePrivate(base, place)
+	}
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o777 | os.ModeSticky
-		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+		above := filepath.Dir(place)
+		if err := os.MkdirAll(above, 0o755); err != nil {
+			return err
+		}
+		// A socket may have been put there first, in a directory of its own.
+		if err := os.Chmod(above, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := os.MkdirAll(place, mode); err != nil {
+	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
 		return err
 	}
-	return os.Chmod(place, mode) // whatever the umask
+	if err := os.Mkdir(place, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	// Not through a link that another user has put there.
+	f, err := os.OpenFile(place, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := owner.Named(place); err != nil {
+		return err
+	}
+	return f.Chmod(mode) // whatever the umask
 }
 
 func (c *tasks) watch(dir, run string, mask uint32) {
@@ -489,11 +512,8 @@ func (c *tasks) save(last bool) error {
 	text, err := json.Marshal(map[string]any{"runs": write})
 	if err == nil {
 		path := filepath.Join(c.state, stateFile)
-		if err = os.MkdirAll(c.state, 0o755); err == nil {
-			err = os.WriteFile(path+".new", append(text, '\n'), 0o600)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
+		if err = os.MkdirAll(c.state, 0o750); err == nil {
+			err = beneath.Replace(path, 0o600, beneath.Volatile, append(text, '\n'))
 		}
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"premix/internal/exit"
 	"premix/internal/lock"
 	"premix/watch"
 )
@@ -96,6 +97,9 @@ const maxTime = 253402300799999
 type InUseError struct{ Dir string }
 
 func (e *InUseError) Error() string { return e.Dir + " is in use by another premix watch" }
+
+// ExitCode implements exit.Coded.
+func (*InUseError) ExitCode() exit.Code { return exit.Directory }
 
 // Hint is the way out.
 func (e *InUseError) Hint() string {
@@ -468,6 +472,33 @@ func (db *DB) Stats() Stats {
 	return s
 }
 
+// dirMode is the mode of the directories. Tasks, their commands and the places of their files
+// are not for all users.
+const dirMode = 0o750
+
+// makeDirs makes the directories of a database. Earlier versions made them with other modes.
+func makeDirs(dir string) error {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return err
+	}
+	for _, sub := range []string{"journal", "segments", "tasks", "events", "tmp"} {
+		sub = filepath.Join(dir, sub)
+		if err := os.MkdirAll(sub, dirMode); err != nil {
+			return err
+		}
+		st, err := os.Stat(sub)
+		if err != nil {
+			return err
+		}
+		if mode := st.Mode().Perm(); mode&^dirMode != 0 {
+			if err := os.Chmod(sub, mode&dirMode); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Open opens a directory, which is made if it is not there. Another process that has it
 // open makes that an *InUseError.
 func Open(dir string, opt Options) (_ *DB, err error) {
@@ -475,15 +506,13 @@ func Open(dir string, opt Options) (_ *DB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, sub := range []string{"journal", "segments", "tasks", "events", "tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
-			return nil, err
-		}
+	if err := makeDirs(dir); err != nil {
+		return nil, err
 	}
 	db := &DB{dir: dir, opt: opt, seed: maphash.MakeSeed(), index: make(map[uint64][]*memSeries), wake: make(chan struct{}, 1)}
 	db.changed = sync.NewCond(&db.mu)
 	db.files = newFiles(&db.known)
-	if db.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if db.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -491,7 +520,7 @@ func Open(dir string, opt Options) (_ *DB, err error) {
 			db.lock.Close()
 		}
 	}()
-	if err := lock.Exclusive(db.lock); err != nil {
+	if err := lock.Take(db.lock, lock.Exclusive); err != nil {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &InUseError{dir}
 		}

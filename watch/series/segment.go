@@ -16,6 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"premix/internal/beneath"
 	"premix/internal/parquetparts"
 	"premix/record"
 	"premix/watch"
@@ -196,7 +197,7 @@ func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, e
 	if err := os.RemoveAll(w.dir); err != nil {
 		return nil, err
 	}
-	err := os.MkdirAll(w.dir, 0o777)
+	err := os.MkdirAll(w.dir, dirMode)
 	for r := range resolutions {
 		rows := rollupPageRows
 		switch {
@@ -266,7 +267,7 @@ func (w *segmentWriter) commit(segments string) (*segment, error) {
 		err = writeSynced(filepath.Join(w.dir, "segment.json"), append(text, '\n'))
 	}
 	if err == nil {
-		err = record.SyncDir(w.dir)
+		err = beneath.SyncDir(w.dir)
 	}
 	s := &segment{about: w.about, dir: filepath.Join(segments, w.name())}
 	if err == nil {
@@ -276,7 +277,7 @@ func (w *segmentWriter) commit(segments string) (*segment, error) {
 		return nil, errors.Join(err, os.RemoveAll(w.dir))
 	}
 	s.has, s.bytes = look(s.dir)
-	return s, record.SyncDir(segments)
+	return s, beneath.SyncDir(segments)
 }
 
 func (w *segmentWriter) closeFiles() error {

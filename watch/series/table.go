@@ -19,6 +19,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	pzstd "github.com/parquet-go/parquet-go/compress/zstd"
 
+	"premix/internal/beneath"
 	"premix/record"
 )
 
@@ -469,7 +470,7 @@ func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err erro
 	if err := os.Rename(tmp, c.path); err != nil {
 		return c, err
 	}
-	return c, record.SyncDir(t.dir)
+	return c, beneath.SyncDir(t.dir)
 }
 
 // visit calls f for the values that overlap a time, ms since 1970, the end left out, until

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/record"
+	"premix/internal/beneath"
 	"premix/watch"
 )
 
@@ -92,7 +92,7 @@ func (db *DB) setAside(name string, why error, damaged *[]string) error {
 }
 
 func setAside(dir, name string) error {
-	if err := os.MkdirAll(filepath.Join(dir, "damaged"), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "damaged"), dirMode); err != nil {
 		return err
 	}
 	to := filepath.Join(dir, "damaged", filepath.Base(name))
@@ -325,7 +325,7 @@ func (db *DB) journalPath(w *window) string {
 // append writes frames to the journal of a window. On an error nothing of them stays.
 func (db *DB) append(w *window, frames []byte) error {
 	if w.journal == nil {
-		f, err := os.OpenFile(db.journalPath(w), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		f, err := os.OpenFile(db.journalPath(w), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 		if err != nil {
 			return err
 		}
@@ -334,7 +334,7 @@ func (db *DB) append(w *window, frames []byte) error {
 			return errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 		w.journal, w.written = f, journalHead
-		if err := record.SyncDir(filepath.Dir(f.Name())); err != nil {
+		if err := beneath.SyncDir(filepath.Dir(f.Name())); err != nil {
 			return err
 		}
 	}

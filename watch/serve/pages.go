@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"premix/hotstart"
 	"premix/node"
@@ -88,9 +89,11 @@ func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handl
 		h := w.Header()
 		// Nothing but what is embedded, and no script in the page itself.
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
+		if !utf8.ValidString(r.URL.Path) {
+			http.NotFound(w, r) // to package fs it is an error of the server
+			return
+		}
 		files.ServeHTTP(w, r)
 	})
 }
@@ -185,14 +188,13 @@ func (p Pages) images(ctx context.Context) (any, error) {
 
 // snapshotAnswer is a snapshot.
 type snapshotAnswer struct {
-	ID      string                                `json:"id"`
-	Name    string                                `json:"name"`
-	Argv    []string                              `json:"argv"`
-	Created time.Time                             `json:"created"`
-	Seconds float64                               `json:"seconds"` // that it took to prepare
-	Bytes   int64                                 `json:"bytes"`
-	Kinds   []hotstart.Kind                       `json:"kinds"`
-	Proofs  map[hotstart.Kind]hotstart.ProofState `json:"proofs"`
+	ID      string               `json:"id"`
+	Name    string               `json:"name"`
+	Argv    []string             `json:"argv"`
+	Created time.Time            `json:"created"`
+	Seconds float64              `json:"seconds"` // that it took to prepare
+	Bytes   int64                `json:"bytes"`
+	Proof   *hotstart.ProofState `json:"proof"` // null: not compared yet
 }
 
 // savedAnswer is what tasks of a step that did not start cold took until they
@@ -223,7 +225,7 @@ func (p Pages) snapshots(r *http.Request, db source) (any, error) {
 	}
 	list := []snapshotAnswer{}
 	for _, s := range all {
-		list = append(list, snapshotAnswer{s.ID, s.Name, s.Argv, s.Created, s.Seconds, s.Bytes(), s.Kinds(), s.Proofs})
+		list = append(list, snapshotAnswer{s.ID, s.Name, s.Argv, s.Created, s.Seconds, s.Bytes(), s.Proof})
 	}
 	took := make(starts)
 	if err := db.EachTask(r.Context(), series.TaskQuery{Start: start, End: end, Fields: startFields}, took.add); err != nil {

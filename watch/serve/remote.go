@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"premix/internal/exit"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -87,6 +88,9 @@ type RemoteError struct{ URL string }
 func (e *RemoteError) Error() string {
 	return fmt.Sprintf("%q is not an address to send samples to", e.URL)
 }
+
+// ExitCode implements exit.Coded.
+func (*RemoteError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint names the way out.
 func (e *RemoteError) Hint() string {
@@ -298,7 +302,7 @@ func (r *RemoteWrite) post(ctx context.Context, batch []watch.Sample) (again boo
 		return false, 0, nil
 	}
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
-		after = min(time.Duration(s)*time.Second, 5*time.Minute)
+		after = time.Duration(min(s, 300)) * time.Second
 	}
 	again = resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode/100 == 5
 	return again, after, fmt.Errorf("%s answers %s: %s", r.opt.host(), resp.Status, strings.TrimSpace(string(text)))

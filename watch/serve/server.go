@@ -3,8 +3,6 @@ package serve
 import (
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -12,12 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"premix/internal/access"
+	"premix/internal/bounded"
 	"premix/watch/series"
 )
 
@@ -27,9 +25,10 @@ var openAPI []byte
 // Config says what is served.
 type Config struct {
 	DB      *series.DB
-	Node    string // name of this machine
-	Version string // of premix
-	Token   string // "": whoever reaches the server may ask
+	Node    string         // name of this machine
+	Version string         // of premix
+	Tokens  *access.Tokens // nil: requests need none
+	Owner   bool           // requests of this user and of root need none, through loopback
 	// Status tells what the collectors do; nil is none.
 	Status func() []CollectorStatus
 	Limits Limits
@@ -81,7 +80,6 @@ type CollectorStatus struct {
 // Server is an http.Handler.
 type Server struct {
 	c       Config
-	token   [sha256.Size]byte
 	mux     *http.ServeMux
 	metrics *metrics
 	slots   chan struct{} // held by requests that read much
@@ -106,7 +104,7 @@ func New(c Config) (*Server, error) {
 		c.Now = time.Now
 	}
 	c.Limits = c.Limits.withDefaults()
-	s := &Server{c: c, token: sha256.Sum256([]byte(c.Token)), mux: http.NewServeMux(),
+	s := &Server{c: c, mux: http.NewServeMux(),
 		slots: make(chan struct{}, c.Limits.AtOnce), live: make(chan struct{}, c.Limits.Live)}
 	s.metrics = newMetrics(s)
 	s.routes = []route{
@@ -143,9 +141,6 @@ func New(c Config) (*Server, error) {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	h := w.Header()
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
 	if err := s.addressed(r); err != nil {
 		s.metrics.refused.Inc()
 		refuse(w, r, err)
@@ -159,45 +154,27 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.metrics.took.WithLabelValues(strings.TrimPrefix(pattern, "GET ")).Observe(time.Since(began).Seconds())
 }
 
-// addressed refuses requests whose address is not as it should be.
+// addressed refuses requests with a token in their address.
 func (s *Server) addressed(r *http.Request) error {
 	if r.URL.Query().Has("token") {
 		return &problem{http.StatusBadRequest, "a token does not belong in an address, which ends up in logs", "send it as a header: Authorization: Bearer TOKEN"}
-	}
-	if s.c.Token == "" && !loopback(r.Host) {
-		return &problem{http.StatusForbidden, "without a token only requests to a loopback address are answered, not to " + r.Host, "use http://127.0.0.1 or http://localhost, or start the server with --token-file"}
 	}
 	return nil
 }
 
 // guard lets nobody pass who lacks the token.
 func (s *Server) guard(to http.Handler) http.Handler {
-	if s.c.Token == "" {
+	if s.c.Tokens == nil {
 		return to
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		sum := sha256.Sum256([]byte(strings.TrimSpace(bearer)))
-		if !ok || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
+		if _, ok := s.c.Tokens.User(r); !ok && !(s.c.Owner && access.Own(r.Context())) {
 			s.metrics.refused.Inc()
 			refuse(w, r, &problem{http.StatusUnauthorized, "the token is missing or wrong", "send it as a header: Authorization: Bearer TOKEN"})
 			return
 		}
 		to.ServeHTTP(w, r)
 	})
-}
-
-// loopback tells whether an address, with or without a port, is this machine's alone.
-func loopback(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	if host == "localhost" {
-		return true
-	}
-	a, err := netip.ParseAddr(host)
-	return err == nil && a.IsLoopback()
 }
 
 // problem is an error that says which status it is answered with.
@@ -319,75 +296,26 @@ func getHealth(w http.ResponseWriter, _ *http.Request) error {
 	return ignore(err)
 }
 
-// ExposedError tells that an address can be reached by others, and there is no token.
-type ExposedError struct{ Address string }
-
-func (e *ExposedError) Error() string {
-	return e.Address + " can be reached by other machines, and there is no token"
-}
-
-// Hint names the way out.
-func (e *ExposedError) Hint() string {
-	return "listen on 127.0.0.1, or make a token with `openssl rand -hex 16 > FILE; chmod 600 FILE` and name it with --token-file"
-}
-
-// Listen listens on a TCP address. Without a token one that others can reach is an
-// *ExposedError.
-func Listen(ctx context.Context, address, token string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	if token == "" && !loopback(l.Addr().String()) {
-		return nil, errors.Join(&ExposedError{address}, l.Close())
-	}
-	return l, nil
-}
-
-// TokenError is a mistake in a file with a token.
-type TokenError struct{ File, Reason, Way string }
-
-func (e *TokenError) Error() string { return e.File + ": " + e.Reason }
-
-// Hint names the way out.
-func (e *TokenError) Hint() string { return e.Way }
-
-// ReadToken reads a file with a token. Nobody else may read it.
-func ReadToken(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return "", &TokenError{path, "others may read or write the file", "chmod 600 " + path}
-	}
-	text, err := io.ReadAll(io.LimitReader(f, 4096))
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(text))
-	if len(token) < 16 || strings.ContainsAny(token, " \t\r\n") {
-		return "", &TokenError{path, "a token is one word of at least 16 characters", "make one with: openssl rand -hex 16"}
-	}
-	return token, nil
-}
+const (
+	// connections is how many there may be at once. A quarter may come from one address.
+	connections = 4096
+	// stall is how long a client may take for one MiB of an answer.
+	stall = time.Minute
+)
 
 // Serve answers on a listener until the context ends; then it waits for a moment for
 // requests that are being answered.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 	requests, cut := context.WithCancel(context.Background())
 	defer cut()
 	h := &http.Server{
-		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return requests },
+		Handler: l.Protect(s), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil),
+		BaseContext: func(net.Listener) context.Context { return requests }, ConnContext: access.ConnContext,
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(l) }()
+	go func() {
+		ended <- h.Serve(bounded.New(l, bounded.Options{Total: min(connections, bounded.Descriptors()), Stall: stall}))
+	}()
 	select {
 	case err := <-ended:
 		return err

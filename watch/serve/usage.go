@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/units"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -153,9 +154,9 @@ func (u *usage) advise() []string {
 		enough := roundMemory(1.25 * float64(u.MemoryMost))
 		switch {
 		case float64(u.MemoryMost) > 0.97*float64(u.MemoryAsked):
-			list = append(list, fmt.Sprintf("used all of the %s it asked for: ask for %s", memory(u.MemoryAsked), memory(enough)))
+			list = append(list, fmt.Sprintf("used all of the %s it asked for: ask for %s", units.Size(u.MemoryAsked), units.Size(enough)))
 		case 3*enough <= 2*u.MemoryAsked:
-			list = append(list, fmt.Sprintf("asked for %s, used at most %s: ask for %s", memory(u.MemoryAsked), memory(u.MemoryMost), memory(enough)))
+			list = append(list, fmt.Sprintf("asked for %s, used at most %s: ask for %s", units.Size(u.MemoryAsked), units.Size(u.MemoryMost), units.Size(enough)))
 		}
 	}
 	if u.Cores >= 2 && u.used.n > 0 {
@@ -186,14 +187,6 @@ func roundMemory(v float64) int64 {
 			}
 		}
 	}
-}
-
-// memory writes bytes in powers of 1024, which is what the units of recipes mean.
-func memory(v int64) string {
-	if v < 1<<30 {
-		return trim(float64(v)/(1<<20)) + " MiB"
-	}
-	return trim(float64(v)/(1<<30)) + " GiB"
 }
 
 func trim(v float64) string {

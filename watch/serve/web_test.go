@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"premix/hotstart"
+	"premix/internal/access"
 	"premix/internal/browser"
+	"premix/internal/shortdir"
 	"premix/node"
 	"premix/record"
 	"premix/replay/results"
@@ -37,6 +39,10 @@ type world struct {
 
 func newWorld(t *testing.T, token string) *world {
 	t.Helper()
+	var tokens *access.Tokens
+	if token != "" {
+		tokens = access.NewTokens(token)
+	}
 	end := time.Now().UTC().Truncate(time.Second)
 	w := &world{end: end, storm: end.Add(-10 * time.Minute), quiet: end.Add(-70 * time.Minute)}
 	db, err := series.Open(filepath.Join(t.TempDir(), "metrics"), series.Options{Node: "node17"})
@@ -47,7 +53,7 @@ func newWorld(t *testing.T, token string) *world {
 	w.db = db
 	w.record()
 	dir := t.TempDir()
-	s, err := New(Config{DB: db, Node: "node17", Version: "v1.4.0", Token: token,
+	s, err := New(Config{DB: db, Node: "node17", Version: "v1.4.0", Tokens: tokens,
 		Status: func() []CollectorStatus {
 			return []CollectorStatus{{Name: "disk", Last: end, Seconds: 0.0004}, {Name: "machine", Last: end, Seconds: 0.0007}, {Name: "mount", Last: end, Seconds: 0.002},
 				{Name: "slurm", Last: end.Add(-time.Minute), Error: "sdiag: slurmctld does not answer (exit status 1)", Seconds: 5}}
@@ -145,7 +151,7 @@ func (w *world) record() {
 					length *= 4
 				}
 				k := watch.Task{Key: fmt.Sprintf("/project/run7#%d.1", n), Name: fmt.Sprintf("NA%05d", 12000+n), Run: "/project/run7", Step: s.name, User: []string{"anna", "boris"}[slot%2], Node: "node17", Engine: "local",
-					Start: "fork", Reason: "a template was there", Queued: at.Add(-time.Duration(rng.ExpFloat64() * 8 * float64(time.Second))), Began: at, Cores: s.cores, Memory: s.asked}
+					Start: "hot", Reason: "a snapshot was there", Queued: at.Add(-time.Duration(rng.ExpFloat64() * 8 * float64(time.Second))), Began: at, Cores: s.cores, Memory: s.asked}
 				if at.Sub(start) < 4*time.Minute {
 					k.Start, k.Reason = "cold", "no snapshot yet"
 				}
@@ -175,11 +181,7 @@ func (w *world) record() {
 // fakeNode answers as premix's node does, for mounts that do not exist.
 func fakeNode(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "node") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortdir.New(t)
 	l, err := net.Listen("unix", filepath.Join(dir, "socket"))
 	if err != nil {
 		t.Fatal(err)
@@ -213,8 +215,8 @@ func fakeNode(t *testing.T) string {
 func snapshotDir(t *testing.T, dir string) string {
 	t.Helper()
 	for i, name := range []string{"align", "call"} {
-		s := hotstart.Snapshot{Version: 1, ID: name + "-1a2b3c", Name: name, Argv: []string{[]string{"bwa", "gatk"}[i], "mem", "-t2", "/data/hg38/genome.fa", "{r1}"}, Created: time.Now().Add(-time.Duration(i+2) * 40 * time.Hour), Seconds: 21.5,
-			Proofs: map[hotstart.Kind]hotstart.ProofState{hotstart.Fork: {Equal: true}, hotstart.Hot: {Equal: i == 0, Reason: []string{"", "out.vcf differs at byte 1,204"}[i]}}}
+		s := hotstart.Snapshot{Version: 2, ID: name + "-1a2b3c", Name: name, Argv: []string{[]string{"bwa", "gatk"}[i], "mem", "-t2", "/data/hg38/genome.fa", "{r1}"}, Created: time.Now().Add(-time.Duration(i+2) * 40 * time.Hour), Seconds: 21.5,
+			Proof: &hotstart.ProofState{Equal: i == 0, Reason: []string{"", "out.vcf differs at byte 1,204"}[i]}}
 		if err := os.MkdirAll(filepath.Join(dir, s.ID, "hot"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -548,13 +550,19 @@ func TestKeys(t *testing.T) {
 var pages = []struct{ name, filled string }{
 	{"tasks", `document.querySelectorAll("tbody tr").length > 20 && document.body.innerText.includes("ask for 4 GiB")`},
 	{"images", `document.querySelectorAll("tbody tr").length === 6 && document.body.innerText.includes("hg38")`},
-	{"snapshots", `document.body.innerText.includes("What they saved") && document.querySelectorAll(".start.fork").length > 0`},
+	{"snapshots", `document.body.innerText.includes("What they saved") && document.querySelectorAll(".start.hot").length > 0`},
 	{"transfers", `document.querySelectorAll("svg.chart circle").length > 4 && document.body.innerText.includes("xrdcp")`},
 	{"replay", `document.querySelectorAll("svg.chart rect").length > 50 && document.querySelectorAll("polyline").length === 9`},
 	{"status", `document.body.innerText.includes("slurmctld does not answer") && document.body.innerText.includes("node17")`},
 }
 
 func TestPages(t *testing.T) {
+	// The pages show paths, which may be long.
+	long := filepath.Join(shortdir.New(t), strings.Repeat("x", 150))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
 	w := newWorld(t, "")
 	b := browser.New(t)
 	for _, view := range []struct {
@@ -629,6 +637,16 @@ func TestToken(t *testing.T) {
 	// It is kept for the tab.
 	b.Reload()
 	b.Until(drawn)
+	// Or it is in the address that premix watch prints, and does not stay there.
+	b.Eval(`sessionStorage.clear()`)
+	b.Go(w.URL + "/?#token=correct-horse-battery")
+	b.Until(`location.hash === "" || location.hash.startsWith("#/")`)
+	b.Until(drawn)
+	for _, address := range b.Asked {
+		if strings.Contains(address, "battery") {
+			t.Errorf("the token was sent in the address %s", address)
+		}
+	}
 	w.clean(t, b, "401 (Unauthorized)")
 }
 

@@ -17,6 +17,15 @@ export function setToken(token) {
   else sessionStorage.removeItem(KEY);
 }
 
+// takeToken takes the token out of the address http://.../#token=TOKEN, which premix watch
+// prints, and out of the browser's history. A fragment is not sent to any server.
+export function takeToken() {
+  const [, token] = location.hash.match(/^#token=([^&]+)$/) ?? [];
+  if (!token) return;
+  setToken(decodeURIComponent(token));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
 export class ApiError extends Error {
   constructor(status, message, hint) {
     super(message);

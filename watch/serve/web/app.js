@@ -3,7 +3,7 @@
 
 import { h, icon, icons, say, forgetColours } from "./dom.js";
 import { view, set, read, address, onChange } from "./view.js";
-import { get, onToken, setToken } from "./api.js";
+import { get, onToken, setToken, takeToken } from "./api.js";
 import * as timebar from "./timebar.js";
 import { timeline } from "./timeline.js";
 import { tasks } from "./tasks.js";
@@ -77,7 +77,7 @@ onToken((wrong) => new Promise((resolve) => {
       h("h2", {}, "This dashboard is protected"),
       wrong ? h("p", { class: "bad", role: "alert" }, "That token was not accepted.") : "",
       h("label", { for: "token" }, "Token"), input,
-      h("p", { id: "token-help", class: "soft" }, "It stands in the file that premix watch was given with --token-file. It is kept until this tab is closed."),
+      h("p", { id: "token-help", class: "soft" }, "The token is in the file that premix watch names when it begins. It is kept until this tab is closed."),
       h("button", { class: "primary" }, "Open")));
   dialog.addEventListener("cancel", (e) => e.preventDefault());
   dialog.addEventListener("close", () => dialog.remove());
@@ -134,7 +134,7 @@ onChange((what) => {
   for (const [i, link] of links.entries()) link.href = address({ page: pages[i].id, item: "" });
 });
 addEventListener("popstate", () => { read(); render(); });
-addEventListener("hashchange", () => { if (location.hash !== address()) { read(); render(); } });
+addEventListener("hashchange", () => { takeToken(); if (location.hash !== address()) { read(); render(); } });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
 
 addEventListener("keydown", (e) => {
@@ -157,6 +157,7 @@ addEventListener("keydown", (e) => {
 });
 
 applyTheme();
+takeToken();
 read();
 render();
 get("status").then((s) => { nodeName.textContent = s.node ?? ""; document.documentElement.dataset.ready = "1"; }, () => {});

@@ -50,10 +50,8 @@ export function snapshots(root) {
         { name: "prepared", value: (x) => x.created, show: (x) => h("time", { title: format.moment(Date.parse(x.created)) }, format.ago(Date.parse(x.created))) },
         { name: "took", value: (x) => x.seconds, show: (x) => format.seconds(x.seconds) },
         { name: "on disk", value: (x) => x.bytes, show: (x) => format.bytes(x.bytes) },
-        { name: "proved equal to cold", left: true, value: (x) => Object.values(x.proofs ?? {}).filter((p) => p.equal).length, show: (x) => {
-          const proofs = Object.entries(x.proofs ?? {});
-          return proofs.length ? proofs.map(([kind, p]) => h("span", { class: "start " + (p.equal ? kind : "not"), title: p.reason || "equal" }, p.equal ? kind : `${kind}: not equal`)) : h("span", { class: "soft" }, "not yet");
-        } },
+        { name: "outputs", left: true, value: (x) => (x.proof ? (x.proof.equal ? 2 : 1) : 0), show: (x) =>
+          x.proof ? h("span", { class: "start " + (x.proof.equal ? "hot" : "not"), title: x.proof.reason || "" }, x.proof.equal ? "equal to cold" : "differ: starts cold") : h("span", { class: "soft" }, "not compared yet") },
       ], list, { by: 1, down: true, label: "Snapshots" })) : "",
       h("p", { class: "soft" }, dir));
   }

@@ -16,8 +16,8 @@ import (
 	"net/http"
 	"os"
 
+	remoteapi "github.com/prometheus/client_golang/exp/api/remote"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb"
@@ -42,7 +42,7 @@ func receive(dir string) error {
 	if err != nil {
 		return err
 	}
-	handler := remote.NewWriteHandler(log, prometheus.NewRegistry(), db, []config.RemoteWriteProtoMsg{config.RemoteWriteProtoMsgV1}, false)
+	handler := remote.NewWriteHandler(log, prometheus.NewRegistry(), db, remoteapi.MessageTypes{remoteapi.WriteV1MessageType}, false, false, false)
 	go http.Serve(listener, handler) // until the process ends
 	fmt.Println(listener.Addr())
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {

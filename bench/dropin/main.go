@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"premix/internal/figures"
+)
+
+// commands are as pipelines have them. $R is the directory of indexes.
+var commands = []struct{ name, line string }{
+	{"bwa", `bwa mem -R '@RG\tID:sample1\tSM:sample1' -o out $R/genome.fa s_1.fq s_2.fq`},
+	{"minimap2", `minimap2 -t 1 -ax sr -o out $R/genome.mmi s_1.fq s_2.fq`},
+	{"bowtie2", `bowtie2 -x $R/bowtie2 -1 s_1.fq -2 s_2.fq -S out`},
+	{"hisat2", `hisat2 -x $R/hisat2 -1 s_1.fq -2 s_2.fq -S out`},
+	{"kallisto", `kallisto quant --plaintext -i $R/kallisto.idx -o dir s_1.fq s_2.fq; mv dir/abundance.tsv out`},
+	{"salmon", `salmon quant --noEffectiveLengthCorrection -i $R/salmon -l IU -p 1 -1 s_1.fq -2 s_2.fq -o dir; mv dir/quant.sf out`},
+	{"kraken2", `kraken2 --db $R/kraken2 --paired --output out s_1.fq s_2.fq`},
+	{"diamond", `diamond blastx --threads 1 -d $R/diamond -q s_1.fq -f 6 -o out`},
+}
+
+func main() {
+	if err := benchMain(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+type benchmark struct {
+	work, premix, links string
+	reps                int
+	results             *figures.Results
+}
+
+func benchMain() error {
+	var b benchmark
+	var genome, only string
+	flag.StringVar(&b.work, "work", "bench-work/dropin", "`directory` for indexes, samples and results")
+	flag.StringVar(&b.premix, "premix", "bin/premix", "the premix to measure")
+	flag.StringVar(&genome, "genome", "", "FASTA `file` of the genome (default: that of yeast in PREMIX_TESTDATA)")
+	flag.StringVar(&only, "only", "", "names of tools, with commas")
+	flag.IntVar(&b.reps, "reps", 7, "repetitions")
+	flag.Parse()
+	if genome == "" {
+		data := os.Getenv("PREMIX_TESTDATA")
+		if data == "" {
+			return fmt.Errorf("PREMIX_TESTDATA is not set, and -genome names no file")
+		}
+		genome = filepath.Join(data, "yeast/genome.R64.fa.gz")
+	}
+	for _, p := range []*string{&b.work, &b.premix, &genome} {
+		var err error
+		if *p, err = filepath.Abs(*p); err != nil {
+			return err
+		}
+	}
+	if err := b.prepare(genome); err != nil {
+		return err
+	}
+	var err error
+	if b.results, err = figures.Open(filepath.Join(b.work, "results.jsonl"), os.Stdout); err != nil {
+		return err
+	}
+	defer b.results.Close()
+	rows := [][]string{{"command", "plain", "link", "times", "started", "equal"}}
+	row, err := b.measure("passing on", "bwa index 2>/dev/null; true", true)
+	if err != nil {
+		return err
+	}
+	rows = append(rows, row)
+	for _, c := range commands {
+		if _, err := exec.LookPath(c.name); err != nil || only != "" && !strings.Contains(","+only+",", ","+c.name+",") {
+			continue
+		}
+		row, err := b.measure(c.name, c.line, false)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, row)
+	}
+	b.results.Table(fmt.Sprintf("Commands with premix's links before PATH, median of %d runs", b.reps), rows)
+	return nil
+}
+
+// prepare makes what is measured: indexes, a sample, and the links.
+func (b *benchmark) prepare(genome string) error {
+	if _, err := os.Stat(filepath.Join(b.work, "ready")); err != nil {
+		if err := os.MkdirAll(b.work, 0o777); err != nil {
+			return err
+		}
+		script := `examples/drop-in/prepare.sh "$0" "$1" >"$1/prepare.log" 2>&1 && wgsim -S 7 -N 2000 -1 100 -2 100 "$1/ref/genome.fa" "$1/s_1.fq" "$1/s_2.fq" >>"$1/prepare.log" 2>&1 && touch "$1/ready"`
+		if out, err := exec.Command("sh", "-c", script, genome, b.work).CombinedOutput(); err != nil {
+			return fmt.Errorf("make the indexes: %w (%s and %s)", err, out, filepath.Join(b.work, "prepare.log"))
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(b.work, "home")); err != nil {
+		return err
+	}
+	cmd := exec.Command(b.premix, "shim", "--all", "--dir", filepath.Join(b.work, "links"))
+	cmd.Env, cmd.Stderr = b.env(""), os.Stderr
+	out, err := cmd.Output()
+	b.links = strings.TrimSpace(string(out))
+	return err
+}
+
+func (b *benchmark) env(links string) []string {
+	env := append(os.Environ(), "PREMIX_HOME="+filepath.Join(b.work, "home"), "R="+filepath.Join(b.work, "ref"))
+	if links != "" {
+		env = append(env, "PATH="+links+":"+os.Getenv("PATH"))
+	}
+	return env
+}
+
+// run runs a command, with the links or without, and returns its time and its output.
+func (b *benchmark) run(line, links string) (time.Duration, []byte, error) {
+	for _, name := range []string{"out", "dir"} {
+		if err := os.RemoveAll(filepath.Join(b.work, name)); err != nil {
+			return 0, nil, err
+		}
+	}
+	log, err := os.Create(filepath.Join(b.work, "stderr"))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command("sh", "-c", line)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = b.work, b.env(links), log, log
+	begun := time.Now()
+	if err := cmd.Run(); err != nil {
+		return 0, nil, fmt.Errorf("%s: %w (see %s)", line, err, log.Name())
+	}
+	took := time.Since(begun)
+	out, err := os.ReadFile(filepath.Join(b.work, "out"))
+	if os.IsNotExist(err) {
+		err = nil // of a command that only prints
+	}
+	return took, out, err
+}
+
+// settle runs a command through its link until it starts hot, or is known to start cold.
+func (b *benchmark) settle(line string) error {
+	for range 4 {
+		if _, _, err := b.run(line, b.links); err != nil {
+			return err
+		}
+		// The process beside the call holds this lock, and ends within minutes.
+		lock := filepath.Join(b.work, "home/calls/preparing")
+		if out, err := exec.Command("sh", "-c", `sleep 0.2; test ! -e "$0" || flock -w 600 "$0" true`, lock).CombinedOutput(); err != nil {
+			return fmt.Errorf("wait for a snapshot: %w: %s", err, out)
+		}
+	}
+	return nil
+}
+
+// measure measures a command in turns.
+func (b *benchmark) measure(name, line string, unfit bool) ([]string, error) {
+	if !unfit {
+		if err := b.settle(line); err != nil {
+			return nil, err
+		}
+	}
+	var plain, link []float64
+	equal := true
+	for range b.reps {
+		a, want, err := b.run(line, "")
+		if err != nil {
+			return nil, err
+		}
+		t, got, err := b.run(line, b.links)
+		if err != nil {
+			return nil, err
+		}
+		plain, link = append(plain, a.Seconds()), append(link, t.Seconds())
+		equal = equal && bytes.Equal(want, got)
+	}
+	start, err := b.lastStart()
+	if err != nil {
+		return nil, err
+	}
+	p, l := figures.Median(plain), figures.Median(link)
+	f := figures.Figure{Name: "dropin/" + strings.ReplaceAll(name, " ", "-"), Value: l, Unit: "s", Peer: "plain", Ratio: figures.Lower(l, p), Note: start}
+	if !equal {
+		f.Note += "; the outputs differ"
+	}
+	return []string{name, figures.Seconds(p), figures.Seconds(l), figures.Times(f.Ratio), start, fmt.Sprint(equal)}, b.results.Add(f)
+}
+
+// lastStart says how the last command started.
+func (b *benchmark) lastStart() (string, error) {
+	text, err := os.ReadFile(filepath.Join(b.work, "home/calls/starts.jsonl"))
+	if err != nil {
+		return "", err
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	var s struct{ Start, Why string }
+	if err := json.Unmarshal(lines[len(lines)-1], &s); err != nil {
+		return "", err
+	}
+	if s.Why != "" {
+		return s.Start + ": " + s.Why, nil
+	}
+	return s.Start, nil
+}

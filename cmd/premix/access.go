@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/pflag"
+
+	"premix/internal/access"
+)
+
+// accessFlags are the options of every service: where it listens and whom it answers.
+type accessFlags struct {
+	listen, tokens string
+	open           bool
+	hosts          []string
+}
+
+// register declares the options. address is where the service listens by default, and
+// tokens says how the lines of a file of tokens look.
+func (o *accessFlags) register(f *pflag.FlagSet, address, tokens string) {
+	f.StringVar(&o.listen, "listen", address, "address to listen on: HOST:PORT, or unix:PATH, which only you and root can reach")
+	f.StringVar(&o.tokens, "token-file", "", tokens)
+	f.BoolVar(&o.open, "open", false, "answer everyone who can reach the address")
+	f.StringArrayVar(&o.hosts, "host", nil, "name by which the service is called, besides localhost; may be repeated")
+}
+
+// read reads the file of tokens. It returns nil where none is named.
+func (o *accessFlags) read() (*access.Tokens, error) {
+	if o.tokens == "" {
+		return nil, nil
+	}
+	return readTokens(o.tokens)
+}
+
+// readTokens reads a file of tokens.
+func readTokens(path string) (*access.Tokens, error) {
+	t, err := access.ReadTokens(path)
+	return t, secretError(err)
+}
+
+// secretError is the error of a file with a secret.
+func secretError(err error) error {
+	if hinted := listenError(err); hinted != err {
+		return hinted
+	}
+	return fileError(err)
+}
+
+// options are those of a service whose requests need one of the tokens.
+func (o *accessFlags) options(t *access.Tokens) access.Options {
+	return access.Options{Address: o.listen, Secret: t != nil, Open: o.open, Hosts: o.hosts}
+}
+
+// listen opens the address of a service.
+func listen(ctx context.Context, o access.Options) (*access.Listener, error) {
+	l, err := access.Listen(ctx, o)
+	return l, listenError(err)
+}
+
+// listenError is the error of an address on which a service cannot listen.
+func listenError(err error) error {
+	var hint interface{ Hint() string }
+	if errors.As(err, &hint) {
+		return &usageError{err, hint.Hint()}
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"premix/hotstart"
+)
+
+// premix executes any command that it is given: whoever may run it as root is root. No
+// advice may lead there, nor to anything else that gives users rights over others.
+var handsOut = regexp.MustCompile(`(?i)NOPASSWD|sudoers|visudo|\bsetcap\b|chmod +(a\+|[ugo]*\+)?s\b|chmod +[ug]?\+?[2467][0-7]{3}\b|chmod +(a\+w|o\+w|777)|usermod|polkit|doas\.conf|--privileged|(?:group|-aG) docker`)
+
+// All strings of the program, of which hints are made, whatever this machine lacks; and
+// the manual.
+func TestHintsHandOutNothing(t *testing.T) {
+	for text, want := range map[string]bool{
+		"`%premix ALL=(root) NOPASSWD: /usr/bin/premix` in sudoers(5)": true,
+		"chmod u+s /usr/bin/premix":                                    true,
+		"chmod 4755 premix":                                            true,
+		"chmod 600 FILE":                                               false,
+		"setcap cap_sys_admin+ep premix":                               true,
+		"run premix as root":                                           false,
+	} {
+		if handsOut.MatchString(text) != want {
+			t.Errorf("%q: hands out rights: %v", text, !want)
+		}
+	}
+	var sources []string
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && d.Name() == "testdata" {
+			return fs.SkipDir
+		}
+		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			sources = append(sources, path)
+		}
+		return err
+	})
+	if err != nil || !slices.Contains(sources, "../../hotstart/doctor.go") {
+		t.Fatalf("%d sources: %v", len(sources), err)
+	}
+	for _, file := range sources {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				text, err := strconv.Unquote(l.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if handsOut.MatchString(text) {
+					t.Errorf("%s: %q", file, text)
+				}
+			}
+			return true
+		})
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no manual: %v", err)
+	}
+	for _, file := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if handsOut.MatchString(line) {
+				t.Errorf("%s: %s", file, line)
+			}
+		}
+	}
+}
+
+// What the doctor says to an ordinary user, who lacks most and has an empty PATH.
+func TestDoctorHandsOutNothing(t *testing.T) {
+	cmd := exec.Command(binary, "doctor", "--json")
+	cmd.Env = []string{"PATH=/nonexistent", "HOME=/nonexistent"}
+	cmd.Dir = "/"
+	if os.Geteuid() == 0 {
+		// The binary lies in a directory of root's: its descriptor is passed on.
+		f, err := os.Open(binary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{f}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var checks []hotstart.Check
+	if err := json.Unmarshal(out, &checks); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	hints := 0
+	for _, c := range checks {
+		if c.Hint != "" {
+			hints++
+		}
+		if handsOut.MatchString(c.Hint + " " + c.Detail) {
+			t.Errorf("%s: %s (%s)", c.Name, c.Hint, c.Detail)
+		}
+	}
+	if hints == 0 {
+		t.Errorf("an ordinary user gets no hint:\n%s", out)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"premix/hotstart/calls"
+	"premix/hotstart/dropin"
+	"premix/internal/units"
+)
+
+func (a *app) hotWarmCommand() *cobra.Command {
+	var (
+		beside  bool
+		exe     string
+		quota   memoryFlag
+		streams = streamsFlag{Streams: [3]calls.Stream{calls.Null, calls.File, calls.File}}
+	)
+	cmd := &cobra.Command{
+		Use:   "warm [flags] -- COMMAND...",
+		Short: "Prepare a snapshot for a command now",
+		Long: `Prepare a snapshot for a command now. The command is not run over its inputs: the head
+of each is a probe, and the outputs for it are compared with those of a plain start.
+
+Calls are served whose words for inputs, outputs and labels have the same lengths, and
+whose standard streams are of the same kinds. --streams says which these are.
+
+  premix hot warm --streams null,pipe,file -- bwa mem ref/genome.fa a_1.fq a_2.fq`,
+		DisableFlagsInUseLine: true,
+		Args:                  commandAfterDashes,
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, _ := interruptible()
+			c, err := dropin.NewCall(exe, args)
+			if err != nil {
+				return err
+			}
+			inherited := c.Around.Extra
+			c.Around = calls.Around(streams)
+			if !beside {
+				c.Around.Extra = inherited // as by the calls that this shell will make
+			}
+			set, err := dropin.ReadSettings()
+			if err != nil {
+				return err
+			}
+			if quota > 0 {
+				set.Quota = int64(quota)
+			}
+			log := func(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
+			if beside {
+				return dropin.WarmBeside(ctx, c, set)
+			}
+			s, err := dropin.Warm(ctx, c, set, log)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s: %s, saves about %.2f s a start\n", s.ID, units.Size(s.Bytes()), s.Loaded)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&beside, "beside", false, "a call of the command is running")
+	f.StringVar(&exe, "exe", "", "program of the command")
+	f.Var(&quota, "quota", "size up to which snapshots are kept, as in 50G (default: $PREMIX_HOT_QUOTA, or quota in hot.yaml, or 32G)")
+	f.Var(&streams, "streams", "kinds of standard input, output and error: null, file, pipe, terminal; joined, for an error that goes where the output goes")
+	hide(cmd, "beside", "exe")
+	return cmd
+}
+
+// streamsFlag is the kinds of standard streams.
+type streamsFlag calls.Around
+
+func (s *streamsFlag) Set(text string) error {
+	a, err := calls.ParseAround(text)
+	*s = streamsFlag(a)
+	return err
+}
+func (s *streamsFlag) Type() string   { return "kinds" }
+func (s *streamsFlag) String() string { return calls.Around(*s).String() }

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"premix/internal/shortdir"
+)
+
+// descriptors is the limit of open files of the servers of these tests.
+const descriptors = 300
+
+// serving starts a server of premix with few descriptors. It returns the first match of
+// form in what the server says.
+func serving(t *testing.T, env []string, form string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$@"`, descriptors), "sh", binary)
+	cmd.Args = append(cmd.Args, args...)
+	cmd.Env = append(os.Environ(), env...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	pattern := regexp.MustCompile(form)
+	found, rest := make(chan string, 1), make(chan struct{})
+	go func() {
+		defer close(rest)
+		defer r.Close()
+		said := ""
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			said += lines.Text() + "\n"
+			if m := pattern.FindStringSubmatch(lines.Text()); m != nil {
+				select {
+				case found <- m[1]:
+				default:
+				}
+			}
+		}
+		select {
+		case found <- "":
+			t.Logf("the server said:\n%s", said)
+		default:
+		}
+	}()
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // its status is that of the signal
+		<-rest
+	})
+	select {
+	case address := <-found:
+		if address == "" {
+			t.Fatal("the server has ended")
+		}
+		return address
+	case <-time.After(patience):
+		t.Fatal("the server does not begin")
+	}
+	return ""
+}
+
+// Clients that send nothing, parts of a header, or headers without end, or that close their
+// half of the connection in the middle of one, more than a server has descriptors, do not
+// keep out others: without bounds these waited until the header's time was up.
+func TestListenersUnderIdle(t *testing.T) {
+	home := t.TempDir()
+	env := []string{"PREMIX_HOME=" + home}
+	storeDir := filepath.Join(home, "store")
+	if out, err := exec.Command(binary, "store", "init", storeDir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, form, path string
+		args             []string
+	}{
+		{"store serve", `at http://([0-9.:]+)`, "/config", []string{"store", "serve", "--store", storeDir, "--listen", "127.0.0.1:0"}},
+		{"store serve metrics", `metrics at http://([0-9.:]+)/`, "/metrics", []string{"store", "serve", "--store", storeDir, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}},
+		{"blast serve", `listening on ([0-9.:]+)`, "/openapi.json", []string{"blast", "serve", "--listen", "127.0.0.1:0", "--dir", filepath.Join(home, "blast")}},
+		{"watch", `http://([0-9.:]+)/`, "/openapi.json", []string{"watch", "--listen", "127.0.0.1:0", "--data", filepath.Join(home, "watch")}},
+		{"node metrics", `(.+)`, "/metrics", []string{"node", "start", "--foreground", "--metrics-listen", metrics}},
+	} {
+		for from, addresses := range map[string]int{"one address": 1, "many addresses": 250} {
+			t.Run(c.name+" "+from, func(t *testing.T) {
+				address := serving(t, env, c.form, c.args...)
+				if c.name == "node metrics" {
+					address = metrics
+				}
+				// Never the first request: then the server would have to be ready.
+				if !comes(func() bool { return ask(address, c.path) == nil }) {
+					t.Fatal(ask(address, c.path))
+				}
+				for i := range 2 * descriptors {
+					d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i%addresses))}}
+					conn, err := d.Dial("tcp", address)
+					if errors.Is(err, syscall.ECONNRESET) {
+						continue // it was one too many of its address
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+					// The server may have closed it by now.
+					const begun = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
+					switch i % 4 {
+					case 0:
+						_, _ = io.WriteString(conn, begun)
+					case 1:
+						_, _ = io.WriteString(conn, begun)
+						if tcp, ok := conn.(*net.TCPConn); ok {
+							_ = tcp.CloseWrite()
+						}
+					case 2:
+						_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+						_, _ = io.WriteString(conn, begun+strings.Repeat("x", 64<<10))
+					}
+				}
+				begin := time.Now()
+				if err := ask(address, c.path); err != nil {
+					t.Error(err)
+				}
+				// The time of a header is 10 s; a machine may be slow.
+				if took := time.Since(begin); took > 5*time.Second {
+					t.Errorf("an answer took %v", took)
+				}
+				if status := askLong(t, address, c.path); status != http.StatusRequestHeaderFieldsTooLarge {
+					t.Errorf("a header of 1 MiB is answered with %d", status)
+				}
+			})
+		}
+	}
+}
+
+// askLong makes a request whose header has 1 MiB, and returns the status of the answer.
+func askLong(t *testing.T, address, path string) int {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		// The server answers before it has read all.
+		_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+address+"\r\nX-Long: "+strings.Repeat("x", 1<<20)+"\r\n\r\n")
+	}()
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	return r.StatusCode
+}
+
+// ask makes one request, in a connection of its own.
+func ask(address, path string) error {
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get("http://" + address + path)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return err
+	}
+	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusNotFound {
+		return errors.New(r.Status)
+	}
+	return nil
+}
+
+// The control socket of a node under the same clients.
+func TestControlSocketUnderIdle(t *testing.T) {
+	dir := shortdir.New(t)
+	env := []string{"PREMIX_HOME=" + dir, "PREMIX_NODE_DIR=" + filepath.Join(dir, "node")}
+	serving(t, env, `(.+)`, "node", "start", "--foreground")
+	socket := filepath.Join(dir, "node/socket")
+	status := func() ([]byte, error) {
+		cmd := exec.Command(binary, "node", "status")
+		cmd.Env = append(os.Environ(), env...)
+		return cmd.CombinedOutput()
+	}
+	if !comes(func() bool { _, err := status(); return err == nil }) {
+		out, err := status()
+		t.Fatalf("%v\n%s", err, out)
+	}
+	info, err := os.Stat(socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	for range 2 * descriptors {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "GET /v1/ping HTTP/1.1\r\nHost: premix\r\nX-Slow: ") // it may be closed by now
+	}
+	begin := time.Now()
+	if out, err := status(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("an answer took %v", took)
+	}
+}
+
+// The socket of the programs of Slurm lets in its own user alone: who connects has jobs
+// run as that user.
+func TestShimSocketMode(t *testing.T) {
+	dir := shortdir.New(t)
+	shim := filepath.Join(dir, "shim")
+	// A umask of 0 is that of a careless service.
+	cmd := exec.Command("sh", "-c", `umask 0; "$1" slurm-shim --dir "$2" --idle 1s && "$2/bin/squeue" && stat -c %a "$2"/.premix/slurm/socket`, "sh", binary, shim)
+	out, err := cmd.CombinedOutput()
+	if text := strings.TrimSpace(string(out)); err != nil || !strings.HasSuffix(text, "\n600") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if !comes(func() bool {
+		_, err := os.Lstat(filepath.Join(shim, ".premix/slurm/socket"))
+		return errors.Is(err, os.ErrNotExist)
+	}) {
+		t.Error("the worker does not end")
+	}
+}

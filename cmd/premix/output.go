@@ -1,0 +1,60 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"premix/internal/outputs"
+)
+
+// outputValue is a flag that names a file which the command writes.
+type outputValue struct{ path *string }
+
+func (v outputValue) Set(s string) error { *v.path = s; return nil }
+func (v outputValue) String() string     { return *v.path }
+func (v outputValue) Type() string       { return "file" }
+
+// outputFlag adds a flag for a file that the command writes. A file of another kind is
+// replaced with --force alone.
+func outputFlag(cmd *cobra.Command, path *string, name, short string, kind outputs.Kind, usage string) {
+	cmd.Flags().VarP(outputValue{path}, name, short, usage)
+	outputNames(cmd, func([]string) []string { return []string{*path} }, kind)
+}
+
+// outputNames has the command look, before it begins, whether it may replace the files that
+// it is going to write. Every command that writes files which its user names calls it.
+func outputNames(cmd *cobra.Command, names func(args []string) []string, kind outputs.Kind) {
+	if cmd.Flags().Lookup("force") == nil {
+		cmd.Flags().Bool("force", false, "replace files that premix did not write, too")
+	}
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if before != nil {
+			if err := before(cmd, args); err != nil {
+				return err
+			}
+		}
+		if force, err := cmd.Flags().GetBool("force"); err != nil || force {
+			return err
+		}
+		for _, path := range names(args) {
+			if err := outputs.Check(path, kind); err != nil {
+				return &usageError{err, outputHint(err)}
+			}
+		}
+		return nil
+	}
+}
+
+func outputHint(err error) string {
+	if taken, ok := err.(*outputs.TakenError); ok {
+		return taken.Hint()
+	}
+	return "give a file that you may write"
+}
+
+// isOutput reports whether a flag names a file that is looked at before it is replaced.
+func isOutput(f *pflag.Flag) bool {
+	_, ok := f.Value.(outputValue)
+	return ok
+}

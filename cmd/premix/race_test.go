@@ -1,0 +1,6 @@
+//go:build race
+
+package main
+
+// The binary of these tests looks for races too: it exits with 66 if it finds one.
+func init() { buildFlags = append(buildFlags, "-race") }

@@ -1,0 +1,471 @@
+package tiers
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// user is somebody who is not root.
+type user struct {
+	uid, gid int
+	groups   []int
+}
+
+var (
+	owner    = user{uid: 12001, gid: 12001}
+	member   = user{uid: 12002, gid: 12002, groups: []int{12001}}
+	stranger = user{uid: 12003, gid: 12003}
+)
+
+// do calls f with the rights of a user, on a thread that ends with it.
+func (u user) do(f func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread does not get its rights back
+		groups := make([]uint32, len(u.groups)+1)
+		for i, g := range u.groups {
+			groups[i] = uint32(g)
+		}
+		result <- func() error {
+			if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.groups)), uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
+				return e
+			}
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(u.gid), uintptr(u.gid), uintptr(u.gid)); e != 0 {
+				return e
+			}
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(u.uid), uintptr(u.uid), uintptr(u.uid)); e != 0 {
+				return e
+			}
+			return f()
+		}()
+	}()
+	return <-result
+}
+
+// forAll lets other users into the directories of a test.
+func forAll(t *testing.T, dir string) {
+	t.Helper()
+	for d := dir; len(d) > len(os.TempDir()); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// openTiers is a mount that other users get into, past the mount, too.
+func openTiers(t *testing.T) *mounted {
+	t.Helper()
+	needRoot(t)
+	m := twoTiers(t)
+	for _, dir := range []string{m.flash, m.disk} {
+		forAll(t, dir)
+	}
+	forAll(t, filepath.Dir(m.Dir))
+	m.fresh()
+	return m
+}
+
+// fresh waits until the kernel asks for everything again.
+func (m *mounted) fresh() { time.Sleep(cacheTime + 50*time.Millisecond) }
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// aclText makes an ACL as the kernel keeps it; see linux/posix_acl_xattr.h. Entries are a
+// tag, permissions and an id.
+func aclText(entries ...[3]uint32) []byte {
+	b := []byte{2, 0, 0, 0}
+	for _, e := range entries {
+		b = binary.LittleEndian.AppendUint16(b, uint16(e[0]))
+		b = binary.LittleEndian.AppendUint16(b, uint16(e[1]))
+		b = binary.LittleEndian.AppendUint32(b, e[2])
+	}
+	return b
+}
+
+const none = ^uint32(0) // the id of entries that have none
+
+func TestModesAreThoseOfTheTier(t *testing.T) {
+	m := openTiers(t)
+	for i, mode := range []uint32{0, 0o600, 0o7777, 0o4711, 0o2750, 0o1777, 0o022} {
+		file, dir := fmt.Sprint("file", i), fmt.Sprint("dir", i)
+		write(t, m.at(file), "text")
+		must(t, os.Mkdir(m.at(dir), 0o755), unix.Chmod(m.at(file), mode), unix.Chmod(m.at(dir), mode))
+		for _, rel := range []string{file, dir} {
+			var above, below unix.Stat_t
+			must(t, unix.Lstat(m.at(rel), &above), unix.Lstat(m.onFlash(rel), &below))
+			if above.Mode != below.Mode || above.Mode&0o7777 != mode {
+				t.Errorf("%s after chmod %#o: %#o through the mount, %#o on the tier", rel, mode, above.Mode, below.Mode)
+			}
+		}
+		created := fmt.Sprint("created", i)
+		fd, err := unix.Open(m.at(created), unix.O_CREAT|unix.O_WRONLY|unix.O_EXCL, mode)
+		must(t, err, unix.Close(fd))
+		var above, below unix.Stat_t
+		must(t, unix.Lstat(m.at(created), &above), unix.Lstat(m.onFlash(created), &below))
+		if above.Mode != below.Mode || above.Mode&0o7777 != mode {
+			t.Errorf("created with %#o: %#o through the mount, %#o on the tier", mode, above.Mode, below.Mode)
+		}
+	}
+}
+
+// attempts are ways to get at something.
+var attempts = []struct {
+	name string
+	do   func(path string) error
+}{
+	{"read", func(p string) error { return opened(p, unix.O_RDONLY) }},
+	{"write", func(p string) error { return opened(p, unix.O_WRONLY) }},
+	{"read and write", func(p string) error { return opened(p, unix.O_RDWR) }},
+	{"append", func(p string) error { return opened(p, unix.O_WRONLY|unix.O_APPEND) }},
+	{"create what is there", func(p string) error { return opened(p, unix.O_CREAT|unix.O_RDWR) }},
+	{"open and cut", func(p string) error { return opened(p, unix.O_RDONLY|unix.O_TRUNC) }},
+	{"open again by descriptor", func(p string) error {
+		fd, err := unix.Open(p, unix.O_PATH, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return opened(fdPath(fd), unix.O_RDONLY)
+	}},
+	{"cut", func(p string) error { return unix.Truncate(p, 0) }},
+	{"access", func(p string) error { return unix.Faccessat(unix.AT_FDCWD, p, unix.R_OK, 0) }},
+	{"execute", func(p string) error { return unix.Faccessat(unix.AT_FDCWD, p, unix.X_OK, 0) }},
+	{"stat", func(p string) error { return unix.Stat(p, new(unix.Stat_t)) }},
+	{"chmod", func(p string) error { return unix.Chmod(p, 0o777) }},
+	{"chown", func(p string) error { return unix.Chown(p, 12003, -1) }},
+	{"touch", func(p string) error { return unix.UtimesNano(p, make([]unix.Timespec, 2)) }},
+	{"read attribute", func(p string) error { _, err := unix.Getxattr(p, "user.note", make([]byte, 10)); return err }},
+	{"write attribute", func(p string) error { return unix.Setxattr(p, "user.note", []byte("x"), 0) }},
+	{"read in it", func(p string) error { return opened(p+"/in", unix.O_RDONLY) }},
+	{"stat in it", func(p string) error { return unix.Stat(p+"/in", new(unix.Stat_t)) }},
+	{"create in it", func(p string) error { return opened(p+"/new", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY) }},
+	{"make without a name in it", func(p string) error { return opened(p, unix.O_TMPFILE|unix.O_RDWR) }},
+	{"mkdir in it", func(p string) error { return unix.Mkdir(p+"/newdir", 0o755) }},
+	{"link in it", func(p string) error { return unix.Link(p+"/in", p+"/link") }},
+	{"symlink in it", func(p string) error { return unix.Symlink("in", p+"/sym") }},
+	{"rename in it", func(p string) error { return unix.Rename(p+"/in", p+"/out") }},
+	{"remove in it", func(p string) error { return unix.Unlink(p + "/in") }},
+}
+
+func opened(path string, flags int) error {
+	fd, err := unix.Open(path, flags, 0o600)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Whatever somebody tries is allowed and refused through the mount as it is in a directory
+// of a tier that is made alike.
+func TestAccessIsThatOfTheTier(t *testing.T) {
+	m := openTiers(t)
+	acls := map[string][]byte{
+		"":                 nil,
+		"stranger reads":   aclText([3]uint32{1, 6, none}, [3]uint32{2, 4, 12003}, [3]uint32{4, 0, none}, [3]uint32{0x10, 4, none}, [3]uint32{0x20, 0, none}),
+		"group gets less":  aclText([3]uint32{1, 6, none}, [3]uint32{2, 7, 12003}, [3]uint32{4, 0, none}, [3]uint32{0x10, 7, none}, [3]uint32{0x20, 0, none}),
+		"stranger nothing": aclText([3]uint32{1, 7, none}, [3]uint32{2, 0, 12003}, [3]uint32{4, 7, none}, [3]uint32{0x10, 7, none}, [3]uint32{0x20, 7, none}),
+	}
+	kinds := map[string]uint32{}
+	make := func(path string, dir bool, mode uint32, acl []byte) {
+		t.Helper()
+		if dir {
+			must(t, os.Mkdir(path, 0o755), os.WriteFile(path+"/in", []byte("in"), 0o644), os.Chown(path+"/in", owner.uid, owner.gid))
+		} else {
+			write(t, path, "text")
+		}
+		must(t, unix.Setxattr(path, "user.note", []byte("n"), 0), os.Chown(path, owner.uid, owner.gid), unix.Chmod(path, mode))
+		if acl != nil {
+			must(t, unix.Setxattr(path, aclAccess, acl, 0))
+		}
+		kinds[path]++
+	}
+	n := 0
+	for _, dir := range []bool{false, true} {
+		for _, mode := range []uint32{0, 0o600, 0o640, 0o604, 0o066, 0o700, 0o750, 0o1777, 0o2770, 0o711} {
+			for aclName, acl := range acls {
+				if acl != nil && mode != 0o640 && mode != 0o1777 {
+					continue
+				}
+				for who, u := range map[string]user{"owner": owner, "member": member, "stranger": stranger} {
+					for _, a := range attempts {
+						n++
+						same := fmt.Sprint("same", n)
+						beside := filepath.Join(m.disk, Private, same)
+						make(m.onFlash(same), dir, mode, acl)
+						make(beside, dir, mode, acl)
+						above := u.do(func() error { return a.do(m.at(same)) })
+						// The same directory of the disk, by a path that all may take.
+						var below error
+						fd, err := unix.Open(beside, unix.O_PATH, 0)
+						must(t, err)
+						below = u.do(func() error { return a.do(fdPath(fd)) })
+						unix.Close(fd)
+						if !errors.Is(above, below) && !(above == nil && below == nil) {
+							t.Errorf("dir %v, mode %#o, ACL %q: %s of %s: %v through the mount, %v on the tier", dir, mode, aclName, a.name, who, above, below)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// What is made belongs to who makes it, with the bits and ACLs that the tier would give it.
+func TestNewFilesAreLikeThoseOfTheTier(t *testing.T) {
+	m := openTiers(t)
+	inherited := aclText([3]uint32{1, 7, none}, [3]uint32{2, 6, 12003}, [3]uint32{4, 7, none}, [3]uint32{0x10, 7, none}, [3]uint32{0x20, 0, none})
+	beside := filepath.Join(m.disk, Private, "beside")
+	must(t, os.Mkdir(beside, 0o755))
+	makes := map[string]func(dir string) error{
+		"file": func(d string) error { return opened(d+"/f", unix.O_CREAT|unix.O_WRONLY) },
+		"setuid": func(d string) error {
+			fd, err := unix.Open(d+"/f", unix.O_CREAT|unix.O_WRONLY, 0o6755)
+			unix.Close(fd)
+			return err
+		},
+		"open": func(d string) error {
+			fd, err := unix.Open(d+"/f", unix.O_CREAT|unix.O_WRONLY, 0o777)
+			unix.Close(fd)
+			return err
+		},
+		"dir":     func(d string) error { return unix.Mkdir(d+"/f", 0o777) },
+		"link":    func(d string) error { return unix.Symlink("x", d+"/f") },
+		"pipe":    func(d string) error { return unix.Mkfifo(d+"/f", 0o666) },
+		"regular": func(d string) error { return unix.Mknod(d+"/f", unix.S_IFREG|0o2664, 0) },
+		"tmpfile": func(d string) error {
+			fd, err := unix.Open(d, unix.O_TMPFILE|unix.O_RDWR, 0o666)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Linkat(unix.AT_FDCWD, fdPath(fd), unix.AT_FDCWD, d+"/f", unix.AT_SYMLINK_FOLLOW)
+		},
+	}
+	old := unix.Umask(0o027) // of all threads
+	defer unix.Umask(old)
+	for name, do := range makes {
+		for _, mode := range []uint32{0o777, 0o2777} {
+			for _, acl := range [][]byte{nil, inherited} {
+				for who, u := range map[string]user{"root": {}, "owner": owner, "member": member} {
+					of := fmt.Sprintf("%s-%o-%d-%s", name, mode, len(acl), who)
+					var st [2]unix.Stat_t
+					var given [2]string
+					for i, dir := range []string{filepath.Join(m.flash, of), filepath.Join(beside, of)} {
+						must(t, unix.Mkdir(dir, 0o777), os.Chown(dir, 0, owner.gid), unix.Chmod(dir, mode))
+						if acl != nil {
+							must(t, unix.Setxattr(dir, aclDefault, acl, 0))
+						}
+						fd, err := unix.Open(dir, unix.O_PATH, 0)
+						must(t, err)
+						at := fdPath(fd)
+						if i == 0 {
+							at = m.at(of)
+						}
+						if err := u.do(func() error { return do(at) }); err != nil {
+							t.Errorf("%s: %v", dir, err)
+						}
+						unix.Close(fd)
+						if err := unix.Lstat(dir+"/f", &st[i]); err != nil {
+							t.Errorf("%s: %v", dir, err)
+						}
+						if text, err := getXattr(dir+"/f", aclAccess); err == nil {
+							given[i] = string(text)
+						}
+					}
+					if st[0].Mode != st[1].Mode || st[0].Uid != st[1].Uid || st[0].Gid != st[1].Gid || given[0] != given[1] {
+						t.Errorf("%s: through the mount %#o %d:%d, ACL %x; on the tier %#o %d:%d, ACL %x", of,
+							st[0].Mode, st[0].Uid, st[0].Gid, given[0], st[1].Mode, st[1].Uid, st[1].Gid, given[1])
+					}
+				}
+			}
+		}
+	}
+}
+
+// A directory whose parts do not grant the same grants what both do, and the mount says so.
+func TestPartsOfADirectoryThatDiffer(t *testing.T) {
+	needRoot(t)
+	flash, disk := t.TempDir(), t.TempDir()
+	cases := map[string]struct {
+		prepare func(part string, disk bool) error
+		mode    uint32
+	}{
+		"mode": {func(p string, disk bool) error {
+			return unix.Chmod(p, map[bool]uint32{false: 0o755, true: 0o1750}[disk])
+		}, 0o1750},
+		"owner": {func(p string, disk bool) error {
+			return os.Chown(p, map[bool]int{false: owner.uid, true: stranger.uid}[disk], 0)
+		}, 0o700},
+		"acl": {func(p string, disk bool) error {
+			if !disk {
+				return nil
+			}
+			return unix.Setxattr(p, aclAccess, aclText([3]uint32{1, 7, none}, [3]uint32{2, 0, 12003}, [3]uint32{4, 5, none}, [3]uint32{0x10, 5, none}, [3]uint32{0x20, 5, none}), 0)
+		}, 0o700},
+		"same": {func(string, bool) error { return nil }, 0o755},
+	}
+	for name, c := range cases {
+		for i, tier := range []string{flash, disk} {
+			write(t, filepath.Join(tier, name, fmt.Sprint("f", i)), "text")
+			must(t, c.prepare(filepath.Join(tier, name), i == 1))
+		}
+	}
+	m := &mounted{flash: flash, disk: disk, config: configOf(flash, disk)}
+	var told []string
+	var err error
+	m.Mounted, err = Mount(t.Context(), m.config, t.TempDir(), func(e Event) { told = append(told, e.Path) })
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Unmount()) })
+	forAll(t, filepath.Dir(m.Dir))
+	must(t, os.Chmod(flash, 0o755), os.Chmod(disk, 0o755))
+	m.fresh()
+	if got := strings.Join(told, " "); got != "acl mode owner" {
+		t.Errorf("the mount says of %q that their parts differ", got)
+	}
+	for name, c := range cases {
+		var st unix.Stat_t
+		must(t, unix.Stat(m.at(name), &st))
+		if st.Mode&0o7777 != c.mode {
+			t.Errorf("%s has mode %#o, want %#o", name, st.Mode&0o7777, c.mode)
+		}
+		err := stranger.do(func() error { return opened(m.at(name+"/f1"), unix.O_RDONLY) })
+		if may := name == "same"; may != (err == nil) {
+			t.Errorf("%s: a stranger opens what its tier keeps for others: %v", name, err)
+		}
+	}
+	// chmod mends them all.
+	must(t, os.Chown(m.at("owner"), 0, 0), os.Chmod(m.at("owner"), 0o755))
+	if err := stranger.do(func() error { return opened(m.at("owner/f1"), unix.O_RDONLY) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the kernel knows of a directory does not open another one that comes into its place
+// below the mount.
+func TestDirectoryReplacedBelow(t *testing.T) {
+	m := openTiers(t)
+	must(t, os.Mkdir(m.onFlash("dir"), 0o755), os.Chown(m.onFlash("dir"), stranger.uid, stranger.gid))
+	write(t, m.onFlash("private/secret"), "secret")
+	must(t, os.Chmod(m.onFlash("private"), 0o700))
+	m.fresh()
+	err := stranger.do(func() error {
+		fd, err := unix.Open(m.at("dir"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return fmt.Errorf("opening the directory: %w", err)
+		}
+		defer unix.Close(fd)
+		if err := errors.Join(os.Rename(m.onFlash("dir"), m.onFlash("old")), os.Rename(m.onFlash("private"), m.onFlash("dir"))); err == nil {
+			return errors.New("the stranger may rename: the test is not right")
+		}
+		return nil
+	})
+	must(t, err)
+	must(t, os.Rename(m.onFlash("dir"), m.onFlash("old")), os.Rename(m.onFlash("private"), m.onFlash("dir")))
+	err = stranger.do(func() error { return opened(m.at("dir/secret"), unix.O_RDONLY) })
+	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ESTALE) {
+		t.Errorf("reading a secret: %v", err)
+	}
+	err = stranger.do(func() error { return opened(m.at("dir/new"), unix.O_CREAT|unix.O_WRONLY) })
+	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ESTALE) {
+		t.Errorf("writing beside a secret: %v", err)
+	}
+	m.fresh()
+	if err = stranger.do(func() error { return opened(m.at("dir/secret"), unix.O_RDONLY) }); !errors.Is(err, unix.EACCES) {
+		t.Errorf("reading a secret after a while: %v", err)
+	}
+	wantText(t, m.at("dir/secret"), "secret")
+	wantAbsent(t, m.onFlash("dir/new"))
+}
+
+// Links that come into the place of files below the mount lead nothing that the mount does
+// out of the tier.
+func TestLinksComeIntoPlaceBelow(t *testing.T) {
+	m := openTiers(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	write(t, outside, "outside")
+	must(t, os.Chmod(outside, 0o600))
+	path, aside := m.onFlash("f"), m.onFlash("aside")
+	write(t, path, "text")
+	must(t, os.Symlink(outside, aside))
+	done := make(chan struct{})
+	swapped := make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-done:
+				swapped <- nil
+				return
+			default:
+				err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, aside, unix.RENAME_EXCHANGE)
+			}
+		}
+		<-done
+		swapped <- err
+	}()
+	// Whether each succeeds depends on what is there at the moment.
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		fd, err := unix.Open(m.at("f"), unix.O_PATH|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		at := fdPath(fd)
+		_ = unix.Chmod(at, 0o666)
+		_ = unix.Chown(at, owner.uid, owner.gid)
+		_ = unix.Truncate(at, 1)
+		_ = unix.Setxattr(at, "user.note", []byte("x"), 0)
+		_ = unix.UtimesNano(at, make([]unix.Timespec, 2))
+		unix.Close(fd)
+	}
+	close(done)
+	must(t, <-swapped)
+	var st unix.Stat_t
+	must(t, unix.Stat(outside, &st))
+	if st.Mode&0o7777 != 0o600 || st.Uid != 0 || st.Size != 7 || st.Mtim.Sec == 0 {
+		t.Errorf("a file outside of the tiers has mode %#o, owner %d, %d bytes now", st.Mode&0o7777, st.Uid, st.Size)
+	}
+	if _, err := getXattr(outside, "user.note"); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("a file outside of the tiers has an attribute: %v", err)
+	}
+}
+
+// Private is where moves keep their copies. Where others could replace these, the tier is
+// refused.
+func TestPrivateOfOthers(t *testing.T) {
+	needRoot(t)
+	for name, prepare := range map[string]func(private string) error{
+		"owner": func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chown(p, owner.uid, owner.gid)) },
+		"mode":  func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o777)) },
+		"link":  func(p string) error { return os.Symlink("/tmp", p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			flash, disk := t.TempDir(), t.TempDir()
+			must(t, prepare(filepath.Join(flash, Private)))
+			m, err := Mount(context.Background(), configOf(flash, disk), t.TempDir(), nil)
+			if err == nil {
+				t.Error("it is mounted")
+				must(t, m.Unmount())
+			}
+			var bad *DirError
+			if !errors.As(err, &bad) || bad.Hint() == "" {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package hotstart
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"premix/internal/spare"
+)
+
+// How a template is loaded ahead.
+//
+// A template is loaded while the probe runs cold, so that preparing takes the time of
+// one load less. The open at which it stops is the first one of an input: of most
+// tools that is the right one, and else the template is loaded again, when the cold
+// run has shown which it is.
+//
+// In the same way the second template, with which the first one is compared, is loaded
+// while the memory of the first one is written.
+//
+// The cold run must not notice. Two loads at once need twice the memory: the template is
+// given up as soon as little is left. It is given up before it writes outside of its
+// directory or makes a socket, since the cold run may do the same, and when it has been
+// held for long, since it may hold a lock that the cold run waits for.
+
+// ahead is a template that is being loaded, or is held.
+type ahead struct {
+	of     *preparation // a copy that has the template at the end
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it is held, or cannot be
+	over   chan struct{} // closed when it was adopted or given up
+	once   sync.Once     // of closing over
+
+	mu sync.Mutex // guards of.held once done is closed
+}
+
+// watchEvery is the time between two looks at the memory that is left. A process
+// writes to 100 MB of fresh memory meanwhile, or less.
+const watchEvery = 50 * time.Millisecond
+
+// memoryShort tells whether less than a quarter of the machine's memory, or of what
+// the cgroups granted at the beginning, is left.
+func memoryShort(granted int64) bool {
+	available, total, err := spare.Memory()
+	if err != nil || available < total/4 {
+		return true
+	}
+	room, limited := spare.Cgroup()
+	return limited && room < granted/4
+}
+
+// loadAhead begins to load template number 0 or 1, which is to be held at some moment;
+// nil where the machine has no processor or no memory for it.
+func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
+	granted, _ := spare.Cgroup()
+	if runtime.NumCPU() < 2 || memoryShort(granted) {
+		return nil
+	}
+	of := *p
+	of.held = nil
+	a := &ahead{of: &of, done: make(chan struct{}), over: make(chan struct{})}
+	of.ctx, a.cancel = context.WithCancel(p.ctx)
+	of.early, of.ready, of.moment = true, ready, at
+	go func() {
+		defer close(a.done)
+		_ = of.load(number) // then p loads it, and reports the error
+	}()
+	go a.watch(granted)
+	return a
+}
+
+// heldFor is the time that a template is held for the cold run, beyond twice the time
+// that it has taken to load it.
+const heldFor = 10 * time.Second
+
+// watch gives the template up when that is due.
+func (a *ahead) watch(granted int64) {
+	begun := time.Now()
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	done := a.done
+	var late <-chan time.Time
+	for !memoryShort(granted) {
+		select {
+		case <-a.over:
+			return
+		case <-done:
+			done = nil
+			late = time.After(2*time.Since(begun) + heldFor)
+			continue
+		case <-tick.C:
+			continue
+		case <-late:
+		}
+		break
+	}
+	a.giveUp()
+}
+
+// giveUp ends the template, unless it was adopted.
+func (a *ahead) giveUp() {
+	a.cancel()
+	<-a.done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of.end()
+}
+
+// adopt gives the template to p, if it was held at the right open, and ends it otherwise.
+func (a *ahead) adopt(p *preparation) {
+	defer a.end()
+	if a == nil || a.of.ready != p.ready || a.of.moment.Open != p.moment.Open {
+		return
+	}
+	<-a.done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of.held == nil {
+		return
+	}
+	with := *a.of // all that belongs to the template; what the cold run has shown stays
+	with.ctx, with.early, with.snap, with.looked = p.ctx, p.early, p.snap, p.looked
+	with.coldDir, with.coldLooks, with.coldOpened, with.coldTime = p.coldDir, p.coldLooks, p.coldOpened, p.coldTime
+	with.ready, with.moment = p.ready, p.moment
+	*p, a.of.held = with, nil
+}
+
+// end ends what was not adopted. It may be called again.
+func (a *ahead) end() {
+	if a != nil {
+		a.once.Do(func() { close(a.over) })
+		a.giveUp()
+	}
+}

@@ -1,0 +1,73 @@
+package hotstart
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// preparing is a preparation that has its directory, and cuts no probe.
+func (b *bench) preparing(commands string) *preparation {
+	b.t.Helper()
+	scratch, err := filepath.EvalSymlinks(b.t.TempDir())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.starter.scratch = scratch
+	p := &preparation{circumstances: newCircumstances(), Starter: b.starter, ctx: b.t.Context(), probe: map[string]string{"input": b.input(commands)}}
+	b.t.Cleanup(p.end)
+	return p
+}
+
+// TestLoadAhead loads a template while the probe runs cold.
+func TestLoadAhead(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("this machine has one processor: templates are not loaded ahead")
+	}
+	dir := t.TempDir()
+	index := filepath.Join(dir, "index")
+	if err := os.WriteFile(index, make([]byte, 2*dataSize), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args    []string
+		adopted bool
+	}{
+		"first open":            {[]string{"-m", "2", "input"}, true},
+		"second open":           {[]string{"-m", "2", "-o", "-i", index, "input"}, false},
+		"writes elsewhere":      {[]string{"-m", "2", "-l", filepath.Join(dir, "log"), "input"}, false},
+		"writes where it is":    {[]string{"-m", "2", "-l", "log", "input"}, true},
+		"ends before its input": {[]string{"-i", "/nonexistent/index", "input"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, newSpec(c.args...), Hot)
+			p := b.preparing("sum\n")
+			a := p.loadAhead(0, p.spec.Ready.Kind, moment{Open: 1})
+			if a == nil {
+				t.Skip("this machine has no memory to load a template ahead")
+			}
+			defer a.end()
+			<-a.done
+			if _, err := os.Stat(filepath.Join(dir, "log")); err == nil {
+				t.Error("the template has written a file outside of its directory")
+			}
+			if err := p.findMoment(); err != nil && c.adopted {
+				t.Fatal(err)
+			}
+			os.Remove(filepath.Join(dir, "log"))
+			a.adopt(p)
+			if (p.held != nil) != c.adopted {
+				t.Fatalf("held: %v, want %v", p.held != nil, c.adopted)
+			}
+			a.end()
+			if c.adopted {
+				snap, err := p.take()
+				if err != nil {
+					t.Fatal(err)
+				}
+				snap.unlock()
+			}
+		})
+	}
+}

@@ -1,0 +1,439 @@
+package calls
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/internal/beneath"
+	"premix/internal/lock"
+	"premix/internal/owner"
+	"premix/tools"
+)
+
+// Call is a command as its caller would execute it.
+type Call struct {
+	Exe       string // absolute path of the program
+	Argv, Env []string
+	Dir       string
+	Around    Around
+}
+
+// Plan is a decision on a call.
+type Plan struct {
+	Hot     bool         // a snapshot may serve the call
+	Reason  string       // why it starts plainly, where Hot is false
+	Prepare bool         // a snapshot is to be prepared beside the call
+	Words   []tools.Word // the late words
+	LateEnv []string     // names of the late variables
+	Key     string       // of the form; empty where the command is not noted
+}
+
+// Bounds; see the package's documentation.
+const (
+	maxForms  = 2048
+	maxTries  = 6
+	maxStarts = 8 << 20
+	retryAge  = 7 * 24 * time.Hour
+)
+
+// calls after which a snapshot is prepared.
+const (
+	knownCalls   = 2 // of a form of a program in the catalogue
+	unknownCalls = 3 // of a pattern
+)
+
+// lateNames are variables that change from call to call, and beginnings of such names.
+var (
+	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR"}
+	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "NXF_", "PARALLEL_"}
+)
+
+// form is what is known of the calls of a form.
+type form struct {
+	Tool  string    `json:"tool"`
+	Argv  []string  `json:"argv"` // of the last noted call
+	Calls int       `json:"calls"`
+	Last  time.Time `json:"last"`
+	Env   envSeen   `json:"env"`
+
+	State  state     `json:"state,omitempty"`
+	Reason string    `json:"reason,omitempty"` // of Cold
+	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
+	Tries  int       `json:"tries,omitempty"`  // preparations that came to nothing
+	Exe    exeStamp  `json:"exe"`
+}
+
+type state string
+
+const (
+	unprepared state = ""
+	ready      state = "ready"
+	cold       state = "cold"
+)
+
+// exeStamp says whether a program has changed.
+type exeStamp struct {
+	Size  int64 `json:"size"`
+	Mtime int64 `json:"mtime"` // ns since the epoch
+}
+
+func stampOf(exe string) exeStamp {
+	var st unix.Stat_t
+	if unix.Stat(exe, &st) != nil {
+		return exeStamp{}
+	}
+	return exeStamp{st.Size, st.Mtim.Nano()}
+}
+
+// envSeen has the variables of calls. Their values are kept as keyed hashes, since they
+// may be secrets.
+type envSeen struct {
+	Salt   uint64            `json:"salt"`
+	Values map[string]uint32 `json:"values"`
+	Late   []string          `json:"late,omitempty"` // names whose values have changed
+}
+
+// note compares an environment with the one before, and keeps it. It reports whether a
+// variable was found to be late.
+func (e *envSeen) note(env []string) bool {
+	if e.Values == nil {
+		e.Salt = rand.Uint64()
+	}
+	values, found := make(map[string]uint32, len(env)), false
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%x %s", e.Salt, value)
+		sum := uint32(h.Sum64())
+		if before, ok := e.Values[name]; ok && before != sum && !slices.Contains(e.Late, name) && !alwaysLate(name) {
+			e.Late, found = append(e.Late, name), true
+		}
+		values[name] = sum
+	}
+	e.Values = values
+	return found
+}
+
+// late returns the names of the late variables of an environment.
+func (e *envSeen) late(env []string) []string {
+	var names []string
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		if alwaysLate(name) || slices.Contains(e.Late, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func alwaysLate(name string) bool {
+	return slices.Contains(lateNames, name) || slices.ContainsFunc(latePrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// Dir returns the directory of the state, for all programs of this user.
+func Dir() (string, error) {
+	if home := os.Getenv("PREMIX_HOME"); home != "" {
+		return filepath.Join(home, "calls"), nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a directory for the state of hot starts: %w", err)
+	}
+	return filepath.Join(cache, "premix", "calls"), nil
+}
+
+// openDir makes the directory of the state where it is missing, and refuses one that
+// another user could write to.
+func openDir() (string, error) {
+	dir, err := Dir()
+	if err != nil {
+		return "", err
+	}
+	for _, sub := range []string{"forms", "patterns"} {
+		path := filepath.Join(dir, sub)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, owner.Private(dir)
+}
+
+// Off reports whether the user has switched hot starts off.
+func Off() bool { return os.Getenv("PREMIX_HOT") == "off" }
+
+// Decide decides on a call and notes it. An error is of the state or of a description of
+// the tool: the call starts plainly.
+func Decide(c Call) (Plan, error) { return decide(c, true) }
+
+// Look decides on a call and notes nothing.
+func Look(c Call) (Plan, error) { return decide(c, false) }
+
+func decide(c Call, note bool) (Plan, error) {
+	tool, err := tools.Find(c.Argv[0])
+	if err != nil {
+		return Plan{Reason: err.Error()}, err
+	}
+	dir, err := openDir()
+	if err != nil {
+		return Plan{Reason: err.Error()}, err
+	}
+	var (
+		p   Plan
+		due = true
+	)
+	if tool != nil {
+		r := tool.Read(c.Argv)
+		if r.Unfit != "" {
+			return Plan{Reason: r.Unfit}, nil
+		}
+		p.Words = r.Late()
+	} else if p, due = learn(dir, c, note); p.Reason != "" {
+		return p, nil
+	}
+	p.Key = formKey(c, p.Words)
+	path := filepath.Join(dir, "forms", p.Key)
+	f, known := &form{}, true
+	if err := load(path, f); err != nil {
+		known = false
+		*f = form{Tool: filepath.Base(c.Argv[0]), Exe: stampOf(c.Exe)}
+	}
+	learned := f.Env.note(c.Env)
+	p.LateEnv = f.Env.late(c.Env)
+	f.Calls++
+	f.Last, f.Argv = time.Now().UTC(), c.Argv
+	if f.State == cold && (time.Since(f.Since) > retryAge || stampOf(c.Exe) != f.Exe) {
+		f.State, f.Reason, f.Tries, f.Exe = unprepared, "", 0, stampOf(c.Exe)
+	}
+	switch {
+	case c.Around.other():
+		return Plan{Reason: "a standard stream is neither a file, a pipe, a terminal nor /dev/null"}, nil
+	case f.State == cold:
+		p.Reason = f.Reason
+		return p, nil
+	case f.State == ready:
+		p.Hot = true
+	case tool != nil && f.Calls < knownCalls || !due:
+		p.Reason = fmt.Sprintf("this is call %d of its form: a snapshot is prepared beside a later one", f.Calls)
+	case f.waits():
+		p.Reason = "a snapshot is being prepared, or is tried again later"
+	default:
+		p.Prepare, p.Reason = true, "a snapshot is prepared beside this call"
+	}
+	if note && (!known || learned || f.State == unprepared && !f.waits()) {
+		if !known {
+			bound(filepath.Join(dir, "forms"))
+		}
+		if err := save(path, f); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// waits reports whether a preparation is not to be tried yet.
+func (f *form) waits() bool {
+	if f.Tries == 0 {
+		return false
+	}
+	return f.Tries >= maxTries || time.Since(f.Since) < time.Minute<<(2*f.Tries)
+}
+
+// formKey identifies the form of a call: all of its words, with the shapes of late ones.
+func formKey(c Call, words []tools.Word) string {
+	h := fnv.New128a()
+	fmt.Fprintf(h, "%q", c.Exe)
+	for i, arg := range c.Argv {
+		at := 0
+		fmt.Fprint(h, " ")
+		for _, w := range words {
+			if w.Arg == i {
+				fmt.Fprintf(h, "%q<%s%s>", arg[at:w.From], w.Role, shape(arg[w.From:w.To]))
+				at = w.To
+			}
+		}
+		fmt.Fprintf(h, "%q", arg[at:])
+	}
+	fmt.Fprintf(h, " %s", c.Around)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// shape is what words must have in common for one snapshot to serve both: their length,
+// the places of '/' and '.', and the extension.
+func shape(word string) string {
+	base := strings.LastIndexByte(word, '/') + 1
+	ext := strings.LastIndexByte(word[base:], '.')
+	if ext < 0 {
+		ext = len(word)
+	} else {
+		ext += base
+	}
+	b := []byte(word)
+	for i := range b[:ext] {
+		if b[i] != '/' && b[i] != '.' {
+			b[i] = 'x'
+		}
+	}
+	return string(b)
+}
+
+// load reads a file of the state.
+func load(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// save replaces a file of the state.
+func save(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return beneath.Replace(path, 0o600, beneath.Volatile, b)
+}
+
+// bound removes the oldest files of a directory of the state, now and then, so that there
+// are no more than maxForms.
+func bound(dir string) {
+	if rand.N(maxForms/16) != 0 {
+		return
+	}
+	prune(dir, maxForms)
+}
+
+// prune removes the oldest files of a directory, so that there are no more than keep. It
+// is best effort: a later call does the rest.
+func prune(dir string, keep int) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) <= keep {
+		return
+	}
+	age := map[string]int64{}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			age[e.Name()] = info.ModTime().UnixNano()
+		}
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return int(age[a.Name()]/1e6 - age[b.Name()]/1e6) })
+	for _, e := range entries[:len(entries)-keep] {
+		_ = os.Remove(filepath.Join(dir, e.Name()))
+	}
+}
+
+// Form is a form as people see it.
+type Form struct {
+	Key    string    `json:"key"`
+	Tool   string    `json:"tool"`
+	Argv   []string  `json:"argv"` // of the last call that was noted
+	Calls  int       `json:"calls"`
+	Last   time.Time `json:"last"`
+	State  string    `json:"state"` // unprepared, ready or cold
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Forms returns what is known of calls, newest first.
+func Forms() ([]Form, error) {
+	dir, err := Dir()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "forms"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []Form
+	for _, e := range entries {
+		var f form
+		if load(filepath.Join(dir, "forms", e.Name()), &f) != nil {
+			continue // it went, or a crash has lost it
+		}
+		s := f.State
+		if s == unprepared {
+			s = "unprepared"
+		}
+		list = append(list, Form{e.Name(), f.Tool, f.Argv, f.Calls, f.Last, string(s), f.Reason})
+	}
+	slices.SortFunc(list, func(a, b Form) int { return b.Last.Compare(a.Last) })
+	return list, nil
+}
+
+// update changes what is known of a form.
+func update(key string, change func(*form)) error {
+	dir, err := openDir()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "forms", key)
+	f := &form{}
+	if err := load(path, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	change(f)
+	return save(path, f)
+}
+
+// Trying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
+// Cold is noted, this counts as a preparation that came to nothing: its process may be
+// killed.
+func Trying(key string, c Call) error {
+	return update(key, func(f *form) {
+		if f.Tool == "" { // it is prepared before it is called
+			f.Tool, f.Argv, f.Exe, f.Last = filepath.Base(c.Argv[0]), c.Argv, stampOf(c.Exe), time.Now().UTC()
+			f.Env.note(c.Env)
+		}
+		f.State, f.Since, f.Tries = unprepared, time.Now().UTC(), f.Tries+1
+	})
+}
+
+// Ready notes that there is a snapshot of a form.
+func Ready(key string) error {
+	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
+}
+
+// Cold notes why calls of a form start plainly.
+func Cold(key, reason string) error {
+	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
+}
+
+// Missed notes that a form that was ready has no snapshot for a call, and reports whether
+// one is to be prepared.
+func Missed(key string) (prepare bool) {
+	err := update(key, func(f *form) { f.State, prepare = unprepared, !f.waits() })
+	return prepare && err == nil
+}
+
+// Lock takes the lock of the process that prepares, and returns nil where another process
+// has it. It is free again when the file is closed.
+func Lock() (*os.File, error) {
+	dir, err := openDir()
+	if err != nil {
+		return nil, err
+	}
+	f, err := owner.OpenFile(filepath.Join(dir, "preparing"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Try(f, lock.Exclusive); err != nil {
+		f.Close()
+		if errors.Is(err, lock.ErrHeld) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return f, nil
+}

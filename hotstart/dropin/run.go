@@ -1,0 +1,253 @@
+package dropin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart"
+	"premix/hotstart/calls"
+	"premix/hotstart/inplace"
+	"premix/internal/exit"
+	"premix/internal/units"
+	"premix/tools"
+)
+
+// NewCall returns the call that executing argv here would be. exe is the program; where
+// it is empty, argv[0] is looked for on PATH, past all shims.
+func NewCall(exe string, argv []string) (calls.Call, error) {
+	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: calls.Own()}
+	var err error
+	if c.Exe == "" {
+		if c.Exe, err = calls.Program(argv[0]); err != nil {
+			return c, err
+		}
+	}
+	c.Dir, err = os.Getwd()
+	return c, err
+}
+
+// engineCall is a call as package inplace has it, with this process's streams.
+func engineCall(c calls.Call, p calls.Plan) inplace.Call {
+	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	for _, w := range p.Words {
+		e.Words = append(e.Words, inplace.Word{Arg: w.Arg, From: w.From, To: w.To, Role: inplace.Role(w.Role)})
+	}
+	return e
+}
+
+// Run runs a command in place of this process, hot where a snapshot serves it. It returns
+// only with an error. A call that is noted has been decided on by a shim.
+func Run(c calls.Call, noted bool) error {
+	if calls.Off() {
+		return calls.Plain(c)
+	}
+	decide := calls.Decide
+	if noted {
+		decide = calls.Look
+	}
+	// The reason is in the plan too.
+	p, _ := decide(c)
+	if p.Hot {
+		p.Reason = start(c, p)
+		p.Prepare = calls.Missed(p.Key)
+	}
+	if p.Prepare {
+		if self, err := os.Executable(); err == nil {
+			calls.PrepareBeside(self, c)
+		}
+	}
+	calls.Note(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
+	return calls.Plain(c)
+}
+
+// start runs a command hot and ends this process as the command has ended. It returns the
+// reason where the command is to be executed plainly.
+func start(c calls.Call, p calls.Plan) string {
+	store, err := inplace.DefaultStore()
+	if err != nil {
+		return err.Error()
+	}
+	e := engineCall(c, p)
+	s, reason := inplace.Find(store, e)
+	if s == nil {
+		return reason
+	}
+	record := calls.Start{Tool: filepath.Base(c.Argv[0]), Start: string(hotstart.Hot), Saved: s.Loaded, Bytes: s.Memory, ID: s.ID}
+	exit, err := inplace.Run(s, e)
+	var interrupted *inplace.Interrupted
+	if errors.As(err, &interrupted) {
+		// The tool has begun, and must not begin again.
+		record.Saved, record.Bytes, record.Why = 0, 0, err.Error()
+		calls.Note(record)
+		fmt.Fprintf(os.Stderr, "premix: %s: %v\n", c.Argv[0], err)
+		os.Exit(1)
+	}
+	if err != nil {
+		s.Close()
+		return err.Error()
+	}
+	calls.Note(record)
+	inplace.End(exit)
+	return ""
+}
+
+// UnfitError is the error for a command of which no snapshot can be made.
+type UnfitError struct {
+	Reason string
+	hint   string
+}
+
+func (e *UnfitError) Error() string { return "the command cannot start hot: " + e.Reason }
+
+// ExitCode implements exit.Coded.
+func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
+
+// Hint says what to do.
+func (e *UnfitError) Hint() string { return e.hint }
+
+// WarmBeside does Warm beside a call, at the lowest priority, and not while another
+// process does.
+func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
+	humble()
+	lock, err := calls.Lock()
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = Warm(ctx, c, set, nil)
+	return err
+}
+
+// Warm prepares a snapshot for calls of the form of c, if there is none.
+func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
+	p, err := calls.Look(c)
+	if err != nil {
+		return nil, err
+	}
+	if p.Key == "" {
+		return nil, &UnfitError{p.Reason, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them"}
+	}
+	store, err := inplace.DefaultStore()
+	if err != nil {
+		return nil, err
+	}
+	e := engineCall(c, p)
+	// The streams of this process are not those of the call.
+	own, err := inplace.Surroundings(os.Stdin, os.Stdout, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	e.Around = &inplace.Around{Stdin: inplace.Stream(c.Around.Streams[0]), Stdout: inplace.Stream(c.Around.Streams[1]), Stderr: inplace.Stream(c.Around.Streams[2]),
+		Joined: c.Around.Joined, Extra: c.Around.Extra, Umask: own.Umask}
+	s, _ := inplace.Find(store, e)
+	if s == nil {
+		// Until it is done, this counts as a preparation that came to nothing.
+		if err := calls.Trying(p.Key, c); err != nil {
+			return nil, err
+		}
+		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log}); err != nil {
+			var unfit *inplace.Unfit
+			if errors.As(err, &unfit) {
+				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
+				if !unfit.Passing {
+					err = errors.Join(err, calls.Cold(p.Key, unfit.Reason))
+				}
+				return nil, err
+			}
+			return nil, err
+		}
+	}
+	defer s.Close()
+	if loaded := time.Duration(s.Loaded * float64(time.Second)); loaded < set.Worth {
+		reason := fmt.Sprintf("the tool comes to its input within %v: a hot start would save nothing", loaded.Round(time.Millisecond))
+		s.Close()
+		return nil, errors.Join(&UnfitError{reason, "it starts plainly"}, calls.Cold(p.Key, reason), s.Remove())
+	}
+	s.Close()
+	size := s.Bytes()
+	removed, err := Trim(store, set.Quota)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(removed, func(r *inplace.Snapshot) bool { return r.ID == s.ID }) {
+		reason := fmt.Sprintf("its snapshot takes %s, and the quota is %s", units.Size(size), units.Size(set.Quota))
+		return nil, errors.Join(&UnfitError{reason, "raise the quota with --quota, PREMIX_HOT_QUOTA or hot.yaml"}, calls.Cold(p.Key, reason))
+	}
+	return s, calls.Ready(p.Key)
+}
+
+// humble gives this process, with all of its threads and children, the lowest priority for
+// the CPU and the disk, if its group is its own. It is best effort.
+func humble() {
+	if unix.Getpgrp() != os.Getpid() {
+		return
+	}
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, 19)
+	const whoGroup, idle = 2, 3 << 13 // ioprio_set(2)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoGroup, 0, idle)
+}
+
+// Explanation says how a call would start now, and why.
+type Explanation struct {
+	Tool      string   `json:"tool"`
+	Exe       string   `json:"exe"`
+	Described string   `json:"described,omitempty"` // the file that describes the tool
+	Words     []Word   `json:"words"`
+	LateEnv   []string `json:"lateEnv,omitempty"`
+	Start     string   `json:"start"` // hot or cold
+	Reason    string   `json:"reason,omitempty"`
+	Snapshot  string   `json:"snapshot,omitempty"`
+	Saves     float64  `json:"saves,omitempty"` // seconds
+}
+
+// Word is a part of an argument with its role.
+type Word struct {
+	Text string     `json:"text"`
+	Role tools.Role `json:"role"`
+}
+
+// Why explains how a call would start now. It changes nothing.
+func Why(c calls.Call) (*Explanation, error) {
+	x := &Explanation{Tool: filepath.Base(c.Argv[0]), Exe: c.Exe, Start: "cold"}
+	tool, err := tools.Find(c.Argv[0])
+	if err != nil {
+		return nil, err
+	}
+	p, err := calls.Look(c)
+	if err != nil {
+		return nil, err
+	}
+	words := p.Words
+	if tool != nil {
+		x.Described = tool.File
+		words = tool.Read(c.Argv).Words
+	}
+	for _, w := range words {
+		x.Words = append(x.Words, Word{c.Argv[w.Arg][w.From:w.To], w.Role})
+	}
+	x.LateEnv, x.Reason = p.LateEnv, p.Reason
+	switch {
+	case calls.Off():
+		x.Reason = "PREMIX_HOT is off"
+	case p.Hot:
+		store, err := inplace.DefaultStore()
+		if err != nil {
+			return nil, err
+		}
+		s, reason := inplace.Find(store, engineCall(c, p))
+		if s == nil {
+			x.Reason = reason
+			break
+		}
+		defer s.Close()
+		x.Start, x.Snapshot, x.Saves = string(hotstart.Hot), s.ID, s.Loaded
+	}
+	return x, nil
+}

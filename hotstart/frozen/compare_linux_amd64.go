@@ -1,0 +1,851 @@
+package frozen
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// version executes CPUID for leaf 1.
+func version() (eax, ebx uint32)
+
+// maxListed is how many differences of a kind are listed.
+const maxListed = 1000
+
+// Compare compares two frozen processes of the same program, whose random bytes
+// were the same. The kernel's vvar and vdso are not compared, and neither are
+// pages of files that no process has changed.
+//
+// A difference is explained by the first of the rules that holds for its aligned
+// word of 8 bytes.
+func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison, error) {
+	c := &comparer{im: [2]*Image{a, b}, pages: [2]io.ReaderAt{pagesA, pagesB}, prep: [2]Preparation{facts.A, facts.B}, out: &Comparison{}, groups: map[string]*Group{}, modules: map[string]*module{},
+		words: NewWords(facts.Words), free: facts.Free}
+	for i := range c.prep {
+		p := &c.prep[i]
+		if p.Threads == nil {
+			for _, t := range c.im[i].Threads {
+				p.Threads = append(p.Threads, t.Tid)
+			}
+		}
+		if len(p.Threads) != len(c.im[i].Threads) {
+			return nil, fmt.Errorf("compare: %d thread ids for %d threads", len(p.Threads), len(c.im[i].Threads))
+		}
+	}
+	if c.prep[0].Pid == c.prep[1].Pid || c.prep[0].Pid == 0 || c.prep[1].Pid == 0 {
+		return nil, errors.New("compare: the preparations must have different process ids")
+	}
+	if c.out.Layout = layouts(a, b); len(c.out.Layout) > 0 {
+		return c.out, nil
+	}
+	c.stacks()
+	c.state()
+	for i := range a.Threads {
+		c.thread(i)
+	}
+	for i := range a.Maps {
+		if err := c.vma(i); err != nil {
+			return nil, err
+		}
+	}
+	for _, rule := range []string{RuleDeadStack, RuleProcessID, RuleThreadID, RuleDevice, RuleClock, RuleDate, RuleRseq, RuleProcessor, RuleWord, RuleVectors} {
+		if g := c.groups[rule]; g != nil {
+			c.out.Explained = append(c.out.Explained, *g)
+		}
+	}
+	return c.out, nil
+}
+
+// layouts names the differences of two layouts.
+func layouts(a, b *Image) []string {
+	var all []string
+	if len(a.Threads) != len(b.Threads) {
+		all = append(all, fmt.Sprintf("%d threads, and %d", len(a.Threads), len(b.Threads)))
+	}
+	describe := func(im *Image) map[string]bool {
+		set := map[string]bool{}
+		for i := range im.Maps {
+			v := &im.Maps[i]
+			kind := "private"
+			if v.Shared {
+				kind = "shared"
+			}
+			offset, name := v.Offset, where(v)
+			if v.Kind == KindShared && PerfData(name) {
+				name = filepath.Dir(name) // the file is called by the process id
+			}
+			if v.Path == "" || v.Path[0] != '/' {
+				offset = 0
+			}
+			set[fmt.Sprintf("%#x-%#x %s %s, protection %d, offset %#x, flags %v %v %v %v", v.Start, v.End, name, kind, v.Prot, offset, v.Grows, v.Reserves, v.Locked, v.Advice)] = true
+		}
+		set[fmt.Sprintf("%#x-%#x [vdso]", im.Memory.VDSO.Start, im.Memory.VDSO.End)] = true
+		for _, r := range im.Memory.VVAR {
+			set[fmt.Sprintf("%#x-%#x [vvar]", r.Start, r.End)] = true
+		}
+		return set
+	}
+	inA, inB := describe(a), describe(b)
+	for key := range inA {
+		if !inB[key] {
+			all = append(all, "only in the first: "+key)
+		}
+	}
+	for key := range inB {
+		if !inA[key] {
+			all = append(all, "only in the second: "+key)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// where names a mapping.
+func where(v *VMA) string {
+	if v.Path == "" {
+		return "anonymous"
+	}
+	return v.Path
+}
+
+type comparer struct {
+	im      [2]*Image
+	pages   [2]io.ReaderAt
+	prep    [2]Preparation
+	out     *Comparison
+	groups  map[string]*Group
+	dead    []Range // stack that no thread uses
+	modules map[string]*module
+	texts   map[string]string // of printed times
+	words   *Words
+	free    []Range
+}
+
+// stacks finds the parts of stacks that are dead.
+//
+// Below its stack pointer, and the red zone of 128 bytes that a function may use
+// without moving the pointer (System V ABI, AMD64 supplement, 3.2.2), a thread has
+// nothing that it will read before it has written it. That holds in memory that
+// is a stack and nothing else: the VMA that the kernel grows, and one that begins
+// at a guard and has the thread's control block at its other end, as the C library
+// makes it. A stack within other memory, as of a coroutine, is not covered.
+func (c *comparer) stacks() {
+	const redZone = 128
+	a, b := c.im[0], c.im[1]
+	for i := range a.Threads {
+		t, u := &a.Threads[i], &b.Threads[i]
+		for j := range a.Maps {
+			v := &a.Maps[j]
+			inside := func(addr uint64) bool { return addr >= v.Start && addr < v.End }
+			if !inside(t.Regs.Rsp) || !inside(u.Regs.Rsp) {
+				continue
+			}
+			low := min(t.Regs.Rsp, u.Regs.Rsp)
+			own := v.Grows
+			if !own && j > 0 && v.Path == "" {
+				guard := &a.Maps[j-1]
+				own = guard.End == v.Start && guard.Prot == 0 && t.TidAddress > t.Regs.Rsp && inside(t.TidAddress) &&
+					t.Regs.Fs_base > t.Regs.Rsp && inside(t.Regs.Fs_base)
+			}
+			if own && low-redZone > v.Start {
+				c.dead = append(c.dead, Range{v.Start, low - redZone})
+			}
+		}
+	}
+}
+
+// state compares what an image has beside memory and threads.
+func (c *comparer) state() {
+	a, b := *c.im[0], *c.im[1]
+	for _, im := range []*Image{&a, &b} {
+		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
+		im.Boot = ""
+	}
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range va.NumField() {
+		x, y := va.Field(i).Interface(), vb.Field(i).Interface()
+		if !reflect.DeepEqual(x, y) {
+			c.unexplained(Difference{Where: "state " + va.Type().Field(i).Name, A: clip(fmt.Sprintf("%v", x)), B: clip(fmt.Sprintf("%v", y)), At: -1})
+		}
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "..."
+	}
+	return s
+}
+
+// thread compares the registers and what else a thread has.
+func (c *comparer) thread(i int) {
+	t, u := c.im[0].Threads[i], c.im[1].Threads[i]
+	name := func(what string) string { return fmt.Sprintf("%s of thread %d", what, i) }
+	ra, rb := reflect.ValueOf(t.Regs), reflect.ValueOf(u.Regs)
+	for k := range ra.NumField() {
+		x, y := ra.Field(k).Uint(), rb.Field(k).Uint()
+		if x == y {
+			continue
+		}
+		d := Difference{Where: name("register " + strings.ToLower(ra.Type().Field(k).Name)), A: fmt.Sprintf("%#x", x), B: fmt.Sprintf("%#x", y), At: -1}
+		w := words{a: [3]uint64{1: x}, b: [3]uint64{1: y}}
+		if id := c.idOf(x, y); id >= 0 {
+			c.out.RegisterIds = append(c.out.RegisterIds, RegisterId{i, k, id})
+			c.explained(RuleThreadID, d)
+		} else if c.offset(i, k, x, y) {
+			c.explained(RuleWord, d)
+		} else if c.clock(w) {
+			c.explained(RuleClock, d)
+		} else {
+			c.unexplained(d)
+		}
+	}
+	if len(t.Xstate) == len(u.Xstate) {
+		u.Xstate = slices.Clone(u.Xstate)
+		if c.inCall(i) && forgetVectors(t.Xstate, u.Xstate) {
+			c.explained(RuleVectors, Difference{Where: name("extended state"), At: -1})
+		}
+		c.places(c.words.Exchange(t.Xstate, u.Xstate), WordPlace{Thread: i, Xstate: true}, name("extended state"))
+	}
+	for at := 0; at+8 <= min(len(t.Xstate), len(u.Xstate)); at += 8 {
+		const inUse = 512 // XSTATE_BV: which parts the processor has saved; ptrace(2) shows the others too
+		if at == inUse {
+			continue
+		}
+		w := words{}
+		w.a[1], w.b[1] = binary.LittleEndian.Uint64(t.Xstate[at:]), binary.LittleEndian.Uint64(u.Xstate[at:])
+		if w.a[1] == w.b[1] {
+			continue
+		}
+		d := Difference{Where: name("extended state"), Offset: uint64(at), Length: 8, A: fmt.Sprintf("%x", t.Xstate[at:at+8]), B: fmt.Sprintf("%x", u.Xstate[at:at+8]), At: -1}
+		if c.clock(w) {
+			c.explained(RuleClock, d)
+		} else {
+			c.unexplained(d)
+		}
+	}
+	t.Regs, u.Regs = unix.PtraceRegs{}, unix.PtraceRegs{}
+	if len(t.Xstate) == len(u.Xstate) {
+		t.Xstate, u.Xstate = nil, nil
+	}
+	t.Tid, u.Tid = 0, 0
+	va, vb := reflect.ValueOf(t), reflect.ValueOf(u)
+	for k := range va.NumField() {
+		if x, y := va.Field(k).Interface(), vb.Field(k).Interface(); !reflect.DeepEqual(x, y) {
+			c.unexplained(Difference{Where: name(va.Type().Field(k).Name), A: clip(fmt.Sprintf("%v", x)), B: clip(fmt.Sprintf("%v", y)), At: -1})
+		}
+	}
+}
+
+// vma compares the contents of one mapping.
+func (c *comparer) vma(i int) error {
+	va, vb := &c.im[0].Maps[i], &c.im[1].Maps[i]
+	if len(va.Data) == 0 && len(vb.Data) == 0 {
+		return nil
+	}
+	pa, pb := relative(c.im[0], va), relative(c.im[1], vb)
+	bufA, bufB := make([]byte, pieceSize), make([]byte, pieceSize)
+	for _, e := range differing(pa, pb) {
+		for at := e.Offset; at < e.Offset+e.Size; at += pieceSize {
+			n := min(pieceSize, e.Offset+e.Size-at)
+			if err := c.content(0, va, at, bufA[:n]); err != nil {
+				return err
+			}
+			if err := c.content(1, vb, at, bufB[:n]); err != nil {
+				return err
+			}
+			c.out.Read += n
+			c.late(va, at, bufA[:n], bufB[:n])
+			c.bytes(va, at, bufA[:n], bufB[:n])
+		}
+	}
+	return nil
+}
+
+// relative returns the pieces of a VMA, with offsets from its start.
+func relative(im *Image, v *VMA) []Piece {
+	if len(v.Data) == 0 {
+		return nil
+	}
+	first, _ := slices.BinarySearchFunc(im.Pieces, v.Page, func(p Piece, at int64) int { return int(min(max(p.Offset-at, -1), 1)) })
+	var all []Piece
+	for _, p := range im.Pieces[first:] {
+		if p.Offset >= v.Page+int64(v.Size()) {
+			break
+		}
+		p.Offset -= v.Page
+		all = append(all, p)
+	}
+	return all
+}
+
+// differing returns the parts that the pieces of two VMAs cover, without those of
+// equal pieces.
+func differing(a, b []Piece) []Extent {
+	var all []Extent
+	inB := map[Piece]bool{}
+	for _, p := range b {
+		inB[p] = true
+	}
+	for _, p := range a {
+		if inB[p] {
+			delete(inB, p)
+		} else {
+			all = append(all, p.Extent)
+		}
+	}
+	for p := range inB {
+		all = append(all, p.Extent)
+	}
+	slices.SortFunc(all, func(x, y Extent) int { return int(min(max(x.Offset-y.Offset, -1), 1)) })
+	merged := all[:0]
+	for _, e := range all {
+		if last := len(merged) - 1; last >= 0 && merged[last].Offset+merged[last].Size >= e.Offset {
+			merged[last].Size = max(merged[last].Size, e.Offset+e.Size-merged[last].Offset)
+		} else {
+			merged = append(merged, e)
+		}
+	}
+	return merged
+}
+
+// content reads a part of a VMA as a started process would see it.
+func (c *comparer) content(i int, v *VMA, at int64, b []byte) error {
+	clear(b)
+	if v.Kind == KindPaged {
+		return readSparse(c.pages[i], b, v.Page+at)
+	}
+	if v.Kind == KindFile {
+		f, err := os.Open(v.Path)
+		if err != nil {
+			return fmt.Errorf("compare: %w", err)
+		}
+		err = readSparse(f, b, v.Offset+at)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range v.Data {
+		lo, hi := max(e.Offset, at), min(e.Offset+e.Size, at+int64(len(b)))
+		if lo < hi {
+			if err := readSparse(c.pages[i], b[lo-at:hi-at], v.Page+lo); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readSparse reads b, of which a part may be beyond the end of the file.
+func readSparse(f io.ReaderAt, b []byte, at int64) error {
+	if _, err := f.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("compare: %w", err)
+	}
+	return nil
+}
+
+// words are a word of 8 bytes in both memories, and its neighbours on either side.
+type words struct{ a, b [3]uint64 }
+
+// bytes compares a part of a VMA, which begins at offset at of it.
+func (c *comparer) bytes(v *VMA, at int64, a, b []byte) {
+	last := -1 // end of the unexplained run that is being gathered
+	begin := 0
+	flush := func() {
+		if last >= 0 {
+			c.unexplained(c.describe(v, at, a, b, begin, last))
+			last = -1
+		}
+	}
+	word := func(x []byte, off int) uint64 {
+		if off < 0 || off+8 > len(x) {
+			return 0
+		}
+		return binary.LittleEndian.Uint64(x[off:])
+	}
+	for page := 0; page < len(a); page += pageSize {
+		if bytes.Equal(a[page:page+pageSize], b[page:page+pageSize]) {
+			continue
+		}
+		for off := page; off < page+pageSize; off += 8 {
+			var w words
+			if w.a[1], w.b[1] = word(a, off), word(b, off); w.a[1] == w.b[1] {
+				continue
+			}
+			for k := range 3 {
+				w.a[k], w.b[k] = word(a, off+8*(k-1)), word(b, off+8*(k-1))
+			}
+			addr := v.Start + uint64(at) + uint64(off)
+			rule := c.rule(addr, w)
+			if rule == "" && c.processor(v, addr, w) {
+				rule = RuleProcessor
+			}
+			if rule == "" && (c.printed(a, b, off) || c.calendar(a, b, off) || c.year(w)) {
+				rule = RuleDate
+			}
+			if rule != "" {
+				c.explain(rule, v, at, a, b, off)
+				if slices.Contains(noise, rule) && len(c.out.Noise) < maxNoise {
+					c.out.Noise = append(c.out.Noise, Patch{addr, [8]byte(b[off : off+8])})
+				}
+				continue
+			}
+			if c.short(v, at, a, b, off) {
+				continue
+			}
+			if off != last {
+				flush()
+				begin = off
+			}
+			last = off + 8
+		}
+	}
+	flush()
+}
+
+// rule names the rule that explains a difference, or returns "".
+func (c *comparer) rule(addr uint64, w words) string {
+	for _, r := range c.dead {
+		if addr >= r.Start && addr+8 <= r.End {
+			return RuleDeadStack
+		}
+	}
+	if rule := c.ids(addr, w); rule != "" {
+		return rule
+	}
+	if a, b := c.prep[0].Device, c.prep[1].Device; a != b && w.a[1] == a && w.b[1] == b {
+		// As the dynamic linker keeps it, to know files again.
+		c.out.Devices = append(c.out.Devices, addr)
+		return RuleDevice
+	}
+	if c.clock(w) {
+		return RuleClock
+	}
+	if c.rseq(addr) {
+		return RuleRseq
+	}
+	return ""
+}
+
+// idOf returns the index of the thread whose id is x in the one preparation and y in the
+// other, or -1.
+func (c *comparer) idOf(x, y uint64) int {
+	if x == uint64(c.prep[0].Pid) && y == uint64(c.prep[1].Pid) {
+		return 0
+	}
+	for i, tid := range c.prep[0].Threads {
+		if x == uint64(tid) && y == uint64(c.prep[1].Threads[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// ids looks for ids of threads in the two halves of a word. A value is an id if
+// it is the id of one thread in both memories, and the ids differ: so the place
+// is written by the program with the id that it has, and Start does the same.
+// Bits beside the id, as of a robust mutex that others wait for, are not
+// explained.
+func (c *comparer) ids(addr uint64, w words) string {
+	var found []IdPlace
+	for half := range 2 {
+		x, y := uint32(w.a[1]>>(32*half)), uint32(w.b[1]>>(32*half))
+		if x == y {
+			continue
+		}
+		thread := c.idOf(uint64(x), uint64(y))
+		if thread < 0 {
+			return ""
+		}
+		found = append(found, IdPlace{addr + 4*uint64(half), thread})
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	c.out.Ids = append(c.out.Ids, found...)
+	if slices.ContainsFunc(found, func(p IdPlace) bool { return p.Thread > 0 }) {
+		return RuleThreadID
+	}
+	return RuleProcessID
+}
+
+// clock tells whether a word is a time in both memories. The clocks of the preparations
+// (tracer.Clock) advance in the same way, and differ by whole seconds. So a time, in
+// whatever unit, differs by exactly that, and durations, CPU times and fractions of a
+// second are equal. Numbers that are made from a time in another way, such as a date or a
+// seed, are not times.
+//
+// A word is a count of nanoseconds, microseconds, milliseconds, hundredths of a second or
+// seconds, a count of seconds in its lower half, a floating-point number of seconds, or a
+// value of the time-stamp counter. The program may keep a time and print it later: what
+// it prints is compared by the proof of outputs, in which the clock words are those of
+// the second preparation.
+func (c *comparer) clock(w words) bool {
+	x, y := w.a[1], w.b[1]
+	a, b := c.prep[0].Began, c.prep[1].Began
+	if b.Cycles != a.Cycles && y-x == b.Cycles-a.Cycles {
+		return true
+	}
+	for _, shift := range []int64{b.Realtime - a.Realtime, b.Monotonic - a.Monotonic} {
+		if shift == 0 || shift%int64(time.Second) != 0 {
+			continue
+		}
+		for _, unit := range []time.Duration{time.Nanosecond, time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second} {
+			if int64(y-x) == shift/int64(unit) {
+				return true
+			}
+		}
+		seconds := shift / int64(time.Second)
+		if x>>32 == y>>32 && int64(uint32(y)-uint32(x)) == seconds {
+			return true
+		}
+		if f, g := math.Float64frombits(x), math.Float64frombits(y); math.Abs(f) < 1e11 && math.Abs(g-f-float64(seconds)) < 1e-6 && f != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// noise are the rules by which a value does not matter.
+var noise = []string{RuleDeadStack, RuleClock, RuleDate, RuleProcessor}
+
+// layoutsOfTimes are the forms in which printed times are known.
+var layoutsOfTimes = []string{
+	"Mon Jan _2 15:04:05 2006", "Mon Jan _2 2006", "Jan _2 15:04:05", "Jan 02 15:04:05", "Jan _2 2006", "2006-01-02 15:04:05", "2006-01-02T15:04:05",
+	"2006/01/02 15:04:05", "20060102", "2006-01-02", "15:04:05", "02/01/2006", "01/02/2006", "02-Jan-2006", "Jan _2",
+}
+
+// printed tells whether the differing bytes of a word belong to a printed time: text that
+// is a time of the one preparation, and in the other the same time by its clock.
+func (c *comparer) printed(a, b []byte, off int) bool {
+	const reach = 40
+	lo, hi := max(0, off-reach), min(len(a), off+8+reach)
+	if len(c.out.Unexplained) >= maxListed {
+		return false
+	}
+	if c.texts == nil {
+		c.texts = printedTimes(c.prep[0].Began.Realtime, c.prep[1].Began.Realtime-c.prep[0].Began.Realtime, c.im[0].Env)
+	}
+	left := bytes.Clone(b[off : off+8])
+	for x, y := range c.texts {
+		for from := lo; ; {
+			i := bytes.Index(a[from:hi], []byte(x))
+			if i < 0 {
+				break
+			}
+			at := from + i
+			from = at + 1
+			if at+len(y) > len(b) || len(x) != len(y) || string(b[at:at+len(y)]) != y {
+				continue
+			}
+			for k := max(at, off); k < min(at+len(x), off+8); k++ {
+				left[k-off] = a[k]
+			}
+		}
+	}
+	return bytes.Equal(left, a[off:off+8])
+}
+
+// calendar tells whether a word belongs to a struct tm (tm(3type)) that is a time of the
+// one preparation, and in the other the same time by its clock.
+func (c *comparer) calendar(a, b []byte, off int) bool {
+	shift := time.Duration(c.prep[1].Began.Realtime - c.prep[0].Began.Realtime)
+	began := time.Unix(0, c.prep[0].Began.Realtime)
+	for at := off - 32; at <= off+4; at += 4 {
+		if at < 0 || at+36 > len(a) || shift == 0 {
+			continue
+		}
+		x, okx := calendarTime(a[at:])
+		y, oky := calendarTime(b[at:])
+		if okx && oky && y.Sub(x) == shift && x.Sub(began).Abs() < 26*time.Hour {
+			return off >= at || bytes.Equal(a[off:at], b[off:at]) // not what comes before it
+		}
+	}
+	return false
+}
+
+// year tells whether a word belongs to the beginning of the present year and the number of
+// that year, in both preparations. The GNU C library keeps this pair for a time zone
+// without a file, and computes it again where the year is another one (tzset.c,
+// compute_change).
+func (c *comparer) year(w words) bool {
+	is := func(began int64, begin, year uint64) bool {
+		t := time.Unix(0, began).UTC()
+		return int(int32(year)) == t.Year() && int64(begin) == time.Date(t.Year(), 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	}
+	a, b := c.prep[0].Began.Realtime, c.prep[1].Began.Realtime
+	return is(a, w.a[1], w.a[2]) && is(b, w.b[1], w.b[2]) ||
+		is(a, w.a[0], w.a[1]) && is(b, w.b[0], w.b[1]) && w.a[1]>>32 == w.b[1]>>32
+}
+
+// calendarTime reads a struct tm, as a time in UTC.
+func calendarTime(b []byte) (time.Time, bool) {
+	var f [9]int
+	for i := range f {
+		f[i] = int(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	t := time.Date(f[5]+1900, time.Month(f[4]+1), f[3], f[2], f[1], f[0], 0, time.UTC)
+	return t, f[0] == t.Second() && f[1] == t.Minute() && f[2] == t.Hour() && f[3] == t.Day() && f[5] == t.Year()-1900 &&
+		f[6] == int(t.Weekday()) && f[7] == t.YearDay()-1
+}
+
+// printedSpan is how many seconds of the clock of a preparation are looked for.
+const printedSpan = 30
+
+// printedTimes returns the texts of the times of a preparation, each with that of the
+// other.
+func printedTimes(began, shift int64, env []string) map[string]string {
+	places := []*time.Location{time.UTC, time.Local}
+	for _, e := range env {
+		if name, ok := strings.CutPrefix(e, "TZ="); ok {
+			if l, err := time.LoadLocation(strings.TrimPrefix(name, ":")); err == nil {
+				places = append(places, l)
+			}
+		}
+	}
+	texts := map[string]string{}
+	for i := range printedSpan {
+		for _, l := range places {
+			t := time.Unix(began/1e9+int64(i), 0).In(l)
+			for _, layout := range layoutsOfTimes {
+				texts[t.Format(layout)] = t.Add(time.Duration(shift)).Format(layout)
+			}
+		}
+	}
+	return texts
+}
+
+// Apply writes patches to the memory of a process that is held.
+func Apply(pid int, patches []Patch) error {
+	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
+	for _, p := range patches {
+		if _, err := mem.WriteAt(p.Data[:], int64(p.Address)); err != nil {
+			return fmt.Errorf("write memory of process %d at %#x: %w", pid, p.Address, err)
+		}
+	}
+	return nil
+}
+
+func (w words) pick(i int) [3]uint64 {
+	if i == 0 {
+		return w.a
+	}
+	return w.b
+}
+
+// rseq tells whether a word is one that the kernel rewrites whenever a thread
+// has been scheduled: the numbers of its processor, its node and its memory context
+// in struct rseq (rseq(2)). The rest of the struct belongs to the program.
+func (c *comparer) rseq(addr uint64) bool {
+	for _, t := range c.im[0].Threads {
+		if t.RseqAddress == 0 {
+			continue
+		}
+		switch off := addr - t.RseqAddress; off {
+		case 0, 24: // cpu_id_start and cpu_id; mm_cid
+			return off < uint64(t.RseqSize)
+		}
+	}
+	return false
+}
+
+// processor tells whether a word is the copy of register EBX of CPUID, leaf 1,
+// that the dynamic linker of the GNU C library keeps in _rtld_global_ro. The upper 8
+// bits are the number of the processor that executed the instruction. The library
+// never reads them, and a program that is started by itself finds any processor.
+func (c *comparer) processor(v *VMA, addr uint64, w words) bool {
+	eax, ebx := version()
+	const rest = 1<<24 - 1
+	for i := range 2 {
+		if x := w.pick(i); uint32(x[0]>>32) != eax || uint32(x[1])&rest != ebx&rest {
+			return false
+		}
+	}
+	_, _, symbol := c.symbol(v, addr)
+	return w.a[1]>>32 == w.b[1]>>32 && strings.HasPrefix(symbol, "_rtld_global_ro+")
+}
+
+func (c *comparer) explain(rule string, v *VMA, at int64, a, b []byte, off int) {
+	if g := c.groups[rule]; g != nil && len(g.First) >= 8 {
+		g.Count++ // without the cost of a description
+		return
+	}
+	c.explained(rule, c.describe(v, at, a, b, off, off+8))
+}
+
+func (c *comparer) explained(rule string, d Difference) {
+	g := c.groups[rule]
+	if g == nil {
+		g = &Group{Rule: rule}
+		c.groups[rule] = g
+	}
+	g.Count++
+	if len(g.First) < 8 {
+		g.First = append(g.First, d)
+	}
+}
+
+func (c *comparer) unexplained(d Difference) {
+	if len(c.out.Unexplained) >= maxListed {
+		c.out.More++
+		return
+	}
+	c.out.Unexplained = append(c.out.Unexplained, d)
+}
+
+// describe describes the bytes [from, to) of a part of a VMA.
+func (c *comparer) describe(v *VMA, at int64, a, b []byte, from, to int) Difference {
+	shown := min(to, from+4*8)
+	d := Difference{Where: where(v), Address: v.Start + uint64(at) + uint64(from), Offset: uint64(at) + uint64(from), Length: to - from,
+		A: hexWords(a[from:shown]), B: hexWords(b[from:shown]), Near: near(a, from), At: -1}
+	d.File, d.At, d.Symbol = c.symbol(v, d.Address)
+	for i, t := range c.im[0].Threads {
+		const around = 1 << 12
+		if fs := t.Regs.Fs_base; d.Address+around > fs && d.Address < fs+around {
+			d.Symbol = fmt.Sprintf("the control block of thread %d%+#x", i, int64(d.Address-fs))
+			if t.RseqAddress != 0 {
+				d.Symbol += fmt.Sprintf(" (rseq%+#x)", int64(d.Address-t.RseqAddress))
+			}
+		}
+	}
+	return d
+}
+
+// hexWords prints words of 8 bytes as numbers.
+func hexWords(b []byte) string {
+	var s strings.Builder
+	for ; len(b) >= 8; b = b[8:] {
+		if s.Len() > 0 {
+			s.WriteByte(' ')
+		}
+		fmt.Fprintf(&s, "%#x", binary.LittleEndian.Uint64(b))
+	}
+	return s.String()
+}
+
+// near returns the printable string that is nearest to an offset, within 256
+// bytes.
+func near(b []byte, off int) string {
+	lo, hi := max(0, off-256), min(len(b), off+256)
+	best, distance := "", 1<<30
+	for i := lo; i < hi; {
+		j := i
+		for j < hi && b[j] >= 0x20 && b[j] < 0x7f {
+			j++
+		}
+		if j-i >= 5 {
+			away := max(0, i-off, off-j+1)
+			if away < distance {
+				best, distance = string(b[i:min(j, i+120)]), away
+			}
+		}
+		i = j + 1
+	}
+	return best
+}
+
+// module is an ELF file that is mapped.
+type module struct {
+	progs   []elf.ProgHeader
+	symbols []elf.Symbol // sorted by value
+}
+
+// symbol finds the file of which an address shows a part, the offset in it, and
+// the symbol. Memory behind the image of a file holds data without initial values.
+func (c *comparer) symbol(v *VMA, addr uint64) (string, int64, string) {
+	im := c.im[0]
+	file := v
+	if i := slices.IndexFunc(im.Maps, func(x VMA) bool { return x.Start == v.Start }); v.Path == "" && i > 0 && im.Maps[i-1].End == v.Start {
+		file = &im.Maps[i-1]
+	}
+	if file.Path == "" || file.Path[0] != '/' {
+		return "", -1, ""
+	}
+	at := int64(-1)
+	if file == v {
+		at = v.Offset + int64(addr-v.Start)
+	}
+	m := c.module(file.Path)
+	for _, p := range m.progs {
+		// The segment that this VMA maps the begin of, or a part.
+		begin, end := p.Off&^(pageSize-1), pageUp(p.Off+p.Filesz)
+		if p.Type != elf.PT_LOAD || uint64(file.Offset) < begin || uint64(file.Offset) >= end {
+			continue
+		}
+		if file.Prot&unix.PROT_WRITE != 0 && p.Flags&elf.PF_W == 0 {
+			continue
+		}
+		value := addr - file.Start + uint64(file.Offset) - p.Off + p.Vaddr
+		k, exact := slices.BinarySearchFunc(m.symbols, value, func(s elf.Symbol, x uint64) int {
+			if s.Value < x {
+				return -1
+			} else if s.Value > x {
+				return 1
+			}
+			return 0
+		})
+		if !exact {
+			k--
+		}
+		if k >= 0 && value < m.symbols[k].Value+max(m.symbols[k].Size, 1) {
+			return file.Path, at, fmt.Sprintf("%s+%#x", m.symbols[k].Name, value-m.symbols[k].Value)
+		}
+		return file.Path, at, fmt.Sprintf("address %#x", value)
+	}
+	return file.Path, at, ""
+}
+
+// module reads the program headers and symbols of a file; it is empty for a file
+// that is not in ELF.
+func (c *comparer) module(path string) *module {
+	if m := c.modules[path]; m != nil {
+		return m
+	}
+	m := &module{}
+	c.modules[path] = m
+	f, err := elf.Open(path)
+	if err != nil {
+		return m
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		m.progs = append(m.progs, p.ProgHeader)
+	}
+	for _, read := range []func() ([]elf.Symbol, error){f.Symbols, f.DynamicSymbols} {
+		symbols, err := read()
+		if err != nil {
+			continue // a file without such a table
+		}
+		for _, s := range symbols {
+			if s.Value != 0 && elf.ST_TYPE(s.Info) == elf.STT_OBJECT {
+				m.symbols = append(m.symbols, s)
+			}
+		}
+	}
+	slices.SortStableFunc(m.symbols, func(a, b elf.Symbol) int {
+		if a.Value < b.Value {
+			return -1
+		} else if a.Value > b.Value {
+			return 1
+		}
+		return 0
+	})
+	return m
+}

@@ -1,0 +1,117 @@
+package frozen
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Moment is one time, by two clocks, in nanoseconds, and by the processor's
+// time-stamp counter.
+type Moment struct {
+	Realtime, Monotonic int64
+	Cycles              uint64
+}
+
+// Preparation describes how a process came to be frozen.
+type Preparation struct {
+	Pid     int    // as the process sees it
+	Threads []int  // ids as the process sees them, in the order of Image.Threads; nil: those of the image
+	Began   Moment // by the clock that the process was given
+	Dir     string // working directory
+	Device  uint64 // of the file of the program, where each process has another one; or 0
+}
+
+// Facts are the known differences of two preparations of one program. The
+// preparations have different process ids, windows of time and, where it is not the same
+// for all tasks, working directories. Times of the files that they are given lie outside
+// of both windows.
+type Facts struct {
+	A, B Preparation
+	// Words are words that the preparations got in place of each other.
+	Words []LateWord
+	// Free is memory whose content Start's caller writes whatever it was.
+	Free []Range
+}
+
+// The names of the rules that explain a difference.
+const (
+	RuleDeadStack = "dead stack"
+	RuleProcessID = "process id"
+	RuleThreadID  = "thread id"
+	RuleDevice    = "device of the container"
+	RuleClock     = "clock"
+	RuleDate      = "printed time"
+	RuleRseq      = "restartable sequences"
+	RuleProcessor = "processor that the dynamic linker ran on"
+	RuleWord      = "late word"
+	RuleVectors   = "vector registers during a function of the C library"
+)
+
+// Difference is a run of bytes that differ.
+type Difference struct {
+	Where   string // path of the mapping, [heap], [stack], anonymous, or the register or state
+	Address uint64 // 0: not in memory
+	Offset  uint64 // in the mapping
+	Length  int
+	A, B    string // the first words of 8 bytes, as numbers
+	Near    string // the nearest printable string
+	File    string // of which the memory is an image, data without initial values included
+	At      int64  // offset in File, or -1
+	Symbol  string // of File
+}
+
+func (d Difference) String() string {
+	var b strings.Builder
+	b.WriteString(d.Where)
+	if d.Address != 0 {
+		fmt.Fprintf(&b, " at %#x (offset %#x), %d bytes", d.Address, d.Offset, d.Length)
+	} else if d.Length > 0 {
+		fmt.Fprintf(&b, " at offset %#x, %d bytes", d.Offset, d.Length)
+	}
+	fmt.Fprintf(&b, ": %s, %s", d.A, d.B)
+	if d.Symbol != "" {
+		fmt.Fprintf(&b, "; in %s of %s", d.Symbol, d.File)
+	}
+	if d.Near != "" {
+		fmt.Fprintf(&b, "; near %q", d.Near)
+	}
+	return b.String()
+}
+
+// Group is the differences that one rule explains.
+type Group struct {
+	Rule  string
+	Count int          // of words
+	First []Difference // at most maxListed
+}
+
+// Comparison is the result of Compare.
+type Comparison struct {
+	// Layout names the differences of the layouts. If there are any, contents have
+	// not been compared.
+	Layout      []string
+	Explained   []Group
+	Unexplained []Difference // at most maxListed
+	More        int          // unexplained differences that are not listed
+	Ids         []IdPlace    // in the memory of the first image
+	Devices     []uint64     // addresses of the device in the memory of the first image
+	RegisterIds []RegisterId // in the registers of the first image
+	Words       []WordPlace  // in the memory of the first image
+	Offsets     []Offset     // in the registers of the first image
+	// Noise is what the second preparation has where a rule says that the value does not
+	// matter: at most maxNoise words.
+	Noise []Patch
+	Read  int64 // bytes that were read from each page file
+}
+
+// Same reports whether each difference is explained.
+func (c *Comparison) Same() bool { return len(c.Layout) == 0 && len(c.Unexplained) == 0 }
+
+// Patch is a part of the memory of a process, and what belongs there.
+type Patch struct {
+	Address uint64
+	Data    [8]byte
+}
+
+// maxNoise is how many words of noise are kept.
+const maxNoise = 1 << 16

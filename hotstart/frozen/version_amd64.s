@@ -1,0 +1,19 @@
+#include "textflag.h"
+
+// func version() (eax, ebx uint32)
+TEXT ·version(SB), NOSPLIT, $0-8
+	MOVL $1, AX
+	XORL CX, CX
+	CPUID
+	MOVL AX, eax+0(FP)
+	MOVL BX, ebx+4(FP)
+	RET
+
+// func component(index uint32) (size, offset uint32)
+TEXT ·component(SB), NOSPLIT, $0-16
+	MOVL $0xd, AX
+	MOVL index+0(FP), CX
+	CPUID
+	MOVL AX, size+8(FP)
+	MOVL BX, offset+12(FP)
+	RET

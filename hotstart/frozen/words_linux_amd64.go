@@ -1,0 +1,58 @@
+package frozen
+
+import "bytes"
+
+// late explains what of a part of a VMA, which begins at offset at of it, are late words
+// and late variables, and makes b equal to a there.
+func (c *comparer) late(v *VMA, at int64, a, b []byte) {
+	begin := v.Start + uint64(at)
+	for _, r := range c.free {
+		lo, hi := max(r.Start, begin), min(r.End, begin+uint64(len(a)))
+		if lo < hi {
+			copy(b[lo-begin:hi-begin], a[lo-begin:hi-begin])
+		}
+	}
+	c.places(c.words.Exchange(a, b), WordPlace{Address: begin}, where(v))
+}
+
+// short explains a word of 8 bytes of a part of a VMA, at offset off of the part, by single
+// bytes of late words, and makes b equal to a there. It reports whether they are all of the
+// difference.
+func (c *comparer) short(v *VMA, at int64, a, b []byte, off int) bool {
+	lo, hi := max(0, off-256), min(len(a), off+264)
+	left := bytes.Clone(b[lo:hi])
+	spans := c.words.exchange(a[lo:hi], left, off-lo, off-lo+8, true)
+	if !bytes.Equal(a[off:off+8], left[off-lo:off-lo+8]) {
+		return false
+	}
+	copy(b[lo:hi], left)
+	c.places(spans, WordPlace{Address: v.Start + uint64(at) + uint64(lo)}, where(v))
+	return true
+}
+
+// places notes places of late words.
+func (c *comparer) places(spans []Span, place WordPlace, name string) {
+	base := place.Address
+	for _, s := range spans {
+		place.Address, place.Span = base+uint64(s.At), s
+		place.At = 0
+		c.out.Words = append(c.out.Words, place)
+		c.explained(RuleWord, Difference{Where: name, Address: place.Address, Length: s.Length, At: -1})
+	}
+}
+
+// offset finds registers that hold the first byte of a late word plus a constant.
+func (c *comparer) offset(thread, register int, x, y uint64) bool {
+	if x>>32 != 0 || y>>32 != 0 {
+		return false
+	}
+	found := false
+	for k, w := range c.words.words {
+		if w.Whole || len(w.A) == 0 || int32(x)-int32(y) != int32(w.A[0])-int32(w.B[0]) {
+			continue
+		}
+		c.out.Offsets = append(c.out.Offsets, Offset{thread, register, k, int32(x) - int32(w.A[0])})
+		found = true
+	}
+	return found
+}

@@ -1,0 +1,204 @@
+package inplace
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/blake3"
+)
+
+// Role says what a late word is.
+type Role string
+
+// The roles of late words.
+const (
+	Input  Role = "input"  // path of a file that the tool reads for the sample
+	Output Role = "output" // path, or beginning of paths, of what the tool writes
+	Label  Role = "label"  // text, such as a read group
+)
+
+// Word is a part of an argument that changes from call to call: the bytes [From, To)
+// of Call.Argv[Arg].
+type Word struct {
+	Arg      int
+	From, To int
+	Role     Role
+}
+
+// PadSize is the size up to which the value of a late variable can be served, bytes, a
+// zero byte at its end included.
+const PadSize = 1024
+
+// Call is one command as its caller would execute it.
+type Call struct {
+	Exe     string   // absolute path of the program
+	Argv    []string // Argv[0] included
+	Env     []string // KEY=VALUE, complete
+	Dir     string   // working directory, absolute
+	Words   []Word   // late words; they do not overlap
+	LateEnv []string // names of variables whose values change from call to call
+
+	Stdin, Stdout, Stderr *os.File
+	// Around is nil for a call of this process. Prepare in another process than the
+	// caller's needs the caller's.
+	Around *Around
+}
+
+// alwaysLate are variables that shells set, and that change from call to call.
+var alwaysLate = []string{"PWD", "OLDPWD", "SHLVL", "_"}
+
+// words returns the texts of the late words.
+func (c *Call) words() []string {
+	var all []string
+	for _, w := range c.Words {
+		all = append(all, c.Argv[w.Arg][w.From:w.To])
+	}
+	return all
+}
+
+// withWords returns the arguments with other late words, which may be of other lengths.
+func (c *Call) withWords(words []string) []string {
+	argv := slices.Clone(c.Argv)
+	order := make([]int, len(c.Words))
+	for i := range order {
+		order[i] = i
+	}
+	// From the end: a word that is exchanged moves what follows it.
+	slices.SortFunc(order, func(i, j int) int { return c.Words[j].From - c.Words[i].From })
+	for _, k := range order {
+		w := c.Words[k]
+		argv[w.Arg] = argv[w.Arg][:w.From] + words[k] + argv[w.Arg][w.To:]
+	}
+	return argv
+}
+
+// commandLine is the arguments as the kernel keeps them.
+func commandLine(argv []string) string { return strings.Join(argv, "\x00") + "\x00" }
+
+// check says what is wrong with a call, if anything is.
+func (c *Call) check() error {
+	if len(c.Argv) == 0 || !filepath.IsAbs(c.Exe) || !filepath.IsAbs(c.Dir) {
+		return fmt.Errorf("the call of %q has no arguments, or a relative path of its program or directory", c.Exe)
+	}
+	for i, w := range c.Words {
+		if w.Arg <= 0 || w.Arg >= len(c.Argv) || w.From < 0 || w.To > len(c.Argv[w.Arg]) || w.From >= w.To {
+			return fmt.Errorf("late word %d is not a part of an argument", i)
+		}
+		for _, o := range c.Words[:i] {
+			if o.Arg == w.Arg && o.From < w.To && w.From < o.To {
+				return fmt.Errorf("late words overlap in argument %d", w.Arg)
+			}
+		}
+	}
+	return nil
+}
+
+// isLate tells whether a variable of the environment is late.
+func (c *Call) isLate(name string) bool {
+	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
+}
+
+// compressions are extensions behind which another one stands.
+var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
+
+// extension is the part of a path that says what kind of file it is.
+func extension(path string) string {
+	base := filepath.Base(path)
+	ext := filepath.Ext(base)
+	if slices.Contains(compressions, ext) {
+		ext = filepath.Ext(strings.TrimSuffix(base, ext)) + ext
+	}
+	return ext
+}
+
+// shape is a word with its changing parts blanked: letters and digits, or digits where
+// there is nothing else, outside of an extension.
+func (r Role) shape(word string) string {
+	b := []byte(word)
+	blank := byte('x')
+	if !strings.ContainsFunc(word, func(c rune) bool { return alnum(c) && (c < '0' || c > '9') }) {
+		blank = 'd'
+	}
+	end := len(b)
+	if r != Label {
+		end -= len(extension(word))
+	}
+	for i := range end {
+		if alnum(rune(b[i])) {
+			b[i] = blank
+		}
+	}
+	return string(b[:end]) + "|" + string(b[end:])
+}
+
+func alnum(c rune) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// other returns a random word of the same shape that differs from both words in every
+// letter that is not fixed.
+func (r Role) other(word, than string) string {
+	b := []byte(word)
+	shape := r.shape(word)
+	shape = shape[:strings.LastIndexByte(shape, '|')]
+	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	if !strings.Contains(shape, "x") {
+		letters = "123456789"
+	}
+	for i := range len(shape) {
+		if !alnum(rune(word[i])) {
+			continue
+		}
+		for b[i] == word[i] || b[i] == than[i] {
+			n, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
+			if err != nil {
+				panic(err) // it never fails on Linux
+			}
+			b[i] = letters[n.Int64()]
+		}
+	}
+	return string(b)
+}
+
+// keyVersion changes when snapshots of earlier versions must not be found.
+const keyVersion = 1
+
+// Key identifies the calls that can share a snapshot, fingerprint aside.
+func Key(c Call) (string, error) {
+	if err := c.check(); err != nil {
+		return "", err
+	}
+	around, err := c.around()
+	if err != nil {
+		return "", err
+	}
+	var shapes []string
+	for i, text := range c.words() {
+		w := c.Words[i]
+		shapes = append(shapes, fmt.Sprintf("%d %s %s", w.Arg, w.Role, w.Role.shape(text)))
+	}
+	blank := make([]string, len(shapes))
+	for i := range blank {
+		blank[i] = "\x00"
+	}
+	var env []string
+	for _, kv := range c.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		if c.isLate(name) {
+			kv = name
+		}
+		env = append(env, kv)
+	}
+	h := blake3.New()
+	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, env, around}); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}

@@ -1,0 +1,26 @@
+package inplace
+
+import "fmt"
+
+// PrepareOptions steers Prepare.
+type PrepareOptions struct {
+	Scratch string                           // a directory for the time of the preparation; empty: os.TempDir()
+	Log     func(format string, args ...any) // notices for people, one line each; nil: none
+}
+
+// Unfit is the error for a command that starts cold. Unless Passing is set, the reason
+// is kept in the store, and Find returns it.
+type Unfit struct {
+	Reason  string
+	Passing bool // it may be gone the next time, as where an input is missing
+}
+
+func (e *Unfit) Error() string { return "the command cannot start hot: " + e.Reason }
+
+// unfit makes an *Unfit.
+func unfit(format string, args ...any) error { return &Unfit{Reason: fmt.Sprintf(format, args...)} }
+
+// passing makes an *Unfit that may be gone the next time.
+func passing(format string, args ...any) error {
+	return &Unfit{Reason: fmt.Sprintf(format, args...), Passing: true}
+}

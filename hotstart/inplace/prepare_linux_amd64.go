@@ -1,0 +1,767 @@
+package inplace
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart"
+	"premix/hotstart/frozen"
+	"premix/hotstart/placeholder"
+	"premix/hotstart/tracer"
+)
+
+// Prepare makes a snapshot that serves a call, proves it, and returns it locked. It
+// reads the call's inputs and data, and writes to nothing but the store and the scratch
+// directory. The streams of the call are looked at, never read or written. A command
+// that cannot start hot is an *Unfit.
+//
+// Prepare waits for all children of its thread, of which there are no others, and keeps
+// the descriptors of this process from all programs that it executes from now on.
+func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Snapshot, error) {
+	// Only the thread that traces a process can work on it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	key, err := Key(c)
+	if err != nil {
+		return nil, err
+	}
+	// Trials have the descriptors of the call, and none of this process.
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("close_range", err)
+	}
+	p := &preparation{ctx: ctx, call: &c, opt: opt, begun: time.Now()}
+	if p.around, err = c.around(); err != nil {
+		return nil, err
+	}
+	if hint, err := hotstart.CanTrace(); err != nil {
+		return nil, passing("%v (%s)", err, hint)
+	}
+	if p.scratch, err = os.MkdirTemp(opt.Scratch, "premix-hot-"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(p.scratch)
+	if p.scratch, err = filepath.EvalSymlinks(p.scratch); err != nil {
+		return nil, err
+	}
+	defer p.end()
+	base, err := hotstart.NewSnapshotIn(store, key)
+	if err != nil {
+		return nil, err
+	}
+	p.snap = &Snapshot{Snapshot: *base, Exe: c.Exe}
+	p.snap.Name, p.snap.Argv = filepath.Base(c.Exe), c.Argv
+	err = p.prepare()
+	var refused *Unfit
+	if errors.As(err, &refused) && !refused.Passing && p.refuse(refused.Reason) == nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.snap.Remove())
+	}
+	return p.snap, nil
+}
+
+// preparation is one call of Prepare.
+type preparation struct {
+	ctx     context.Context
+	call    *Call
+	opt     PrepareOptions
+	around  Around
+	scratch string
+	begun   time.Time
+	snap    *Snapshot
+
+	real   []string // the input at each late word; "" at others
+	stdin  string
+	cold   *trial
+	trials []*trial // A, B, and perhaps a third one
+	seed   [32]byte
+	clocks [2]frozen.Moment // at which the tool begins
+	images [2]*frozen.Image
+	pages  [2]*os.File
+}
+
+func (p *preparation) end() {
+	for _, t := range append(slices.Clone(p.trials), p.cold) {
+		if t != nil {
+			t.end()
+		}
+	}
+	for _, f := range p.pages {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// refuse keeps the reason why the command starts cold in place of a snapshot.
+func (p *preparation) refuse(reason string) error {
+	p.end()
+	s := p.snap
+	s.Refused = reason
+	for _, path := range []string{s.ImagePath(), s.PagePath(), filepath.Join(s.Dir, planName)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	s.Stamps = nil
+	if err := p.fingerprint(nil); err != nil {
+		return err
+	}
+	s.plan = plan{}
+	defer s.Close()
+	return s.save()
+}
+
+func (p *preparation) log(format string, args ...any) {
+	if p.opt.Log != nil {
+		p.opt.Log(format, args...)
+	}
+}
+
+func (p *preparation) prepare() error {
+	if reason := p.around.refusal(); reason != "" {
+		return unfit("%s", reason)
+	}
+	if err := p.inputs(); err != nil {
+		return err
+	}
+	if err := p.runCold(); err != nil {
+		return err
+	}
+	if err := p.freeze(); err != nil {
+		return err
+	}
+	if err := p.compare(); err != nil {
+		return err
+	}
+	if err := p.fingerprint(p.images[0].Paths()); err != nil {
+		return err
+	}
+	if err := p.images[0].WriteFile(p.snap.ImagePath()); err != nil {
+		return err
+	}
+	p.snap.Memory = p.images[0].PageBytes
+	if err := p.snap.Seal(); err != nil {
+		return err
+	}
+	if err := p.prove(); err != nil {
+		return err
+	}
+	p.snap.Proof = &hotstart.ProofState{Equal: true, When: time.Now().UTC()}
+	p.snap.Seconds = time.Since(p.begun).Seconds()
+	return p.snap.save()
+}
+
+// inputs makes the probe, which is cut from the call's inputs.
+func (p *preparation) inputs() error {
+	words := p.call.words()
+	p.real = make([]string, len(words))
+	for k, w := range p.call.Words {
+		if w.Role == Input {
+			p.real[k] = resolve(p.call.Dir, words[k])
+			if now := kindAt(p.real[k]); now != "file" && now != "empty" {
+				return passing("the input %s is not a regular file that can be read", words[k])
+			}
+		}
+	}
+	if p.around.Stdin == StreamFile || p.around.Stdin == StreamPipe {
+		// The stream itself belongs to the caller.
+		p.stdin = filepath.Join(p.scratch, "stdin")
+		return os.WriteFile(p.stdin, []byte(strings.Repeat(standardInput, 500)), 0o600)
+	}
+	return nil
+}
+
+// standardInput is repeated as the content of standard input in trials.
+const standardInput = "@read\nACGTTGCAAGCTTAGCATGCAAGTCGATCGATTAGCGACT\n+\nIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIII\n"
+
+// trial describes one execution. Its directory has a path of the length of the call's
+// directory, where that is long enough.
+func (p *preparation) trial(name string, number int) (*trial, error) {
+	t := &trial{call: p.call, around: p.around, scratch: filepath.Join(p.scratch, name), stdin: p.stdin,
+		values: map[string]string{}, inputs: make([]string, len(p.real))}
+	if err := os.Mkdir(t.scratch, 0o700); err != nil {
+		return nil, err
+	}
+	for k, real := range p.real {
+		if real == "" {
+			continue
+		}
+		t.inputs[k] = filepath.Join(t.scratch, fmt.Sprintf("input-%d", k))
+		if _, err := placeholder.Make(real, t.inputs[k], number, false); err != nil {
+			return nil, passing("the input %s: %v", real, err)
+		}
+	}
+	base := p.scratch + "/" + name + "/"
+	letters := strings.Repeat("d", min(max(len(p.call.Dir)-len(base), 8), 200))
+	t.dir = base + Label.other(letters, letters)
+	return t, os.MkdirAll(t.dir, 0o700)
+}
+
+// others makes late words and variables that differ from those of the call.
+func (p *preparation) others(t *trial) error {
+	t.words = p.call.words()
+	for k, w := range p.call.Words {
+		t.words[k] = w.Role.other(t.words[k], t.words[k])
+	}
+	for _, kv := range p.call.Env {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || !p.call.isLate(name) {
+			continue
+		}
+		if len(value) >= PadSize {
+			return passing("the variable %s has more than %d bytes", name, PadSize-1)
+		}
+		other := Label.other(value, value)
+		other += Label.other("1234567", "1234567")[:1+len(other)%7]
+		if name == "SHLVL" {
+			other = "3"
+		}
+		if filepath.IsAbs(value) && kindAt(value) == "dir" {
+			other = filepath.Join(t.scratch, "variable-"+name)
+			if err := os.Mkdir(other, 0o700); err != nil {
+				return err
+			}
+		}
+		t.values[name] = other
+	}
+	return nil
+}
+
+// own gives a trial the late words and variables of the call.
+func (p *preparation) own(t *trial) {
+	t.words = p.call.words()
+	for _, kv := range p.call.Env {
+		if name, value, ok := strings.Cut(kv, "="); ok && p.call.isLate(name) {
+			t.values[name] = value
+		}
+	}
+}
+
+// runCold runs the probe to its end, with late words of its own.
+func (p *preparation) runCold() error {
+	t, err := p.trial("probe", 0)
+	if err != nil {
+		return err
+	}
+	p.cold = t
+	if err := p.others(t); err != nil {
+		return err
+	}
+	t.values["PWD"] = t.dir
+	if err := t.run(p.ctx, t.begin); err != nil {
+		return err
+	}
+	if t.exit.ExitStatus() != 0 {
+		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastWords(string(t.stdout[2])))
+	}
+	p.snap.Loaded = t.opened.Seconds()
+	p.log("the probe took %v to come to its input", t.opened.Round(time.Millisecond))
+	open, late, total := hotstart.FindMoment(t.looks, hotstart.FileSize)
+	switch {
+	case open == 0:
+		return unfit("it does not read its input")
+	case open > 1:
+		return unfit("it opens its input before it has loaded its data")
+	case float64(late) > 0.1*float64(total):
+		return unfit("it opens its input, and loads its data after that")
+	}
+	return nil
+}
+
+func ending(st unix.WaitStatus) string {
+	if st.Signaled() {
+		return "killed by " + st.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", st.ExitStatus())
+}
+
+// largeSize is the size of inputs in preparation B, bytes: a program that asks for the
+// size of its input takes other ways from 2 or 4 GiB on.
+const largeSize = 6 << 30
+
+// freeze makes both preparations and freezes them.
+func (p *preparation) freeze() error {
+	p.clocks = hotstart.Clocks()
+	if _, err := rand.Read(p.seed[:]); err != nil {
+		return err
+	}
+	for i, path := range []string{p.snap.PagePath(), filepath.Join(p.scratch, "pages")} {
+		t, err := p.load(i)
+		if err != nil {
+			return err
+		}
+		if p.pages[i], err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return err
+		}
+		var refused *frozen.Refused
+		p.images[i], err = t.freeze(p.pages[i])
+		if errors.As(err, &refused) {
+			return unfit("%s", refused.What)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load makes a preparation: A (0), B (1), or a third one.
+func (p *preparation) load(number int) (*trial, error) {
+	t, err := p.trial([]string{"first", "other", "third"}[number], 1-number%2)
+	if err != nil {
+		return nil, err
+	}
+	p.trials = append(p.trials, t)
+	t.stop, t.second, t.seed, t.clock = true, number == 1, &p.seed, p.clocks[min(number, 1)]
+	if number == 0 {
+		p.own(t)
+	} else if err := p.others(t); err != nil {
+		return nil, err
+	}
+	t.values["PWD"] = t.dir
+	for k, input := range t.inputs {
+		if input == "" {
+			continue
+		}
+		if number == 1 {
+			_ = os.Truncate(input, largeSize+int64(k)<<12) // not everywhere are there files of this size
+		}
+		// No two of the times and sizes are equal: each is a late word.
+		modified := time.Now().Add(-time.Duration(1000+1000*number+10*k) * time.Hour)
+		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.run(p.ctx, t.begin); err != nil {
+		return nil, err
+	}
+	switch {
+	case t.held == nil:
+		return nil, unfit("it ends before it comes to its input (%s), when another word stands for its input", ending(t.exit))
+	case t.changed && len(t.variable) > 0:
+		return nil, unfit("its first program executes another one, whose environment has late variables")
+	case slices.ContainsFunc(t.looks[:max(0, len(t.looks)-1)], func(l hotstart.Look) bool { return l.Input }):
+		return nil, unfit("it opens its input before it has loaded its data")
+	}
+	return t, nil
+}
+
+// late returns the late words of a preparation, as the plan counts them.
+func (p *preparation) late(t *trial) []string {
+	all := append(slices.Clone(t.words), commandLine(t.call.withWords(t.words)))
+	for _, k := range p.snap.plan.Stats {
+		all = append(all, statWords(t.stats[k])...)
+	}
+	return append(all, t.dir)
+}
+
+// confirm looks in a third preparation at what so few bytes of late words explain that it
+// may be by chance, and drops what is not confirmed of the registers.
+func (p *preparation) confirm(c *frozen.Comparison) error {
+	if len(c.Offsets) == 0 && !slices.ContainsFunc(c.Words, func(w frozenPlace) bool { return w.Short }) {
+		return nil
+	}
+	t, err := p.load(2)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	late := p.late(t)
+	if len(t.held.Threads) != len(p.images[0].Threads) {
+		return unfit("the number of its threads differs from run to run")
+	}
+	for _, w := range c.Words {
+		if !w.Short {
+			continue
+		}
+		b := make([]byte, w.Length)
+		if w.Xstate {
+			x, err := t.held.Xstate(t.held.Threads[w.Thread])
+			if err != nil {
+				return err
+			}
+			copy(b, x[min(int(w.Address), len(x)):])
+		} else if err := t.held.Read(w.Address, b); err != nil {
+			return err
+		}
+		if string(b) != part(late, w.Span) {
+			return unfit("its memory differs from run to run, for no known reason, at %#x", w.Address)
+		}
+	}
+	registers := map[[2]int]bool{}
+	for _, o := range c.Offsets {
+		id := [2]int{o.Thread, o.Register}
+		regs := t.held.Registers(t.held.Threads[o.Thread])
+		if int32(register(&regs, o.Register).Uint()) != int32(late[o.Word][0])+o.Constant {
+			if !registers[id] {
+				registers[id] = false
+			}
+			continue
+		}
+		if !registers[id] {
+			p.snap.plan.Offsets = append(p.snap.plan.Offsets, o)
+		}
+		registers[id] = true
+	}
+	for id, known := range registers {
+		if !known {
+			return unfit("register %d of thread %d differs from run to run, for no known reason", id[1], id[0])
+		}
+	}
+	return nil
+}
+
+// compare compares the preparations, and makes the plan.
+func (p *preparation) compare() error {
+	a, b := p.trials[0], p.trials[1]
+	l := &p.snap.plan
+	l.Words, l.Dir, l.Variables = a.words, a.dir, a.variable
+	// A tool may have what it asked for of its inputs on its stack.
+	for k := range a.words {
+		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
+			l.Stats = append(l.Stats, k)
+		}
+	}
+	var late []frozen.LateWord
+	inB := p.late(b)
+	for k, text := range p.late(a) {
+		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k > len(a.words)})
+	}
+	if len(a.dir) != len(b.dir) {
+		return fmt.Errorf("the directories %s and %s are of different lengths", a.dir, b.dir)
+	}
+	words := frozen.NewWords(late)
+	if err := p.files(words); err != nil {
+		return err
+	}
+	facts := frozen.Facts{A: a.facts(), B: b.facts(), Words: late}
+	for _, v := range a.variable {
+		facts.Free = append(facts.Free, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	}
+	other := *p.images[1]
+	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
+	for i := range l.Files {
+		other.Files[i].Path = p.images[0].Files[i].Path
+	}
+	c, err := frozen.Compare(p.images[0], &other, p.pages[0], p.pages[1], facts)
+	if err != nil {
+		return err
+	}
+	if len(c.Layout) > 0 {
+		return unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
+	}
+	for i, d := range c.Unexplained {
+		if i < 20 {
+			p.log("unexplained: %v", d)
+		}
+	}
+	if len(c.Unexplained) > 0 {
+		return unfit("its memory differs from run to run, for no known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
+	}
+	p.images[0].Ids, p.images[0].RegisterIds = c.Ids, c.RegisterIds
+	l.Places = c.Words
+	if err := p.written(words); err != nil {
+		return err
+	}
+	return p.confirm(c)
+}
+
+// files compares what both preparations have looked at, opened and made.
+func (p *preparation) files(words *frozen.Words) error {
+	a, b := p.trials[0], p.trials[1]
+	l := &p.snap.plan
+	for key := range a.early {
+		if _, ok := b.early[key]; !ok {
+			return unfit("its looks at files depend on its late words (%s)", a.early[key].Name.in(a.dir, a.words))
+		}
+	}
+	if len(a.early) != len(b.early) {
+		return unfit("its looks at files depend on its late words")
+	}
+	l.Early = a.early
+	fa, fb := p.images[0].Files, p.images[1].Files
+	if len(fa) != len(fb) {
+		return unfit("the number of its open files depends on its late words")
+	}
+	l.Files = map[int]fileName{}
+	for i := range fa {
+		if fa[i].Kind != frozen.FilePath || fb[i].Kind != frozen.FilePath {
+			continue
+		}
+		na, nb := a.openName(&fa[i]), b.openName(&fb[i])
+		if na.Word == -2 && hotstart.Below(fa[i].Path, p.scratch) {
+			return unfit("it has moved its standard streams to other descriptors")
+		}
+		if na.Word == -2 {
+			continue
+		}
+		if na != nb {
+			return unfit("the names of its open files depend on its late words (%s)", fa[i].Path)
+		}
+		l.Files[i] = na
+	}
+	ma, err := a.made()
+	if err != nil {
+		return err
+	}
+	mb, err := b.made()
+	if err != nil {
+		return err
+	}
+	if len(ma) != len(mb) {
+		return unfit("the files that it makes before its input depend on its late words")
+	}
+	for i := range ma {
+		spans, same := words.Same(ma[i].Content.Bytes, mb[i].Content.Bytes)
+		if ma[i].Name != mb[i].Name || ma[i].Mode != mb[i].Mode || !same && !equalButNumbers(ma[i].Content.Bytes, mb[i].Content.Bytes, words) {
+			return unfit("the file %s, which it makes before its input, differs from run to run", ma[i].Name.in(a.dir, a.words))
+		}
+		ma[i].Content.Spans = spans
+	}
+	l.Made = ma
+	return nil
+}
+
+// written compares what both preparations have written to their streams.
+func (p *preparation) written(words *frozen.Words) error {
+	for i := 1; i < 3; i++ {
+		ta, tb := p.trials[0].stdout[i], p.trials[1].stdout[i]
+		spans, same := words.Same(ta, tb)
+		if !same && (i == 1 && !p.around.Joined || !equalButNumbers(ta, tb, words)) {
+			return unfit("what it writes to descriptor %d before its input differs from run to run", i)
+		}
+		if !same {
+			spans = words.Exchange(ta, slices.Clone(tb))
+		}
+		p.snap.plan.Written[i] = text{ta, spans}
+	}
+	return nil
+}
+
+// equalButNumbers tells whether two texts are equal but for late words and numbers, such
+// as times.
+func equalButNumbers(a, b []byte, words *frozen.Words) bool {
+	la, lb := bytes.SplitAfter(a, []byte("\n")), bytes.SplitAfter(b, []byte("\n"))
+	if len(la) != len(lb) {
+		return false
+	}
+	for i := range la {
+		if _, same := words.Same(la[i], lb[i]); !same && !bytes.Equal(blankNumbers(la[i]), blankNumbers(lb[i])) {
+			return false
+		}
+	}
+	return true
+}
+
+// blankNumbers puts one character in the place of each number.
+func blankNumbers(line []byte) []byte {
+	var out []byte
+	for i, c := range line {
+		digit := c >= '0' && c <= '9' || c == '.' && i+1 < len(line) && line[i+1] >= '0' && line[i+1] <= '9'
+		switch {
+		case !digit:
+			out = append(out, c)
+		case len(out) == 0 || out[len(out)-1] != 0:
+			out = append(out, 0)
+		}
+	}
+	return out
+}
+
+// fingerprint describes the machine, and the files that the tool has looked at.
+func (p *preparation) fingerprint(paths []string) error {
+	fp, err := hotstart.HostFingerprint()
+	if err != nil {
+		return err
+	}
+	whole := map[string]bool{}
+	add := func(path string) error {
+		if whole[path] {
+			return nil
+		}
+		whole[path] = true
+		s, err := hotstart.StampFile(path)
+		fp.Files = append(fp.Files, s)
+		return err
+	}
+	for _, path := range append([]string{p.call.Exe}, paths...) {
+		if strings.HasPrefix(path, "/dev/") {
+			continue
+		}
+		if err := add(path); err != nil {
+			return err
+		}
+	}
+	t := p.cold
+	if len(p.trials) > 0 {
+		t = p.trials[0]
+	}
+	if t == nil {
+		p.snap.Fingerprint = fp
+		return nil
+	}
+	seen := map[hotstart.Stamp]bool{}
+	var relative []hotstart.Stamp
+	for _, l := range t.looks {
+		if l.Input || hotstart.OfMachine(l.Path) || whole[l.Path] && t.relative[l.Path] == "" {
+			continue
+		}
+		s, err := hotstart.StampLook(l)
+		if err != nil {
+			return err
+		}
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		if below := t.relative[l.Path]; below != "" {
+			s.Path = below
+			relative = append(relative, s)
+		} else {
+			fp.Files = append(fp.Files, s)
+		}
+	}
+	p.snap.Fingerprint, p.snap.plan.Relative = fp, relative
+	return nil
+}
+
+// prove compares a hot start with the cold one, with the same probe.
+func (p *preparation) prove() error {
+	t, err := p.again("probe-hot")
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.snap) }); err != nil {
+		return err
+	}
+	if t.exit != p.cold.exit {
+		return unfit("it ends otherwise than cold (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
+	}
+	difference, err := compareTrials(p.cold, t)
+	if err != nil || difference == "" {
+		return err
+	}
+	// Perhaps it differs from itself.
+	t.end()
+	again, err := p.again("probe-cold")
+	if err != nil {
+		return err
+	}
+	defer again.end()
+	if err := again.run(p.ctx, again.begin); err != nil {
+		return err
+	}
+	if own, err := compareTrials(p.cold, again); err != nil {
+		return err
+	} else if own != "" {
+		return unfit("what it writes differs from one cold start to the next: %s", own)
+	}
+	return unfit("what it writes differs from a cold start: %s", difference)
+}
+
+// again describes an execution with the words, inputs and directory of the cold one,
+// whose results are moved away.
+func (p *preparation) again(name string) (*trial, error) {
+	c := p.cold
+	t := &trial{call: c.call, around: c.around, words: c.words, values: c.values, inputs: c.inputs, stdin: c.stdin, dir: c.dir,
+		scratch: filepath.Join(p.scratch, name)}
+	if c.results == "" {
+		c.results = filepath.Join(p.scratch, "results")
+	} else if err := os.RemoveAll(c.dir); err != nil {
+		return nil, err
+	}
+	if exists(c.dir) {
+		if err := os.Rename(c.dir, c.results); err != nil {
+			return nil, err
+		}
+	}
+	t.results = t.dir
+	return t, errors.Join(os.Mkdir(t.scratch, 0o700), os.Mkdir(t.dir, 0o700))
+}
+
+// compareTrials says what differs between what two executions wrote, or returns "".
+func compareTrials(a, b *trial) (string, error) {
+	for i := 1; i < 3; i++ {
+		equal := bytes.Equal(a.stdout[i], b.stdout[i])
+		if !equal && (i == 2 || a.around.Joined) {
+			equal = equalButNumbers(a.stdout[i], b.stdout[i], frozen.NewWords(nil))
+		}
+		if !equal {
+			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil
+		}
+	}
+	fa, err := regular(a.results)
+	if err != nil {
+		return "", err
+	}
+	fb, err := regular(b.results)
+	if err != nil {
+		return "", err
+	}
+	for name, one := range fa {
+		other, ok := fb[name]
+		if !ok {
+			return name + " was written by one of two", nil
+		}
+		if one != other {
+			return name + " differs", nil
+		}
+	}
+	for name := range fb {
+		if _, ok := fa[name]; !ok {
+			return name + " was written by one of two", nil
+		}
+	}
+	return "", nil
+}
+
+func differsAt(a, b []byte) int {
+	i := 0
+	for i < min(len(a), len(b)) && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// regular digests the files in a directory; directories and links are noted.
+func regular(dir string) (map[string]string, error) {
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		all[rel] = info.Mode().String()
+		if info.Mode().IsRegular() {
+			s, err := hotstart.StampFile(path)
+			if err != nil {
+				return err
+			}
+			all[rel] += " " + s.Digest
+		}
+		return nil
+	})
+	return all, err
+}

@@ -1,0 +1,119 @@
+/* A stand-in for a tool that loads an index and then reads its input.
+ *
+ * usage: tool [-R LABEL] [-o OUTPUT] [-v NAME] [-d] [-p] [-s] [-h] [-e] [-w FILE] [-x] INDEX INPUT
+ *
+ *   -R LABEL   is copied, and printed with each line
+ *   -o OUTPUT  is opened when the index has been loaded; standard output otherwise
+ *   -v NAME    a variable of the environment, printed at the end
+ *   -c NAME    the same, copied before the input is opened
+ *   -d         keep the working directory, and print it at the end
+ *   -p         print to standard output before the input is opened
+ *   -s         ask for the size of the input first
+ *   -k         ask for the size of the input first, and keep it
+ *   -h         keep a hash of LABEL
+ *   -e FILE    end with an error before the input where FILE exists
+ *   -w FILE    write to FILE before the input is opened
+ *   -3         write a line to descriptor 3 in the end
+ *   -n         sleep until a signal comes, after more than 250 lines of input
+ *
+ * INPUT may be - for standard input.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *index_;
+static size_t size;
+static long kept;
+static unsigned hash;
+static char directory[4096];
+static char copied[4096];
+static volatile int got;
+
+static void note(int sig) { got++; (void)sig; }
+
+int main(int argc, char **argv)
+{
+	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL;
+	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0;
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhe:w:n3")) != -1) switch (opt) {
+		case 'R': label = strdup(optarg); break;
+		case 'o': output = optarg; break;
+		case 'v': variable = optarg; break;
+		case 'c': copy = optarg; break;
+		case 'd': dir = 1; break;
+		case 'p': print = 1; break;
+		case 's': stats = 1; break;
+		case 'k': keep = 1; break;
+		case 'h': hashes = 1; break;
+		case 'e': error = optarg; break;
+		case 'w': early = optarg; break;
+		case 'n': nap = 1; break;
+		case '3': third = 1; break;
+		default: return 2;
+	}
+	if (argc - optind != 2) return 2;
+	const char *input = argv[optind + 1];
+	if (dir && !getcwd(directory, sizeof directory)) return 3;
+	if (copy && getenv(copy)) strcpy(copied, getenv(copy));
+	if (hashes) for (const char *p = label; *p; p++) hash = hash * 31 + *p;
+	struct stat st;
+	if (stats || keep) {
+		if (stat(input, &st)) { fprintf(stderr, "tool: %s: %s\n", input, strerror(errno)); return 4; }
+		if (st.st_size == 0) { fprintf(stderr, "tool: %s is empty\n", input); return 4; }
+		if (keep) kept = st.st_size;
+	}
+	if (error && !access(error, F_OK)) { fprintf(stderr, "tool: %s exists\n", error); return 5; }
+	if (early) {
+		FILE *f = fopen(early, "w");
+		if (!f) return 6;
+		fprintf(f, "log of %s\n", label);
+		fclose(f);
+	}
+	FILE *f = fopen(argv[optind], "r");
+	if (!f) { perror(argv[optind]); return 7; }
+	fseek(f, 0, SEEK_END);
+	size = ftell(f);
+	rewind(f);
+	index_ = malloc(size + 1);
+	if (fread(index_, 1, size, f) != size) return 7;
+	fclose(f);
+	unsigned sum = 0;
+	for (size_t i = 0; i < size; i++) sum = sum * 33 + (unsigned char)index_[i];
+	fprintf(stderr, "tool: loaded %zu bytes for %s\n", size, label);
+	if (print) { printf("#header %s %s\n", label, input); fflush(stdout); }
+
+	FILE *in = strcmp(input, "-") ? fopen(input, "r") : stdin;
+	if (!in) { fprintf(stderr, "tool: cannot open %s: %s\n", input, strerror(errno)); return 1; }
+	FILE *out = output ? fopen(output, "w") : stdout;
+	if (!out) { fprintf(stderr, "tool: cannot write %s: %s\n", output, strerror(errno)); return 1; }
+	char line[4096];
+	unsigned long n = 0;
+	while (fgets(line, sizeof line, in)) {
+		for (char *p = line; *p; p++) sum = sum * 33 + (unsigned char)*p;
+		fprintf(out, "%s\t%lu\t%u\n", label, n++, sum);
+	}
+	for (int i = 0; i < argc; i++) fprintf(out, "%s ", argv[i]);
+	fprintf(out, "\n%s %s %u %ld\n", argv[0], program_invocation_short_name, hash, kept);
+	if (variable) fprintf(out, "%s=%s\n", variable, getenv(variable) ? getenv(variable) : "(none)");
+	if (copy) fprintf(out, "copied %s\n", copied);
+	if (dir) fprintf(out, "in %s\n", directory);
+	if (fflush(out)) { fprintf(stderr, "tool: write: %s\n", strerror(errno)); return 8; }
+	if (third) dprintf(3, "three\n");
+	if (nap && n > 4 * 250) {
+		struct sigaction a = {.sa_handler = note};
+		sigaction(SIGUSR1, &a, NULL);
+		sigaction(SIGINT, &a, NULL);
+		fprintf(stderr, "tool: asleep\n");
+		while (!got) usleep(1000); /* a signal may come at any time */
+		usleep(200000);
+		fprintf(stderr, "tool: got %d signals\n", got);
+	}
+	fprintf(stderr, "tool: done\n");
+	return n % 7 == 3 ? 9 : 0;
+}

@@ -1,0 +1,219 @@
+package hotstart
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"premix/hotstart/frozen"
+)
+
+// How the memory of a tool is proved.
+//
+// A tool is prepared twice, over placeholders that differ in content, size and times, in
+// directories of different names where the name is not the same for all tasks, with
+// different process ids, and years from each other by the clock that the tool is given
+// (tracer.Clock). Random bytes are the same in both preparations, and are drawn for each
+// snapshot. A difference between the two memories that no rule of package frozen explains
+// shows that the memory depends on something that is not the same in each task, so the
+// tool starts cold.
+//
+// The rules are tested by the proof of outputs: where the second preparation has another
+// value for a reason that a rule gives, the hot start of the probe gets that value.
+
+// MemoryProof is the result of the comparison of two preparations.
+type MemoryProof struct {
+	// Compared is false where the memories could not be compared, for Reason.
+	Compared    bool                `json:"compared"`
+	Reason      string              `json:"reason,omitempty"`
+	Explained   map[string]int      `json:"explained,omitempty"` // rule to number of words of 8 bytes
+	Unexplained []frozen.Difference `json:"unexplained,omitempty"`
+	More        int                 `json:"more,omitempty"`    // unexplained differences that are not listed
+	Trusted     bool                `json:"trusted,omitempty"` // the recipe accepts them
+	Bytes       int64               `json:"bytes"`             // that differed in their digests and were read
+	Seconds     float64             `json:"seconds"`           // that the second preparation and the comparison took
+}
+
+// note describes the proof in a few words, for the record of a task.
+func (m *MemoryProof) note() string {
+	switch {
+	case m == nil || !m.Compared:
+		return "memory not"
+	case m.Trusted:
+		return fmt.Sprintf("memory differs in %d places without a known reason and is trusted", len(m.Unexplained)+m.More)
+	}
+	return "memory too"
+}
+
+// maxUnexplained is how many unexplained differences a snapshot lists.
+const maxUnexplained = 20
+
+// dependence says that the memory of a tool depends on something that is not the same in
+// each task.
+type dependence struct{ text string }
+
+func (e *dependence) Error() string { return e.text }
+
+// circumstances are those of the two preparations.
+type circumstances struct {
+	seed   []byte           // of the random bytes, the same in both
+	names  [2]string        // of the directories; no letter is in both
+	clocks [2]frozen.Moment // at which the tool begins
+}
+
+// newCircumstances draws the circumstances of two preparations.
+func newCircumstances() circumstances {
+	c := circumstances{seed: make([]byte, 32)}
+	word := make([]byte, 8)
+	for _, b := range [][]byte{c.seed, word} {
+		rand.Read(b) // never fails
+	}
+	for i, b := range word {
+		word[i] = 'a' + b%13
+	}
+	c.names[0] = string(word)
+	for i := range word {
+		word[i] += 13
+	}
+	c.names[1] = string(word)
+	c.clocks = Clocks()
+	return c
+}
+
+// Clocks returns the times at which the tool begins in two preparations: now, and years
+// later.
+func Clocks() [2]frozen.Moment {
+	n := make([]byte, 12)
+	rand.Read(n) // never fails
+	draw := func(i int) int64 { return int64(binary.NativeEndian.Uint32(n[i:])) }
+	const second, day = int64(time.Second), 24 * int64(time.Hour)
+	first := frozen.Moment{Realtime: time.Now().UnixNano(), Monotonic: monotonic(), Cycles: 1 << 44}
+	return [2]frozen.Moment{first, {
+		Realtime:  first.Realtime + 1000*day + draw(0)%(86400*500)*second,
+		Monotonic: first.Monotonic + 100*day + draw(4)%(86400*50)*second,
+		Cycles:    first.Cycles + 1<<41 + uint64(draw(8)),
+	}}
+}
+
+// monotonic is the time by the monotonic clock, ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0
+	}
+	return ts.Nano()
+}
+
+// compareMemory prepares the tool for a second time and compares its memory with that of
+// the snapshot. first describes the preparation of the snapshot. The ids of threads that
+// the tool keeps are noted in the image. A difference without a reason is a *dependence,
+// unless it is trusted.
+func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
+	begun := time.Now()
+	p.second.adopt(p)
+	if err := p.load(1); err != nil {
+		return err
+	}
+	defer p.end()
+	reply, err := p.held.ask(p.ctx, request{Op: opCompare, Dir: snap.Dir, First: first.Prepared})
+	if err != nil {
+		return err
+	}
+	c := reply.Comparison
+	m := &MemoryProof{Compared: len(c.Layout) == 0, Bytes: c.Read, Seconds: time.Since(begun).Seconds()}
+	snap.MemoryProof = m
+	if c.Same() {
+		m.Explained = map[string]int{}
+		for _, g := range c.Explained {
+			m.Explained[g.Rule] = g.Count
+		}
+		if err := writeNoise(filepath.Join(snap.Dir, noiseName), c.Noise); err != nil {
+			return err
+		}
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	if first.Threads || p.held.held.Threads {
+		// Their turns are not the same each time.
+		m.Compared, m.Reason = false, "threads of the tool worked while it loaded its data: "+describeComparison(c)
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	m.Reason = describeComparison(c)
+	m.Unexplained, m.More = c.Unexplained, c.More
+	if n := len(m.Unexplained); n > maxUnexplained {
+		m.Unexplained, m.More = m.Unexplained[:maxUnexplained], m.More+n-maxUnexplained
+	}
+	if p.spec.Trust {
+		m.Trusted = true
+		return notePlaces(filepath.Join(snap.Dir, imageName), c)
+	}
+	return &dependence{"its memory depends on something that is not the same in each start: " + m.Reason}
+}
+
+// describeComparison describes what two memories do not have in common.
+func describeComparison(c *frozen.Comparison) string {
+	if len(c.Layout) > 0 {
+		return fmt.Sprintf("the layouts differ in %d mappings, one %s", len(c.Layout), c.Layout[0])
+	}
+	n := len(c.Unexplained) + c.More
+	if n == 1 {
+		return "one place differs: " + c.Unexplained[0].String()
+	}
+	return fmt.Sprintf("%d places differ, the first: %s", n, c.Unexplained[0])
+}
+
+// writeNoise keeps patches for the proof of outputs.
+func writeNoise(path string, patches []frozen.Patch) error {
+	b, err := json.Marshal(patches)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// applyNoise puts the values of the second preparation into a process that is held.
+func applyNoise(path string, pid int) error {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was compared
+	}
+	if err != nil {
+		return err
+	}
+	var patches []frozen.Patch
+	if err := json.Unmarshal(b, &patches); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return frozen.Apply(pid, patches)
+}
+
+// notePlaces notes in an image where the program keeps ids of its threads and the device
+// of its files.
+func notePlaces(path string, c *frozen.Comparison) error {
+	if len(c.Ids)+len(c.Devices) == 0 {
+		return nil
+	}
+	im, err := frozen.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	im.Ids, im.Devices = c.Ids, c.Devices
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return im.WriteFile(path)
+}
+
+// placeholderTimes are the modification times of placeholders of both preparations: days
+// from each other and from the time of any preparation.
+var placeholderTimes = [2]time.Duration{-211*24*time.Hour - 5*time.Hour, -97*24*time.Hour - 11*time.Minute}
+
+// trustHint says how a tool whose memory differs starts hot all the same.
+const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"

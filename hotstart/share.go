@@ -1,0 +1,136 @@
+package hotstart
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// What package inplace shares with this one.
+
+// Look is one look of a tool at a file.
+type Look = look
+
+// FindMoment finds the open of an input at which a tool has loaded most of its data, by
+// its looks at files: the number of the open by one process, from 1 on, or 0. late is the
+// number of bytes of data that the tool opens after it, of total.
+func FindMoment(looks []Look, size func(path string) int64) (open int, late, total int64) {
+	m := findMoment(looks, size)
+	return m.Open, m.Late, m.Total
+}
+
+// FileSize is the size of a regular file, 0 of anything else.
+func FileSize(path string) int64 { return fileSize(path) }
+
+// StampLook describes the part of a file that a tool has looked at.
+func StampLook(l Look) (Stamp, error) { return lookStamp(l) }
+
+// StampFile describes a file and its content.
+func StampFile(path string) (Stamp, error) { return stampFile(path) }
+
+// StampOwn describes a file by its size, times and inode.
+func StampOwn(path string) (Stamp, error) { return statStamp(path) }
+
+// Check compares a file with its stamp. A difference is a *Mismatch.
+func (s Stamp) Check() error { return s.check() }
+
+// HostFingerprint describes this machine.
+func HostFingerprint() (Fingerprint, error) { return hostFingerprint(Spec{}) }
+
+// CheckHost compares a fingerprint with this machine. A difference is a *Mismatch.
+func (fp Fingerprint) CheckHost() error {
+	now, err := HostFingerprint()
+	if err != nil {
+		return err
+	}
+	return fp.compareHost(now)
+}
+
+// CanTrace is an error, with a hint, where this user cannot trace a child, and hot starts
+// are impossible.
+func CanTrace() (hint string, err error) {
+	h := probeHost()
+	if h.noHot != "" {
+		return h.hint, &Unavailable{Kind: Hot, Reason: h.noHot, Hint: h.hint}
+	}
+	return "", nil
+}
+
+// OfMachine tells whether a path describes the machine or the process itself, and no file
+// of data.
+func OfMachine(path string) bool {
+	path = filepath.Clean(path)
+	for _, dir := range unwatched {
+		if below(path, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// Below tells whether a path is a directory or lies in it.
+func Below(path, dir string) bool { return below(path, dir) }
+
+// FindProgram finds a program by the PATH of an environment.
+func FindProgram(name string, env []string) (string, error) { return lookPath(name, env) }
+
+// ReadAhead returns the function, which closes the file, that reads a page file while a
+// started tool runs, or nil where most of the file is in memory. single reports whether
+// the tool is to read single pages of it.
+func ReadAhead(pages *os.File) (single bool, read func(), err error) {
+	p, cold, err := newPager(pages)
+	if err != nil || !cold {
+		return false, nil, err
+	}
+	return p.single(), p.run, nil
+}
+
+// LastWords is what a text of messages ends with: its last line that speaks of an error.
+func LastWords(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return clip(lines[len(lines)-1], 300)
+}
+
+// Processes lists a process and all that descend from it, parents first.
+func Processes(pid int) ([]int, error) { return tree(pid) }
+
+// NewSnapshotIn makes a directory of its own for a snapshot in a store, locked against
+// removal, and sweeps the store.
+func NewSnapshotIn(store, key string) (*Snapshot, error) {
+	if err := CheckStore(store); err != nil {
+		return nil, err
+	}
+	sweep(store)
+	dir, err := os.MkdirTemp(store, key+"-") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{Version: metaVersion, ID: filepath.Base(dir), Key: key, Created: time.Now().UTC(), Dir: dir}
+	return s, s.lockShared()
+}
+
+// SnapshotForm is the version of the description of a Snapshot.
+const SnapshotForm = metaVersion
+
+// SnapshotName is the name of the description in the directory of a Snapshot.
+const SnapshotName = metaName
+
+// Lock guards the snapshot against removal until Unlock.
+func (s *Snapshot) Lock() error { return s.lockShared() }
+
+// Unlock undoes Lock.
+func (s *Snapshot) Unlock() { s.unlock() }
+
+// Intact compares the state of the snapshot's files with what it was. A difference is a
+// *Damaged.
+func (s *Snapshot) Intact() error { return s.verify(false) }
+
+// Seal notes the state of the snapshot's files.
+func (s *Snapshot) Seal() error { return s.seal() }
+
+// ImagePath is the path of the frozen process.
+func (s *Snapshot) ImagePath() string { return filepath.Join(s.Dir, imageName) }
+
+// PagePath is the path of the page file.
+func (s *Snapshot) PagePath() string { return s.pagePath() }

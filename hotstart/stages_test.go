@@ -1,0 +1,301 @@
+package hotstart
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// waiting are the process ids of the stages of a Starter that wait for a task.
+func (b *bench) waiting() []int {
+	s := &b.starter.stages
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pids []int
+	for _, p := range s.idle {
+		pids = append(pids, p.cmd.Process.Pid)
+	}
+	return pids
+}
+
+// stageState describes what a stage that waits must not keep of its last task: its
+// cgroups, its mounts, its directory, its children and its descriptors.
+func stageState(t *testing.T, pid int) string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	link := func(name string) string {
+		target, err := os.Readlink(dir + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target
+	}
+	fds, err := os.ReadDir(dir + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := tree(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("cgroups %q, mounts %s, root %s, directory %s, %d processes, %d descriptors, umask and limits %x",
+		read(t, dir+"cgroup"), link("ns/mnt"), link("root"), link("cwd"), len(pids), len(fds), read(t, dir+"limits"))
+}
+
+// TestStageAgain has one stage serve tasks of both kinds, one after another, and
+// looks at the stage in between.
+func TestStageAgain(t *testing.T) {
+	cgroups := cgroupsHere(t)
+	b := newBench(t, newSpec("-m", "2", "input"), Hot)
+	b.mustPrepare("sum\n")
+	want := b.run("sum\nids\n").out
+	var stage int
+	var state string
+	for i := range 6 {
+		dir := b.task()
+		p, err := b.starter.Start(t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": b.input("sum\nids\nfork\n")}, Cgroups: cgroups})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := b.finish(p, dir); r.out != want || !r.exit.OK() {
+			t.Fatalf("task %d: %+v, output %q, want %q", i, r.exit, r.out, want)
+		}
+		pids := b.waiting()
+		if len(pids) != 1 {
+			t.Fatalf("after task %d %d stages wait", i, len(pids))
+		}
+		now := stageState(t, pids[0])
+		switch {
+		case i == 0:
+			stage, state = pids[0], now
+			if own, err := os.Readlink("/proc/self/ns/mnt"); err != nil || !strings.Contains(now, own) {
+				t.Errorf("the stage is not in the mount namespace %s of premix, %v: %s", own, err, now)
+			}
+		case pids[0] != stage:
+			t.Errorf("task %d had another stage", i)
+		case now != state:
+			t.Errorf("after task %d the stage has\n%s, and before\n%s", i, now, state)
+		}
+		for _, dir := range cgroups {
+			if left := read(t, filepath.Join(dir, processFile)); left != "" {
+				t.Errorf("%s has %q after its task", dir, left)
+			}
+		}
+	}
+	b.starter.Close()
+	eventually(t, "the stage ends", func() bool { return unix.Kill(stage, 0) == unix.ESRCH })
+}
+
+// TestStageKilledBetweenTasks kills a stage that waits for a task. The next task
+// has another one.
+func TestStageKilledBetweenTasks(t *testing.T) {
+	for _, kind := range kinds {
+		b := newBench(t, newSpec("-m", "2", "input"), kind)
+		b.mustPrepare("sum\n")
+		want := b.run("sum\n").out
+		killed := b.waiting()
+		if len(killed) != 1 {
+			t.Fatalf("%d stages wait", len(killed))
+		}
+		b.starter.stages.mu.Lock()
+		done := b.starter.stages.idle[0].done
+		b.starter.stages.mu.Unlock()
+		if err := unix.Kill(killed[0], unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		if r := b.run("sum\n"); r.out != want || r.proc.Kind != kind {
+			t.Errorf("%s start gave %q, want %q", r.proc.Kind, r.out, want)
+		}
+		if pids := b.waiting(); len(pids) != 1 || pids[0] == killed[0] {
+			t.Errorf("stages %v wait, and %v was killed", pids, killed)
+		}
+	}
+}
+
+// TestSignalTooLate signals a task that has ended, whose stage has another one.
+func TestSignalTooLate(t *testing.T) {
+	b := newBench(t, newSpec("-m", "2", "input"), Hot)
+	b.mustPrepare("sum\n")
+	first, dir := b.start("sum\n")
+	b.finish(first, dir)
+	second, dir := b.start("say up\nhang\n")
+	if first.stage.stageProcess != second.stage.stageProcess {
+		t.Fatal("the second task has another stage")
+	}
+	if err := first.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Signal(syscall.SIGTERM); err != nil { // behind the other
+		t.Fatal(err)
+	}
+	if r := b.finish(second, dir); r.exit.Signal != syscall.SIGTERM {
+		t.Errorf("the second task ended with %v", r.exit)
+	}
+}
+
+// TestManyStarts starts many tasks in a row and many at once, and looks for what
+// is left of them.
+func TestManyStarts(t *testing.T) {
+	row, atOnce := 40, 12
+	if os.Getenv("PREMIX_SOAK") != "" {
+		row, atOnce = 1000, 200
+	}
+	mark := fmt.Sprintf("PREMIX_TEST_MANY=%d", os.Getpid())
+	spec := newSpec("-m", "2", "-t", "1", "input")
+	spec.Env = append(spec.Env, mark)
+	b := newBench(t, spec, Hot)
+	before := mounts(t, b.dir)
+	b.mustPrepare("sum\n")
+	want := b.run("sum\nids\n").out
+	for range row {
+		if r := b.run("sum\nids\nfork\n"); r.out != want || !r.exit.OK() || r.proc.Kind != Hot {
+			t.Fatalf("%s start: %+v, output %q, want %q", r.proc.Kind, r.exit, r.out, want)
+		}
+	}
+	if pids := b.waiting(); len(pids) != 1 {
+		t.Errorf("%d stages wait after tasks in a row", len(pids))
+	}
+	var all sync.WaitGroup
+	for range atOnce {
+		dir, in := b.task(), b.input("sum\nids\n")
+		all.Go(func() {
+			p, err := b.starter.Start(t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": in}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			exit, err := p.Wait()
+			out, rerr := os.ReadFile(filepath.Join(dir, StdoutName))
+			if err := errors.Join(err, rerr); err != nil || !exit.OK() || string(out) != want {
+				t.Errorf("%+v, %v, output %q, want %q", exit, err, out, want)
+			}
+		})
+	}
+	all.Wait()
+	b.nothingRemains(mark, before)
+}
+
+// nothingRemains ends the Starter and looks for processes, mounts, and files of tasks.
+func (b *bench) nothingRemains(mark, before string) {
+	b.t.Helper()
+	stages := b.waiting()
+	b.starter.Close()
+	for _, pid := range stages {
+		eventually(b.t, "the stages end", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
+	}
+	eventually(b.t, "no process is left", func() bool { return len(processesWith(b.t, mark)) == 0 })
+	if after := mounts(b.t, b.dir); after != before {
+		b.t.Errorf("mounts changed:\n%s", after)
+	}
+	dirs, err := filepath.Glob(filepath.Join(b.dir, "tasks", "*"))
+	if err != nil || len(dirs) == 0 {
+		b.t.Errorf("%d directories of tasks, %v", len(dirs), err)
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, e := range entries {
+			if n := e.Name(); n != StdoutName && n != StderrName && n != "input" {
+				b.t.Errorf("%s has %s", dir, n)
+			}
+		}
+	}
+}
+
+// TestKilledParts kills stages and tools at random moments of tasks that run side
+// by side. A task gives the right output or is reported as ended, and nothing is left.
+func TestKilledParts(t *testing.T) {
+	tasks := 60
+	if os.Getenv("PREMIX_SOAK") != "" {
+		tasks = 3000
+	}
+	mark := fmt.Sprintf("PREMIX_TEST_PARTS=%d", os.Getpid())
+	spec := newSpec("-m", "4", "-t", "1", "input")
+	spec.Env = append(spec.Env, mark)
+	b := newBench(t, spec, Auto)
+	before := mounts(t, b.dir)
+	b.mustPrepare("sum\n")
+	want := b.run("sum\n").out
+	type work struct{ dir, in string }
+	jobs := make(chan work)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	good, failed := 0, 0
+	for range 4 {
+		all.Go(func() {
+			for w := range jobs {
+				ok, err := b.tryTask(w.dir, w.in, want)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				if ok {
+					good++
+				} else {
+					failed++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	end := make(chan struct{})
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Duration(rand.IntN(20_000)) * time.Microsecond):
+			}
+			pids, err := tree(os.Getpid())
+			if err != nil || len(pids) < 2 {
+				continue
+			}
+			unix.Kill(pids[1+rand.IntN(len(pids)-1)], unix.SIGKILL)
+		}
+	})
+	for range tasks {
+		jobs <- work{b.task(), b.input("sum\n")}
+	}
+	close(jobs)
+	all.Wait()
+	close(end)
+	killer.Wait()
+	t.Logf("%d tasks ended well, %d were reported as killed", good, failed)
+	if r := b.run("sum\n"); r.out != want {
+		t.Errorf("a %s start afterwards gave %q, want %q", r.proc.Kind, r.out, want)
+	}
+	b.nothingRemains(mark, before)
+}
+
+// tryTask runs a task that may be killed. A task that ends well has the wanted output.
+func (b *bench) tryTask(dir, in, want string) (ok bool, err error) {
+	p, err := b.starter.Start(b.t.Context(), Task{Dir: dir, Inputs: map[string]string{"input": in}})
+	if err != nil {
+		return false, nil // its stage was killed twice
+	}
+	exit, err := p.Wait()
+	if err != nil || !exit.OK() {
+		if exit.Signal != 0 && exit.Signal != unix.SIGKILL || exit.Code > 0 {
+			return false, fmt.Errorf("a task ended with %v", exit)
+		}
+		return false, nil
+	}
+	out, err := os.ReadFile(filepath.Join(dir, StdoutName))
+	if err != nil || string(out) != want {
+		return false, fmt.Errorf("a %s start gave %q, %v, want %q", p.Kind, out, err, want)
+	}
+	return true, nil
+}

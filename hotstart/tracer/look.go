@@ -1,0 +1,25 @@
+package tracer
+
+// Look is one system call by which a thread looks at a file. The thread stands at
+// the entry of the call until Continue, or Hold, is called.
+type Look struct {
+	Tid  int
+	Op   LookOp
+	Path string // absolute; "" if it cannot be told
+	// Target is the second path of a call that renames or links a file; absolute.
+	Target string
+}
+
+// LookOp is the kind of a Look.
+type LookOp string
+
+// The kinds of looks.
+const (
+	LookOpen   LookOp = "open"   // for reading, or of a directory
+	LookWrite  LookOp = "write"  // open with write access, or create
+	LookStat   LookOp = "stat"   // stat, access and the like
+	LookLink   LookOp = "link"   // readlink
+	LookSocket LookOp = "socket" // makes a socket; no path
+	LookRead   LookOp = "read"   // reads from descriptor 0; only of an Overlay; no path
+	LookChange LookOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay
+)

@@ -1,0 +1,293 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Overlay is a Watch that can let a process find other files under the names that it
+// uses. It sees reads of standard input, and changes of files by their names, too.
+type Overlay struct {
+	*Watch
+	memory map[int]uint64 // process -> memory for a path, in the process
+}
+
+// NewOverlay returns an Overlay of no process.
+func NewOverlay() *Overlay { return &Overlay{Watch: NewWatch(), memory: map[int]uint64{}} }
+
+// changes are the calls that change files by their names. The paths of the others, which
+// no program that starts needs, are in looks.
+var changes = map[uint64]look{
+	unix.SYS_MKDIR:       {LookChange, -1, 0, -1},
+	unix.SYS_MKDIRAT:     {LookChange, 0, 1, -1},
+	unix.SYS_MKNOD:       {LookChange, -1, 0, -1},
+	unix.SYS_MKNODAT:     {LookChange, 0, 1, -1},
+	unix.SYS_RENAME:      {LookChange, -1, 0, -1},
+	unix.SYS_RENAMEAT:    {LookChange, 0, 1, -1},
+	unix.SYS_RENAMEAT2:   {LookChange, 0, 1, -1},
+	unix.SYS_UNLINK:      {LookChange, -1, 0, -1},
+	unix.SYS_UNLINKAT:    {LookChange, 0, 1, -1},
+	unix.SYS_RMDIR:       {LookChange, -1, 0, -1},
+	unix.SYS_SYMLINK:     {LookChange, -1, 1, -1},
+	unix.SYS_SYMLINKAT:   {LookChange, 1, 2, -1},
+	unix.SYS_LINK:        {LookChange, -1, 0, -1},
+	unix.SYS_LINKAT:      {LookChange, 0, 1, -1},
+	unix.SYS_CHMOD:       {LookChange, -1, 0, -1},
+	unix.SYS_FCHMODAT:    {LookChange, 0, 1, -1},
+	unix.SYS_CHOWN:       {LookChange, -1, 0, -1},
+	unix.SYS_LCHOWN:      {LookChange, -1, 0, -1},
+	unix.SYS_FCHOWNAT:    {LookChange, 0, 1, -1},
+	unix.SYS_TRUNCATE:    {LookChange, -1, 0, -1},
+	unix.SYS_UTIME:       {LookChange, -1, 0, -1},
+	unix.SYS_UTIMES:      {LookChange, -1, 0, -1},
+	unix.SYS_FUTIMESAT:   {LookChange, 0, 1, -1},
+	unix.SYS_UTIMENSAT:   {LookChange, 0, 1, -1},
+	unix.SYS_SETXATTR:    {LookChange, -1, 0, -1},
+	unix.SYS_LSETXATTR:   {LookChange, -1, 0, -1},
+	unix.SYS_REMOVEXATTR: {LookChange, -1, 0, -1},
+	unix.SYS_CHDIR:       {LookChange, -1, 0, -1},
+	unix.SYS_FCHDIR:      {LookChange, -1, -1, -1},
+	unix.SYS_CHROOT:      {LookChange, -1, 0, -1},
+}
+
+// targets are the calls of changes with a second path, and where they have it.
+var targets = map[uint64]look{
+	unix.SYS_RENAME:    {LookChange, -1, 1, -1},
+	unix.SYS_RENAMEAT:  {LookChange, 2, 3, -1},
+	unix.SYS_RENAMEAT2: {LookChange, 2, 3, -1},
+	unix.SYS_LINK:      {LookChange, -1, 1, -1},
+	unix.SYS_LINKAT:    {LookChange, 2, 3, -1},
+}
+
+// inputs are the calls that read from the descriptor in an argument.
+var inputs = map[uint64]uint32{
+	unix.SYS_READ: 0, unix.SYS_READV: 0, unix.SYS_PREAD64: 0, unix.SYS_PREADV: 0, unix.SYS_PREADV2: 0,
+	unix.SYS_SPLICE: 0, unix.SYS_TEE: 0, unix.SYS_COPY_FILE_RANGE: 0, unix.SYS_SENDFILE: 1,
+}
+
+// overlayFilter hands changes, and reads of descriptor 0, to the tracer.
+func overlayFilter() []unix.SockFilter {
+	const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	filter := []unix.SockFilter{
+		{Code: load, K: 4},
+		{Code: equal, K: unix.AUDIT_ARCH_X86_64, Jt: 1},
+		{Code: end, K: unix.SECCOMP_RET_ALLOW},
+		{Code: load, K: 0},
+	}
+	for nr := range changes {
+		filter = append(filter, unix.SockFilter{Code: equal, K: uint32(nr), Jf: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
+	}
+	for nr, argument := range inputs {
+		filter = append(filter, unix.SockFilter{Code: equal, K: uint32(nr), Jf: 4}, unix.SockFilter{Code: load, K: 16 + 8*argument},
+			unix.SockFilter{Code: equal, K: 0, Jt: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
+	}
+	return append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
+}
+
+// Install puts the filters into a process that is held at its first instruction.
+func (o *Overlay) Install(p *Proc) error {
+	if err := o.Watch.Install(p); err != nil {
+		return err
+	}
+	mem, err := p.Alloc(4096)
+	if err != nil {
+		return err
+	}
+	if err := p.Write(mem, programAt(mem, overlayFilter())); err != nil {
+		return err
+	}
+	if _, err := p.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, mem); err != nil {
+		return fmt.Errorf("watch the tool: %w", err)
+	}
+	return p.Free(mem, 4096)
+}
+
+// Handle is Watch.Handle. A Look that Redirect or Fail has answered is continued too.
+func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
+	if st.Stopped() {
+		switch int(st) >> 16 {
+		case unix.PTRACE_EVENT_EXEC:
+			delete(o.memory, tgid(tid)) // another address space
+		case unix.PTRACE_EVENT_SECCOMP:
+			var r unix.PtraceRegs
+			if err := unix.PtraceGetRegs(tid, &r); err != nil {
+				return nil, gone(err)
+			}
+			if _, ok := inputs[r.Orig_rax]; ok {
+				return &Look{Tid: tid, Op: LookRead}, nil
+			}
+			if call, ok := changes[r.Orig_rax]; ok {
+				l := &Look{Tid: tid, Op: LookChange}
+				l.Path = pathOf(tid, call, &r)
+				if second, ok := targets[r.Orig_rax]; ok {
+					l.Target = pathOf(tid, second, &r)
+				}
+				return l, nil
+			}
+		}
+	}
+	return o.Watch.Handle(tid, st)
+}
+
+// pathOf is the absolute path that a call has.
+func pathOf(tid int, call look, r *unix.PtraceRegs) string {
+	if call.path < 0 {
+		return ""
+	}
+	args := arguments(r)
+	dir := uint64(0xffffffff & unix.AT_FDCWD)
+	if call.dir >= 0 {
+		dir = args[call.dir]
+	}
+	return pathAt(tid, dir, args[call.path])
+}
+
+// Family is the first argument of socket(2), where a Look is such a call.
+func (o *Overlay) Family(l *Look) (int, error) {
+	var r unix.PtraceRegs
+	err := unix.PtraceGetRegs(l.Tid, &r)
+	return int(r.Rdi), gone(err)
+}
+
+func arguments(r *unix.PtraceRegs) [6]uint64 {
+	return [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}
+}
+
+// ErrRedirect is the error of Redirect for a call that it cannot make: one without a path,
+// or execve(2).
+var ErrRedirect = errors.New("the call cannot be redirected")
+
+// Redirect makes the call of a Look at a file find the file at another path, and its
+// target, if the call has one, at another too. The thread then stands behind the call,
+// with its result, and goes on with Continue.
+func (o *Overlay) Redirect(l *Look, path, target string) error {
+	if len(path) >= unix.PathMax || len(target) >= unix.PathMax {
+		return unix.ENAMETOOLONG
+	}
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(l.Tid, &r); err != nil {
+		return gone(err)
+	}
+	call, ok := looks[r.Orig_rax]
+	if !ok {
+		call = changes[r.Orig_rax]
+	}
+	if call.path < 0 || r.Orig_rax == unix.SYS_EXECVE {
+		return ErrRedirect
+	}
+	return o.instead(l.Tid, r, func(do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error) {
+		process := tgid(l.Tid)
+		mem := o.memory[process]
+		if mem == 0 {
+			var err error
+			if mem, err = do(unix.SYS_MMAP, 0, 2*unix.PathMax, unix.PROT_READ|unix.PROT_WRITE, anonymous, ^uint64(0), 0); err != nil {
+				return 0, err
+			}
+			o.memory[process] = mem
+		}
+		if err := (&Proc{Pid: l.Tid}).Write(mem, append([]byte(path), 0)); err != nil {
+			return 0, err
+		}
+		args := arguments(&r)
+		args[call.path] = mem
+		if second, ok := targets[r.Orig_rax]; ok {
+			if err := (&Proc{Pid: l.Tid}).Write(mem+unix.PathMax, append([]byte(target), 0)); err != nil {
+				return 0, err
+			}
+			args[second.path] = mem + unix.PathMax
+		}
+		return do(r.Orig_rax, args[:]...)
+	})
+}
+
+// Fail makes the call of a Look fail.
+func (o *Overlay) Fail(l *Look, errno syscall.Errno) error {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(l.Tid, &r); err != nil {
+		return gone(err)
+	}
+	return o.instead(l.Tid, r, func(func(uint64, ...uint64) (uint64, error)) (uint64, error) { return 0, errno })
+}
+
+// instead skips the call at whose entry a thread stands, and lets f make others. The
+// result of f is the result of the call.
+func (o *Overlay) instead(tid int, r unix.PtraceRegs, f func(do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error)) error {
+	skipped := r
+	skipped.Orig_rax = ^uint64(0)
+	if err := unix.PtraceSetRegs(tid, &skipped); err != nil {
+		return gone(err)
+	}
+	p := &Proc{Pid: tid}
+	if _, err := p.toSyscallStop(tid); err != nil {
+		return err
+	}
+	result, err := f(func(nr uint64, args ...uint64) (uint64, error) {
+		v, _, err := p.execute(tid, r.Rip-2, r, nr, args...)
+		return v, err
+	})
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		result, err = failed(errno), nil
+	}
+	if err != nil {
+		return err
+	}
+	r.Rax, r.Orig_rax = result, ^uint64(0)
+	if err := unix.PtraceSetRegs(tid, &r); err != nil {
+		return gone(err)
+	}
+	for _, sig := range p.later {
+		if err := unix.Tgkill(tgid(tid), tid, sig); err != nil {
+			return gone(err)
+		}
+	}
+	return nil
+}
+
+// Hold is Watch.Hold. It takes away the memory that Redirect has made in the process.
+func (o *Overlay) Hold(pid, at int) (*Proc, error) {
+	p, err := o.Watch.Hold(pid, at)
+	if err != nil {
+		return nil, err
+	}
+	if mem := o.memory[pid]; mem != 0 {
+		delete(o.memory, pid)
+		err = p.Free(mem, 2*unix.PathMax)
+	}
+	return p, err
+}
+
+// GuardedFilter is the program of a filter for a process that is started from a snapshot:
+// it hands to the tracer what a Guard and an Overlay want to see.
+func (o *Overlay) GuardedFilter() []unix.SockFilter {
+	all := append([]unix.SockFilter{}, filter...)
+	for _, f := range [][]unix.SockFilter{watchFilter(false), overlayFilter()} {
+		all = append(all[:len(all)-1], f[4:]...)
+	}
+	return all
+}
+
+// Sees reports whether the call at whose entry a thread stands is a Look. Other calls
+// that are handed to the tracer belong to a Guard.
+func (o *Overlay) Sees(tid int) bool {
+	var r unix.PtraceRegs
+	if unix.PtraceGetRegs(tid, &r) != nil {
+		return false
+	}
+	_, look := looks[r.Orig_rax]
+	_, change := changes[r.Orig_rax]
+	_, input := inputs[r.Orig_rax]
+	return look || change || input
+}
+
+// Forget is called where a process of an Overlay has executed another program and Handle
+// does not get to know it.
+func (o *Overlay) Forget(tid int) { delete(o.memory, tgid(tid)) }
+
+// Tids returns the threads that were seen and have not ended.
+func (o *Overlay) Tids() []int { return slices.Collect(maps.Keys(o.threads)) }

@@ -1,0 +1,352 @@
+package tracer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Watch sees which files a process, its threads and the processes that it
+// makes look at. A seccomp filter hands over the calls that take a path; all
+// others run at full speed.
+//
+// Its owner passes every wait status of a watched thread to Handle.
+type Watch struct {
+	// Random answers in place of the kernel where a process asks for random bytes; nil
+	// leaves that to the kernel. It is set before Install.
+	Random *Entropy
+	// Clock answers in place of the kernel where a process asks for the time; nil leaves
+	// that to the kernel. It is set before Install.
+	Clock *Clock
+	// Threads is set when a process has made a thread.
+	Threads bool
+
+	threads map[int]bool // that are traced
+}
+
+// NewWatch returns a Watch of no process.
+func NewWatch() *Watch { return &Watch{threads: map[int]bool{}} }
+
+// look says where a call has its path. An argument of -1 is one that it does not
+// have.
+type look struct {
+	op              LookOp
+	dir, path, flag int
+}
+
+var looks = map[uint64]look{
+	unix.SYS_OPEN:       {LookOpen, -1, 0, 1},
+	unix.SYS_OPENAT:     {LookOpen, 0, 1, 2},
+	unix.SYS_OPENAT2:    {LookOpen, 0, 1, -1},
+	unix.SYS_CREAT:      {LookWrite, -1, 0, -1},
+	unix.SYS_STAT:       {LookStat, -1, 0, -1},
+	unix.SYS_LSTAT:      {LookStat, -1, 0, -1},
+	unix.SYS_NEWFSTATAT: {LookStat, 0, 1, -1},
+	unix.SYS_STATX:      {LookStat, 0, 1, -1},
+	unix.SYS_ACCESS:     {LookStat, -1, 0, -1},
+	unix.SYS_FACCESSAT:  {LookStat, 0, 1, -1},
+	unix.SYS_FACCESSAT2: {LookStat, 0, 1, -1},
+	unix.SYS_READLINK:   {LookLink, -1, 0, -1},
+	unix.SYS_READLINKAT: {LookLink, 0, 1, -1},
+	unix.SYS_EXECVE:     {LookOpen, -1, 0, -1},
+	unix.SYS_MKDIR:      {LookWrite, -1, 0, -1},
+	unix.SYS_MKDIRAT:    {LookWrite, 0, 1, -1},
+	unix.SYS_SOCKET:     {LookSocket, -1, -1, -1},
+}
+
+// watchFilter hands the calls of looks, and others, to the tracer (seccomp(2)).
+func watchFilter(deadlines bool, others ...uint64) []unix.SockFilter {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4}, // the architecture
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AUDIT_ARCH_X86_64, Jt: 1, Jf: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number
+	}
+	for _, nr := range append(slices.Sorted(maps.Keys(looks)), others...) {
+		filter = append(filter,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr), Jt: 0, Jf: 1},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE})
+	}
+	if deadlines {
+		return append(filter, futexFilter()...)
+	}
+	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+}
+
+const watchOptions = options | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEEXEC
+
+// Install puts the filter into a process that is held at its first instruction,
+// and takes the right to new privileges from it, without which it could not have
+// one.
+func (w *Watch) Install(p *Proc) error {
+	if _, err := p.Syscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up new privileges: %w", err)
+	}
+	var others []uint64
+	if w.Random != nil {
+		others = append(others, unix.SYS_GETRANDOM)
+		if err := w.Random.Plant(p); err != nil {
+			return err
+		}
+	}
+	if w.Clock != nil {
+		others = append(append(others, clockCalls...), unix.SYS_FSTAT)
+		if err := w.Clock.install(p); err != nil {
+			return err
+		}
+	}
+	mem, err := p.Alloc(4096)
+	if err != nil {
+		return err
+	}
+	if err := p.Write(mem, programAt(mem, watchFilter(w.Clock != nil, others...))); err != nil {
+		return err
+	}
+	if _, err := p.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, mem); err != nil {
+		return fmt.Errorf("watch the tool: %w", err)
+	}
+	if err := p.Free(mem, 4096); err != nil {
+		return err
+	}
+	if err := unix.PtraceSetOptions(p.Pid, watchOptions); err != nil {
+		return fmt.Errorf("ptrace options of %d: %w", p.Pid, gone(err))
+	}
+	w.threads[p.Pid] = true
+	return nil
+}
+
+// Start lets a process on which the Watch was installed run.
+func (w *Watch) Start(p *Proc) error {
+	r := p.rest[p.Pid]
+	if err := unix.PtraceSetRegs(p.Pid, &r); err != nil {
+		return gone(err)
+	}
+	return w.Continue(p.Pid)
+}
+
+// Continue lets a thread that stands at a Look make its call.
+func (w *Watch) Continue(tid int) error {
+	if err := unix.PtraceCont(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("ptrace continue %d: %w", tid, err)
+	}
+	return nil
+}
+
+// Handle deals with a stop of a watched thread, and lets it go on unless it
+// returns a Look.
+func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
+	if !st.Stopped() {
+		delete(w.threads, tid)
+		return nil, nil
+	}
+	w.threads[tid] = true
+	sig := 0
+	switch ev := int(st) >> 16; {
+	case ev == unix.PTRACE_EVENT_SECCOMP:
+		l, err := w.look(tid)
+		if l != nil || err != nil {
+			return l, err
+		}
+	case ev == eventClone:
+		w.Threads = true
+	case ev == unix.PTRACE_EVENT_EXEC:
+		if w.Random != nil {
+			if err := w.Random.Plant(&Proc{Pid: tid}); err != nil {
+				return nil, err
+			}
+		}
+		if w.Clock != nil {
+			if err := w.Clock.plant(tid); err != nil {
+				return nil, err
+			}
+		}
+	case ev == 0 && st.StopSignal() == unix.SIGSEGV && w.Clock != nil && w.Clock.cycles(tid):
+	case ev == eventStop && st.StopSignal() != unix.SIGTRAP:
+		// A stop of the whole group, as by SIGTSTP: it stays stopped.
+		if err := ptrace(unix.PTRACE_LISTEN, tid, 0, nil); err != nil && !errors.Is(err, ErrGone) {
+			return nil, fmt.Errorf("ptrace listen %d: %w", tid, err)
+		}
+		return nil, nil
+	case ev == 0:
+		sig = int(st.StopSignal())
+	}
+	if err := unix.PtraceCont(tid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+		return nil, fmt.Errorf("ptrace continue %d: %w", tid, err)
+	}
+	return nil, nil
+}
+
+// look describes the call at whose entry a thread stands; nil if it is not a look.
+func (w *Watch) look(tid int) (*Look, error) {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(tid, &r); err != nil {
+		return nil, gone(err)
+	}
+	args := [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}
+	call, ok := looks[r.Orig_rax]
+	if !ok {
+		switch {
+		case r.Orig_rax == unix.SYS_FSTAT:
+			return nil, evenPipe(tid, args[1])
+		case r.Orig_rax == unix.SYS_GETRANDOM && w.Random != nil:
+			return nil, w.Random.Answer(tid)
+		case w.Clock != nil:
+			return nil, w.Clock.Answer(tid)
+		}
+		return nil, nil
+	}
+	l := &Look{Tid: tid, Op: call.op}
+	if call.path < 0 {
+		return l, nil
+	}
+	if r.Orig_rax == unix.SYS_OPENAT2 {
+		var how [8]byte // the flags of struct open_how
+		if err := (&Proc{Pid: tid}).Read(args[2], how[:]); err == nil && writes(uint64(how[0])|uint64(how[1])<<8|uint64(how[2])<<16) {
+			l.Op = LookWrite
+		}
+	} else if call.flag >= 0 && writes(args[call.flag]) {
+		l.Op = LookWrite
+	}
+	dir := uint64(0xffffffff & unix.AT_FDCWD)
+	if call.dir >= 0 {
+		dir = args[call.dir]
+	}
+	path := pathAt(tid, dir, args[call.path])
+	if path == "" && r.Orig_rax == unix.SYS_NEWFSTATAT && args[3]&unix.AT_EMPTY_PATH != 0 && w.Clock != nil {
+		return nil, evenPipe(tid, args[2])
+	}
+	if w.Random != nil && l.Op == LookOpen && r.Orig_rax != unix.SYS_EXECVE && slices.Contains(randomDevices, filepath.Clean(path)) {
+		return nil, w.Random.open(tid, args[call.path])
+	}
+	l.Path = path
+	return l, nil
+}
+
+// pathAt is the absolute path that a thread names by a string and the descriptor of a
+// directory; "" if the call will fail, or is about the descriptor itself.
+func pathAt(tid int, dir, addr uint64) string {
+	path, err := readPath(tid, addr)
+	if err != nil || path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	link := fmt.Sprintf("/proc/%d/cwd", tid)
+	if int32(dir) != unix.AT_FDCWD {
+		link = fmt.Sprintf("/proc/%d/fd/%d", tid, int32(dir))
+	}
+	at, err := os.Readlink(link)
+	if err != nil {
+		return ""
+	}
+	return at + "/" + path
+}
+
+// evenPipe lets a thread, which is stopped by seccomp at the entry of a stat of a
+// descriptor, make the call. For a pipe or a FIFO, in whose place tasks have another file,
+// it clears the inode and the times in the struct stat at an address in the process.
+func evenPipe(tid int, stat uint64) error {
+	p := &Proc{Pid: tid}
+	if _, err := p.toSyscallStop(tid); err != nil {
+		return err
+	}
+	for _, sig := range p.later {
+		if err := unix.Tgkill(tgid(tid), tid, sig); err != nil {
+			return gone(err)
+		}
+	}
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(tid, &r); err != nil {
+		return gone(err)
+	}
+	var st unix.Stat_t
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
+	if r.Rax != 0 || p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil
+	}
+	st.Ino, st.Atim, st.Mtim, st.Ctim = 1, unix.Timespec{}, unix.Timespec{}, unix.Timespec{}
+	return p.Write(stat, b)
+}
+
+// writes tells whether flags of open(2) are for more than reading.
+func writes(flags uint64) bool {
+	return flags&unix.O_ACCMODE != unix.O_RDONLY || flags&(unix.O_CREAT|unix.O_TRUNC) != 0
+}
+
+// readPath reads a string that ends with a zero byte.
+func readPath(tid int, addr uint64) (string, error) {
+	var path []byte
+	for len(path) < unix.PathMax {
+		b := make([]byte, 256-addr%256) // never across a page
+		if err := (&Proc{Pid: tid}).Read(addr, b); err != nil {
+			return "", err
+		}
+		if i := bytes.IndexByte(b, 0); i >= 0 {
+			return string(append(path, b[:i]...)), nil
+		}
+		path = append(path, b...)
+		addr += uint64(len(b))
+	}
+	return "", unix.ENAMETOOLONG
+}
+
+// Hold holds a watched process. at is a thread that stands at a Look, or 0: it
+// makes its call when it is let go.
+func (w *Watch) Hold(pid, at int) (*Proc, error) {
+	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
+	if w.Clock != nil {
+		p.emulate = w.Clock.cycles
+	}
+	if at != 0 {
+		if err := p.skipCall(at); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.holdAll(p.interrupt); err != nil || w.Clock == nil {
+		return p, err
+	}
+	return p, w.Clock.remove(p)
+}
+
+// skipCall leaves a thread that stands at the entry of a call, by seccomp, so
+// that it makes the call when it is let go.
+func (p *Proc) skipCall(tid int) error {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(tid, &r); err != nil {
+		return gone(err)
+	}
+	skipped := r
+	skipped.Orig_rax = ^uint64(0)
+	if err := unix.PtraceSetRegs(tid, &skipped); err != nil {
+		return gone(err)
+	}
+	if _, err := p.toSyscallStop(tid); err != nil {
+		return err
+	}
+	r.Rax, r.Rip, r.Orig_rax = r.Orig_rax, r.Rip-2, ^uint64(0)
+	p.rest[tid] = r
+	p.Threads = append(p.Threads, tid)
+	return nil
+}
+
+// programAt lays a filter out at an address: struct sock_fprog and, behind it, the
+// instructions.
+func programAt(mem uint64, filter []unix.SockFilter) []byte {
+	b := make([]byte, 16, 16+8*len(filter))
+	b[0], b[1] = byte(len(filter)), byte(len(filter)>>8)
+	for i := range 8 {
+		b[8+i] = byte((mem + 16) >> (8 * i))
+	}
+	for _, f := range filter {
+		b = append(b, byte(f.Code), byte(f.Code>>8), f.Jt, f.Jf, byte(f.K), byte(f.K>>8), byte(f.K>>16), byte(f.K>>24))
+	}
+	return b
+}
+
+// Process is the id of the process that a thread belongs to.
+func Process(tid int) int { return tgid(tid) }

@@ -1,0 +1,125 @@
+package outputs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+)
+
+// Kind is a kind of file that premix writes.
+type Kind string
+
+// Kinds, and what marks them.
+const (
+	Page    Kind = "page"    // HTML with the generator premix in its head
+	Table   Kind = "table"   // Parquet with a key of premix in its metadata
+	Trace   Kind = "trace"   // a Standard Workload File with the conversion premix in its header
+	Profile Kind = "profile" // a profile of a tree, whose format begins it
+	Text    Kind = "text"    // a figure, or a text of other programs' formats, that ends with Mark
+)
+
+// Mark ends files of the kind Text, where the format has comments like those of XML.
+const Mark = "<!-- premix -->\n"
+
+// TakenError reports a file that a command would have replaced.
+type TakenError struct {
+	Path string
+	Kind Kind
+}
+
+func (e *TakenError) Error() string {
+	return e.Path + " is there already, and is not a " + string(e.Kind) + " that premix wrote"
+}
+
+// Hint says what to do.
+func (e *TakenError) Hint() string {
+	return "give a name that is free; --force replaces the file, whose content is lost then"
+}
+
+// Check returns a [TakenError] for a file that is there and is not of a kind. A file without
+// content, and something that is not a regular file, such as a pipe, may be written to.
+func Check(path string, kind Kind) error {
+	if path == "" || path == "-" {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil // it is not there, or the command says why it cannot write there
+	}
+	if !info.Mode().IsRegular() || info.Size() == 0 {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	own, err := kind.of(f, info.Size())
+	if err == nil && !own {
+		err = &TakenError{path, kind}
+	}
+	return err
+}
+
+const (
+	headMost   = 4 << 10  // bytes in which a mark is looked for
+	footerMost = 64 << 20 // bytes of a Parquet file's metadata
+)
+
+// keys are in the metadata of tables, the quotation of neither a path nor a name of a column.
+var keys = []string{"premix.files", "premix.records"}
+
+// of reports whether a file has the mark of a kind.
+func (k Kind) of(f io.ReaderAt, size int64) (bool, error) {
+	head, err := part(f, 0, min(size, headMost))
+	if err != nil {
+		return false, err
+	}
+	switch k {
+	case Page:
+		return bytes.HasPrefix(head, []byte("<!doctype html>")) && bytes.Contains(head, []byte(`<meta name="generator" content="premix">`)), nil
+	case Trace:
+		return bytes.HasPrefix(head, []byte(";")) && bytes.Contains(head, []byte("\n; Conversion: premix\n")), nil
+	case Profile:
+		return bytes.HasPrefix(head, []byte("{")) && bytes.Contains(head[:min(len(head), 100)], []byte("premix profile ")), nil
+	case Text:
+		tail, err := part(f, max(0, size-int64(len(Mark))), min(size, int64(len(Mark))))
+		return string(tail) == Mark, err
+	case Table:
+		return table(f, head, size)
+	}
+	return false, nil
+}
+
+func table(f io.ReaderAt, head []byte, size int64) (bool, error) {
+	const magic = "PAR1"
+	if size < 12 || string(head[:4]) != magic {
+		return false, nil
+	}
+	end, err := part(f, size-8, 8)
+	if err != nil || string(end[4:]) != magic {
+		return false, err
+	}
+	n := int64(binary.LittleEndian.Uint32(end))
+	if n > min(size-12, footerMost) {
+		return false, nil
+	}
+	footer, err := part(f, size-8-n, n)
+	for _, key := range keys {
+		if bytes.Contains(footer, []byte(key)) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+func part(f io.ReaderAt, at, n int64) ([]byte, error) {
+	b := make([]byte, n)
+	_, err := f.ReadAt(b, at)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return b, err
+}

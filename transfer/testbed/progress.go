@@ -1,0 +1,120 @@
+package testbed
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+const (
+	// leastRate is what a copy that goes on reads and writes at least, bytes a second.
+	// What ssh sends to see that the peer is there is less.
+	leastRate = 64
+	// leastCPU is the share of a core that a program takes which computes.
+	leastCPU = 0.05
+	// ticksPerSecond is the unit of times in /proc, see sysconf(3): 100 on all
+	// architectures of Go.
+	ticksPerSecond = 100
+)
+
+// activity is what a process has done so far.
+type activity struct {
+	bytes int64 // read and written, by system calls or by the disk
+	ticks int64 // of CPU time
+	known bool  // bytes could be read
+}
+
+// progress finds out whether a process group and its children go on.
+type progress struct {
+	root  int
+	stall time.Duration
+	since time.Time
+	last  map[int]activity // when it went on last
+}
+
+func newProgress(root int, stall time.Duration) *progress {
+	return &progress{root: root, stall: stall, since: time.Now(), last: group(root)}
+}
+
+// stalled tells whether the group has done nothing for the time of a stall.
+func (p *progress) stalled() bool {
+	now := group(p.root)
+	var bytes, ticks int64
+	went := len(now) != len(p.last)
+	for pid, a := range now {
+		b, ok := p.last[pid]
+		if !ok || !a.known {
+			went = true // it is new, or nobody can tell
+			break
+		}
+		bytes += a.bytes - b.bytes
+		ticks += a.ticks - b.ticks
+	}
+	if went || float64(bytes) >= leastRate*p.stall.Seconds() || float64(ticks)/ticksPerSecond >= leastCPU*p.stall.Seconds() {
+		p.since, p.last = time.Now(), now
+		return false
+	}
+	return time.Since(p.since) >= p.stall
+}
+
+// group lists the processes of a process group, and the children of each of them.
+func group(root int) map[int]activity {
+	type process struct {
+		parent, group int
+		ticks         int64
+	}
+	all := map[int]process{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		// PID (NAME) STATE PPID PGRP ..., of which NAME may hold anything: proc_pid_stat(5).
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+		if err != nil || len(words) < 13 || words[0][0] == 'Z' {
+			continue
+		}
+		number := func(i int) int64 { n, _ := strconv.ParseInt(string(words[i]), 10, 64); return n }
+		all[pid] = process{int(number(1)), int(number(2)), number(11) + number(12)}
+	}
+	found := map[int]activity{}
+	for more := true; more; {
+		more = false
+		for pid, p := range all {
+			if _, ok := found[pid]; ok {
+				continue
+			}
+			if _, child := found[p.parent]; child || p.group == root {
+				a := activity{ticks: p.ticks}
+				a.bytes, a.known = carried(pid)
+				found[pid] = a
+				more = true
+			}
+		}
+	}
+	return found
+}
+
+// carried is what a process has read and written, see proc_pid_io(5).
+func carried(pid int) (n int64, ok bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(text) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch string(name) {
+		case "rchar", "wchar", "read_bytes", "write_bytes":
+			v, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
+			if err != nil {
+				return 0, false
+			}
+			n += v
+		}
+	}
+	return n, true
+}

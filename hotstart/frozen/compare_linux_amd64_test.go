@@ -246,3 +246,38 @@ func TestYear(t *testing.T) {
 		}
 	}
 }
+
+func TestOffset(t *testing.T) {
+	word := []LateWord{{A: []byte("Sample"), B: []byte("xample")}, {A: []byte("/whole"), B: []byte("abcdef"), Whole: true}}
+	reg := func(v int) uint64 { return uint64(uint32(int32(v))) }
+	for _, c := range []struct {
+		name     string
+		x, y     uint64
+		constant int32
+		found    bool
+	}{
+		{"first bytes", reg('S' - 'f'), reg('x' - 'f'), -'f', true},
+		{"B continues", reg('S' - 'x'), reg('a' - 't'), -'x', true},
+		{"A continues", reg('a' - 't'), reg('x' - 'S'), -'S', true},
+		{"no bytes", reg('S' - 'f'), reg('a' - 't'), 0, false},
+		{"too far", reg('S' - 'x'), reg(300), 0, false},
+		{"64 bits", 1 << 40, 1<<40 + 37, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmp := comparer{words: NewWords(word), out: &Comparison{}}
+			if got := cmp.offset(2, 3, c.x, c.y); got != c.found {
+				t.Fatalf("offset = %v, want %v", got, c.found)
+			}
+			want := []Offset{{Thread: 2, Register: 3, Word: 0, Constant: c.constant}}
+			if c.found && !slices.Equal(cmp.out.Offsets, want) {
+				t.Errorf("Offsets = %v, want %v", cmp.out.Offsets, want)
+			}
+		})
+	}
+	if _, ok := (Offset{Constant: -'f'}).Value("file"); ok {
+		t.Error("Value of a word that begins with the byte it was compared with: want none")
+	}
+	if v, ok := (Offset{Constant: -'f'}).Value("Sample"); !ok || int32(v) != 'S'-'f' {
+		t.Errorf("Value = %d, %v, want %d", int32(v), ok, 'S'-'f')
+	}
+}

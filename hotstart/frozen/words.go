@@ -121,6 +121,13 @@ type Offset struct {
 	Constant int32
 }
 
+// Value returns the value of the register for a late word. There is none if the sum is 0:
+// the two strings were then compared further.
+func (o Offset) Value(word string) (value uint32, ok bool) {
+	v := int32(word[0]) + o.Constant
+	return uint32(v), v != 0
+}
+
 // WordPlace is a part of the memory of a frozen process that holds a part of a late word.
 type WordPlace struct {
 	Address uint64

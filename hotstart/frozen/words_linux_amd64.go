@@ -41,18 +41,35 @@ func (c *comparer) places(spans []Span, place WordPlace, name string) {
 	}
 }
 
-// offset finds registers that hold the first byte of a late word plus a constant.
+// offset finds registers that hold the first byte of a late word minus a byte of a string
+// that it was compared with. Where the first bytes are equal in one of the two images, the
+// register holds the difference of later bytes there.
 func (c *comparer) offset(thread, register int, x, y uint64) bool {
 	if x>>32 != 0 || y>>32 != 0 {
 		return false
 	}
+	dx, dy := int32(x), int32(y)
 	found := false
 	for k, w := range c.words.words {
-		if w.Whole || len(w.A) == 0 || int32(x)-int32(y) != int32(w.A[0])-int32(w.B[0]) {
+		if w.Whole || len(w.A) == 0 || w.A[0] == w.B[0] {
 			continue
 		}
-		c.out.Offsets = append(c.out.Offsets, Offset{thread, register, k, int32(x) - int32(w.A[0])})
+		constant := dx - int32(w.A[0])
+		switch {
+		case dx-dy == int32(w.A[0])-int32(w.B[0]):
+		case constant == -int32(w.B[0]) && isByteDifference(dy):
+		case dy-int32(w.B[0]) == -int32(w.A[0]) && isByteDifference(dx):
+			constant = -int32(w.A[0])
+		default:
+			continue
+		}
+		c.out.Offsets = append(c.out.Offsets, Offset{thread, register, k, constant})
 		found = true
 	}
 	return found
+}
+
+// isByteDifference reports whether two bytes can differ by d.
+func isByteDifference(d int32) bool {
+	return d > -256 && d < 256
 }

@@ -81,8 +81,11 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 		}
 	}
 	for _, o := range plan.Offsets {
-		r := register(&im.Threads[o.Thread].Regs, o.Register)
-		r.SetUint(r.Uint()>>32<<32 | uint64(uint32(int32(late[o.Word][0])+o.Constant)))
+		v, ok := o.Value(late[o.Word])
+		if !ok {
+			return nil, fmt.Errorf("the tool compares %q with a text that begins with the same letter", late[o.Word])
+		}
+		register(&im.Threads[o.Thread].Regs, o.Register).SetUint(uint64(v))
 	}
 	pages, err := os.Open(s.snap.PagePath())
 	if err != nil {

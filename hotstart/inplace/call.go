@@ -142,26 +142,97 @@ func alnum(c rune) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// other returns a random word of the same shape that differs from both words in every
-// letter that is not fixed.
-func (r Role) other(word, than string) string {
-	b := []byte(word)
-	shape := r.shape(word)
-	shape = shape[:strings.LastIndexByte(shape, '|')]
-	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	if !strings.Contains(shape, "x") {
-		letters = "123456789"
+// letters are the bytes that other puts in place of letters and digits, in their order.
+const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// lettersFor returns the bytes that may stand in place of those of a word.
+func (r Role) lettersFor(word string) string {
+	if shape := r.shape(word); !strings.Contains(shape[:strings.LastIndexByte(shape, '|')], "x") {
+		return letters[1:10] // a number that does not begin with 0
 	}
-	for i := range len(shape) {
+	return letters
+}
+
+// other returns a random word of the same shape that differs from word in every letter
+// that is not fixed.
+func (r Role) other(word string) string {
+	b := []byte(word)
+	from := r.lettersFor(word)
+	shape := r.shape(word)
+	for i := range strings.LastIndexByte(shape, '|') {
 		if !alnum(rune(word[i])) {
 			continue
 		}
-		for b[i] == word[i] || b[i] == than[i] {
-			n, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
-			if err != nil {
-				panic(err) // it never fails on Linux
+		for b[i] == word[i] {
+			b[i] = from[random(len(from))]
+		}
+	}
+	return string(b)
+}
+
+func random(n int) int {
+	v, err := rand.Int(rand.Reader, big.NewInt(int64(n)))
+	if err != nil {
+		panic(err) // it never fails on Linux
+	}
+	return int(v.Int64())
+}
+
+// contrast returns words as other does, whose order is the reverse of the order of words,
+// wherever their first letters decide it. The first letters are low ones, digits mostly, or
+// high ones: two contrasts and the words themselves lie on both sides of most constants
+// that a tool compares them with. First letters in avoid, by word, are not used.
+func contrast(words []string, roles []Role, high bool, avoid map[int][]byte) []string {
+	all := make([]string, len(words))
+	for k, w := range words {
+		all[k] = roles[k].other(w)
+	}
+	for _, set := range []string{letters, letters[1:10]} {
+		var members []int // words with these letters, in descending order
+		used := ""
+		for k, w := range words {
+			if first := strings.IndexFunc(w, alnum); first >= 0 && roles[k].lettersFor(w) == set {
+				members = append(members, k)
+				used += w[first:first+1] + string(avoid[k])
 			}
-			b[i] = letters[n.Int64()]
+		}
+		slices.SortStableFunc(members, func(i, j int) int { return strings.Compare(words[j], words[i]) })
+		var free []byte
+		for _, c := range []byte(set) {
+			if strings.IndexByte(used, c) < 0 {
+				free = append(free, c)
+			}
+		}
+		if len(free) < len(members) {
+			continue // random ones serve
+		}
+		if n := max(len(members), 10); n < len(free) && high {
+			free = free[len(free)-n:]
+		} else if n < len(free) {
+			free = free[:n]
+		}
+		for len(free) > len(members) {
+			k := random(len(free))
+			free = slices.Delete(free, k, k+1)
+		}
+		for i, k := range members {
+			all[k] = withFirstLetters(all[k], roles[k].shape(words[k]), free[i])
+		}
+	}
+	return all
+}
+
+// withFirstLetters exchanges the first letter of each component of a path, where its shape
+// lets it change.
+func withFirstLetters(word, shape string, letter byte) string {
+	b := []byte(word)
+	begins := true
+	for i := range strings.LastIndexByte(shape, '|') {
+		if b[i] == '/' {
+			begins = true
+		} else if begins && alnum(rune(b[i])) {
+			b[i] = letter
+			begins = false
 		}
 	}
 	return string(b)

@@ -163,6 +163,39 @@ func TestErrors(t *testing.T) {
 	p.wantHot(v("SRR5204810_1.fq"))
 }
 
+// TestDecisions has tools that keep a decision about their late words, not the words.
+func TestDecisions(t *testing.T) {
+	p := newPlace(t)
+	for _, option := range []string{"-l", "-m", "-i", "-t"} {
+		for _, label := range []string{"Sample", "5ample", "ample", "Ample"} {
+			p.wantUnfit(invocation{args: []string{option, "-R", "{label:" + label + "}", "index", "{input:SRR5204809_1.fq}"}}, "")
+		}
+	}
+}
+
+func TestContrast(t *testing.T) {
+	words := []string{"SRR52_1.fq.gz", "SRR52_2.fq.gz", "/data/b/S1.sam", "/data/b/S0.sam", "12", "7"}
+	roles := []Role{Input, Input, Output, Output, Label, Label}
+	for range 100 {
+		for _, high := range []bool{true, false} {
+			got := contrast(words, roles, high, map[int][]byte{0: []byte("z0")})
+			for k, w := range words {
+				if roles[k].shape(got[k]) != roles[k].shape(w) {
+					t.Errorf("%q has another shape than %q", got[k], w)
+				}
+				if got[k][0] == w[0] && w[0] != '/' || k == 0 && strings.ContainsRune("z0", rune(got[k][0])) {
+					t.Errorf("%q begins with a letter that it must not begin with", got[k])
+				}
+			}
+			for _, pair := range [][2]int{{0, 1}, {3, 2}, {4, 5}} {
+				if a, b := pair[0], pair[1]; words[a] >= words[b] || got[a] <= got[b] {
+					t.Errorf("the order of %q and %q is not that of %q and %q reversed", got[a], got[b], words[a], words[b])
+				}
+			}
+		}
+	}
+}
+
 func TestOutputs(t *testing.T) {
 	p := newPlace(t)
 	if err := os.Mkdir(filepath.Join(p.dir, "results"), 0o755); err != nil {

@@ -208,20 +208,21 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 	}
 	base := p.scratch + "/" + name + "/"
 	letters := strings.Repeat("d", min(max(len(p.call.Dir)-len(base), 8), 200))
-	t.dir = base + Label.other(letters, letters)
+	t.dir = base + Label.other(letters)
 	return t, os.MkdirAll(t.dir, 0o700)
 }
 
 // others makes late words and variables that differ from those of the call.
 func (p *preparation) others(t *trial) error {
-	t.words = p.call.words()
+	own := p.call.words()
+	roles := make([]Role, len(own))
 	for k, w := range p.call.Words {
-		own := t.words[k]
-		t.words[k] = w.Role.other(own, own)
-		for len(own) > 0 && slices.Contains(p.avoid[k], t.words[k][0]) {
-			t.words[k] = w.Role.other(own, own)
-		}
+		roles[k] = w.Role
 	}
+	// A constant that the call's words are compared with lies between them and those of
+	// B, or between them and those of the other executions.
+	high := len(own) > 0 && strings.TrimLeftFunc(own[0], func(c rune) bool { return !alnum(c) }) < "M"
+	t.words = contrast(own, roles, high == t.second, p.avoid)
 	for _, kv := range p.call.Env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || !p.call.isLate(name) {
@@ -230,8 +231,8 @@ func (p *preparation) others(t *trial) error {
 		if len(value) >= PadSize {
 			return passing("the variable %s has more than %d bytes", name, PadSize-1)
 		}
-		other := Label.other(value, value)
-		other += Label.other("1234567", "1234567")[:1+len(other)%7]
+		other := Label.other(value)
+		other += Label.other("1234567")[:1+len(other)%7]
 		if name == "SHLVL" {
 			other = "3"
 		}
@@ -342,11 +343,21 @@ func (p *preparation) load(number int) (*trial, error) {
 		if input == "" {
 			continue
 		}
-		if number == 1 {
-			_ = os.Truncate(input, largeSize+int64(k)<<12) // not everywhere are there files of this size
+		// No two of the times and sizes are equal: each is a late word. In A, files are
+		// older than all others, and in B they are newer. The order of the inputs by size
+		// and time in A is reversed in B.
+		modified := time.Now().Add(-time.Duration(number)*1000*time.Hour + time.Duration(k)*10*time.Hour)
+		switch number {
+		case 0:
+			modified = modified.AddDate(-30, 0, -k)
+		case 1:
+			modified = modified.AddDate(1, 0, 0)
+			info, err := os.Stat(p.trials[0].inputs[k])
+			if err != nil {
+				return nil, err
+			}
+			_ = os.Truncate(input, largeSize-info.Size()<<6+int64(k)) // not everywhere are there files of this size
 		}
-		// No two of the times and sizes are equal: each is a late word.
-		modified := time.Now().Add(-time.Duration(1000+1000*number+10*k) * time.Hour)
 		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,6 @@
 /* A stand-in for a tool that loads an index and then reads its input.
  *
- * usage: tool [-R LABEL] [-o OUTPUT] [-v NAME] [-d] [-p] [-s] [-h] [-e] [-w FILE] [-x] INDEX INPUT
+ * usage: tool [-R LABEL] [-o OUTPUT] [-v NAME] [-d] [-p] [-s] [-h] [-l] [-m] [-i] [-t] [-e] [-w FILE] [-x] INDEX INPUT
  *
  *   -R LABEL   is copied, and printed with each line
  *   -o OUTPUT  is opened when the index has been loaded; standard output otherwise
@@ -11,6 +11,10 @@
  *   -s         ask for the size of the input first
  *   -k         ask for the size of the input first, and keep it
  *   -h         keep a hash of LABEL
+ *   -l         keep whether LABEL comes before INPUT
+ *   -m         keep whether LABEL comes before "M"
+ *   -i         keep whether LABEL begins with a digit
+ *   -t         keep whether INPUT is newer than INDEX
  *   -e FILE    end with an error before the input where FILE exists
  *   -w FILE    write to FILE before the input is opened
  *   -3         write a line to descriptor 3 in the end
@@ -19,6 +23,7 @@
  * INPUT may be - for standard input.
  */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,8 +45,8 @@ static void note(int sig) { got++; (void)sig; }
 int main(int argc, char **argv)
 {
 	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL;
-	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhe:w:n3")) != -1) switch (opt) {
+	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0;
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmite:w:n3")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -51,6 +56,10 @@ int main(int argc, char **argv)
 		case 's': stats = 1; break;
 		case 'k': keep = 1; break;
 		case 'h': hashes = 1; break;
+		case 'l': order = 1; break;
+		case 'm': middle = 1; break;
+		case 'i': digit = 1; break;
+		case 't': newer = 1; break;
 		case 'e': error = optarg; break;
 		case 'w': early = optarg; break;
 		case 'n': nap = 1; break;
@@ -62,7 +71,11 @@ int main(int argc, char **argv)
 	if (dir && !getcwd(directory, sizeof directory)) return 3;
 	if (copy && getenv(copy)) strcpy(copied, getenv(copy));
 	if (hashes) for (const char *p = label; *p; p++) hash = hash * 31 + *p;
-	struct stat st;
+	if (order) kept = strcmp(label, input) < 0;
+	if (middle) kept = strcmp(label, "M") < 0;
+	if (digit) kept = isdigit((unsigned char)*label) != 0;
+	struct stat st, ref;
+	if (newer && !stat(input, &st) && !stat(argv[optind], &ref)) kept = st.st_mtime > ref.st_mtime;
 	if (stats || keep) {
 		if (stat(input, &st)) { fprintf(stderr, "tool: %s: %s\n", input, strerror(errno)); return 4; }
 		if (st.st_size == 0) { fprintf(stderr, "tool: %s is empty\n", input); return 4; }

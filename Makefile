@@ -15,10 +15,11 @@ SOAK_TIMEOUT ?= 2h
 export GO STATICCHECK GOVULNCHECK
 export PATH := $(dir $(GO)):$(PATH)
 
+# Package hotstart/around has the entry.
 .PHONY: build
 build: go
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/premix-shim ./cmd/premix-shim
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry -X main.version=$(VERSION)' -o bin/premix ./cmd/premix
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -E premix_entry' -o bin/premix-shim ./cmd/premix-shim
 
 .PHONY: go
 go:

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"premix/hotstart/calls"
+	"premix/hotstart/around"
 	"premix/hotstart/dropin"
 	"premix/internal/units"
 )
@@ -15,7 +15,7 @@ func (a *app) hotWarmCommand() *cobra.Command {
 		beside  bool
 		exe     string
 		quota   memoryFlag
-		streams = streamsFlag{Streams: [3]calls.Stream{calls.Null, calls.File, calls.File}}
+		streams = streamsFlag{Streams: [3]around.Stream{around.Null, around.File, around.File}}
 	)
 	cmd := &cobra.Command{
 		Use:   "warm [flags] -- COMMAND...",
@@ -35,10 +35,9 @@ whose standard streams are of the same kinds. --streams says which these are.
 			if err != nil {
 				return err
 			}
-			inherited := c.Around.Extra
-			c.Around = calls.Around(streams)
-			if !beside {
-				c.Around.Extra = inherited // as by the calls that this shell will make
+			c.Around.Streams, c.Around.Joined = streams.Streams, streams.Joined
+			if beside { // else as by the calls that this shell will make
+				c.Around.Extra, c.Around.Ignored = streams.Extra, streams.Ignored
 			}
 			set, err := dropin.ReadSettings()
 			if err != nil {
@@ -72,12 +71,12 @@ whose standard streams are of the same kinds. --streams says which these are.
 }
 
 // streamsFlag is the kinds of standard streams.
-type streamsFlag calls.Around
+type streamsFlag around.Around
 
 func (s *streamsFlag) Set(text string) error {
-	a, err := calls.ParseAround(text)
+	a, err := around.Parse(text)
 	*s = streamsFlag(a)
 	return err
 }
 func (s *streamsFlag) Type() string   { return "kinds" }
-func (s *streamsFlag) String() string { return calls.Around(*s).String() }
+func (s *streamsFlag) String() string { return around.Around(*s).String() }

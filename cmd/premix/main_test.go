@@ -50,14 +50,14 @@ func withBinary(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "premix")
-	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")...)
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-ldflags", "-E premix_entry -X main.version=v0.0.0-test", "-o", binary, ".")...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build premix:", err)
 		return 1
 	}
 	// A shim looks for premix beside it.
-	build = exec.Command("go", "build", "-o", filepath.Join(dir, "premix-shim"), "../premix-shim")
+	build = exec.Command("go", "build", "-ldflags", "-E premix_entry", "-o", filepath.Join(dir, "premix-shim"), "../premix-shim")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build premix-shim:", err)

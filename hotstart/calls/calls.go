@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/internal/owner"
@@ -26,7 +27,7 @@ type Call struct {
 	Exe       string // absolute path of the program
 	Argv, Env []string
 	Dir       string
-	Around    Around
+	Around    around.Around
 }
 
 // Plan is a decision on a call.
@@ -218,8 +219,8 @@ func decide(c Call, note bool) (Plan, error) {
 		f.State, f.Reason, f.Tries, f.Exe = unprepared, "", 0, stampOf(c.Exe)
 	}
 	switch {
-	case c.Around.other():
-		return Plan{Reason: "a standard stream is neither a file, a pipe, a terminal nor /dev/null"}, nil
+	case c.Around.Refusal() != "":
+		return Plan{Reason: c.Around.Refusal()}, nil
 	case f.State == cold:
 		p.Reason = f.Reason
 		return p, nil

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/tools"
 )
 
@@ -28,7 +29,7 @@ func home(t *testing.T) string {
 func call(t *testing.T, line string, env ...string) Call {
 	t.Helper()
 	argv := strings.Fields(line)
-	return Call{Exe: "/usr/bin/" + argv[0], Argv: argv, Env: env, Dir: t.TempDir(), Around: Around{Streams: [3]Stream{Null, Pipe, File}}}
+	return Call{Exe: "/usr/bin/" + argv[0], Argv: argv, Env: env, Dir: t.TempDir(), Around: around.Around{Streams: [3]around.Stream{around.Null, around.Pipe, around.File}}}
 }
 
 func must(t *testing.T, err error) {
@@ -106,7 +107,7 @@ func TestFormKey(t *testing.T) {
 		}
 	}
 	other := base
-	other.Around.Streams[1] = File
+	other.Around.Streams[1] = around.File
 	if key(other) == key(base) {
 		t.Error("calls with other streams have the same form")
 	}
@@ -246,18 +247,6 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-func TestAround(t *testing.T) {
-	for text, ok := range map[string]bool{
-		"null,pipe,file": true, "null,file,joined": true, "terminal,terminal,joined,5,17": true, "pipe,null,null": true,
-		"": false, "null,pipe": false, "null,null,joined": false, "null,socket,file": false, "joined,file,file": false, "null,file,file,2": false, "null,file,file,x": false,
-	} {
-		a, err := ParseAround(text)
-		if (err == nil) != ok || ok && a.String() != text {
-			t.Errorf("%q: %+v, %v", text, a, err)
-		}
-	}
-}
-
 func TestPrune(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 10 {
@@ -366,7 +355,7 @@ func TestMain(m *testing.M) {
 		if err := os.Setenv("CALLS_TEST", "premix"); err != nil {
 			os.Exit(1)
 		}
-		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Around: Around{Streams: [3]Stream{Null, Pipe, Pipe}}}
+		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Around: around.Around{Streams: [3]around.Stream{around.Null, around.Pipe, around.Pipe}}}
 		PrepareBeside("/proc/self/exe", c)
 		// The kernel lists the children of this thread group's main thread.
 		children, err := os.ReadFile("/proc/thread-self/children")

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/internal/exit"
 )
 
@@ -35,7 +36,7 @@ func Shim() error {
 	if err != nil {
 		return err
 	}
-	c := Call{Exe: exe, Argv: slices.Clone(os.Args), Env: os.Environ(), Around: Own()}
+	c := Call{Exe: exe, Argv: slices.Clone(os.Args), Env: os.Environ()}
 	if strings.Contains(c.Argv[0], "/") { // the caller had found the shim by itself
 		c.Argv[0] = exe
 	}
@@ -46,11 +47,13 @@ func Shim() error {
 	if c.Dir, err = os.Getwd(); err != nil {
 		return Plain(c)
 	}
+	c.Around = around.Own()
 	// A call whose state cannot be read starts plainly, with the reason in its record.
 	p, _ := Decide(c)
 	if p.Hot {
 		// premix says in the record how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
+		around.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
 			p.Reason = err.Error()
 		}
@@ -78,6 +81,7 @@ func premixProgram() string {
 
 // Plain executes a command in place of this process. It returns only with an error.
 func Plain(c Call) error {
+	around.Restore()
 	err := syscall.Exec(c.Exe, c.Argv, c.Env)
 	if errors.Is(err, syscall.ENOEXEC) {
 		// A script without a first line that names its interpreter, as execvp(3) has it.
@@ -196,7 +200,12 @@ func besideFiles() (files []uintptr, end func(), err error) {
 		return nil, nil, err
 	}
 	files = []uintptr{null.Fd(), null.Fd(), null.Fd()}
-	for _, fd := range descriptors() {
+	all, err := around.Descriptors()
+	if err != nil {
+		null.Close()
+		return nil, nil, err
+	}
+	for _, fd := range all {
 		for len(files) <= fd {
 			files = append(files, closed)
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/hotstart/around"
 	"premix/hotstart/calls"
 	"premix/hotstart/inplace"
 	"premix/internal/exit"
@@ -22,7 +23,7 @@ import (
 // NewCall returns the call that executing argv here would be. exe is the program; where
 // it is empty, argv[0] is looked for on PATH, past all shims.
 func NewCall(exe string, argv []string) (calls.Call, error) {
-	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: calls.Own()}
+	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
 	var err error
 	if c.Exe == "" {
 		if c.Exe, err = calls.Program(argv[0]); err != nil {
@@ -35,7 +36,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 
 // engineCall is a call as package inplace has it, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
-	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around}
 	for _, w := range p.Words {
 		e.Words = append(e.Words, inplace.Word{Arg: w.Arg, From: w.From, To: w.To, Role: inplace.Role(w.Role)})
 	}
@@ -139,13 +140,6 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		return nil, err
 	}
 	e := engineCall(c, p)
-	// The streams of this process are not those of the call.
-	own, err := inplace.Surroundings(os.Stdin, os.Stdout, os.Stderr)
-	if err != nil {
-		return nil, err
-	}
-	e.Around = &inplace.Around{Stdin: inplace.Stream(c.Around.Streams[0]), Stdout: inplace.Stream(c.Around.Streams[1]), Stderr: inplace.Stream(c.Around.Streams[2]),
-		Joined: c.Around.Joined, Extra: c.Around.Extra, Umask: own.Umask}
 	s, _ := inplace.Find(store, e)
 	if s == nil {
 		// Until it is done, this counts as a preparation that came to nothing.

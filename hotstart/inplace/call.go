@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/zeebo/blake3"
+
+	"premix/hotstart/around"
 )
 
 // Role says what a late word is.
@@ -48,7 +50,7 @@ type Call struct {
 	Stdin, Stdout, Stderr *os.File
 	// Around is nil for a call of this process. Prepare in another process than the
 	// caller's needs the caller's.
-	Around *Around
+	Around *around.Around
 }
 
 // alwaysLate are variables that shells set, and that change from call to call.
@@ -77,6 +79,14 @@ func (c *Call) withWords(words []string) []string {
 		argv[w.Arg] = argv[w.Arg][:w.From] + words[k] + argv[w.Arg][w.To:]
 	}
 	return argv
+}
+
+// around returns what the tool of the call inherits.
+func (c *Call) around() around.Around {
+	if c.Around != nil {
+		return *c.Around
+	}
+	return around.Own()
 }
 
 // commandLine is the arguments as the kernel keeps them.
@@ -239,15 +249,11 @@ func withFirstLetters(word, shape string, letter byte) string {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 1
+const keyVersion = 2
 
 // Key identifies the calls that can share a snapshot, fingerprint aside.
 func Key(c Call) (string, error) {
 	if err := c.check(); err != nil {
-		return "", err
-	}
-	around, err := c.around()
-	if err != nil {
 		return "", err
 	}
 	var shapes []string
@@ -268,7 +274,7 @@ func Key(c Call) (string, error) {
 		env = append(env, kv)
 	}
 	h := blake3.New()
-	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, env, around}); err != nil {
+	if err := json.NewEncoder(h).Encode([]any{keyVersion, os.Geteuid(), os.Getegid(), c.Exe, c.withWords(blank), shapes, env, c.around()}); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil

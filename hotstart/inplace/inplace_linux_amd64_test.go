@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/hotstart/around"
 )
 
 // mustPrepare prepares a call that can start hot.
@@ -295,11 +297,8 @@ func TestSignals(t *testing.T) {
 	p.write("SRR5204809_1.fq", reads(0, 301))
 	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
 	c := p.call(v)
-	a, err := p.around(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Stderr = StreamPipe
+	a := p.around(v)
+	a.Streams[2] = around.Pipe
 	c.Around = &a
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -341,11 +340,8 @@ func TestJobControl(t *testing.T) {
 	p.write("SRR5204809_1.fq", reads(0, 301))
 	v := invocation{args: []string{"-n", "index", "{input:SRR5204809_1.fq}"}}
 	c := p.call(v)
-	a, err := p.around(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Stderr = StreamPipe
+	a := p.around(v)
+	a.Streams[2] = around.Pipe
 	c.Around = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
 	if err != nil {
@@ -418,10 +414,7 @@ func TestInheritedDescriptor(t *testing.T) {
 		t.Cleanup(func() { w.Close() })
 	}
 	c := p.call(v)
-	a, err := p.around(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := p.around(v)
 	a.Extra = []int{3}
 	c.Around = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
@@ -476,11 +469,8 @@ func TestTerminal(t *testing.T) {
 		return string(text)
 	}
 	c := p.call(v("SRR5204809"))
-	a, err := p.around(v("SRR5204809"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Stdin, a.Stdout, a.Stderr, a.Joined = StreamTerminal, StreamTerminal, StreamTerminal, true
+	a := p.around(v("SRR5204809"))
+	a.Streams[0], a.Streams[1], a.Streams[2], a.Joined = around.Terminal, around.Terminal, around.Terminal, true
 	c.Around = &a
 	snap, err := Prepare(t.Context(), p.store, c, PrepareOptions{Scratch: t.TempDir()})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/hotstart/frozen"
 )
 
@@ -299,10 +300,7 @@ func (p *place) files(dir string) map[string]string {
 func (p *place) prepare(v invocation) error {
 	p.t.Helper()
 	c := p.call(v)
-	a, err := p.around(v)
-	if err != nil {
-		return err
-	}
+	a := p.around(v)
 	c.Around = &a
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -324,16 +322,17 @@ func (p *place) prepare(v invocation) error {
 	return err
 }
 
-func (p *place) around(v invocation) (Around, error) {
-	mask, err := umask()
-	a := Around{Stdin: StreamNull, Stdout: StreamFile, Stderr: StreamFile, Joined: v.join, Umask: mask}
+// around returns what the tool of a call inherits.
+func (p *place) around(v invocation) around.Around {
+	a := around.Own()
+	a.Streams, a.Joined, a.Extra = [3]around.Stream{around.Null, around.File, around.File}, v.join, nil
 	if v.pipe {
-		a.Stdout, a.Stderr = StreamPipe, StreamPipe
+		a.Streams[1], a.Streams[2] = around.Pipe, around.Pipe
 	}
 	if v.stdin != "" {
-		a.Stdin = a.Stdout
+		a.Streams[0] = a.Streams[1]
 	}
-	return a, err
+	return a
 }
 
 // same makes a call hot and plain, and compares what both left. It returns the result of

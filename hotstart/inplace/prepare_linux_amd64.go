@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/hotstart/around"
 	"premix/hotstart/frozen"
 	"premix/hotstart/placeholder"
 	"premix/hotstart/tracer"
@@ -41,10 +42,7 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
 	}
-	p := &preparation{ctx: ctx, call: &c, opt: opt, begun: time.Now()}
-	if p.around, err = c.around(); err != nil {
-		return nil, err
-	}
+	p := &preparation{ctx: ctx, call: &c, opt: opt, begun: time.Now(), around: c.around()}
 	if hint, err := hotstart.CanTrace(); err != nil {
 		return nil, passing("%v (%s)", err, hint)
 	}
@@ -78,7 +76,7 @@ type preparation struct {
 	ctx     context.Context
 	call    *Call
 	opt     PrepareOptions
-	around  Around
+	around  around.Around
 	scratch string
 	begun   time.Time
 	snap    *Snapshot
@@ -133,7 +131,7 @@ func (p *preparation) log(format string, args ...any) {
 }
 
 func (p *preparation) prepare() error {
-	if reason := p.around.refusal(); reason != "" {
+	if reason := p.around.Refusal(); reason != "" {
 		return unfit("%s", reason)
 	}
 	if err := p.inputs(); err != nil {
@@ -178,7 +176,7 @@ func (p *preparation) inputs() error {
 			}
 		}
 	}
-	if p.around.Stdin == StreamFile || p.around.Stdin == StreamPipe {
+	if p.around.Streams[0] == around.File || p.around.Streams[0] == around.Pipe {
 		// The stream itself belongs to the caller.
 		p.stdin = filepath.Join(p.scratch, "stdin")
 		return os.WriteFile(p.stdin, []byte(strings.Repeat(standardInput, 500)), 0o600)
@@ -320,6 +318,12 @@ func (p *preparation) freeze() error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	for _, sig := range p.around.Ignored {
+		// A hot start inherits that a signal is ignored, as a plain one does.
+		if !slices.ContainsFunc(p.images[0].Actions, func(a frozen.Action) bool { return a.Signal == int(sig) }) {
+			return unfit("it no longer ignores signal %d, which its caller ignores", sig)
 		}
 	}
 	return nil

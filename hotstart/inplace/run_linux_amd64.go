@@ -194,10 +194,7 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lost := hotstart.Exit{Code: -1}
-	around, err := c.around()
-	if err != nil {
-		return lost, err
-	}
+	around := c.around()
 	s := &start{snap: snap, argv: c.Argv, env: c.Env, dir: c.Dir, words: c.words(), values: map[string]string{},
 		files: []*os.File{c.Stdin, c.Stdout, c.Stderr}, inherited: append([]int{0, 1, 2}, around.Extra...), filter: tracer.GuardFilter()}
 	s.here = func(n fileName) string { return n.in(c.Dir, s.words) }
@@ -211,10 +208,10 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 		}
 		s.files[fd] = os.NewFile(uintptr(fd), "inherited")
 	}
-	if c.Around == nil && broken(c.Stdout) {
+	if broken(c.Stdout) {
 		return lost, errors.New("nobody reads its standard output")
 	}
-	signals := newSignals()
+	signals := newSignals(around.Ignored)
 	defer signals.end()
 	p, err := s.begin()
 	if err != nil {
@@ -356,10 +353,13 @@ const (
 	recent   = time.Second
 )
 
-func newSignals() *signals {
+// newSignals hands on the signals that the caller does not ignore.
+func newSignals(ignored []syscall.Signal) *signals {
 	s := &signals{c: make(chan os.Signal, 64), done: make(chan struct{}), own: map[syscall.Signal]time.Time{}}
 	for _, sig := range handed {
-		if !signal.Ignored(sig) {
+		if slices.Contains(ignored, sig.(syscall.Signal)) {
+			signal.Ignore(sig)
+		} else {
 			signal.Notify(s.c, sig)
 		}
 	}

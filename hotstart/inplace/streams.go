@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/hotstart/around"
 )
 
 // streams are the standard streams of an execution in a scratch directory, of the kinds
@@ -24,37 +26,37 @@ type streams struct {
 // openStreams makes streams. input is the file that gives standard input; a silent
 // standard input gives nothing where it is a pipe or a terminal. The output is appended
 // to files where that is asked for: a program must not depend on it.
-func openStreams(dir string, a Around, input string, silent, appends bool) (s *streams, err error) {
+func openStreams(dir string, a around.Around, input string, silent, appends bool) (s *streams, err error) {
 	s = &streams{}
 	defer func() {
 		if err != nil {
 			s.end()
 		}
 	}()
-	if s.files[0], err = s.stdin(a.Stdin, input, silent); err != nil {
+	if s.files[0], err = s.stdin(a.Streams[0], input, silent); err != nil {
 		return s, err
 	}
 	var terminal *os.File
-	for i, kind := range []Stream{a.Stdin, a.Stdout, a.Stderr} {
+	for i, kind := range a.Streams {
 		switch {
 		case i == 0:
 		case i == 2 && a.Joined:
 			s.files[2] = s.files[1]
-		case kind == StreamNull:
+		case kind == around.Null:
 			s.files[i], err = os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		case kind == StreamFile:
+		case kind == around.File:
 			s.paths[i] = fmt.Sprintf("%s/stream-%d", dir, i)
 			flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 			if appends {
 				flags |= os.O_APPEND
 			}
 			s.files[i], err = os.OpenFile(s.paths[i], flags, 0o600)
-		case kind == StreamPipe:
+		case kind == around.Pipe:
 			var r *os.File
 			if r, s.files[i], err = os.Pipe(); err == nil {
 				s.out[i] = collect(r)
 			}
-		case kind == StreamTerminal:
+		case kind == around.Terminal:
 			var master *os.File
 			if master, terminal, err = openTerminal(); err == nil {
 				s.files[i], s.out[i] = terminal, collect(master)
@@ -69,22 +71,22 @@ func openStreams(dir string, a Around, input string, silent, appends bool) (s *s
 	return s, nil
 }
 
-func (s *streams) stdin(kind Stream, input string, silent bool) (*os.File, error) {
+func (s *streams) stdin(kind around.Stream, input string, silent bool) (*os.File, error) {
 	switch kind {
-	case StreamNull:
+	case around.Null:
 		return os.Open(os.DevNull)
-	case StreamFile:
+	case around.File:
 		if input == "" {
 			input = os.DevNull
 		}
 		return os.Open(input)
-	case StreamTerminal:
+	case around.Terminal:
 		master, slave, err := openTerminal()
 		if err == nil {
 			s.close_ = append(s.close_, master)
 		}
 		return slave, err
-	case StreamPipe:
+	case around.Pipe:
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, err

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
+	"premix/hotstart/around"
 	"premix/hotstart/frozen"
 	"premix/hotstart/tracer"
 )
@@ -28,7 +29,7 @@ import (
 // writing elsewhere.
 type trial struct {
 	call    *Call
-	around  Around
+	around  around.Around
 	words   []string
 	values  map[string]string // of late variables
 	scratch string            // everything that belongs to the trial
@@ -213,6 +214,9 @@ func (t *trial) begin() (*tracer.Proc, error) {
 	if err := setVariables(p, t.variable, t.values); err != nil {
 		return p, err
 	}
+	if err := setActions(p, t.around); err != nil {
+		return p, err
+	}
 	if t.seed != nil {
 		t.overlay.Random = tracer.NewEntropy(*t.seed)
 		t.overlay.Clock = &tracer.Clock{Realtime: t.clock.Realtime, Monotonic: t.clock.Monotonic, Cycles: t.clock.Cycles}
@@ -283,6 +287,24 @@ func environmentAt(pid int) (uint64, error) {
 		return 0, fmt.Errorf("stat of process %d has %d fields", pid, len(fields))
 	}
 	return strconv.ParseUint(fields[envStart], 10, 64)
+}
+
+// setActions lets a process that is held at its first instruction ignore the signals that
+// the caller ignores, and no others.
+func setActions(p *tracer.Proc, a around.Around) error {
+	mem, err := p.Alloc(os.Getpagesize())
+	if err != nil {
+		return err
+	}
+	for sig, action := range a.Actions() {
+		if err := p.Write(mem, action[:]); err != nil {
+			return err
+		}
+		if _, err := p.Syscall(unix.SYS_RT_SIGACTION, uint64(sig), mem, 0, 8); err != nil {
+			return fmt.Errorf("set the action of signal %d: %w", sig, err)
+		}
+	}
+	return p.Free(mem, os.Getpagesize())
 }
 
 // setVariables writes the values of late variables.

@@ -67,7 +67,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/hanwen/go-fuse", "github.com/zeebo/blake3", "golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"cmd/premix": {
-		imports: []string{"internal/outputs", "internal/access", "internal/bounded", "internal/problem", "internal/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/serve", "files", "files/pack", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "transfer/stream", "internal/netrelay", "internal/owner"},
+		imports: []string{"internal/outputs", "internal/access", "internal/bounded", "internal/problem", "internal/beneath", "files/tiers", "watch", "watch/collect", "watch/series", "watch/serve", "files", "files/pack", "files/page", "files/policy", "blast/database", "blast/fasta", "blast/search", "blast/service", "engine", "engine/kubernetes", "engine/local", "engine/pack", "engine/queue", "engine/shim", "engine/slurm", "engine/spawn", "recipe", "hotstart", "hotstart/around", "hotstart/calls", "hotstart/dropin", "record", "report", "replay/generate", "replay/machine", "replay/pack", "replay/policy", "replay/results", "replay/simulate", "replay/trace", "image", "image/bundle", "image/snapshotter", "image/watch", "store", "store/mirror", "store/serve", "store/trust", "store/origin", "store/tree", "store/object", "node", "lazyfs", "transfer", "transfer/link", "transfer/peer", "transfer/capture", "transfer/testbed", "transfer/report", "transfer/choose", "transfer/stream", "internal/netrelay", "internal/owner"},
 		modules: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "golang.org/x/sys"},
 	},
 	"bench/hotstart": {
@@ -268,12 +268,15 @@ var rooms = map[string]room{
 		imports: []string{"internal/problem", "internal/owner"},
 		modules: []string{"gopkg.in/yaml.v3"},
 	},
+	"hotstart/around": {
+		modules: []string{"golang.org/x/sys"},
+	},
 	"hotstart/calls": {
-		imports: []string{"internal/beneath", "internal/owner", "tools"},
+		imports: []string{"hotstart/around", "internal/beneath", "internal/owner", "tools"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"hotstart/dropin": {
-		imports: []string{"hotstart", "hotstart/calls", "hotstart/inplace", "internal/owner", "internal/problem", "internal/units", "tools"},
+		imports: []string{"hotstart", "hotstart/around", "hotstart/calls", "hotstart/inplace", "internal/owner", "internal/problem", "internal/units", "tools"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"hotstart": {
@@ -284,7 +287,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/inplace": {
-		imports: []string{"internal/beneath", "hotstart", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "internal/owner"},
+		imports: []string{"internal/beneath", "hotstart", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "internal/owner"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3"},
 	},
 	"hotstart/frozen": {

@@ -1,0 +1,247 @@
+package around
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is the kind of a standard stream: programs ask for it, and behave accordingly.
+type Stream string
+
+// The kinds of streams.
+const (
+	Null     Stream = "null" // /dev/null
+	File     Stream = "file"
+	Pipe     Stream = "pipe"
+	Terminal Stream = "terminal"
+	Other    Stream = "other" // or closed: such calls start plainly
+)
+
+// joined stands in a text in place of the kind of standard error.
+const joined = "joined"
+
+// Around is what a program inherits.
+type Around struct {
+	Streams [3]Stream        `json:"streams"` // of standard input, output and error
+	Joined  bool             `json:"joined"`  // standard output and error are one file, pipe or terminal
+	Extra   []int            `json:"extra"`   // numbers of other descriptors
+	Ignored []syscall.Signal `json:"ignored"` // signals
+	Blocked uint64           `json:"blocked"` // signals: bit N-1 is signal N
+	Umask   int              `json:"umask"`
+
+	unknown error // why the rest is not known
+}
+
+// Own returns what a program that this process executes inherits, if Restore is called
+// before that.
+func Own() (a Around) {
+	var st [3]unix.Stat_t
+	for fd := range a.Streams {
+		a.Streams[fd] = Other
+		if unix.Fstat(fd, &st[fd]) == nil {
+			a.Streams[fd] = kind(fd, &st[fd])
+		}
+	}
+	a.Joined = a.Streams[1] != Null && a.Streams[1] != Other && st[1].Dev == st[2].Dev && st[1].Ino == st[2].Ino && st[1].Rdev == st[2].Rdev
+	if a.Joined && a.Streams[1] == File && !oneFile(1, 2) {
+		a.Streams[2] = Other // each would overwrite the other
+	}
+	all, err := Descriptors()
+	for _, fd := range all {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			a.Extra = append(a.Extra, fd)
+		}
+	}
+	a.unknown = errors.Join(err, a.status())
+	return a
+}
+
+func kind(fd int, st *unix.Stat_t) Stream {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return File
+	case unix.S_IFIFO:
+		return Pipe
+	case unix.S_IFCHR:
+		if st.Rdev == unix.Mkdev(1, 3) {
+			return Null
+		}
+		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+			return Terminal
+		}
+	}
+	return Other
+}
+
+// oneFile reports whether two descriptors of this process lead to one open file.
+func oneFile(a, b int) bool {
+	const kcmpFile = 0
+	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(os.Getpid()), kcmpFile, uintptr(a), uintptr(b), 0)
+	return e == 0 && r == 0
+}
+
+// Descriptors lists the descriptors of this process beside the standard streams, in their
+// order.
+func Descriptors() ([]int, error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			all = append(all, fd)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// status reads the umask and the signals, from proc_pid_status(5).
+func (a *Around) status() error {
+	// The mask of this thread is the mask that it has inherited.
+	b, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return err
+	}
+	found := 0
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		value = strings.TrimSpace(value)
+		var n uint64
+		switch name {
+		case "Umask":
+			n, err = strconv.ParseUint(value, 8, 32)
+			a.Umask = int(n)
+		case "SigBlk":
+			a.Blocked, err = strconv.ParseUint(value, 16, 64)
+		case "SigIgn":
+			n, err = strconv.ParseUint(value, 16, 64)
+			a.Ignored = signals(n | inherited())
+		default:
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("/proc/thread-self/status: %w", err)
+		}
+		found++
+	}
+	if found != 3 {
+		return errors.New("/proc/thread-self/status has no umask or no signals")
+	}
+	return nil
+}
+
+// signals lists the signals of a set.
+func signals(set uint64) (list []syscall.Signal) {
+	for n := range 64 {
+		if set&(1<<n) != 0 {
+			list = append(list, syscall.Signal(n+1))
+		}
+	}
+	return list
+}
+
+// ignore is struct kernel_sigaction (rt_sigaction(2)) with SIG_IGN.
+var ignore = [32]byte{1}
+
+// Actions returns, for each signal whose action a program can set, what a program that
+// inherits a does on it: struct kernel_sigaction.
+func (a Around) Actions() map[syscall.Signal][32]byte {
+	all := map[syscall.Signal][32]byte{}
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		switch {
+		case sig == unix.SIGKILL || sig == unix.SIGSTOP:
+		case slices.Contains(a.Ignored, sig):
+			all[sig] = ignore
+		default:
+			all[sig] = [32]byte{}
+		}
+	}
+	return all
+}
+
+// Restore has this process ignore the signals that its caller ignores, as a program does
+// that it executes next.
+func Restore() {
+	for _, sig := range signals(inherited()) {
+		// SIGKILL and SIGSTOP are never among them.
+		_, _, _ = unix.Syscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
+	}
+}
+
+// Refusal is the reason why a program that inherits a starts plainly, or "".
+func (a Around) Refusal() string {
+	for fd, s := range a.Streams {
+		if s == Other {
+			return fmt.Sprintf("descriptor %d is neither a file, a pipe, a terminal nor /dev/null", fd)
+		}
+	}
+	switch {
+	case a.unknown != nil:
+		return a.unknown.Error()
+	case slices.Contains(a.Ignored, unix.SIGCHLD):
+		return "the caller ignores SIGCHLD" // the end of the tool could not be waited for
+	}
+	return ""
+}
+
+// ignores is the beginning of the number of an ignored signal in a text.
+const ignores = "ignored:"
+
+// String returns the kinds of the streams, the numbers of other descriptors, and the
+// signals that are ignored, as Parse reads them: null,pipe,file or null,file,joined,5 or
+// null,file,file,ignored:13.
+func (a Around) String() string {
+	list := []string{string(a.Streams[0]), string(a.Streams[1]), string(a.Streams[2])}
+	if a.Joined {
+		list[2] = joined
+	}
+	for _, fd := range a.Extra {
+		list = append(list, strconv.Itoa(fd))
+	}
+	for _, sig := range a.Ignored {
+		list = append(list, ignores+strconv.Itoa(int(sig)))
+	}
+	return strings.Join(list, ",")
+}
+
+// Parse reads the text that String returns.
+func Parse(text string) (a Around, err error) {
+	list := strings.Split(text, ",")
+	wrong := errors.New("write three kinds out of null, file, pipe and terminal, as in null,pipe,file, where the last may be joined")
+	if len(list) < 3 {
+		return a, wrong
+	}
+	for i := range a.Streams {
+		s := Stream(list[i])
+		if i == 2 && s == joined {
+			a.Joined, s = true, a.Streams[1]
+		}
+		if !slices.Contains([]Stream{Null, File, Pipe, Terminal}, s) || a.Joined && s == Null {
+			return a, wrong
+		}
+		a.Streams[i] = s
+	}
+	for _, text := range list[3:] {
+		text, signal := strings.CutPrefix(text, ignores)
+		n, err := strconv.Atoi(text)
+		switch {
+		case err == nil && signal && n > 0 && n <= 64:
+			a.Ignored = append(a.Ignored, syscall.Signal(n))
+		case err == nil && !signal && n > 2:
+			a.Extra = append(a.Extra, n)
+		default:
+			return a, wrong
+		}
+	}
+	return a, nil
+}

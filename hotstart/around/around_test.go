@@ -1,0 +1,16 @@
+package around
+
+import "testing"
+
+func TestParse(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"null,pipe,file": true, "null,file,joined": true, "terminal,terminal,joined,5,17": true, "pipe,null,null": true,
+		"pipe,pipe,pipe,4,ignored:1,ignored:13": true,
+		"null,file,file,ignored:65":             false, "null,file,file,ignored:0": false, "null,file,file,ignored:x": false, "": false, "null,pipe": false, "null,null,joined": false, "null,socket,file": false, "joined,file,file": false, "null,file,file,2": false, "null,file,file,x": false,
+	} {
+		a, err := Parse(text)
+		if (err == nil) != ok || ok && a.String() != text {
+			t.Errorf("%q: %+v, %v", text, a, err)
+		}
+	}
+}

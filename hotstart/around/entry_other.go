@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package around
+
+func inherited() uint64 { return 0 }

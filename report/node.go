@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -38,14 +37,11 @@ type NodeTool struct {
 
 // ReadNode sums up the starts since a time.
 func ReadNode(since time.Time) (*Node, error) {
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
-	n := &Node{Node: name, Since: since, Tools: []NodeTool{}}
+	here := calls.Here()
+	n := &Node{Node: here.Name(), Since: since, Tools: []NodeTool{}}
 	at := map[string]int{}
-	err = calls.Starts(since, func(s calls.Start) {
-		if s.Node != name {
+	err := calls.Starts(since, func(s calls.Start) {
+		if !here.Has(s) {
 			return // of another machine with the same home directory
 		}
 		i, ok := at[s.Tool]

@@ -35,6 +35,7 @@ type Plan struct {
 	Hot     bool         // a snapshot may serve the call
 	Reason  string       // why it starts plainly, where Hot is false
 	Prepare bool         // a snapshot is to be prepared beside the call
+	First   bool         // it is to be prepared before the call instead
 	Words   []tools.Word // the late words
 	LateEnv []string     // names of the late variables
 	Key     string       // of the form; empty where the command is not noted
@@ -44,6 +45,7 @@ type Plan struct {
 const (
 	maxForms  = 2048
 	maxTries  = 6
+	maxFirst  = 2 // tries after which a preparation may still come before a call
 	maxStarts = 8 << 20
 	retryAge  = 7 * 24 * time.Hour
 )
@@ -69,7 +71,7 @@ type form struct {
 	Env   envSeen   `json:"env"`
 
 	State  state     `json:"state,omitempty"`
-	Reason string    `json:"reason,omitempty"` // of Cold
+	Reason string    `json:"reason,omitempty"` // of Cold, or of the last preparation that failed
 	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
 	Tries  int       `json:"tries,omitempty"`  // preparations that came to nothing
 	Exe    exeStamp  `json:"exe"`
@@ -228,6 +230,8 @@ func decide(c Call, note bool) (Plan, error) {
 		p.Hot = true
 	case tool != nil && f.Calls < knownCalls || !due:
 		p.Reason = fmt.Sprintf("this is call %d of its form: a snapshot is prepared beside a later one", f.Calls)
+	case f.killed():
+		p.Prepare, p.First, p.Reason = true, true, "a snapshot is prepared before this call"
 	case f.waits():
 		p.Reason = "a snapshot is being prepared, or is tried again later"
 	default:
@@ -250,6 +254,21 @@ func (f *form) waits() bool {
 		return false
 	}
 	return f.Tries >= maxTries || time.Since(f.Since) < time.Minute<<(2*f.Tries)
+}
+
+// killed reports whether the last preparation was killed, as it is where a container or
+// a job of a batch system ends with its first process. Another one beside a call would
+// end in the same way.
+func (f *form) killed() bool {
+	if f.State != unprepared || f.Reason != "" || f.Tries == 0 || f.Tries > maxFirst {
+		return false
+	}
+	l, err := Lock()
+	if err != nil || l == nil {
+		return false // it is still at work, or another one is
+	}
+	l.Close()
+	return true
 }
 
 // formKey identifies the form of a call: all of its words, with the shapes of late ones.
@@ -397,8 +416,13 @@ func Trying(key string, c Call) error {
 			f.Tool, f.Argv, f.Exe, f.Last = filepath.Base(c.Argv[0]), c.Argv, stampOf(c.Exe), time.Now().UTC()
 			f.Env.note(c.Env)
 		}
-		f.State, f.Since, f.Tries = unprepared, time.Now().UTC(), f.Tries+1
+		f.State, f.Reason, f.Since, f.Tries = unprepared, "", time.Now().UTC(), f.Tries+1
 	})
+}
+
+// Failed notes why a preparation came to nothing. Another one is tried later.
+func Failed(key, reason string) error {
+	return update(key, func(f *form) { f.Reason = reason })
 }
 
 // Ready notes that there is a snapshot of a form.

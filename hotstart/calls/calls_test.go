@@ -60,10 +60,13 @@ func TestForm(t *testing.T) {
 	if second.Hot || !second.Prepare || second.Key != first.Key {
 		t.Errorf("second call: %+v", second)
 	}
+	preparing, err := Lock()
+	must(t, err)
 	must(t, Trying(second.Key, call(t, "bwa mem ref b_1.fq b_2.fq")))
 	if p := plan(t, call(t, "bwa mem ref c_1.fq c_2.fq")); p.Hot || p.Prepare {
 		t.Errorf("while a snapshot is prepared: %+v", p)
 	}
+	must(t, preparing.Close())
 	must(t, Ready(second.Key))
 	p := plan(t, call(t, "bwa mem ref d_1.fq d_2.fq"))
 	if !p.Hot || len(p.Words) != 2 || p.Words[0].Role != tools.Input {
@@ -152,6 +155,7 @@ func TestTries(t *testing.T) {
 	key := plan(t, c).Key
 	for n := range maxTries {
 		must(t, Trying(key, c))
+		must(t, Failed(key, "a reason"))
 		if plan(t, c).Prepare {
 			t.Fatalf("it is prepared at once after try %d", n+1)
 		}
@@ -169,6 +173,34 @@ func TestTries(t *testing.T) {
 	must(t, update(key, func(f *form) { f.Since = f.Since.Add(-retryAge) }))
 	if !plan(t, c).Prepare {
 		t.Error("a form that was cold for a week is not tried again")
+	}
+}
+
+// A preparation that was killed is made up for before a call, but not while a process
+// prepares, and not for ever.
+func TestKilled(t *testing.T) {
+	home(t)
+	c := call(t, "bwa mem ref a.fq")
+	plan(t, c)
+	p := plan(t, c)
+	if !p.Prepare || p.First {
+		t.Fatalf("the second call: %+v", p)
+	}
+	for range maxFirst {
+		l, err := Lock()
+		must(t, err)
+		must(t, Trying(p.Key, c))
+		if p := plan(t, c); p.Prepare {
+			t.Errorf("while a process prepares: %+v", p)
+		}
+		must(t, l.Close())
+		if p := plan(t, c); !p.Prepare || !p.First {
+			t.Errorf("after the process was killed: %+v", p)
+		}
+	}
+	must(t, Trying(p.Key, c))
+	if p := plan(t, c); p.Prepare {
+		t.Errorf("after %d tries: %+v", maxFirst+1, p)
 	}
 }
 
@@ -356,7 +388,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		c := Call{Exe: "/bin/tool", Argv: []string{"tool", "a  b"}, Env: os.Environ(), Dir: "/", Around: around.Around{Streams: [3]around.Stream{around.Null, around.Pipe, around.Pipe}}}
-		PrepareBeside("/proc/self/exe", c)
+		Prepare("/proc/self/exe", c, Plan{Prepare: true})
 		// The kernel lists the children of this thread group's main thread.
 		children, err := os.ReadFile("/proc/thread-self/children")
 		if err != nil {

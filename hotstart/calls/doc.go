@@ -24,7 +24,9 @@
 // The snapshot is prepared beside the third call.
 //
 // A preparation runs at the lowest priority, in a session of its own. There is one at a
-// time for a user on a machine; a call that finds another one at work does not wait. A
+// time for a user on a machine; a call that finds another one at work does not wait. One
+// that was killed, as at the end of a container or a batch job that had the call alone, is
+// made up for before a call, which then waits and starts hot. A
 // form whose preparation failed is tried again, each time after a longer while, and
 // maxTries times at most. A form that cannot start hot is tried again after a week, or
 // when the program has changed.

@@ -50,6 +50,7 @@ func Shim() error {
 	c.Around = around.Own()
 	// A call whose state cannot be read starts plainly, with the reason in its record.
 	p, _ := Decide(c)
+	p = Prepare(premix, c, p)
 	if p.Hot {
 		// premix says in the record how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
@@ -57,9 +58,6 @@ func Shim() error {
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
 			p.Reason = err.Error()
 		}
-	}
-	if p.Prepare {
-		PrepareBeside(premix, c)
 	}
 	Note(Start{Tool: name, Start: "cold", Why: p.Reason})
 	return Plain(c)
@@ -160,26 +158,44 @@ func MakeShims(dir, shim string, names []string) error {
 	return nil
 }
 
-// PrepareBeside starts a process that prepares a snapshot for a call. The process belongs
-// to another session, and is not a child of this one: the caller's program gets no child
-// that it does not know. It is best effort.
-func PrepareBeside(premix string, c Call) {
-	lock, err := Lock()
-	if err != nil || lock == nil {
-		return // another process prepares
+// Prepare does what the plan for a call says about a snapshot. It returns the plan for the
+// call after that.
+func Prepare(premix string, c Call, p Plan) Plan {
+	if !p.Prepare {
+		return p
 	}
-	lock.Close()
-	self, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return
+	l, err := Lock()
+	if err != nil || l == nil {
+		return p // another process prepares
 	}
-	args := append([]string{besideName, premix, "premix", "hot", "warm", "--beside", "--streams", c.Around.String(), "--exe", c.Exe, "--"}, c.Argv...)
+	l.Close()
+	command := append([]string{"premix", "hot", "warm", "--beside", "--streams", c.Around.String(), "--exe", c.Exe, "--"}, c.Argv...)
+	if !p.First {
+		// The process belongs to another session, and is not a child of this one: the
+		// caller's program gets no child that it does not know.
+		self, err := os.Readlink("/proc/self/exe")
+		if err == nil {
+			execute(self, append([]string{besideName, premix}, command...), c, &syscall.SysProcAttr{Setsid: true})
+		}
+		return p
+	}
+	execute(premix, command, c, nil)
+	if now, err := Look(c); err == nil {
+		now.Prepare = false
+		return now
+	}
+	return p
+}
+
+// execute runs a program with the environment and in the directory of a call, and waits
+// for its end. It is best effort.
+func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 	files, end, err := besideFiles()
 	if err != nil {
 		return
 	}
 	defer end()
-	pid, err := syscall.ForkExec(self, args, &syscall.ProcAttr{Env: c.Env, Dir: c.Dir, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	pid, err := syscall.ForkExec(exe, args, &syscall.ProcAttr{Env: c.Env, Dir: c.Dir, Files: files, Sys: attr})
 	if err != nil {
 		return
 	}

@@ -7,16 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"premix/internal/lock"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/lock"
 )
 
 // Start is the record of a start.
 type Start struct {
 	Time  time.Time `json:"time"`
-	Node  string    `json:"node"`
+	Node  string    `json:"node"`           // host name, which containers have of their own
+	Boot  string    `json:"boot,omitempty"` // of the kernel, which they share
 	Tool  string    `json:"tool"`
 	Start string    `json:"start"`           // hot or cold
 	Why   string    `json:"why,omitempty"`   // of a cold start
@@ -27,6 +30,28 @@ type Start struct {
 
 const startsName, olderName = "starts.jsonl", "starts.1.jsonl"
 
+// Machine identifies a machine in records of starts.
+type Machine struct{ name, boot string }
+
+// Here returns this machine. Where something of it is unknown, it is empty.
+func Here() Machine {
+	var m Machine
+	m.name, _ = os.Hostname()
+	if b, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		m.boot = strings.TrimSpace(string(b))
+	}
+	return m
+}
+
+// Name returns the name of the machine.
+func (m Machine) Name() string { return m.name }
+
+// Has reports whether a start was on the machine: under its name, or in a container since
+// the machine was booted.
+func (m Machine) Has(s Start) bool {
+	return s.Node == m.name || s.Boot != "" && s.Boot == m.boot
+}
+
 // Note appends the record of a start to the user's table. It is best effort: a table that
 // cannot be written keeps no command from running.
 func Note(s Start) {
@@ -35,7 +60,8 @@ func Note(s Start) {
 		return
 	}
 	s.Time = time.Now().UTC()
-	s.Node, _ = os.Hostname() // empty where it is unknown
+	here := Here()
+	s.Node, s.Boot = here.name, here.boot
 	line, err := json.Marshal(s)
 	if err != nil {
 		return

@@ -55,14 +55,15 @@ func Run(c calls.Call, noted bool) error {
 	}
 	// The reason is in the plan too.
 	p, _ := decide(c)
+	self, err := os.Executable()
+	if err != nil {
+		p.Prepare = false
+	}
+	p = calls.Prepare(self, c, p)
 	if p.Hot {
 		p.Reason = start(c, p)
-		p.Prepare = calls.Missed(p.Key)
-	}
-	if p.Prepare {
-		if self, err := os.Executable(); err == nil {
-			calls.PrepareBeside(self, c)
-		}
+		p.Prepare, p.First = err == nil && calls.Missed(p.Key), false
+		calls.Prepare(self, c, p)
 	}
 	calls.Note(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
 	return calls.Plain(c)
@@ -146,16 +147,18 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		if err := calls.Trying(p.Key, c); err != nil {
 			return nil, err
 		}
-		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log}); err != nil {
+		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log}); ctx.Err() != nil {
+			return nil, err // as if it had been killed
+		} else if err != nil {
 			var unfit *inplace.Unfit
 			if errors.As(err, &unfit) {
 				err = &UnfitError{unfit.Reason, "it starts plainly, with the same results"}
-				if !unfit.Passing {
-					err = errors.Join(err, calls.Cold(p.Key, unfit.Reason))
+				if unfit.Passing {
+					return nil, errors.Join(err, calls.Failed(p.Key, unfit.Reason))
 				}
-				return nil, err
+				return nil, errors.Join(err, calls.Cold(p.Key, unfit.Reason))
 			}
-			return nil, err
+			return nil, errors.Join(err, calls.Failed(p.Key, err.Error()))
 		}
 	}
 	defer s.Close()
@@ -178,8 +181,10 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 }
 
 // humble gives this process, with all of its threads and children, the lowest priority for
-// the CPU and the disk, if its group is its own. It is best effort.
+// the CPU and the disk, if its group is its own. Where memory runs out, it ends before
+// the tool. It is best effort.
 func humble() {
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	if unix.Getpgrp() != os.Getpid() {
 		return
 	}

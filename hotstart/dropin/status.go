@@ -2,7 +2,6 @@ package dropin
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,16 +61,13 @@ func ReadStatus(quota int64) (*Status, error) {
 		st.Snapshots = append(st.Snapshots, Snapshot{ID: s.ID, Tool: filepath.Base(s.Argv[0]), Argv: s.Argv, Bytes: s.Bytes(), Used: s.Used(), Created: s.Created})
 		st.Bytes += st.Snapshots[at[s.ID]].Bytes
 	}
-	node, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
+	here := calls.Here()
 	err = calls.Starts(time.Time{}, func(r calls.Start) {
 		if i, ok := at[r.ID]; ok && r.Start == string(hotstart.Hot) {
 			st.Snapshots[i].Starts++
 			st.Snapshots[i].Saved += r.Saved
 		}
-		if r.Start == string(hotstart.Cold) && r.Node == node {
+		if r.Start == string(hotstart.Cold) && here.Has(r) {
 			if cold[r.Tool] == nil {
 				cold[r.Tool] = &Cold{Tool: r.Tool}
 			}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/hotstart/frozen"
 	"premix/hotstart/tracer"
 	"premix/image"
@@ -152,7 +153,7 @@ func (s *stage) execInContainer() (int, error) {
 	}
 	join := joiner(s.cfg.Task.Cgroups...)
 	pid, err := s.container.Exec(append([]string{stubPath, exe}, s.cfg.Argv...), files, func() (func(), error) {
-		tracer.Unrandomise() // the thread that starts runc ends with it
+		_, _, _ = around.FixAddresses() // the thread that starts runc ends with it
 		return join()
 	})
 	if err != nil {

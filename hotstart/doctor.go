@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart/around"
 	"premix/hotstart/tracer"
 	"premix/image"
 	"premix/image/bundle"
@@ -103,6 +104,9 @@ func canTrace() (hint string, err error) {
 	const self = "/proc/self/exe"
 	if _, err := os.Stat(self); err != nil {
 		return "mount it: mount -t proc proc /proc", errors.New("/proc is not mounted")
+	}
+	if err := around.CanFixAddresses(); err != nil {
+		return (*around.AddressError)(nil).Hint(), err
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -223,6 +223,8 @@ func decide(c Call, note bool) (Plan, error) {
 	switch {
 	case c.Around.Refusal() != "":
 		return Plan{Reason: c.Around.Refusal()}, nil
+	case around.CanFixAddresses() != nil:
+		return Plan{Reason: around.CanFixAddresses().Error()}, nil
 	case f.State == cold:
 		p.Reason = f.Reason
 		return p, nil

@@ -8,11 +8,9 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-)
 
-// addrNoRandomize is ADDR_NO_RANDOMIZE of personality(2): mappings, stack and
-// heap begin at the same addresses in every execution.
-const addrNoRandomize = 0x0040000
+	"premix/hotstart/around"
+)
 
 // Spawn executes a program and holds it before its first instruction. Its
 // addresses are not randomised where the kernel permits that; the personality
@@ -24,16 +22,14 @@ func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality 
 		attr.Sys = &syscall.SysProcAttr{}
 	}
 	attr.Sys.Ptrace = true
-	var pid int
-	personality, err = Unrandomised(func() error {
-		proc, err := os.StartProcess(path, argv, attr)
-		if err == nil {
-			pid = proc.Pid
-			err = proc.Release() // its end is waited for by pid
-		}
-		return err
-	})
+	personality, restore, _ := around.FixAddresses() // without it, memories are not comparable
+	proc, err := os.StartProcess(path, argv, attr)
+	restore()
 	if err != nil {
+		return nil, 0, err
+	}
+	pid := proc.Pid
+	if err := proc.Release(); err != nil { // its end is waited for by pid
 		return nil, 0, err
 	}
 	p, err = settle(pid)
@@ -43,28 +39,6 @@ func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality 
 		return nil, 0, fmt.Errorf("hold %s at its first instruction: %w", path, err)
 	}
 	return p, personality, nil
-}
-
-// Unrandomised calls f with addresses not randomised in the programs that it
-// executes from this thread, where the kernel permits that. It returns the
-// personality that they would have had otherwise.
-func Unrandomised(f func() error) (personality uint64, err error) {
-	own, changed := Unrandomise()
-	if changed {
-		defer unix.Syscall(unix.SYS_PERSONALITY, uintptr(own), 0, 0)
-	}
-	return own, f()
-}
-
-// Unrandomise has addresses not randomised in the programs that the calling thread
-// executes, where the kernel permits that. It returns the personality that the thread had
-// and whether the personality was changed.
-func Unrandomise() (own uint64, changed bool) {
-	v, _, e := unix.Syscall(unix.SYS_PERSONALITY, 0xffffffff, 0, 0)
-	if e == 0 {
-		_, _, e = unix.Syscall(unix.SYS_PERSONALITY, v|addrNoRandomize, 0, 0)
-	}
-	return uint64(v), e == 0
 }
 
 // settle exchanges the attachment of PTRACE_TRACEME, under which a process is

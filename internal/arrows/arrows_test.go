@@ -280,7 +280,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"hotstart": {
-		imports: []string{"internal/beneath", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "image", "image/bundle", "internal/owner", "internal/spare"},
+		imports: []string{"internal/beneath", "hotstart/around", "hotstart/tracer", "hotstart/frozen", "hotstart/placeholder", "image", "image/bundle", "internal/owner", "internal/spare"},
 		modules: []string{"golang.org/x/sys", "github.com/zeebo/blake3", "github.com/klauspost/compress"},
 	},
 	"hotstart/placeholder": {
@@ -295,6 +295,7 @@ var rooms = map[string]room{
 		modules: []string{"github.com/zeebo/blake3", "golang.org/x/sys"},
 	},
 	"hotstart/tracer": {
+		imports: []string{"hotstart/around"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"blast/database": {

@@ -110,35 +110,25 @@ func (d *dark) copy(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// carried is how much the link has carried, bytes.
-func (d *dark) carried() int64 {
-	ab, ba := d.link.Counters()
-	return ab.Bytes + ba.Bytes
-}
-
 // begin starts a copy, and cuts the link when it has carried so many bytes.
 func (d *dark) begin(at int64, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, ended chan error) {
 	d.t.Helper()
 	cmd, said, ended = d.copy(more...), &bytes.Buffer{}, make(chan error, 1)
 	cmd.Stdout, cmd.Stderr = said, said
-	at += d.carried()
+	dark := d.link.CutAfter(at)
 	if err := d.link.A.Start(cmd); err != nil {
 		d.t.Fatal(err)
 	}
 	go func() { ended <- cmd.Wait() }()
-	for deadline := time.Now().Add(patience); d.carried() < at; time.Sleep(200 * time.Microsecond) {
-		select {
-		case err := <-ended:
-			ended <- err
-			d.t.Fatalf("the copy has ended before the link was cut: %v\n%s", err, said)
-		default:
-		}
-		if time.Now().After(deadline) {
-			_ = cmd.Process.Kill()
-			d.t.Fatalf("%d bytes never came", at)
-		}
+	select {
+	case <-dark:
+	case err := <-ended:
+		d.t.Fatalf("the copy has ended before the link was cut: %v\n%s", err, said)
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		<-ended
+		d.t.Fatalf("%d bytes never came", at)
 	}
-	d.link.Cut(true)
 	return cmd, said, ended
 }
 

@@ -38,7 +38,8 @@ type direction struct {
 	// free is when the sender will have sent all that was admitted, since begin.
 	free time.Duration
 
-	cut atomic.Bool // nothing is carried
+	cut     atomic.Bool      // nothing is carried
+	carried func(size int64) // is called for each frame that enters the queue
 
 	packets, bytes, lost, dropped atomic.Int64
 }
@@ -120,6 +121,7 @@ func (d *direction) admit(now time.Duration, packets, size int) (due time.Durati
 	}
 	d.packets.Add(int64(packets))
 	d.bytes.Add(int64(size))
+	d.carried(int64(size))
 	return d.free + d.o.Delay, true
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -61,6 +62,8 @@ type Link struct {
 	A, B *Host
 
 	ab, ba *direction
+	left   atomic.Int64  // bytes until the link goes dark, where that is to come
+	dark   chan struct{} // closed when it does
 	work   sync.WaitGroup
 	once   sync.Once
 }
@@ -89,6 +92,7 @@ func New(o Options) (*Link, error) {
 	l.ab = newDirection(l.A.tap, l.B.tap, o, 1)
 	l.ba = newDirection(l.B.tap, l.A.tap, o, 2)
 	for _, d := range []*direction{l.ab, l.ba} {
+		d.carried = l.spend
 		l.work.Go(d.receive)
 		l.work.Go(d.send)
 	}
@@ -103,6 +107,23 @@ func (l *Link) Counters() (ab, ba Counters) { return l.ab.counters(), l.ba.count
 func (l *Link) Cut(cut bool) {
 	l.ab.cut.Store(cut)
 	l.ba.cut.Store(cut)
+}
+
+// CutAfter cuts the link, as [Link.Cut] does, as soon as it has carried n more bytes in both
+// directions together. The channel is closed then. Whoever reads the counters and calls Cut
+// may come too late.
+func (l *Link) CutAfter(n int64) <-chan struct{} {
+	l.dark = make(chan struct{})
+	l.left.Store(n)
+	return l.dark
+}
+
+// spend counts the bytes of a frame for CutAfter.
+func (l *Link) spend(size int64) {
+	if left := l.left.Add(-size); left <= 0 && left+size > 0 {
+		l.Cut(true)
+		close(l.dark)
+	}
 }
 
 // Close ends the link and gives up the hosts. Programs that still run on them

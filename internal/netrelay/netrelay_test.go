@@ -267,6 +267,28 @@ func TestDropTail(t *testing.T) {
 	}
 }
 
+// A link that is cut after some bytes carries these and no more, whoever is slow to look.
+func TestCutAfter(t *testing.T) {
+	l := newLink(t, Options{})
+	a, b := udp(t, l)
+	const payload, headers, n, sent = 100, 42, 10, 50
+	for round := range 2 {
+		before, _ := l.Counters()
+		dark := l.CutAfter(n * (payload + headers))
+		for range sent {
+			if _, err := a.WriteTo(make([]byte, payload), b.LocalAddr()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-dark
+		taken(t, l, (round+1)*sent)
+		if ab, _ := l.Counters(); ab.Packets-before.Packets > n || ab.Dropped-before.Dropped < sent-n {
+			t.Errorf("%d packets were carried, want %d; %d of %d were dropped", ab.Packets-before.Packets, n, ab.Dropped-before.Dropped, sent)
+		}
+		l.Cut(false)
+	}
+}
+
 func TestHost(t *testing.T) {
 	l := newLink(t, Options{Delay: time.Millisecond})
 	if err := l.A.Sysctl("net.ipv4.ip_default_ttl", "42"); err != nil {

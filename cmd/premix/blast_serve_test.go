@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"premix/internal/exit"
+	"premix/internal/ports"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +51,11 @@ func newBlastServer(t *testing.T) *blastServer {
 		t.Skipf("there is no tmpfs to write to: %v", err)
 	}
 	t.Cleanup(func() { os.RemoveAll(ram) })
-	s := &blastServer{t: t, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"), "PREMIX_BLAST_RAM="+filepath.Join(ram, "blast"), "PREMIX_STORE="), listen: "127.0.0.1:0"}
+	free, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &blastServer{t: t, env: append(os.Environ(), "PREMIX_HOME="+filepath.Join(dir, "home"), "PREMIX_BLAST_RAM="+filepath.Join(ram, "blast"), "PREMIX_STORE="), listen: fmt.Sprintf("127.0.0.1:%d", free[0])}
 	r := rand.New(rand.NewPCG(3, 5))
 	var fa strings.Builder
 	for i := range 60 {
@@ -126,11 +131,9 @@ func (s *blastServer) start() {
 	s.cmd = cmd
 	s.mu.Unlock()
 	line, err := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
+	if err != nil || strings.TrimSpace(line) != "listening on "+s.listen {
 		s.t.Fatalf("%q, %v", line, err)
 	}
-	s.listen = address
 }
 
 // kill ends the service with a signal, and tells how much memory it had at most.

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"premix/internal/lock"
+	"premix/internal/ports"
 	"premix/internal/shortdir"
 )
 
@@ -88,14 +90,11 @@ func TestListenersUnderIdle(t *testing.T) {
 	if out, err := exec.Command(binary, "store", "init", storeDir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	metrics := fmt.Sprintf("127.0.0.1:%d", free[0])
 	for _, c := range []struct {
 		name, form, path string
 		args             []string
@@ -238,16 +237,22 @@ func TestControlSocketUnderIdle(t *testing.T) {
 func TestShimSocketMode(t *testing.T) {
 	dir := shortdir.New(t)
 	shim := filepath.Join(dir, "shim")
-	// A umask of 0 is that of a careless service.
-	cmd := exec.Command("sh", "-c", `umask 0; "$1" slurm-shim --dir "$2" --idle 1s && "$2/bin/squeue" && stat -c %a "$2"/.premix/slurm/socket`, "sh", binary, shim)
+	// A umask of 0 is that of a careless service. The worker does not end while it has a job.
+	cmd := exec.Command("sh", "-c", `umask 0; cd "$2"/.. && "$1" slurm-shim --dir "$2" --idle 1s && "$2/bin/sbatch" --wrap 'exec sleep 1000' && stat -c %a "$2"/.premix/slurm/socket; status=$?; "$2/bin/scancel" 1; exit $status`, "sh", binary, shim)
 	out, err := cmd.CombinedOutput()
 	if text := strings.TrimSpace(string(out)); err != nil || !strings.HasSuffix(text, "\n600") {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if !comes(func() bool {
-		_, err := os.Lstat(filepath.Join(shim, ".premix/slurm/socket"))
-		return errors.Is(err, os.ErrNotExist)
-	}) {
+	// A worker has its lock until it has written all.
+	held, err := os.Open(filepath.Join(shim, ".premix/slurm/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if !comes(func() bool { return lock.Try(held, lock.Exclusive) == nil }) {
 		t.Error("the worker does not end")
+	}
+	if _, err := os.Lstat(filepath.Join(shim, ".premix/slurm/socket")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the worker has left its socket: %v", err)
 	}
 }

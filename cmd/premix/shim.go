@@ -10,8 +10,7 @@ import (
 )
 
 func (a *app) shimCommand() *cobra.Command {
-	var dir string
-	var all bool
+	var opt dropin.ShimOptions
 	cmd := &cobra.Command{
 		Use:   "shim TOOL...",
 		Short: "Make a directory for PATH with which pipelines start tools hot",
@@ -21,15 +20,19 @@ a pipeline calls tools as before, and they start hot where that is possible.
   PATH="$(premix shim bwa minimap2):$PATH" nextflow run main.nf
 
 Where a tool starts plainly, its link costs about two milliseconds. With PREMIX_HOT=off
-every tool starts plainly.`,
+every tool starts plainly.
+
+With --container the directory is for tools in images: it has premix and a file env.sh for
+BASH_ENV too, and links of tools that this machine does not have. Bind it into containers
+at the same path.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && !all {
+			if len(args) == 0 && !opt.All {
 				return &usageError{errors.New("TOOL is missing"), "name tools, or take those of the catalogue that are installed: premix shim --all"}
 			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			bin, err := dropin.MakeShims(dir, args, all)
+			bin, err := dropin.MakeShims(args, opt)
 			if err != nil {
 				return err
 			}
@@ -40,7 +43,8 @@ every tool starts plainly.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory of the links (default: shims in premix's directory of this user)")
-	cmd.Flags().BoolVar(&all, "all", false, "all tools of the catalogue that are on PATH")
+	cmd.Flags().StringVar(&opt.Dir, "dir", "", "directory of the links (default: shims in premix's directory of this user)")
+	cmd.Flags().BoolVar(&opt.All, "all", false, "all tools of the catalogue that are on PATH")
+	cmd.Flags().BoolVar(&opt.Container, "container", false, "for tools in images: with --all, the whole catalogue")
 	return cmd
 }

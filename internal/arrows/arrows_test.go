@@ -276,7 +276,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"hotstart/dropin": {
-		imports: []string{"hotstart", "hotstart/around", "hotstart/calls", "hotstart/inplace", "internal/owner", "internal/problem", "internal/units", "tools"},
+		imports: []string{"hotstart", "hotstart/around", "hotstart/calls", "hotstart/inplace", "internal/beneath", "internal/owner", "internal/problem", "internal/units", "tools"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3"},
 	},
 	"hotstart": {

@@ -281,7 +281,7 @@ func canStart(kind string) (bool, error) {
 	}
 	defer os.RemoveAll(dir)
 	for name, text := range map[string]string{
-		"r.yaml": "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: '${sample}.txt'}\n",
+		"r.yaml": "name: cat\ncommand: cat ${r1}\ninputs: [r1]\noutputs: {stdout: '${sample}.txt'}\ntrust: true\n",
 		"s.csv":  "sample,r1\na,a.in\n",
 		"a.in":   "a\n",
 	} {

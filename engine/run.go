@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/hotstart"
 	"premix/internal/lock"
 	"premix/internal/owner"
 	"premix/record"
@@ -49,6 +51,9 @@ type Run struct {
 	lock    *os.File       // nil in a worker
 	journal *record.Writer // nil until the first commit
 
+	// Snapshots from which a task of the run started that differed from a cold start.
+	differ map[string]hotstart.Difference
+
 	mu         sync.Mutex // guards the rest
 	stderr     *os.File
 	stderrSize int64
@@ -56,8 +61,9 @@ type Run struct {
 
 // state is what the journals tell of one task.
 type state struct {
-	tries int
-	ok    bool
+	tries    int
+	ok       bool
+	snapshot string // that the last try started from; "" if it started cold
 }
 
 // newHeader is the header of a table that this process begins.
@@ -140,16 +146,14 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 // load takes in what was recorded, and makes room for the tries to come.
 func (r *Run) load() (err error) {
 	r.state = make([]state, len(r.Plan.Tasks))
+	r.differ = make(map[string]hotstart.Difference)
 	for rec, err := range Records(r.Dir) {
 		if err != nil {
 			return err
 		}
-		if rec.Task < 1 || rec.Task > len(r.state) {
-			continue
+		if rec.Task >= 1 && rec.Task <= len(r.state) {
+			r.Take(rec)
 		}
-		s := &r.state[rec.Task-1]
-		s.tries = max(s.tries, rec.Try)
-		s.ok = rec.OK()
 	}
 	// What a killed premix left behind.
 	if err := os.RemoveAll(r.path(r.named(tasksDir))); err != nil {
@@ -226,6 +230,48 @@ func (r *Run) present(t *Task) bool {
 		}
 	}
 	return true
+}
+
+// Take takes in a record of the run. It is for one goroutine, as all that is about states.
+func (r *Run) Take(rec *record.Task) {
+	s := &r.state[rec.Task-1]
+	s.tries = max(s.tries, rec.Try)
+	s.ok, s.snapshot = rec.OK(), rec.Snapshot
+	if rec.Cause == record.CauseDiffers {
+		r.differ[rec.Snapshot] = hotstart.Difference{Sample: rec.Sample, Reason: rec.Error}
+	}
+}
+
+// Differing are the snapshots from which a task of the run started that differed from a
+// cold start.
+func (r *Run) Differing() map[string]hotstart.Difference { return r.differ }
+
+// Snapshots are those from which tasks started that are done.
+func (r *Run) Snapshots() []string {
+	seen := make(map[string]bool)
+	for _, s := range r.state {
+		if s.ok && s.snapshot != "" {
+			seen[s.snapshot] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// Withdraw makes the tasks pending that are done and started from a snapshot, and removes
+// their outputs, which may be wrong. It returns the tasks, in the order of the plan.
+func (r *Run) Withdraw(snapshot string) (tasks []*Task, err error) {
+	for i := range r.Plan.Tasks {
+		t, s := &r.Plan.Tasks[i], &r.state[i]
+		if !s.ok || s.snapshot != snapshot || !r.has(t.Task) {
+			continue
+		}
+		s.ok = false
+		tasks = append(tasks, t)
+		for _, o := range t.Outputs {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(r.Dir, filepath.FromSlash(o.To))))
+		}
+	}
+	return tasks, err
 }
 
 // Tries is how many tries the journals tell of a task.

@@ -606,7 +606,10 @@ func (p *preparation) unwritten(looks []look) error {
 func (p *preparation) prove() error {
 	snap := p.snap
 	if snap.Proof != nil {
-		if !snap.Proof.Equal {
+		switch {
+		case snap.Quarantined():
+			return &Unavailable{Kind: Hot, Reason: quarantineText(snap.ID, Difference{snap.Proof.Sample, snap.Proof.Reason})}
+		case !snap.Proof.Equal:
 			return &Unavailable{Kind: Hot, Reason: snap.Proof.Reason}
 		}
 		return nil
@@ -627,7 +630,7 @@ func (p *preparation) prove() error {
 	case !exit.OK():
 		proof.Reason = fmt.Sprintf("the tool fails where it succeeds cold (%s): %s", exit, lastWords(dir))
 	default:
-		if proof.Reason, err = compareDirs(p.coldDir, dir, p.spec); err != nil {
+		if proof.Reason, err = compareDirs(p.coldDir, dir, p.spec, false); err != nil {
 			return err
 		}
 		if proof.Reason != "" {
@@ -659,14 +662,14 @@ func (p *preparation) differsFromItself() (string, error) {
 	}
 	reason := ""
 	if exit.OK() {
-		if reason, err = compareDirs(p.coldDir, dir, p.spec); err != nil {
+		if reason, err = compareDirs(p.coldDir, dir, p.spec, false); err != nil {
 			return "", err
 		}
 	}
 	if reason == "" {
 		return "", nil
 	}
-	return fmt.Sprintf(" (two cold starts differ from each other too: %s; name what differs under `varies`, or make the tool repeatable, as Python with PYTHONHASHSEED)", reason), nil
+	return DiffersFromItself(reason), nil
 }
 
 // runCold runs the probe cold, once, for comparisons. A tool that fails is an

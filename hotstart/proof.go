@@ -16,8 +16,8 @@ import (
 
 // compareDirs says what differs between what two starts of one sample left in
 // their directories, or "" if nothing does. Stderr is left out: tools tell the
-// time there.
-func compareDirs(a, b string, spec Spec) (string, error) {
+// time there. If both is true, only files in both directories are compared.
+func compareDirs(a, b string, spec Spec, both bool) (string, error) {
 	left, err := outputsIn(a, spec)
 	if err != nil {
 		return "", err
@@ -44,6 +44,9 @@ func compareDirs(a, b string, spec Spec) (string, error) {
 			shown = "stdout"
 		}
 		if !left[name] || !right[name] {
+			if both {
+				continue
+			}
 			return fmt.Sprintf("only one of the two wrote %s", shown), nil
 		}
 		ignore, skip := spec.variations(shown)

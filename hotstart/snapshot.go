@@ -35,8 +35,9 @@ import (
 //	work/          the template's directory as it was at the stop
 //	noise          values that must not matter, until the outputs are proved (see memory.go)
 //	upper/         the tool's files in the root of its container
+//	uses           a Use a line: the runs that have used it, and what they took
 //
-// A snapshot whose proof failed has no image: it keeps the reason.
+// A snapshot whose proof failed, and one in quarantine, has no image: it keeps the reason.
 const (
 	metaName  = "snapshot.json"
 	lockName  = "lock"
@@ -45,6 +46,7 @@ const (
 	pageName  = "pages"
 	syncName  = "unsynced"
 	noiseName = "noise"
+	usesName  = "uses"
 
 	metaVersion = 3
 )
@@ -80,6 +82,7 @@ type Snapshot struct {
 type ProofState struct {
 	Equal  bool      `json:"equal"`
 	Reason string    `json:"reason,omitempty"` // the difference
+	Sample string    `json:"sample,omitempty"` // of a run over which a task differed: the snapshot is in quarantine
 	When   time.Time `json:"when"`
 }
 
@@ -549,6 +552,10 @@ func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...
 		}
 	}
 	sort.Slice(all, func(i, j int) bool {
+		// What a run has found of one holds for all of its key.
+		if a, b := all[i].Quarantined(), all[j].Quarantined(); a != b {
+			return a
+		}
 		if a, b := all[i].Whole(), all[j].Whole(); a != b {
 			return a
 		}

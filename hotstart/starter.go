@@ -159,8 +159,9 @@ func (s *Starter) Close() error {
 
 // Process is a task that was started.
 type Process struct {
-	Kind   Kind
-	Reason string
+	Kind     Kind
+	Reason   string
+	Snapshot string // id of the one that it started from; empty: it started cold
 	// Latency is the time from the call of Start until the tool opened its
 	// first input (for ReadyLine: until it ran). Valid once Wait has returned.
 	Latency time.Duration
@@ -200,7 +201,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 
 // Start starts one task. With Auto, what goes wrong with another kind of start
 // leads to a cold one with the reason told; with an explicit kind it is an
-// error of type *Unavailable. It is safe for concurrent use.
+// error of type *Unavailable, unless the snapshot is in quarantine. It is safe for
+// concurrent use.
 func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	s.mu.Lock()
 	kind, reason := s.kind, s.reason
@@ -214,18 +216,24 @@ func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	if kind == Cold || errors.As(err, &missing) || ctx.Err() != nil {
 		return nil, err
 	}
-	if s.opt.Start != Auto {
+	d := s.quarantined()
+	if s.opt.Start != Auto && d == nil {
 		return nil, &Unavailable{Kind: kind, Reason: err.Error(), Hint: "let premix fall back with --start auto"}
 	}
 	if err := emptyDir(t.Dir); err != nil {
 		return nil, err
 	}
-	s.opt.Log("%s start failed, starting cold: %v", kind, err)
+	reason = fmt.Sprintf("the %s start failed: %v", kind, err)
+	if d == nil {
+		s.opt.Log("%s start failed, starting cold: %v", kind, err)
+	} else {
+		_, reason = s.Decision()
+	}
 	p, cerr := s.start(ctx, Cold, t)
 	if cerr != nil {
 		return nil, cerr
 	}
-	p.Kind, p.Reason = Cold, fmt.Sprintf("the %s start failed: %v", kind, err)
+	p.Kind, p.Reason = Cold, reason
 	return p, nil
 }
 
@@ -288,7 +296,7 @@ func (s *Starter) launch(ctx context.Context, p *Process, kind Kind, t Task) err
 		if snap == nil {
 			return errors.New("the snapshot has gone")
 		}
-		cfg.Role = roleHot
+		cfg.Role, p.Snapshot = roleHot, snap.ID
 		if err := snap.outfit(&cfg, t); err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ const maxRecipe = 1 << 20
 
 // keys of a recipe, in the order in which people write them.
 var keys = []string{"name", "image", "command", "data", "inputs", "outputs", "ready", "pipe",
-	"threads", "memory", "timeout", "retries", "env", "varies", "probe", "trust"}
+	"threads", "memory", "timeout", "retries", "env", "varies", "probe", "trust", "verify"}
 
 // reserved names mean something by themselves, or would be taken to.
 var reserved = []string{"sample", "threads", "memory", "data", "stdout", "stderr", "stdin"}
@@ -146,7 +146,7 @@ type pair struct {
 func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	p := &parser{
 		Collector:  problem.Collector{File: file},
-		r:          &Recipe{Path: abs, Threads: 1, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
+		r:          &Recipe{Path: abs, Threads: 1, Verify: hotstart.ShareUsual, Ready: hotstart.Ready{Kind: hotstart.ReadyOpen}},
 		dir:        filepath.Dir(abs),
 		from:       from,
 		lines:      strings.Split(string(text), "\n"),
@@ -287,7 +287,7 @@ func (p *parser) top(root *yaml.Node) {
 		{"name", p.name}, {"image", p.image}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
 		{"ready", p.ready}, {"threads", p.threads}, {"memory", p.memory}, {"timeout", p.timeout},
 		{"retries", p.retries}, {"command", p.words}, {"env", p.env}, {"pipe", p.shell},
-		{"varies", p.varies}, {"probe", p.probe}, {"trust", p.trust},
+		{"varies", p.varies}, {"probe", p.probe}, {"trust", p.trust}, {"verify", p.verify},
 	} {
 		if n := values[step.key]; n != nil {
 			step.read(n)
@@ -666,6 +666,19 @@ func (p *parser) trust(n *yaml.Node) {
 		return
 	}
 	p.r.Trust = strings.EqualFold(n.Value, "true")
+}
+
+func (p *parser) verify(n *yaml.Node) {
+	text, ok := p.text(n, "verify")
+	if !ok {
+		return
+	}
+	share, err := hotstart.ParseShare(text)
+	if err != nil {
+		p.Add(n.Line, "verify: 2%", "verify: %s", err)
+		return
+	}
+	p.r.Verify = share
 }
 
 func (p *parser) probe(n *yaml.Node) {

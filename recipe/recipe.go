@@ -38,6 +38,7 @@ type Recipe struct {
 	Varies  []hotstart.Vary
 	Probe   map[string]string // input name to absolute path; nil: none
 	Trust   bool              // tasks start hot although memory differs for no known reason
+	Verify  hotstart.Share    // of the CPU time of a run, for comparing hot starts with cold ones
 	Image   *hotstart.Image   // that the tool runs in; nil: none
 
 	outputs []pattern

@@ -246,6 +246,7 @@ func TestSpec(t *testing.T) {
 		{"threads", r.Spec(8, 1<<20).Argv[5], "8/1048576"},
 		{"timeout", r.Timeout, 36 * time.Hour},
 		{"trust", spec.Trust, true},
+		{"verify", r.Verify, hotstart.Share(0.125)},
 		{"retries", r.Retries, 2},
 		{"memory", r.Memory, int64(3 << 29)},
 		{"probe", r.Files(r.Probe), map[string]string{"in.fq.gz": dir + "/c_1.fq.gz", "fastq/S1_R2.fastq": dir + "/a_2.fq"}},

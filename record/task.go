@@ -13,6 +13,7 @@ const (
 	CauseDisk        = "disk"        // the disk of the run directory is full
 	CauseStart       = "start"       // the tool could not be started
 	CauseInterrupted = "interrupted" // the run was interrupted while the task ran
+	CauseDiffers     = "differs"     // it started hot, and its outputs differed from those of a cold start
 	CauseLost        = "lost"        // what it ran in ended before it, and it is not to be run once more
 	CauseInternal    = "internal"    // premix itself failed
 )
@@ -27,6 +28,10 @@ type Task struct {
 
 	Start  string `json:"start" parquet:"start,dict"`   // hot or cold; empty if it was never started
 	Reason string `json:"reason" parquet:"reason,dict"` // why it was started like this
+
+	Snapshot  string  `json:"snapshot,omitempty" parquet:"snapshot,dict"` // id of the snapshot that it started from
+	Verified  bool    `json:"verified,omitempty" parquet:"verified"`      // its sample was run cold too, and nothing differed
+	Verifying float64 `json:"verifying,omitempty" parquet:"verifying"`    // CPU seconds that this took, not counted in user and system
 
 	Queued  time.Time `json:"queued" parquet:"queued,timestamp(nanosecond)"`   // when it could have run first
 	Started time.Time `json:"started" parquet:"started,timestamp(nanosecond)"` // when its start was begun

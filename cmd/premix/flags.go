@@ -70,6 +70,20 @@ func (k *startFlag) Set(s string) error {
 func (k *startFlag) Type() string   { return "kind" }
 func (k *startFlag) String() string { return string(*k) }
 
+// shareFlag is the share of the CPU time that verifying takes; nil: the recipe's.
+type shareFlag struct{ share **hotstart.Share }
+
+func (f shareFlag) Set(s string) error {
+	share, err := hotstart.ParseShare(s)
+	if err != nil {
+		return errors.New("it is all, none, or a percentage of the CPU time such as 2%")
+	}
+	*f.share = &share
+	return nil
+}
+func (shareFlag) Type() string   { return "share" }
+func (shareFlag) String() string { return "" }
+
 // countFlag is a number from 1.
 type countFlag int
 

@@ -81,6 +81,9 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 				return errors.Join(err, a.printJSON(sum))
 			}
 			if quiet && err == nil {
+				for _, q := range sum.Quarantined {
+					fmt.Fprint(a.stderr, q.Text())
+				}
 				return nil
 			}
 			return errors.Join(err, sum.Write(a.stdout))
@@ -90,6 +93,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.StringVar(&o.Out, "out", "", "run directory: outputs, records, state")
 	f.Var(&start, "start", "how tools start: auto, hot or cold")
 	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
+	f.Var(shareFlag{&o.Verify}, "verify", "share of the CPU time in which hot starts are compared with cold ones: a percentage, all or none (default: the recipe's, 2%)")
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")

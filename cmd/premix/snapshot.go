@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -48,7 +49,8 @@ func find(store, id string) (*hotstart.Snapshot, error) {
 type snapshotRow struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
-	State   string    `json:"state"` // see stateOf
+	State   string    `json:"state"`            // see stateOf
+	Reason  string    `json:"reason,omitempty"` // why tasks do not start from it
 	Bytes   int64     `json:"bytes"`
 	Created time.Time `json:"created"`
 	Seconds float64   `json:"seconds"`
@@ -61,7 +63,8 @@ func (a *app) snapshotLs(store *string) *cobra.Command {
 		Short: "List snapshots, newest first",
 		Long: `List snapshots, newest first. A snapshot is "equal" when its outputs for the probe
 were equal to the outputs of a cold start, "not compared" before that, and "differs" where
-they were not: then tasks start cold, and the snapshot only keeps the reason.`,
+they were not. It is in "quarantine" when a task of a run differed from a cold start of the
+same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := openStore(*store)
@@ -74,15 +77,15 @@ they were not: then tasks start cold, and the snapshot only keeps the reason.`,
 			}
 			rows := []snapshotRow{}
 			for _, s := range list {
-				rows = append(rows, snapshotRow{s.ID, s.Name, stateOf(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
+				rows = append(rows, snapshotRow{s.ID, s.Name, stateOf(s), reasonOf(s), s.Bytes(), s.Created, s.Seconds, s.Dir})
 			}
 			if a.json {
 				return a.printJSON(rows)
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tNAME\tSTATE\tMIB\tPREPARED IN\tCREATED")
+			fmt.Fprintln(w, "ID\tNAME\tSTATE\tMIB\tPREPARED IN\tCREATED\tREASON")
 			for _, r := range rows {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%s\n", r.ID, r.Name, r.State, r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f s\t%s\t%s\n", r.ID, r.Name, r.State, r.Bytes>>20, r.Seconds, r.Created.Local().Format(time.DateTime), cmp.Or(r.Reason, "-"))
 			}
 			return w.Flush()
 		},
@@ -96,8 +99,21 @@ func stateOf(s *hotstart.Snapshot) string {
 		return "not compared"
 	case s.Proof.Equal:
 		return "equal"
+	case s.Quarantined():
+		return "quarantine"
 	}
 	return "differs"
+}
+
+// reasonOf says why tasks do not start from a snapshot, or returns "".
+func reasonOf(s *hotstart.Snapshot) string {
+	switch {
+	case s.Quarantined():
+		return "sample " + s.Proof.Sample + ": " + s.Proof.Reason
+	case s.Proof != nil:
+		return s.Proof.Reason
+	}
+	return ""
 }
 
 func (a *app) snapshotInspect(store *string) *cobra.Command {

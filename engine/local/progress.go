@@ -116,7 +116,7 @@ func (s *schedule) line(now time.Time) string {
 		if i == 0 {
 			sep = " · "
 		}
-		fmt.Fprintf(&b, "%s%s %d", sep, kind, len(s.kinds[kind].seconds))
+		fmt.Fprintf(&b, "%s%s %d", sep, kind, len(s.kinds[kind]))
 	}
 	if elapsed := now.Sub(s.begun); over > 0 && elapsed > 0 {
 		left := time.Duration(float64(elapsed) / float64(over) * float64(s.total-over))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"premix/engine"
@@ -27,11 +28,12 @@ type Options struct {
 	Out     string // run directory
 	Store   string // of snapshots; empty: hotstart.DefaultStore
 
-	Start    hotstart.Kind // wished kind of start
-	Trust    bool          // as recipe.Recipe.Trust
-	Jobs     int           // slots; 0: cores divided by threads
-	Threads  int           // of one task; 0: the recipe's
-	Memory   int64         // budget in bytes; 0: what the machine has
+	Start    hotstart.Kind   // wished kind of start
+	Trust    bool            // as recipe.Recipe.Trust
+	Verify   *hotstart.Share // nil: the recipe's
+	Jobs     int             // slots; 0: cores divided by threads
+	Threads  int             // of one task; 0: the recipe's
+	Memory   int64           // budget in bytes; 0: what the machine has
 	Resume   bool
 	Retries  int           // of a task; negative: the recipe's
 	Timeout  time.Duration // of a try; 0: the recipe's
@@ -93,7 +95,15 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 			p.note("closing the run: %v", cerr)
 		}
 	}()
+	withdrawn, err := Withdraw(run, o.Store)
+	if err != nil {
+		return nil, err
+	}
 	s := newSchedule(run, rec, o, p)
+	for _, q := range withdrawn {
+		s.quarantined[q.Snapshot] = q
+		p.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
+	}
 	drained, err := s.fenced()
 	if err != nil {
 		return nil, err
@@ -111,7 +121,11 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		for _, l := range lacks {
 			p.note("no limit on %s", l)
 		}
+		s.sentinel = s.newSentinel(s.starter.Snapshot(), slots)
+		before := s.sentinel
+		s.note(hotstart.Use{Run: run.Dir})
 		s.work(ctx, slots)
+		s.note(hotstart.Use{CPU: s.sentinel.cpu - before.cpu, Spent: s.sentinel.spent - before.spent, Verified: s.sentinel.verified - before.verified})
 		if err := s.groups.close(); err != nil {
 			p.note("a cgroup is left: %v", err)
 		}

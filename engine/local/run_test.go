@@ -381,13 +381,18 @@ func TestToolThatFailsIsBlamedNotItsPipe(t *testing.T) {
 
 func TestProgressLine(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &schedule{total: 100, before: 20, running: 2, begun: begun, kinds: map[string]*kindTally{}}
+	s := &schedule{total: 100, before: 20, running: 2, begun: begun, kinds: map[string]map[int]took{}}
 	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
 	s.succeeded, s.failed = 49, 1
-	s.kinds["fork"] = &kindTally{seconds: make([]float64, 40)}
-	s.kinds["cold"] = &kindTally{seconds: make([]float64, 9)}
+	s.kinds["fork"], s.kinds["cold"] = map[int]took{}, map[int]took{}
+	for i := range 40 {
+		s.kinds["fork"][i] = took{}
+	}
+	for i := range 9 {
+		s.kinds["cold"][i] = took{}
+	}
 	if got, want := s.line(begun.Add(10*time.Second)), "69/120 done, 2 running, 1 failed · cold 9, fork 40 · 5.0/s · 0:10 left"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}
@@ -408,7 +413,7 @@ func TestNotesAreNotRepeated(t *testing.T) {
 func TestProgressOnATerminal(t *testing.T) {
 	var b strings.Builder
 	p := newProgress(&b, true)
-	s := &schedule{total: 2, kinds: map[string]*kindTally{}}
+	s := &schedule{total: 2, kinds: map[string]map[int]took{}}
 	p.draw(s)
 	p.notice("hello")
 	p.draw(s)

@@ -40,12 +40,18 @@ type schedule struct {
 	succeeded int
 	failed    int
 	running   int
-	kinds     map[string]*kindTally
-	failures  []Failure
-	broken    error  // why nothing more can be run
-	stopped   bool   // no more tasks are started
-	abort     func() // ends running tasks
-	aborted   bool   // that was called, because this worker may not write any more
+	kinds     map[string]map[int]took // by kind of start and task
+	counted   map[int]string          // kind of start of the tasks in kinds
+	verifies  hotstart.Share
+	sentinel  sentinel
+	verified  int // tasks of this invocation
+	// By the id of the snapshot.
+	quarantined map[string]*Quarantine
+	failures    []Failure
+	broken      error  // why nothing more can be run
+	stopped     bool   // no more tasks are started
+	abort       func() // ends running tasks
+	aborted     bool   // that was called, because this worker may not write any more
 }
 
 // job is a task that waits for a slot.
@@ -54,12 +60,11 @@ type job struct {
 	try    int
 	last   int // number of the last try that it may have
 	queued time.Time
+	verify bool
 }
 
-// kindTally gathers what the summary tells of a kind of start.
-type kindTally struct {
-	seconds, latencies []float64
-}
+// took is what the summary has of a task that succeeded.
+type took struct{ seconds, latency float64 }
 
 // outcome is what becomes of a try.
 type outcome struct {
@@ -73,8 +78,13 @@ func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress) *s
 		run: run, o: o, progress: p, files: rec.Files,
 		env:     rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env,
 		timeout: rec.Timeout, retries: rec.Retries,
-		kinds: make(map[string]*kindTally),
-		begun: time.Now(),
+		kinds: make(map[string]map[int]took), counted: make(map[int]string),
+		quarantined: make(map[string]*Quarantine),
+		verifies:    rec.Verify,
+		begun:       time.Now(),
+	}
+	if o.Verify != nil {
+		s.verifies = *o.Verify
 	}
 	if o.Timeout > 0 {
 		s.timeout = o.Timeout
@@ -119,11 +129,17 @@ func (s *schedule) work(ctx context.Context, slots int) {
 		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < most {
 			j, slot := s.queue[0], free[len(free)-1]
 			s.queue, free = s.queue[1:], free[:len(free)-1]
+			if kind, _ := s.starter.Decision(); kind == hotstart.Hot {
+				j.verify = s.sentinel.wants(len(s.queue) == 0)
+			}
 			s.running++
 			go func() { done <- s.try(ctx, j, slot, func() { ended <- slot }) }()
 		}
 		if s.running+finishing == 0 && (s.stopped || len(s.queue) == 0) {
-			return
+			if s.overtaken(); s.stopped || len(s.queue) == 0 {
+				return
+			}
+			continue
 		}
 		select {
 		case slot := <-ended:
@@ -182,20 +198,33 @@ func (s *schedule) settle(out outcome) {
 			rec.Cause, rec.Error = record.CauseInternal, fmt.Sprintf("the record could not be written: %v", out.err)
 		}
 	}
+	s.run.Take(rec)
+	s.sentinel.settle(rec, out.job.verify)
+	if rec.Verified {
+		s.verified++
+	}
+	if rec.Cause == record.CauseDiffers {
+		out.job.try, out.job.last, out.job.verify = out.job.try+1, out.job.last+1, false
+		out.job.queued = time.Now()
+		s.queue = append(s.queue, out.job)
+		s.quarantine(rec)
+		return
+	}
 	if rec.OK() {
 		s.succeeded++
-		k := s.kinds[rec.Start]
-		if k == nil {
-			k = &kindTally{}
-			s.kinds[rec.Start] = k
+		if s.kinds[rec.Start] == nil {
+			s.kinds[rec.Start] = make(map[int]took)
 		}
-		k.seconds = append(k.seconds, rec.Seconds)
-		k.latencies = append(k.latencies, rec.Latency)
+		s.kinds[rec.Start][rec.Task] = took{rec.Seconds, rec.Latency}
+		s.counted[rec.Task] = rec.Start
+		if q := s.quarantined[rec.Snapshot]; q != nil { // it had started before
+			s.withdraw(rec.Snapshot, q.Difference)
+		}
 		return
 	}
 	if !s.stopped && out.job.try < out.job.last && again(rec.Cause) {
 		s.progress.notice("sample %s, try %d: %s; trying again", rec.Sample, rec.Try, rec.Error)
-		out.job.try++
+		out.job.try, out.job.verify = out.job.try+1, false
 		out.job.queued = time.Now()
 		s.queue = append(s.queue, out.job)
 		return

@@ -22,6 +22,9 @@ type Summary struct {
 	Seconds   float64   `json:"seconds"` // wall clock time of this invocation's tasks
 	Starts    []Start   `json:"starts"`  // by kind; successes of this invocation
 	Failures  []Failure `json:"failures,omitempty"`
+
+	Verified    int           `json:"verified"` // tasks of this invocation that started hot and were run cold too
+	Quarantined []*Quarantine `json:"quarantined,omitempty"`
 }
 
 // Start sums up the tasks that started in one way.
@@ -52,15 +55,23 @@ func (s *schedule) summary() *Summary {
 		Dir: s.run.Dir, Recipe: s.run.Plan.Header.Recipe, Tasks: len(s.run.Plan.Tasks),
 		Before: s.before, Succeeded: s.succeeded, Failed: s.failed,
 		NotRun:   s.total - s.succeeded - s.failed,
-		Failures: s.failures,
-		Starts:   []Start{},
+		Failures: s.failures, Verified: s.verified,
+		Starts: []Start{},
 	}
 	if s.total > 0 {
 		sum.Seconds = time.Since(s.begun).Seconds()
 	}
 	for _, kind := range slices.Sorted(maps.Keys(s.kinds)) {
-		k := s.kinds[kind]
-		sum.Starts = append(sum.Starts, Start{Kind: kind, Tasks: len(k.seconds), Latency: median(k.latencies), Seconds: median(k.seconds)})
+		var latencies, seconds []float64
+		for _, t := range s.kinds[kind] {
+			latencies, seconds = append(latencies, t.latency), append(seconds, t.seconds)
+		}
+		if len(seconds) > 0 {
+			sum.Starts = append(sum.Starts, StartOf(kind, latencies, seconds))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.quarantined)) {
+		sum.Quarantined = append(sum.Quarantined, s.quarantined[id])
 	}
 	return sum
 }
@@ -101,6 +112,12 @@ func (sum *Summary) Write(w io.Writer) error {
 			return err
 		}
 		b.WriteString("(medians; latency: until the tool opened its own input)\n")
+	}
+	if sum.Verified > 0 {
+		fmt.Fprintf(&b, "tasks that started hot and were equal to a cold start of the same sample: %d\n", sum.Verified)
+	}
+	for _, q := range sum.Quarantined {
+		b.WriteString(q.Text())
 	}
 	for _, f := range sum.Failures {
 		fmt.Fprintf(&b, "failed: %s: %s\n", f.Sample, f.Error)

@@ -44,7 +44,7 @@ func (s *schedule) try(ctx context.Context, j job, slot int, ended func()) outco
 	work := s.run.WorkDir(j.task.Task, j.try)
 	err := s.execute(ctx, j, work, rec)
 	ended()
-	if err != nil && s.o.Worker != "" {
+	if err != nil && s.o.Worker != "" && !differs(err) {
 		select { // see doubtTime
 		case <-ctx.Done():
 			err = &failure{cause: record.CauseInterrupted, text: "ended with its engine job"}
@@ -113,7 +113,7 @@ func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.
 	p := &pair{grace: s.o.Grace, kill: s.o.Kill}
 	err = s.begin(ctx, j, work, group, p)
 	if err == nil {
-		rec.Start, rec.Reason = string(p.tool.Kind), p.tool.Reason
+		rec.Start, rec.Reason, rec.Snapshot = string(p.tool.Kind), p.tool.Reason, p.tool.Snapshot
 		p.wait(ctx, s.timeout)
 		rec.Ended = time.Now().UTC()
 		rec.Seconds = rec.Ended.Sub(rec.Started).Seconds()
@@ -125,6 +125,9 @@ func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.
 	}
 	if rerr := group.remove(); rerr != nil {
 		s.progress.note("a cgroup is left: %v", rerr)
+	}
+	if j.verify && rec.Snapshot != "" {
+		err = s.verify(ctx, j, work, rec, p, err)
 	}
 	return err
 }
@@ -139,14 +142,31 @@ func (s *schedule) begin(ctx context.Context, j job, work string, g *group, p *p
 	if j.task.Pipe == "" {
 		return nil
 	}
-	defer tool.Stdout.Close()
-	p.pipe, err = startPipe(j.task.Pipe, work, s.env, g.dirs, tool.Stdout)
+	stdout := tool.Stdout
+	if j.verify && tool.Snapshot != "" {
+		read, write, err := os.Pipe()
+		if err != nil {
+			p.signal(unix.SIGKILL)
+			_, werr := tool.Wait()
+			return errors.Join(err, werr, stdout.Close())
+		}
+		p.copyStdout(s.starter, write)
+		stdout = read
+	}
+	defer stdout.Close()
+	p.pipe, err = startPipe(j.task.Pipe, work, s.env, g.dirs, stdout)
 	if err != nil {
 		p.signal(unix.SIGKILL)
 		_, werr := tool.Wait()
 		return errors.Join(err, werr)
 	}
 	return nil
+}
+
+// differs tells whether a task differed from a cold start.
+func differs(err error) bool {
+	f := (*failure)(nil)
+	return errors.As(err, &f) && f.cause == record.CauseDiffers
 }
 
 // checkInputs says in plain words what a start would fail at.
@@ -250,6 +270,9 @@ type pair struct {
 	pipe  *pipe
 	grace time.Duration
 	kill  <-chan struct{}
+
+	copied chan error // of a standard output that is digested; nil: it is not
+	digest []byte     // valid once something came from copied
 
 	exit    hotstart.Exit
 	exitErr error

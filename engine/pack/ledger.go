@@ -58,6 +58,7 @@ type Settings struct {
 	// Of a run with a recipe, as in local.Options.
 	Start   string  `json:"start,omitempty"`
 	Trust   bool    `json:"trust,omitempty"`
+	Verify  string  `json:"verify,omitempty"` // a hotstart.Share; empty: the recipe's
 	Retries int     `json:"retries,omitempty"`
 	Timeout float64 `json:"timeout,omitempty"`
 	Store   string  `json:"store,omitempty"`

@@ -26,12 +26,20 @@ type Runs struct {
 	retries  int
 	follower *engine.Follower
 	begun    time.Time
-	waits    []bool // by task number - 1
-	tries    []int  // by task number - 1
-	failures []int  // of this invocation, by task number - 1
+	waits    []bool   // by task number - 1
+	tries    []int    // by task number - 1
+	failures []int    // of this invocation, by task number - 1
+	origin   []origin // by task number - 1
+	wrong    map[string]*local.Quarantine
 	sum      local.Summary
 	failed   map[int]*record.Task
 	kinds    map[string]*kind
+}
+
+// origin is what the last record tells of a task that is done.
+type origin struct {
+	snapshot string // that it started from; "" also where the task is not done
+	now      bool   // it is of this invocation
 }
 
 // kind gathers what the summary tells of a kind of start.
@@ -50,7 +58,15 @@ func OpenRun(o local.Options) (*Runs, error) {
 	}
 	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, retries: rec.Retries, follower: run.Follow(), begun: time.Now(),
 		waits: make([]bool, len(run.Plan.Tasks)), tries: make([]int, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
-		failed: make(map[int]*record.Task), kinds: make(map[string]*kind)}
+		failed: make(map[int]*record.Task), kinds: make(map[string]*kind),
+		origin: make([]origin, len(run.Plan.Tasks)), wrong: make(map[string]*local.Quarantine)}
+	withdrawn, err := local.Withdraw(run, o.Store)
+	if err != nil {
+		return nil, errors.Join(err, run.Close())
+	}
+	for _, q := range withdrawn {
+		d.wrong[q.Snapshot] = q
+	}
 	if o.Retries >= 0 {
 		d.retries = o.Retries
 	}
@@ -75,7 +91,11 @@ func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (
 
 // Settings are what workers of a run have to know.
 func (d *Runs) Settings() Settings {
-	return Settings{Start: string(d.o.Start), Trust: d.o.Trust, Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
+	s := Settings{Start: string(d.o.Start), Trust: d.o.Trust, Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
+	if d.o.Verify != nil {
+		s.Verify = d.o.Verify.String()
+	}
+	return s
 }
 
 // Path is the directory.
@@ -92,7 +112,11 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 	return d.follower.Next(func(r *record.Task) {
 		if r.Task >= 1 && r.Task <= len(d.waits) {
 			d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
-			if r.Ended.After(d.begun) {
+			now := r.Ended.After(d.begun)
+			if d.origin[r.Task-1] = (origin{}); r.OK() {
+				d.origin[r.Task-1] = origin{r.Snapshot, now}
+			}
+			if now {
 				d.take(r)
 			}
 		}
@@ -103,7 +127,15 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 // take takes in a record of this invocation.
 func (d *Runs) take(r *record.Task) {
 	i := r.Task - 1
+	if r.Verified {
+		d.sum.Verified++
+	}
 	switch {
+	case r.Cause == record.CauseDiffers:
+		d.withdraw(r)
+	case r.OK() && r.Snapshot != "" && d.wrong[r.Snapshot] != nil:
+		// It had started before the difference was found: it waits for a cold start.
+		d.wrong[r.Snapshot].Again++
 	case r.OK():
 		if d.waits[i] {
 			d.waits[i] = false
@@ -129,6 +161,27 @@ func (d *Runs) take(r *record.Task) {
 			d.sum.NotRun--
 			d.sum.Failed++
 			d.failed[r.Task] = r
+		}
+	}
+}
+
+// withdraw has tasks wait again that started from a snapshot, after one of them has
+// differed from a cold start. The worker that runs them removes their outputs.
+func (d *Runs) withdraw(r *record.Task) {
+	q := d.wrong[r.Snapshot]
+	if q == nil {
+		q = local.NewQuarantine(d.run, d.o.Store, r.Snapshot, hotstart.Difference{Sample: r.Sample, Reason: r.Error}, 0)
+		d.wrong[r.Snapshot] = q
+	}
+	for i, from := range d.origin {
+		if from.snapshot == r.Snapshot && !d.waits[i] {
+			d.waits[i] = true
+			if d.sum.NotRun++; from.now {
+				d.sum.Succeeded--
+			} else {
+				d.sum.Before--
+			}
+			q.Again++
 		}
 	}
 }
@@ -208,6 +261,13 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 	o.Worker, o.Share, o.Until, o.Fence = w.Share.SeatName(), w.Share.Ranges, w.Until, w.Fence
 	o.Cores, o.Memory, o.Grace, o.Kill, o.Messages = w.Cores, w.Memory, w.Grace, w.Kill, w.Messages
 	o.Trust = w.Settings.Trust
+	if w.Settings.Verify != "" {
+		share, err := hotstart.ParseShare(w.Settings.Verify)
+		if err != nil {
+			return err
+		}
+		o.Verify = &share
+	}
 	o.Start, o.Retries, o.Timeout = hotstart.Kind(w.Settings.Start), w.Settings.Retries, time.Duration(w.Settings.Timeout*float64(time.Second))
 	o.Store, o.FailFast = w.Settings.Store, w.Settings.FailFast
 	var trees Trees
@@ -230,6 +290,9 @@ func (d *Runs) Summary() *local.Summary {
 	for _, name := range slices.Sorted(maps.Keys(d.kinds)) {
 		k := d.kinds[name]
 		s.Starts = append(s.Starts, local.StartOf(name, k.latencies, k.seconds))
+	}
+	for _, id := range slices.Sorted(maps.Keys(d.wrong)) {
+		s.Quarantined = append(s.Quarantined, d.wrong[id])
 	}
 	for _, task := range slices.Sorted(maps.Keys(d.failed)) {
 		if len(s.Failures) == maxFailures {

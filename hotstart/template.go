@@ -91,9 +91,9 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	if ready != nil {
 		options |= unix.WNOHANG
 	}
+	var came time.Time // at its input; its other threads come to rest
 	for {
-		var st unix.WaitStatus
-		tid, err := unix.Wait4(-1, &st, options, nil)
+		tid, st, err := s.watch.Wait(options)
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -104,7 +104,12 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 			if err != nil {
 				return err
 			}
-			if ok {
+			if !ok {
+				came = time.Time{}
+			} else if came.IsZero() {
+				came = time.Now()
+			}
+			if ok && (s.watch.Settled() || time.Since(came) > restWithin) {
 				return s.holdAt(pid, 0, 0)
 			}
 			time.Sleep(pollReady)

@@ -489,7 +489,7 @@ func (c *comparer) ids(addr uint64, w words) string {
 // seed, are not times.
 //
 // A word is a count of nanoseconds, microseconds, milliseconds, hundredths of a second or
-// seconds, a count of seconds in its lower half, a floating-point number of seconds, or a
+// seconds, a count of seconds in one half, a floating-point number of seconds, or a
 // value of the time-stamp counter. The program may keep a time and print it later: what
 // it prints is compared by the proof of outputs, in which the clock words are those of
 // the second preparation.
@@ -509,7 +509,7 @@ func (c *comparer) clock(w words) bool {
 			}
 		}
 		seconds := shift / int64(time.Second)
-		if x>>32 == y>>32 && int64(uint32(y)-uint32(x)) == seconds {
+		if x>>32 == y>>32 && int64(uint32(y)-uint32(x)) == seconds || uint32(x) == uint32(y) && int64(y>>32-x>>32) == seconds {
 			return true
 		}
 		if f, g := math.Float64frombits(x), math.Float64frombits(y); math.Abs(f) < 1e11 && math.Abs(g-f-float64(seconds)) < 1e-6 && f != 0 {

@@ -332,8 +332,7 @@ func (t *trial) watch(ctx context.Context) error {
 	defer stop()
 	begun := time.Now()
 	for {
-		var st unix.WaitStatus
-		tid, err := unix.Wait4(-1, &st, unix.WALL|waitOwn, nil)
+		tid, st, err := t.overlay.Wait(unix.WALL | waitOwn)
 		switch {
 		case err == unix.EINTR:
 			continue

@@ -255,15 +255,18 @@ func (c *Clock) answer(pid int, r *unix.PtraceRegs) bool {
 	return true
 }
 
-// deadline has futex(2) wait until the time of the machine that is as far away as the
-// deadline is by the Clock. It writes that time where the thread has nothing: far below
+// deadline has futex(2), if it waits until a time, wait until the time of the machine that
+// is as far away as that is by the Clock. It writes that time where the thread has nothing: far below
 // its stack pointer.
 func (c *Clock) deadline(tid int, r *unix.PtraceRegs) error {
+	const realtime, lockPI, waitBitset, waitRequeuePI, lockPI2 = 256, 6, 9, 11, 13
+	if op := r.Rsi & 0x7f; r.R10 == 0 || op != waitBitset && op != lockPI && op != waitRequeuePI && op != lockPI2 {
+		return nil
+	}
 	var b [16]byte
 	if err := (&Proc{Pid: tid}).Read(r.R10, b[:]); err != nil {
 		return nil // the kernel answers EFAULT
 	}
-	const realtime, lockPI = 256, 6
 	clock, now := int32(unix.CLOCK_MONOTONIC), c.Monotonic
 	if r.Rsi&realtime != 0 || r.Rsi&0x7f == lockPI {
 		clock, now = unix.CLOCK_REALTIME, c.Realtime
@@ -282,32 +285,4 @@ func (c *Clock) deadline(tid int, r *unix.PtraceRegs) error {
 	}
 	r.R10 = at
 	return gone(unix.PtraceSetRegs(tid, r))
-}
-
-// futexFilter hands a futex(2) that waits until a time to the tracer, and lets others
-// pass. It is for a filter that has the number of the call in its accumulator.
-func futexFilter() []unix.SockFilter {
-	jump := func(k uint32, yes, no uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: yes, Jf: no}
-	}
-	load := func(k uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: k}
-	}
-	const waitBitset, lockPI, waitRequeuePI, lockPI2 = 9, 6, 11, 13
-	return []unix.SockFilter{
-		jump(unix.SYS_FUTEX, 0, 12),
-		load(16 + 8), // the operation
-		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0x7f},
-		jump(waitBitset, 4, 0),
-		jump(lockPI, 3, 0),
-		jump(waitRequeuePI, 2, 0),
-		jump(lockPI2, 1, 0),
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		load(16 + 3*8), // the address of the time
-		jump(0, 0, 2),
-		load(16 + 3*8 + 4),
-		jump(0, 1, 0),
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
 }

@@ -266,7 +266,7 @@ func (o *Overlay) Hold(pid, at int) (*Proc, error) {
 // it hands to the tracer what a Guard and an Overlay want to see.
 func (o *Overlay) GuardedFilter() []unix.SockFilter {
 	all := append([]unix.SockFilter{}, filter...)
-	for _, f := range [][]unix.SockFilter{watchFilter(false), overlayFilter()} {
+	for _, f := range [][]unix.SockFilter{watchFilter(), overlayFilter()} {
 		all = append(all[:len(all)-1], f[4:]...)
 	}
 	return all

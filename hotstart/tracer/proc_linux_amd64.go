@@ -129,9 +129,14 @@ func (p *Proc) interrupt(tid int) error {
 			return fmt.Errorf("ptrace continue %d: %w", tid, err)
 		}
 	}
+	return p.rests(tid)
+}
+
+// rests notes the resting state of a thread that is stopped, and not at the entry of a call.
+func (p *Proc) rests(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
-		return fmt.Errorf("ptrace registers of %d: %w", tid, err)
+		return fmt.Errorf("ptrace registers of %d: %w", tid, gone(err))
 	}
 	p.rest[tid] = rewind(r)
 	if p.rest[tid].Rax == unix.SYS_RESTART_SYSCALL && int64(r.Orig_rax) >= 0 {

@@ -71,6 +71,12 @@ func (*Watch) Continue(int) error { return errUnsupported }
 // Handle returns an error.
 func (*Watch) Handle(int, unix.WaitStatus) (*Look, error) { return nil, errUnsupported }
 
+// Wait returns an error.
+func (*Watch) Wait(int) (int, unix.WaitStatus, error) { return 0, 0, errUnsupported }
+
+// Settled returns true.
+func (*Watch) Settled() bool { return true }
+
 // Hold returns an error.
 func (*Watch) Hold(int, int) (*Proc, error) { return nil, errUnsupported }
 

@@ -22,17 +22,22 @@ type Watch struct {
 	// Random answers in place of the kernel where a process asks for random bytes; nil
 	// leaves that to the kernel. It is set before Install.
 	Random *Entropy
-	// Clock answers in place of the kernel where a process asks for the time; nil leaves
-	// that to the kernel. It is set before Install.
+	// Clock answers in place of the kernel where a process asks for the time, and has the
+	// threads of a process run one at a time; nil leaves that to the kernel. It is set
+	// before Install.
 	Clock *Clock
 	// Threads is set when a process has made a thread.
 	Threads bool
 
-	threads map[int]bool // that are traced
+	threads map[int]bool       // that are traced
+	turns   map[int]*turns     // by thread
+	output  map[[2]uint64]bool // device and inode of regular files that are standard output and error
 }
 
 // NewWatch returns a Watch of no process.
-func NewWatch() *Watch { return &Watch{threads: map[int]bool{}} }
+func NewWatch() *Watch {
+	return &Watch{threads: map[int]bool{}, turns: map[int]*turns{}, output: map[[2]uint64]bool{}}
+}
 
 // look says where a call has its path. An argument of -1 is one that it does not
 // have.
@@ -62,7 +67,7 @@ var looks = map[uint64]look{
 }
 
 // watchFilter hands the calls of looks, and others, to the tracer (seccomp(2)).
-func watchFilter(deadlines bool, others ...uint64) []unix.SockFilter {
+func watchFilter(others ...uint64) []unix.SockFilter {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 4}, // the architecture
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AUDIT_ARCH_X86_64, Jt: 1, Jf: 0},
@@ -73,9 +78,6 @@ func watchFilter(deadlines bool, others ...uint64) []unix.SockFilter {
 		filter = append(filter,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr), Jt: 0, Jf: 1},
 			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE})
-	}
-	if deadlines {
-		return append(filter, futexFilter()...)
 	}
 	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
 }
@@ -97,16 +99,22 @@ func (w *Watch) Install(p *Proc) error {
 		}
 	}
 	if w.Clock != nil {
-		others = append(append(others, clockCalls...), unix.SYS_FSTAT)
+		others = slices.Concat(others, clockCalls, turnCalls, []uint64{unix.SYS_FSTAT})
 		if err := w.Clock.install(p); err != nil {
 			return err
+		}
+		for fd := 1; fd <= 2; fd++ {
+			var st unix.Stat_t
+			if unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", p.Pid, fd), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+				w.output[[2]uint64{st.Dev, st.Ino}] = true
+			}
 		}
 	}
 	mem, err := p.Alloc(4096)
 	if err != nil {
 		return err
 	}
-	if err := p.Write(mem, programAt(mem, watchFilter(w.Clock != nil, others...))); err != nil {
+	if err := p.Write(mem, programAt(mem, watchFilter(others...))); err != nil {
 		return err
 	}
 	if _, err := p.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, mem); err != nil {
@@ -125,6 +133,7 @@ func (w *Watch) Install(p *Proc) error {
 // Start lets a process on which the Watch was installed run.
 func (w *Watch) Start(p *Proc) error {
 	r := p.rest[p.Pid]
+	w.turnsOf(p.Pid)
 	if err := unix.PtraceSetRegs(p.Pid, &r); err != nil {
 		return gone(err)
 	}
@@ -132,30 +141,33 @@ func (w *Watch) Start(p *Proc) error {
 }
 
 // Continue lets a thread that stands at a Look make its call.
-func (w *Watch) Continue(tid int) error {
-	if err := unix.PtraceCont(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("ptrace continue %d: %w", tid, err)
-	}
-	return nil
-}
+func (w *Watch) Continue(tid int) error { return w.resume(tid, 0, false) }
 
 // Handle deals with a stop of a watched thread, and lets it go on unless it
 // returns a Look.
 func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	if !st.Stopped() {
 		delete(w.threads, tid)
-		return nil, nil
+		return nil, w.ended(tid)
 	}
 	w.threads[tid] = true
 	sig := 0
 	switch ev := int(st) >> 16; {
 	case ev == unix.PTRACE_EVENT_SECCOMP:
+		if t := w.turnsOf(tid); t != nil {
+			if done, err := t.call(tid); done || err != nil {
+				return nil, err
+			}
+		}
 		l, err := w.look(tid)
 		if l != nil || err != nil {
 			return l, err
 		}
 	case ev == eventClone:
 		w.Threads = true
+		if err := w.made(tid); err != nil {
+			return nil, err
+		}
 	case ev == unix.PTRACE_EVENT_EXEC:
 		if w.Random != nil {
 			if err := w.Random.Plant(&Proc{Pid: tid}); err != nil {
@@ -163,6 +175,7 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 			}
 		}
 		if w.Clock != nil {
+			w.forget(tid)
 			if err := w.Clock.plant(tid); err != nil {
 				return nil, err
 			}
@@ -177,10 +190,7 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	case ev == 0:
 		sig = int(st.StopSignal())
 	}
-	if err := unix.PtraceCont(tid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("ptrace continue %d: %w", tid, err)
-	}
-	return nil, nil
+	return nil, w.resume(tid, sig, int(st)>>16 == eventStop)
 }
 
 // look describes the call at whose entry a thread stands; nil if it is not a look.
@@ -194,7 +204,7 @@ func (w *Watch) look(tid int) (*Look, error) {
 	if !ok {
 		switch {
 		case r.Orig_rax == unix.SYS_FSTAT:
-			return nil, evenPipe(tid, args[1])
+			return nil, w.evenStream(tid, args[1])
 		case r.Orig_rax == unix.SYS_GETRANDOM && w.Random != nil:
 			return nil, w.Random.Answer(tid)
 		case w.Clock != nil:
@@ -220,7 +230,7 @@ func (w *Watch) look(tid int) (*Look, error) {
 	}
 	path := pathAt(tid, dir, args[call.path])
 	if path == "" && r.Orig_rax == unix.SYS_NEWFSTATAT && args[3]&unix.AT_EMPTY_PATH != 0 && w.Clock != nil {
-		return nil, evenPipe(tid, args[2])
+		return nil, w.evenStream(tid, args[2])
 	}
 	if w.Random != nil && l.Op == LookOpen && r.Orig_rax != unix.SYS_EXECVE && slices.Contains(randomDevices, filepath.Clean(path)) {
 		return nil, w.Random.open(tid, args[call.path])
@@ -247,10 +257,11 @@ func pathAt(tid int, dir, addr uint64) string {
 	return at + "/" + path
 }
 
-// evenPipe lets a thread, which is stopped by seccomp at the entry of a stat of a
-// descriptor, make the call. For a pipe or a FIFO, in whose place tasks have another file,
-// it clears the inode and the times in the struct stat at an address in the process.
-func evenPipe(tid int, stat uint64) error {
+// evenStream lets a thread, which is stopped by seccomp at the entry of a stat of a
+// descriptor, make the call. For a pipe, a FIFO or the file of standard output or error,
+// in whose place tasks have another file, it clears the inode and the times in the struct
+// stat at an address in the process.
+func (w *Watch) evenStream(tid int, stat uint64) error {
 	p := &Proc{Pid: tid}
 	if _, err := p.toSyscallStop(tid); err != nil {
 		return err
@@ -266,7 +277,7 @@ func evenPipe(tid int, stat uint64) error {
 	}
 	var st unix.Stat_t
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
-	if r.Rax != 0 || p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+	if r.Rax != 0 || p.Read(stat, b) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && !w.output[[2]uint64{st.Dev, st.Ino}] {
 		return nil
 	}
 	st.Ino, st.Atim, st.Mtim, st.Ctim = 1, unix.Timespec{}, unix.Timespec{}, unix.Timespec{}
@@ -306,6 +317,12 @@ func (w *Watch) Hold(pid, at int) (*Proc, error) {
 		if err := p.skipCall(at); err != nil {
 			return nil, err
 		}
+	}
+	if t := w.turns[pid]; t != nil {
+		if err := t.hold(p, at); err != nil {
+			return nil, err
+		}
+		w.forget(pid)
 	}
 	if err := p.holdAll(p.interrupt); err != nil || w.Clock == nil {
 		return p, err

@@ -140,7 +140,6 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		}
 		return notePlaces(filepath.Join(snap.Dir, imageName), c)
 	}
-	for _, d := range c.Unexplained { fmt.Fprintln(os.Stderr, "DBG", d) }
 	if first.Threads || p.held.held.Threads {
 		// Their turns are not the same each time.
 		m.Compared, m.Reason = false, "threads of the tool worked while it loaded its data: "+describeComparison(c)

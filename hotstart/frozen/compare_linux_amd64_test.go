@@ -1,6 +1,7 @@
 package frozen
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -55,8 +56,7 @@ func prepare(t *testing.T, number int, input string, argv ...string) prepared {
 	}
 	var held *tracer.Proc
 	for held == nil {
-		var st unix.WaitStatus
-		tid, err := unix.Wait4(-1, &st, unix.WALL, nil)
+		tid, st, err := w.Wait(unix.WALL)
 		if err != nil || tid == p.Pid && !st.Stopped() {
 			t.Fatalf("%v ended before its gate: status %#x, %v", argv, st, err)
 		}
@@ -118,6 +118,12 @@ func TestCompareIdentity(t *testing.T) {
 		t.Errorf("the process id was found in %d places, want the variable and two mutexes: %v", len(c.Ids), c.Ids)
 	}
 	a.im.Ids = c.Ids
+	right(t, a)
+}
+
+// right starts a program from its first preparation. It must print that all is right.
+func right(t *testing.T, a prepared) {
+	t.Helper()
 	task := t.TempDir()
 	for _, name := range []string{"gate", "stdout", "stderr"} {
 		if err := os.WriteFile(filepath.Join(task, name), nil, 0o600); err != nil {
@@ -139,6 +145,27 @@ func TestCompareIdentity(t *testing.T) {
 	st := ended(t, q)
 	if out, _ := os.ReadFile(filepath.Join(task, "stdout")); string(out) != "right\n" {
 		t.Errorf("status %#x, it printed %q", st, out)
+	}
+}
+
+// TestInheritance freezes a program that holds a mutex with priority inheritance.
+func TestInheritance(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "inherit")
+	a, b := prepare(t, 0, "", prog), prepare(t, 1, "", prog)
+	c := comparison(t, a, b)
+	if !c.Same() || len(c.Ids) == 0 {
+		t.Fatalf("the owner of the mutex is not known: %v %v %v", c.Layout, c.Unexplained, c.Ids)
+	}
+	a.im.Ids = c.Ids
+	right(t, a)
+
+	dir := t.TempDir()
+	p, base := template(t, dir, prog, "waited for")
+	var refused *Refused
+	if _, err := Freeze(Source{Proc: p, Base: base, Dir: dir}, nil); !errors.As(err, &refused) || !strings.Contains(refused.What, "priority inheritance") {
+		t.Errorf("a thread that waits for such a mutex: %v", err)
 	}
 }
 

@@ -485,6 +485,11 @@ func (f *freezer) interrupted(t *Thread) error {
 			return refuse("a thread waits in system call %d, which cannot be begun again", entered)
 		}
 	case unix.SYS_FUTEX:
+		const lockPI, waitRequeuePI, lockPI2 = 6, 11, 13
+		if op := args[1] & 0x7f; op == lockPI || op == waitRequeuePI || op == lockPI2 {
+			// The word names the owner, by which the kernel finds it.
+			return refuse("a thread waits for a lock with priority inheritance")
+		}
 		if futexUntil(args) {
 			f.im.Clock = true
 		}

@@ -56,7 +56,7 @@ const (
 // turn is a thread, and how it is stopped.
 type turn struct {
 	at     standing
-	asleep bool   // the turn was taken away in a call that waits
+	asleep bool   // the turn was taken away while it waited
 	addr   uint64 // of the futex; 0 for a sleep
 	value  uint32 // that the futex must have
 	bits   uint32 // that must be woken
@@ -160,7 +160,7 @@ func (w *Watch) resume(tid, sig int, interrupted bool) error {
 		}
 		t.spins++
 	}
-	th.at, th.asleep = stopped, why == fromSleep
+	th.at, th.asleep = stopped, true
 	t.ready = append(t.ready, tid)
 	if t.spins > maxSpins {
 		return t.release()

@@ -31,9 +31,13 @@ func (e *DirError) Unwrap() error { return e.Err }
 // Hint names the way out.
 func (e *DirError) Hint() string { return e.Way }
 
-// Trusted refuses a run directory whose owner is not trusted. It refuses one to root also if
-// another user could lead root elsewhere by changing names; see [owner.Trusted].
-func Trusted(dir string) error {
+// MakeDir makes a run directory if it is missing. It refuses one whose owner is not trusted.
+// It refuses one to root also if another user could lead root elsewhere by changing names; see
+// [owner.Trusted].
+func MakeDir(dir string) error {
+	if err := owner.MkdirAll(dir, 0o775); err != nil {
+		return err
+	}
 	if err := owner.Named(dir); err != nil {
 		return err
 	}
@@ -59,7 +63,7 @@ var mendable = []struct {
 
 const (
 	wayElsewhere = "give a directory in which you may write"
-	wayOwn       = "work in a directory of your own, or as the user whose directory it is"
+	wayOwn       = "work in a directory of your own, or as the user whose directory it is (root in a container: start it with --user UID:GID)"
 	wayRoom      = "make room on its disk, or give a directory on another one"
 )
 

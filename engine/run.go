@@ -82,10 +82,7 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		return nil, err
 	}
 	defer func() { err = dirError(dir, err) }()
-	if err := os.MkdirAll(dir, 0o775); err != nil {
-		return nil, err
-	}
-	if err := Trusted(dir); err != nil {
+	if err := MakeDir(dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)

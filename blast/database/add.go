@@ -51,10 +51,7 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 	if err := o.check(); err != nil {
 		return nil, nil, err
 	}
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return nil, nil, accessError(home, err)
-	}
-	if err := owner.Trusted(home); err != nil {
+	if err := owner.MkdirAll(home, 0o755); err != nil {
 		return nil, nil, accessError(home, err)
 	}
 	if err := notThere(home, o.Name); err != nil {

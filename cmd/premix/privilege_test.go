@@ -557,6 +557,30 @@ func TestOpenSocket(t *testing.T) {
 	}
 }
 
+// A directory of a user is mounted into a container. Root in it is this machine's root, is
+// refused and leaves nothing; with the user's ID, or in a namespace of the user, premix works.
+func TestDirectoryInAContainer(t *testing.T) {
+	needUsers(t)
+	w := newWard(t, false)
+	w.must(victimUser, recipeOf)
+	const run = "premix run r.yaml s.csv --quiet --out "
+	out, err := w.sh(0, run+"root")
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() != 4 || !strings.Contains(out, "--user UID:GID") {
+		t.Errorf("root in a container: %v\n%s", err, out)
+	}
+	if _, err := os.Lstat(filepath.Join(w.dir, "victim/root")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("root in a container has left a directory: %v", err)
+	}
+	// A container that is given a user has no account for it, and no home.
+	w.must(victimUser, "export HOME=/; "+run+"user && cmp a.in user/a.txt")
+	if out, err := w.sh(victimUser, "unshare -Ur true"); err != nil {
+		t.Skipf("this machine gives users no namespaces: %v\n%s", err, out)
+	}
+	w.must(victimUser, "unshare -Ur sh -c '"+run+"namespace && cmp a.in namespace/a.txt'")
+	w.intact()
+}
+
 // TestSecretsOfProcesses looks for a token in what everybody can see of a process.
 func TestSecretsOfProcesses(t *testing.T) {
 	needUsers(t)

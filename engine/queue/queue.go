@@ -178,10 +178,7 @@ func (q *Queue) denied() error {
 
 // makeDir makes a task directory, where nothing else is.
 func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o775); err != nil {
-		return err
-	}
-	if err := engine.Trusted(dir); err != nil {
+	if err := engine.MakeDir(dir); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, planFile)); err == nil {

@@ -65,10 +65,7 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 		return "", err
 	}
 	defer func() { err = engine.DirectoryError(dir, err) }()
-	if err := os.MkdirAll(dir, 0o775); err != nil {
-		return "", err
-	}
-	if err := engine.Trusted(dir); err != nil {
+	if err := engine.MakeDir(dir); err != nil {
 		return "", err
 	}
 	entries, err := os.ReadDir(dir)

@@ -190,11 +190,11 @@ func openJournal(dir string) (j *journal, err error) {
 	case other != "":
 		return nil, &JournalError{dir, "is a directory with something else in it (" + other + ")", "name an empty directory, or one that does not exist yet: --journal DIR", nil}
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, bad("cannot be made", err)
-	}
-	if err := owner.Trusted(dir); err != nil {
+	var foreign *owner.Error
+	if err := owner.MkdirAll(dir, 0o777); errors.As(err, &foreign) {
 		return nil, &JournalError{dir, "cannot be used", "name a directory that root alone may change: --journal DIR", err}
+	} else if err != nil {
+		return nil, bad("cannot be made", err)
 	}
 	j = &journal{dir: dir, user: strconv.Itoa(os.Geteuid()), sudo: os.Getenv("SUDO_USER")}
 	if u, err := user.Current(); err == nil {

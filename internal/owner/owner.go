@@ -94,9 +94,15 @@ func made(dir string) (st unix.Stat_t, ok bool) {
 // group other than root's and the one of the caller of sudo. What does not exist yet is
 // trusted. It is for root alone: other users share directories as they like.
 //
+// Root of a container without a user namespace of its own is this machine's root: the
+// owner of a directory that is mounted into it can change names in it just the same.
+//
 // The rule is the one of systemd-tmpfiles(8) for unsafe path transitions.
 func Trusted(dir string) error {
 	if os.Geteuid() != 0 {
+		return nil
+	}
+	if uids, err := os.ReadFile("/proc/self/uid_map"); err == nil && oneUser(string(uids)) {
 		return nil
 	}
 	if !filepath.IsAbs(dir) {
@@ -112,6 +118,28 @@ func Trusted(dir string) error {
 		foreign.Way = "do it as the user whose directory it is, or give a directory that root alone may change"
 	}
 	return err
+}
+
+// oneUser reports whether a map of user IDs, see user_namespaces(7), is of a namespace that
+// has root alone, and whose root is an ordinary user outside. Such a root has no rights over
+// the files of other users: the kernel gives capabilities over a file only to a namespace that
+// has its owner. Root outside owns what is root's in any case.
+func oneUser(uids string) bool {
+	f := strings.Fields(uids)
+	return len(f) == 3 && f[0] == "0" && f[1] != "0" && f[2] == "1"
+}
+
+// MkdirAll makes a directory, as [os.MkdirAll] does, where [Trusted] does not refuse it. What
+// is refused is not made.
+func MkdirAll(dir string, mode fs.FileMode) error {
+	var foreign *Error
+	if err := Trusted(dir); errors.As(err, &foreign) {
+		return err
+	}
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return err
+	}
+	return Trusted(dir) // where all users can make names, it may have come in between
 }
 
 // trustedWay is Trusted for an absolute path, whose names it resolves as the kernel does.

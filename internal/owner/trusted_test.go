@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestTrusted(t *testing.T) {
@@ -97,5 +99,45 @@ func TestTrusted(t *testing.T) {
 	var foreign *Error
 	if err := Trusted(filepath.Join(path, "b", "sub")); !errors.As(err, &foreign) || foreign.Hint() == "" || foreign.Path != filepath.Join(path, "b") {
 		t.Errorf("%v names %+v, want the directory of user "+strconv.Itoa(stranger), err, foreign)
+	}
+}
+
+// Root of a namespace with one user is that user, unless it is root outside.
+func TestOneUser(t *testing.T) {
+	for text, want := range map[string]bool{
+		"         0       1000          1\n": true,
+		"0 4294967294 1":                     true,
+		"         0          0 4294967295\n": false,
+		"0 0 1":                              false, // its root is root outside
+		"1000 1000 1":                        false,
+		"         0       1000          1\n         1     100000      65536": false,
+		"0 100000 65536": false,
+		"":               false,
+	} {
+		if got := oneUser(text); got != want {
+			t.Errorf("oneUser(%q) = %v", text, got)
+		}
+	}
+}
+
+// What is refused is not made.
+func TestMkdirAll(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	if err := MkdirAll(filepath.Join(dir, "a", "b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(dir, "a"), stranger, stranger); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, "a directory below one of a stranger", MkdirAll(filepath.Join(dir, "a", "c", "d"), 0o755))
+	if list, err := os.ReadDir(filepath.Join(dir, "a")); err != nil || len(list) != 1 {
+		t.Errorf("it was made: %v, %v", list, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := MkdirAll(filepath.Join(dir, "file", "c"), 0o755); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("below a file: %v", err)
 	}
 }

@@ -463,7 +463,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 	if err != nil {
 		return nil, p.noRoom(err)
 	}
-	first := p.held.held
+	first, loading := p.held.held, p.loading
 	snap.Loaded, snap.Behind = first.Loaded.Seconds(), p.behind
 	looks := p.held.looks
 	snap.Data, snap.Opened = p.moment.Total, p.moment.Total-p.moment.Late
@@ -484,6 +484,9 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 		return nil, err
 	}
 	var depends *dependence
+	if path := p.accessed(looks, loading); errors.As(err, &depends) && path != "" && !p.last {
+		return nil, errors.Join(&changedMeanwhile{path, 0}, snap.Remove())
+	}
 	if errors.As(err, &depends) && p.remember(snap, looks, depends.text) == nil {
 		return nil, &Unavailable{Kind: Hot, Reason: depends.text, Hint: trustHint}
 	}
@@ -599,6 +602,20 @@ func (p *preparation) unwritten(looks []look) error {
 		looks[i].Op = tracer.LookOpen
 	}
 	return nil
+}
+
+// accessed returns the path of a file whose time of access was set since the tool was
+// loaded, or "". Most file systems set it by the first read after a change, and once a
+// day, so that a tool which keeps what stat(2) returns has another time in its second
+// preparation, and the same one from then on.
+func (p *preparation) accessed(looks []look, loading time.Time) string {
+	for _, l := range p.outside(looks) {
+		var st unix.Stat_t
+		if unix.Stat(l.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Atim.Nano() > loading.Add(-coarse).UnixNano() {
+			return l.Path
+		}
+	}
+	return ""
 }
 
 // prove compares the probe's outputs of a hot start with those of a cold one,

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -269,6 +270,24 @@ func TestRefused(t *testing.T) {
 	wantUnavailable(t, again.prepare("sum\n"), Hot, "seccomp filter")
 	if later, err := List(b.store); err != nil || len(later) != 1 || later[0].ID != all[0].ID || len(again.notices) > 0 {
 		t.Errorf("it was tried once more: %+v, %v, notices %q", later, err, again.notices)
+	}
+}
+
+// TestAccessTime has a tool that keeps the time at which its index was read last, which its
+// first preparation changes.
+func TestAccessTime(t *testing.T) {
+	index := filepath.Join(t.TempDir(), "index")
+	if err := os.WriteFile(index, []byte("the index\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	longAgo := time.Now().Add(-100 * time.Hour)
+	if err := os.Chtimes(index, longAgo.Add(-time.Hour), longAgo); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, newSpec("-m", "2", "-a", "-i", index, "input"), Hot)
+	b.mustPrepare("sum\n")
+	if r := b.run("sum\n"); !r.exit.OK() {
+		t.Errorf("exit %v: %s", r.exit, r.out)
 	}
 }
 

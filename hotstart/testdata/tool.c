@@ -10,6 +10,7 @@
  *   -c          keep a child process
  *   -p TEXT     print TEXT before the input is opened
  *   -i INDEX    read INDEX and print its first line in the end
+ *   -a          keep what stat(2) returns for INDEX before it is read
  *   -D FILE     open FILE for reading and writing, and read its first line: the index
  *   -w          append to it
  *   -k          see whether there is INDEX at the beginning
@@ -76,6 +77,7 @@ static void glance(const char *path)
 }
 
 static char counters[4096];
+static struct stat of_index;
 
 static void uncount(void) { unlink(counters); }
 
@@ -95,10 +97,10 @@ int main(int argc, char **argv)
 	const char *log = NULL, *index = NULL;
 	const char *settings = NULL;
 	const char *kept = NULL;
-	int opt, writes = 0, checks = 0, early = 0, looks = 0, tries = 0;
+	int opt, writes = 0, checks = 0, early = 0, looks = 0, tries = 0, stats = 0;
 	long size = -1;
 	FILE *in = NULL;
-	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:krSgoR:P:D:w")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:akrSgoR:P:D:w")) != -1) switch (opt) {
 		case 'm': mib = atol(optarg); break;
 		case 't': threads = atol(optarg); break;
 		case 'l': log = optarg; break;
@@ -109,6 +111,7 @@ int main(int argc, char **argv)
 		case 'i': index = optarg; break;
 		case 'D': kept = optarg; break;
 		case 'w': writes = 1; break;
+		case 'a': stats = 1; break;
 		case 'k': checks = 1; break;
 		case 'r': early = 1; break;
 		case 'S': looks = 1; break;
@@ -135,6 +138,7 @@ int main(int argc, char **argv)
 	memset(grown, 7, 32 << 20);
 	char first[256] = "";
 	if (index) {
+		if (stats && stat(index, &of_index)) { perror(index); return 1; }
 		FILE *f = fopen(index, "r");
 		if (!f || !fgets(first, sizeof first, f)) { perror(index); return 1; }
 		fclose(f);

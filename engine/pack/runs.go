@@ -111,17 +111,22 @@ func (d *Runs) Tasks() int { return len(d.waits) }
 func (d *Runs) Refresh(f func(*record.Task)) error {
 	return d.follower.Next(func(r *record.Task) {
 		if r.Task >= 1 && r.Task <= len(d.waits) {
-			d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
-			now := r.Ended.After(d.begun)
-			if d.origin[r.Task-1] = (origin{}); r.OK() {
-				d.origin[r.Task-1] = origin{r.Snapshot, now}
-			}
-			if now {
-				d.take(r)
-			}
+			d.takeIn(r)
 		}
 		f(r)
 	})
+}
+
+// takeIn takes in a record.
+func (d *Runs) takeIn(r *record.Task) {
+	d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
+	now := r.Ended.After(d.begun)
+	if now {
+		d.take(r)
+	}
+	if d.origin[r.Task-1] = (origin{}); r.OK() {
+		d.origin[r.Task-1] = origin{r.Snapshot, now}
+	}
 }
 
 // take takes in a record of this invocation.

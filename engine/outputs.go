@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"premix/hotstart"
 	"premix/internal/beneath"
 	"premix/recipe"
@@ -49,7 +47,7 @@ func Publish(work, dir string, outputs []recipe.Output) error {
 	for _, o := range outputs {
 		from := filepath.Join(work, filepath.FromSlash(o.From))
 		to := filepath.Join(dir, filepath.FromSlash(o.To))
-		if err := syncTree(from); err != nil {
+		if err := beneath.SyncTree(from); err != nil {
 			return fmt.Errorf("output %s: %w", o.Name, err)
 		}
 		if err := makeParent(dir, to, dirs); err != nil {
@@ -94,7 +92,7 @@ func makeParent(root, path string, dirs map[string]bool) error {
 func replace(from, to string) error {
 	old, err := os.Lstat(to)
 	if errors.Is(err, fs.ErrNotExist) {
-		return os.Rename(from, to)
+		return beneath.Move(from, to, beneath.Volatile)
 	}
 	if err != nil {
 		return err
@@ -104,41 +102,9 @@ func replace(from, to string) error {
 		return err
 	}
 	if !old.IsDir() && !info.IsDir() {
-		return os.Rename(from, to)
+		return beneath.Move(from, to, beneath.Volatile)
 	}
-	err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return &os.LinkError{Op: "exchange", Old: from, New: to, Err: err}
-	}
-	// The file system cannot exchange: for a moment there is nothing. The task
-	// has no record yet, so a premix killed now runs it again.
-	if err := os.Rename(to, from+".old"); err != nil {
-		return err
-	}
-	return os.Rename(from, to)
-}
-
-// syncTree makes a file, or a directory and all that is in it, durable.
-func syncTree(root string) error {
-	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if !e.Type().IsRegular() && !e.IsDir() {
-			return nil
-		}
-		// A tool may leave a file that its owner cannot open: it is as durable
-		// as the file system makes it.
-		f, err := os.Open(path)
-		if errors.Is(err, fs.ErrPermission) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.Sync(), f.Close())
-	})
+	// A file system may have no exchange: for a moment there is nothing then. The task has
+	// no record yet, so a premix killed now runs it again.
+	return beneath.Exchange(from, to)
 }

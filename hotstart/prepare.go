@@ -17,6 +17,7 @@ import (
 	"premix/hotstart/frozen"
 	"premix/hotstart/placeholder"
 	"premix/hotstart/tracer"
+	"premix/internal/beneath"
 )
 
 // Prepare makes a snapshot ready and proves it, where hot starts are wished for.
@@ -734,7 +735,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	}
 	if err == nil && proc.Stdout != nil {
 		// Where the comparison looks for it; the FIFO has served.
-		err = os.Rename(filepath.Join(parent, StdoutName), filepath.Join(dir, StdoutName))
+		err = beneath.Move(filepath.Join(parent, StdoutName), filepath.Join(dir, StdoutName), beneath.Volatile)
 	}
 	return dir, exit, err
 }

@@ -323,37 +323,17 @@ func (s *Snapshot) Remove() error {
 	return os.RemoveAll(s.Dir)
 }
 
-// syncFiles brings files that were written to the disk: those below some paths.
-func syncFiles(paths ...string) error {
-	for _, path := range paths {
-		err := filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !d.IsDir() && !d.Type().IsRegular() {
-				return err
-			}
-			f, err := os.Open(path)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			return f.Sync()
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
 // sync brings the snapshot's files to the disk, the page file later: tasks need not
 // wait for that. A mark says so, by which a snapshot that a crash of the machine may
 // have cut is verified before it is used.
 func (s *Snapshot) sync() error {
-	var paths []string
 	for _, name := range []string{imageName, prefixName, workName, upperName} {
-		paths = append(paths, filepath.Join(s.Dir, name))
+		if err := beneath.SyncTree(filepath.Join(s.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	if err := syncFiles(paths...); err != nil || s.Pages != "" {
-		return err
+	if s.Pages != "" {
+		return nil
 	}
 	mark := filepath.Join(s.Dir, syncName)
 	if err := beneath.Replace(mark, 0o600, beneath.Durable, []byte(frozen.BootID())); err != nil {
@@ -361,7 +341,7 @@ func (s *Snapshot) sync() error {
 	}
 	pages := s.pagePath()
 	go func() {
-		if syncFiles(pages) == nil {
+		if beneath.SyncTree(pages) == nil {
 			os.Remove(mark)
 		}
 	}()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/internal/owner"
 )
@@ -142,7 +143,7 @@ const maxLog = 4 << 20
 func openLog(dir string) (*os.File, error) {
 	path := logPath(dir)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
-		if err := os.Rename(path, path+".old"); err != nil {
+		if err := beneath.Move(path, path+".old", beneath.Volatile); err != nil {
 			return nil, err
 		}
 	}

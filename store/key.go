@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"premix/internal/beneath"
 	"premix/internal/owner"
 	"premix/store/tree"
 )
@@ -120,7 +121,7 @@ func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	}
 	public := old.Public()
 	kept := fmt.Sprintf("%s.%x.old", place, public[:4])
-	if err := os.Rename(place, kept); err != nil {
+	if err := beneath.Move(place, kept, beneath.Durable); err != nil {
 		return tree.PublicKey{}, fmt.Errorf("keep the earlier private key: %w", err)
 	}
 	return key.Public(), s.writeKey(file, key)

@@ -204,20 +204,12 @@ func (s *Store) replace(name string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	tmp := filepath.Join(s.path(workDir), tempPrefix+random())
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return err
+	// What is not whole lies in a directory that is not served.
+	tmp := s.path(workDir + "/" + beneath.Temporary(tempPrefix))
+	if err := os.WriteFile(tmp, content, 0o666); err != nil {
+		return errors.Join(err, os.Remove(tmp))
 	}
-	_, err = f.Write(content)
-	if err == nil && s.sync {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
+	if err := beneath.Move(tmp, path, beneath.Durability(s.sync)); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	if !s.sync {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/store/object"
 )
@@ -221,7 +222,7 @@ func (w *Writer) rename(d object.Digest) error {
 		return err
 	}
 	defer unlock()
-	return os.Rename(filepath.Join(w.dir, d.String()), w.s.path(d.Path()))
+	return beneath.Move(filepath.Join(w.dir, d.String()), w.s.path(d.Path()), beneath.Volatile)
 }
 
 func (w *Writer) syncfs() error {

@@ -72,18 +72,15 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 	if err := errors.Join(writeRecord(tmp, r), os.WriteFile(filepath.Join(tmp, "change"), nil, 0o644)); err != nil {
 		return nil, nil, accessError(home, err)
 	}
-	if err := syncTree(tmp); err != nil {
-		return nil, nil, accessError(home, err)
-	}
-	// Rename refuses a directory that is not empty: of two that add at the same
+	// rename(2) refuses a directory that is not empty: of two that add at the same
 	// time one comes too late.
-	if err := os.Rename(tmp, filepath.Join(home, o.Name)); err != nil {
+	if err := beneath.Move(tmp, filepath.Join(home, o.Name), beneath.Durable); err != nil {
 		if there := notThere(home, o.Name); there != nil {
 			return nil, nil, there
 		}
 		return nil, nil, accessError(home, err)
 	}
-	return r, desc, beneath.SyncDir(home)
+	return r, desc, nil
 }
 
 func (o *AddOptions) check() error {
@@ -218,19 +215,6 @@ func (o *AddOptions) pieces(kind Type, letters int64) int {
 		return int(max(1, (bytes+o.FragmentSize-1)/o.FragmentSize))
 	}
 	return runtime.GOMAXPROCS(0)
-}
-
-// syncTree brings all files below a directory to the disk.
-func syncTree(dir string) error {
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if e.IsDir() || e.Type().IsRegular() {
-			return beneath.SyncDir(path) // fsync is the same for both
-		}
-		return nil
-	})
 }
 
 // Remove removes a database from memory and from the disk; a tree that it was

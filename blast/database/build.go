@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/blast/fasta"
+	"premix/internal/beneath"
 )
 
 // builder makes the local copy of a database.
@@ -200,7 +201,7 @@ func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Piece) err
 	} else {
 		// A masker reads the piece before makeblastdb does.
 		piece := filepath.Join(b.scratch, "piece.fa")
-		if err := writeAll(piece+".part", in, piece); err != nil {
+		if err := writeAll(piece, in); err != nil {
 			return err
 		}
 		defer os.Remove(piece)
@@ -347,16 +348,11 @@ func (c *countingReader) Read(p []byte) (int, error) {
 }
 
 // writeAll writes a file and then gives it its name.
-func writeAll(part string, r io.Reader, path string) error {
-	f, err := os.Create(part)
-	if err != nil {
+func writeAll(path string, r io.Reader) error {
+	return beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error {
+		_, err := io.Copy(w, r)
 		return err
-	}
-	_, err = io.Copy(f, r)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	})
 }
 
 func exists(path string) bool {

@@ -114,7 +114,7 @@ func setDate(path, date string) error {
 	if _, err := f.Seek(x.dateAt+int64(x.dateRoom), io.SeekStart); err != nil {
 		return err
 	}
-	return writeAll(path+".dated", io.MultiReader(bytes.NewReader(head), f), path)
+	return writeAll(path, io.MultiReader(bytes.NewReader(head), f))
 }
 
 // dateForm is how makeblastdb writes dates.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/internal/owner"
 	"premix/internal/units"
@@ -164,7 +165,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 	if err := putAliases(desc, filepath.Join(to, "data"), filepath.Join(tmp, "alias")); err != nil {
 		return err
 	}
-	return os.Rename(tmp, to)
+	return beneath.Move(tmp, to, beneath.Volatile)
 }
 
 // checkResident measures a resident database, after the page cache has let go of the

@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"premix/blast/archive"
 	"premix/blast/database"
+	"premix/internal/beneath"
 )
 
 // A search whose parts are searched on other machines, by way of a directory that all
@@ -153,18 +155,13 @@ func Piece(ctx context.Context, home, dir string, i int, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	out, err := os.CreateTemp(dir, strconv.Itoa(i)+".asn.new-")
+	out, err := beneath.Create(filepath.Join(dir, strconv.Itoa(i)+".asn"), 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(out.Name())
-	p.cmd.Stdout, p.cmd.Stderr = out, io.MultiWriter(stderr, &p.stderr)
+	p.cmd.Stdout, p.cmd.Stderr = out.File, io.MultiWriter(stderr, &p.stderr)
 	if err := p.end(p.cmd.Run()); err != nil {
-		out.Close()
-		return err
+		return errors.Join(err, out.Discard())
 	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), filepath.Join(dir, strconv.Itoa(i)+".asn"))
+	return out.Commit(beneath.Volatile)
 }

@@ -45,7 +45,7 @@ func (s *Service) accept(j *job) error {
 	e := event{What: "accepted", Job: j, Time: j.Created}
 	if len(j.text) < longText {
 		e.Text = string(j.text)
-	} else if err := writeDurably(s.path("queries", j.ID), j.text); err != nil {
+	} else if err := beneath.Replace(s.path("queries", j.ID), 0o600, beneath.Durable, j.text); err != nil {
 		return err
 	}
 	return s.write(e)
@@ -58,21 +58,6 @@ func (s *Service) write(e event) error {
 	}
 	s.lines.Add(1)
 	return nil
-}
-
-func writeDurably(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return beneath.SyncDir(filepath.Dir(path))
 }
 
 // restore reads the journal of an earlier service.
@@ -247,10 +232,7 @@ func (s *Service) rewrite() error {
 			return errors.Join(err, w.Close())
 		}
 	}
-	if err := os.Rename(fresh, s.path("journal.jsonl")); err != nil {
-		return errors.Join(err, w.Close())
-	}
-	if err := beneath.SyncDir(s.o.Dir); err != nil {
+	if err := beneath.Move(fresh, s.path("journal.jsonl"), beneath.Durable); err != nil {
 		return errors.Join(err, w.Close())
 	}
 	if s.journal != nil {

@@ -17,6 +17,7 @@ import (
 
 	"premix/blast/database"
 	"premix/internal/access"
+	"premix/internal/beneath"
 	"premix/record"
 )
 
@@ -508,7 +509,7 @@ func (s *Service) store(number int64, items []*item, texts [][]byte, outs []*byt
 			places[i] = put(outs[i].Bytes())
 		}
 	}
-	if err := writeDurably(s.path("results", file), all.Bytes()); err != nil {
+	if err := beneath.Replace(s.path("results", file), 0o600, beneath.Durable, all.Bytes()); err != nil {
 		return err
 	}
 	s.conclude(items, stored, places, errs)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/around"
+	"premix/internal/beneath"
 	"premix/internal/exit"
 )
 
@@ -151,7 +152,7 @@ func MakeShims(dir, shim string, names []string) error {
 		if err := os.Symlink(shim, temporary); err != nil {
 			return err
 		}
-		if err := os.Rename(temporary, path); err != nil {
+		if err := beneath.Move(temporary, path, beneath.Volatile); err != nil {
 			return errors.Join(err, os.Remove(temporary))
 		}
 	}

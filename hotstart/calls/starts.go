@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 )
 
@@ -91,7 +92,7 @@ func shelve(dir string, f *os.File) {
 	if err != nil || err2 != nil || !os.SameFile(now, st) {
 		return // another process has done it
 	}
-	_ = os.Rename(name, filepath.Join(dir, olderName))
+	_ = beneath.Move(name, filepath.Join(dir, olderName), beneath.Volatile)
 }
 
 // Starts calls each for every start since a time, in their order. Lines that were torn by

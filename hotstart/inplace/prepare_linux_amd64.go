@@ -21,6 +21,7 @@ import (
 	"premix/hotstart/frozen"
 	"premix/hotstart/placeholder"
 	"premix/hotstart/tracer"
+	"premix/internal/beneath"
 )
 
 // Prepare makes a snapshot that serves a call, proves it, and returns it locked. It
@@ -721,7 +722,7 @@ func (p *preparation) again(name string) (*trial, error) {
 		return nil, err
 	}
 	if exists(c.dir) {
-		if err := os.Rename(c.dir, c.results); err != nil {
+		if err := beneath.Move(c.dir, c.results, beneath.Volatile); err != nil {
 			return nil, err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/node"
 	"premix/store/object"
 )
@@ -440,7 +441,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 			}
 			// Another snapshot may get the id while this one's directory is removed.
 			orphan := filepath.Join(s.snapshotsDir(), orphanPrefix+rand.Text())
-			if err := os.Rename(filepath.Join(s.snapshotsDir(), e.Name()), orphan); err != nil {
+			if err := beneath.Move(filepath.Join(s.snapshotsDir(), e.Name()), orphan, beneath.Volatile); err != nil {
 				return err
 			}
 			orphans = append(orphans, orphan)

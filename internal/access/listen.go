@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"premix/internal/beneath"
 	"premix/internal/owner"
 )
 
@@ -167,7 +168,7 @@ func listenUnix(ctx context.Context, path string, o Options) (_ *Listener, err e
 	var st os.FileInfo
 	if err = os.Chmod(made, 0o600); err == nil {
 		if st, err = os.Lstat(made); err == nil {
-			err = os.Rename(made, path)
+			err = beneath.Move(made, path, beneath.Volatile)
 		}
 	}
 	if err != nil {

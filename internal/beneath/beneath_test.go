@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -136,80 +135,6 @@ func TestDescriptor(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || string(got) != "text" {
 		t.Errorf("%q, %v", got, err)
 	}
-}
-
-// Whichever call fails, the earlier content stays and nothing else is left; a failure to
-// bring the new name to the disk is reported.
-func TestFaults(t *testing.T) {
-	defer func(a func(*os.File) error, b func(int, string, int, string) error) { fsync, renameat = a, b }(fsync, renameat)
-	bad := unix.EIO
-	var calls int
-	for fail := 1; fail <= 3; fail++ {
-		calls = 0
-		hit := func() bool { calls++; return calls == fail }
-		fsync = func(*os.File) error {
-			if hit() {
-				return bad
-			}
-			return nil
-		}
-		renameat = func(a int, b string, c int, d string) error {
-			if hit() {
-				return bad
-			}
-			return unix.Renameat(a, b, c, d)
-		}
-		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "state"), []byte("old"), 0o600))
-		err := Replace(filepath.Join(dir, "state"), 0o600, Durable, []byte("new"))
-		if !errors.Is(err, bad) {
-			t.Errorf("call %d fails: %v", fail, err)
-		}
-		want := "old"
-		if fail == 3 { // the name has been given; whether it outlives a crash is unknown
-			want = "new"
-		}
-		only(t, dir, map[string]string{"state": want})
-	}
-	// The order is the file, its name, the directory.
-	var order []string
-	fsync = func(f *os.File) error {
-		info, err := f.Stat()
-		if err == nil && info.IsDir() {
-			order = append(order, "directory")
-		} else {
-			order = append(order, "file")
-		}
-		return err
-	}
-	renameat = func(a int, b string, c int, d string) error {
-		order = append(order, "name")
-		return unix.Renameat(a, b, c, d)
-	}
-	must(t, Replace(filepath.Join(t.TempDir(), "state"), 0o600, Durable, []byte("new")))
-	if got := strings.Join(order, " "); got != "file name directory" {
-		t.Errorf("%s", got)
-	}
-	order = nil
-	must(t, MkdirAll(filepath.Join(t.TempDir(), "a/b"), 0o700))
-	if got := strings.Join(order, " "); got != "directory directory" {
-		t.Errorf("two new directories: %s", got)
-	}
-}
-
-// A disk that is full leaves the earlier content, and nothing else.
-func TestFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("premix-test", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skip("needs the right to mount a small file system: ", err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
-	path := filepath.Join(dir, "state")
-	must(t, Replace(path, 0o600, Durable, []byte("old")))
-	if err := Replace(path, 0o600, Durable, make([]byte, 1<<20)); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("%v, want %v", err, unix.ENOSPC)
-	}
-	only(t, dir, map[string]string{"state": "old"})
 }
 
 // A temporary file whose name another process has given to something else does not get the

@@ -281,6 +281,9 @@ func Create(path string, perm fs.FileMode) (*File, error) {
 		}
 		return &File{File: direct, dir: dir, mine: true, direct: true}, nil
 	}
+	if _, done := swept.LoadOrStore(filepath.Dir(path), nil); !done {
+		dir.sweep()
+	}
 	if f, err = dir.Create(perm); err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}

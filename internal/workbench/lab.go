@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/internal/netrelay"
 )
@@ -70,7 +71,7 @@ func (l *Lab) Once(name string, make func(path string) error) (string, error) {
 	if err := make(half); err != nil {
 		return "", fmt.Errorf("prepare %s: %w", name, err)
 	}
-	return path, os.Rename(half, path)
+	return path, beneath.Move(half, path, beneath.Volatile)
 }
 
 // Scratch makes an empty directory for one repetition.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/beneath"
 	"premix/internal/lock"
 	"premix/internal/owner"
 	"premix/store/object"
@@ -274,7 +275,7 @@ func (c *Cache) readTrees(crashed bool) error {
 		}
 		if err != nil {
 			// Without a manifest that is what its name says, nothing of it is of use.
-			if err := os.Rename(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := beneath.Move(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name()), beneath.Volatile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"premix/internal/beneath"
 )
 
 // victim is a chunk that may be evicted, if it was not used since it was found.
@@ -199,7 +201,7 @@ func (c *Cache) takeOut(t *Tree, whole bool) (trash []string, err error) {
 		c.index.remove(t, pg.first+i, pg.digests[i])
 	})
 	t.eachPart(t.forgetPart)
-	if name := c.trashName(t.digest.String()); os.Rename(t.dir, name) == nil {
+	if name := c.trashName(t.digest.String()); beneath.Move(t.dir, name, beneath.Volatile) == nil {
 		trash = append(trash, name)
 	}
 	return trash, err

@@ -264,20 +264,17 @@ func (w *segmentWriter) commit(segments string) (*segment, error) {
 		text, err = json.Marshal(w.about)
 	}
 	if err == nil {
-		err = writeSynced(filepath.Join(w.dir, "segment.json"), append(text, '\n'))
-	}
-	if err == nil {
-		err = beneath.SyncDir(w.dir)
+		err = os.WriteFile(filepath.Join(w.dir, "segment.json"), append(text, '\n'), 0o666)
 	}
 	s := &segment{about: w.about, dir: filepath.Join(segments, w.name())}
 	if err == nil {
-		err = os.Rename(w.dir, s.dir)
+		err = beneath.Move(w.dir, s.dir, beneath.Durable)
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(w.dir))
 	}
 	s.has, s.bytes = look(s.dir)
-	return s, beneath.SyncDir(segments)
+	return s, nil
 }
 
 func (w *segmentWriter) closeFiles() error {
@@ -299,18 +296,6 @@ func (w *segmentWriter) abort() error {
 		}
 	}
 	return os.RemoveAll(w.dir)
-}
-
-func writeSynced(path string, text []byte) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // name is that of the segment's directory; names sort by time.

@@ -104,7 +104,7 @@ func openTable[T, R any](dir, name string, opt Options, k kind[T, R], damaged *[
 		n, ok := number(e.Name())
 		path := filepath.Join(dir, e.Name())
 		switch {
-		case strings.HasSuffix(path, ".tmp"):
+		case strings.HasSuffix(path, ".tmp"), strings.HasPrefix(e.Name(), beneath.Prefix):
 			if err := os.Remove(path); err != nil {
 				return nil, err
 			}
@@ -430,16 +430,11 @@ func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err erro
 		from, to := t.span(v)
 		c.from, c.to = min(c.from, from), max(c.to, to)
 	}
-	tmp := c.path + ".tmp"
-	f, err := os.Create(tmp)
+	f, err := beneath.Create(c.path, 0o666)
 	if err != nil {
 		return c, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close(), os.Remove(tmp))
-		}
-	}()
+	defer func() { err = errors.Join(err, f.Discard()) }()
 	w := parquet.NewGenericWriter[R](f, parquet.Compression(&pzstd.Codec{Level: pzstd.SpeedDefault}),
 		parquet.MaxRowsPerRowGroup(tableRowGroup), parquet.DataPageStatistics(true),
 		parquet.KeyValueMetadata(keySpan, fmt.Sprint(c.from, c.to)))
@@ -456,21 +451,12 @@ func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err erro
 	if err := w.Close(); err != nil {
 		return c, err
 	}
-	if err := f.Sync(); err != nil {
-		return c, err
-	}
 	info, err := f.Stat()
 	if err != nil {
 		return c, err
 	}
 	c.size = info.Size()
-	if err := f.Close(); err != nil {
-		return c, err
-	}
-	if err := os.Rename(tmp, c.path); err != nil {
-		return c, err
-	}
-	return c, beneath.SyncDir(t.dir)
+	return c, f.Commit(beneath.Durable)
 }
 
 // visit calls f for the values that overlap a time, ms since 1970, the end left out, until

@@ -99,7 +99,7 @@ func setAside(dir, name string) error {
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}
-	return os.Rename(filepath.Join(dir, name), to)
+	return beneath.Move(filepath.Join(dir, name), to, beneath.Volatile)
 }
 
 func (db *DB) loadJournal(path string, n uint64, damaged *[]string) error {

@@ -17,6 +17,7 @@ import (
 	"premix/hotstart/frozen"
 	"premix/hotstart/tracer"
 	"premix/image/bundle"
+	"premix/internal/mountinfo"
 )
 
 // stageMain is the state of a stage process from one turn to the next. Everything
@@ -647,7 +648,7 @@ func threadFile(dir string) string {
 // dirs: the mount point that dir lies under, and the path in /proc/self/cgroup
 // of the same hierarchy.
 func ownCgroups(dirs []string) ([]string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -666,24 +667,17 @@ func ownCgroups(dirs []string) ([]string, error) {
 	var home []string
 	for _, dir := range dirs {
 		found := false
-		for _, line := range strings.Split(string(mounts), "\n") {
-			f := strings.Fields(line)
-			sep := -1
-			for i, w := range f {
-				if w == "-" {
-					sep = i
-				}
-			}
-			if sep < 0 || len(f) < sep+4 || !strings.HasPrefix(dir+"/", f[4]+"/") {
+		for _, m := range mounts {
+			if !strings.HasPrefix(dir+"/", m.Path+"/") {
 				continue
 			}
-			switch f[sep+1] {
+			switch m.Type {
 			case "cgroup2":
-				home, found = append(home, filepath.Join(f[4], paths[""])), true
+				home, found = append(home, filepath.Join(m.Path, paths[""])), true
 			case "cgroup":
-				for _, controller := range strings.Split(f[sep+3], ",") {
+				for _, controller := range m.Options {
 					if path, ok := paths[controller]; ok && !found {
-						home, found = append(home, filepath.Join(f[4], path)), true
+						home, found = append(home, filepath.Join(m.Path, path)), true
 					}
 				}
 			}

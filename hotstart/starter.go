@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"premix/hotstart/placeholder"
 	"premix/hotstart/tracer"
 	"premix/internal/exit"
+	"premix/internal/mountinfo"
 	"premix/internal/owner"
 )
 
@@ -457,16 +457,8 @@ func probeHost() host {
 // rootIsMount tells whether the root directory is a mount point: in a plain
 // chroot it may not be, and then mounts cannot be made private.
 func rootIsMount() bool {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
-			return true
-		}
-	}
-	return false
+	list, _ := mountinfo.Read()
+	return mountinfo.Top(list, "/") != nil
 }
 
 func hasCapability(c int) bool {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 )
 
 // Mount mounts a tree at dir through this user's node, which is started if it does
@@ -78,11 +78,11 @@ func mountPoint(dir string, over bool) (string, error) {
 		return "", err
 	}
 	// The table of mounts comes first: a dead mount cannot be looked at.
-	table, err := lazyfs.Mounts()
+	table, err := mountinfo.Read()
 	if err != nil {
 		return "", err
 	}
-	if m := lazyfs.Top(table, abs); m != nil {
+	if m := mountinfo.Top(table, abs); m != nil {
 		return "", usage("give an empty directory, or premix umount "+dir+" first", "%s is a mount point already (%s, %s)", dir, m.Type, m.Source)
 	}
 	path, err := filepath.EvalSymlinks(abs)
@@ -100,7 +100,7 @@ func mountPoint(dir string, over bool) (string, error) {
 	case err != nil:
 		return "", usage("give an empty directory of your own", "%v", err)
 	}
-	if m := lazyfs.Top(table, path); m != nil {
+	if m := mountinfo.Top(table, path); m != nil {
 		return "", usage("give an empty directory, or premix umount "+dir+" first", "%s is a mount point already (%s, %s)", dir, m.Type, m.Source)
 	}
 	f, err := os.Open(path)
@@ -182,7 +182,7 @@ func notMounted(dir string) error {
 // which may be dead: only its parent is looked at.
 func mountedPath(dir string) string {
 	abs := absolute(dir)
-	if table, err := lazyfs.Mounts(); err == nil && lazyfs.Top(table, abs) != nil {
+	if table, err := mountinfo.Read(); err == nil && mountinfo.Top(table, abs) != nil {
 		return abs
 	}
 	if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {

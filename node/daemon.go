@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/mountinfo"
 	"premix/lazyfs"
 	"premix/store/cache"
 	"premix/store/object"
@@ -213,11 +214,11 @@ func (d *daemon) forget(m *mount) {
 // first mounts for the first time: the reference is looked up now, and never again
 // for this mount.
 func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *trust.Opening) error {
-	list, err := lazyfs.Mounts()
+	list, err := mountinfo.Read()
 	if err != nil {
 		return err
 	}
-	if at := lazyfs.Top(list, m.entry.Dir); at != nil {
+	if at := mountinfo.Top(list, m.entry.Dir); at != nil {
 		return usage("give an empty directory, or umount "+m.entry.Dir+" first", "%s is a mount point already (%s)", m.entry.Dir, at.Type)
 	}
 	src, err := d.source(m.entry.MountRequest)
@@ -510,11 +511,11 @@ func (d *daemon) unmake(m *mount, lazy bool) error {
 
 // unbind takes the mount away from its directory.
 func (d *daemon) unbind(m *mount, lazy bool) error {
-	list, err := lazyfs.Mounts()
+	list, err := mountinfo.Read()
 	if err != nil {
 		return err
 	}
-	at := lazyfs.Top(list, m.entry.Dir)
+	at := mountinfo.Top(list, m.entry.Dir)
 	if at == nil {
 		return nil // somebody has unmounted it with umount(8)
 	}
@@ -562,13 +563,13 @@ func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
 	d.mu.Unlock()
 	slices.SortFunc(list, func(a, b *mount) int { return b.entry.Since.Compare(a.entry.Since) })
 	if !lazy {
-		table, err := lazyfs.Mounts()
+		table, err := mountinfo.Read()
 		if err != nil {
 			return nil, err
 		}
 		var errs []error
 		for _, m := range list {
-			if at := lazyfs.Top(table, m.entry.Dir); at != nil {
+			if at := mountinfo.Top(table, m.entry.Dir); at != nil {
 				for _, h := range holders(*at) {
 					errs = append(errs, &Error{Kind: KindBusy, Message: fmt.Sprintf("%s is in use by process %d (%s, %s)", m.entry.Dir, h.PID, h.Name, h.How), Holders: []Holder{h}})
 				}

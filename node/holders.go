@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 )
 
 // holdersWithin bounds the search for holders. A process that hangs in the kernel
@@ -28,7 +28,7 @@ const glance = time.Second
 
 // outwait repeats what unmounts m while it is in use for no longer than that, and no
 // process holds it.
-func outwait(m lazyfs.MountPoint, within time.Duration, unmount func() error) error {
+func outwait(m mountinfo.Mount, within time.Duration, unmount func() error) error {
 	err := unmount()
 	for begun := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(begun) < within && len(holders(m)) == 0; {
 		time.Sleep(glance / 50)
@@ -40,7 +40,7 @@ func outwait(m lazyfs.MountPoint, within time.Duration, unmount func() error) er
 // holders finds the processes that hold a mount, by what /proc tells: it never
 // looks into the mount, which may be dead. Processes of others are invisible to
 // an ordinary user.
-func holders(m lazyfs.MountPoint) []Holder {
+func holders(m mountinfo.Mount) []Holder {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil
@@ -78,7 +78,7 @@ func holders(m lazyfs.MountPoint) []Holder {
 
 // holds tells how the process with the given directory of /proc holds m, "" where
 // it doesn't.
-func holds(proc string, m lazyfs.MountPoint) string {
+func holds(proc string, m mountinfo.Mount) string {
 	inside := func(path string) bool { return path == m.Path || strings.HasPrefix(path, m.Path+"/") }
 	for _, l := range []struct{ name, how string }{{"cwd", "working directory"}, {"root", "root"}, {"exe", "executable"}} {
 		if to, err := os.Readlink(filepath.Join(proc, l.name)); err == nil && inside(to) {

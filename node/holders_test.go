@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/mountinfo"
 	"premix/internal/unmount"
-	"premix/lazyfs"
 )
 
 // A mount that no process holds is in use for a moment: that is waited for, and not for
@@ -26,11 +26,11 @@ func TestOutwait(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	list, err := lazyfs.Mounts()
+	list, err := mountinfo.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := lazyfs.Top(list, dir)
+	at := mountinfo.Top(list, dir)
 	if at == nil {
 		t.Fatal("it is not among the mounts")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/mountinfo"
 	"premix/lazyfs"
 )
 
@@ -23,7 +24,7 @@ func (d *daemon) restore(left map[string]kept) error {
 	if err != nil {
 		return err
 	}
-	table, err := lazyfs.Mounts()
+	table, err := mountinfo.Read()
 	if err != nil {
 		return err
 	}
@@ -118,12 +119,12 @@ func (d *daemon) basePath(e entry) string {
 }
 
 // lives tells whether the base of an entry is mounted, and can be gone on with.
-func (d *daemon) lives(e entry, table []lazyfs.MountPoint, held bool) bool {
-	return lazyfs.Top(table, d.basePath(e)) != nil && (held || e.InUse == lazyfs.File)
+func (d *daemon) lives(e entry, table []mountinfo.Mount, held bool) bool {
+	return mountinfo.Top(table, d.basePath(e)) != nil && (held || e.InUse == lazyfs.File)
 }
 
 // revive goes on with a base, and with the mounts of it.
-func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.MountPoint) error {
+func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.Mount) error {
 	e := entries[0]
 	b := &base{name: name, digest: e.Tree, wish: e.Backend, shared: e.Record == "" && !inPlace()}
 	src, err := d.source(e.MountRequest)
@@ -153,9 +154,9 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []lazyfs.Mou
 	d.mu.Lock()
 	d.bases[name] = b
 	d.mu.Unlock()
-	dev := lazyfs.Top(table, d.basePath(e)).Dev
+	dev := mountinfo.Top(table, d.basePath(e)).Dev
 	for _, e := range entries {
-		if at := lazyfs.Top(table, e.Dir); at == nil || at.Dev != dev {
+		if at := mountinfo.Top(table, e.Dir); at == nil || at.Dev != dev {
 			d.log.Warn("somebody has unmounted it", "ref", e.Ref, "dir", e.Dir)
 			continue
 		}
@@ -186,8 +187,8 @@ func (d *daemon) readmit(e entry, state string) *mount {
 }
 
 // detach takes a mount away from a user's directory, if it is one of ours.
-func (d *daemon) detach(e entry, table []lazyfs.MountPoint) error {
-	at := lazyfs.Top(table, e.Dir)
+func (d *daemon) detach(e entry, table []mountinfo.Mount) error {
+	at := mountinfo.Top(table, e.Dir)
 	if at == nil || !d.ours(e, *at, table) {
 		return nil
 	}
@@ -198,8 +199,8 @@ func (d *daemon) detach(e entry, table []lazyfs.MountPoint) error {
 }
 
 // ours tells whether what is mounted at an entry's directory was mounted for it.
-func (d *daemon) ours(e entry, at lazyfs.MountPoint, table []lazyfs.MountPoint) bool {
-	if b := lazyfs.Top(table, d.basePath(e)); b != nil && !inPlace() {
+func (d *daemon) ours(e entry, at mountinfo.Mount, table []mountinfo.Mount) bool {
+	if b := mountinfo.Top(table, d.basePath(e)); b != nil && !inPlace() {
 		return b.Dev == at.Dev
 	}
 	under := func(dir string) bool { return strings.HasPrefix(at.Source, dir+"/") }
@@ -210,11 +211,11 @@ func (d *daemon) ours(e entry, at lazyfs.MountPoint, table []lazyfs.MountPoint) 
 func (d *daemon) sweep(name string) error {
 	dir := filepath.Join(treesDir(d.config.Dir), name)
 	for begun := time.Now(); ; {
-		table, err := lazyfs.Mounts()
+		table, err := mountinfo.Read()
 		if err != nil {
 			return err
 		}
-		for _, m := range lazyfs.Under(table, dir) {
+		for _, m := range mountinfo.Under(table, dir) {
 			// Force ends a connection that somebody still waits for.
 			flags := unix.MNT_DETACH | unix.UMOUNT_NOFOLLOW
 			if strings.HasPrefix(m.Type, "fuse.") {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 )
 
 // tether is the worker's side of the link. It outlives the supervisor: it starts
@@ -233,11 +233,11 @@ func (t *tether) call(c call) error {
 			return nil
 		}
 		// The dead one may have made the call. Nothing else is ever mounted on a target of ours.
-		list, err := lazyfs.Mounts()
+		list, err := mountinfo.Read()
 		if err != nil {
 			return err
 		}
-		there := lazyfs.Top(list, c.Target) != nil
+		there := mountinfo.Top(list, c.Target) != nil
 		if there != c.Unmount && c.Flags&unix.MS_REMOUNT == 0 {
 			return nil
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/record"
 )
@@ -185,9 +185,9 @@ func (r *Report) starts() {
 		slices.Sort(k.cpu)
 		s := Start{
 			Kind: kind, Tasks: len(k.seconds),
-			Latency: quantile(k.latency, 0.5), LatencyP95: quantile(k.latency, 0.95),
-			Seconds: quantile(k.seconds, 0.5), SecondsP95: quantile(k.seconds, 0.95),
-			CPU: quantile(k.cpu, 0.5),
+			Latency: quantile.Sorted(k.latency, 0.5), LatencyP95: quantile.Sorted(k.latency, 0.95),
+			Seconds: quantile.Sorted(k.seconds, 0.5), SecondsP95: quantile.Sorted(k.seconds, 0.95),
+			CPU: quantile.Sorted(k.cpu, 0.5),
 		}
 		for reason, n := range k.reasons {
 			s.Reasons = append(s.Reasons, Reason{reason, n})
@@ -209,15 +209,6 @@ func (r *Report) starts() {
 		saved += (r.Run.Starts[cold].Seconds - s.Seconds) * float64(s.Tasks)
 	}
 	r.Run.Saved = &saved
-}
-
-// quantile is the q-quantile of sorted, non-empty v: between two values it
-// interpolates.
-func quantile(v []float64, q float64) float64 {
-	at := q * float64(len(v)-1)
-	low := int(math.Floor(at))
-	high := min(low+1, len(v)-1)
-	return v[low] + (v[high]-v[low])*(at-float64(low))
 }
 
 // span is a stretch of time.

@@ -285,20 +285,6 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	for _, c := range []struct {
-		v    []float64
-		q    float64
-		want float64
-	}{
-		{[]float64{3}, 0.95, 3}, {[]float64{1, 3}, 0.5, 2}, {[]float64{1, 2, 3}, 0.5, 2}, {[]float64{0, 10}, 0.95, 9.5}, {[]float64{1, 2}, 1, 2},
-	} {
-		if got := quantile(c.v, c.q); got != c.want {
-			t.Errorf("quantile(%v, %v) = %v, want %v", c.v, c.q, got, c.want)
-		}
-	}
-}
-
 func TestUnits(t *testing.T) {
 	for got, want := range map[string]string{
 		Seconds(0): "0.0 ms", Seconds(0.00346): "3.5 ms", Seconds(0.0999): "100 ms", Seconds(1): "1.00 s", Seconds(12.34): "12.3 s",

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -221,7 +222,7 @@ func (b *bench) compare(query string, reps int, ready func() error) (premix, pee
 		}
 		ours, theirs = append(ours, o.Seconds()), append(theirs, p.Seconds())
 	}
-	return figures.Median(ours), figures.Median(theirs), nil
+	return quantile.Median(ours), quantile.Median(theirs), nil
 }
 
 func (b *bench) add(name, title string, premix float64, peer string, other float64) error {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 // round is one time that all queries were searched for.
@@ -83,7 +84,7 @@ func median(rounds []round, value func(round) float64) float64 {
 	for _, r := range rounds {
 		list = append(list, value(r))
 	}
-	return figures.Median(list)
+	return quantile.Median(list)
 }
 
 // cpu is the time that a process that has ended, and those that it waited for, had.

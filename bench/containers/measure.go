@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -173,9 +174,9 @@ func (b *benchmark) report(p *place, im image, w workload, all []contender, got 
 		row := []string{c.name}
 		ratios := map[string]string{}
 		for _, q := range quantities {
-			f := figures.Figure{Name: fmt.Sprintf("containers/%s/%s/%s/%s/%s", p.network, im.name, w.name, q.name, c.name), Value: figures.Median(got[c.name][q.name]), Unit: q.unit}
+			f := figures.Figure{Name: fmt.Sprintf("containers/%s/%s/%s/%s/%s", p.network, im.name, w.name, q.name, c.name), Value: quantile.Median(got[c.name][q.name]), Unit: q.unit}
 			if base := got[peer]; len(base[q.name]) > 0 && c.name != peer {
-				f.Peer, f.Ratio = peer, figures.Lower(f.Value, figures.Median(base[q.name]))
+				f.Peer, f.Ratio = peer, figures.Lower(f.Value, quantile.Median(base[q.name]))
 				ratios[q.name] = fmt.Sprintf("%.1fx sooner", f.Ratio)
 				if q.name == "run" && f.Ratio > 0 {
 					ratios[q.name] = fmt.Sprintf("%.2f", 1/f.Ratio)

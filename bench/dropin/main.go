@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 // commands are as pipelines have them. $R is the directory of indexes.
@@ -184,7 +185,7 @@ func (b *benchmark) measure(name, line string, unfit bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, l := figures.Median(plain), figures.Median(link)
+	p, l := quantile.Median(plain), quantile.Median(link)
 	f := figures.Figure{Name: "dropin/" + strings.ReplaceAll(name, " ", "-"), Value: l, Unit: "s", Peer: "plain", Ratio: figures.Lower(l, p), Note: start}
 	if !equal {
 		f.Note += "; the outputs differ"

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 //go:embed peers/walk.c
@@ -172,7 +173,7 @@ func measure(ctx context.Context, results *figures.Results, list []contender, co
 		}
 	}
 	rows := [][]string{{"", "time", "files a second", "CPU time", "against the loop", "against find"}}
-	median := func(name string) float64 { return figures.Median(wall[name]) }
+	median := func(name string) float64 { return quantile.Median(wall[name]) }
 	for _, c := range list {
 		f := figures.Figure{Name: fmt.Sprintf("files/%d/%s", count, c.name), Value: median(c.name), Unit: "s"}
 		loop, find := figures.Lower(f.Value, median("loop")), 0.0
@@ -186,7 +187,7 @@ func measure(ctx context.Context, results *figures.Results, list []contender, co
 			return err
 		}
 		rows = append(rows, []string{c.name, figures.Seconds(f.Value), fmt.Sprintf("%.0f", float64(count)/f.Value),
-			figures.Seconds(figures.Median(cpu[c.name])), figures.Times(loop), figures.Times(find)})
+			figures.Seconds(quantile.Median(cpu[c.name])), figures.Times(loop), figures.Times(find)})
 	}
 	results.Table(fmt.Sprintf("%d files, all in the page cache, medians of %d", count, reps), rows)
 	return nil

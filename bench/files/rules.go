@@ -20,6 +20,7 @@ import (
 
 	"premix/files"
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 // groupRows is how many rows a row group has, as in a scan.
@@ -227,11 +228,11 @@ func rules(ctx context.Context, results *figures.Results, dir, premix string, ro
 				memory = max(memory, maxRSS(cmd.ProcessState))
 			}
 		}
-		f := figures.Figure{Name: fmt.Sprintf("files/rule/%d/%s", rows, p.name), Value: figures.Median(wall), Unit: "s"}
+		f := figures.Figure{Name: fmt.Sprintf("files/rule/%d/%s", rows, p.name), Value: quantile.Median(wall), Unit: "s"}
 		if err := results.Add(f); err != nil {
 			return err
 		}
-		lines = append(lines, []string{p.name, figures.Seconds(f.Value), fmt.Sprintf("%.0f", float64(rows)/f.Value), figures.Seconds(figures.Median(cpu)), fmt.Sprintf("%d MB", memory>>20)})
+		lines = append(lines, []string{p.name, figures.Seconds(f.Value), fmt.Sprintf("%.0f", float64(rows)/f.Value), figures.Seconds(quantile.Median(cpu)), fmt.Sprintf("%d MB", memory>>20)})
 	}
 	results.Table(fmt.Sprintf("Rules over a scan of %d files (%d MB), medians of %d", rows, st.Size()>>20, reps), lines)
 	return nil

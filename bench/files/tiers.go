@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 // tierWrites writes small files into a directory and through a mount of tiers, of which the
@@ -82,7 +83,7 @@ func tierWrites(ctx context.Context, results *figures.Results, dir, premix strin
 			}
 		}
 	}
-	native, tiers := figures.Median(took["native"]), figures.Median(took["tiers"])
+	native, tiers := quantile.Median(took["native"]), quantile.Median(took["tiers"])
 	ratio := figures.Lower(tiers, native)
 	if err := results.Add(figures.Figure{Name: "files/tiers/native", Value: native, Unit: "s"}); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -264,7 +265,7 @@ func (b *benchmark) synthRate(ctx context.Context, c *benchCase) ([][]string, er
 	var peer float64
 	for _, v := range can {
 		first := medianOf(got[v], func(m measured) float64 { return readRates(m.stderr)[0] })
-		later := medianOf(got[v], func(m measured) float64 { return figures.Median(readRates(m.stderr)[1:]) })
+		later := medianOf(got[v], func(m measured) float64 { return quantile.Median(readRates(m.stderr)[1:]) })
 		if v == cold {
 			peer = later
 		}

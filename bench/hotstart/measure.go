@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
-	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 // variant is a kind of start as it is compared here.
@@ -275,7 +275,7 @@ func medianOf(all []measured, of func(measured) float64) float64 {
 	for _, m := range all {
 		values = append(values, of(m))
 	}
-	return figures.Median(values)
+	return quantile.Median(values)
 }
 
 // memory is what the processes of this benchmark hold, bytes.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 //go:embed peer.py
@@ -118,7 +119,7 @@ func (b *benchmark) trace(name, file, cores string) error {
 	}
 	rows := [][]string{{"", "time", "CPU time", "memory"}}
 	for _, p := range policies {
-		w, c, m := figures.Median(wall[p]), figures.Median(cpu[p]), figures.Median(memory[p])
+		w, c, m := quantile.Median(wall[p]), quantile.Median(cpu[p]), quantile.Median(memory[p])
 		for _, f := range []figures.Figure{{Name: name + "/" + p + "/time", Value: w, Unit: "s"}, {Name: name + "/" + p + "/cpu", Value: c, Unit: "s"}, {Name: name + "/" + p + "/memory", Value: m, Unit: "B"}} {
 			if err := b.results.Add(f); err != nil {
 				return err
@@ -246,7 +247,7 @@ func (b *benchmark) beside(name, swf string, reps int, pairs []pair, python, scr
 			}
 			mine, other = append(mine, c.cpu), append(other, theirs.cpu)
 		}
-		m, o := figures.Median(mine), figures.Median(other)
+		m, o := quantile.Median(mine), quantile.Median(other)
 		for _, f := range []figures.Figure{
 			{Name: name + "/" + p.ours + "/against-accasim-" + p.theirs, Value: m, Unit: "s", Peer: "accasim/" + p.theirs, Ratio: figures.Lower(m, o), Note: "CPU time"},
 			{Name: name + "/" + p.ours + "/mean-wait", Value: wait, Unit: "s", Peer: "accasim/" + p.theirs, Note: fmt.Sprintf("AccaSim's %g s", peerWait)},

@@ -15,6 +15,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -84,7 +85,7 @@ func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dirs []
 		if len(of) > 1 {
 			of = of[1:]
 		}
-		medians = append(medians, figures.Median(of))
+		medians = append(medians, quantile.Median(of))
 	}
 	return medians, nil
 }
@@ -124,7 +125,7 @@ func (b *benchmark) report(prefix, title, peer string, got rates, names []string
 		}
 		base := 0.0
 		if values := got[op.name][peer]; len(values) > 0 {
-			base = figures.Median(values)
+			base = quantile.Median(values)
 		}
 		row := []string{op.name}
 		for _, name := range names {
@@ -133,7 +134,7 @@ func (b *benchmark) report(prefix, title, peer string, got rates, names []string
 				row = append(row, "-")
 				continue
 			}
-			f := figures.Figure{Name: prefix + "/" + op.name + "/" + name, Value: figures.Median(values), Unit: op.unit}
+			f := figures.Figure{Name: prefix + "/" + op.name + "/" + name, Value: quantile.Median(values), Unit: op.unit}
 			text := fmt.Sprintf("%.3g/s", f.Value)
 			if op.unit == "B/s" {
 				text = units.Size(int64(f.Value)) + "/s"

@@ -9,6 +9,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -160,17 +161,17 @@ func (b *benchmark) reportStarts(name string, opened int, all []variant, got map
 	rows := [][]string{{"", "mount", "mount and start", "of native", "bytes", "requests"}}
 	base := 0.0
 	if m := got[peer]; m != nil {
-		base = figures.Median(m.total)
+		base = quantile.Median(m.total)
 	}
 	for _, v := range all {
 		m := got[v.label()]
-		total := figures.Figure{Name: "start/" + name + "/total/" + v.label(), Value: figures.Median(m.total), Unit: "s"}
+		total := figures.Figure{Name: "start/" + name + "/total/" + v.label(), Value: quantile.Median(m.total), Unit: "s"}
 		slower := "-"
 		if base > 0 && v.label() != peer {
 			total.Peer, total.Ratio = peer, figures.Lower(total.Value, base)
 			slower = fmt.Sprintf("%.2f", total.Value/base)
 		}
-		mount, bytes, requests := figures.Median(m.mount), figures.Median(m.bytes), figures.Median(m.requests)
+		mount, bytes, requests := quantile.Median(m.mount), quantile.Median(m.bytes), quantile.Median(m.requests)
 		if err := errors.Join(b.Add(total),
 			b.Add(figures.Figure{Name: "start/" + name + "/mount/" + v.label(), Value: mount, Unit: "s"}),
 			b.Add(figures.Figure{Name: "start/" + name + "/bytes/" + v.label(), Value: bytes, Unit: "B"}),

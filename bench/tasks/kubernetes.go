@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/kubebox"
+	"premix/internal/quantile"
 )
 
 // kubernetes measures premix beside one pod a task, on a control plane of its own.
@@ -66,9 +67,9 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 	}
 	name := fmt.Sprintf("kubernetes/%d", b.pods)
 	rows := [][]string{{"", "time", "a second", "CPU time of the control plane"}}
-	peerWall, peerCPU := figures.Median(wall["pods"]), figures.Median(cpu["pods"])
+	peerWall, peerCPU := quantile.Median(wall["pods"]), quantile.Median(cpu["pods"])
 	for _, c := range contenders {
-		w, p := figures.Median(wall[c.name]), figures.Median(cpu[c.name])
+		w, p := quantile.Median(wall[c.name]), quantile.Median(cpu[c.name])
 		f := figures.Figure{Name: name + "/" + c.name, Value: w, Unit: "s"}
 		g := figures.Figure{Name: name + "/" + c.name + "/control-plane-cpu", Value: p, Unit: "s"}
 		if c.name == "premix" {
@@ -83,8 +84,8 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 		rows = append(rows, []string{c.name, figures.Seconds(w), fmt.Sprintf("%.0f", float64(b.pods)/w), figures.Seconds(p)})
 	}
 	results.Table(fmt.Sprintf("%s: %d tasks `true`, Kubernetes %s, 4 nodes of a standin kubelet; premix is %s faster, with %s less CPU time of the control plane; medians of %d",
-		name, b.pods, kubebox.Version, figures.Times(figures.Lower(figures.Median(wall["premix"]), peerWall)),
-		figures.Times(figures.Lower(figures.Median(cpu["premix"]), peerCPU)), len(wall["pods"])), rows)
+		name, b.pods, kubebox.Version, figures.Times(figures.Lower(quantile.Median(wall["premix"]), peerWall)),
+		figures.Times(figures.Lower(quantile.Median(cpu["premix"]), peerCPU)), len(wall["pods"])), rows)
 	return nil
 }
 

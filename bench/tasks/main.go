@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/units"
 )
 
@@ -144,7 +145,7 @@ type measured struct {
 	wall, cpu []float64
 }
 
-func (m *measured) rate() float64 { return float64(m.count) / figures.Median(m.wall) }
+func (m *measured) rate() float64 { return float64(m.count) / quantile.Median(m.wall) }
 
 // slack is by how much a contender may go over the bound to run all.
 const slack = 1.5
@@ -219,10 +220,10 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 		if m.count < j.count {
 			f.Note = fmt.Sprintf("of %d", m.count)
 		}
-		each := figures.Figure{Name: f.Name + "/cpu", Value: figures.Median(m.cpu) / float64(m.count), Unit: "s", Note: f.Note}
+		each := figures.Figure{Name: f.Name + "/cpu", Value: quantile.Median(m.cpu) / float64(m.count), Unit: "s", Note: f.Note}
 		if limit != nil && c.name != "loop" {
 			f.Peer, f.Ratio = name+"/loop", figures.Higher(f.Value, limit.rate())
-			each.Peer, each.Ratio = name+"/loop/cpu", figures.Lower(each.Value, figures.Median(limit.cpu)/float64(limit.count))
+			each.Peer, each.Ratio = name+"/loop/cpu", figures.Lower(each.Value, quantile.Median(limit.cpu)/float64(limit.count))
 		}
 		if err := results.Add(f); err != nil {
 			return err
@@ -234,7 +235,7 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 			}
 			spent = figures.Seconds(each.Value)
 		}
-		rows = append(rows, []string{c.name, strconv.Itoa(m.count), strconv.Itoa(len(m.wall)), figures.Seconds(figures.Median(m.wall)),
+		rows = append(rows, []string{c.name, strconv.Itoa(m.count), strconv.Itoa(len(m.wall)), figures.Seconds(quantile.Median(m.wall)),
 			fmt.Sprintf("%.0f", f.Value), figures.Seconds(float64(b.cores) / f.Value), spent, figures.Times(f.Ratio)})
 	}
 	results.Table(fmt.Sprintf("%s: %d times %s, %d cores, medians; about %v a contender, which may run fewer commands", name, j.count, j.line(), b.cores, b.bound), rows)
@@ -299,12 +300,12 @@ func (b *benchmark) submit(results *figures.Results) error {
 		name, unit  string
 		value, goal float64
 	}{
-		{"time", "s", figures.Median(times), 5},
-		{"memory", "B", figures.Median(memory), 300e6},
+		{"time", "s", quantile.Median(times), 5},
+		{"memory", "B", quantile.Median(memory), 300e6},
 		{"run/memory", "B", peak(run), 0},
-		{"ls", "s", figures.Median(ls), 0.1},
+		{"ls", "s", quantile.Median(ls), 0.1},
 		{"ls/slowest", "s", slices.Max(ls), 0.1},
-		{"why", "s", figures.Median(why), 0.1},
+		{"why", "s", quantile.Median(why), 0.1},
 		{"why/slowest", "s", slices.Max(why), 0.1},
 	} {
 		f := figures.Figure{Name: "submit/" + of.name, Value: of.value, Unit: of.unit}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/slurmbox"
 )
 
@@ -56,11 +57,11 @@ func (b *benchmark) sbatch(results *figures.Results) (err error) {
 	name := fmt.Sprintf("sbatch/%d", b.submissionsInARow)
 	rows := [][]string{{"", "median", "against Slurm", "the first"}}
 	for _, c := range contenders {
-		f := figures.Figure{Name: name + "/" + c.name, Value: figures.Median(all[c.name]), Unit: "s"}
-		g := figures.Figure{Name: f.Name + "/first", Value: figures.Median(first[c.name]), Unit: "s"}
+		f := figures.Figure{Name: name + "/" + c.name, Value: quantile.Median(all[c.name]), Unit: "s"}
+		g := figures.Figure{Name: f.Name + "/first", Value: quantile.Median(first[c.name]), Unit: "s"}
 		against := ""
 		if c.name != "slurm" {
-			f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, figures.Median(all["slurm"]))
+			f.Peer, f.Ratio = name+"/slurm", figures.Lower(f.Value, quantile.Median(all["slurm"]))
 			against = figures.Times(f.Ratio)
 		}
 		for _, f := range []figures.Figure{f, g} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/slurmbox"
 )
 
@@ -78,13 +79,13 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 		name += "/accounting"
 	}
 	// Of what the plain array needed a task, as it may have fewer.
-	peer, peerCPU := float64(plain)/figures.Median(wall["array"]), figures.Median(cpu["array"])/float64(plain)
+	peer, peerCPU := float64(plain)/quantile.Median(wall["array"]), quantile.Median(cpu["array"])/float64(plain)
 	var title string
 	rows := [][]string{{"", "tasks", "time", "a second", "CPU time of slurmctld", "a task"}}
 	for _, c := range contenders {
 		n := float64(c.count)
-		rate := figures.Figure{Name: name + "/" + c.name, Value: n / figures.Median(wall[c.name]), Unit: "1/s"}
-		ctld := figures.Figure{Name: name + "/" + c.name + "/slurmctld", Value: figures.Median(cpu[c.name]) / n, Unit: "s"}
+		rate := figures.Figure{Name: name + "/" + c.name, Value: n / quantile.Median(wall[c.name]), Unit: "1/s"}
+		ctld := figures.Figure{Name: name + "/" + c.name + "/slurmctld", Value: quantile.Median(cpu[c.name]) / n, Unit: "s"}
 		if c.count < b.slurmTasks {
 			rate.Note = fmt.Sprintf("of %d", c.count)
 			ctld.Note = rate.Note
@@ -98,8 +99,8 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 				return err
 			}
 		}
-		rows = append(rows, []string{c.name, strconv.Itoa(c.count), figures.Seconds(figures.Median(wall[c.name])), fmt.Sprintf("%.0f", rate.Value),
-			figures.Seconds(figures.Median(cpu[c.name])), figures.Seconds(ctld.Value)})
+		rows = append(rows, []string{c.name, strconv.Itoa(c.count), figures.Seconds(quantile.Median(wall[c.name])), fmt.Sprintf("%.0f", rate.Value),
+			figures.Seconds(quantile.Median(cpu[c.name])), figures.Seconds(ctld.Value)})
 		if c.name == "premix" {
 			title = fmt.Sprintf("premix makes %s as many a second, with %s less CPU time of slurmctld a task", figures.Times(rate.Ratio), figures.Times(ctld.Ratio))
 		}

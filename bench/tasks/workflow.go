@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/internal/slurmbox"
 )
 
@@ -126,7 +127,7 @@ func (b *benchmark) workflow(results *figures.Results) error {
 			for _, c := range costs[on] {
 				list = append(list, of(c))
 			}
-			return figures.Median(list)
+			return quantile.Median(list)
 		}
 		wall, ctld, own := func(c cost) float64 { return c.wall }, func(c cost) float64 { return c.ctld }, func(c cost) float64 { return c.own }
 		name := fmt.Sprintf("workflow/%d/%s", b.tasks, c.name)

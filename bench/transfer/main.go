@@ -19,6 +19,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/quantile"
 	"premix/internal/workbench"
 	"premix/transfer"
 )
@@ -379,7 +380,7 @@ func (c *cell) grid() error {
 			k := [2]string{n, column}
 			text := failures[k]
 			if v := speeds[k]; len(v) > 0 {
-				median := figures.Median(v)
+				median := quantile.Median(v)
 				text = fmt.Sprintf("%.4g", median*8/1e6)
 				best, of := bestOf(speeds, names, column, n)
 				if err := c.benchmark.results.Add(figures.Figure{Name: c.name + "/" + column + "/" + n, Value: median, Unit: "B/s", Peer: of, Ratio: figures.Higher(median, best)}); err != nil {
@@ -397,8 +398,8 @@ func (c *cell) grid() error {
 // bestOf is the fastest protocol of a column other than one.
 func bestOf(speeds map[[2]string][]float64, names []string, column, but string) (best float64, name string) {
 	for _, n := range names {
-		if v := speeds[[2]string{n, column}]; n != but && len(v) > 0 && figures.Median(v) > best {
-			best, name = figures.Median(v), n
+		if v := speeds[[2]string{n, column}]; n != but && len(v) > 0 && quantile.Median(v) > best {
+			best, name = quantile.Median(v), n
 		}
 	}
 	return best, name

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/transfer"
 )
 
@@ -118,12 +119,12 @@ func (c *cell) chosen() error {
 			if err != nil {
 				return err
 			}
-			f := figures.Figure{Name: c.name + "/" + how.name + "/" + text, Value: figures.Median(mine), Unit: "s", Peer: how.peer,
-				Ratio: figures.Lower(figures.Median(mine), figures.Median(theirs)), Note: "with verification; by " + by}
+			f := figures.Figure{Name: c.name + "/" + how.name + "/" + text, Value: quantile.Median(mine), Unit: "s", Peer: how.peer,
+				Ratio: figures.Lower(quantile.Median(mine), quantile.Median(theirs)), Note: "with verification; by " + by}
 			if err := c.benchmark.results.Add(f); err != nil {
 				return err
 			}
-			rows = append(rows, []string{text, how.name + " " + figures.Seconds(f.Value), by, how.peer, figures.Seconds(figures.Median(theirs)), figures.Times(f.Ratio)})
+			rows = append(rows, []string{text, how.name + " " + figures.Seconds(f.Value), by, how.peer, figures.Seconds(quantile.Median(theirs)), figures.Times(f.Ratio)})
 		}
 	}
 	c.benchmark.results.Table(c.name+": premix transfer get, with verification, and the protocol that was the fastest", rows)
@@ -168,7 +169,7 @@ func bestTime(copies []transfer.Copy, text string, all bool) (b best) {
 		}
 	}
 	for p, v := range times {
-		if m := figures.Median(v); b.protocol == "" || m < b.seconds {
+		if m := quantile.Median(v); b.protocol == "" || m < b.seconds {
 			b.seconds, b.protocol = m, p
 		}
 	}
@@ -230,7 +231,7 @@ func (c *cell) captureCost() error {
 	if len(times["packet"]) == 0 || len(times["none"]) == 0 {
 		return nil // curl could not be measured, which the grid has told
 	}
-	with, without := figures.Median(times["packet"]), figures.Median(times["none"])
+	with, without := quantile.Median(times["packet"]), quantile.Median(times["none"])
 	if err := c.benchmark.results.Add(figures.Figure{Name: c.name + "/capture", Value: with, Unit: "s", Peer: "none", Ratio: figures.Lower(with, without), Note: fmt.Sprintf("%d packets dropped", drops)}); err != nil {
 		return err
 	}

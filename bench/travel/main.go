@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/figures"
 	"premix/internal/netrelay"
+	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/internal/workbench"
 )
@@ -108,7 +109,7 @@ func (b *benchmark) tell(results *figures.Results, names []string, measured map[
 		for _, r := range measured[name] {
 			values = append(values, of(r))
 		}
-		return figures.Median(values)
+		return quantile.Median(values)
 	}
 	seconds, fetched := func(r run) float64 { return r.seconds }, func(r run) float64 { return float64(r.fetched) }
 	rows := [][]string{{"", "first aligned read", "against full", "fetched by then", "all of the sample"}}

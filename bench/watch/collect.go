@@ -7,14 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/mountinfo"
 	"premix/watch/collect"
 	"premix/watch/series"
 )
@@ -194,23 +195,18 @@ func removeSoon(dir string) error {
 
 // hierarchies are the mount points of cgroups that tasks are looked at in.
 func hierarchies() ([]string, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Read()
 	if err != nil {
 		return nil, err
 	}
 	var list []string
-	for line := range strings.Lines(string(text)) {
-		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 3 {
-			continue
-		}
-		used := g[0] == "cgroup2"
+	for _, m := range mounts {
+		used := m.Type == "cgroup2"
 		for _, controller := range []string{"cpu", "cpuacct", "memory", "blkio", "pids"} {
-			used = used || g[0] == "cgroup" && strings.Contains(","+g[2]+",", ","+controller+",")
+			used = used || m.Type == "cgroup" && slices.Contains(m.Options, controller)
 		}
 		if used {
-			list = append(list, f[4])
+			list = append(list, m.Path)
 		}
 	}
 	return list, nil

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -104,8 +104,8 @@ func contend(dir, count string) error {
 			took, cpu = append(took, time.Since(begin).Seconds()), append(cpu, (cpuTime()-used).Seconds())
 		}
 		say("query/"+q.name+"/first", took[0])
-		say("query/"+q.name, figures.Median(took[1:]))
-		say("query/"+q.name+"/cpu", figures.Median(cpu[1:]))
+		say("query/"+q.name, quantile.Median(took[1:]))
+		say("query/"+q.name+"/cpu", quantile.Median(cpu[1:]))
 		say("answer/"+q.name, float64(answered))
 	}
 	return err

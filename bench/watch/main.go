@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 )
 
 func main() {
@@ -156,16 +157,16 @@ func measureSeries(ctx context.Context, b *bench) error {
 	}
 	rows := [][]string{{"", "premix", "prometheus", "ratio"}}
 	for _, name := range order {
-		own := figures.Median(all[name]["premix"])
+		own := quantile.Median(all[name]["premix"])
 		f := figures.Figure{Name: "watch/" + name, Value: own, Unit: unitOf(name)}
 		row := []string{name, number(own, f.Unit), "", ""}
 		if other := all[name]["prometheus"]; len(other) > 0 {
 			f.Peer = "prometheus"
-			f.Ratio = figures.Lower(own, figures.Median(other))
+			f.Ratio = figures.Lower(own, quantile.Median(other))
 			if f.Unit == "1/s" {
-				f.Ratio = figures.Higher(own, figures.Median(other))
+				f.Ratio = figures.Higher(own, quantile.Median(other))
 			}
-			row[2], row[3] = number(figures.Median(other), f.Unit), strconv.FormatFloat(f.Ratio, 'f', 2, 64)
+			row[2], row[3] = number(quantile.Median(other), f.Unit), strconv.FormatFloat(f.Ratio, 'f', 2, 64)
 		}
 		rows = append(rows, row)
 		if err := b.results.Add(f); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"premix/internal/figures"
+	"premix/internal/quantile"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -87,7 +88,7 @@ func measureTasks(ctx context.Context, b *bench) (err error) {
 			}
 			took, cpu = append(took, time.Since(began).Seconds()), append(cpu, (cpuTime()-used).Seconds())
 		}
-		t, c := figures.Median(took), figures.Median(cpu)
+		t, c := quantile.Median(took), quantile.Median(cpu)
 		rows = append(rows, []string{question.name, number(t, "s"), number(c, "s")})
 		for _, f := range []figures.Figure{
 			{Name: "watch/tasks/" + question.name, Value: t, Unit: "s", Note: "the goal is a second"},

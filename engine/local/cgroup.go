@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/mountinfo"
 )
 
 // The controllers that limit a task. Version 1 has a hierarchy for each, or for
@@ -41,7 +43,7 @@ type hierarchy struct {
 // hierarchies finds what this process can see, from the text of
 // /proc/self/mountinfo and /proc/self/cgroup. A hierarchy without any of our
 // controllers is left out.
-func hierarchies(mountinfo, cgroup string) []hierarchy {
+func hierarchies(table, cgroup string) []hierarchy {
 	var list []hierarchy
 	taken := make(map[string]bool)
 	add := func(h hierarchy, has []string) {
@@ -55,7 +57,7 @@ func hierarchies(mountinfo, cgroup string) []hierarchy {
 			list = append(list, h)
 		}
 	}
-	mounts := cgroupMounts(mountinfo)
+	mounts, _ := mountinfo.Parse(table)
 	for line := range strings.Lines(cgroup) {
 		// hierarchy-ID:controller-list:cgroup-path
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -64,8 +66,8 @@ func hierarchies(mountinfo, cgroup string) []hierarchy {
 		}
 		has := strings.Split(f[1], ",")
 		for _, m := range mounts {
-			if !m.v2 && slices.Contains(m.options, has[0]) {
-				add(hierarchy{mount: m.point, own: m.dir(f[2])}, has)
+			if m.Type == "cgroup" && slices.Contains(m.Options, has[0]) {
+				add(hierarchy{mount: m.Path, own: seenAt(m, f[2])}, has)
 				break
 			}
 		}
@@ -76,8 +78,8 @@ func hierarchies(mountinfo, cgroup string) []hierarchy {
 			continue
 		}
 		for _, m := range mounts {
-			if m.v2 {
-				h := hierarchy{mount: m.point, own: m.dir(path), v2: true}
+			if m.Type == "cgroup2" {
+				h := hierarchy{mount: m.Path, own: seenAt(m, path), v2: true}
 				add(h, strings.Fields(readString(filepath.Join(h.own, "cgroup.controllers"))))
 				break
 			}
@@ -86,34 +88,12 @@ func hierarchies(mountinfo, cgroup string) []hierarchy {
 	return list
 }
 
-// cgroupMount is a mounted cgroup file system (proc_pid_mountinfo(5)).
-type cgroupMount struct {
-	root    string // the cgroup that the mount point shows
-	point   string
-	v2      bool
-	options []string // of the file system: the controllers, in version 1
-}
-
-// dir is where the cgroup at path is seen.
-func (m *cgroupMount) dir(path string) string {
-	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.root, "/")+"/"); ok {
-		return filepath.Join(m.point, rel)
+// seenAt returns where a mount shows the cgroup at path.
+func seenAt(m mountinfo.Mount, path string) string {
+	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.Root, "/")+"/"); ok {
+		return filepath.Join(m.Path, rel)
 	}
-	return filepath.Join(m.point, path)
-}
-
-func cgroupMounts(mountinfo string) []cgroupMount {
-	var list []cgroupMount
-	for line := range strings.Lines(mountinfo) {
-		// ID parent major:minor root point options [fields...] - type source options
-		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 3 || g[0] != "cgroup" && g[0] != "cgroup2" {
-			continue
-		}
-		list = append(list, cgroupMount{root: f[3], point: f[4], v2: g[0] == "cgroup2", options: strings.Split(g[2], ",")})
-	}
-	return list
+	return filepath.Join(m.Path, path)
 }
 
 // thisHierarchies are the hierarchies that this process is in.

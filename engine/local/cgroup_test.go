@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"premix/internal/mountinfo"
 )
 
 // Layouts as systems of different kinds show them.
@@ -287,10 +289,14 @@ func join(t *testing.T, dirs []string) *exec.Cmd {
 // A kernel's version 2 hierarchy, with or without controllers, kills and removes.
 func TestKernelVersion2Removes(t *testing.T) {
 	var own string
-	for _, m := range cgroupMounts(readString("/proc/self/mountinfo") + "\n") {
+	mounts, err := mountinfo.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
 		for line := range strings.Lines(readString("/proc/self/cgroup") + "\n") {
-			if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok && m.v2 {
-				own = m.dir(path)
+			if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok && m.Type == "cgroup2" {
+				own = seenAt(m, path)
 			}
 		}
 	}

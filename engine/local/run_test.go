@@ -430,7 +430,6 @@ func TestTexts(t *testing.T) {
 		durationText(59 * time.Second): "0:59", durationText(3661 * time.Second): "1:01:01",
 		rateText(2.25): "2.2/s", rateText(0.5): "30.0/min", rateText(0.001): "3.6/h",
 		secondsText(0.0123): "12 ms", secondsText(9.94): "9.9 s", secondsText(100): "1:40",
-		fmt.Sprint(median([]float64{3, 1, 2})): "2", fmt.Sprint(median([]float64{4, 1})): "2.5",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"premix/internal/quantile"
 )
 
 // Summary is what one invocation did.
@@ -37,7 +39,7 @@ type Start struct {
 
 // StartOf sums up successes that started in one way; there is at least one.
 func StartOf(kind string, latencies, seconds []float64) Start {
-	return Start{Kind: kind, Tasks: len(seconds), Latency: median(latencies), Seconds: median(seconds)}
+	return Start{Kind: kind, Tasks: len(seconds), Latency: quantile.Median(latencies), Seconds: quantile.Median(seconds)}
 }
 
 // Failure is one task that failed, after its last try.
@@ -74,13 +76,6 @@ func (s *schedule) summary() *Summary {
 		sum.Quarantined = append(sum.Quarantined, s.quarantined[id])
 	}
 	return sum
-}
-
-// median sorts v, which is not empty.
-func median(v []float64) float64 {
-	slices.Sort(v)
-	n := len(v)
-	return (v[(n-1)/2] + v[n/2]) / 2
 }
 
 // Write writes the summary for people.

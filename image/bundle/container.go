@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/image"
+	"premix/internal/mountinfo"
 	"premix/internal/owner"
 )
 
@@ -235,25 +237,18 @@ func (c *Container) logged(exit error) string {
 
 // hideCgroups unmounts what runc is not to see.
 func hideCgroups() error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Read()
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if len(f) < 5 || len(g) < 3 || g[0] != "cgroup" || strings.Contains(","+g[2]+",", ",devices,") {
+	for _, m := range mounts {
+		if m.Type != "cgroup" || slices.Contains(m.Options, "devices") {
 			continue
 		}
-		err := unix.Unmount(unquote(f[4]), unix.MNT_DETACH)
+		err := unix.Unmount(m.Path, unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("unmount %s: %w", f[4], err)
+			return fmt.Errorf("unmount %s: %w", m.Path, err)
 		}
 	}
 	return nil
-}
-
-// unquote reads a path as /proc/PID/mountinfo writes it.
-func unquote(path string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }

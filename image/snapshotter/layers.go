@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/image"
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 	"premix/node"
 	"premix/store/object"
 	"premix/store/tree"
@@ -193,7 +193,7 @@ func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.D
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	table, err := lazyfs.Mounts()
+	table, err := mountinfo.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.D
 	var missing []object.Digest
 	for _, d := range trees {
 		path := l.path(d)
-		if serves[path] != d || lazyfs.Top(table, path) == nil {
+		if serves[path] != d || mountinfo.Top(table, path) == nil {
 			missing = append(missing, d)
 		}
 	}
@@ -220,11 +220,11 @@ func (l *layers) unmount(ctx context.Context, path string) error {
 		return err
 	}
 	for {
-		table, err := lazyfs.Mounts()
+		table, err := mountinfo.Read()
 		if err != nil {
 			return err
 		}
-		if lazyfs.Top(table, path) == nil {
+		if mountinfo.Top(table, path) == nil {
 			return nil
 		}
 		// A node of which nothing is left, not even its journal.

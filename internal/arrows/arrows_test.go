@@ -357,13 +357,15 @@ var rooms = map[string]room{
 	"internal/bounded": {
 		modules: []string{"golang.org/x/sys"},
 	},
-	"internal/regex":    {},
-	"internal/units":    {},
-	"internal/spare":    {},
-	"internal/exit":     {},
-	"internal/browser":  {imports: []string{"internal/shortdir"}},
-	"internal/shortdir": {},
-	"internal/faulty":   {},
+	"internal/mountinfo": {},
+	"internal/quantile":  {},
+	"internal/regex":     {},
+	"internal/units":     {},
+	"internal/spare":     {},
+	"internal/exit":      {},
+	"internal/browser":   {imports: []string{"internal/shortdir"}},
+	"internal/shortdir":  {},
+	"internal/faulty":    {},
 	"internal/kubeapi": {
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
 	},
@@ -413,7 +415,7 @@ var rooms = map[string]room{
 
 // ground are the packages that every room may import. They import one another and the
 // standard library alone.
-var ground = []string{"internal/exit", "internal/lock", "internal/regex", "internal/units"}
+var ground = []string{"internal/exit", "internal/lock", "internal/mountinfo", "internal/quantile", "internal/regex", "internal/units"}
 
 // testRooms are for tests, and some for benchmarks too.
 var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/ports", "internal/shortdir", "internal/slurmbox", "internal/unmount", "internal/workbench"}
@@ -588,6 +590,9 @@ func TestOneHome(t *testing.T) {
 		{`"KMGT`, []string{"internal/units", "engine/shim"}, "internal/units"},
 		{`[KMGT`, []string{"internal/units"}, "internal/units"},
 		{"unix.Flock(", []string{"internal/lock"}, "internal/lock"},
+		{"self/mountinfo", []string{"internal/mountinfo", "watch/collect", "engine/local"}, "internal/mountinfo"}, // these read a root that tests give
+		{"func quantile(", nil, "internal/quantile"},
+		{"func median(", []string{"bench/"}, "internal/quantile"}, // of a field of results
 		{"os.Rename(", []string{"internal/beneath", "bench/"}, "Move, Write or Replace of internal/beneath"},
 		{"os.CreateTemp(", []string{"internal/owner", "image/bundle", "transfer/capture"}, "Write or Create of internal/beneath"}, // these give the file no other name
 	}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // Figure is one result.
@@ -76,14 +74,4 @@ func quotient(a, b float64) float64 {
 		return 0
 	}
 	return a / b
-}
-
-// Median of at least one value.
-func Median[T time.Duration | float64](values []T) T {
-	s := slices.Sorted(slices.Values(values))
-	n := len(s)
-	if n%2 == 1 {
-		return s[n/2]
-	}
-	return (s[n/2-1] + s[n/2]) / 2
 }

@@ -7,21 +7,6 @@ import (
 	"testing"
 )
 
-func TestMedian(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   float64
-	}{
-		{[]float64{3}, 3},
-		{[]float64{9, 1, 2}, 2},
-		{[]float64{4, 1, 3, 2}, 2.5},
-	} {
-		if got := Median(c.values); got != c.want {
-			t.Errorf("Median(%v) = %v, want %v", c.values, got, c.want)
-		}
-	}
-}
-
 func TestRatios(t *testing.T) {
 	if got := Lower(2, 6); got != 3 {
 		t.Errorf("Lower(2, 6) = %v: 2 s are 3 times better than 6 s", got)

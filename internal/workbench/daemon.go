@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/internal/mountinfo"
 	"premix/internal/netrelay"
 )
 
@@ -97,19 +98,17 @@ func Mounted(ctx context.Context, dir string) error {
 // UnmountBelow ends all mounts below a directory that a repetition has left, those
 // whose server is gone too.
 func UnmountBelow(dir string) error {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	list, err := mountinfo.Read()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	lines := strings.Split(string(text), "\n")
-	for i := len(lines) - 1; i >= 0; i-- { // what lies on another mount comes after it
-		f := strings.Fields(lines[i])
-		if len(f) < 5 || !strings.HasPrefix(f[4], dir+"/") {
+	for _, m := range mountinfo.Under(list, dir) {
+		if m.Path == dir {
 			continue
 		}
-		if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, &os.PathError{Op: "unmount", Path: f[4], Err: err})
+		if err := unix.Unmount(m.Path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, &os.PathError{Op: "unmount", Path: m.Path, Err: err})
 		}
 	}
 	return errors.Join(errs...)

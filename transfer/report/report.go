@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/beneath"
 	"premix/internal/outputs"
+	"premix/internal/quantile"
 	"premix/record"
 	"premix/transfer"
 	"premix/transfer/stats"
@@ -138,15 +139,15 @@ func (r *Report) group() {
 		if g.Copies == 0 {
 			continue
 		}
-		g.Speed = stats.Median(g.speeds)
-		g.Seconds = stats.Median(of(g, func(c *transfer.Copy) float64 { return c.Seconds }))
-		g.Steady = stats.Median(of(g, func(c *transfer.Copy) float64 { return c.Steady }))
-		g.Flowing = stats.Median(of(g, func(c *transfer.Copy) float64 { return c.Flowing }))
+		g.Speed = quantile.Of(g.speeds, 0.5)
+		g.Seconds = quantile.Of(of(g, func(c *transfer.Copy) float64 { return c.Seconds }), 0.5)
+		g.Steady = quantile.Of(of(g, func(c *transfer.Copy) float64 { return c.Steady }), 0.5)
+		g.Flowing = quantile.Of(of(g, func(c *transfer.Copy) float64 { return c.Flowing }), 0.5)
 		g.BytesDown = stats.Mean(of(g, func(c *transfer.Copy) float64 { return float64(c.BytesDown) }))
 		g.BytesUp = stats.Mean(of(g, func(c *transfer.Copy) float64 { return float64(c.BytesUp) }))
 		g.Ratio = stats.Mean(of(g, func(c *transfer.Copy) float64 { return c.Ratio }))
-		g.CPU = stats.Median(of(g, func(c *transfer.Copy) float64 { return c.CPU }))
-		g.CPUPeer = stats.Median(of(g, func(c *transfer.Copy) float64 { return c.CPUPeer }))
+		g.CPU = quantile.Of(of(g, func(c *transfer.Copy) float64 { return c.CPU }), 0.5)
+		g.CPUPeer = quantile.Of(of(g, func(c *transfer.Copy) float64 { return c.CPUPeer }), 0.5)
 		g.Resent = stats.Mean(of(g, func(c *transfer.Copy) float64 { return float64(c.RetransmitsDown + c.RetransmitsUp) }))
 		if g.Copies > 1 {
 			low, high := stats.MeanInterval(g.speeds, Confidence)

@@ -29,23 +29,6 @@ func Variance(v []float64) float64 {
 	return sum / float64(len(v)-1)
 }
 
-// Median of values; NaN of none.
-func Median(v []float64) float64 { return Quantile(v, 0.5) }
-
-// Quantile q of values, linear between neighbours.
-func Quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return math.NaN()
-	}
-	s := slices.Sorted(slices.Values(v))
-	at := q * float64(len(s)-1)
-	i := int(at)
-	if i+1 >= len(s) {
-		return s[len(s)-1]
-	}
-	return s[i] + (at-float64(i))*(s[i+1]-s[i])
-}
-
 // Test is the result of a test.
 type Test struct {
 	Statistic float64

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 )
 
 // cgroupTree finds the cgroups of tasks in all hierarchies, and keeps up with those
@@ -209,14 +209,13 @@ func (t *cgroupTree) walk() error {
 	t.walks++
 	t.changes++
 	seen := make(map[string]bool)
-	for line := range strings.Lines(text) {
-		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 3 || g[0] != "cgroup" && g[0] != "cgroup2" {
+	list, _ := mountinfo.Parse(text) // what it cannot read is not looked at
+	for _, m := range list {
+		if !m.Cgroup() {
 			continue
 		}
-		h := &hierarchy{point: t.path(lazyfs.Unescape(f[4])), v2: g[0] == "cgroup2"}
-		for _, c := range strings.Split(g[2], ",") {
+		h := &hierarchy{point: t.path(m.Path), v2: m.Type == "cgroup2"}
+		for _, c := range m.Options {
 			if !h.v2 && slices.Contains(wanted, c) && !seen[c] {
 				seen[c] = true
 				h.controllers = append(h.controllers, c)

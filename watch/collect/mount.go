@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 	"premix/watch"
 )
 
@@ -51,23 +51,6 @@ func newMounts(m *machine) *mounts { return &mounts{machine: m, statfs: unix.Sta
 // Name is mount.
 func (c *mounts) Name() string { return "mount" }
 
-// mounted is a line of mountinfo.
-type mounted struct{ device, point, kind, source string }
-
-// mountinfo reads what is mounted (proc_pid_mountinfo(5)).
-func mountinfo(text string) []mounted {
-	var list []mounted
-	for line := range strings.Lines(text) {
-		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 2 {
-			continue
-		}
-		list = append(list, mounted{device: f[2], point: lazyfs.Unescape(f[4]), kind: g[0], source: lazyfs.Unescape(g[1])})
-	}
-	return list
-}
-
 // Collect asks all file systems, and reports those that answer in time.
 func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.now())
@@ -75,20 +58,21 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 	if err != nil {
 		return err
 	}
+	list, _ := mountinfo.Parse(text) // what it cannot read is not looked at
 	var all []*mount
 	seen := make(map[string]bool)
-	for _, l := range mountinfo(text) {
-		if slices.Contains(pseudo, l.kind) || seen[l.device] || strings.HasPrefix(l.point, "/sys/") || strings.HasPrefix(l.point, "/proc/") {
+	for _, l := range list {
+		if slices.Contains(pseudo, l.Type) || seen[l.Dev] || strings.HasPrefix(l.Path, "/sys/") || strings.HasPrefix(l.Path, "/proc/") {
 			continue
 		}
-		seen[l.device] = true
+		seen[l.Dev] = true
 		added := false
-		m := c.known.get(l.device+" "+l.point, func() *mount {
+		m := c.known.get(l.Dev+" "+l.Path, func() *mount {
 			added = true
 			return c.newMount(l)
 		})
 		if added && c.begun {
-			to.Event(c.event(now, "mount_added", fmt.Sprintf("%s was mounted on %s (%s).", l.source, l.point, l.kind)))
+			to.Event(c.event(now, "mount_added", fmt.Sprintf("%s was mounted on %s (%s).", l.Source, l.Path, l.Type)))
 		}
 		all = append(all, m)
 		c.ask(m)
@@ -124,9 +108,9 @@ func (c *mounts) event(at time.Time, kind, text string) watch.Event {
 	return watch.Event{Time: at, Node: c.node, Layer: watch.LayerMount, Kind: kind, Text: text}
 }
 
-func (c *mounts) newMount(l mounted) *mount {
-	g := func(name string) *gauge { return c.level(name, l.point, l.kind) }
-	return &mount{point: l.point, kind: l.kind, size: g("mount.size"), available: g("mount.available"),
+func (c *mounts) newMount(l mountinfo.Mount) *mount {
+	g := func(name string) *gauge { return c.level(name, l.Path, l.Type) }
+	return &mount{point: l.Path, kind: l.Type, size: g("mount.size"), available: g("mount.available"),
 		inodes: g("mount.inodes"), free: g("mount.inodes_free"), answer: g("mount.answer")}
 }
 

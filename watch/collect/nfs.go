@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"premix/lazyfs"
+	"premix/internal/mountinfo"
 	"premix/watch"
 )
 
@@ -58,7 +58,7 @@ func parseMountstats(text string) []nfsStats {
 			_, rest, ok := strings.Cut(line, " mounted on ")
 			point, kind, with := strings.Cut(rest, " with fstype ")
 			if kind, _, _ = strings.Cut(strings.TrimSpace(kind), " "); ok && with && (kind == "nfs" || kind == "nfs4") {
-				list = append(list, nfsStats{point: lazyfs.Unescape(point)})
+				list = append(list, nfsStats{point: mountinfo.Unescape(point)})
 				m = &list[len(list)-1]
 			}
 			continue

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"premix/internal/quantile"
 	"premix/watch"
 	"premix/watch/series"
 )
@@ -296,7 +297,7 @@ func (s *search) compare(l line) {
 		f.Seen = slices.Min(inside)
 	}
 	slices.Sort(inside)
-	f.level = quantile(inside, 0.5)
+	f.level = quantile.Sorted(inside, 0.5)
 	f.duration = max(f.Until.Sub(f.Began), s.step)
 	f.Thing, f.Quantity = words(l.id)
 	s.Findings = append(s.Findings, f)

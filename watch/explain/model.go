@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"premix/internal/quantile"
 	"premix/watch"
 )
 
@@ -31,17 +32,7 @@ func (t track) spacing() float64 {
 		d[i] = t.at[i+1] - t.at[i]
 	}
 	slices.Sort(d)
-	return quantile(d, 0.5)
-}
-
-// quantile of sorted values, interpolated.
-func quantile(sorted []float64, q float64) float64 {
-	x := q * float64(len(sorted)-1)
-	i := int(x)
-	if i+1 >= len(sorted) {
-		return sorted[len(sorted)-1]
-	}
-	return sorted[i] + (x-float64(i))*(sorted[i+1]-sorted[i])
+	return quantile.Sorted(d, 0.5)
 }
 
 // floor is the smallest width that anybody cares about, by unit: a disk that
@@ -79,10 +70,10 @@ func widthsOf(sorted []float64, middle, least float64) widths {
 		dev[i] = math.Abs(v - middle)
 	}
 	slices.Sort(dev)
-	common := max(1.4826*quantile(dev, 0.5), least)
+	common := max(1.4826*quantile.Sorted(dev, 0.5), least)
 	return widths{
-		up:   max(common, (quantile(sorted, 0.95)-middle)/1.645, (quantile(sorted, 0.99)-middle)/2.326),
-		down: max(common, (middle-quantile(sorted, 0.05))/1.645, (middle-quantile(sorted, 0.01))/2.326),
+		up:   max(common, (quantile.Sorted(sorted, 0.95)-middle)/1.645, (quantile.Sorted(sorted, 0.99)-middle)/2.326),
+		down: max(common, (middle-quantile.Sorted(sorted, 0.05))/1.645, (middle-quantile.Sorted(sorted, 0.01))/2.326),
 	}
 }
 
@@ -121,7 +112,7 @@ const enough = 30
 // learn makes a model. The baseline has at least so many points as enough says.
 func learn(base track, unit watch.Unit) *model {
 	sorted := slices.Sorted(slices.Values(base.value))
-	m := &model{low: quantile(sorted, 0.01), high: quantile(sorted, 0.99), middle: quantile(sorted, 0.5)}
+	m := &model{low: quantile.Sorted(sorted, 0.01), high: quantile.Sorted(sorted, 0.99), middle: quantile.Sorted(sorted, 0.5)}
 	least := max(floor(unit), relative*math.Abs(m.middle))
 	m.level = widthsOf(sorted, m.middle, least)
 
@@ -132,7 +123,7 @@ func learn(base track, unit watch.Unit) *model {
 		from, to := i*n/blocks, (i+1)*n/blocks
 		part := slices.Sorted(slices.Values(base.value[from:to]))
 		at = append(at, base.at[(from+to-1)/2])
-		medians = append(medians, quantile(part, 0.5))
+		medians = append(medians, quantile.Sorted(part, 0.5))
 		moved = append(moved, math.Abs(medians[i]-m.middle))
 	}
 	slices.Sort(moved)
@@ -149,14 +140,14 @@ func learn(base track, unit watch.Unit) *model {
 	}
 	slices.Sort(slopes)
 	if len(slopes) > 0 {
-		m.slope = quantile(slopes, 0.5)
+		m.slope = quantile.Sorted(slopes, 0.5)
 	}
 	rest := make([]float64, n)
 	for i, v := range base.value {
 		rest[i] = v - m.slope*base.at[i]
 	}
 	slices.Sort(rest)
-	m.begin = quantile(rest, 0.5)
+	m.begin = quantile.Sorted(rest, 0.5)
 	m.trend = widthsOf(rest, m.begin, least)
 
 	// How much values resemble the ones before, and how restless all was.
@@ -286,7 +277,7 @@ func (m *model) search(t track, begin int, certainty float64) (excursion, bool) 
 				outside = append(outside, max(sign*v, 0))
 			}
 			slices.Sort(outside)
-			e.z = quantile(outside, 0.5)
+			e.z = quantile.Sorted(outside, 0.5)
 			// What came just before and was much weaker is noise.
 			for e.first < e.alarm && sign*z[e.first] < min(max(slack, 0.2*e.z), 4) {
 				e.first++

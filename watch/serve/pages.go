@@ -367,17 +367,3 @@ func (p Pages) replay(n string) (any, error) {
 	}
 	return results.ReadTables(dirs[i])
 }
-
-// quantile of values in any order; 0 of none.
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	x := q * float64(len(s)-1)
-	i := int(x)
-	if i+1 == len(s) {
-		return s[i]
-	}
-	return s[i] + (x-float64(i))*(s[i+1]-s[i])
-}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"premix/internal/quantile"
 )
 
 // exactly is of how many values a spread is exact.
@@ -53,8 +55,11 @@ func (s *spread) median() float64 { return s.quantile(0.5) }
 
 // quantile is the value that a part q of the values do not exceed; 0 of none.
 func (s *spread) quantile(q float64) float64 {
+	if s.n == 0 {
+		return 0
+	}
 	if s.classes == nil {
-		return quantile(s.exact, q)
+		return quantile.Of(s.exact, q)
 	}
 	rank := int(q * float64(s.n-1))
 	passed := s.zeros

@@ -16,6 +16,7 @@ import (
 
 	"premix/internal/beneath"
 	"premix/internal/exit"
+	"premix/internal/lines"
 	"premix/internal/owner"
 )
 
@@ -127,16 +128,11 @@ func (w *Writer) Commit(v any) error {
 }
 
 // write puts whole lines at the end of the file. The caller holds sync.
-func (w *Writer) write(lines []byte) error {
-	_, err := w.f.WriteAt(lines, w.size)
-	if err == nil {
-		err = unix.Fdatasync(int(w.f.Fd()))
-	}
-	if err != nil {
+func (w *Writer) write(text []byte) (err error) {
+	if w.size, err = lines.Append(w.f, w.size, text, true); err != nil {
 		w.reserved = 0
-		return errors.Join(fmt.Errorf("write %s: %w", w.f.Name(), err), w.f.Truncate(w.size))
+		return err
 	}
-	w.size += int64(len(lines))
 	if w.reserved < w.size+reserve {
 		// Not every file system can reserve; the table is whole without it.
 		if unix.Fallocate(int(w.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, w.size, 2*reserve) == nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/lines"
 	"premix/internal/owner"
 	"premix/store/object"
 	"premix/store/tree"
@@ -146,22 +147,14 @@ func (s *Store) appendHistory(ref tree.Ref, p past, signed []byte) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Truncate(p.end); err != nil {
-		return err
-	}
-	var lines []byte
+	var text []byte
 	if p.missing {
-		lines = append(append(lines, p.line...), '\n')
+		text = append(append(text, p.line...), '\n')
 	}
-	lines = append(append(lines, signed...), '\n')
-	if _, err := f.WriteAt(lines, p.end); err != nil {
-		return err
-	}
-	if !s.sync {
-		return nil
-	}
+	text = append(append(text, signed...), '\n')
 	// The file's own name is synced with that of TAG.json.
-	return f.Sync()
+	_, err = lines.Append(f, p.end, text, s.sync)
+	return err
 }
 
 // Entry is a line of a tag's history.

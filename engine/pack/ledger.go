@@ -1,12 +1,10 @@
 package pack
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +12,7 @@ import (
 
 	"premix/engine"
 	"premix/internal/beneath"
+	"premix/internal/lines"
 	"premix/record"
 )
 
@@ -160,25 +159,17 @@ func (l *ledger) read() error {
 	if info.Size() == l.size {
 		return nil
 	}
-	in := bufio.NewReader(io.NewSectionReader(f, l.size, info.Size()-l.size))
-	for {
-		line, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil // what is behind the last whole line was not written to its end
+	l.size, err = lines.Read(f, l.size, func(line []byte, at int64) error {
+		var h record.Header
+		if at > 0 {
+			return l.apply(line)
 		}
-		if err != nil {
-			return err
+		if json.Unmarshal(line, &h) == nil && h.Format > record.Format {
+			return &record.FormatError{Path: l.path, Format: h.Format}
 		}
-		if l.size == 0 {
-			var h record.Header
-			if json.Unmarshal(line, &h) == nil && h.Format > record.Format {
-				return &record.FormatError{Path: l.path, Format: h.Format}
-			}
-		} else if err := l.apply(line); err != nil {
-			return err
-		}
-		l.size += int64(len(line))
-	}
+		return nil
+	})
+	return err
 }
 
 // apply takes in a line.
@@ -263,19 +254,10 @@ func (l *ledger) append(entries ...*Entry) (err error) {
 			return err
 		}
 	}
-	// What a dispatcher wrote that was killed meanwhile is no line.
-	err = l.file.Truncate(l.size)
-	if err == nil {
-		_, err = l.file.WriteAt(text.Bytes(), l.size)
+	if _, err := lines.Append(l.file, l.size, text.Bytes(), true); err != nil {
+		return engine.DirectoryError(filepath.Dir(l.path), err)
 	}
-	if err == nil {
-		err = l.file.Sync()
-	}
-	first := l.size == 0
-	if err != nil {
-		return engine.DirectoryError(filepath.Dir(l.path), errors.Join(err, l.file.Truncate(l.size)))
-	}
-	if first {
+	if l.size == 0 {
 		if err := beneath.SyncDir(filepath.Dir(l.path)); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"premix/engine"
+	"premix/internal/lines"
 	"premix/internal/owner"
 )
 
@@ -88,7 +89,7 @@ func (n *Names) piece(o *Order, task int) (piece, error) {
 		}
 	}
 	opts := o.options()
-	_, err = readLines(f, from, func(line []byte, offset int64) error {
+	_, err = lines.Read(f, from, func(line []byte, offset int64) error {
 		if (at-o.First)%pieceTasks == 0 {
 			n.marks[at] = offset
 		}
@@ -149,7 +150,7 @@ func (n *Names) refresh() error {
 			return err
 		}
 	}
-	n.read, err = readLines(f, n.read, func(line []byte, _ int64) error {
+	n.read, err = lines.Read(f, n.read, func(line []byte, _ int64) error {
 		o := &Order{}
 		if json.Unmarshal(line, o) == nil && o.Order == orderBatch {
 			n.batches = append(n.batches, o)

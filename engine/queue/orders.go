@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"time"
 
+	"premix/internal/lines"
 	"premix/record"
 )
 
@@ -76,69 +76,14 @@ func appendOrders(f *os.File, size int64, orders []*Order) (int64, error) {
 		buf.Write(line)
 		buf.WriteByte('\n')
 	}
-	return appendLines(f, size, buf.Bytes())
-}
-
-// appendLines makes lines durable, or leaves nothing of them.
-func appendLines(f *os.File, size int64, lines []byte) (int64, error) {
-	err := f.Truncate(size)
-	if err == nil {
-		_, err = f.WriteAt(lines, size)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err != nil {
-		return size, errors.Join(err, f.Truncate(size))
-	}
-	return size + int64(len(lines)), nil
-}
-
-// readLines calls f with each whole line of r that begins at or after offset from,
-// and returns where the last one ends. A line that is longer than any that is written
-// counts as whole: f refuses it.
-func readLines(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
-	// Most often there is nothing or little new: a worker that is told of a task at a time
-	// comes here some times for each.
-	const little, much = 4 << 10, 256 << 10
-	buf := make([]byte, little)
-	kept := 0
-	end = from
-	for {
-		n, err := r.ReadAt(buf[kept:], end+int64(kept))
-		text := buf[:kept+n]
-		begun := 0
-		for {
-			i := bytes.IndexByte(text[begun:], '\n')
-			if i < 0 {
-				break
-			}
-			if ferr := f(text[begun:begun+i+1], end+int64(begun)); ferr != nil {
-				return end + int64(begun), ferr
-			}
-			begun += i + 1
-		}
-		kept = copy(buf, text[begun:])
-		end += int64(begun)
-		if errors.Is(err, io.EOF) || err == nil && n == 0 {
-			return end, nil
-		}
-		if err != nil {
-			return end, err
-		}
-		if len(buf) < much {
-			buf = append(buf, make([]byte, much-len(buf))...)
-		} else if kept == len(buf) {
-			buf = append(buf, make([]byte, len(buf))...)
-		}
-	}
+	return lines.Append(f, size, buf.Bytes(), true)
 }
 
 // readHeader reads the first line of a table and returns where it ends; 0 if it is
 // not whole.
 func readHeader(f *os.File) (end int64, err error) {
 	errFound := errors.New("found")
-	_, err = readLines(f, 0, func(line []byte, _ int64) error {
+	_, err = lines.Read(f, 0, func(line []byte, _ int64) error {
 		var h record.Header
 		if json.Unmarshal(line, &h) != nil || h.Format < 1 {
 			return errFound

@@ -19,6 +19,7 @@ import (
 
 	"premix/engine"
 	"premix/internal/beneath"
+	"premix/internal/lines"
 	"premix/internal/owner"
 	"premix/record"
 )
@@ -315,7 +316,7 @@ func (q *Queue) readOrders() error {
 			return err
 		}
 	}
-	q.read, err = readLines(f, q.read, func(line []byte, at int64) error {
+	q.read, err = lines.Read(f, q.read, func(line []byte, at int64) error {
 		o := &Order{}
 		if json.Unmarshal(line, o) != nil || o.Order == "" {
 			return q.damaged(ordersFile)
@@ -439,7 +440,7 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 	t := 0
 	end := o.Offset + o.Bytes
 	stop := errors.New("stop")
-	_, err := readLines(q.tasks, o.Offset, func(line []byte, at int64) error {
+	_, err := lines.Read(q.tasks, o.Offset, func(line []byte, at int64) error {
 		if at >= end {
 			return stop
 		}
@@ -494,7 +495,7 @@ func (q *Queue) replay(n int) error {
 			return err
 		}
 	}
-	end, err := readLines(f, from, func(line []byte, at int64) error {
+	end, err := lines.Read(f, from, func(line []byte, at int64) error {
 		var r record.Task
 		if json.Unmarshal(line, &r) == nil {
 			q.applyRecord(&r, n, at, len(line))
@@ -562,7 +563,7 @@ func (q *Queue) order(o *Order) error {
 		if err != nil {
 			return err
 		}
-		if q.read, err = appendLines(q.orders, 0, append(line, '\n')); err != nil {
+		if q.read, err = lines.Append(q.orders, 0, append(line, '\n'), true); err != nil {
 			return err
 		}
 		if err := beneath.SyncDir(q.path("")); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/internal/lines"
 	"premix/internal/owner"
 	"premix/record"
 )
@@ -60,7 +61,7 @@ func (f *Follower) read(n int, each func(*record.Task)) error {
 			return err
 		}
 	}
-	f.at[n], err = readLines(file, from, func(line []byte, _ int64) error {
+	f.at[n], err = lines.Read(file, from, func(line []byte, _ int64) error {
 		var r record.Task
 		if json.Unmarshal(line, &r) == nil {
 			each(&r)

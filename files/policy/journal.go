@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/exit"
+	"premix/internal/lines"
 	"premix/internal/lock"
 	"premix/internal/owner"
 )
@@ -224,21 +224,19 @@ func (j *journal) events(f func(*Event)) error {
 		return err
 	}
 	defer text.Close()
-	r := lineReader{r: text}
-	for {
-		line, err := r.next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	end, err := lines.Read(text, 0, func(line []byte, _ int64) error {
 		var e Event
 		if json.Unmarshal(line, &e) == nil {
 			f(&e)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	if r.torn {
+	if info, err := text.Stat(); err != nil {
+		return err
+	} else if info.Size() > end {
 		if _, err := j.audit.WriteString("\n"); err != nil {
 			return err
 		}
@@ -271,36 +269,6 @@ func (j *journal) write() error {
 		return &JournalError{j.dir, "cannot be written", "make room on its disk; the same command goes on", err}
 	}
 	return nil
-}
-
-// lineReader reads lines of any length.
-type lineReader struct {
-	r    io.Reader
-	buf  []byte
-	end  bool
-	torn bool // the last line has no end
-}
-
-func (l *lineReader) next() ([]byte, error) {
-	for {
-		if i := bytes.IndexByte(l.buf, '\n'); i >= 0 {
-			line := l.buf[:i]
-			l.buf = l.buf[i+1:]
-			return line, nil
-		}
-		if l.end {
-			l.torn = len(l.buf) > 0
-			return nil, io.EOF
-		}
-		piece := make([]byte, 1<<20)
-		n, err := l.r.Read(piece)
-		l.buf = append(l.buf[:len(l.buf):len(l.buf)], piece[:n]...)
-		if err == io.EOF {
-			l.end = true
-		} else if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // matches tells whether a plan on disk is that of rules and a scan.

@@ -1,7 +1,6 @@
 package calls
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	"premix/internal/beneath"
 	"premix/internal/lock"
+	"premix/internal/lines"
 )
 
 // Start is the record of a start.
@@ -110,15 +110,15 @@ func Starts(since time.Time, each func(Start)) error {
 		if err != nil {
 			return err
 		}
-		lines := bufio.NewScanner(f)
-		for lines.Scan() {
+		_, err = lines.Read(f, 0, func(line []byte, _ int64) error {
 			var s Start
-			if json.Unmarshal(lines.Bytes(), &s) == nil && !s.Time.Before(since) {
+			if json.Unmarshal(line, &s) == nil && !s.Time.Before(since) {
 				each(s)
 			}
-		}
+			return nil
+		})
 		f.Close()
-		if err := lines.Err(); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -392,6 +392,9 @@ var rooms = map[string]room{
 		imports: []string{"internal/bounded"},
 		modules: []string{"golang.org/x/sys"},
 	},
+	"internal/lines": {
+		modules: []string{"golang.org/x/sys"},
+	},
 	"internal/lock": {
 		modules: []string{"golang.org/x/sys"},
 	},
@@ -415,7 +418,7 @@ var rooms = map[string]room{
 
 // ground are the packages that every room may import. They import one another and the
 // standard library alone.
-var ground = []string{"internal/exit", "internal/lock", "internal/mountinfo", "internal/quantile", "internal/regex", "internal/units"}
+var ground = []string{"internal/exit", "internal/lines", "internal/lock", "internal/mountinfo", "internal/quantile", "internal/regex", "internal/units"}
 
 // testRooms are for tests, and some for benchmarks too.
 var testRooms = []string{"internal/awkward", "internal/browser", "internal/faulty", "internal/kubebox", "internal/ports", "internal/shortdir", "internal/slurmbox", "internal/unmount", "internal/workbench"}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/beneath"
+	"premix/internal/lines"
 	"premix/watch"
 )
 
@@ -338,12 +339,11 @@ func (db *DB) append(w *window, frames []byte) error {
 			return err
 		}
 	}
-	if _, err := w.journal.WriteAt(frames, w.written); err != nil {
-		return errors.Join(err, w.journal.Truncate(w.written))
+	end, err := lines.Append(w.journal, w.written, frames, false)
+	if err == nil {
+		w.written, w.dirty = end, true
 	}
-	w.written += int64(len(frames))
-	w.dirty = true
-	return nil
+	return err
 }
 
 // removeJournal removes the journal of a window that is kept elsewhere, or nowhere. The

@@ -1,0 +1,87 @@
+package lines
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrShorter is the error for a file that has lost a part of what it had.
+var ErrShorter = errors.New("the file is shorter than it was")
+
+// Append writes text at end, where the whole records of a file end, and returns where they
+// end then. With sync they are on the disk. On an error nothing of the text stays.
+func Append(f *os.File, end int64, text []byte, sync bool) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return end, err
+	}
+	switch size := info.Size(); {
+	case size < end:
+		return end, &fs.PathError{Op: "append", Path: f.Name(), Err: ErrShorter}
+	case size > end: // to cut a file that fits would give up space reserved behind its end
+		if err := f.Truncate(end); err != nil {
+			return end, err
+		}
+	}
+	_, err = writeAt(f, text, end)
+	if err == nil && sync {
+		if err = fdatasync(int(f.Fd())); err != nil {
+			err = &fs.PathError{Op: "sync", Path: f.Name(), Err: err}
+		}
+	}
+	if err != nil {
+		return end, errors.Join(err, f.Truncate(end))
+	}
+	return end + int64(len(text)), nil
+}
+
+// writeAt and fdatasync are replaced by fault tests.
+var (
+	writeAt   = (*os.File).WriteAt
+	fdatasync = unix.Fdatasync
+)
+
+// Read calls f with each whole line of r that begins at or after an offset, its newline
+// included, and returns where the last one ends. A line may have any length, and is valid
+// until f returns. An error of f ends the reading, before its line.
+func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
+	// Most often there is little or nothing new: a worker that is told of a task at a time
+	// comes here some times for each.
+	const little, much = 4 << 10, 256 << 10
+	buf := make([]byte, little)
+	kept := 0
+	end = from
+	for {
+		n, err := r.ReadAt(buf[kept:], end+int64(kept))
+		text := buf[:kept+n]
+		begun := 0
+		for {
+			i := bytes.IndexByte(text[begun:], '\n')
+			if i < 0 {
+				break
+			}
+			if err := f(text[begun:begun+i+1], end+int64(begun)); err != nil {
+				return end + int64(begun), err
+			}
+			begun += i + 1
+		}
+		kept = copy(buf, text[begun:])
+		end += int64(begun)
+		if errors.Is(err, io.EOF) || err == nil && n == 0 {
+			return end, nil
+		}
+		if err != nil {
+			return end, err
+		}
+		if len(buf) < much {
+			buf = append(buf, make([]byte, much-len(buf))...)
+		} else if kept == len(buf) {
+			buf = append(buf, make([]byte, len(buf))...)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"premix/engine"
 	"premix/hotstart"
+	"premix/internal/beneath"
 	"premix/record"
 )
 
@@ -142,11 +143,11 @@ func (s *schedule) difference(ctx context.Context, j job, work string, rec *reco
 		}
 	}
 	hotDir, coldDir := work+".hot", work+".cold"
-	if err := os.Rename(work, hotDir); err != nil {
+	if err := beneath.Move(work, hotDir, beneath.Volatile); err != nil {
 		return "", err
 	}
 	defer func() {
-		err = errors.Join(err, os.RemoveAll(work), os.RemoveAll(coldDir), os.Rename(hotDir, work))
+		err = errors.Join(err, os.RemoveAll(work), os.RemoveAll(coldDir), beneath.Move(hotDir, work, beneath.Volatile))
 	}()
 	cold, err := s.runCold(ctx, j, work, rec)
 	if err != nil {
@@ -156,7 +157,7 @@ func (s *schedule) difference(ctx context.Context, j job, work string, rec *reco
 	if reason == "" || err != nil {
 		return "", err
 	}
-	if err := os.Rename(work, coldDir); err != nil {
+	if err := beneath.Move(work, coldDir, beneath.Volatile); err != nil {
 		return "", err
 	}
 	again, err := s.runCold(ctx, j, work, rec)

@@ -242,7 +242,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/local": {
-		imports: []string{"engine", "engine/queue", "engine/spawn", "recipe", "hotstart", "record"},
+		imports: []string{"internal/beneath", "engine", "engine/queue", "engine/spawn", "recipe", "hotstart", "record"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/queue": {

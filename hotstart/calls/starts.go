@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/internal/beneath"
-	"premix/internal/lock"
 	"premix/internal/lines"
+	"premix/internal/lock"
 )
 
 // Start is the record of a start.

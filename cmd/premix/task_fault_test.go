@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -145,6 +146,110 @@ func TestTasksKilledAtRandomMoments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What has ended when premix is killed does not run again: at most what ran at that moment
+// begins a second time, and nothing of which the spawner noted the end.
+func TestEndedTasksDoNotRunAgain(t *testing.T) {
+	tasks, kills := 300, 5
+	if soak {
+		tasks, kills = 30000, 1000
+	}
+	const slots = 3
+	for _, victim := range []string{"premix", "both"} {
+		t.Run(victim, func(t *testing.T) {
+			s := newTaskScene(t)
+			text := strings.Repeat("echo $PREMIX_TASK >>begun\n", tasks)
+			args := []string{"run", "--out", "out", "-j", fmt.Sprint(slots), "-"}
+			board := s.path("out/.premix/queue/board-0")
+			ended := make(map[int]int) // how often each had begun when its end was known
+			killed := 0
+			for killed < kills {
+				cmd := s.command(text, args...)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				// Some time after the first task has begun, or the end.
+				before := s.begun(t)
+				done := make(chan error, 1)
+				go func() { done <- cmd.Wait() }()
+				for over := false; !over && len(done) == 0; time.Sleep(time.Millisecond) {
+					b, err := spawn.ReadBoard(board)
+					over = err == nil && len(b.Running) > 0 && parentOf(b.Session) == cmd.Process.Pid
+				}
+				time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+				b, err := spawn.ReadBoard(board)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if victim == "both" && parentOf(b.Session) == cmd.Process.Pid {
+					_ = unix.Kill(b.Session, unix.SIGKILL)
+				}
+				_ = cmd.Process.Kill() // it may have ended
+				if <-done == nil {
+					break // all of them
+				}
+				killed++
+				for b.Alive() {
+					time.Sleep(time.Millisecond)
+				}
+				if b, err = spawn.ReadBoard(board); err != nil {
+					t.Fatal(err)
+				}
+				results, err := b.Ended()
+				if err != nil {
+					t.Fatal(err)
+				}
+				now := s.begun(t)
+				for _, r := range results {
+					if task, _ := spawn.Of(r.ID); r.Status.Exited() && ended[task] == 0 {
+						ended[task] = now[task]
+					}
+				}
+				again := 0
+				for task, n := range now {
+					if before[task] > 0 && n > before[task] {
+						again++
+					}
+				}
+				if again > slots {
+					t.Errorf("after a kill %d tasks began again", again)
+				}
+			}
+			s.success(t, text, args...)
+			s.once(t, tasks)
+			last := s.begun(t)
+			more := 0
+			for task, n := range last {
+				more += n - 1
+				if ended[task] > 0 && n > ended[task] {
+					t.Errorf("task %d had ended and began again", task)
+				}
+			}
+			t.Logf("%d kills, %d ends noted, %d tasks began once more", killed, len(ended), more)
+			if killed == 0 || len(ended) == 0 {
+				t.Error("nothing was tested")
+			}
+		})
+	}
+}
+
+// begun is how often each task has begun.
+func (s *taskScene) begun(t *testing.T) map[int]int {
+	t.Helper()
+	count := make(map[int]int)
+	text, err := os.ReadFile(s.path("begun"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Fields(string(text)) {
+		task, err := strconv.Atoi(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count[task]++
+	}
+	return count
 }
 
 // parentOf is the parent of a process.

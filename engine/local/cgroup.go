@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"premix/engine/spawn"
 	"premix/internal/mountinfo"
 )
 
@@ -412,19 +413,18 @@ func optional(err error) error {
 // page cache, which the kernel gives back when it has to, and in a hot
 // start it counts shared pages for whichever task touched them first.
 func (g *group) oomKills() int {
-	if g.memory == "" {
-		return 0
+	return spawn.OOMKills(g.events())
+}
+
+// events is the file that counts the kills, "" if there is none.
+func (g *group) events() string {
+	switch {
+	case g.memory == "":
+		return ""
+	case g.v2:
+		return filepath.Join(g.memory, "memory.events")
 	}
-	name := "memory.oom_control"
-	if g.v2 {
-		name = "memory.events"
-	}
-	for line := range strings.Lines(readString(filepath.Join(g.memory, name))) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
-			return int(number(f[1]))
-		}
-	}
-	return 0
+	return filepath.Join(g.memory, "memory.oom_control")
 }
 
 // remove kills what is left of the try and removes its cgroup.

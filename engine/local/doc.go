@@ -30,5 +30,6 @@
 // core ahead, so that its slots never wait; the shorter they are, the more. A task with
 // more cores, or with memory, is given when it fits, and nothing comes before it in the
 // meantime. Only a task with memory has a cgroup: to make one takes longer than many a
-// task. A spawner that died is replaced, and what it had is run again.
+// task. A spawner that died is replaced, and what it had is run again; a task that kills spawners
+// is found by trying what ran in one of its own.
 package local

@@ -106,7 +106,10 @@ func (e *ProbeError) Hint() string {
 
 // StoppedError tells that a run was stopped because records could not be written:
 // without a journal nothing that is run can be known to be done.
-type StoppedError struct{ err error }
+type StoppedError struct {
+	err error
+	way string // what to do about it; "" for what a recipe's run needs
+}
 
 func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
 
@@ -116,6 +119,9 @@ func (e *StoppedError) Unwrap() error     { return e.err }
 
 // Hint names the way out.
 func (e *StoppedError) Hint() string {
+	if e.way != "" {
+		return e.way
+	}
 	return "make room or mend the disk, then run the same command with --resume"
 }
 

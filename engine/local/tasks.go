@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -102,9 +101,6 @@ const orderInterval = 100 * time.Millisecond
 // before no more tasks are started.
 const maxUnsettled = 1 << 16
 
-// maxDeaths is how many spawners may die one after another without a task that ends.
-const maxDeaths = 5
-
 // tasks is the state of one invocation. But for settling, everything happens in the
 // goroutine that calls work.
 type tasks struct {
@@ -114,10 +110,12 @@ type tasks struct {
 	progress *progress
 	slots    int
 	budget   int64
-	setup    spawn.Setup
-	spawner  *spawn.Spawner
+	spawner  *runner          // of all tasks but the suspects
+	runners  map[*runner]bool // it, and those of suspects
+	suspects map[int]*suspect // by number of the task
+	outside  int              // spawners that no task killed
 	ended    chan ending
-	deaths   int
+	deaths   int // of spawners that ran nothing, one after another
 	seen     []hierarchy
 	groups   *cgroups
 	noGroups bool
@@ -145,6 +143,7 @@ type tasks struct {
 // activeTask is a task that the spawner has.
 type activeTask struct {
 	*queue.Task
+	in    *runner
 	heavy bool
 	group *group
 	pin   *pinned
@@ -152,7 +151,7 @@ type activeTask struct {
 
 // ending is what comes from a spawner: results, or its end.
 type ending struct {
-	from    *spawn.Spawner
+	from    *runner // nil: none was asked
 	results []spawn.Result
 	err     error
 	end     bool
@@ -171,7 +170,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	if o.Grace == 0 {
 		o.Grace = Grace
 	}
-	s := &tasks{o: o, q: o.Queue, active: make(map[uint64]*activeTask), ended: make(chan ending, 64), begun: time.Now(), seen: thisHierarchies()}
+	s := &tasks{o: o, q: o.Queue, active: make(map[uint64]*activeTask), runners: make(map[*runner]bool), suspects: make(map[int]*suspect), ended: make(chan ending, 64), begun: time.Now(), seen: thisHierarchies()}
 	if s.o.Worker == "" {
 		s.o.Worker = queue.LocalWorker
 	}
@@ -196,28 +195,24 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 		return nil, err
 	}
 	s.stopped = drained
-	s.before = s.counts()
-	s.setup = spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}
-	for i := range s.slots {
-		_, out, errs := s.q.Logs(s.o.Worker, i)
-		s.setup.Logs = append(s.setup.Logs, out, errs)
-	}
-	old, err := spawn.ReadBoard(s.setup.Board)
-	if err == nil {
-		err = old.Sweep()
-	}
-	if err != nil {
+	if err := s.recover(ctx); err != nil {
 		return nil, err
 	}
+	s.before = s.counts()
 	s.p = s.q.Picker(s.o.Share)
 	if (s.before[queue.Waiting] > 0 || o.Stay != nil) && !s.stopped {
-		if err := s.spawn(); err != nil {
+		if s.spawner, err = s.spawn(s.usual()); err != nil {
 			return nil, err
 		}
 		s.work(ctx)
-		if s.spawner != nil {
-			if cerr := s.spawner.Close(); cerr != nil {
+		for r := range s.runners {
+			if cerr := r.Close(); cerr != nil {
 				s.progress.note("closing the spawner: %v", cerr)
+			}
+		}
+		if s.broken == nil {
+			if err := s.removeBoards(); err != nil {
+				s.progress.note("a board is left: %v", err)
 			}
 		}
 		if cerr := s.groups.close(); cerr != nil {
@@ -272,7 +267,7 @@ func (s *tasks) heed() {
 	switch {
 	case err != nil:
 		s.fail(err)
-		_ = s.spawner.Signal(0, unix.SIGKILL) // if it is gone, so are they
+		s.signal(0, unix.SIGKILL)
 	case drain, !s.o.Until.IsZero() && time.Now().After(s.o.Until):
 		s.stop()
 	}
@@ -287,26 +282,6 @@ func (s *tasks) summary() *TaskSummary {
 		sum.Tasks += n
 	}
 	return sum
-}
-
-// spawn starts a spawner and listens to it.
-func (s *tasks) spawn() error {
-	binary := s.o.Binary
-	if binary == "" {
-		binary = "/proc/self/exe"
-	}
-	sp, err := spawn.Start(binary, s.setup)
-	if err != nil {
-		return err
-	}
-	s.spawner = sp
-	go func() {
-		err := sp.Results(func(batch []spawn.Result) {
-			s.ended <- ending{from: sp, results: append([]spawn.Result(nil), batch...)}
-		})
-		s.ended <- ending{from: sp, err: err, end: true}
-	}()
-	return nil
 }
 
 // work runs what there is.
@@ -348,17 +323,22 @@ func (s *tasks) work(ctx context.Context) {
 		}
 		select {
 		case e := <-s.ended:
-			if e.from != s.spawner {
+			if e.from != nil && !s.runners[e.from] {
 				continue // of one that died
 			}
+			var records []*record.Task
 			if e.end {
-				s.died(e.err)
-				continue
+				e.results, records = s.died(e.from, e.err)
 			}
 			for i := range e.results {
-				rec := s.finish(ctx, &e.results[i])
-				if rec == nil {
-					continue
+				if rec := s.finish(ctx, &e.results[i]); rec != nil {
+					records = append(records, rec)
+				}
+			}
+			for _, rec := range records {
+				if s.o.FailFast && !rec.OK() && rec.Cause != record.CauseInterrupted && !s.stopped {
+					s.progress.notice("task %d failed: no more tasks are started", rec.Task)
+					s.stop()
 				}
 				s.unsettled++
 				switch {
@@ -400,17 +380,15 @@ func (s *tasks) work(ctx context.Context) {
 			waiting, doubtful = append(waiting, doubtful...), nil
 			s.progress.notice("ending %d running tasks (again to kill them)", min(len(s.active), s.slots))
 			s.stop()
-			if s.spawner != nil {
-				_ = s.spawner.Signal(0, unix.SIGTERM) // if it is gone, so are they
-			}
+			s.signal(0, unix.SIGTERM)
 			t := time.NewTimer(s.o.Grace)
 			defer t.Stop()
 			grace = t.C
 		case <-grace:
-			_ = s.spawner.Signal(0, unix.SIGKILL)
+			s.signal(0, unix.SIGKILL)
 		case <-kill:
 			kill = nil
-			_ = s.spawner.Signal(0, unix.SIGKILL)
+			s.signal(0, unix.SIGKILL)
 		}
 	}
 }
@@ -425,7 +403,9 @@ func endedWithJob(rec *record.Task) *record.Task {
 // stop starts no more tasks, and has those given back that have not begun.
 func (s *tasks) stop() {
 	s.stopped = true
-	_ = s.spawner.Drop(0) // if it is gone, died takes them back
+	if s.spawner != nil {
+		_ = s.spawner.Drop(0) // if it is gone, died takes them back
+	}
 }
 
 // look takes in new orders.
@@ -449,8 +429,11 @@ func (s *tasks) look() {
 		if !cancelled[a.Number] {
 			continue
 		}
-		_ = errors.Join(s.spawner.Drop(id), s.spawner.Signal(id, unix.SIGTERM))
-		sp, id := s.spawner, id
+		if a.in == nil {
+			continue // it is about to fail by itself
+		}
+		sp, id := a.in, id
+		_ = errors.Join(sp.Drop(id), sp.Signal(id, unix.SIGTERM))
 		time.AfterFunc(s.o.Grace, func() { _ = sp.Signal(id, unix.SIGKILL) }) // it may have ended, or all of it
 	}
 }
@@ -458,7 +441,7 @@ func (s *tasks) look() {
 // fail stops the run for good.
 func (s *tasks) fail(err error) {
 	if s.broken == nil {
-		s.broken = &StoppedError{err: err}
+		s.broken = &StoppedError{err: err, way: "mend the cause; premix task run --out " + s.q.Dir + " goes on"}
 	}
 	s.stop()
 }
@@ -496,7 +479,7 @@ func (s *tasks) hand() {
 // light tells whether a task takes one core and nothing else: many of those may be
 // handed over ahead.
 func (s *tasks) light(t *queue.Task) bool {
-	return t.Cores == 1 && t.Memory == 0 && s.pins == nil
+	return t.Cores == 1 && t.Memory == 0 && s.pins == nil && s.suspects[t.Number] == nil
 }
 
 // fits tells whether a task can start now.
@@ -559,7 +542,7 @@ func (s *tasks) start(t *queue.Task) {
 	if f != nil {
 		now := time.Now()
 		go func() { // the channel may be full, and this is who empties it
-			s.ended <- ending{from: s.spawner, results: []spawn.Result{{ID: id, Started: now, Ended: now, Errno: unix.ENOEXEC, At: f.text + "\x00" + f.hint}}}
+			s.ended <- ending{results: []spawn.Result{{ID: id, Started: now, Ended: now, Errno: unix.ENOEXEC, At: f.text + "\x00" + f.hint}}}
 		}()
 		return
 	}
@@ -567,6 +550,15 @@ func (s *tasks) start(t *queue.Task) {
 		a.pin = s.pins.take(t.Cores)
 		st.CPUs, st.Nodes = a.pin.cpus, a.pin.nodes
 	}
+	if s.suspects[t.Number] != nil {
+		if err := s.startAlone(a, st); err != nil {
+			s.release(id, a)
+			s.p.Done(t.Number, 0)
+			s.fail(err)
+		}
+		return
+	}
+	a.in = s.spawner
 	s.batch = append(s.batch, st)
 }
 
@@ -587,7 +579,7 @@ func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
 	if err != nil {
 		return err
 	}
-	st.Join = a.group.dirs
+	st.Join, st.Events = a.group.dirs, a.group.events()
 	return nil
 }
 
@@ -610,14 +602,15 @@ func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 	if a == nil {
 		return nil
 	}
-	kills := 0
 	if a.group != nil {
-		kills = a.group.oomKills()
 		if err := a.group.remove(); err != nil {
 			s.progress.note("a cgroup is left: %v", err)
 		}
 	}
 	s.release(r.ID, a)
+	if a.in != nil && a.in.alone != nil {
+		s.leave(a, !r.Dropped)
+	}
 	if r.Dropped {
 		s.p.Done(a.Number, 0)
 		return nil
@@ -629,10 +622,18 @@ func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 	} else {
 		s.mean, s.known = took, true
 	}
+	rec := s.record(ctx, a, r)
+	s.user += rec.User
+	s.system += rec.System
+	return rec
+}
+
+// record makes the record of a try from what a spawner says of it.
+func (s *tasks) record(ctx context.Context, a *activeTask, r *spawn.Result) *record.Task {
 	name, _, _ := s.q.Logs(s.o.Worker, r.Slot)
 	rec := &record.Task{
 		Task: a.Number, Sample: strings.ToValidUTF8(a.Name, "?"), Try: a.Try, Slot: r.Slot, Start: "cold", Group: a.Group,
-		Queued: a.Queued, Started: r.Started, Ended: r.Ended, Wait: max(0, r.Started.Sub(a.Queued).Seconds()), Seconds: took,
+		Queued: a.Queued, Started: r.Started, Ended: r.Ended, Wait: max(0, r.Started.Sub(a.Queued).Seconds()), Seconds: r.Ended.Sub(r.Started).Seconds(),
 		User: r.User.Seconds(), System: r.System.Seconds(), MaxRSS: r.MaxRSS, ReadBytes: r.Read, WriteBytes: r.Written,
 		Exit: -1, Cores: a.Cores, Memory: a.Memory, Log: name,
 		StdoutOffset: r.Out.Offset, StdoutLength: r.Out.Length, StderrOffset: r.Err.Offset, StderrLength: r.Err.Length,
@@ -644,20 +645,14 @@ func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 			rec.Signal = int(r.Status.Signal())
 		}
 	}
-	s.user += rec.User
-	s.system += rec.System
-	if f := s.verdict(ctx, a, r, kills); f != nil {
+	if f := s.verdict(ctx, a, r); f != nil {
 		rec.Cause, rec.Error, rec.Hint = f.cause, limit(strings.ToValidUTF8(f.text, "?")), f.hint
-		if s.o.FailFast && f.cause != record.CauseInterrupted && !s.stopped {
-			s.progress.notice("task %d failed: no more tasks are started", a.Number)
-			s.stop()
-		}
 	}
 	return rec
 }
 
 // verdict is nil if a try succeeded.
-func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kills int) *failure {
+func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *failure {
 	if r.Errno != 0 {
 		text, hint, own := strings.Cut(r.At, "\x00")
 		if own {
@@ -679,7 +674,7 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result, kil
 		return &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
 	case r.TimedOut:
 		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
-	case kills > 0:
+	case r.OOMKills > 0:
 		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
 	case r.Status.Exited():
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("the command ended with status %d", r.Status.ExitStatus())}
@@ -719,13 +714,7 @@ func (s *tasks) settle(records []*record.Task) error {
 // full tells whether the disk has no room for this user.
 func full(dir string) bool {
 	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil {
-		return false
-	}
-	if os.Geteuid() == 0 {
-		return st.Bfree == 0
-	}
-	return st.Bavail == 0
+	return unix.Statfs(dir, &st) == nil && spawn.Full(&st)
 }
 
 // settledOne counts a try whose record is durable, or could not be made so.
@@ -752,42 +741,6 @@ func (s *tasks) settledOne(rec *record.Task, err error) {
 	s.failed++
 	if len(s.failures) < maxFailures {
 		s.failures = append(s.failures, TaskFailure{Task: rec.Task, Name: rec.Sample, Error: rec.Error, Hint: rec.Hint})
-	}
-}
-
-// died replaces a spawner that died. What it had is run again.
-func (s *tasks) died(err error) {
-	var told *spawn.Error
-	if errors.As(err, &told) {
-		s.broken = &StoppedError{err: err}
-		s.stopped = true
-	}
-	if cerr := s.spawner.Close(); cerr != nil {
-		s.progress.note("%v", cerr)
-	}
-	n := len(s.active)
-	for id, a := range s.active {
-		if a.group != nil {
-			if err := a.group.remove(); err != nil {
-				s.progress.note("a cgroup is left: %v", err)
-			}
-		}
-		s.release(id, a)
-		s.p.Done(a.Number, 0)
-	}
-	s.batch = s.batch[:0]
-	if s.stopped {
-		return
-	}
-	s.progress.note("the spawner died; %d tasks are started again", n)
-	s.deaths++
-	if s.deaths > maxDeaths {
-		s.broken = &StoppedError{err: fmt.Errorf("the spawner died %d times without a task that ended", s.deaths)}
-		s.stopped = true
-		return
-	}
-	if err := s.spawn(); err != nil {
-		s.broken, s.stopped = &StoppedError{err: err}, true
 	}
 }
 

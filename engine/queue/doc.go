@@ -25,7 +25,8 @@
 //	DIR/.premix/queue/journal-N.jsonl  record.Header, then one record.Task a line
 //	DIR/.premix/queue/log-W-S.out    standard output of what worker W ran in slot S
 //	DIR/.premix/queue/log-W-S.err    standard error
-//	DIR/.premix/queue/board-W        what worker W runs now; see package spawn
+//	DIR/.premix/queue/board-W        what worker W runs now, and what has ended; see package spawn
+//	DIR/.premix/queue/board-W.alone-S  the same of a spawner for one task
 //	DIR/.premix/queue/index-BOOT     the index, as one boot of one machine has it
 //	DIR/.premix/queue/submit.lock    held (flock) while a batch is written
 //	DIR/.premix/queue/lock           held while orders, or the index, are changed
@@ -35,7 +36,8 @@
 // never changed. A batch is written into tasks.jsonl first and made durable, then its
 // order is; what stands in tasks.jsonl behind the last ordered batch was never
 // submitted, and the next submission takes its place. The journals lack at most what
-// was not settled: those tasks run again.
+// was not settled. What had ended by then is on the boards, until the machine crashes: the
+// next worker settles it. All else runs again.
 //
 // # The index
 //

@@ -58,6 +58,37 @@ type Task struct {
 // ID is what a spawner calls the try.
 func (t *Task) ID() uint64 { return spawn.ID(t.Number, t.Try) }
 
+// Task is a task as its next try runs it. It is nil where no result of that try is
+// wanted: there is no such task, or it has ended.
+func (q *Queue) Task(number int) (*Task, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entry(number)
+	if !ok || e.state() == Succeeded || e.state() == Failed {
+		return nil, nil
+	}
+	return q.task(number, &e)
+}
+
+// task is a task as its next try runs it. The caller holds mu.
+func (q *Queue) task(number int, e *entry) (*Task, error) {
+	spec, err := q.spec(e)
+	if err != nil {
+		return nil, err
+	}
+	t := &Task{Number: number, Try: int(e.try) + 1, Group: q.groups[e.group].name, Files: q.list[e.order].Files, Ooms: int(e.ooms), Queued: q.list[e.order].At, Spec: spec}
+	t.Memory = Grown(t.Memory, t.Growth, t.Ooms)
+	return t, nil
+}
+
+// Grown is the memory of a task after so many tries that ran out of it.
+func Grown(memory int64, growth float64, ooms int) int64 {
+	for range ooms {
+		memory = int64(float64(memory) * growth)
+	}
+	return memory
+}
+
 // Picker makes a picker of what waits, of a share: the first and the last numbers of
 // ranges. nil is all there is and will be.
 func (q *Queue) Picker(share [][2]int) *Picker {
@@ -201,14 +232,8 @@ func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	if best == nil {
 		return nil, nil
 	}
-	e := &entries[number-1]
-	spec, err := p.q.spec(e)
-	if err != nil {
+	if t, err = p.q.task(number, &entries[number-1]); err != nil {
 		return nil, err
-	}
-	t = &Task{Number: number, Try: int(e.try) + 1, Group: p.q.groups[group].name, Files: p.q.list[e.order].Files, Ooms: int(e.ooms), Queued: p.q.list[e.order].At, Spec: spec}
-	for range t.Ooms {
-		t.Memory = int64(float64(t.Memory) * t.Growth)
 	}
 	if !fits(t) {
 		return nil, nil

@@ -26,6 +26,30 @@ const LocalWorker = "0"
 // Board is the file of a worker's board.
 func (q *Queue) Board(worker string) string { return q.path("board-" + worker) }
 
+// aloneMark is in the names of boards of spawners that have one task.
+const aloneMark = ".alone-"
+
+// AloneBoard is the file of the board of a worker's spawner for one task.
+func (q *Queue) AloneBoard(worker string, n int) string {
+	return q.Board(worker) + aloneMark + strconv.Itoa(n)
+}
+
+// Boards are the boards of a worker that are there, that of its usual spawner first.
+func (q *Queue) Boards(worker string) []string {
+	own := q.Board(worker)
+	list := []string{own}
+	entries, err := os.ReadDir(q.path(""))
+	if err != nil {
+		return list // the usual one says why
+	}
+	for _, e := range entries {
+		if path := q.path(e.Name()); strings.HasPrefix(path, own+aloneMark) {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
 // Logs are the files of a slot's logs, for standard output and standard error. The
 // name of the pair is what records call Log.
 func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
@@ -38,11 +62,13 @@ func (q *Queue) Running() []spawn.Running {
 	if !q.HasWorker() {
 		return nil
 	}
-	b, err := spawn.ReadBoard(q.Board(LocalWorker))
-	if err != nil {
-		return nil
+	var list []spawn.Running
+	for _, path := range q.Boards(LocalWorker) {
+		if b, err := spawn.ReadBoard(path); err == nil {
+			list = append(list, b.Running...)
+		}
 	}
-	return b.Running
+	return list
 }
 
 // GroupStatus is a group and how far it is.

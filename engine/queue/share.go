@@ -167,11 +167,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: spec.Memory, Ask: spec.Ask}
-	for range e.ooms {
-		s.Memory = int64(float64(s.Memory) * spec.Growth)
-	}
-	return s, nil
+	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask}, nil
 }
 
 // Key is the key of a task, as in Startable; "" if there is none.

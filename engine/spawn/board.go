@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -22,11 +23,18 @@ import (
 // never read on another one. Its head is
 //
 //	0 magic   1 slots   2 session (the spawner's process id)   3 start of the
-//	spawner's process   4 digest of the boot id and the PID namespace   5-7 zero
+//	spawner's process   4 digest of the boot id and the PID namespace   5 digest of
+//	the boot id   6 number of the first slot   7 zero
 //
 // followed by five words a slot: task id (0: none), process id, start in nanoseconds
-// since 1970, and the sizes of its two logs at that moment. A slot's words are written by its thread and read by anybody
-// without a lock: who reads sees a task or the next one.
+// since 1970, and the sizes of its two logs at that moment. A slot's words are written
+// by its thread and read by anybody without a lock: a reader sees a task or the next one.
+//
+// Behind the slots stand the results of the tasks that have ended, in the order in which
+// they came: a length and a [Result] as in a frame. A slot appends the result before it
+// takes the task from its words. The file is not synced, so it outlives the spawner and
+// the client, and says nothing after a crash of the machine. On a full disk results are
+// left out.
 const (
 	boardMagic = 0x0a64726f62786d70
 	boardHead  = 8
@@ -45,34 +53,52 @@ type Running struct {
 
 // board is a mapped board.
 type board struct {
-	data  []byte
-	words []uint64
+	file  *os.File // held for fd
+	fd    int
+	words []uint64    // of a mapping that lasts as long as the process
+	short atomic.Bool // a result could not be written whole, and none may follow it
 }
 
-// createBoard makes the board of this process.
-func createBoard(path string, slots int) (*board, error) {
-	f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+// createBoard makes the board of this process. Results stay that are on it from a spawner
+// before: its client may not have made them durable.
+func createBoard(path string, slots, first int) (*board, error) {
+	f, err := owner.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	size := 8 * (boardHead + slots*boardSlot)
+	old, err := ReadBoard(path)
+	if err != nil {
+		return nil, err
+	}
+	kept := int64(0)
+	if old.end == int64(size) {
+		if _, kept, err = old.results(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.Truncate(kept); err != nil {
+		return nil, err
+	}
 	// Allocated: on a full disk a store into a hole would be SIGBUS.
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(size)); err != nil {
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			return nil, &os.PathError{Op: "allocate", Path: path, Err: err}
 		}
-		if _, err := f.Write(make([]byte, size)); err != nil {
-			return nil, err
+		if kept == 0 {
+			if _, err := f.Write(make([]byte, size)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	data, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, &os.PathError{Op: "map", Path: path, Err: err}
 	}
-	b := &board{data: data, words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
+	b := &board{file: f, fd: int(f.Fd()), words: unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)}
+	clear(b.words[boardHead:])
 	pid := os.Getpid()
-	b.words[1], b.words[2], b.words[3], b.words[4] = uint64(slots), uint64(pid), startTime(pid), Place()
+	b.words[1], b.words[2], b.words[3], b.words[4], b.words[5], b.words[6] = uint64(slots), uint64(pid), startTime(pid), Place(), Boot(), uint64(first)
 	atomic.StoreUint64(&b.words[0], boardMagic)
 	return b, nil
 }
@@ -82,41 +108,106 @@ func (b *board) slot(n int) []uint64 {
 	return b.words[at : at+boardSlot]
 }
 
+// note appends a result. buf is room for it, which is returned.
+func (b *board) note(r *Result, buf []byte) []byte {
+	var st unix.Statfs_t
+	if b.short.Load() || unix.Fstatfs(b.fd, &st) == nil && Full(&st) {
+		return buf // what the task has written may be cut short
+	}
+	// A length of two bytes is enough for any result.
+	body := r.put(append(buf[:0], 0, 0))
+	binary.LittleEndian.PutUint16(body, uint16(len(body)-2))
+	for {
+		n, err := unix.Write(b.fd, body)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != len(body) {
+			b.short.Store(true) // the task runs again if nobody hears of it otherwise
+		}
+		return body
+	}
+}
+
+// Full tells whether a file system has no room for this user.
+func Full(st *unix.Statfs_t) bool {
+	if os.Geteuid() == 0 {
+		return st.Bfree == 0
+	}
+	return st.Bavail == 0
+}
+
 // Board is what a board's file said at one moment.
 type Board struct {
 	Session int
+	Running []Running
+	path    string
 	start   uint64
 	place   uint64
-	Running []Running
+	boot    uint64
+	end     int64 // of the slots
 }
 
-// ReadBoard reads the board at path. Without one there is nothing running.
+// ReadBoard reads the board at path, but for its results. Without one there is nothing
+// running.
 func ReadBoard(path string) (*Board, error) {
-	text, err := owner.ReadOthers(path)
+	b := &Board{path: path}
+	f, err := owner.OpenOthers(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &Board{}, nil
+		return b, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	word := func(i int) uint64 {
-		if 8*i+8 > len(text) {
-			return 0
-		}
-		return binary.NativeEndian.Uint64(text[8*i:])
-	}
-	b := &Board{}
-	if word(0) != boardMagic {
+	defer f.Close()
+	text := make([]byte, 8*boardHead)
+	word := func(i int) uint64 { return binary.NativeEndian.Uint64(text[8*i:]) }
+	if _, err := io.ReadFull(f, text); err != nil || word(0) != boardMagic {
 		return b, nil // its writer got no further
 	}
-	b.Session, b.start, b.place = int(word(2)), word(3), word(4)
-	for i := range min(int(word(1)), (len(text)/8-boardHead)/boardSlot) {
+	b.Session, b.start, b.place, b.boot = int(word(2)), word(3), word(4), word(5)
+	slots := int(min(word(1), maxFrame/(8*boardSlot)))
+	b.end = int64(8 * (boardHead + slots*boardSlot))
+	rest, err := io.ReadAll(io.LimitReader(f, int64(8*slots*boardSlot)))
+	if err != nil {
+		return nil, err
+	}
+	text = append(text, rest...)
+	for i := range len(rest) / (8 * boardSlot) {
 		at := boardHead + i*boardSlot
 		if id := word(at); id != 0 {
-			b.Running = append(b.Running, Running{ID: id, PID: int(word(at + 1)), Slot: i, Started: time.Unix(0, int64(word(at+2))).UTC(), Out: int64(word(at + 3)), Err: int64(word(at + 4))})
+			b.Running = append(b.Running, Running{ID: id, PID: int(word(at + 1)), Slot: int(word(6)) + i, Started: time.Unix(0, int64(word(at+2))).UTC(), Out: int64(word(at + 3)), Err: int64(word(at + 4))})
 		}
 	}
 	return b, nil
+}
+
+// Ended reads the results on the board. Those of another boot count for nothing: what
+// their tasks have written may be lost.
+func (b *Board) Ended() ([]Result, error) {
+	list, _, err := b.results()
+	return list, err
+}
+
+// results reads the results, and returns where the last whole one ends; 0 if the board is of
+// another boot.
+func (b *Board) results() (list []Result, end int64, err error) {
+	if b.Session == 0 || b.boot != Boot() {
+		return nil, 0, nil
+	}
+	text, err := owner.ReadOthers(b.path)
+	if err != nil {
+		return nil, 0, err
+	}
+	for end = b.end; end+2 <= int64(len(text)); {
+		n := 2 + int64(binary.LittleEndian.Uint16(text[end:]))
+		var r Result
+		if end+n > int64(len(text)) || r.get(&reader{b: text[end+2 : end+n]}) != nil {
+			break // its writer was killed in the middle
+		}
+		list, end = append(list, r), end+n
+	}
+	return list, end, nil
 }
 
 // Alive tells whether the spawner whose board it is lives, on this machine.
@@ -127,7 +218,31 @@ func (b *Board) Alive() bool {
 // sweepWait is how long processes are given to be gone after SIGKILL.
 const sweepWait = 5 * time.Second
 
-// Sweep kills what is left of a spawner that died: the processes of its session.
+// endWait is how long a spawner without a client is given to note how its tasks ended. It
+// takes a second at most.
+const endWait = 3 * time.Second
+
+// await waits for the end of a spawner that has lost its client.
+func (b *Board) await() {
+	fd, err := unix.PidfdOpen(b.Session, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if !b.Alive() {
+		return // the number is that of another process by now
+	}
+	for end := time.Now().Add(endWait); ; {
+		left := time.Until(end)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, max(0, int(left.Milliseconds())))
+		if n > 0 || left <= 0 || err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// Sweep kills what is left of a spawner whose client has left it: it gives the spawner time
+// to end by itself, and kills the processes of its session.
 // The number of a session is not given to another process as long as the session has
 // members, and if it was given away since, the leader began at another time; so none
 // but those are met.
@@ -135,6 +250,7 @@ func (b *Board) Sweep() error {
 	if b.Session <= 1 || b.place != Place() {
 		return nil // of another boot, or of another machine
 	}
+	b.await()
 	for end := time.Now().Add(sweepWait); ; {
 		if start := startTime(b.Session); start != 0 && start != b.start {
 			return nil

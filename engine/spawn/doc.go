@@ -14,7 +14,8 @@
 //   - log: a file to which all tasks of a slot append their standard output, or
 //     their standard error. As one task at a time runs in a slot, what a task wrote
 //     is what lies between two sizes of the file.
-//   - board: a file in shared memory in which each slot says what it runs.
+//   - board: a file in shared memory in which each slot says what it runs, and behind that
+//     how its tasks ended.
 //
 // Why a process of its own: it stays small and does not allocate, so that starting
 // a process costs the same with half a million tasks in the client; and it can be
@@ -34,8 +35,8 @@
 //
 //   - When the first process of a task ends, the task has ended: the rest of its
 //     group is killed.
-//   - When the client dies, the spawner reads the end of its socket, kills all groups
-//     and exits.
+//   - When the client dies, the spawner reads the end of its socket, kills all groups,
+//     notes on the board how each task ended, and exits.
 //   - When the spawner dies, the kernel kills the first process of each task
 //     (PR_SET_PDEATHSIG); the rest is found by the session, see [Board.Sweep], by the
 //     client, or by a later one if the client died too. A process that makes a session

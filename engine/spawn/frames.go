@@ -28,6 +28,7 @@ const maxFrame = 64 << 20
 // Setup says how a spawner works.
 type Setup struct {
 	Slots int
+	First int      // number of the first slot, in results
 	Board string   // file of the board; it is made
 	Logs  []string // two files a slot: standard output, standard error
 }
@@ -46,6 +47,7 @@ type Task struct {
 	Timeout time.Duration
 	Grace   time.Duration // between SIGTERM at the timeout and SIGKILL
 	Join    []string      // cgroups, as directories
+	Events  string        // file that counts the kills at the memory limit of one of them; "" for none
 	CPUs    []int         // to run on; none: those of the spawner
 	Nodes   []int         // NUMA nodes to take memory from; none: any
 }
@@ -62,11 +64,13 @@ type Result struct {
 	Dropped  bool          // it was given back: nothing was started
 	TimedOut bool
 	Signaled bool // the client had it signalled
+	Lost     bool // the client was gone, so it was killed, if it had not ended
 	User     time.Duration
 	System   time.Duration
 	MaxRSS   int64 // bytes; 0 if it was less than the spawner's own
 	Read     int64 // bytes from storage
 	Written  int64 // bytes to storage
+	OOMKills int   // processes that the kernel killed at the limit
 	Out, Err Piece // what it wrote to the logs
 }
 
@@ -78,6 +82,7 @@ const (
 	bitDropped  = 1
 	bitTimedOut = 2
 	bitSignaled = 4
+	bitLost     = 8
 )
 
 func putString(b []byte, s string) []byte {
@@ -166,6 +171,7 @@ func (t *Task) put(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(t.Timeout))
 	b = binary.AppendUvarint(b, uint64(t.Grace))
 	b = putStrings(b, t.Join)
+	b = putString(b, t.Events)
 	b = putInts(b, t.CPUs)
 	return putInts(b, t.Nodes)
 }
@@ -173,7 +179,7 @@ func (t *Task) put(b []byte) []byte {
 func (t *Task) get(r *reader) error {
 	*t = Task{ID: r.uint(), Argv: r.strings(), Shell: r.string(), Env: r.strings(), Dir: r.string(),
 		Stdout: r.string(), Stderr: r.string(), Timeout: time.Duration(r.uint()), Grace: time.Duration(r.uint()),
-		Join: r.strings(), CPUs: r.ints(), Nodes: r.ints()}
+		Join: r.strings(), Events: r.string(), CPUs: r.ints(), Nodes: r.ints()}
 	if r.bad {
 		return errFrame
 	}
@@ -191,6 +197,9 @@ func (s *Result) put(b []byte) []byte {
 	if s.Signaled {
 		bits |= bitSignaled
 	}
+	if s.Lost {
+		bits |= bitLost
+	}
 	b = binary.AppendUvarint(b, s.ID)
 	b = binary.AppendUvarint(b, bits)
 	b = binary.AppendUvarint(b, uint64(s.Slot))
@@ -199,6 +208,7 @@ func (s *Result) put(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(s.Status))
 	b = binary.AppendUvarint(b, uint64(s.Errno))
 	b = putString(b, s.At)
+	b = binary.AppendUvarint(b, uint64(s.OOMKills))
 	for _, v := range []int64{int64(s.User), int64(s.System), s.MaxRSS, s.Read, s.Written, s.Out.Offset, s.Out.Length, s.Err.Offset, s.Err.Length} {
 		b = binary.AppendUvarint(b, uint64(v))
 	}
@@ -208,11 +218,12 @@ func (s *Result) put(b []byte) []byte {
 func (s *Result) get(r *reader) error {
 	s.ID = r.uint()
 	bits := r.uint()
-	s.Dropped, s.TimedOut, s.Signaled = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0
+	s.Dropped, s.TimedOut, s.Signaled, s.Lost = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0, bits&bitLost != 0
 	s.Slot = int(r.uint())
 	s.Started = time.Unix(0, int64(r.uint())).UTC()
 	s.Ended = s.Started.Add(time.Duration(r.uint()))
 	s.Status, s.Errno, s.At = syscall.WaitStatus(r.uint()), syscall.Errno(r.uint()), r.string()
+	s.OOMKills = int(r.uint())
 	for _, v := range []*int64{(*int64)(&s.User), (*int64)(&s.System), &s.MaxRSS, &s.Read, &s.Written, &s.Out.Offset, &s.Out.Length, &s.Err.Offset, &s.Err.Length} {
 		*v = int64(r.uint())
 	}

@@ -69,6 +69,7 @@ type slot struct {
 	peak     int64 // of the spawner's own resident set, as far as it is known
 	home     unix.CPUSet
 	hash     *hash
+	noted    []byte // room for a result
 
 	// mu guards what others ask for while a task runs.
 	mu       sync.Mutex
@@ -76,6 +77,7 @@ type slot struct {
 	pid      int // 0: none runs
 	timedOut bool
 	signaled bool
+	lost     bool
 }
 
 // Main is the spawner. It returns the exit status.
@@ -128,7 +130,7 @@ func (s *server) begin(in *bufio.Reader) error {
 	}
 	s.wakes = wakeable()
 	s.env = newEnviron(os.Environ(), ownNames...)
-	if s.board, err = createBoard(s.setup.Board, s.setup.Slots); err != nil {
+	if s.board, err = createBoard(s.setup.Board, s.setup.Slots, s.setup.First); err != nil {
 		return err
 	}
 	// A thread that waits for its child holds none of these for long. More than one
@@ -254,7 +256,7 @@ func (s *server) killAll(sig syscall.Signal) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		busy := false
 		for _, t := range s.slots {
-			t.signal(0, sig)
+			t.lose(sig)
 			busy = busy || atomic.LoadUint64(&t.words[0]) != 0
 		}
 		if !busy {
@@ -273,6 +275,16 @@ func (t *slot) signal(id uint64, sig syscall.Signal) {
 	}
 	t.signaled = true
 	_ = unix.Kill(-t.pid, sig) // it may just have ended
+}
+
+// lose sends a signal to what runs, because the client has gone.
+func (t *slot) lose(sig syscall.Signal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pid != 0 {
+		t.lost = true
+		_ = unix.Kill(-t.pid, sig) // it may just have ended
+	}
 }
 
 // main is the thread of a slot.
@@ -365,9 +377,10 @@ func sizeOf(fd int) int64 {
 
 // run runs a task to its end.
 func (t *slot) run(st *starter, task *Task) *Result {
-	r := &Result{ID: task.ID, Slot: t.n, Started: time.Now()}
+	r := &Result{ID: task.ID, Slot: t.setup.First + t.n, Started: time.Now()}
 	fail := func(at step, errno syscall.Errno) *Result {
 		r.At, r.Errno, r.Ended = at.String(), errno, time.Now()
+		t.noted = t.board.note(r, t.noted)
 		atomic.StoreUint64(&t.words[0], 0)
 		return r
 	}
@@ -440,9 +453,11 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	atomic.StoreUint64(&t.words[1], uint64(pid))
 	t.mu.Lock()
-	t.id, t.pid, t.timedOut, t.signaled = task.ID, pid, false, false
+	t.id, t.pid, t.timedOut, t.signaled, t.lost = task.ID, pid, false, false, false
 	t.mu.Unlock()
-	if sig := t.stopping(); sig != 0 {
+	if sig, closed := t.stopping(); closed {
+		t.lose(sig)
+	} else if sig != 0 {
 		t.signal(0, sig)
 	}
 	var timer *time.Timer
@@ -453,7 +468,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	st.await(pid, t.short, &r.Status, &usage)
 	t.mu.Lock()
 	t.pid = 0
-	r.TimedOut, r.Signaled = t.timedOut, t.signaled
+	r.TimedOut, r.Signaled, r.Lost = t.timedOut, t.signaled, t.lost
 	t.mu.Unlock()
 	// What the task left behind. A number is not given to another group while this
 	// one has members, and numbers come round only after all others were given.
@@ -468,8 +483,29 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	r.Read, r.Written = usage.Inblock<<9, usage.Oublock<<9
 	r.Out, t.outSize = grown(t.out, t.outSize)
 	r.Err, t.errSize = grown(t.err, t.errSize)
+	r.OOMKills = OOMKills(task.Events)
+	t.noted = t.board.note(r, t.noted)
 	atomic.StoreUint64(&t.words[0], 0)
 	return r
+}
+
+// OOMKills is how many processes the kernel killed at the memory limit of a cgroup, from
+// the file that counts them; 0 if the path is empty.
+func OOMKills(path string) int {
+	if path == "" {
+		return 0
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0 // the cgroup is gone
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
+			n, _ := strconv.Atoi(f[1]) // the kernel writes a number
+			return n
+		}
+	}
+	return 0
 }
 
 // idShift separates the number of a task from that of its try in an id.
@@ -481,15 +517,15 @@ func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<id
 // Of tells the task and the try that an id stands for.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
-// stopping is the signal that a task gets which began while all were signalled; 0
-// for none.
-func (s *server) stopping() syscall.Signal {
+// stopping is the signal that a task gets which began while all were signalled, 0 for
+// none, and whether that is because the client has gone.
+func (s *server) stopping() (sig syscall.Signal, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return unix.SIGKILL
+		return unix.SIGKILL, true
 	}
-	return s.last
+	return s.last, false
 }
 
 // timeout ends a task: SIGTERM, grace, SIGKILL.

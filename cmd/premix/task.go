@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"premix/engine/queue"
@@ -39,12 +40,17 @@ type batchFlags struct {
 	memory  memoryFlag
 	timeout durationFlag
 	growth  float64
+	names   []string // of the flags
 }
 
 // register takes the name of the flag for the memory of a task: to run, --memory is
 // that of all.
 func (b *batchFlags) register(cmd *cobra.Command, memory string) {
-	f := cmd.Flags()
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defer func() {
+		f.VisitAll(func(flag *pflag.Flag) { b.names = append(b.names, flag.Name) })
+		cmd.Flags().AddFlagSet(f)
+	}()
 	f.StringVar(&b.format, "format", "", "how tasks are written: lines, jsonl, csv or tsv (default: by the name of FILE)")
 	f.BoolVarP(&b.input.Null, "null", "0", false, "lines end with a byte of 0, not with a newline")
 	f.StringVarP(&b.input.Template, "template", "t", "", "command with places for each line, or row of a table: {}, {1}, {name}, {.}, {/}")
@@ -58,6 +64,16 @@ func (b *batchFlags) register(cmd *cobra.Command, memory string) {
 	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after one that ran out of it")
 	f.Var(&b.timeout, "timeout", "longest time of a try, as in 2h")
 	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
+}
+
+// given are the names of the flags that are on the command line.
+func (b *batchFlags) given(f *pflag.FlagSet) (list []string) {
+	for _, name := range b.names {
+		if f.Changed(name) {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // open opens file, or standard input if it is "-", for the directory dir. Where that is no

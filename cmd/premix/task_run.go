@@ -37,7 +37,7 @@ the directory have succeeded.`,
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if out == "" {
 				return &usageError{errors.New("--out is missing"), "say which directory keeps the tasks: --out DIR"}
 			}
@@ -48,6 +48,9 @@ the directory have succeeded.`,
 			}
 			if err := flags.check(append(args, "")[0]); err != nil {
 				return err
+			}
+			if given := flags.given(cmd.Flags()); len(args) == 0 && len(given) > 0 {
+				return &usageError{fmt.Errorf("--%s is for tasks that are submitted, and there is no FILE", given[0]), "give the FILE, or leave the option out: tasks that were submitted before have their own"}
 			}
 			eng, err := engine.open(&packed)
 			if err != nil {

@@ -9,13 +9,15 @@ import (
 func (a *app) taskTail() *cobra.Command {
 	var (
 		stderr bool
+		follow bool
 		bytes  int64
 	)
 	cmd := &cobra.Command{
 		Use:   "tail DIR TASK",
 		Short: "Print what a task has written",
 		Long: `Print what a task has written to its standard output, or to standard error with
---stderr: in its last try, or so far if it is running.`,
+--stderr: in its last try, or so far if it is running. With --follow it goes on until
+the task has ended.`,
 		Args: arguments("DIR", "TASK"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			task, err := taskNumber(args[1])
@@ -27,11 +29,15 @@ func (a *app) taskTail() *cobra.Command {
 				return err
 			}
 			defer q.Close()
+			if follow {
+				return q.Follow(task, stderr, bytes, a.stdout)
+			}
 			return q.Output(task, stderr, bytes, a.stdout)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&stderr, "stderr", false, "standard error in place of standard output")
+	f.BoolVarP(&follow, "follow", "f", false, "wait for more until the task has ended, and all its tries")
 	f.Int64Var(&bytes, "bytes", -1, "print at most so many bytes of the end")
 	f.Lookup("bytes").DefValue = "all"
 	return cmd

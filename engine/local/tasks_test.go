@@ -136,11 +136,12 @@ func TestTaskFailures(t *testing.T) {
 {"command":"true","memory":"1T","retries":0}
 {"command":"true","cwd":"/no/such/dir","retries":0}
 {"command":"test $PREMIX_TASK$X = 9y","env":{"X":"y"}}
-{"command":"true","stdout":"/no/such/file","retries":0}
+{"command":"true","stdout":"/proc/no/such/file","retries":0}
+{"command":"echo made","stdout":"made/for/it","retries":0}
 `)
 	sum, err := d.run(TaskOptions{Memory: 1 << 30, Grace: time.Second})
 	var failed *FailedError
-	if !errors.As(err, &failed) || failed.Failed != 8 || sum.Succeeded != 2 {
+	if !errors.As(err, &failed) || failed.Failed != 8 || sum.Succeeded != 3 {
 		t.Fatalf("%+v, %v", sum, err)
 	}
 	recs := d.records()
@@ -162,6 +163,9 @@ func TestTaskFailures(t *testing.T) {
 		if r := recs[task]; r == nil || r.Cause != want.cause || r.Error != want.text || r.Try != want.try {
 			t.Errorf("task %d: %+v, want %+v", task, r, want)
 		}
+	}
+	if got := d.output(11, false); got != "made\n" {
+		t.Errorf("task 11 wrote %q", got)
 	}
 	x, err := d.q.Why(1)
 	if err != nil || x.Why != "it failed 3 times: the command ended with status 3" || len(x.Stderr) != 1 || x.Stderr[0] != "no" {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -445,12 +446,19 @@ func lastLines(text []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// Output copies what a task wrote, in its last try or so far, to standard output if
-// stderr is false. limit is how many bytes from the end; negative: all.
-func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
+// extent is where the output of a try stands: length bytes of a file, or all that the file
+// has from offset on if length is negative.
+type extent struct {
+	path           string // "" for a task that has not run
+	offset, length int64
+	slot           bool // the file is the log of a slot, where other tasks write when this one has ended
+}
+
+// extent finds the output of the last try of a task.
+func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 	spec, err := q.Spec(task)
 	if err != nil {
-		return err
+		return p, err
 	}
 	q.mu.Lock()
 	e, _ := q.entry(task)
@@ -458,67 +466,166 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 	rec, err := q.record(&e)
 	q.mu.Unlock()
 	if err != nil {
-		return err
+		return p, err
 	}
 	path, errs := spec.Files(files, task)
 	ext, kind := ".out", "standard output"
 	if stderr {
 		path, ext, kind = errs, ".err", "standard error"
 	}
-	var name string
-	var offset, length int64
+	if path != "" {
+		return extent{path: path, length: -1}, nil
+	}
 	for _, r := range q.Running() {
 		if t, _ := spawn.Of(r.ID); t == task {
-			name, _, _ = q.Logs(LocalWorker, r.Slot)
-			if offset = r.Out; stderr {
-				offset = r.Err
+			name, _, _ := q.Logs(LocalWorker, r.Slot)
+			p = extent{q.path("log-" + name + ext), r.Out, -1, true}
+			if stderr {
+				p.offset = r.Err
 			}
-			length = -1
+			return p, nil
 		}
 	}
-	if name == "" && rec != nil {
-		name, offset, length = rec.Log, rec.StdoutOffset, rec.StdoutLength
-		if stderr {
-			offset, length = rec.StderrOffset, rec.StderrLength
-		}
-		if path == "" && length > 0 {
-			q.mu.Lock()
-			pruned := q.punched()[task] >= rec.Try
-			q.mu.Unlock()
-			if pruned {
-				return &PrunedError{Task: task, Name: kind}
-			}
+	if rec == nil || rec.Log == "" {
+		return p, nil
+	}
+	p = extent{path: q.path("log-" + filepath.Base(rec.Log) + ext), offset: rec.StdoutOffset, length: rec.StdoutLength}
+	if stderr {
+		p.offset, p.length = rec.StderrOffset, rec.StderrLength
+	}
+	if p.length > 0 {
+		q.mu.Lock()
+		pruned := q.punched()[task] >= rec.Try
+		q.mu.Unlock()
+		if pruned {
+			return p, &PrunedError{Task: task, Name: kind}
 		}
 	}
-	if path == "" {
-		if name == "" {
-			return nil // it has not run
-		}
-		path = q.path("log-" + filepath.Base(name) + ext)
-	} else {
-		offset, length = 0, -1
+	return p, nil
+}
+
+// open opens the file of an extent, and measures it. It is nil if there is no file, or
+// if the task has ended in between and others have perhaps written to the file.
+func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64, err error) {
+	if p.path == "" {
+		return nil, 0, nil
 	}
 	open := os.Open // of a file that the user named
 	if q.foreign != nil {
 		open = owner.OpenOthers
 	}
-	f, err := open(path)
-	if err != nil {
-		return err
+	if f, err = open(p.path); err != nil {
+		return nil, 0, err
 	}
-	defer f.Close()
-	if length < 0 {
+	if length = p.length; length < 0 {
 		info, err := f.Stat()
+		if err != nil {
+			return nil, 0, errors.Join(err, f.Close())
+		}
+		length = max(0, info.Size()-p.offset)
+	}
+	if p.slot {
+		if now, err := q.extent(task, stderr); err != nil || now != p {
+			return nil, 0, errors.Join(err, f.Close())
+		}
+	}
+	return f, length, nil
+}
+
+// Output copies what a task wrote, in its last try or so far, to standard output if
+// stderr is false. limit is how many bytes from the end; negative: all.
+func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
+	for {
+		p, err := q.extent(task, stderr)
+		if err != nil || p.path == "" {
+			return err
+		}
+		f, length, err := q.open(task, stderr, p)
 		if err != nil {
 			return err
 		}
-		length = max(0, info.Size()-offset)
+		if f == nil {
+			if err := q.Refresh(); err != nil {
+				return err
+			}
+			continue // it has ended just now
+		}
+		defer f.Close()
+		_, err = io.Copy(w, section(f, p.offset, length, limit))
+		return err
 	}
+}
+
+// section reads the last limit bytes of an extent of a file; all if limit is negative.
+func section(f *os.File, offset, length, limit int64) io.Reader {
 	if limit >= 0 && length > limit {
 		offset, length = offset+length-limit, limit
 	}
-	_, err = io.Copy(w, io.NewSectionReader(f, offset, length))
-	return err
+	return io.NewSectionReader(f, offset, length)
+}
+
+// followInterval is how often Follow looks for more.
+const followInterval = 100 * time.Millisecond
+
+// Follow copies what a task writes, as Output does, and goes on until the task has ended
+// and is not to be tried again. Of a further try it copies the output behind that of the
+// one before.
+func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
+	var last extent
+	var shown int64
+	for ; ; time.Sleep(followInterval) {
+		if err := q.Refresh(); err != nil {
+			return err
+		}
+		over := q.State(task) != Waiting
+		p, err := q.extent(task, stderr)
+		if err != nil {
+			return err
+		}
+		if last.path != "" && (p.path != last.path || p.offset != last.offset) {
+			// Another try has begun: the rest of the one before, if its record is there.
+			if rec, err := q.Record(task); err == nil && rec != nil {
+				rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
+				if stderr {
+					rest.offset, rest.length = rec.StderrOffset, rec.StderrLength
+				}
+				if rest.offset == last.offset {
+					if shown, err = q.more(task, stderr, rest, shown, -1, w); err != nil {
+						return err
+					}
+				}
+			}
+			shown = 0
+		}
+		first := last.path == ""
+		if shown, err = q.more(task, stderr, p, shown, map[bool]int64{true: limit, false: -1}[first], w); err != nil {
+			return err
+		}
+		if p.path != "" {
+			last = p
+		}
+		if over {
+			return nil
+		}
+	}
+}
+
+// more copies what an extent has beyond the bytes that were shown, and returns how many were
+// shown then.
+func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.Writer) (int64, error) {
+	f, length, err := q.open(task, stderr, p)
+	if f == nil {
+		if p.length < 0 && errors.Is(err, fs.ErrNotExist) {
+			err = nil // a file of its own that is not there yet
+		}
+		return shown, err
+	}
+	defer f.Close()
+	if length < shown {
+		shown = 0 // a further try has begun the file anew
+	}
+	_, err = io.Copy(w, section(f, p.offset+shown, length-shown, limit))
+	return length, err
 }
 
 // Files are the files of a task's own for standard output and standard error, each

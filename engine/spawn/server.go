@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -429,6 +430,9 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			continue
 		}
 		fd, err := openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
+		if err == unix.ENOENT && os.MkdirAll(filepath.Dir(f.path), 0o777) == nil {
+			fd, err = openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
+		}
 		if err != nil {
 			return fail(stepOutput, errnoOf(err))
 		}

@@ -62,6 +62,7 @@ type Run struct {
 // state is what the journals tell of one task.
 type state struct {
 	tries    int
+	ooms     int // tries that ran out of memory
 	ok       bool
 	snapshot string // that the last try started from; "" if it started cold
 }
@@ -234,6 +235,9 @@ func (r *Run) Take(rec *record.Task) {
 	s := &r.state[rec.Task-1]
 	s.tries = max(s.tries, rec.Try)
 	s.ok, s.snapshot = rec.OK(), rec.Snapshot
+	if rec.Cause == record.CauseMemory {
+		s.ooms++
+	}
 	if rec.Cause == record.CauseDiffers {
 		r.differ[rec.Snapshot] = hotstart.Difference{Sample: rec.Sample, Reason: rec.Error}
 	}
@@ -273,6 +277,9 @@ func (r *Run) Withdraw(snapshot string) (tasks []*Task, err error) {
 
 // Tries is how many tries the journals tell of a task.
 func (r *Run) Tries(task int) int { return r.state[task-1].tries }
+
+// Ooms is how many tries of a task ran out of memory, by the journals.
+func (r *Run) Ooms(task int) int { return r.state[task-1].ooms }
 
 // WorkDir is where a try of a task runs. It is not made.
 func (r *Run) WorkDir(task, try int) string {

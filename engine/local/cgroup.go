@@ -114,7 +114,6 @@ type limits struct {
 // core stays idle while a task could use it.
 type cgroups struct {
 	parents []parent
-	limits  limits
 }
 
 // parent is premix's own cgroup in a hierarchy, in which the tasks' cgroups are.
@@ -157,8 +156,8 @@ var limitNames = map[string]string{"memory": "memory", "cpu": "CPU", "pids": "pr
 
 // newCgroups makes the parents. What cannot be limited is told in lacks, for
 // people, a line for each reason; with no parent at all it returns nil.
-func newCgroups(list []hierarchy, cores int, l limits) (c *cgroups, lacks []string) {
-	c = &cgroups{limits: l}
+func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
+	c = &cgroups{}
 	var why []string                     // in the order in which they were met
 	without := make(map[string][]string) // controllers, by reason
 	lack := func(reason string, which []string) {
@@ -332,17 +331,12 @@ type group struct {
 	v2     bool     // memory is in version 2
 }
 
-// add makes the cgroup of a try with the limits that all have.
-func (c *cgroups) add(name string) (g *group, err error) {
-	if c == nil {
-		return &group{}, nil
-	}
-	return c.addWith(name, c.limits)
-}
-
-// addWith makes the cgroup of a try with limits of its own.
-func (c *cgroups) addWith(name string, l limits) (g *group, err error) {
+// add makes the cgroup of a try.
+func (c *cgroups) add(name string, l limits) (g *group, err error) {
 	g = &group{}
+	if c == nil {
+		return g, nil
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.remove())

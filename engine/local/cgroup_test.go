@@ -124,11 +124,11 @@ func TestMachineIsCutToCgroups(t *testing.T) {
 // controllers are not yet given to children.
 func TestVersion2Limits(t *testing.T) {
 	own := t.TempDir()
-	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "cpu", "pids"}}}, 6, limits{memory: 1 << 30, threads: 2})
+	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "cpu", "pids"}}}, 6)
 	if c == nil || len(lacks) > 0 {
 		t.Fatalf("no cgroups: %v", lacks)
 	}
-	g, err := c.add("7.1")
+	g, err := c.add("7.1", limits{memory: 1 << 30, threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestVersion2KeepsWhatIsDelegated(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(own, "cgroup.subtree_control"), []byte("memory pids\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "pids"}}}, 1, limits{threads: 1})
+	c, lacks := newCgroups([]hierarchy{{mount: own, own: own, v2: true, controllers: []string{"memory", "pids"}}}, 1)
 	if c == nil || len(lacks) > 0 {
 		t.Fatalf("no cgroups: %v", lacks)
 	}
@@ -178,15 +178,15 @@ func TestVersion2KeepsWhatIsDelegated(t *testing.T) {
 
 func TestNoCgroupsIsToldAndNotFatal(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "gone")
-	c, lacks := newCgroups([]hierarchy{{own: missing, controllers: []string{"memory"}}}, 1, limits{memory: 1, threads: 1})
+	c, lacks := newCgroups([]hierarchy{{own: missing, controllers: []string{"memory"}}}, 1)
 	if c != nil || len(lacks) != 1 || !strings.HasPrefix(lacks[0], "memory of tasks: mkdir "+missing) {
 		t.Fatalf("cgroups %v, lacks %q", c, lacks)
 	}
-	g, err := c.add("1.1")
+	g, err := c.add("1.1", limits{memory: 64 << 20, threads: 3})
 	if err != nil || len(g.dirs) != 0 || g.oomKills() != 0 || g.remove() != nil || c.close() != nil {
 		t.Errorf("group %+v, error %v", g, err)
 	}
-	if _, lacks := newCgroups(nil, 1, limits{}); !slices.Equal(lacks, []string{"memory, CPU and processes of tasks: no cgroup hierarchy is mounted"}) {
+	if _, lacks := newCgroups(nil, 1); !slices.Equal(lacks, []string{"memory, CPU and processes of tasks: no cgroup hierarchy is mounted"}) {
 		t.Errorf("lacks %q", lacks)
 	}
 }
@@ -203,7 +203,7 @@ func TestOneReasonIsToldOnce(t *testing.T) {
 		{own: closed, controllers: []string{"pids"}},
 		{own: gone, controllers: []string{"cpu"}},
 		{own: closed, controllers: []string{"memory"}},
-	}, 1, limits{})
+	}, 1)
 	if len(lacks) != 2 || lacks[0] != "memory and processes of tasks: no right to make cgroups" || !strings.HasPrefix(lacks[1], "CPU of tasks: mkdir "+gone) {
 		t.Errorf("lacks %q", lacks)
 	}
@@ -226,11 +226,11 @@ func writable(t *testing.T) []hierarchy {
 
 func TestKernelTakesTheLimits(t *testing.T) {
 	list := writable(t)
-	c, lacks := newCgroups(list, 2, limits{memory: 64 << 20, threads: 3})
+	c, lacks := newCgroups(list, 2)
 	if c == nil || len(lacks) > 0 {
 		t.Fatalf("no cgroups: %v", lacks)
 	}
-	g, err := c.add("1.1")
+	g, err := c.add("1.1", limits{memory: 64 << 20, threads: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		return nil, err
 	}
 	seen := thisHierarchies()
-	slots, err := countSlots(o, plan, seen)
+	slots, budget, err := countSlots(o, plan, seen)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newSchedule(run, rec, o, p)
+	s := newSchedule(run, rec, o, p, budget)
 	for _, q := range withdrawn {
 		s.quarantined[q.Snapshot] = q
 		p.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
@@ -117,7 +117,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		}
 		defer func() { err = errors.Join(err, s.starter.Close()) }()
 		var lacks []string
-		s.groups, lacks = newCgroups(seen, budgetCores(o, cores(seen)), limits{memory: plan.Header.Memory, threads: plan.Header.Threads})
+		s.groups, lacks = newCgroups(seen, budgetCores(o, cores(seen)))
 		for _, l := range lacks {
 			p.note("no limit on %s", l)
 		}
@@ -193,17 +193,18 @@ func budgetCores(o Options, have int) int {
 	return max(have, o.Jobs*max(o.Threads, 1))
 }
 
-// countSlots is how many tasks run at a time.
-func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
+// countSlots is how many tasks run at a time, and the memory that they may take together.
+func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budget int64, err error) {
 	have, err := memory(seen)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	budget, told := have, "this machine has"
+	told := "this machine has"
+	budget = have
 	if o.Memory > 0 {
 		budget, told = o.Memory, "--memory allows"
 	}
-	slots := o.Jobs
+	slots = o.Jobs
 	if slots == 0 {
 		have := cores(seen)
 		if o.Cores > 0 {
@@ -213,15 +214,15 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (int, error) {
 	}
 	need := plan.Header.Memory
 	if need == 0 {
-		return slots, nil
+		return slots, budget, nil
 	}
 	if need > budget {
-		return 0, &BudgetError{
+		return 0, 0, &BudgetError{
 			Reason: fmt.Sprintf("a task of %s needs %s of memory and %s %s", plan.Header.Recipe, units.Size(need), told, units.Size(budget)),
 			Way:    "lower `memory` in the recipe to what the tool really needs, or give more with --memory",
 		}
 	}
-	return min(slots, int(budget/need)), nil
+	return min(slots, int(budget/need)), budget, nil
 }
 
 // maxProbes is how many samples are tried as a probe before a run goes on

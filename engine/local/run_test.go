@@ -277,6 +277,38 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// A further try after one that ran out of memory has twice as much, also in a later
+// invocation, and never more than there is.
+func TestMemoryGrows(t *testing.T) {
+	ours := writable(t)
+	if !slices.ContainsFunc(ours, func(h hierarchy) bool { return slices.Contains(h.controllers, "memory") }) {
+		t.Skip("no memory controller")
+	}
+	b := newSandbox(t, "head -c 100M /dev/zero | tail -c 90M\n", toStdout+"memory: 32M\nretries: 1\n", 2)
+	b.o.Memory = 150 << 20
+	sum, err := Run(context.Background(), b.o)
+	var failed *FailedError
+	if !errors.As(err, &failed) || sum.Failed != 2 || sum.Failures[0].Error != "killed at its memory limit of 64 MiB" {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	b.o.Resume, b.o.Retries = true, 2
+	if sum, err = Run(context.Background(), b.o); err != nil || sum.Succeeded != 2 {
+		t.Fatalf("resumed: %+v, %v", sum, err)
+	}
+	memory := make(map[int][]int64)
+	recs := b.records(t)
+	for _, r := range recs {
+		memory[r.Task] = append(memory[r.Task], r.Memory>>20)
+	}
+	if got := fmt.Sprint(memory); got != "map[1:[32 64 128] 2:[32 64 128]]" {
+		t.Errorf("%s MiB", got)
+	}
+	// Two with 128 MiB do not fit into 150 at a time.
+	if a, b := recs[4], recs[5]; a.Ended.After(b.Started) {
+		t.Errorf("one began at %v before another had ended at %v", b.Started, a.Ended)
+	}
+}
+
 func TestCountSlots(t *testing.T) {
 	for _, c := range []struct {
 		jobs, threads int
@@ -292,7 +324,7 @@ func TestCountSlots(t *testing.T) {
 		{threads: 100_000, want: 1},
 	} {
 		p := &engine.Plan{Header: engine.Header{Threads: c.threads, Memory: c.need, Recipe: "tool"}}
-		got, err := countSlots(Options{Jobs: c.jobs, Memory: c.budget}, p, nil)
+		got, _, err := countSlots(Options{Jobs: c.jobs, Memory: c.budget}, p, nil)
 		var budget *BudgetError
 		if got != c.want || (c.want == 0) != errors.As(err, &budget) {
 			t.Errorf("%+v: %d slots, error %v", c, got, err)

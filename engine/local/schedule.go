@@ -29,6 +29,8 @@ type schedule struct {
 	retries  int
 	starter  *hotstart.Starter
 	groups   *cgroups
+	budget   int64                                     // of memory
+	memory   int64                                     // held by running tries
 	files    func(map[string]string) map[string]string // input names to fixed names
 	env      []string                                  // of tool and pipe
 	progress *progress
@@ -66,6 +68,12 @@ type job struct {
 // took is what the summary has of a task that succeeded.
 type took struct{ seconds, latency float64 }
 
+// ran is what a try gives back when its tool has ended.
+type ran struct {
+	slot   int
+	memory int64
+}
+
 // outcome is what becomes of a try.
 type outcome struct {
 	job job
@@ -73,9 +81,9 @@ type outcome struct {
 	err error // the record could not be committed
 }
 
-func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress) *schedule {
+func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress, budget int64) *schedule {
 	s := &schedule{
-		run: run, o: o, progress: p, files: rec.Files,
+		run: run, budget: budget, o: o, progress: p, files: rec.Files,
 		env:     rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env,
 		timeout: rec.Timeout, retries: rec.Retries,
 		kinds: make(map[string]map[int]took), counted: make(map[int]string),
@@ -101,6 +109,11 @@ func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress) *s
 	return s
 }
 
+// need is the memory of the next try of a task; 0: it is not limited.
+func (s *schedule) need(j job) int64 {
+	return min(engine.Grown(s.run.Plan.Header.Memory, engine.Growth, s.run.Ooms(j.task.Task)), s.budget)
+}
+
 // work runs the queue in the given number of slots.
 func (s *schedule) work(ctx context.Context, slots int) {
 	s.begun = time.Now()
@@ -112,7 +125,7 @@ func (s *schedule) work(ctx context.Context, slots int) {
 		free = append(free, slots-1-i)
 	}
 	var (
-		ended     = make(chan int)     // a slot whose tool has ended
+		ended     = make(chan ran)     // a tool has ended
 		done      = make(chan outcome) // a try that is over
 		finishing = 0
 	)
@@ -126,14 +139,16 @@ func (s *schedule) work(ctx context.Context, slots int) {
 	defer fence.Stop()
 	interrupt := ctx.Done()
 	for {
-		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < most {
+		for !s.stopped && len(free) > 0 && len(s.queue) > 0 && finishing < most && s.memory+s.need(s.queue[0]) <= s.budget {
 			j, slot := s.queue[0], free[len(free)-1]
 			s.queue, free = s.queue[1:], free[:len(free)-1]
 			if kind, _ := s.starter.Decision(); kind == hotstart.Hot {
 				j.verify = s.sentinel.wants(len(s.queue) == 0)
 			}
 			s.running++
-			go func() { done <- s.try(ctx, j, slot, func() { ended <- slot }) }()
+			need := s.need(j)
+			s.memory += need
+			go func() { done <- s.try(ctx, j, slot, need, func() { ended <- ran{slot, need} }) }()
 		}
 		if s.running+finishing == 0 && (s.stopped || len(s.queue) == 0) {
 			if s.overtaken(); s.stopped || len(s.queue) == 0 {
@@ -142,8 +157,9 @@ func (s *schedule) work(ctx context.Context, slots int) {
 			continue
 		}
 		select {
-		case slot := <-ended:
-			free = append(free, slot)
+		case r := <-ended:
+			free = append(free, r.slot)
+			s.memory -= r.memory
 			s.running--
 			finishing++
 		case out := <-done:

@@ -566,7 +566,7 @@ func (s *tasks) start(t *queue.Task) {
 func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
 	if s.groups == nil && !s.noGroups {
 		var lacks []string
-		s.groups, lacks = newCgroups(s.seen, max(s.slots, cores(s.seen)), limits{})
+		s.groups, lacks = newCgroups(s.seen, max(s.slots, cores(s.seen)))
 		s.noGroups = s.groups == nil
 		for _, l := range lacks {
 			s.progress.note("no limit on %s", l)
@@ -575,7 +575,7 @@ func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
 	if s.groups == nil {
 		return nil
 	}
-	a.group, err = s.groups.addWith(fmt.Sprintf("%d.%d", a.Number, a.Try), limits{memory: a.Memory, threads: a.Cores})
+	a.group, err = s.groups.add(fmt.Sprintf("%d.%d", a.Number, a.Try), limits{memory: a.Memory, threads: a.Cores})
 	if err != nil {
 		return err
 	}

@@ -223,7 +223,7 @@ func TestPinnedTasks(t *testing.T) {
 }
 
 func TestMemoryOfTasks(t *testing.T) {
-	groups, _ := newCgroups(thisHierarchies(), 2, limits{})
+	groups, _ := newCgroups(thisHierarchies(), 2)
 	limits := groups != nil && groups.has("memory")
 	if err := groups.close(); err != nil {
 		t.Fatal(err)

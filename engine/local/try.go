@@ -34,12 +34,12 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// try runs one try of a task to its record. ended is called once, as soon as the
+// try runs one try of a task to its record, held to an amount of memory. ended is called once, as soon as the
 // slot is free.
-func (s *schedule) try(ctx context.Context, j job, slot int, ended func()) outcome {
+func (s *schedule) try(ctx context.Context, j job, slot int, memory int64, ended func()) outcome {
 	rec := &record.Task{
 		Task: j.task.Task, Sample: j.task.Sample, Try: j.try, Slot: slot,
-		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Seat(),
+		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Seat(), Memory: memory,
 	}
 	work := s.run.WorkDir(j.task.Task, j.try)
 	err := s.execute(ctx, j, work, rec)
@@ -106,7 +106,7 @@ func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.
 	if err := checkInputs(j.task); err != nil {
 		return err
 	}
-	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try))
+	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try), limits{memory: rec.Memory, threads: s.run.Plan.Header.Threads})
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (s *schedule) execute(ctx context.Context, j job, work string, rec *record.
 		rec.Ended = time.Now().UTC()
 		rec.Seconds = rec.Ended.Sub(rec.Started).Seconds()
 		p.fill(rec)
-		err = p.verdict(group.oomKills(), s.run.Plan.Header.Memory, s.timeout)
+		err = p.verdict(group.oomKills(), rec.Memory, s.timeout)
 	} else {
 		rec.Ended = time.Now().UTC()
 		err = s.startFailure(ctx, j.task, err)
@@ -403,7 +403,7 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 		return &failure{cause: record.CauseInterrupted, text: "interrupted"}
 	}
 	if oomKills > 0 {
-		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(memory)), "raise `memory` in the recipe"}
+		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(memory)), "raise `memory` in the recipe, or give `retries`, which double it each time"}
 	}
 	if p.exitErr != nil {
 		return &failure{cause: record.CauseStart, text: p.exitErr.Error()}

@@ -176,7 +176,7 @@ func (s *schedule) runCold(ctx context.Context, j job, work string, rec *record.
 	if err := os.Mkdir(work, 0o777); err != nil {
 		return c, err
 	}
-	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try))
+	group, err := s.groups.add(fmt.Sprintf("%d.%d", j.task.Task, j.try), limits{memory: rec.Memory, threads: s.run.Plan.Header.Threads})
 	if err != nil {
 		return c, err
 	}

@@ -28,6 +28,7 @@ type Runs struct {
 	begun    time.Time
 	waits    []bool   // by task number - 1
 	tries    []int    // by task number - 1
+	ooms     []int    // tries that ran out of memory, by task number - 1
 	failures []int    // of this invocation, by task number - 1
 	origin   []origin // by task number - 1
 	wrong    map[string]*local.Quarantine
@@ -57,7 +58,7 @@ func OpenRun(o local.Options) (*Runs, error) {
 		return nil, err
 	}
 	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, retries: rec.Retries, follower: run.Follow(), begun: time.Now(),
-		waits: make([]bool, len(run.Plan.Tasks)), tries: make([]int, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
+		waits: make([]bool, len(run.Plan.Tasks)), tries: make([]int, len(run.Plan.Tasks)), ooms: make([]int, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
 		failed: make(map[int]*record.Task), kinds: make(map[string]*kind),
 		origin: make([]origin, len(run.Plan.Tasks)), wrong: make(map[string]*local.Quarantine)}
 	withdrawn, err := local.Withdraw(run, o.Store)
@@ -120,6 +121,9 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 // takeIn takes in a record.
 func (d *Runs) takeIn(r *record.Task) {
 	d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
+	if r.Cause == record.CauseMemory {
+		d.ooms[r.Task-1]++
+	}
 	now := r.Ended.After(d.begun)
 	if now {
 		d.take(r)
@@ -216,7 +220,7 @@ func (d *Runs) Left(ranges [][2]int) int {
 func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
 	h := &d.run.Plan.Header
 	for i, waits := range d.waits {
-		if waits && !held(i+1) && !f(Need{Task: i + 1, Key: d.name, Cores: h.Threads, Memory: h.Memory}) {
+		if waits && !held(i+1) && !f(Need{Task: i + 1, Key: d.name, Cores: h.Threads, Memory: engine.Grown(h.Memory, engine.Growth, d.ooms[i])}) {
 			break
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"premix/engine"
 	"premix/engine/spawn"
 )
 
@@ -77,16 +78,8 @@ func (q *Queue) task(number int, e *entry) (*Task, error) {
 		return nil, err
 	}
 	t := &Task{Number: number, Try: int(e.try) + 1, Group: q.groups[e.group].name, Files: q.list[e.order].Files, Ooms: int(e.ooms), Queued: q.list[e.order].At, Spec: spec}
-	t.Memory = Grown(t.Memory, t.Growth, t.Ooms)
+	t.Memory = engine.Grown(t.Memory, t.Growth, t.Ooms)
 	return t, nil
-}
-
-// Grown is the memory of a task after so many tries that ran out of it.
-func Grown(memory int64, growth float64, ooms int) int64 {
-	for range ooms {
-		memory = int64(float64(memory) * growth)
-	}
-	return memory
 }
 
 // Picker makes a picker of what waits, of a share: the first and the last numbers of

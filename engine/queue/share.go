@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"premix/engine"
 	"premix/internal/lines"
 	"premix/internal/owner"
 	"premix/record"
@@ -167,7 +168,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask}, nil
+	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask}, nil
 }
 
 // Key is the key of a task, as in Startable; "" if there is none.

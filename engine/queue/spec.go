@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"premix/engine"
 )
 
 // Spec is what a task is: a line of tasks.jsonl. What is zero is as in its batch.
@@ -36,7 +38,7 @@ type Options struct {
 	Priority int           // higher runs first
 	Timeout  time.Duration // of a try; 0: none
 	Retries  int           // tries after a failure
-	Growth   float64       // of memory after a try that ran out of it; 0: doubled
+	Growth   float64       // of memory after a try that ran out of it; 0: engine.Growth
 	Pure     bool          // Retries is set, even if to 0
 }
 
@@ -205,7 +207,7 @@ func (s *Spec) under(o *Options) {
 		s.Growth = o.Growth
 	}
 	if s.Growth == 0 {
-		s.Growth = 2
+		s.Growth = engine.Growth
 	}
 }
 

@@ -1,0 +1,20 @@
+package engine
+
+// Growth is the factor by which the memory of a task grows for a further try after one that
+// ran out of it, where nothing else is said.
+const Growth = 2
+
+// most keeps what has grown a number of bytes.
+const most = 1 << 50
+
+// Grown is the memory of a task after so many tries that ran out of it: of a task with a
+// recipe and of one without, here and in an engine job.
+func Grown(memory int64, growth float64, ooms int) int64 {
+	for range ooms {
+		if memory > most {
+			break
+		}
+		memory = int64(float64(memory) * growth)
+	}
+	return memory
+}

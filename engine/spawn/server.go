@@ -430,6 +430,12 @@ func (t *slot) run(st *starter, task *Task) *Result {
 			continue
 		}
 		fd, err := openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
+		if err == unix.ENOENT && task.Dir != "" {
+			// What is missing may be the task's own directory, which is not to be made.
+			if err := unix.Access(task.Dir, unix.X_OK); err != nil {
+				return fail(stepDirectory, errnoOf(err))
+			}
+		}
 		if err == unix.ENOENT && os.MkdirAll(filepath.Dir(f.path), 0o777) == nil {
 			fd, err = openOwn(f.path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
 		}

@@ -245,7 +245,8 @@ func TestWhatCannotBeStarted(t *testing.T) {
 		{spawn.Task{Argv: []string{"no-such-program"}}, unix.ENOENT, "be executed"},
 		{spawn.Task{Argv: []string{filepath.Join(dir, "plain")}}, unix.EACCES, "be executed"},
 		{spawn.Task{Argv: []string{"true"}, Dir: filepath.Join(dir, "none")}, unix.ENOENT, "enter its directory"},
-		{spawn.Task{Argv: []string{"true"}, Stdout: filepath.Join(dir, "none", "out")}, unix.ENOENT, "open its output"},
+		{spawn.Task{Argv: []string{"true"}, Dir: filepath.Join(dir, "none"), Stdout: filepath.Join(dir, "none", "out")}, unix.ENOENT, "enter its directory"},
+		{spawn.Task{Argv: []string{"true"}, Stdout: filepath.Join(dir, "plain", "out")}, unix.ENOTDIR, "open its output"},
 		{spawn.Task{Argv: []string{"true"}, Join: []string{filepath.Join(dir, "none")}}, unix.ENOENT, "join its cgroup"},
 		{spawn.Task{Shell: strings.Repeat(":", 1<<18)}, unix.E2BIG, "be executed"},
 	}

@@ -47,9 +47,11 @@ func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Sn
 	if hint, err := hotstart.CanTrace(); err != nil {
 		return nil, passing("%v (%s)", err, hint)
 	}
-	if p.scratch, err = os.MkdirTemp(opt.Scratch, "premix-hot-"); err != nil {
+	var unlock func()
+	if p.scratch, unlock, err = makeScratch(opt.Scratch); err != nil {
 		return nil, err
 	}
+	defer unlock()
 	defer os.RemoveAll(p.scratch)
 	if p.scratch, err = filepath.EvalSymlinks(p.scratch); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"premix/hotstart"
 	"premix/internal/exit"
 	"regexp"
 	"strconv"
@@ -209,6 +210,9 @@ func TestScripts(t *testing.T) {
 			switch name {
 			case "hot":
 				return canHot()
+			case "trace":
+				_, err := hotstart.CanTrace()
+				return err == nil, nil
 			case "root":
 				return os.Geteuid() == 0, nil
 			case "runc", "podman", "apptainer":

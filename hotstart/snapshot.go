@@ -392,6 +392,11 @@ func (e *Damaged) Error() string { return fmt.Sprintf("snapshot %s is damaged: %
 // ExitCode implements exit.Coded.
 func (*Damaged) ExitCode() exit.Code { return exit.Failed }
 
+// Hint says what to do.
+func (e *Damaged) Hint() string {
+	return "remove it with premix snapshot rm " + e.ID + ": the next run prepares a new one"
+}
+
 // Verify reads every file of the snapshot and compares digests. A difference
 // is a *Damaged.
 func (s *Snapshot) Verify() error { return s.verify(true) }

@@ -33,7 +33,7 @@ type Options struct {
 type Unavailable struct {
 	Kind   Kind
 	Reason string
-	Hint   string // the way out, for people; may be empty
+	Way    string // the hint; may be empty
 }
 
 func (e *Unavailable) Error() string {
@@ -42,6 +42,9 @@ func (e *Unavailable) Error() string {
 
 // ExitCode implements exit.Coded.
 func (*Unavailable) ExitCode() exit.Code { return exit.Unavailable }
+
+// Hint says what to do.
+func (e *Unavailable) Hint() string { return e.Way }
 
 // Starter starts the tasks of one Spec.
 type Starter struct {
@@ -218,7 +221,7 @@ func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	}
 	d := s.quarantined()
 	if s.opt.Start != Auto && d == nil {
-		return nil, &Unavailable{Kind: kind, Reason: err.Error(), Hint: "let premix fall back with --start auto"}
+		return nil, &Unavailable{Kind: kind, Reason: err.Error(), Way: "let premix fall back with --start auto"}
 	}
 	if err := emptyDir(t.Dir); err != nil {
 		return nil, err

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 
 	"github.com/spf13/pflag"
 
 	"premix/internal/access"
+	"premix/internal/exit"
 )
 
 // accessFlags are the options of every service: where it listens and whom it answers.
@@ -41,28 +41,17 @@ func readTokens(path string) (*access.Tokens, error) {
 
 // secretError is the error of a file with a secret.
 func secretError(err error) error {
-	if hinted := listenError(err); hinted != err {
-		return hinted
+	var h hinted
+	if !errors.As(err, &h) {
+		return fileError(err)
 	}
-	return fileError(err)
+	if exit.Of(err) == exit.Internal {
+		err = &usageError{err, h.Hint()}
+	}
+	return err
 }
 
 // options are those of a service whose requests need one of the tokens.
 func (o *accessFlags) options(t *access.Tokens) access.Options {
 	return access.Options{Address: o.listen, Secret: t != nil, Open: o.open, Hosts: o.hosts}
-}
-
-// listen opens the address of a service.
-func listen(ctx context.Context, o access.Options) (*access.Listener, error) {
-	l, err := access.Listen(ctx, o)
-	return l, listenError(err)
-}
-
-// listenError is the error of an address on which a service cannot listen.
-func listenError(err error) error {
-	var hint interface{ Hint() string }
-	if errors.As(err, &hint) {
-		return &usageError{err, hint.Hint()}
-	}
-	return err
 }

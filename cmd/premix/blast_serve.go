@@ -12,6 +12,7 @@ import (
 
 	"premix/blast/database"
 	"premix/blast/service"
+	"premix/internal/access"
 	"premix/internal/bounded"
 )
 
@@ -67,7 +68,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 			}
 			ctx, done := storeContext()
 			defer done()
-			l, err := listen(ctx, reach.options(o.Tokens))
+			l, err := access.Listen(ctx, reach.options(o.Tokens))
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/engine/local"
-	"premix/hotstart"
 	"premix/internal/exit"
 	"premix/internal/problem"
 )
@@ -151,15 +150,8 @@ func messages(err error) []message {
 	}
 	m := message{Error: err.Error(), Exit: code}
 	var h hinted
-	var unavailable *hotstart.Unavailable
-	var damaged *hotstart.Damaged
-	switch {
-	case errors.As(err, &h):
+	if errors.As(err, &h) {
 		m.Hint = h.Hint()
-	case errors.As(err, &unavailable):
-		m.Hint = unavailable.Hint
-	case errors.As(err, &damaged):
-		m.Hint = "remove it with premix snapshot rm " + damaged.ID + ": the next run prepares a new one"
 	}
 	return []message{m}
 }

@@ -71,7 +71,7 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 			if err != nil {
 				var differs *hotstart.Mismatch
 				if errors.As(err, &differs) {
-					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made elsewhere: %v", args[0], err), Hint: "premix prepare makes one for this machine"}
+					err = &hotstart.Unavailable{Kind: hotstart.Hot, Reason: fmt.Sprintf("%s was made elsewhere: %v", args[0], err), Way: "premix prepare makes one for this machine"}
 				}
 				return err
 			}

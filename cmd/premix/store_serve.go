@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"premix/internal/access"
+	"premix/internal/exit"
 	"premix/internal/owner"
 	"premix/store"
 	"premix/store/serve"
@@ -72,7 +73,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 			o.Connections, o.PerAddress, o.Errors = int(connections), int(perAddress), stdlog.New(a.stderr, "", stdlog.LstdFlags)
 			server, err := serve.Listen(handler, o)
 			if err != nil {
-				if err := listenError(err); errors.As(err, new(*usageError)) {
+				if exit.Of(err) != exit.Internal {
 					return err
 				}
 				return &usageError{err, "see that the certificate's files are right"}

@@ -86,7 +86,7 @@ func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys
 	}
 	l, err := access.Listen(ctx, access.Options{Address: address, Secret: true})
 	if err != nil {
-		return listenError(err)
+		return err
 	}
 	tcp, ok := l.Listener.(*net.TCPListener)
 	if !ok {

@@ -105,7 +105,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 	}
 	ctx, done := storeContext()
 	defer done()
-	listener, err := listen(ctx, reach)
+	listener, err := access.Listen(ctx, reach)
 	if err != nil {
 		return err
 	}

@@ -205,7 +205,7 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	}
 	var unavailable *hotstart.Unavailable
 	if errors.As(err, &unavailable) {
-		f.hint = unavailable.Hint
+		f.hint = unavailable.Way
 	}
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"premix/internal/beneath"
+	"premix/internal/exit"
 	"premix/internal/owner"
 )
 
@@ -53,6 +54,9 @@ func (e *ExposedError) Error() string {
 	return e.Address + " can be reached by other machines, and requests need no token"
 }
 
+// ExitCode implements exit.Coded.
+func (*ExposedError) ExitCode() exit.Code { return exit.Usage }
+
 // Hint says how the service can be protected.
 func (e *ExposedError) Hint() string {
 	return "listen on 127.0.0.1 or on unix:PATH; or make a token with (umask 077; openssl rand -hex 16 > FILE) and name the file; or give --open if all who reach the address may use the service"
@@ -74,6 +78,9 @@ func (e *AddressError) Error() string {
 }
 
 func (e *AddressError) Unwrap() error { return e.Err }
+
+// ExitCode implements exit.Coded.
+func (*AddressError) ExitCode() exit.Code { return exit.Usage }
 
 // Hint says which addresses are possible.
 func (e *AddressError) Hint() string {

@@ -125,11 +125,29 @@ func runtimePath() (string, error) {
 	if os.Geteuid() != 0 {
 		return "", &image.Error{Kind: image.Unavailable, Reason: "only root can run a command in an image", Way: "sudo premix exec ..."}
 	}
+	groups, err := os.ReadFile("/proc/self/gid_map")
+	if err == nil && !mapped(string(groups), ttyGroup) {
+		return "", &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("a container's terminals belong to group %d, which this user namespace does not have", ttyGroup), Way: "run premix as root outside of the user namespace"}
+	}
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		return "", &image.Error{Kind: image.Unavailable, Reason: "runc is not on PATH", Way: "sudo apt-get install -y --no-install-recommends runc", Err: err}
 	}
 	return runc, nil
+}
+
+// ttyGroup is the group of terminals.
+const ttyGroup = 5
+
+// mapped reports whether an id is in a map of a user namespace (user_namespaces(7)).
+func mapped(ids string, id uint64) bool {
+	for line := range strings.Lines(ids) {
+		var first, outside, count uint64
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && id >= first && id-first < count {
+			return true
+		}
+	}
+	return false
 }
 
 // start starts the stage and waits for it.

@@ -148,6 +148,20 @@ func right(t *testing.T, a prepared) {
 	}
 }
 
+// TestCompareThreads compares a program whose threads worked side by side.
+func TestCompareThreads(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prog := build(t, "threads")
+	a := prepare(t, 0, "", prog)
+	c := comparison(t, a, prepare(t, 1, "", prog))
+	if !c.Same() {
+		t.Fatalf("the memories differ: %v %v", c.Layout, c.Unexplained)
+	}
+	a.im.Ids = c.Ids
+	right(t, a)
+}
+
 // TestInheritance freezes a program that holds a mutex with priority inheritance.
 func TestInheritance(t *testing.T) {
 	runtime.LockOSThread()
@@ -215,6 +229,8 @@ func TestRules(t *testing.T) {
 		{"dead stack", 0x1ff8, [3]uint64{0, 1, 0}, [3]uint64{0, 2, 0}, RuleDeadStack},
 		{"live stack", 0x2000, [3]uint64{0, 1, 0}, [3]uint64{0, 2, 0}, ""},
 		{"pid", 0x3000, [3]uint64{0, 100, 0}, [3]uint64{0, 200, 0}, RuleProcessID},
+		{"seconds in the upper half", 0x3000, [3]uint64{0, epoch / 1e9 << 32, 0}, [3]uint64{0, (epoch/1e9 + realtime) << 32, 0}, RuleClock},
+		{"seconds in the upper half and another difference", 0x3000, [3]uint64{0, epoch / 1e9 << 32, 0}, [3]uint64{0, (epoch/1e9+realtime)<<32 | 1, 0}, ""},
 		{"pid in the upper half", 0x3000, [3]uint64{0, 100<<32 | 7, 0}, [3]uint64{0, 200<<32 | 7, 0}, RuleProcessID},
 		{"pid and another difference", 0x3000, [3]uint64{0, 100<<32 | 7, 0}, [3]uint64{0, 200<<32 | 8, 0}, ""},
 		{"tid", 0x3000, [3]uint64{0, 101, 0}, [3]uint64{0, 207, 0}, RuleThreadID},

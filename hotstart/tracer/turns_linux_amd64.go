@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -409,7 +410,8 @@ func (t *turns) call(tid int) (bool, error) {
 	th := t.threads[tid]
 	switch r.Orig_rax {
 	case unix.SYS_EXIT:
-		return false, clearRseq(tid)
+		clearEnded(tid, &r)
+		return false, nil
 	case unix.SYS_SCHED_YIELD:
 		if err := t.answer(tid, 0); err != nil {
 			return false, err
@@ -461,21 +463,42 @@ func (t *turns) call(tid int) (bool, error) {
 	return false, nil // priority inheritance: the kernel has these waiters
 }
 
-// clearRseq clears the number of the processor in the memory of a thread that ends: the
-// kernel has written it there (rseq(2)), and the memory may be kept for another thread.
-func clearRseq(tid int) error {
+// clearEnded clears, in the memory of a thread that stands at its end, the number of the
+// processor that the kernel has written there (rseq(2)), and the stack that it does not
+// use any more, where there may be such a number too. The program may keep this memory
+// for another thread. What cannot be cleared stays.
+func clearEnded(tid int, r *unix.PtraceRegs) {
 	p := &Proc{Pid: tid}
-	rseq, err := p.Rseq(tid)
-	if err != nil || rseq.Address == 0 {
-		return nil // the kernel does not say
-	}
-	// struct rseq: cpu_id_start, cpu_id; after rseq_cs and flags node_id, mm_cid
-	for at, n := range map[uint64]int{0: 8, 20: 8} {
-		if at+uint64(n) <= uint64(rseq.Size) && p.Write(rseq.Address+at, make([]byte, n)) != nil {
-			return nil // nor does the kernel write there
+	if rseq, err := p.Rseq(tid); err == nil && rseq.Address != 0 {
+		// struct rseq: cpu_id_start, cpu_id; after rseq_cs and flags node_id, mm_cid
+		for _, at := range []uint64{0, 20} {
+			if at+8 <= uint64(rseq.Size) {
+				_ = p.Write(rseq.Address+at, make([]byte, 8))
+			}
 		}
 	}
-	return nil
+	const redZone, page = 128, 4096
+	areas, err := readAreas(fmt.Sprintf("/proc/%d/maps", tid), "", 0, ^uint64(0))
+	i := slices.IndexFunc(areas, func(a area) bool { return a.start <= r.Rsp && r.Rsp < a.end })
+	// As the C library makes a stack: a guard, and the control block at the other end.
+	if err != nil || i < 1 || areas[i-1].end != areas[i].start || areas[i-1].prot != 0 || r.Fs_base <= r.Rsp || r.Fs_base >= areas[i].end {
+		return
+	}
+	end := (r.Rsp - redZone) &^ 7
+	for empty := 0; empty < 64 && end > areas[i].start; {
+		start := max((end-1)&^(page-1), areas[i].start)
+		b, zeros := make([]byte, end-start), make([]byte, end-start)
+		if p.Read(start, b) != nil {
+			return
+		}
+		if empty++; !bytes.Equal(b, zeros) {
+			empty = 0
+			if p.Write(start, zeros) != nil {
+				return
+			}
+		}
+		end = start
+	}
 }
 
 // reply answers the call of the thread that runs, and lets it go on.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -202,6 +203,7 @@ func TestTwoWriters(t *testing.T) {
 	var next [2]int
 	end := int64(0)
 	follow := func() {
+		must(t, lock.Await(t.Context(), reader, lock.Shared))
 		var err error
 		end, err = Read(reader, end, func(line []byte, _ int64) error {
 			var w, n int
@@ -211,7 +213,7 @@ func TestTwoWriters(t *testing.T) {
 			next[w]++
 			return nil
 		})
-		must(t, err)
+		must(t, errors.Join(err, lock.Release(reader)))
 	}
 	done := make(chan struct{})
 	go func() { work.Wait(); close(done) }()
@@ -219,7 +221,7 @@ func TestTwoWriters(t *testing.T) {
 		select {
 		case <-done:
 			ended = true
-		default:
+		case <-time.After(time.Millisecond): // the writers want the lock, too
 		}
 		follow()
 	}

@@ -590,7 +590,7 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 					rest.offset, rest.length = rec.StderrOffset, rec.StderrLength
 				}
 				if rest.offset == last.offset {
-					if shown, err = q.more(task, stderr, rest, shown, -1, w); err != nil {
+					if _, err := q.more(task, stderr, rest, shown, -1, w); err != nil {
 						return err
 					}
 				}

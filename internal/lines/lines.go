@@ -49,16 +49,26 @@ var (
 // Read calls f with each whole line of r that begins at or after an offset, its newline
 // included, and returns where the last one ends. A line may have any length, and is valid
 // until f returns. An error of f ends the reading, before its line.
+//
+// Lines are read twice, and again until both readings are equal: a writer that replaces the
+// torn end of a killed one during a reading would else leave the beginning of the old line
+// before the end of the new one.
 func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
 	// Most often there is little or nothing new: a worker that is told of a task at a time
 	// comes here some times for each.
 	const little, much = 4 << 10, 256 << 10
-	buf := make([]byte, little)
-	kept := 0
+	buf, again := make([]byte, little), make([]byte, little)
 	end = from
 	for {
-		n, err := r.ReadAt(buf[kept:], end+int64(kept))
-		text := buf[:kept+n]
+		n, err := r.ReadAt(buf, end)
+		for bytes.IndexByte(buf[:n], '\n') >= 0 {
+			var m int
+			if m, err = r.ReadAt(again[:n], end); m == n && bytes.Equal(buf[:n], again[:n]) {
+				break
+			}
+			buf, again, n = again, buf, m
+		}
+		text := buf[:n]
 		begun := 0
 		for {
 			i := bytes.IndexByte(text[begun:], '\n')
@@ -70,18 +80,15 @@ func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end i
 			}
 			begun += i + 1
 		}
-		kept = copy(buf, text[begun:])
 		end += int64(begun)
-		if errors.Is(err, io.EOF) || err == nil && n == 0 {
-			return end, nil
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return end, err
 		}
-		if len(buf) < much {
-			buf = append(buf, make([]byte, much-len(buf))...)
-		} else if kept == len(buf) {
-			buf = append(buf, make([]byte, len(buf))...)
+		if n < len(buf) {
+			return end, nil
+		}
+		if size := max(much, 2*len(buf)); len(buf) < much || begun == 0 {
+			buf, again = make([]byte, size), make([]byte, size)
 		}
 	}
 }

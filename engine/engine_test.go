@@ -174,6 +174,12 @@ func TestOpenRefuses(t *testing.T) {
 		finish(t, r, &r.Plan.Tasks[0], 1)
 		closeRun(t, r)
 	}
+	begunAndDone := func(t *testing.T, dir string) {
+		r := open(t, dir, plan(2), false)
+		finish(t, r, &r.Plan.Tasks[0], 1)
+		finish(t, r, &r.Plan.Tasks[1], 1)
+		closeRun(t, r)
+	}
 	change := func(f func(*engine.Plan)) *engine.Plan {
 		p := plan(2)
 		f(p)
@@ -186,12 +192,13 @@ func TestOpenRefuses(t *testing.T) {
 		resume bool
 		want   string
 	}{
-		{"a run without --resume", begun, plan(2), false, "already holds a run"},
+		{"a run that is done, without --resume", begunAndDone, plan(2), false, "already holds this run, and all its tasks are done"},
 		{"files that are no run", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "x"), "") }, plan(2), true, "is not empty and holds no run"},
 		{"files beside an early kill", func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, ".premix", "lock"), "")
 			write(t, filepath.Join(dir, "x"), "")
 		}, plan(2), true, "is not empty and holds no run"},
+		{"another recipe without --resume", begun, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), false, "begun with recipe tool, this one is other"},
 		{"another recipe", begun, change(func(p *engine.Plan) { p.Header.Recipe = "other" }), true, "begun with recipe tool, this one is other"},
 		{"another command", begun, change(func(p *engine.Plan) { p.Header.Frozen.Argv = []string{"tool", "-x"} }), true, "begun with command `tool r1`, it is now `tool -x`"},
 		{"another tool", begun, change(func(p *engine.Plan) { p.Header.Frozen.Tool = "/opt/tool" }), true, "begun with tool /bin/tool, it is now /opt/tool"},

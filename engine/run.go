@@ -74,9 +74,10 @@ func newHeader(table, version string) record.Header {
 	return record.Header{Table: table, Format: record.Format, Premix: version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
 }
 
-// Open makes the run directory for a plan, or continues the run that is in it if
-// resume is true. A directory that is in use, not empty, holds another run or
-// cannot be written gives a *DirError.
+// Open makes the run directory for a plan, or continues the run of the same plan that is
+// in it. A run whose tasks are all done is refused unless resume is true: to do nothing
+// would pass off its outputs as those of files that may have changed since. A directory
+// that is in use, not empty, holds another run or cannot be written gives a *DirError.
 func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -119,8 +120,6 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		if err := plan.write(r.path(planFile)); err != nil {
 			return nil, err
 		}
-	case err == nil && !resume:
-		return nil, &DirError{Dir: dir, Reason: "already holds a run", Way: "add --resume to run what is not done, or give another directory with --out"}
 	case err == nil:
 		if what := plan.changed(old); what != "" {
 			return nil, &DirError{Dir: dir, Reason: "cannot be resumed: the run was begun with " + what, Way: "put it back as it was, or begin a new run in another directory"}
@@ -138,7 +137,13 @@ func Open(dir string, plan *Plan, resume bool) (_ *Run, err error) {
 		return nil, err
 	}
 	Announce(dir)
-	return r, r.load()
+	if err := r.load(); err != nil {
+		return nil, err
+	}
+	if !resume && len(r.Pending()) == 0 {
+		return nil, errors.Join(&DirError{Dir: dir, Reason: "already holds this run, and all its tasks are done", Way: "give another directory with --out to run them again"}, r.Close())
+	}
+	return r, nil
 }
 
 // load takes in what was recorded, and makes room for the tries to come.

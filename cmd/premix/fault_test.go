@@ -236,7 +236,7 @@ func TestInterrupted(t *testing.T) {
 			if took := time.Since(begun); took > 5*time.Minute { // the tool takes ten
 				t.Errorf("took %v", took)
 			}
-			if !strings.Contains(out.String(), "error: interrupted (") || !strings.Contains(out.String(), "hint: run the same command with --resume to go on") {
+			if !strings.Contains(out.String(), "error: interrupted (") || !strings.Contains(out.String(), "hint: run the same command again to go on") {
 				t.Errorf("wrote %s", &out)
 			}
 			s.gone(t)

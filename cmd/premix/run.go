@@ -37,7 +37,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a recipe over a sample sheet",
 		Long: `Run a recipe over each sample of a sample sheet. Outputs appear in DIR whole or
 not at all, and a page that sums up as DIR/report.html. Exits with 0 only if all
-tasks succeeded; what is not done is run by the same command with --resume.`,
+tasks succeeded; the same command runs the tasks that are not done.`,
 		Args: arguments("RECIPE", "SAMPLES.csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Out == "" {
@@ -97,7 +97,7 @@ tasks succeeded; what is not done is run by the same command with --resume.`,
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
-	f.BoolVar(&o.Resume, "resume", false, "go on with the run in DIR: run what is not done")
+	f.BoolVar(&o.Resume, "resume", false, "also accept a run in DIR whose tasks are all done")
 	o.Retries = -1
 	f.Var((*retriesFlag)(&o.Retries), "retries", "further tries of a task that failed (default: the recipe's)")
 	f.Var(&timeout, "timeout", "longest time of a try, as in 2h (default: the recipe's)")

@@ -37,7 +37,7 @@ func (e *FailedError) Hint() string { return e.Way }
 type Interrupted struct {
 	Signal syscall.Signal
 	Dir    string // run directory; set by Run
-	Way    string // how to go on, where that is not --resume
+	Way    string // how to go on; empty: with the same command
 }
 
 func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.Signal) }
@@ -53,7 +53,7 @@ func (e *Interrupted) Hint() string {
 	if e.Dir == "" {
 		return ""
 	}
-	return "run the same command with --resume to go on"
+	return "run the same command again to go on"
 }
 
 // ToolError tells that the recipe's program is not on this machine, or cannot be
@@ -122,7 +122,7 @@ func (e *StoppedError) Hint() string {
 	if e.way != "" {
 		return e.way
 	}
-	return "make room or mend the disk, then run the same command with --resume"
+	return "make room or mend the disk, then run the same command again"
 }
 
 // FullError tells that a run was stopped because the disk of its directory is full.

@@ -100,6 +100,9 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 		return nil, err
 	}
 	s := newSchedule(run, rec, o, p, budget)
+	if s.before > 0 && o.Worker == "" && !o.Resume {
+		p.notice("going on with the run in %s: %d of %d tasks are done", run.Dir, s.before, len(run.Plan.Tasks))
+	}
 	for _, q := range withdrawn {
 		s.quarantined[q.Snapshot] = q
 		p.notice("%s", strings.TrimSuffix(q.Text(), "\n"))
@@ -140,7 +143,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	case s.broken != nil:
 		return sum, s.broken
 	case sum.Failed+sum.NotRun > 0:
-		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command with --resume: tasks that are done are not run again"}
+		return sum, &FailedError{Failed: sum.Failed, NotRun: sum.NotRun, Tasks: sum.Tasks, Way: "mend the cause and run the same command again: tasks that are done are not run again"}
 	}
 	return sum, nil
 }
@@ -157,7 +160,7 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 		return nil, nil, nil, err
 	}
 	threads := o.Threads
-	if threads == 0 && (o.Resume || o.Worker != "") {
+	if threads == 0 {
 		// A run goes on as it was begun. Where there is none, Open begins one.
 		if old, err := engine.ReadPlan(o.Out); err == nil {
 			threads = old.Header.Threads

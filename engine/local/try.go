@@ -178,9 +178,9 @@ func checkInputs(t *engine.Task) error {
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return &failure{record.CauseInput, fmt.Sprintf("input %s is no longer there: %s", name, path), "put the file back and run the same command with --resume"}
+			return &failure{record.CauseInput, fmt.Sprintf("input %s is no longer there: %s", name, path), "put the file back and run the same command again"}
 		case err != nil:
-			return &failure{record.CauseInput, fmt.Sprintf("input %s cannot be read: %v", name, err), "mend the file and run the same command with --resume"}
+			return &failure{record.CauseInput, fmt.Sprintf("input %s cannot be read: %v", name, err), "mend the file and run the same command again"}
 		}
 	}
 	return nil
@@ -201,7 +201,7 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	f := &failure{cause: record.CauseStart, text: err.Error()}
 	var input *hotstart.InputError
 	if errors.As(err, &input) {
-		f.cause, f.hint = record.CauseInput, "mend the file and run the same command with --resume"
+		f.cause, f.hint = record.CauseInput, "mend the file and run the same command again"
 	}
 	var unavailable *hotstart.Unavailable
 	if errors.As(err, &unavailable) {
@@ -225,7 +225,7 @@ func (s *schedule) publish(j job, work string) error {
 
 // describe makes of any error a failure with its cause.
 func (s *schedule) describe(err error) *failure {
-	full := &failure{record.CauseDisk, "", "make room in " + s.run.Dir + " and run the same command with --resume"}
+	full := &failure{record.CauseDisk, "", "make room in " + s.run.Dir + " and run the same command again"}
 	var f *failure
 	if errors.As(err, &f) {
 		if (f.cause == record.CauseExit || f.cause == record.CauseSignal) && s.diskFull() {

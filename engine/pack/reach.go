@@ -38,7 +38,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Hint names the way out.
 func (e *UnreachableError) Hint() string {
-	return "see why this machine does not reach it; nothing is lost, the same command goes on (premix run: with --resume); --engine-opt answer=10m waits longer"
+	return "see why this machine does not reach it; nothing is lost, the same command goes on; --engine-opt answer=10m waits longer"
 }
 
 // reach tells whether there is an engine to submit to. It is asked before the first jobs

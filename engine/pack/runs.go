@@ -46,7 +46,7 @@ type origin struct {
 // kind gathers what the summary tells of a kind of start.
 type kind struct{ latencies, seconds []float64 }
 
-// OpenRun makes a directory of a run: that of o.Out, which is made or, with o.Resume,
+// OpenRun makes a directory of a run: that of o.Out, which is made or
 // gone on with. It is locked.
 func OpenRun(o local.Options) (*Runs, error) {
 	rec, plan, err := local.Plan(o)
@@ -320,7 +320,7 @@ func (d *Runs) Result() error {
 		return nil
 	}
 	return &local.FailedError{Failed: d.sum.Failed, NotRun: d.sum.NotRun, Tasks: len(d.waits),
-		Way: "mend the cause and run the same command with --resume: tasks that are done are not run again"}
+		Way: "mend the cause and run the same command again: tasks that are done are not run again"}
 }
 
 // Close writes the table of all records and unlocks the directory.

@@ -185,7 +185,7 @@ func (b *benchmark) throughWorkflow(program, premix string, box *slurmbox.Box, o
 			return c, err
 		}
 		defer os.RemoveAll(dir)
-		args := []string{"slurm-shim", "--dir", dir, "--idle", "5s", "-j", fmt.Sprint(b.cores)}
+		args := []string{"slurm-shim", "--dir", dir, "--idle", "5s", "--cores", fmt.Sprint(b.cores)}
 		if on == "shim-slurm" {
 			args = []string{"slurm-shim", "--dir", dir, "--idle", "5s", "--engine", "slurm", "--engine-opt", "jobs=4", "--engine-opt", "cores=2"}
 		}

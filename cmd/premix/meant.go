@@ -45,6 +45,16 @@ func nearCommand(cmd *cobra.Command, word string) string {
 	return meant(word, known)
 }
 
+// renamed has the flags of earlier versions, with the names that they have now.
+var renamed = map[string]string{
+	"premix task run --max-retries":    "retries",
+	"premix task submit --max-retries": "retries",
+	"premix task submit --memory":      "task-memory",
+	"premix task submit --cores":       "task-cores",
+	"premix slurm-shim --jobs":         "cores",
+	"premix slurm-shim --j":            "cores",
+}
+
 // wrongFlag gives the hint for a mistake in the flags of cmd.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	// With the name of a command misspelt, all flags that are of it alone are unknown.
@@ -66,7 +76,9 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 				known = append(known, f.Name)
 			}
 		})
-		if k := meant(word, known); k != "" && len(word) > 1 {
+		if k := renamed[cmd.CommandPath()+" --"+word]; k != "" {
+			hint = fmt.Sprintf("it is --%s now", k)
+		} else if k := meant(word, known); k != "" && len(word) > 1 {
 			hint = fmt.Sprintf("did you mean --%s?", k)
 		}
 	}

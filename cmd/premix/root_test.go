@@ -49,6 +49,9 @@ func TestMisspelt(t *testing.T) {
 		{"task run f --jsno", "error: unknown flag: --jsno\nhint: did you mean --json?\n"},
 		{"task run f -z", "error: unknown shorthand flag: 'z' in -z\nhint: premix task run --help lists the flags\n"},
 		{"task run f --quickly", "error: unknown flag: --quickly\nhint: premix task run --help lists the flags\n"},
+		{"task run f --max-retries 2", "error: unknown flag: --max-retries\nhint: it is --retries now\n"},
+		{"task submit f --memory 2G", "error: unknown flag: --memory\nhint: it is --task-memory now\n"},
+		{"slurm-shim -j 2", "error: unknown shorthand flag: 'j' in -j\nhint: it is --cores now\n"},
 		{"task run f --jobs", "error: flag needs an argument: --jobs\nhint: premix task run --help lists the flags\n"},
 	} {
 		var stderr bytes.Buffer

@@ -24,6 +24,7 @@ func (a *app) runCommand() *cobra.Command {
 		o       = local.Options{Version: version}
 		start   = startFlag(hotstart.Auto)
 		jobs    countFlag
+		cores   countFlag
 		threads countFlag
 		from    treeFlags
 		memory  memoryFlag
@@ -47,8 +48,8 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 			if err != nil {
 				return err
 			}
-			if eng != nil && (jobs > 0 || memory > 0) {
-				return &usageError{errors.New("--jobs and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			if eng != nil && (jobs > 0 || cores > 0 || memory > 0) {
+				return &usageError{errors.New("--jobs, --cores and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			if o.Store, err = snapshotStore(o.Store, eng != nil); err != nil {
 				return err
@@ -56,7 +57,7 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 			ctx, kill := interruptible()
 			o.From = a.sources(ctx, &from)
 			o.Recipe, o.Sheet, o.Kill = args[0], args[1], kill
-			o.Start, o.Jobs, o.Threads = hotstart.Kind(start), int(jobs), int(threads)
+			o.Start, o.Jobs, o.Cores, o.Threads = hotstart.Kind(start), int(jobs), int(cores), int(threads)
 			o.Memory, o.Timeout = int64(memory), time.Duration(timeout)
 			if !quiet && !a.json {
 				o.Messages, o.Terminal = a.stderr, isTerminal(a.stderr)
@@ -95,6 +96,7 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 	f.BoolVar(&o.Trust, "trust", false, "start hot although memory differs for no known reason")
 	f.Var(shareFlag{&o.Verify}, "verify", "share of the CPU time in which hot starts are compared with cold ones: a percentage, all or none (default: the recipe's, 2%)")
 	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: cores divided by threads)")
+	f.Var(&cores, "cores", "cores that tasks take together (default: those of the machine, or as many as --jobs need)")
 	f.Var(&threads, "threads", "threads of one task (default: the recipe's)")
 	f.Var(&memory, "memory", "memory for all tasks together, as in 16G (default: all)")
 	f.BoolVar(&o.Resume, "resume", false, "also accept a run in DIR whose tasks are all done")

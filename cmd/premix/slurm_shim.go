@@ -45,7 +45,7 @@ the numbers of tasks are those of jobs.`,
 				return err
 			}
 			if engine.name != engineLocal && (jobs > 0 || budget > 0) {
-				return &usageError{errors.New("--jobs and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+				return &usageError{errors.New("--cores and --memory are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			binary, err := os.Executable()
 			if err != nil {
@@ -64,7 +64,7 @@ the numbers of tasks are those of jobs.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "", "directory of the programs and the jobs")
-	f.VarP(&jobs, "jobs", "j", "cores that jobs take together (default: those of the machine)")
+	f.Var(&jobs, "cores", "cores that jobs take together (default: those of the machine)")
 	f.Var(&budget, "memory", "memory that jobs take together, as in 16G (default: all)")
 	f.Var(&idle, "idle", "how long a worker without work stays")
 	engine.register(cmd)

@@ -201,7 +201,7 @@ func TestShimManySubmissions(t *testing.T) {
 // A job that may not run twice has failed when its worker was killed, any other runs
 // again, and nothing is left of the first time.
 func TestShimWorkerKilled(t *testing.T) {
-	s := newShimScene(t, "-j", "2")
+	s := newShimScene(t, "--cores", "2")
 	for _, option := range []string{"--requeue", "--no-requeue"} {
 		s.ask(t, "sbatch", option, "-J", option[2:], "-o", "/dev/null", "--wrap", "echo >>begun"+option+"; while [ ! -e go ]; do sleep 0.01; done")
 	}

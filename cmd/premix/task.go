@@ -43,9 +43,7 @@ type batchFlags struct {
 	names   []string // of the flags
 }
 
-// register takes the name of the flag for the memory of a task: to run, --memory is
-// that of all.
-func (b *batchFlags) register(cmd *cobra.Command, memory string) {
+func (b *batchFlags) register(cmd *cobra.Command) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defer func() {
 		f.VisitAll(func(flag *pflag.Flag) { b.names = append(b.names, flag.Name) })
@@ -58,9 +56,9 @@ func (b *batchFlags) register(cmd *cobra.Command, memory string) {
 	f.StringVar(&b.batch.Group, "group", "", "group of the tasks (default: "+queue.DefaultGroup+")")
 	f.StringSliceVar(&b.batch.After, "after", nil, "start when all tasks of this group have succeeded")
 	f.IntVar(&b.batch.Priority, "priority", 0, "higher ones start first")
-	f.IntVar(&b.batch.Retries, "max-retries", 0, "further tries of a task that failed")
-	f.Var(&b.cores, "cores", "cores of a task (default: 1)")
-	f.Var(&b.memory, memory, "memory of a task, as in 2G: it is counted, and limited where that is possible")
+	f.IntVar(&b.batch.Retries, "retries", 0, "further tries of a task that failed")
+	f.Var(&b.cores, "task-cores", "cores of a task (default: 1)")
+	f.Var(&b.memory, "task-memory", "memory of a task, as in 2G: it is counted, and limited where that is possible")
 	f.Float64Var(&b.growth, "memory-growth", 2, "factor by which memory grows for a further try after one that ran out of it")
 	f.Var(&b.timeout, "timeout", "longest time of a try, as in 2h")
 	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
@@ -174,7 +172,7 @@ func (b *batchFlags) check(file string) error {
 	}
 	switch {
 	case b.batch.Retries < 0:
-		return &usageError{fmt.Errorf("--max-retries is less than 0"), "0 means one try a task"}
+		return &usageError{fmt.Errorf("--retries is less than 0"), "0 means one try a task"}
 	case b.growth < 1:
 		return &usageError{fmt.Errorf("--memory-growth is less than 1"), "2 doubles the memory for each further try"}
 	}

@@ -17,6 +17,7 @@ func (a *app) taskRun() *cobra.Command {
 		o      local.TaskOptions
 		out    string
 		jobs   countFlag
+		cores  countFlag
 		budget memoryFlag
 		pin    string
 		quiet  bool
@@ -56,8 +57,8 @@ the directory have succeeded.`,
 			if err != nil {
 				return err
 			}
-			if eng != nil && (jobs > 0 || budget > 0 || pin != "") {
-				return &usageError{errors.New("--jobs, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
+			if eng != nil && (jobs > 0 || cores > 0 || budget > 0 || pin != "") {
+				return &usageError{errors.New("--jobs, --cores, --memory and --pin are of the local engine"), "with another one say --engine-opt jobs=N, cores=N, memory=SIZE"}
 			}
 			var in *os.File
 			if len(args) > 0 {
@@ -90,7 +91,7 @@ the directory have succeeded.`,
 				sum, err = a.dispatchTasks(q, eng, packed, quiet)
 			} else {
 				ctx, kill := interruptible()
-				o.Queue, o.Kill, o.Jobs, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int64(budget), local.Pin(pin), pack.NotBusy(q.Dir)
+				o.Queue, o.Kill, o.Jobs, o.Cores, o.Memory, o.Pin, o.Fence = q, kill, int(jobs), int(cores), int64(budget), local.Pin(pin), pack.NotBusy(q.Dir)
 				sum, err = local.RunTasks(ctx, o)
 			}
 			if sum == nil {
@@ -107,12 +108,13 @@ the directory have succeeded.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
-	f.VarP(&jobs, "jobs", "j", "cores that tasks take together (default: those of the machine)")
+	f.VarP(&jobs, "jobs", "j", "tasks at a time (default: as many as the cores hold)")
+	f.Var(&cores, "cores", "cores that tasks take together (default: those of the machine, or --jobs if that is more)")
 	f.Var(&budget, "memory", "memory that tasks take together, as in 16G (default: all)")
 	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
-	flags.register(cmd, "task-memory")
+	flags.register(cmd)
 	engine.register(cmd)
 	return cmd
 }

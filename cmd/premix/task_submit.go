@@ -64,7 +64,7 @@ directory runs them, too. With --engine jobs for them are submitted, and not wai
 	}
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "", "task directory: what was submitted, records, output of the tasks")
-	flags.register(cmd, "memory")
+	flags.register(cmd)
 	engine.register(cmd)
 	return cmd
 }

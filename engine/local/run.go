@@ -31,7 +31,8 @@ type Options struct {
 	Start    hotstart.Kind   // wished kind of start
 	Trust    bool            // as recipe.Recipe.Trust
 	Verify   *hotstart.Share // nil: the recipe's
-	Jobs     int             // slots; 0: cores divided by threads
+	Jobs     int             // tasks at a time; 0: Cores divided by threads
+	Cores    int             // that tasks take together; 0: those of the machine, or as many as Jobs need
 	Threads  int             // of one task; 0: the recipe's
 	Memory   int64           // budget in bytes; 0: what the machine has
 	Resume   bool
@@ -47,7 +48,6 @@ type Options struct {
 	// Of a worker that an engine has given a share; see package pack.
 	Worker string       // seat, "" for none
 	Share  [][2]int     // tasks to run, as first and last numbers of ranges
-	Cores  int          // of its allocation, of which the slots are made; 0: those of the machine
 	Until  time.Time    // as in TaskOptions
 	Fence  func() error // as in TaskOptions
 
@@ -190,9 +190,11 @@ func interrupted(ctx context.Context, run *engine.Run, err error) error {
 	return err
 }
 
-// budgetCores is how many cores all tasks together may use: those there are, or
-// more where the user wishes for more.
+// budgetCores returns the number of cores that all tasks together may use.
 func budgetCores(o Options, have int) int {
+	if o.Cores > 0 {
+		return o.Cores
+	}
 	return max(have, o.Jobs*max(o.Threads, 1))
 }
 
@@ -207,13 +209,14 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 	if o.Memory > 0 {
 		budget, told = o.Memory, "--memory allows"
 	}
-	slots = o.Jobs
-	if slots == 0 {
+	if slots = o.Jobs; slots == 0 || o.Cores > 0 {
 		have := cores(seen)
 		if o.Cores > 0 {
 			have = o.Cores
 		}
-		slots = max(1, have/plan.Header.Threads)
+		if fit := max(1, have/plan.Header.Threads); slots == 0 || fit < slots {
+			slots = fit
+		}
 	}
 	need := plan.Header.Memory
 	if need == 0 {

@@ -311,9 +311,9 @@ func TestMemoryGrows(t *testing.T) {
 
 func TestCountSlots(t *testing.T) {
 	for _, c := range []struct {
-		jobs, threads int
-		budget, need  int64
-		want          int // 0: an error
+		jobs, cores, threads int
+		budget, need         int64
+		want                 int // 0: an error
 	}{
 		{jobs: 3, threads: 1, want: 3},
 		{jobs: 3, threads: 8, want: 3},
@@ -322,9 +322,12 @@ func TestCountSlots(t *testing.T) {
 		{jobs: 2, threads: 1, budget: 8 << 30, need: 8 << 30, want: 1},
 		{jobs: 2, threads: 1, budget: 1 << 30, need: 2 << 30, want: 0},
 		{threads: 100_000, want: 1},
+		{cores: 8, threads: 3, want: 2},
+		{jobs: 2, cores: 8, threads: 1, want: 2},
+		{jobs: 9, cores: 8, threads: 3, want: 2},
 	} {
 		p := &engine.Plan{Header: engine.Header{Threads: c.threads, Memory: c.need, Recipe: "tool"}}
-		got, _, err := countSlots(Options{Jobs: c.jobs, Memory: c.budget}, p, nil)
+		got, _, err := countSlots(Options{Jobs: c.jobs, Cores: c.cores, Memory: c.budget}, p, nil)
 		var budget *BudgetError
 		if got != c.want || (c.want == 0) != errors.As(err, &budget) {
 			t.Errorf("%+v: %d slots, error %v", c, got, err)

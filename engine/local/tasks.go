@@ -26,7 +26,8 @@ type TaskOptions struct {
 	Share    [][2]int     // tasks to run, as first and last numbers of ranges; nil: all
 	Until    time.Time    // no more tasks are started then; zero: whenever
 	Fence    func() error // whether this worker may still write; nil: it may. See [ErrDrain]
-	Jobs     int          // cores that tasks take together; 0: those of the machine
+	Jobs     int          // tasks at a time; 0: as many as the cores hold
+	Cores    int          // that tasks take together; 0: those of the machine, or Jobs if that is more
 	Memory   int64        // budget in bytes; 0: what the machine has
 	Grace    time.Duration
 	FailFast bool
@@ -108,7 +109,8 @@ type tasks struct {
 	q        *queue.Queue
 	p        *queue.Picker
 	progress *progress
-	slots    int
+	slots    int // tasks at a time
+	capacity int // cores that tasks take together
 	budget   int64
 	spawner  *runner          // of all tasks but the suspects
 	runners  map[*runner]bool // it, and those of suspects
@@ -176,8 +178,11 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	}
 	s.progress = newProgress(o.Messages, o.Terminal)
 	defer s.progress.clear()
-	if s.slots = o.Jobs; s.slots == 0 {
-		s.slots = cores(s.seen)
+	if s.capacity = o.Cores; s.capacity == 0 {
+		s.capacity = max(cores(s.seen), o.Jobs)
+	}
+	if s.slots = s.capacity; o.Jobs > 0 {
+		s.slots = min(s.slots, o.Jobs)
 	}
 	if s.budget = o.Memory; s.budget == 0 {
 		if s.budget, err = memory(s.seen); err != nil {
@@ -493,7 +498,7 @@ func (s *tasks) fits(t *queue.Task) bool {
 	if s.light(t) && s.heavy == 0 {
 		return len(s.active) < s.slots+s.ahead()
 	}
-	return s.cores+t.Cores <= s.slots && s.memory+t.Memory <= s.budget
+	return len(s.active) < s.slots && s.cores+t.Cores <= s.capacity && s.memory+t.Memory <= s.budget
 }
 
 // ahead is how many tasks are handed over ahead.
@@ -507,8 +512,8 @@ func (s *tasks) ahead() int {
 // tooLarge says why a task can never start here.
 func (s *tasks) tooLarge(t *queue.Task) *failure {
 	switch {
-	case t.Cores > s.slots:
-		return &failure{record.CauseStart, fmt.Sprintf("the task needs %d cores and there are %d", t.Cores, s.slots), "ask for fewer cores, or give more with --jobs"}
+	case t.Cores > s.capacity:
+		return &failure{record.CauseStart, fmt.Sprintf("the task needs %d cores and there are %d", t.Cores, s.capacity), "ask for fewer cores, or give more with --cores"}
 	case t.Memory > s.budget:
 		return &failure{record.CauseStart, fmt.Sprintf("the task needs %s of memory and there are %s", units.Size(t.Memory), units.Size(s.budget)), "ask for less memory, or give more with --memory"}
 	}
@@ -566,7 +571,7 @@ func (s *tasks) start(t *queue.Task) {
 func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
 	if s.groups == nil && !s.noGroups {
 		var lacks []string
-		s.groups, lacks = newCgroups(s.seen, max(s.slots, cores(s.seen)))
+		s.groups, lacks = newCgroups(s.seen, max(s.capacity, cores(s.seen)))
 		s.noGroups = s.groups == nil
 		for _, l := range lacks {
 			s.progress.note("no limit on %s", l)
@@ -675,7 +680,7 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *fa
 	case r.TimedOut:
 		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
 	case r.OOMKills > 0:
-		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(a.Memory)), "submit it with more --memory, or with --retries, which give it more each time"}
+		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(a.Memory)), "submit it with more --task-memory, or with --retries, which give it more each time"}
 	case r.Status.Exited():
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("the command ended with status %d", r.Status.ExitStatus())}
 		switch {
@@ -688,7 +693,7 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *fa
 	}
 	f := statusFailure("the command", -1, syscall.Signal(r.Status.Signal()))
 	if f.hint != "" && r.Status.Signal() == unix.SIGKILL {
-		f.hint = "premix did not send it: perhaps the machine ran out of memory; submit with --memory so that fewer tasks run at a time"
+		f.hint = "premix did not send it: perhaps the machine ran out of memory; submit with --task-memory so that fewer tasks run at a time"
 	} else {
 		f.hint = ""
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -219,6 +220,47 @@ func TestPinnedTasks(t *testing.T) {
 				t.Errorf("task %d may run on %s", i, list)
 			}
 		}
+	}
+}
+
+// Jobs counts tasks, Cores what they take together.
+func TestJobsAreTasks(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		o       TaskOptions
+		cores   int // of a task
+		atATime int
+	}{
+		{"jobs of several cores", TaskOptions{Jobs: 2, Cores: 4}, 2, 2},
+		{"jobs before cores", TaskOptions{Jobs: 1, Cores: 4}, 2, 1},
+		{"cores before jobs", TaskOptions{Jobs: 3, Cores: 4}, 3, 1},
+		{"cores before jobs of one core", TaskOptions{Jobs: 9, Cores: 3}, 1, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newTaskDir(t)
+			// The first ones wait until as many run as may; each leaves how many it saw.
+			script := fmt.Sprintf(`mkdir run.$PREMIX_TASK; i=0
+				while [ $(ls -d run.* | wc -l) -lt %d ] && [ $PREMIX_TASK -le %[1]d ] && [ $i -lt 1200 ]; do i=$((i+1)); sleep 0.05; done
+				ls -d run.* | wc -l; sleep 0.2; rmdir run.$PREMIX_TASK`, c.atATime)
+			d.submit(queue.BatchOptions{Options: queue.Options{Cores: c.cores}}, queue.Lines, strings.Repeat("sh tool.sh\n", 6))
+			if err := os.WriteFile(filepath.Join(d.dir, "tool.sh"), []byte(script), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if sum, err := d.run(c.o); err != nil || sum.Succeeded != 6 {
+				t.Fatalf("%+v, %v", sum, err)
+			}
+			most := 0
+			for task := range 6 {
+				n, err := strconv.Atoi(strings.TrimSpace(d.output(task+1, false)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				most = max(most, n)
+			}
+			if most != c.atATime {
+				t.Errorf("%d tasks at a time, want %d", most, c.atATime)
+			}
+		})
 	}
 }
 

@@ -253,7 +253,7 @@ func (s *submission) interpret(environ map[string]string, dir string, cores int,
 		return err
 	}
 	if s.Cores > cores {
-		return &optionError{"Batch job submission failed: Requested node configuration is not available", fmt.Sprintf("the job asks for %d cores and there are %d; premix slurm-shim --jobs says how many may be used", s.Cores, cores)}
+		return &optionError{"Batch job submission failed: Requested node configuration is not available", fmt.Sprintf("the job asks for %d cores and there are %d; premix slurm-shim --cores says how many may be used", s.Cores, cores)}
 	}
 	if s.Memory > memory {
 		return &optionError{"Batch job submission failed: Memory specification can not be satisfied", fmt.Sprintf("the job asks for %s of memory and there are %s; premix slurm-shim --memory says how much may be used", sizeText(s.Memory), sizeText(memory>>20<<20))}

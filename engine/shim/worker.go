@@ -140,7 +140,7 @@ func work(dir, version string) error {
 			ran <- w.behind.dispatch(ctx, w.q, version, stay, w.wake)
 			return
 		}
-		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Jobs: w.cores, Memory: w.memory, Grace: Grace, Stay: stay, Wake: w.wake})
+		_, err := local.RunTasks(ctx, local.TaskOptions{Queue: w.q, Cores: w.cores, Memory: w.memory, Grace: Grace, Stay: stay, Wake: w.wake})
 		ran <- err
 	}()
 	var answers sync.WaitGroup

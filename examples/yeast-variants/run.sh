@@ -11,7 +11,7 @@ mkdir -p out/sorted out/bam out/calls
 premix run align.yaml samples.csv --out out/aligned $([ ! -e out/aligned/.premix ] || printf %s --resume)
 
 # What follows are tasks in groups: each begins when all of the former have succeeded.
-submit() { premix task submit --out out/tasks --max-retries 1 "$@"; }
+submit() { premix task submit --out out/tasks --retries 1 "$@"; }
 if [ ! -e out/tasks/.submitted ]; then
 	rm -rf out/tasks
 	submit samples.csv --group sort -t 'samtools sort -o out/sorted/{sample}.bam out/aligned/{sample}.bam'

@@ -1,24 +1,25 @@
-// Package object is the smallest thing the store knows: an immutable piece of
-// content with a name made from that content.
+// Package object defines the smallest unit of the store: an immutable piece of content,
+// named by its digest.
 //
 // Words:
 //
-//   - content: the bytes that a user of an object wants.
+//   - - content: the bytes that a user of an object wants.
 //   - digest: BLAKE3-256 of the content
 //     (https://github.com/BLAKE3-team/BLAKE3-specs), the object's only name.
-//   - stored form: one zstd frame (RFC 8878) that holds the content. It is what
-//     lies on disks, in HTTP caches and registries, and what travels.
+//   - - stored form: one zstd frame (RFC 8878) that holds the content. Disks, HTTP
+//     caches and registries hold this form, and it is the form that is transferred.
 //
-// The digest is that of the content, not of the stored form: two machines whose
-// compressors differ give an object the same name, and a tree that was published
-// twice is the same tree. It follows that a stored form can only be judged once
-// it has been decompressed, which [Decode] does within bounds: it never writes
-// more than the content's expected size, whatever the frame claims.
+// The digest is computed over the content, not over the stored form. Two machines with
+// different compressors therefore give an object the same name, and a tree that is
+// published twice is the same tree. It follows that a stored form can only be verified
+// once it has been decompressed. [Decode] does so within bounds: it never writes more
+// than the content's expected size, whatever the frame claims.
 //
-// A slice of an object is some of its leaves, the pieces of 1 KiB over which BLAKE3 is
-// a tree of hashes, with as many of the hashes as it takes to verify them by the
-// object's own digest: see slice.go. One module hashes objects, the other gives the
-// hashes within the tree, which the first does not.
+// A slice of an object holds some of its leaves, the pieces of 1 KiB over which BLAKE3
+// builds a tree of hashes, with as many of the hashes as are needed to verify these
+// leaves by the object's digest: see slice.go. Two modules implement BLAKE3 here: one
+// hashes objects, and the other gives access to the hashes within the tree, which the
+// first does not.
 //
 // Where an object lies, below the root of a store:
 //

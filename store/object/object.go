@@ -15,8 +15,8 @@ import (
 // DigestSize is the length of a [Digest] in bytes.
 const DigestSize = 32
 
-// MaxContent is the largest content of an object, in bytes. Whoever fetches one
-// can hold it in memory whole.
+// MaxContent is the largest size of an object's content, in bytes. It is small enough
+// to hold a fetched object in memory whole.
 const MaxContent = 16 << 20
 
 // MaxStored is the largest stored form of an object, in bytes: a frame of
@@ -24,14 +24,14 @@ const MaxContent = 16 << 20
 // block of 128 KiB, and the frame's header).
 const MaxStored = MaxContent + MaxContent/1024 + 64
 
-// Digest names an object: BLAKE3-256 of its content. The zero Digest names none.
+// Digest names an object: BLAKE3-256 of its content. The zero Digest names no object.
 type Digest [DigestSize]byte
 
 // Sum returns the digest of content.
 func Sum(content []byte) Digest { return blake3.Sum256(content) }
 
-// ParseDigest reads the 64 lower-case hexadecimal digits that [Digest.String]
-// writes. Upper case is refused, since a digest is also a file name.
+// ParseDigest parses the 64 lower-case hexadecimal digits that [Digest.String] returns.
+// It refuses upper case, since a digest is also a file name.
 func ParseDigest(s string) (Digest, error) {
 	var d Digest
 	if len(s) != 2*DigestSize {
@@ -52,13 +52,13 @@ func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 // Short returns the first 12 digits, for messages that people read.
 func (d Digest) Short() string { return d.String()[:12] }
 
-// IsZero tells whether d names no object.
+// IsZero reports whether d names no object.
 func (d Digest) IsZero() bool { return d == Digest{} }
 
-// MarshalText writes what String returns.
+// MarshalText returns the text that String returns.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText parses the text that MarshalText returns.
 func (d *Digest) UnmarshalText(text []byte) error {
 	parsed, err := ParseDigest(string(text))
 	if err != nil {
@@ -68,13 +68,14 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Path returns where the object lies below the root of a store, with slashes.
+// Path returns the object's path below the root of a store, with slashes.
 func (d Digest) Path() string {
 	s := d.String()
 	return "objects/" + s[:2] + "/" + s
 }
 
-// CorruptError says that a stored form does not hold what its name says.
+// CorruptError reports that a stored form does not hold the content that its name
+// stands for.
 type CorruptError struct {
 	Digest Digest
 	Reason string
@@ -87,21 +88,21 @@ func (e *CorruptError) Error() string {
 // ExitCode implements exit.Coded.
 func (*CorruptError) ExitCode() exit.Code { return exit.Origin }
 
-// IsCorrupt tells whether err is or wraps a [CorruptError].
+// IsCorrupt reports whether err is or wraps a [CorruptError].
 func IsCorrupt(err error) bool {
 	var c *CorruptError
 	return errors.As(err, &c)
 }
 
-// Compressor and decompressor keep tables of their own; both are made when first
-// used, so that a premix that touches no store pays nothing, and both serve any
+// The compressor and the decompressor keep tables of their own. Both are made when
+// first used, so that a premix that touches no store pays nothing, and both serve any
 // number of goroutines.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
 		e, err := zstd.NewWriter(nil,
 			zstd.WithEncoderLevel(zstd.SpeedDefault),
 			zstd.WithEncoderConcurrency(runtime.GOMAXPROCS(0)),
-			zstd.WithEncoderCRC(false)) // the digest says more
+			zstd.WithEncoderCRC(false)) // the digest is the stronger check
 		if err != nil {
 			panic(err) // the options are constant
 		}
@@ -134,13 +135,13 @@ var (
 // Encode appends the stored form of content to dst.
 func Encode(dst, content []byte) []byte { return encoder().EncodeAll(content, dst) }
 
-// EncodeDense is Encode for what is made once and travels often: it takes some ten
-// times as long, and the stored form is shorter.
+// EncodeDense is Encode for content that is encoded once and transferred often: it
+// takes some ten times as long, and the stored form is shorter.
 func EncodeDense(dst, content []byte) []byte { return denseEncoder().EncodeAll(content, dst) }
 
-// Decode appends the content of a stored form to dst, which may be nil, after
-// checking that it has size bytes and the digest d. A size below zero stands for
-// an unknown one: then [MaxContent] bounds it. Where dst has room for size bytes
+// Decode appends the content of a stored form to dst, which may be nil, after checking
+// that it has size bytes and the digest d. A negative size means that the size is
+// unknown: then [MaxContent] bounds it. Where dst has capacity for size more bytes,
 // nothing is allocated. The error is a [CorruptError].
 func Decode(dst []byte, d Digest, size int64, stored []byte) ([]byte, error) {
 	limit := size
@@ -154,7 +155,8 @@ func Decode(dst []byte, d Digest, size int64, stored []byte) ([]byte, error) {
 	if int64(cap(dst)-start) < limit {
 		dst = append(make([]byte, 0, int64(start)+limit), dst...)
 	}
-	// The decoder may write up to the capacity: take away what is beyond.
+	// The decoder may write up to the capacity of its buffer: cut the capacity to the
+	// limit.
 	out, err := decoder().DecodeAll(stored, dst[:start:int64(start)+limit])
 	if err != nil {
 		return dst[:start], &CorruptError{d, err.Error()}
@@ -169,8 +171,8 @@ func Decode(dst []byte, d Digest, size int64, stored []byte) ([]byte, error) {
 	return out, nil
 }
 
-// contentSize returns how much room a frame of unknown content needs: what its
-// header says, within MaxContent.
+// contentSize returns the number of bytes to allocate for a frame whose content has an
+// unknown size: the size in its header, within MaxContent.
 func contentSize(stored []byte) int64 {
 	var h zstd.Header
 	if err := h.Decode(stored); err != nil || !h.HasFCS || h.FrameContentSize > MaxContent {

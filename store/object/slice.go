@@ -9,18 +9,18 @@ import (
 	"lukechampine.com/blake3/guts"
 )
 
-// LeafSize is the unit in which content can be verified by itself, in bytes:
-// BLAKE3 is a tree of hashes over pieces of this size.
+// LeafSize is the unit in which content can be verified, in bytes: BLAKE3 builds a tree
+// of hashes over pieces of this size.
 const LeafSize = guts.ChunkSize
 
-// Run is a row of leaves of an object's content.
+// Run is a range of leaves of an object's content: From, and those before To.
 type Run struct{ From, To int }
 
-// Leaves returns how many leaves content of so many bytes has.
+// Leaves returns the number of leaves of content of size bytes.
 func Leaves(size int64) int { return int((size + LeafSize - 1) / LeafSize) }
 
-// CheckRuns tells whether runs can be those of a slice of content of so many
-// bytes: ascending, apart from each other, and within the content.
+// CheckRuns returns an error unless runs are ascending, separate, and within content of
+// size bytes, as the runs of a slice have to be.
 func CheckRuns(size int64, runs []Run) error {
 	end := -1
 	for _, r := range runs {
@@ -35,7 +35,7 @@ func CheckRuns(size int64, runs []Run) error {
 	return nil
 }
 
-// bytes returns where in the content a run lies.
+// bytes returns the range of bytes of the content that a run covers.
 func (r Run) bytes(size int64) (from, to int64) {
 	return int64(r.From) * LeafSize, min(int64(r.To)*LeafSize, size)
 }
@@ -48,7 +48,7 @@ func (r Run) bytes(size int64) (from, to int64) {
 //	        left to right
 //	data    the wanted leaves
 //
-// The slice that wants everything is the content.
+// The slice of all leaves is the content itself.
 
 // SliceSize returns the length of a slice, in bytes, for valid runs.
 func SliceSize(size int64, runs []Run) int64 {
@@ -62,11 +62,11 @@ func SliceSize(size int64, runs []Run) int64 {
 
 const hashSize = 32
 
-// half returns how many of n leaves, of which there are two at least, are in the
-// left subtree: the largest power of two below n.
+// half returns how many of n leaves, at least two, are in the left subtree: the largest
+// power of two below n.
 func half(n int) int { return 1 << (bits.Len(uint(n-1)) - 1) }
 
-// inside says what of the leaves from from on, n in number, is wanted.
+// inside reports whether some or all of the n leaves from leaf from on are wanted.
 func inside(from, n int, runs []Run) (some, all bool) {
 	i, _ := slices.BinarySearchFunc(runs, from, func(r Run, from int) int {
 		if r.To <= from {
@@ -116,8 +116,8 @@ func AppendSlice(dst, content []byte, runs []Run) []byte {
 	return dst
 }
 
-// OpenSlice verifies the slice of an object of so many bytes, and then calls got
-// with each run's place in the content and its bytes, which lie in slice. The error
+// OpenSlice verifies the slice of an object of size bytes, and then calls got for each
+// run with its offset in the content and its bytes, which are part of slice. The error
 // is a [CorruptError].
 func OpenSlice(d Digest, size int64, runs []Run, slice []byte, got func(off int64, data []byte)) error {
 	if err := CheckRuns(size, runs); err != nil {
@@ -143,7 +143,7 @@ func OpenSlice(d Digest, size int64, runs []Run, slice []byte, got func(off int6
 	return nil
 }
 
-// root computes the digest of which this is a slice, and not all.
+// root computes the digest of an object from a slice that lacks some of its leaves.
 func root(size int64, runs []Run, proof, data []byte) Digest {
 	var climb func(from, n int) [8]uint32
 	parent := func(from, n int) guts.Node {
@@ -168,7 +168,8 @@ func root(size int64, runs []Run, proof, data []byte) Digest {
 		}
 		return guts.ChainingValue(parent(from, n))
 	}
-	// What is not wanted whole has two leaves at least, so that its root is a parent.
+	// A slice that lacks leaves belongs to content of two leaves or more, so the root
+	// is a parent.
 	top := parent(0, Leaves(size))
 	top.Flags |= guts.FlagRoot
 	var d Digest
@@ -183,8 +184,8 @@ func part(content []byte, from, n int) []byte {
 	return content[from*LeafSize : min((from+n)*LeafSize, len(content))]
 }
 
-// subtree returns the chaining value of the subtree over b, whose first leaf is the
-// given one, and which is not the whole tree.
+// subtree returns the chaining value of the subtree over b, whose first leaf has the
+// number from. The subtree is not the whole tree.
 func subtree(b []byte, from int) [8]uint32 {
 	const wide = guts.MaxSIMD * guts.ChunkSize
 	if len(b) <= wide {

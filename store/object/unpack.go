@@ -10,8 +10,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// Unpacker decodes a stored form while it arrives. Its user says what has come with
-// More, and ends it with End, always.
+// Unpacker decodes a stored form while it arrives. Its user passes the bytes received
+// so far to More, and always calls End.
 type Unpacker struct {
 	d    Digest
 	size int64
@@ -21,7 +21,7 @@ type Unpacker struct {
 	mu     sync.Mutex
 	change *sync.Cond
 	stored []byte
-	at     int // of stored, decoded
+	at     int // number of bytes of stored that are decoded
 	ended  bool
 
 	// Valid once done is closed.
@@ -29,9 +29,9 @@ type Unpacker struct {
 	err     error
 }
 
-// Unpack begins to decode an object whose content has so many bytes. got is called with
-// the content so far whenever there is more, by one goroutine, not after End has
-// returned. Nobody has verified it then, and it must not be written to.
+// Unpack begins to decode an object whose content has size bytes. Whenever there is
+// more, one goroutine calls got with the content so far, and not after End has
+// returned. This content is not yet verified, and must not be written to.
 func Unpack(d Digest, size int64, got func(soFar []byte)) *Unpacker {
 	u := &Unpacker{d: d, size: size, got: got, done: make(chan struct{})}
 	u.change = sync.NewCond(&u.mu)
@@ -39,24 +39,25 @@ func Unpack(d Digest, size int64, got func(soFar []byte)) *Unpacker {
 	return u
 }
 
-// step is how much more has come when the decoder goes on, in bytes. What it decodes at
-// a time is 128 KiB of content, and each time it is woken costs a switch.
+// step is the number of further bytes that must have arrived before the decoder
+// continues. The decoder produces 128 KiB of content at a time, and waking it costs a
+// context switch.
 const step = 24 << 10
 
-// More tells the stored form as far as it has come: it begins with what it was before.
-// It must not be written to.
+// More passes the stored form as received so far: it begins with the bytes of the call
+// before. It must not be written to.
 func (u *Unpacker) More(stored []byte) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(stored) > u.at { // else it has begun anew
+	if len(stored) > u.at { // a shorter one comes from a transfer that began again
 		if u.stored = stored; len(stored) >= u.at+step {
 			u.change.Signal()
 		}
 	}
 }
 
-// End says that nothing more comes, and returns the verified content. The error is a
-// [CorruptError] where what has come isn't the object, or not all of it.
+// End says that no more bytes come, and returns the verified content. The error is a
+// [CorruptError] where the bytes received are not the whole object.
 func (u *Unpacker) End() ([]byte, error) {
 	u.mu.Lock()
 	u.ended = true
@@ -66,7 +67,7 @@ func (u *Unpacker) End() ([]byte, error) {
 	return u.content, u.err
 }
 
-// Read serves the decoder.
+// Read implements io.Reader for the decoder.
 func (u *Unpacker) Read(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -81,7 +82,7 @@ func (u *Unpacker) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// streams are decoders of one stored form at a time, for Unpacker.
+// streams holds decoders for Unpacker. Each decodes one stored form at a time.
 var streams = sync.Pool{New: func() any {
 	d, err := zstd.NewReader(nil,
 		zstd.WithDecoderConcurrency(1), // it decodes when it is read from, and has no goroutines
@@ -110,14 +111,14 @@ func (u *Unpacker) decode() ([]byte, error) {
 	}
 	z := streams.Get().(*zstd.Decoder)
 	defer func() {
-		_ = z.Reset(nil) // it lets go of u
+		_ = z.Reset(nil) // drops the reference to u
 		streams.Put(z)
 	}()
 	if err := z.Reset(u); err != nil {
 		return nil, err
 	}
 	hash := blake3.New()
-	content := make([]byte, 0, u.size+1) // the last byte is where too long a content shows
+	content := make([]byte, 0, u.size+1) // the last byte shows that the content is too long
 	for {
 		n, err := z.Read(content[len(content):cap(content)])
 		if _, err := hash.Write(content[len(content) : len(content)+n]); err != nil {

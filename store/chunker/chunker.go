@@ -9,7 +9,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// gear is made when first used: nothing runs before main.
+// gear returns the table of the rolling fingerprint. It is made when first used:
+// nothing runs before main.
 var gear = sync.OnceValue(func() *[256]uint64 {
 	var t [256]uint64
 	for b := range t {
@@ -19,14 +20,14 @@ var gear = sync.OnceValue(func() *[256]uint64 {
 	return &t
 })
 
-// Chunker cuts content into chunks of certain sizes. It holds no state, and any
+// Chunker cuts content into chunks within given sizes. It holds no state, and any
 // number of goroutines may use one.
 type Chunker struct {
 	min, mean, max int
 	rare, often    uint64 // thresholds before and behind mean
 }
 
-// New makes a chunker, for sizes in bytes. The mean must be a power of two.
+// New returns a chunker for sizes in bytes. The mean must be a power of two.
 func New(minimum, mean, maximum int) *Chunker {
 	if minimum < 64 || mean <= minimum || maximum <= mean || mean&(mean-1) != 0 {
 		panic(fmt.Sprintf("chunker: sizes %d, %d and %d", minimum, mean, maximum))
@@ -52,8 +53,8 @@ func (c *Chunker) Cut(p []byte) int {
 		p = p[:c.max]
 	}
 	table := gear()
-	// The fingerprint depends on 64 bytes: those before the first place at
-	// which a chunk may end are enough.
+	// The fingerprint depends on 64 bytes: begin with the 64 bytes before the first
+	// place at which a chunk may end.
 	var f uint64
 	for _, b := range p[c.min-64 : c.min] {
 		f += f + table[b]

@@ -14,11 +14,11 @@ import (
 type Dirent struct {
 	Name string
 	Nid  uint64
-	Type uint32 // format bits of st_mode, as the directory says; the inode decides
+	Type uint32 // format bits of st_mode, as recorded in the directory; the inode is authoritative
 	Next uint64 // cookie of the entry that follows
 }
 
-// modeOf is direntType the other way round; 0 is no type.
+// modeOf is the inverse of direntType; 0 marks an invalid type.
 var modeOf = [...]uint32{0, modeRegular, modeDir, modeChar, modeBlock, modeFIFO, modeSocket, modeSymlink}
 
 // dirBlock is one block of a directory: count entries, then their names.
@@ -27,7 +27,7 @@ type dirBlock struct {
 	count int
 }
 
-// blockPool has the buffers of dirBlocks and of pieces of block maps.
+// blockPool holds buffers for dirBlocks and for pieces of block maps.
 var blockPool = sync.Pool{New: func() any { return new([BlockSize]byte) }}
 
 // dir reads the inode of a directory.
@@ -60,8 +60,8 @@ func (im *Image) dirBlock(i *Inode, number int64, buf *[BlockSize]byte) (dirBloc
 	return d, nil
 }
 
-// name returns the name of an entry, nil where it is none. It ends where the
-// next begins, the last with the block or with the first NUL.
+// name returns the name of entry n, or nil if it is invalid. A name ends where the next
+// begins; the last ends with the block or at its first NUL.
 func (d *dirBlock) name(n int) []byte {
 	start := int(binary.LittleEndian.Uint16(d.b[n*direntSize+8:]))
 	end := len(d.b)
@@ -101,7 +101,7 @@ func (im *Image) Lookup(dir uint64, name string) (nid uint64, err error) {
 	}
 	buf := blockPool.Get().(*[BlockSize]byte)
 	defer blockPool.Put(buf)
-	// The last block whose first name is not behind name is the one.
+	// The entry is in the last block whose first name is not greater than name.
 	low, high := int64(0), (i.Size+BlockSize-1)>>blockBits-1
 	var d dirBlock
 	have := int64(-1)
@@ -159,10 +159,10 @@ func (im *Image) compare(i *Inode, d *dirBlock, n int, name string) (int, error)
 	return cmp.Compare(string(b), name), nil
 }
 
-// ReadDir calls fn for the entries of a directory from cookie on, in order,
-// until fn returns false. Cookie 0 is the first entry, and Dirent.Next goes on
-// behind an entry; cookies are the kernel's offsets of EROFS directories. The
-// entries "." and ".." are at their places in the order.
+// ReadDir calls fn for the entries of a directory from cookie on, in order, until fn
+// returns false. Cookie 0 is the first entry, and Dirent.Next is the cookie of the
+// following entry; cookies are the kernel's offsets of EROFS directories. The entries
+// "." and ".." are at their places in the order.
 func (im *Image) ReadDir(dir, cookie uint64, fn func(Dirent) bool) error {
 	i, err := im.dir(dir)
 	if err != nil {
@@ -198,13 +198,13 @@ func (im *Image) ReadDir(dir, cookie uint64, fn func(Dirent) bool) error {
 	return nil
 }
 
-// Walk calls fn for every entry of the tree: for the root, whose path is ".",
-// then for what is below it, parents before children, each directory's in
-// order. Hard links have the same Ino. fn may return fs.SkipDir for a directory
-// and fs.SkipAll; Walk returns its other errors.
+// Walk calls fn for every entry of the tree: for the root, whose path is ".", then for
+// the entries below it, parents before children, each directory's in order. Hard links
+// have the same Ino. fn may return fs.SkipDir for a directory and fs.SkipAll; Walk
+// returns its other errors.
 //
-// Directories that do not form a tree, or whose entries do not tell the types
-// of their inodes, are an ErrCorrupt.
+// Walk returns an ErrCorrupt where directories do not form a tree, or where entries do
+// not have the types of their inodes.
 func (im *Image) Walk(fn func(path string, i *Inode) error) error {
 	w := &walk{im: im, fn: fn, seen: make(map[uint64]bool)}
 	root, err := im.Inode(im.root)

@@ -23,10 +23,10 @@ func (im *Image) file(nid uint64) (*Inode, error) {
 	return i, nil
 }
 
-// Map tells where in the image the content of a regular file at off is, and how
-// many bytes from there on lie in one piece; with hole these are bytes that are
-// nowhere, and zero. A long piece may be told in parts. At the end of the file
-// and behind it length is 0.
+// Map returns where in the image the content of a regular file at off is, and the
+// number of bytes that are contiguous from there on. If hole is true, these bytes are
+// not in the image, and zero. Map may return a long piece in several parts. At the end
+// of the file and behind it, length is 0.
 func (im *Image) Map(nid uint64, off int64) (imageOff, length int64, hole bool, err error) {
 	i, err := im.file(nid)
 	if err != nil {
@@ -52,8 +52,7 @@ func (im *Image) mapAt(i *Inode, off int64) (imageOff, length int64, hole bool, 
 	}
 }
 
-// mapChunks reads entries of a block map for as long as they go on from each
-// other.
+// mapChunks reads entries of a block map for as long as their blocks are contiguous.
 func (im *Image) mapChunks(i *Inode, off int64) (imageOff, length int64, hole bool, err error) {
 	chunk := off >> i.chunkBits
 	last := (i.Size - 1) >> i.chunkBits
@@ -127,15 +126,15 @@ func (im *Image) readAt(i *Inode, p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// NextData returns the first offset from off on at which a regular file has
-// data, and io.EOF where there is none: lseek(2) with SEEK_DATA.
+// NextData returns the first offset from off on at which a regular file has data, and
+// io.EOF if there is none: lseek(2) with SEEK_DATA.
 func (im *Image) NextData(nid uint64, off int64) (int64, error) {
 	return im.next(nid, off, false)
 }
 
-// NextHole returns the first offset from off on at which a regular file has a
-// hole, of which there is one at its end, and io.EOF where off is not within
-// the file: lseek(2) with SEEK_HOLE.
+// NextHole returns the first offset from off on at which a regular file has a hole, and
+// io.EOF if off is not within the file: lseek(2) with SEEK_HOLE. The end of a file
+// counts as a hole.
 func (im *Image) NextHole(nid uint64, off int64) (int64, error) {
 	return im.next(nid, off, true)
 }

@@ -21,7 +21,7 @@ const (
 	compactSize   = 32
 	extendedSize  = 64
 	xattrHeadSize = 12 // in front of the xattrs of an inode
-	xattrSize     = 4  // in front of a name and its value
+	xattrSize     = 4  // in front of each name and its value
 	direntSize    = 12
 	mapEntrySize  = 4
 	indexSize     = 8 // an entry of the long form of a block map, which is read only
@@ -37,7 +37,7 @@ const (
 	invalidID = 0xffffffff // no user or group; the kernel refuses to open such inodes
 
 	maxName      = 255
-	maxSize      = 1<<63 - BlockSize // what can be rounded up to blocks
+	maxSize      = 1<<63 - BlockSize // the largest size that can be rounded up to blocks
 	maxTarget    = BlockSize - 1
 	maxChunkBits = 31 // the largest chunk is BlockSize << 31 bytes
 
@@ -51,7 +51,7 @@ const (
 // Layouts of an inode's data.
 const (
 	layoutPlain  = 0 // consecutive blocks
-	layoutInline = 2 // the same, but what is behind the last full block is inline
+	layoutInline = 2 // the same, but the bytes behind the last full block are inline
 	layoutChunks = 4 // a block map
 )
 
@@ -96,8 +96,8 @@ func direntType(mode uint32) uint8 {
 	return 0
 }
 
-// xattrPrefixes are the beginnings of names that the format replaces by their
-// index in this table. Other names cannot be stored.
+// xattrPrefixes holds the prefixes of names; the format replaces a prefix by its index
+// in this table. Names without one of these prefixes cannot be stored.
 var xattrPrefixes = [...]string{
 	1: "user.",
 	2: "system.posix_acl_access",
@@ -106,8 +106,8 @@ var xattrPrefixes = [...]string{
 	6: "security.",
 }
 
-// splitXattr returns the index of a name's prefix and the rest of the name, or
-// 0 where the format has no such name.
+// splitXattr returns the index of a name's prefix and the rest of the name, or index 0
+// if the format cannot store the name.
 func splitXattr(name string) (index uint8, rest string) {
 	for i, prefix := range xattrPrefixes {
 		if prefix == "" || !strings.HasPrefix(name, prefix) {
@@ -123,8 +123,7 @@ func splitXattr(name string) (index uint8, rest string) {
 	return 0, ""
 }
 
-// joinXattr returns the name that splitXattr splits, and false where there is
-// none.
+// joinXattr is the inverse of splitXattr. It returns false for an unknown index.
 func joinXattr(index uint8, rest string) (string, bool) {
 	if int(index) >= len(xattrPrefixes) || xattrPrefixes[index] == "" {
 		return "", false
@@ -134,8 +133,8 @@ func joinXattr(index uint8, rest string) (string, bool) {
 	return name, again == index && strings.IndexByte(rest, 0) < 0
 }
 
-// CheckXattr returns nil where the format can hold the xattr, and an error that
-// is ErrXattr otherwise. Names are whole: "user.comment".
+// CheckXattr returns nil if the format can hold the xattr, and an error that wraps
+// ErrXattr otherwise. Names are whole: "user.comment".
 func CheckXattr(name string, value []byte) error {
 	index, rest := splitXattr(name)
 	switch {
@@ -152,8 +151,8 @@ func CheckXattr(name string, value []byte) error {
 // roundUp rounds n up to a multiple of unit, which is a power of two.
 func roundUp[T int | int64](n, unit T) T { return (n + unit - 1) &^ (unit - 1) }
 
-// checksum is that of the superblock: CRC-32C, without the inversion at its
-// end, over the rest of its block, in which the checksum itself is zero.
+// checksum returns the checksum of the superblock: CRC-32C, without the inversion at
+// its end, over the rest of its block, in which the checksum itself is zero.
 func checksum(block []byte) uint32 {
 	return ^crc32.Checksum(block[superOffset:], crc32.MakeTable(crc32.Castagnoli))
 }

@@ -9,16 +9,16 @@ import (
 	"slices"
 )
 
-// reach is how many blocks behind the last one an inode may still be put, to
-// use the room that others have left. It bounds what Write keeps in memory.
+// reach is how far behind the last block, in blocks, an inode may be put into free
+// space. It bounds the memory of Write.
 const reach = 32
 
-// sharedLimit bounds the bytes of shared xattrs, whose ids are their offsets in
-// units of 4 bytes and are multiplied in 32 bits by the kernel.
+// sharedLimit bounds the bytes of shared xattrs. Their ids are offsets in units of 4
+// bytes, and the kernel multiplies them in 32 bits.
 const sharedLimit = 1 << 30
 
-// writer is one Write: first scan, then place, then emit. Nodes refer to the
-// last one that they belonged to, so it is emptied in the end.
+// writer is the state of one Write: first scan, then place, then emit. A node keeps a
+// pointer to the last writer that it belonged to, so the writer is emptied at the end.
 type writer struct {
 	dataSize int64
 	metaSize int64
@@ -26,15 +26,15 @@ type writer struct {
 
 	inodes  uint32
 	xattrs  map[[32]byte]*sharedXattr
-	shared  []*sharedXattr // those that are shared, as written
+	shared  []*sharedXattr // the xattrs that are shared, in the order written
 	metaBlk uint32         // block from which nids count
 	next    int64          // first block that is not used
-	open    []openBlock    // blocks with room, in ascending order
+	open    []openBlock    // blocks with free space, in ascending order
 
-	names   []string // from the root to what is being scanned, for errors
+	names   []string // path from the root to the node that scan visits, for errors
 	hash    hash.Hash
 	scratch []byte
-	entries []entry // of the directory at hand
+	entries []entry // of the current directory
 }
 
 // sharedXattr is an xattr that may be shared.
@@ -46,7 +46,7 @@ type sharedXattr struct {
 	id    uint32 // 0: not shared
 }
 
-// openBlock is a block that has room behind its first used bytes.
+// openBlock is a block that has free space behind its first used bytes.
 type openBlock struct {
 	block int64
 	used  int
@@ -109,7 +109,7 @@ func (w *writer) scan(n, parent *Node) error {
 	return nil
 }
 
-// path is where scan is.
+// path returns the path of the node that scan visits.
 func (w *writer) path() string {
 	return path.Join(append([]string{"."}, w.names...)...)
 }
@@ -153,7 +153,7 @@ func (w *writer) digest(n *Node) {
 	w.scratch = b
 }
 
-// list makes w.entries those of a directory, in their order.
+// list sets w.entries to the entries of a directory, in their order.
 func (w *writer) list(n, parent *Node) {
 	dots := [...]entry{{".", n}, {"..", parent}}
 	d := 0
@@ -168,8 +168,7 @@ func (w *writer) list(n, parent *Node) {
 	w.entries = append(w.entries, dots[d:]...)
 }
 
-// fill returns how many of the entries fit into one block, and the bytes that
-// they take.
+// fill returns the number of entries that fit into one block, and their size in bytes.
 func fill(entries []entry) (count, size int) {
 	for _, e := range entries {
 		more := direntSize + len(e.name)
@@ -221,15 +220,15 @@ func (w *writer) countXattr(name string, value []byte) {
 	x.count++
 }
 
-// xattrPlan is how the xattrs of one node are written.
+// xattrPlan describes how the xattrs of one node are written.
 type xattrPlan struct {
 	shared []uint32
 	inline []*sharedXattr
 	size   int // bytes behind the inode
 }
 
-// xattrsOf plans the xattrs of a node. Before shared xattrs have been placed
-// it says how large they would be if none were.
+// xattrsOf plans the xattrs of a node. Before shared xattrs have been placed, it
+// computes their size as if none were shared.
 func (w *writer) xattrsOf(n *Node) xattrPlan {
 	var p xattrPlan
 	if len(n.Xattrs) == 0 {
@@ -251,12 +250,12 @@ func (w *writer) xattrsOf(n *Node) xattrPlan {
 	return p
 }
 
-// placeShared decides which xattrs are shared, and where they are. It returns
-// the end of the last.
+// placeShared decides which xattrs are shared, and where they are. It returns the
+// offset behind the last.
 //
-// Those that more than two nodes have save space, as with mkfs.erofs. Where
-// what remains would be too much for one inode, its largest ones are shared
-// too; forced holds them.
+// An xattr that more than two nodes have is shared to save space, as by mkfs.erofs.
+// Where the rest would be too much for one inode, its largest xattrs are shared too;
+// forced holds them.
 func (w *writer) placeShared(forced map[*sharedXattr]bool) int64 {
 	pos := int64(superOffset + superSize)
 	kept := w.shared[:0]
@@ -274,8 +273,8 @@ func (w *writer) placeShared(forced map[*sharedXattr]bool) int64 {
 	return pos
 }
 
-// force finds the xattrs that have to be shared because some node has too many
-// of them to keep behind its inode.
+// force returns the xattrs that have to be shared because a node has too many to keep
+// behind its inode.
 func (w *writer) force(root *Node) map[*sharedXattr]bool {
 	forced := make(map[*sharedXattr]bool)
 	if len(w.shared) == 0 {
@@ -298,21 +297,21 @@ func (w *writer) force(root *Node) map[*sharedXattr]bool {
 	return forced
 }
 
-// tour goes through all nodes in the order in which they are written: the root;
-// then, directory by directory, its children, without the files that lie behind their
-// inodes; and those in the end, directory by directory. It calls inode for each node
-// once, and dir for each directory, before the inodes of its children. The parent is
-// that by which a node is met; the root's is itself.
+// tour visits all nodes in the order in which they are written: the root; then,
+// directory by directory, its children except files with inline content; at the end
+// these files, directory by directory. It calls inode for each node once, and dir for
+// each directory, before the inodes of its children. The parent is the directory
+// through which a node is reached; the root is its own parent.
 func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error {
 	type pending struct{ dir, parent *Node }
 	var last uint32
-	filled := false // those files are visited
+	filled := false // files with inline content have been visited
 	visit := func(n, parent *Node) error {
 		if len(n.Inline) > 0 != filled {
 			return nil
 		}
-		// Numbers are given by the first tour. In every tour a node is met for
-		// the first time when the numbers have got to it.
+		// The first tour assigns the numbers. In every tour, a node is visited for the
+		// first time when last is one below its number.
 		if n.ino == 0 {
 			n.ino = last + 1
 		}
@@ -350,14 +349,14 @@ func (w *writer) tour(root *Node, inode, dir func(n, parent *Node) error) error 
 	return nil
 }
 
-// place gives every node its position, and so the metadata their size.
+// place gives every node its position, and so computes the size of the metadata.
 func (w *writer) place(root *Node) error {
 	start := roundUp(w.placeShared(w.force(root)), slotSize)
 	w.next = start>>blockBits + 1
 	w.open = append(w.open, openBlock{start >> blockBits, int(start % BlockSize)})
 	w.metaBlk = uint32(start >> blockBits)
 	if start%BlockSize == 0 {
-		// readdir(3) may take inode number 0 for no entry at all.
+		// readdir(3) may take inode number 0 for a missing entry.
 		w.metaBlk--
 	}
 	err := w.tour(root, func(n, _ *Node) error {
@@ -385,8 +384,8 @@ func (w *writer) full() error {
 	return nil
 }
 
-// fullBlocks is how many blocks of a directory are not inline: all, where the
-// last has no room behind the inode and xattrs of this size.
+// fullBlocks returns the number of blocks of a directory that are not inline: all of
+// them if the last does not fit behind the inode and xattrs of this size.
 func (n *Node) fullBlocks(xattrs int) int64 {
 	tail := int(n.bytes % BlockSize)
 	if tail == 0 || extendedSize+xattrs+tail > BlockSize {
@@ -395,14 +394,14 @@ func (n *Node) fullBlocks(xattrs int) int64 {
 	return n.bytes >> blockBits
 }
 
-// longTarget tells whether a symbolic link does not fit behind its inode.
+// longTarget reports whether a symbolic link does not fit behind its inode.
 func (n *Node) longTarget(xattrs int) bool {
 	return extendedSize+xattrs+len(n.Target) > BlockSize
 }
 
-// placeInode gives an inode its position: in a block with room for it and
-// what belongs to it, or in new blocks. Nothing but xattrs and block maps
-// may cross the border of a block, and they do where they are larger than one.
+// placeInode gives an inode its position: in a block with space for it and for the
+// bytes that belong to it, or in new blocks. Only xattrs and block maps may cross a
+// block boundary, and they do if they are larger than a block.
 func (w *writer) placeInode(n *Node) error {
 	xattrs := w.xattrsOf(n).size
 	if xattrs > maxXattrs {
@@ -431,8 +430,8 @@ func (w *writer) placeInode(n *Node) error {
 	return w.full()
 }
 
-// allocate returns the position of size new bytes: where the least room is left
-// behind them, or in new blocks.
+// allocate returns the position of size new bytes: in the open block in which they
+// leave the least space, or in new blocks.
 func (w *writer) allocate(size int64) int64 {
 	best := -1
 	for i, b := range w.open {
@@ -457,8 +456,8 @@ func (w *writer) allocate(size int64) int64 {
 	return first << blockBits
 }
 
-// blocks returns the first of count new blocks, and gives up blocks that are
-// now too far behind.
+// blocks returns the first of count new blocks, and drops open blocks that are now too
+// far behind.
 func (w *writer) blocks(count int64) int64 {
 	first := w.next
 	w.next += count

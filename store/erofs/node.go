@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// MaxDepth is how many directories may lie below each other. A path of
-// PATH_MAX bytes has 2048 at most.
+// MaxDepth is the largest depth of nested directories. A path of PATH_MAX bytes has
+// 2048 at most.
 const MaxDepth = 4096
 
 // Errors of Write about a node, in a NodeError.
@@ -22,7 +22,7 @@ var (
 	ErrTooBig = errors.New("beyond the limits of EROFS")
 )
 
-// NodeError tells which node cannot be written.
+// NodeError names the node that cannot be written.
 type NodeError struct {
 	Path string // from the root, "." for the root itself
 	Err  error
@@ -52,19 +52,18 @@ type Node struct {
 	// written behind the inode. It has Size bytes, InlineMax at most.
 	Inline []byte
 
-	// Extents is where the content of a regular file lies that is not inline,
-	// in ascending order of FileOffset. What lies between them is a hole, and
-	// so is what is behind the last of them.
+	// Extents lists where the content of a regular file lies that is not inline, in
+	// ascending order of FileOffset. Between and behind the extents are holes.
 	Extents []Extent
 
 	// Children are the entries of a directory, in any order; Write sorts them
 	// in place. The same *Node under several names is a hard link.
 	Children []Child
 
-	// What follows belongs to the writer that is at work.
+	// The fields below belong to the writer that is at work.
 	writer *writer
 	nid    uint64
-	ino    uint32 // position in the order of writing, from 1; 0: none yet
+	ino    uint32 // position in the order of writing, from 1; 0: not assigned
 	nlink  uint32
 	block  uint32 // first block of a directory's full blocks, or of a long symbolic link
 	last   uint32 // directory: index of the first entry of its last block
@@ -78,19 +77,18 @@ type Child struct {
 	Node *Node
 }
 
-// Extent is a part of a file that lies in one piece in the data area. Offsets
-// are multiples of BlockSize, and so is Length, but where the extent ends at
-// the end of the file; what is behind that end in the last block of the data
-// has to be zero, since a mapping (mmap(2)) shows it. Extents of the same or of
-// different files may share data.
+// Extent is a contiguous part of a file in the data area. Offsets are multiples of
+// BlockSize, and so is Length, except where the extent ends at the end of the file. The
+// rest of the last block of the data has to be zero then, since a mapping (mmap(2))
+// shows it. Extents of the same or of different files may share data.
 type Extent struct {
 	FileOffset int64
 	Length     int64
 	DataOffset int64 // within the data area
 }
 
-// InlineMax returns the largest content, in bytes, that can be inline in a node
-// with these xattrs. It is 4032 without any and may be 0.
+// InlineMax returns the largest content, in bytes, that can be inline in a node with
+// its xattrs. It is 4032 without xattrs and may be 0.
 func InlineMax(n *Node) int {
 	size := extendedSize
 	if len(n.Xattrs) > 0 {
@@ -103,11 +101,11 @@ func InlineMax(n *Node) int {
 	return max(0, BlockSize-size)
 }
 
-// MapSize returns the size, in bytes, of the block map that a regular file
-// needs, which becomes part of the metadata: 4 bytes a chunk. It is 0 for a
-// file that lies in one piece, and 4 for one that is a hole; in other files the
-// chunks are as large as the alignment of all borders between data and holes,
-// and between data of different places, permits.
+// MapSize returns the size, in bytes, of the block map that a regular file needs, which
+// becomes part of the metadata: 4 bytes a chunk. It is 0 for a file that is contiguous,
+// and 4 for a file that is one hole. In other files the chunks are as large as the
+// alignment of all borders permits, between data and holes and between data of
+// different places.
 func MapSize(n *Node) int64 {
 	if n.Mode&modeType != modeRegular || len(n.Inline) > 0 {
 		return 0
@@ -116,17 +114,16 @@ func MapSize(n *Node) int64 {
 	return entries * mapEntrySize
 }
 
-// mapping returns the chunk size of a file, as the power of two by which it
-// exceeds BlockSize, and the number of chunks; 0 chunks where the file is in
-// one piece.
+// mapping returns the chunk size of a file, as the power of two by which it exceeds
+// BlockSize, and the number of chunks. It returns 0 chunks if the file is contiguous.
 func mapping(n *Node) (chunkBits uint, entries int64) {
 	blocks := (n.Size + BlockSize - 1) >> blockBits
 	borders := int64(0) // the bits of all borders, in blocks
-	var end, data int64 // of the extent before, in blocks
+	var end, data int64 // of the preceding extent, in blocks
 	for i, e := range n.Extents {
 		start, from := e.FileOffset>>blockBits, e.DataOffset>>blockBits
 		if i == 0 && start == 0 || i > 0 && start == end && from == data {
-			// Goes on from where the extent before, or the file, begins.
+			// Continues the preceding extent, or begins the file.
 		} else {
 			borders |= start | end
 		}
@@ -142,12 +139,12 @@ func mapping(n *Node) (chunkBits uint, entries int64) {
 	if borders != 0 {
 		chunkBits = min(chunkBits, uint(bits.TrailingZeros64(uint64(borders))))
 	}
-	// No larger than needed to have the whole file in one.
+	// Not larger than needed to have the whole file in one chunk.
 	chunkBits = min(chunkBits, uint(bits.Len64(uint64(blocks-1))))
 	return chunkBits, (blocks-1)>>chunkBits + 1
 }
 
-// check returns what is wrong with a node itself, its children aside.
+// check returns an error if a node itself, without its children, is invalid.
 func (n *Node) check(dataSize int64) error {
 	if n.Mode > 0xffff || direntType(n.Mode) == 0 {
 		return fmt.Errorf("%w: mode %#o", ErrNode, n.Mode)
@@ -234,7 +231,7 @@ func (n *Node) sortChildren() error {
 	return nil
 }
 
-// validName tells whether name can be that of a child.
+// validName reports whether a child may have this name.
 func validName(name string) bool {
 	return name != "" && len(name) <= maxName && name != "." && name != ".." &&
 		strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, 0) < 0
@@ -248,7 +245,7 @@ func (n *Node) xattrNames() []string {
 	return slices.Sorted(maps.Keys(n.Xattrs))
 }
 
-// entrySize is the size of an xattr, whose name without prefix is rest.
+// entrySize returns the size of an xattr in bytes. rest is its name without the prefix.
 func entrySize(rest string, value []byte) int {
 	return roundUp(xattrSize+len(rest)+len(value), xattrSize)
 }

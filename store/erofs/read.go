@@ -8,27 +8,27 @@ import (
 	"io/fs"
 )
 
-// Errors of an Image. Those of the io.ReaderAt below are wrapped as they come.
+// Errors of an Image. It wraps errors of its io.ReaderAt.
 var (
-	// ErrCorrupt is said of an image that breaks the format.
+	// ErrCorrupt means that an image breaks the format.
 	ErrCorrupt = errors.New("corrupt EROFS image")
-	// ErrUnsupported is said of what the format permits and is not read here,
-	// such as compressed files.
+	// ErrUnsupported means that an image has features that the format permits but this
+	// package does not read, such as compressed files.
 	ErrUnsupported = errors.New("EROFS image with features that are not read here")
-	// ErrNotExist means that a directory has no such entry; it is
+	// ErrNotExist means that a directory has no entry of that name; it is
 	// fs.ErrNotExist.
 	ErrNotExist = fs.ErrNotExist
-	// ErrNoXattr means that an inode has no such xattr.
+	// ErrNoXattr means that an inode has no xattr of that name.
 	ErrNoXattr = errors.New("no such xattr")
-	// ErrNotDir, ErrNotFile and ErrNotLink mean that an inode is of another
-	// kind than the method is for.
+	// ErrNotDir, ErrNotFile and ErrNotLink mean that the method is for another type of
+	// inode.
 	ErrNotDir  = errors.New("not a directory")
 	ErrNotFile = errors.New("not a regular file")
 	ErrNotLink = errors.New("not a symbolic link")
 )
 
-// Image is an image that is read. It holds no state but the superblock, and is
-// safe for concurrent use where its io.ReaderAt is.
+// Image is an open image. It holds no state but the superblock, and is safe for
+// concurrent use if its io.ReaderAt is.
 type Image struct {
 	r    io.ReaderAt
 	size int64
@@ -38,7 +38,7 @@ type Image struct {
 	root       uint64
 	inodes     uint64
 	blocks     int64
-	epoch      int64 // time of inodes that have none
+	epoch      int64 // time of inodes without a time of their own
 	epochNsecs uint32
 	uuid       [16]byte
 }
@@ -103,30 +103,30 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 	return im, nil
 }
 
-// With returns the same image read through r, for instance one that knows a
-// request's context. Both may be used.
+// With returns the same image read through r, for instance a reader with a request's
+// context. Both may be used.
 func (im *Image) With(r io.ReaderAt) *Image {
 	other := *im
 	other.r = r
 	return &other
 }
 
-// Root is the nid of the root directory.
+// Root returns the nid of the root directory.
 func (im *Image) Root() uint64 { return im.root }
 
-// Inodes is the number of inodes, as the superblock has it.
+// Inodes returns the number of inodes, from the superblock.
 func (im *Image) Inodes() uint64 { return im.inodes }
 
-// Blocks is the number of blocks, as the superblock has it.
+// Blocks returns the number of blocks, from the superblock.
 func (im *Image) Blocks() int64 { return im.blocks }
 
-// Position is where an inode lies in the image.
+// Position returns the offset of an inode in the image.
 func (im *Image) Position(nid uint64) int64 { return im.inodeBase + int64(nid)*slotSize }
 
-// UUID is what tells images apart.
+// UUID returns the UUID of the image, from the superblock.
 func (im *Image) UUID() [16]byte { return im.uuid }
 
-// read fills p from off. It is the only way by which anything is read.
+// read fills p from off. All reads of the image go through it.
 func (im *Image) read(p []byte, off int64) error {
 	if off < 0 || off > im.size || int64(len(p)) > im.size-off {
 		return fmt.Errorf("%w: %d bytes at %d are not within its %d bytes", ErrCorrupt, len(p), off, im.size)
@@ -149,7 +149,7 @@ func (im *Image) unsupported(nid uint64, format string, args ...any) error {
 	return fmt.Errorf("%w: inode %d: %s", ErrUnsupported, nid, fmt.Sprintf(format, args...))
 }
 
-// Inode is what an image says of an inode. Its fields are as in Node.
+// Inode is an inode as read from an image. Its fields are as in Node.
 type Inode struct {
 	Ino   uint64 // the nid, which is also st_ino
 	Mode  uint32
@@ -162,9 +162,9 @@ type Inode struct {
 	Size  int64 // regular files, directories, symbolic links: bytes
 
 	layout    int
-	first     int64 // layouts but layoutChunks: offset in the image of the full blocks
+	first     int64 // layouts except layoutChunks: offset in the image of the full blocks
 	tail      int64 // layoutInline: offset of the inline bytes
-	full      int64 // layoutInline: how many bytes lie in full blocks
+	full      int64 // layoutInline: number of bytes in full blocks
 	chunkBits uint  // layoutChunks: a chunk has 2^chunkBits bytes
 	entrySize int64 // layoutChunks: size of an entry of the block map
 	entries   int64 // layoutChunks: offset of the block map
@@ -172,11 +172,11 @@ type Inode struct {
 	xattrSize int   // their size, 0: none
 }
 
-// Blocks is st_blocks: the kernel counts holes, too.
+// Blocks returns st_blocks. It counts holes too, as the kernel does.
 func (i *Inode) Blocks() int64 { return roundUp(i.Size, BlockSize) / 512 }
 
-// Inode reads an inode. What it says of where the contents are has been
-// checked against the size of the image.
+// Inode reads an inode. It has checked the location of the inode's contents against the
+// size of the image.
 func (im *Image) Inode(nid uint64) (*Inode, error) {
 	if im.inodeBase > im.size || nid > uint64(im.size-im.inodeBase)/slotSize {
 		return nil, im.corrupt(nid, "it is not within the image")
@@ -225,8 +225,8 @@ func (im *Image) Inode(nid uint64) (*Inode, error) {
 	return i, im.locate(i, le.Uint32(b[16:]), pos)
 }
 
-// locate finds where the contents of an inode are: data is the field of the
-// inode that tells, behind is the offset of what follows the xattrs.
+// locate finds the contents of an inode. data is the field of the inode that describes
+// their location, behind is the offset of the bytes after the xattrs.
 func (im *Image) locate(i *Inode, data uint32, behind int64) error {
 	switch i.Mode & modeType {
 	case modeRegular, modeDir, modeSymlink:
@@ -249,7 +249,7 @@ func (im *Image) locate(i *Inode, data uint32, behind int64) error {
 	case layoutPlain, layoutInline:
 		i.first, i.full = int64(data)<<blockBits, i.Size
 		if i.layout == layoutInline && i.Size > 0 {
-			// The last block, whole or not.
+			// The last block, which may be partial.
 			i.tail, i.full = behind, (i.Size-1)&^(BlockSize-1)
 			if size := i.Size - i.full; i.tail%BlockSize+size > BlockSize || size > im.size-i.tail {
 				return im.corrupt(i.Ino, "inline bytes cross the border of a block")

@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// flushAt is how many bytes of metadata are gathered before they are written.
+// flushAt is the number of bytes of metadata that are gathered before they are written.
 const flushAt = 1 << 20
 
-// Write writes the metadata of an image of the tree at root, a directory, and
-// returns their size, a multiple of BlockSize: that is where the data area of
-// dataSize bytes has to begin. The rest of its last block has to be zero.
+// Write writes the metadata of an image of the tree at root, a directory, and returns
+// their size, a multiple of BlockSize: the data area of dataSize bytes has to begin
+// there. The rest of its last block has to be zero.
 //
-// Equal trees give equal bytes. Children are sorted in place, and nodes belong
-// to one Write at a time. Besides the nodes, memory for little more than a
-// mebibyte of metadata is needed, and for 100 bytes a distinct xattr. What is
-// wrong with a node is told by a NodeError before anything is written.
+// Equal trees give equal bytes. Children are sorted in place, and a node belongs to one
+// Write at a time. Besides the nodes, Write needs memory for little more than a
+// mebibyte of metadata, and 100 bytes for each distinct xattr. If a node is invalid,
+// Write returns a NodeError before it writes anything.
 func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) {
 	l, err := plan(root, dataSize)
 	if err != nil {
@@ -31,7 +31,7 @@ func Write(w io.Writer, root *Node, dataSize int64) (metaSize int64, err error) 
 	return l.metaSize, nil
 }
 
-// MetaSize returns what Write would return, without writing.
+// MetaSize returns the size that Write would return, without writing.
 func MetaSize(root *Node, dataSize int64) (int64, error) {
 	l, err := plan(root, dataSize)
 	if err != nil {
@@ -41,7 +41,7 @@ func MetaSize(root *Node, dataSize int64) (int64, error) {
 	return l.metaSize, nil
 }
 
-// drop lets go of what a writer has gathered.
+// drop releases the data that a writer has gathered.
 func (w *writer) drop() { *w = writer{} }
 
 func plan(root *Node, dataSize int64) (*writer, error) {
@@ -56,14 +56,13 @@ func plan(root *Node, dataSize int64) (*writer, error) {
 		return nil, &NodeError{l.path(), err}
 	}
 	l.uuid = [16]byte(l.hash.Sum(nil))
-	// The bits of a UUID that say what it is made of: anything (RFC 9562,
-	// version 8).
+	// These bits say how the UUID was made: version 8 of RFC 9562 permits any way.
 	l.uuid[6] = l.uuid[6]&0x0f | 0x80
 	l.uuid[8] = l.uuid[8]&0x3f | 0x80
 	return l, l.place(root)
 }
 
-// emit writes what has been placed.
+// emit writes the metadata after place.
 func (w *writer) emit(to io.Writer, root *Node) error {
 	o := &window{to: to}
 	w.putSuper(o, root)
@@ -159,7 +158,7 @@ func (w *writer) putInode(o *window, n, parent *Node) {
 	}
 }
 
-// dataBlock is the block of the image at this offset of the data area.
+// dataBlock returns the block of the image at this offset of the data area.
 func (w *writer) dataBlock(offset int64) uint32 {
 	return uint32((w.metaSize + offset) >> blockBits)
 }
@@ -173,7 +172,8 @@ func (w *writer) putMap(o *window, pos int64, n *Node, chunkBits uint, chunks in
 		count := min(batch, chunks-first)
 		b := o.at(pos, int(count)*mapEntrySize)
 		for i := range count {
-			// No border between data and holes is within a chunk.
+			// Chunks are chosen so that no border between data and holes lies within
+			// one.
 			offset := (first + i) * chunk
 			for len(extents) > 0 && extents[0].FileOffset+extents[0].Length <= offset {
 				extents = extents[1:]
@@ -215,7 +215,7 @@ func putEntries(b []byte, entries []entry) {
 	}
 }
 
-// putXattrs writes the xattrs of an inode and returns where they end.
+// putXattrs writes the xattrs of an inode and returns the offset behind them.
 func putXattrs(o *window, pos int64, p xattrPlan) int64 {
 	o.at(pos, xattrHeadSize)[4] = uint8(len(p.shared))
 	pos += xattrHeadSize
@@ -242,16 +242,16 @@ func putXattr(b []byte, x *sharedXattr) {
 type window struct {
 	to   io.Writer
 	base int64  // position of buf
-	buf  []byte // what has not been written yet
+	buf  []byte // bytes not yet written
 	err  error
 }
 
-// at returns the n bytes at pos, zeros at first. They may be changed until the
-// next call.
+// at returns the n bytes at pos, which are zero at first. The caller may change them
+// until the next call.
 func (o *window) at(pos int64, n int) []byte {
 	if end := int(pos-o.base) + n; end > len(o.buf) {
 		if len(o.buf) > flushAt {
-			// Nothing is put farther behind than this; see writer.blocks.
+			// Nothing is put farther behind than reach; see writer.blocks.
 			o.flush((o.base+int64(len(o.buf)))&^(BlockSize-1) - reach<<blockBits)
 		}
 		end = int(pos-o.base) + n
@@ -263,7 +263,7 @@ func (o *window) at(pos int64, n int) []byte {
 	return o.buf[from : from+n]
 }
 
-// flush writes everything in front of end.
+// flush writes everything before end.
 func (o *window) flush(end int64) {
 	b := o.buf[:end-o.base]
 	if o.base == 0 {

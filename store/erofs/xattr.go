@@ -5,12 +5,11 @@ import (
 	"fmt"
 )
 
-// eachXattr calls fn for the xattrs of an inode until it returns false: those
-// behind the inode first, then the shared ones, as the kernel does. What has a
-// name that the kernel would not show is left out. The value is read with get,
-// and only then.
+// eachXattr calls fn for the xattrs of an inode until fn returns false: those behind
+// the inode first, then the shared ones, in the kernel's order. It leaves out xattrs
+// whose names the kernel would not show. fn calls get to read the value.
 func (im *Image) eachXattr(i *Inode, fn func(name string, size int, get func([]byte) error) (bool, error)) error {
-	// A body that is nothing but its head has no meaning yet.
+	// A body of nothing but its head has no meaning in the format yet.
 	if i.xattrSize <= xattrHeadSize {
 		return nil
 	}
@@ -43,8 +42,8 @@ func (im *Image) eachXattr(i *Inode, fn func(name string, size int, get func([]b
 	return nil
 }
 
-// xattrAt calls fn for the xattr at pos, which has to end in front of end, and
-// returns its size.
+// xattrAt calls fn for the xattr at pos, which has to end before end, and returns its
+// size.
 func (im *Image) xattrAt(i *Inode, pos, end int64, fn func(string, int, func([]byte) error) (bool, error)) (int64, bool, error) {
 	var b [xattrSize + maxName]byte
 	if err := im.read(b[:xattrSize], pos); err != nil {
@@ -72,8 +71,8 @@ func (im *Image) xattrAt(i *Inode, pos, end int64, fn func(string, int, func([]b
 	return whole, more, err
 }
 
-// Xattrs returns all xattrs of an inode. There can be some hundred, of 65535
-// bytes each.
+// Xattrs returns all xattrs of an inode. There can be several hundred, of 65535 bytes
+// each.
 func (im *Image) Xattrs(nid uint64) (map[string][]byte, error) {
 	i, err := im.Inode(nid)
 	if err != nil {

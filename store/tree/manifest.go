@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// ManifestFormat is what a manifest's format field says.
+	// ManifestFormat is the value of a manifest's format field.
 	ManifestFormat = "premix tree 1"
 	// PageChunks is the largest number of chunks in a page.
 	PageChunks = 4096
 	// MaxChunk is the largest chunk, in bytes. A hole may be of any length.
 	MaxChunk = 4 << 20
-	// MaxImage is the largest image, in bytes: what EROFS addresses with 32-bit
-	// numbers of 4 KiB blocks.
+	// MaxImage is the largest image, in bytes: EROFS addresses it with 32-bit numbers
+	// of 4 KiB blocks.
 	MaxImage = 1 << 44
 
 	pageMagic = "premixP1"
 	pageEntry = object.DigestSize + 8
 )
 
-// Manifest describes a tree. Equal directories have equal manifests: nothing in
-// it depends on when, where or by whom the tree was published.
+// Manifest describes a tree. Equal directories have equal manifests: nothing in it
+// depends on the time, the place or the user of the publication.
 type Manifest struct {
 	Format string `json:"format"`
 	Size   int64  `json:"size"`            // of the image, bytes
 	Meta   int64  `json:"meta"`            // of the metadata at the image's beginning, bytes
 	Bytes  int64  `json:"bytes"`           // of all files' contents, holes included, hard links counted once
-	Inodes int64  `json:"inodes"`          // files, directories and everything else
+	Inodes int64  `json:"inodes"`          // files, directories and all others
 	Pages  []Page `json:"pages,omitempty"` // in order of the image, covering all of it
 }
 
@@ -52,11 +52,11 @@ type Chunk struct {
 	Size   int64         // bytes of the image
 }
 
-// Hole tells whether the chunk reads as zeros and is stored nowhere.
+// Hole reports whether the chunk reads as zeros and is stored nowhere.
 func (c Chunk) Hole() bool { return c.Digest.IsZero() }
 
-// InvalidError says what is wrong with a document of the store. Such a document
-// is damaged, hostile, or of a later version of premix.
+// InvalidError reports an invalid document of the store. Such a document is damaged,
+// hostile, or of a later version of premix.
 type InvalidError struct {
 	What   string // "manifest", "page", ...
 	Reason string
@@ -67,7 +67,7 @@ func (e *InvalidError) Error() string { return "invalid " + e.What + ": " + e.Re
 // ExitCode implements exit.Coded.
 func (*InvalidError) ExitCode() exit.Code { return exit.Origin }
 
-// IsInvalid tells whether err is or wraps an [InvalidError].
+// IsInvalid reports whether err is or wraps an [InvalidError].
 func IsInvalid(err error) bool {
 	var i *InvalidError
 	return errors.As(err, &i)
@@ -86,8 +86,8 @@ func (m *Manifest) Marshal() ([]byte, error) {
 	return marshal(m)
 }
 
-// ParseManifest reads and checks a manifest. All its sizes and counts agree with
-// each other afterwards.
+// ParseManifest decodes and checks a manifest. All its sizes and counts are then
+// consistent.
 func ParseManifest(content []byte) (*Manifest, error) {
 	var m Manifest
 	if err := unmarshal("manifest", content, &m); err != nil {
@@ -132,8 +132,8 @@ func (m *Manifest) Chunks() int {
 // PageSize returns the length of a page's content, in bytes.
 func (p Page) PageSize() int64 { return int64(len(pageMagic) + p.Chunks*pageEntry) }
 
-// MarshalPage returns the content of the object of a page of 1 to PageChunks
-// chunks, and the page that locates it.
+// MarshalPage returns the content of the object of a page of 1 to PageChunks chunks,
+// and the Page that locates it.
 func MarshalPage(chunks []Chunk) ([]byte, Page, error) {
 	if len(chunks) < 1 || len(chunks) > PageChunks {
 		return nil, Page{}, fmt.Errorf("a page of %d chunks", len(chunks))
@@ -152,8 +152,8 @@ func MarshalPage(chunks []Chunk) ([]byte, Page, error) {
 	return b, Page{object.Sum(b), len(chunks), size}, nil
 }
 
-// ParsePage reads the content of the object that p locates and checks that it
-// agrees with p.
+// ParsePage decodes the content of the object that p locates and checks that it agrees
+// with p.
 func ParsePage(p Page, content []byte) ([]Chunk, error) {
 	const what = "page"
 	if int64(len(content)) != p.PageSize() || !bytes.HasPrefix(content, []byte(pageMagic)) {
@@ -190,8 +190,8 @@ func (c Chunk) check() error {
 	return nil
 }
 
-// marshal writes v as canonical JSON: fields in the order of the type, indented
-// for people, one newline at the end, nothing escaped for HTML.
+// marshal encodes v as canonical JSON: fields in the order of the type, indented for
+// readers, one newline at the end, nothing escaped for HTML.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -201,7 +201,7 @@ func marshal(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// unmarshal is strict: an unknown field is a later version's, and acting on half
+// unmarshal is strict: an unknown field belongs to a later version, and acting on half
 // of a document would be wrong.
 func unmarshal(what string, content []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(content))
@@ -215,8 +215,8 @@ func unmarshal(what string, content []byte, v any) error {
 	return nil
 }
 
-// Offsets returns where each of the chunks begins, if the first one begins at
-// start, and after them where the last one ends.
+// Offsets returns the offset of each chunk if the first begins at start, and then the
+// offset at which the last ends.
 func Offsets(start int64, chunks []Chunk) []int64 {
 	o := make([]int64, 0, len(chunks)+1)
 	for _, c := range chunks {

@@ -11,21 +11,23 @@ import (
 )
 
 const (
-	// NextDir is where it lies below a store's root which tags are mounted after others.
+	// NextDir is the directory, below a store's root, of the lists of tags that are
+	// mounted after others.
 	NextDir = "next"
-	// maxNext bounds how many tags may come next, and how long a row of them is.
+	// maxNext bounds the number of tags in such a list, and the length of a Row.
 	maxNext = 256
 )
 
-// NextPath returns the file that lists which tags are mounted after this one, below a
-// store's root: those of the layers that lie on it in some image. A line has one
-// reference; lines are sorted. It is a hint and not signed: who follows it asks for tags
-// that he verifies like any other.
+// NextPath returns the path, below a store's root, of the list of tags that are mounted
+// after this one: the tags of layers that lie directly on its layer in some image. Each
+// line has one reference; lines are sorted. The list is a hint and is not signed: a
+// reader asks for the tags in it and verifies them like any others.
 func (r Ref) NextPath() string {
 	return NextDir + "/" + object.Sum([]byte(r.String())).String()[:32]
 }
 
-// MarshalNext returns the content of such a file, without those beyond what one may have.
+// MarshalNext returns the content of the list of next tags. It drops references beyond
+// the limit of a list.
 func MarshalNext(refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return cmp.Compare(a.String(), b.String()) })
@@ -37,7 +39,7 @@ func MarshalNext(refs []Ref) []byte {
 	return b.Bytes()
 }
 
-// ParseNext reads such a file.
+// ParseNext decodes a list of next tags.
 func ParseNext(content []byte) ([]Ref, error) {
 	var refs []Ref
 	for line := range strings.Lines(string(content)) {
@@ -50,9 +52,9 @@ func ParseNext(content []byte) ([]Ref, error) {
 	return refs, nil
 }
 
-// Row returns the tags that are mounted after ref, one after the other, for as long as
-// there is one alone that can come next. file returns the content of a file below a
-// store's root, nil where there is none.
+// Row returns the tags that are mounted after ref, in order, as long as each has only
+// one next tag. file returns the content of a file below a store's root, or nil if
+// there is none.
 func Row(ref Ref, file func(path string) []byte) []Ref {
 	var row []Ref
 	for len(row) < maxNext {

@@ -10,57 +10,58 @@ import (
 )
 
 const (
-	// UsualProfile is the profile of a mount that names none.
+	// UsualProfile is the profile of a mount that does not name one.
 	UsualProfile = "start"
-	// MaxOpening is the longest opening, in bytes.
+	// MaxOpening is the largest size of an opening, in bytes.
 	MaxOpening = 1 << 20
 
 	openingMagic = "premixO1"
 )
 
-// Opening is what a mount of a tag needs first, in one file: so it needs one request
-// and not one after the other. All of it lies elsewhere in the store, too, and
-// whoever uses an opening verifies it as if it had come from there.
+// Opening holds copies of the files and objects that a mount of a tag needs first, so
+// that one request replaces a chain of requests. The store also has all of them at
+// their usual paths, and a reader of an opening verifies them as if they came from
+// there.
 //
 // The file is binary, little-endian: the magic "premixO1", then items one after
 // another:
 //
 //	0   kind, one byte: 'f' a file, 'o' an object, 'l' an object that comes later,
-//	    'e' the end of the head, behind which only objects follow that came as 'l'
+//	    'e' the end of the head; only objects announced by 'l' follow it
 //	1   length of the name, uint16
-//	3   length of what follows the name, uint32
-//	7   name: of a file its path below the store's root, of an object its digest
-//	    (32 bytes), of an end nothing
-//	    the file, the object's stored form, or nothing
+//	3   length of the data after the name, uint32
+//	7   name: the path of a file below the store's root, the digest of an object
+//	    (32 bytes), empty for an end
+//	    data: the file, the object's stored form, or empty
 //
-// The head is what tells a reader what to ask for next. It is used when it has
-// arrived, while the rest is on its way.
+// The head contains everything that a reader needs to decide on its next requests. The
+// reader uses it when the head has arrived, while the rest is still being received.
 type Opening struct {
 	Files   map[string][]byte        // contents
 	Objects map[object.Digest][]byte // stored forms
 	Later   []object.Digest          // objects behind the head
 }
 
-// OpeningPath returns where the opening of a tag lies below a store's root, for
-// mounts with a profile of this name. That of the usual profile is there whether or
-// not the tree has such a profile.
+// OpeningPath returns the path, below a store's root, of the opening of a tag for
+// mounts with a profile of this name. The opening for the usual profile exists even if
+// the tree has no such profile.
 func (r Ref) OpeningPath(profile string) string { return r.OpeningDir() + "/" + profile }
 
-// OpeningDir returns where all openings of the tag lie. Tags and names can't be
-// directories there: a name may be what another name and its tag are together.
+// OpeningDir returns the directory of all openings of the tag. Its name is a hash,
+// since NAME/TAG could collide: one tag's NAME/TAG may be the NAME of another.
 func (r Ref) OpeningDir() string {
 	return OpeningsDir + "/" + object.Sum([]byte(r.String())).String()[:32]
 }
 
-// OpeningsDir is where openings lie below a store's root.
+// OpeningsDir is the directory of openings below a store's root.
 const OpeningsDir = "openings"
 
-// NewOpening returns an opening with nothing in it.
+// NewOpening returns an empty opening.
 func NewOpening() *Opening {
 	return &Opening{Files: map[string][]byte{}, Objects: map[object.Digest][]byte{}}
 }
 
-// OpeningWriter makes an opening.
+// OpeningWriter encodes an opening.
 type OpeningWriter struct {
 	head, rest bytes.Buffer
 }
@@ -79,10 +80,10 @@ func (w *OpeningWriter) Later(d object.Digest, stored []byte) {
 	appendItem(&w.rest, 'o', string(d[:]), stored)
 }
 
-// Len returns the length of what was added.
+// Len returns the length of the items added, in bytes.
 func (w *OpeningWriter) Len() int { return w.head.Len() + w.rest.Len() }
 
-// Bytes returns the file. Nothing may be added afterwards.
+// Bytes returns the encoded opening. Nothing may be added afterwards.
 func (w *OpeningWriter) Bytes() []byte {
 	appendItem(&w.head, 'e', "", nil)
 	return append(append([]byte(openingMagic), w.head.Bytes()...), w.rest.Bytes()...)
@@ -98,20 +99,20 @@ func appendItem(b *bytes.Buffer, kind byte, name string, data []byte) {
 	b.Write(data)
 }
 
-// OpeningReader reads an opening while it arrives.
+// OpeningReader decodes an opening while it arrives.
 type OpeningReader struct {
 	Opening
 	Head bool // its head is whole
 
-	at int // bytes that were read
+	at int // number of bytes decoded
 }
 
-// NewOpeningReader returns a reader of which nothing has come.
+// NewOpeningReader returns a reader that has received nothing yet.
 func NewOpeningReader() *OpeningReader { return &OpeningReader{Opening: *NewOpening()} }
 
-// Take reads what of the file has come since: soFar is all of it, from its beginning.
-// What it finds lies in soFar, which must not be written to. Behind an error nothing
-// can be read.
+// Take decodes the bytes received since the last call: soFar is the whole file as far
+// as it has arrived. The contents it finds are parts of soFar, which must not be
+// written to. After an error nothing further can be decoded.
 func (r *OpeningReader) Take(soFar []byte) error {
 	const what = "opening"
 	if r.at == 0 {
@@ -137,11 +138,11 @@ func (r *OpeningReader) Take(soFar []byte) error {
 	}
 }
 
-// itemHead is the length of what stands before an item's name.
+// itemHead is the length of an item's fields before its name.
 const itemHead = 7
 
-// next returns the item that follows, and of what it holds as much as has come. kind is
-// 0 where not even its name has.
+// next returns the following item, with as much of its data as has arrived. kind is 0
+// if its name has not yet arrived.
 func (r *OpeningReader) next(soFar []byte) (kind byte, name, data []byte, size int, err error) {
 	b := soFar[min(r.at, len(soFar)):]
 	if len(b) < itemHead {
@@ -158,7 +159,8 @@ func (r *OpeningReader) next(soFar []byte) (kind byte, name, data []byte, size i
 	return b[0], name, data[:min(len(data), int(long))], int(long), nil
 }
 
-// Arriving returns the object of which a part has come, behind the head, and that part.
+// Arriving returns the object behind the head of which a part has arrived, and that
+// part.
 func (r *OpeningReader) Arriving(soFar []byte) (d object.Digest, stored []byte, ok bool) {
 	kind, name, data, _, err := r.next(soFar)
 	if err != nil || !r.Head || kind != 'o' || len(name) != len(d) {
@@ -168,8 +170,8 @@ func (r *OpeningReader) Arriving(soFar []byte) (d object.Digest, stored []byte, 
 	return d, data, true
 }
 
-// All tells whether nothing of soFar, which was taken, is left over, and nothing is
-// missing as far as the opening tells.
+// All reports whether soFar, which was passed to Take, is used up, and every object
+// that the head announces is there.
 func (r *OpeningReader) All(soFar []byte) bool {
 	all := r.Head && len(soFar) == r.at
 	for _, d := range r.Later {
@@ -178,8 +180,8 @@ func (r *OpeningReader) All(soFar []byte) bool {
 	return all
 }
 
-// ParseOpening reads as much of an opening as has come. head tells whether its head
-// is whole, and all whether nothing is missing, as far as the opening tells.
+// ParseOpening decodes as much of an opening as has arrived. head reports whether its
+// head is complete, and all whether every object that the head announces is there.
 func ParseOpening(b []byte) (o *Opening, head, all bool, err error) {
 	r := NewOpeningReader()
 	if err := r.Take(b); err != nil {

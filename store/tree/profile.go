@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// ProfileFormat is what a profile's format field says, if its bundles have no
-	// spans: that of one that was only recorded. Version 1 named whole chunks only.
+	// ProfileFormat is the value of a profile's format field if its bundles have no
+	// spans, or if it was recorded and has no bundles. Version 1 named whole chunks
+	// only.
 	ProfileFormat = "premix profile 2"
-	// SpansFormat is that of one whose bundles have spans.
+	// SpansFormat is the value of the field if bundles have spans.
 	SpansFormat = "premix profile 3"
 	// MaxBundle is the largest content of a bundle, in bytes.
 	MaxBundle = 8 << 20
@@ -22,27 +23,27 @@ const (
 	maxProfile = 1 << 22
 )
 
-// Profile is what a start touched of a tree, in order.
+// Profile lists the parts of a tree that a program touched while it started, in order.
 type Profile struct {
 	Format  string        `json:"format"`
 	Tree    object.Digest `json:"tree"`
 	Parts   []Part        `json:"parts"`             // in order of first touch, each chunk once
-	Bundles []Bundle      `json:"bundles,omitempty"` // of the first of these parts; none in a profile that was only recorded
+	Bundles []Bundle      `json:"bundles,omitempty"` // of the first of these parts; none in a profile before its bundles are made
 }
 
-// Part is what was touched of a chunk. It is written as the number of the chunk
-// among the tree's, and behind it, if that is not all, the leaves (object.LeafSize)
-// as in 17:0-4,9,12-63: each run with its first and its last one.
+// Part is the touched part of a chunk. Its text is the number of the chunk in the tree
+// and, unless the part is the whole chunk, the leaves (object.LeafSize) as in
+// 17:0-4,9,12-63: each run with its first and its last leaf.
 type Part struct {
 	Chunk int
 	Runs  []object.Run // none: the whole chunk
 }
 
-// Whole tells whether it is all of the chunk.
+// Whole reports whether the part is the whole chunk.
 func (p Part) Whole() bool { return len(p.Runs) == 0 }
 
-// Size returns the length of the slice that the part is of a chunk of so many
-// bytes: see object.AppendSlice. The runs must fit such a chunk.
+// Size returns the length of the slice (see object.AppendSlice) that the part is of a
+// chunk of this length in bytes. The runs must fit the chunk.
 func (p Part) Size(chunk int64) int64 {
 	if p.Whole() {
 		return chunk
@@ -50,7 +51,7 @@ func (p Part) Size(chunk int64) int64 {
 	return object.SliceSize(chunk, p.Runs)
 }
 
-// Slice returns the runs of the part in a chunk of so many bytes.
+// Slice returns the runs of the part in a chunk of this length in bytes.
 func (p Part) Slice(chunk int64) []object.Run {
 	if p.Whole() {
 		return []object.Run{{From: 0, To: object.Leaves(chunk)}}
@@ -58,42 +59,42 @@ func (p Part) Slice(chunk int64) []object.Run {
 	return p.Runs
 }
 
-// MarshalText writes the part as its type describes.
+// MarshalText encodes the part as its type describes.
 func (p Part) MarshalText() ([]byte, error) { return appendRuns(int64(p.Chunk), p.Runs), nil }
 
-// UnmarshalText reads what MarshalText writes, and nothing else.
+// UnmarshalText decodes the text that MarshalText returns, and refuses any other.
 func (p *Part) UnmarshalText(text []byte) error {
 	n, runs, err := parseRuns(text, 32)
 	if err != nil {
-		return fmt.Errorf("%.40q is no part of a chunk: %w", text, err)
+		return fmt.Errorf("%.40q is not a part of a chunk: %w", text, err)
 	}
 	*p = Part{int(n), runs}
 	return nil
 }
 
-// Span is what a bundle brings of a file, for the kernel to read before anybody asks
-// for it. It is written like a [Part], with the number of the file's inode in place of
-// the chunk's and blocks of 4 KiB of the file in place of leaves. Inode 0 stands for the
-// image itself, of which metadata is read.
+// Span names blocks of a file that a bundle contains, for the kernel to read ahead. Its
+// text is that of a [Part], with the number of the file's inode in place of the chunk's
+// number and blocks of 4 KiB of the file in place of leaves. Inode 0 means the image
+// itself, whose metadata is read.
 type Span struct {
 	Inode uint64
 	Runs  []object.Run
 }
 
-// MarshalText writes the span as its type describes.
+// MarshalText encodes the span as its type describes.
 func (s Span) MarshalText() ([]byte, error) { return appendRuns(int64(s.Inode), s.Runs), nil }
 
-// UnmarshalText reads what MarshalText writes, and nothing else.
+// UnmarshalText decodes the text that MarshalText returns, and refuses any other.
 func (s *Span) UnmarshalText(text []byte) error {
 	n, runs, err := parseRuns(text, 64)
 	if err != nil || len(runs) == 0 || n < 0 {
-		return fmt.Errorf("%.40q is no span of a file", text)
+		return fmt.Errorf("%.40q is not a span of a file", text)
 	}
 	*s = Span{uint64(n), runs}
 	return nil
 }
 
-// appendRuns writes a number and the runs that belong to it.
+// appendRuns encodes a number and its runs.
 func appendRuns(n int64, runs []object.Run) []byte {
 	b := strconv.AppendInt(nil, n, 10)
 	for i, r := range runs {
@@ -106,7 +107,7 @@ func appendRuns(n int64, runs []object.Run) []byte {
 	return b
 }
 
-// parseRuns reads what appendRuns writes, and nothing else.
+// parseRuns decodes the text that appendRuns returns, and refuses any other.
 func parseRuns(text []byte, bits int) (n int64, runs []object.Run, err error) {
 	number, rest, some := strings.Cut(string(text), ":")
 	n, err = strconv.ParseInt(number, 10, bits)
@@ -132,17 +133,17 @@ func parseRuns(text []byte, bits int) (n int64, runs []object.Run, err error) {
 	return n, runs, nil
 }
 
-// Bundle names an object whose content is a row of slices of chunks (see
-// object.AppendSlice): the next parts of the profile. So many together are
-// compressed better, and every one is verified by the digest of its chunk.
+// Bundle names an object whose content is a sequence of slices of chunks (see
+// object.AppendSlice): the next parts of the profile. Together they compress better,
+// and each is verified by the digest of its chunk.
 type Bundle struct {
 	Digest object.Digest `json:"digest"`
 	Size   int64         `json:"size"`            // of the content, bytes
-	Parts  int           `json:"parts"`           // how many
+	Parts  int           `json:"parts"`           // their number
 	Spans  []Span        `json:"spans,omitempty"` // of files, in order of first touch
 }
 
-// Chunks returns the numbers of the chunks that were touched, in order.
+// Chunks returns the numbers of the touched chunks, in order.
 func (p *Profile) Chunks() []int {
 	list := make([]int, len(p.Parts))
 	for i, part := range p.Parts {
@@ -151,7 +152,8 @@ func (p *Profile) Chunks() []int {
 	return list
 }
 
-// InBundles gives each bundle's parts to visit, in order, until that returns false.
+// InBundles calls visit with each bundle and its parts, in order, until visit returns
+// false.
 func (p *Profile) InBundles(visit func(i int, b Bundle, parts []Part) bool) {
 	rest := p.Parts
 	for i, b := range p.Bundles {
@@ -169,13 +171,13 @@ func (p *Profile) Marshal() ([]byte, error) {
 		p.Format = SpansFormat
 	}
 	if p.Parts == nil {
-		p.Parts = []Part{} // a list in JSON, too
+		p.Parts = []Part{} // so that JSON has a list and not null
 	}
 	return marshal(p)
 }
 
-// ParseProfile reads a profile of the tree d, which has the given number of
-// chunks. How long those are it does not know: see [Profile.Check].
+// ParseProfile decodes a profile of the tree d, which has the given number of chunks.
+// It does not know the lengths of the chunks: see [Profile.Check].
 func ParseProfile(content []byte, d object.Digest, chunks int) (*Profile, error) {
 	const what = "profile"
 	var p Profile
@@ -191,8 +193,8 @@ func ParseProfile(content []byte, d object.Digest, chunks int) (*Profile, error)
 	return &p, p.CheckChunks(chunks)
 }
 
-// CheckChunks tells whether the profile can be one of a tree of so many chunks, of
-// which nothing else is known. [Profile.Check] knows more.
+// CheckChunks returns an error if the profile cannot belong to a tree of this many
+// chunks. [Profile.Check] checks more.
 func (p *Profile) CheckChunks(chunks int) error {
 	const what = "profile"
 	if len(p.Parts) > maxProfile || len(p.Parts) > chunks {
@@ -227,7 +229,7 @@ func (p *Profile) CheckChunks(chunks int) error {
 	return nil
 }
 
-// Check tells whether the profile fits its tree, of which size returns the length
+// Check returns an error if the profile does not fit its tree. size returns the length
 // of a chunk in bytes, and whether it is a hole.
 func (p *Profile) Check(chunks int, size func(chunk int) (n int64, hole bool, err error)) error {
 	const what = "profile"
@@ -237,7 +239,7 @@ func (p *Profile) Check(chunks int, size func(chunk int) (n int64, hole bool, er
 	slice := func(part Part) (int64, error) {
 		n, hole, err := size(part.Chunk)
 		if err != nil || hole {
-			return 0, err // nothing of a hole is in a bundle
+			return 0, err // no part of a hole is in a bundle
 		}
 		if !part.Whole() {
 			if err := object.CheckRuns(n, part.Runs); err != nil {
@@ -269,8 +271,8 @@ func (p *Profile) Check(chunks int, size func(chunk int) (n int64, hole bool, er
 	return nil
 }
 
-// Join makes runs of leaves of what lies in any order and may overlap. Runs with no
-// more than gap leaves between them become one.
+// Join returns runs, which may overlap and be in any order, as ascending separate runs.
+// It merges runs with at most gap leaves between them.
 func Join(runs []object.Run, gap int) []object.Run {
 	runs = slices.Clone(runs)
 	slices.SortFunc(runs, func(a, b object.Run) int { return a.From - b.From })

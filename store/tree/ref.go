@@ -8,14 +8,14 @@ import (
 	"premix/store/object"
 )
 
-// DefaultTag is the tag of a reference that names none.
+// DefaultTag is the tag of a reference without a tag.
 const DefaultTag = "latest"
 
-// Ref is what people write for a tree: NAME[:TAG] or NAME@DIGEST.
+// Ref is a parsed reference to a tree: NAME[:TAG] or NAME@DIGEST.
 type Ref struct {
 	Name   string        // "refs/bacteria": one or more components, each of a-z 0-9 . _ -
-	Tag    string        // "" where a digest is given
-	Digest object.Digest // zero where a tag is given
+	Tag    string        // "" if a digest is given
+	Digest object.Digest // zero if a tag is given
 }
 
 var (
@@ -24,12 +24,11 @@ var (
 	tagForm   = regex.Lazy(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
 
-// isTag leaves the length to a comparison: a counted repetition is expensive to compile,
-// and that is done whenever premix starts.
+// isTag compares the length separately: a counted repetition is expensive to compile.
 func isTag(s string) bool { return len(s) <= 128 && tagForm().MatchString(s) }
 
-// ParseRef reads a reference. Names are such that they are safe file names and
-// repositories of an OCI registry.
+// ParseRef parses a reference. Valid names are safe as file names and as repositories
+// of an OCI registry.
 func ParseRef(s string) (Ref, error) {
 	name, digest, found := strings.Cut(s, "@")
 	if found {
@@ -46,7 +45,7 @@ func ParseRef(s string) (Ref, error) {
 	if err := checkName(s, name); err != nil {
 		return Ref{}, err
 	}
-	// The history of a tag lies beside it, in TAG.history.jsonl.
+	// The history of a tag lies beside its record, in TAG.history.jsonl.
 	if !isTag(tag) || strings.HasSuffix(tag, ".history") {
 		return Ref{}, fmt.Errorf("reference %q: the tag %q must be letters, digits, '.', '_' and '-', at most 128, and begin with a letter or digit", s, tag)
 	}
@@ -75,13 +74,13 @@ func (r Ref) String() string {
 	return r.Name + ":" + r.Tag
 }
 
-// TagPath returns where the tag's current record lies below a store's root.
+// TagPath returns the path of the tag's current record below a store's root.
 func (r Ref) TagPath() string { return "tags/" + r.Name + "/" + r.Tag + ".json" }
 
-// HistoryPath returns where all the tag's records lie below a store's root.
+// HistoryPath returns the path of the tag's history below a store's root.
 func (r Ref) HistoryPath() string { return "tags/" + r.Name + "/" + r.Tag + ".history.jsonl" }
 
-// ProfilePath returns where a profile's record lies below a store's root.
+// ProfilePath returns the path of a profile's record below a store's root.
 func ProfilePath(d object.Digest, profile string) string {
 	return "profiles/" + d.String() + "/" + profile + ".json"
 }

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// StoreFormat is what the format field of store.json says.
+	// StoreFormat is the value of store.json's format field.
 	StoreFormat = "premix store 1"
-	// InfoPath is where [Info] lies below a store's root.
+	// InfoPath is the path of [Info] below a store's root.
 	InfoPath = "store.json"
 )
 
-// Info introduces a store.
+// Info describes a store and its keys.
 type Info struct {
 	Format string      `json:"format"`
 	ID     string      `json:"id"`   // random, 32 hexadecimal digits; stays with the store when it moves
-	Keys   []PublicKey `json:"keys"` // those that sign; the last one is current
+	Keys   []PublicKey `json:"keys"` // the keys that sign; the last one is current
 }
 
-// PublicKey verifies what a store signs: Ed25519 (RFC 8032), written as
+// PublicKey verifies the signatures of a store: Ed25519 (RFC 8032), written as
 // "premix-ed25519 " and 43 characters of unpadded URL-safe base64.
 type PublicKey [ed25519.PublicKeySize]byte
 
@@ -37,15 +37,15 @@ const (
 	privatePrefix = "PREMIX-ED25519-SECRET "
 )
 
-// NewPrivateKey makes a key of 32 random bytes.
+// NewPrivateKey returns the private key of a random seed.
 func NewPrivateKey(seed [ed25519.SeedSize]byte) PrivateKey { return PrivateKey{seed} }
 
-// Public returns the key that verifies what k signs.
+// Public returns the key that verifies signatures of k.
 func (k PrivateKey) Public() PublicKey {
 	return PublicKey(ed25519.NewKeyFromSeed(k.seed[:]).Public().(ed25519.PublicKey))
 }
 
-// Secret returns the text form of the key, which ParsePrivateKey reads. It is no
+// Secret returns the text form of the key, which ParsePrivateKey reads. It is not a
 // String method, so that a key is never printed by accident.
 func (k PrivateKey) Secret() string { return privatePrefix + encode(k.seed[:]) }
 
@@ -58,7 +58,7 @@ func ParsePrivateKey(s string) (PrivateKey, error) {
 	return k, nil
 }
 
-// ParsePublicKey reads what [PublicKey.String] writes.
+// ParsePublicKey parses the text that [PublicKey.String] returns.
 func ParsePublicKey(s string) (PublicKey, error) {
 	var k PublicKey
 	if err := decodeKey(k[:], s, publicPrefix); err != nil {
@@ -87,10 +87,10 @@ func decodeKey(dst []byte, s, prefix string) error {
 
 func (k PublicKey) String() string { return publicPrefix + encode(k[:]) }
 
-// MarshalText writes what String returns.
+// MarshalText returns the text that String returns.
 func (k PublicKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText parses the text that MarshalText returns.
 func (k *PublicKey) UnmarshalText(text []byte) error {
 	parsed, err := ParsePublicKey(string(text))
 	if err != nil {
@@ -121,27 +121,27 @@ func ParseInfo(content []byte) (*Info, error) {
 	return &i, nil
 }
 
-// Envelope is a signed document as it lies in a store. The signature is over the
-// exact bytes of Signed with the document's kind before them, so that a document
-// of one kind can't stand for another.
+// Envelope is a signed document as stored. The signature covers the exact bytes of
+// Signed, prefixed by the document's kind, so that a document of one kind cannot pass
+// for another.
 type Envelope struct {
 	Signed    json.RawMessage `json:"signed"`
 	Key       PublicKey       `json:"key"`
 	Signature string          `json:"signature"` // of 64 bytes, unpadded URL-safe base64
 }
 
-// TagRecord says which tree a tag stands for.
+// TagRecord names the tree of a tag.
 type TagRecord struct {
 	Store    string        `json:"store"` // [Info.ID]: a record can't be moved to another store
 	Name     string        `json:"name"`
 	Tag      string        `json:"tag"`
 	Tree     object.Digest `json:"tree"`
-	Serial   int64         `json:"serial"`            // 1 for the tag's first record, and one more for each further one
+	Serial   int64         `json:"serial"`            // 1 for the tag's first record, and one more for each later record
 	Time     time.Time     `json:"time"`              // UTC, whole seconds
 	Previous object.Digest `json:"previous,omitzero"` // of the bytes of the record before this one
 }
 
-// ProfileRecord says where a profile of a tree is.
+// ProfileRecord names the object of a profile of a tree.
 type ProfileRecord struct {
 	Store   string        `json:"store"`
 	Tree    object.Digest `json:"tree"`
@@ -170,17 +170,17 @@ func sign(k PrivateKey, kind string, v any) ([]byte, error) {
 	return json.Marshal(Envelope{doc, k.Public(), encode(sig)})
 }
 
-// SignatureError says why a signed document is not to be trusted.
+// SignatureError reports why a signed document is not trusted.
 type SignatureError struct {
 	What   string
-	Key    PublicKey // the key that the document names; zero where it names none
+	Key    PublicKey // the key that the document names; zero if it names none
 	Reason string
 }
 
 func (e *SignatureError) Error() string { return "the signature of the " + e.What + ": " + e.Reason }
 
-// OpenTag verifies a signed tag record with one of the keys, and that it is one
-// of the given tag in the given store.
+// OpenTag verifies a signed tag record with one of the keys, and that it belongs to the
+// given tag of the given store.
 func OpenTag(content []byte, store string, ref Ref, keys []PublicKey) (*TagRecord, error) {
 	const what = "tag record"
 	var r TagRecord
@@ -199,7 +199,7 @@ func OpenTag(content []byte, store string, ref Ref, keys []PublicKey) (*TagRecor
 }
 
 // OpenProfile verifies a signed profile record with one of the keys, and that it
-// is the given profile of the given tree in the given store.
+// belongs to the given profile of the given tree in the given store.
 func OpenProfile(content []byte, store string, d object.Digest, name string, keys []PublicKey) (*ProfileRecord, error) {
 	const what = "profile record"
 	var r ProfileRecord
@@ -226,7 +226,7 @@ func openSigned(what, kind string, content []byte, keys []PublicKey, v any) erro
 		trusted = trusted || k == e.Key
 	}
 	if !trusted {
-		return &SignatureError{what, e.Key, "its key is not one that is trusted here: " + e.Key.String()}
+		return &SignatureError{what, e.Key, "its key is not trusted here: " + e.Key.String()}
 	}
 	if !ed25519.Verify(e.Key[:], append([]byte(kind), e.Signed...), sig) {
 		return &SignatureError{what, e.Key, "it does not fit the contents"}

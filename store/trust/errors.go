@@ -8,13 +8,12 @@ import (
 	"premix/store/tree"
 )
 
-// ChangedError says that an origin has another store, or other keys, than the
-// pin says.
+// ChangedError reports that an origin has another store, or other keys, than its pin.
 type ChangedError struct {
 	Origin string
 	Known  Known // the pin
 	Store  string
-	Keys   []tree.PublicKey // what store.json says
+	Keys   []tree.PublicKey // the keys in store.json
 	File   string           // known_stores
 }
 
@@ -22,18 +21,18 @@ func (e *ChangedError) Error() string {
 	if e.Store != e.Known.Store {
 		return fmt.Sprintf("%s has another store than before: %s instead of %s", e.Origin, e.Store, e.Known.Store)
 	}
-	return fmt.Sprintf("%s has other keys for store %s than those that are trusted", e.Origin, e.Store)
+	return fmt.Sprintf("%s has other keys for store %s than the trusted ones", e.Origin, e.Store)
 }
 
 // ExitCode implements exit.Coded.
 func (*ChangedError) ExitCode() exit.Code { return exit.Trust }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *ChangedError) Hint() string {
-	return fmt.Sprintf("somebody may stand between here and there. If the change was announced, remove the line of %s from %s, or give the new key with --key-file", e.Known.Origin, e.File)
+	return fmt.Sprintf("the connection may be intercepted. If the change was announced, remove the line of %s from %s, or give the new key with --key-file", e.Known.Origin, e.File)
 }
 
-// UntrustedError says that a signed document is not to be believed.
+// UntrustedError reports that a signed document is not trusted.
 type UntrustedError struct {
 	Origin string
 	Err    error // a *tree.SignatureError or *tree.InvalidError
@@ -45,13 +44,13 @@ func (e *UntrustedError) Error() string { return fmt.Sprintf("%s: %v", e.Origin,
 func (*UntrustedError) ExitCode() exit.Code { return exit.Trust }
 func (e *UntrustedError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *UntrustedError) Hint() string {
 	return "name another origin. If the store signs with a new key and this was announced, give it with --key-file"
 }
 
-// RollbackError says that an origin gave a record that is older than one that
-// was seen (Serial < Seen), or another one with the same serial.
+// RollbackError reports that an origin gave a record that is older than the seen one
+// (Serial < Seen), or another record with the same serial.
 type RollbackError struct {
 	Origin string
 	Ref    tree.Ref
@@ -69,15 +68,15 @@ func (e *RollbackError) Error() string {
 // ExitCode implements exit.Coded.
 func (*RollbackError) ExitCode() exit.Code { return exit.Trust }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *RollbackError) Hint() string {
 	if e.Serial == e.Seen {
 		return "the store was copied and then published to in both places, or its key is in two hands; --allow-rollback takes the record as it is"
 	}
-	return "the origin lags behind, or somebody replays an old record; wait or name another origin. If the store was set back on purpose: --allow-rollback"
+	return "the origin lags behind, or an old record is being replayed; wait or name another origin. If the store was set back on purpose: --allow-rollback"
 }
 
-// StateError says that what trust keeps on disk cannot be used.
+// StateError reports that a file of pins or records cannot be used.
 type StateError struct {
 	File string
 	Line int // 0 for the file as a whole
@@ -95,12 +94,12 @@ func (e *StateError) Error() string {
 func (*StateError) ExitCode() exit.Code { return exit.Usage }
 func (e *StateError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *StateError) Hint() string {
-	return "mend it, or remove it: stores are then trusted at their next use as at the first"
+	return "repair the file, or remove it: the next use of each store then counts as its first, and trusts the keys that the store gives"
 }
 
-// NoTagError says that none of the origins that were asked has a tag. It is an
+// NoTagError reports that none of the origins has a tag. It wraps an
 // origin.ErrNotFound.
 type NoTagError struct {
 	Ref     tree.Ref
@@ -116,12 +115,12 @@ func (e *NoTagError) Error() string {
 func (*NoTagError) ExitCode() exit.Code { return exit.Usage }
 func (e *NoTagError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *NoTagError) Hint() string {
-	return "compare the spelling; `premix store ls` lists names and tags where the store is, and its root has a file store.json"
+	return "check the spelling; `premix store ls` lists names and tags on the machine that has the store"
 }
 
-// KeyFileError says what is wrong with a file of public keys.
+// KeyFileError reports that a file of public keys cannot be used.
 type KeyFileError struct {
 	File string
 	Line int // 0 for the file as a whole
@@ -139,7 +138,7 @@ func (e *KeyFileError) Error() string {
 func (*KeyFileError) ExitCode() exit.Code { return exit.Usage }
 func (e *KeyFileError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *KeyFileError) Hint() string {
 	return "`premix store key` prints the public key of a store"
 }

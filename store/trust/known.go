@@ -26,12 +26,12 @@ type Known struct {
 	Since  time.Time        `json:"since"` // UTC, whole seconds
 }
 
-// state is what lies in the directory.
+// state is the directory of pins and seen records.
 type state struct{ dir string }
 
 func (s state) knownFile() string { return filepath.Join(s.dir, "known_stores") }
 
-// locked calls do while no other process changes anything.
+// locked calls do with the directory's lock held.
 func (s state) locked(do func() error) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -43,16 +43,16 @@ func (s state) locked(do func() error) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // gives the lock back
+	defer f.Close() // releases the lock
 	if err := lock.Await(context.Background(), f, lock.Exclusive); err != nil {
 		return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
 	}
 	return do()
 }
 
-// known reads all pins, in order of their making.
+// known reads all pins, oldest first.
 func (s state) known() ([]Known, error) {
-	// Whoever can write there says whose word is believed.
+	// A user who can write there decides which keys are trusted.
 	if err := owner.Private(s.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s state) known() ([]Known, error) {
 	return all, nil
 }
 
-// pin keeps k in place of what was known of its origin. Called with the lock.
+// pin replaces the pin of k's origin by k. The caller holds the lock.
 func (s state) pin(k Known) error {
 	all, err := s.known()
 	if err != nil {
@@ -104,7 +104,8 @@ func (s state) seenFile(store string, ref tree.Ref) string {
 	return filepath.Join(s.dir, "seen", store, object.Sum([]byte(ref.String())).String()[:32]+".json")
 }
 
-// seen returns the signed record of a tag that was verified last, nil for none.
+// seen returns the signed record of a tag that was verified last, or nil if there is
+// none.
 func (s state) seen(store string, ref tree.Ref) ([]byte, error) {
 	content, err := os.ReadFile(s.seenFile(store, ref))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,8 +114,7 @@ func (s state) seen(store string, ref tree.Ref) ([]byte, error) {
 	return content, err
 }
 
-// replace writes a file whole, and to the disk: a record that was seen must not
-// be forgotten by a crash.
+// replace writes a whole file and syncs it: a crash must not lose a seen record.
 func replace(path string, content []byte) error {
 	if err := beneath.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -11,30 +11,30 @@ import (
 	"premix/store/tree"
 )
 
-// Opening is what an origin has sent together with a tag's record, which was
-// believed: see tree.Opening. What of it is used is verified like all that comes from
-// an origin. It may be used by any number of goroutines.
+// Opening holds the copies that an origin sent together with a tag's record, after the
+// record was verified: see tree.Opening. The copies are verified when they are used.
+// Any number of goroutines may use an Opening.
 type Opening struct {
 	store string
 	keys  []tree.PublicKey
-	head  *tree.Opening // changes no more when it is here, but for its objects
+	head  *tree.Opening // does not change once set, but for its objects
 
 	mu      sync.Mutex
 	reader  *tree.OpeningReader
-	soFar   []byte        // of the file
+	soFar   []byte        // of the file, as received
 	woken   int           // length of soFar when changed was closed last
 	changed chan struct{} // closed, and replaced, when more has come
-	ended   bool          // everything has come, or will not
+	ended   bool          // no more is received
 	given   map[object.Digest]bool
 }
 
-// take reads what has come, and tells whether the head is there.
+// take decodes the bytes received, and reports whether the head is complete.
 func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(soFar) < len(o.soFar) && !ended {
 		if o.head != nil {
-			return true, nil // it has begun anew; there will be more
+			return true, nil // the transfer began again; more will come
 		}
 		o.reader = tree.NewOpeningReader()
 	}
@@ -42,7 +42,7 @@ func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
 	objects := len(o.reader.Objects)
 	if err = o.reader.Take(soFar); err == nil && o.reader.Head && o.head == nil {
 		known := o.reader.Opening
-		known.Files = map[string][]byte{} // soFar is large, and let go of
+		known.Files = map[string][]byte{} // so that soFar, which is large, can be freed
 		for path, content := range o.reader.Files {
 			known.Files[path] = bytes.Clone(content)
 		}
@@ -59,11 +59,11 @@ func (o *Opening) take(soFar []byte, ended bool) (head bool, err error) {
 	return o.head != nil, err
 }
 
-// step is how much more of an object has come when those go on that use it while it
-// arrives, in bytes.
+// step is the number of further bytes of an object that must have arrived before its
+// waiting readers are woken.
 const step = 24 << 10
 
-// end says that no more comes.
+// end records that no more bytes come.
 func (o *Opening) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,22 +71,22 @@ func (o *Opening) end() {
 	o.wake()
 }
 
-// wake is under mu.
+// wake wakes all waiters. The caller holds mu.
 func (o *Opening) wake() {
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// askOpening is ask by an opening. It returns when its head has come.
+// askOpening is ask by means of an opening. It returns when the head has arrived.
 func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.Ref, profile string) (*Resolved, error) {
 	o := &Opening{reader: tree.NewOpeningReader(), changed: make(chan struct{}), given: map[object.Digest]bool{}}
 	var failed error
 	head := make(chan struct{})
 	once := sync.OnceFunc(func() { close(head) })
-	// The rest comes although the caller has what he waited for. The origin bounds how
-	// long that may take.
+	// The rest is received although the caller already has an answer. The origin bounds
+	// how long that may take.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	damaged := false // nothing behind it is read
+	damaged := false // nothing more is decoded
 	take := func(soFar []byte, ended bool) {
 		if damaged {
 			return
@@ -109,7 +109,7 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 		content, err := from.Opening(inner, ref.OpeningPath(profile), func(soFar []byte) { take(soFar, false) })
 		if err != nil {
 			select {
-			case <-head: // the rest is fetched from where it lies
+			case <-head: // the rest is fetched from its usual paths
 			default:
 				failed = err
 			}
@@ -139,8 +139,8 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 	}
 	o.store, o.keys = res.Store, res.Keys
 	res.Opening = o
-	// The disk is slow: what was believed is brought there while its user goes on, and
-	// judged once more then, since others may have come first.
+	// The disk is slow: pins and records are written while the caller continues, and
+	// judged again then, since other processes may have written in between.
 	res.keep = &keeping{done: make(chan struct{})}
 	go func() {
 		defer close(res.keep.done)
@@ -153,9 +153,9 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 	return res, nil
 }
 
-// Profile returns the content of the object of a profile of the tree d. Without an
-// error, nil says that the origin had no such profile when it made the opening. Where
-// ok is false the opening can't tell.
+// Profile returns the content of the object of a profile of the tree d. A nil content
+// without an error means that the origin had no such profile when it made the opening.
+// If ok is false, the opening has no answer.
 func (o *Opening) Profile(d object.Digest, name string) (content []byte, ok bool) {
 	signed := o.head.Files[tree.ProfilePath(d, name)]
 	if signed == nil {
@@ -169,14 +169,14 @@ func (o *Opening) Profile(d object.Digest, name string) (content []byte, ok bool
 	return content, content != nil
 }
 
-// Next are the tags that are mounted after ref, of which the opening is, as far as the
-// origin can tell. Nothing vouches for them.
+// Next returns the tags that are mounted after ref, the tag of the opening, as far as
+// the origin knows them. They are neither signed nor verified.
 func (o *Opening) Next(ref tree.Ref) []tree.Ref {
 	return tree.Row(ref, func(path string) []byte { return o.head.Files[path] })
 }
 
-// Object returns the verified content of an object, once, or nil where the opening
-// does not have it. It waits for what is still on its way.
+// Object returns the verified content of an object, once, or nil if the opening does
+// not have it. It waits for bytes that are still to arrive.
 func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
 	stored, whole := o.await(ctx, d, -1)
 	if !whole {
@@ -184,14 +184,14 @@ func (o *Opening) Object(ctx context.Context, d object.Digest) []byte {
 	}
 	content, err := object.Decode(nil, d, -1, stored)
 	if err != nil {
-		return nil // it is fetched from where it lies
+		return nil // it is fetched from its usual path
 	}
 	return content
 }
 
-// Stream is Object for an object whose content has so many bytes. It calls got with the
-// content so far, which nobody has verified yet, whenever there is more, and not after it
-// has returned.
+// Stream is Object for an object whose content has size bytes. Whenever there is more,
+// and until Stream returns, it calls got with the content so far, which is not yet
+// verified.
 func (o *Opening) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) []byte {
 	stored, whole := o.await(ctx, d, 0)
 	if stored == nil {
@@ -210,9 +210,10 @@ func (o *Opening) Stream(ctx context.Context, d object.Digest, size int64, got f
 	return content
 }
 
-// await returns the stored form of an object when all of it has come, or, where beyond
-// is not below 0, when more than so much of it has. Without any the opening does not have
-// it, or no more of it. What was given whole is forgotten.
+// await returns the stored form of an object when it is complete or, if beyond is not
+// negative, when more than beyond bytes of it have arrived. It returns nil if the
+// opening does not have the object, or receives no more of it. An object that was
+// returned whole is dropped.
 func (o *Opening) await(ctx context.Context, d object.Digest, beyond int) (stored []byte, whole bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -16,18 +16,18 @@ import (
 	"premix/store/tree"
 )
 
-// Options say whom to trust. The zero value trusts on first use.
+// Options say which keys to trust. The zero value trusts on first use.
 type Options struct {
-	// Dir is where pins and records are kept; see [Dir].
+	// Dir is the directory of pins and seen records; see [Dir].
 	Dir string
-	// Keys are believed, and no others, where there are any.
+	// Keys, if there are any, are the only keys trusted.
 	Keys []tree.PublicKey
-	// AllowRollback takes a record whatever was seen before, once.
+	// AllowRollback accepts a record whatever record was seen before, once.
 	AllowRollback bool
 }
 
-// Dir returns where pins and records are kept by default: home, which is usually
-// $PREMIX_HOME, or the user's configuration directory for premix where home is "".
+// Dir returns the default directory of pins and seen records: home, which is usually
+// $PREMIX_HOME, or the user's configuration directory for premix if home is "".
 func Dir(home string) (string, error) {
 	if home == "" {
 		config, err := os.UserConfigDir()
@@ -39,14 +39,14 @@ func Dir(home string) (string, error) {
 	return filepath.Join(home, "trust"), nil
 }
 
-// Resolver turns references into trees. It may be used by any number of
-// goroutines, and its directory by any number of processes.
+// Resolver turns references into trees. Any number of goroutines may use it, and any
+// number of processes its directory.
 type Resolver struct {
 	o Options
 	s state
 
 	mu     sync.Mutex
-	stores map[string]*tree.Info // as they were believed last, by origin
+	stores map[string]*tree.Info // as last trusted, by origin
 }
 
 // New returns a resolver. Nothing is read yet.
@@ -54,33 +54,33 @@ func New(o Options) *Resolver {
 	return &Resolver{o: o, s: state{o.Dir}, stores: map[string]*tree.Info{}}
 }
 
-// Resolved is what a reference stands for.
+// Resolved is the result of resolving a reference.
 type Resolved struct {
 	Ref  tree.Ref
 	Tree object.Digest
-	// What follows is empty for a reference with a digest.
+	// The fields below are empty for a reference with a digest.
 	Record *tree.TagRecord
 	Signed []byte           // the record as it lies in the store
 	Store  string           // id
-	Keys   []tree.PublicKey // that are believed for this store
-	Origin string           // who gave the record
+	Keys   []tree.PublicKey // that are trusted for this store
+	Origin string           // that gave the record
 	First  bool             // the origin was used for the first time, and its keys were taken on trust
-	// Opening is what came with the record; nil where nothing did.
+	// Opening holds the copies that came with the record; nil if there were none.
 	Opening *Opening
 	keep    *keeping
-	// Offline is why no origin could be asked, where the record is the one that
-	// was seen last. Whether that will do is for the caller to decide.
+	// Offline is the reason why no origin could be asked, if the record is the seen
+	// one. The caller decides whether that is good enough.
 	Offline error
 }
 
-// Resolve returns the tree that ref stands for, by the word of the first origin
-// that can be believed. Errors are those of this package and of package origin.
+// Resolve returns the tree that ref stands for, from the first origin whose answer is
+// trusted. Errors are those of this package and of package origin.
 func (r *Resolver) Resolve(ctx context.Context, g *origin.Group, ref tree.Ref) (*Resolved, error) {
 	return r.resolve(ctx, g, ref, "")
 }
 
-// Open is Resolve for somebody who is about to mount the tree with a profile, by its
-// name: what a mount needs comes with the answer, where the origin has it together.
+// Open is Resolve for a caller that is about to mount the tree with the named profile:
+// if the origin has an opening, the answer includes it.
 func (r *Resolver) Open(ctx context.Context, g *origin.Group, ref tree.Ref, profile string) (*Resolved, error) {
 	if err := tree.ParseProfileName(profile); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func (r *Resolver) Open(ctx context.Context, g *origin.Group, ref tree.Ref, prof
 	return r.resolve(ctx, g, ref, profile)
 }
 
-// Last returns what a reference stood for when one of these origins was last asked,
-// and whether one was.
+// Last returns the tree of ref when one of these origins was last asked, and whether
+// one was.
 func (r *Resolver) Last(g *origin.Group, ref tree.Ref) (object.Digest, bool) {
 	if !ref.Digest.IsZero() {
 		return ref.Digest, true
@@ -111,7 +111,7 @@ func (r *Resolver) resolve(ctx context.Context, g *origin.Group, ref tree.Ref, p
 	}
 	var (
 		res    *Resolved
-		denied error // an origin gave something that is not believed
+		denied error // an origin's answer is not trusted
 		asked  []string
 		mute   int
 	)
@@ -133,7 +133,7 @@ func (r *Resolver) resolve(ctx context.Context, g *origin.Group, ref tree.Ref, p
 	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, err
 	case denied != nil:
-		return nil, denied // rather than that others were silent
+		return nil, denied // more telling than origins that do not answer
 	case mute == 0:
 		return nil, &NoTagError{ref, asked, err}
 	}
@@ -143,8 +143,8 @@ func (r *Resolver) resolve(ctx context.Context, g *origin.Group, ref tree.Ref, p
 	return nil, err
 }
 
-// silent tells whether err says that an origin did not answer: nothing that it
-// says of a tag is known then.
+// silent reports whether err means that an origin did not answer, so that the state of
+// a tag there is unknown.
 func silent(err error) bool {
 	switch origin.KindOf(err) {
 	case origin.Unreachable, origin.Certificate, origin.TimedOut, origin.Stalled, origin.Truncated,
@@ -154,8 +154,8 @@ func silent(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// Store returns the store of an origin as it is believed: its keys are those
-// that count, and none else. It pins what is new.
+// Store returns the store of an origin, with the keys that are trusted and no others.
+// It pins new ones.
 func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info, first bool, err error) {
 	content, err := o.File(ctx, tree.InfoPath)
 	if err != nil {
@@ -164,8 +164,7 @@ func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info,
 	return r.believe(o, content, true)
 }
 
-// believe is Store for an origin that has said what its store is. What is new it only
-// pins where keep is true.
+// believe is Store for the given content of store.json. It pins only if keep is true.
 func (r *Resolver) believe(o origin.Origin, content []byte, keep bool) (info *tree.Info, first bool, err error) {
 	info, err = tree.ParseInfo(content)
 	if err != nil {
@@ -194,14 +193,15 @@ func (r *Resolver) believe(o origin.Origin, content []byte, keep bool) (info *tr
 	return info, first, nil
 }
 
-// file is a file of an origin on its way.
+// file is a file that is being fetched from an origin.
 type file struct {
 	done    chan struct{}
 	content []byte
 	err     error
 }
 
-// begin asks an origin for a file. What is asked for together takes one round trip.
+// begin starts to fetch a file from an origin. Files fetched at the same time cost one
+// round trip.
 func begin(ctx context.Context, o origin.Origin, name string) *file {
 	f := &file{done: make(chan struct{})}
 	go func() {
@@ -216,8 +216,8 @@ func (f *file) wait() ([]byte, error) {
 	return f.content, f.err
 }
 
-// believed returns the keys that count for what an origin says, and whether that
-// has to be pinned.
+// believed returns the keys that are trusted for an origin, and whether they have to be
+// pinned.
 func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.PublicKey, isNew bool, err error) {
 	all, err := r.s.known()
 	if err != nil {
@@ -255,23 +255,23 @@ func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.Publi
 	return pinned.Keys, isNew, nil
 }
 
-// ask has one origin say what a tag stands for, and believes it or not.
+// ask asks one origin for the record of a tag, and verifies it.
 func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profile string) (*Resolved, error) {
 	if opener, ok := o.(origin.Opener); ok && profile != "" {
-		// An opening may lag behind what it repeats: where it is not believed, or not
-		// there, the files themselves decide. Servers answer in many ways for what is
-		// not there.
+		// An opening may be older than the files that it repeats: if it is missing or
+		// not trusted, the files themselves decide. Servers answer in many ways for a
+		// missing file.
 		res, err := r.askOpening(ctx, opener, ref, profile)
 		if err == nil || ctx.Err() != nil {
 			return res, err
 		}
 		switch origin.KindOf(err) {
 		case origin.Unreachable, origin.Certificate, origin.TimedOut, origin.Stalled:
-			return nil, err // as the files would be
+			return nil, err // the files would give the same error
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // where the store is wrong its tag is not waited for
+	defer cancel() // if the store is wrong, its tag is not waited for
 	tag := begin(ctx, o, ref.TagPath())
 	info, first, err := r.Store(ctx, o)
 	if err != nil {
@@ -284,7 +284,7 @@ func (r *Resolver) ask(ctx context.Context, o origin.Origin, ref tree.Ref, profi
 	return r.judge(o, ref, info, first, signed, true)
 }
 
-// judge believes a tag's record or not. It only keeps it where keep is true.
+// judge verifies a tag's record. It keeps it as seen only if keep is true.
 func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first bool, signed []byte, keep bool) (*Resolved, error) {
 	record, err := tree.OpenTag(signed, info.ID, ref, info.Keys)
 	if err != nil {
@@ -302,7 +302,7 @@ func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first b
 			case tree.IsInvalid(err):
 				return &StateError{r.s.seenFile(info.ID, ref), 0, err}
 			case err != nil:
-				// It was signed with a key that is no longer believed.
+				// It was signed with a key that is no longer trusted.
 			case record.Serial < old.Serial, record.Serial == old.Serial && record.Tree != old.Tree:
 				return &RollbackError{o.String(), ref, record.Serial, old.Serial}
 			case record.Serial == old.Serial:
@@ -316,14 +316,15 @@ func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first b
 	})
 }
 
-// keeping is what was believed on its way to the disk.
+// keeping is the writing of pins and records in the background.
 type keeping struct {
 	done chan struct{}
 	err  error
 }
 
-// Kept returns when what was believed is remembered on disk, so that nothing older
-// will be. Who acts on what an opening said calls it before that is to be seen.
+// Kept waits until pins and records are on disk, so that no older record will be
+// accepted later. A caller that acts on an opening calls it before the effect becomes
+// visible.
 func (res *Resolved) Kept(ctx context.Context) error {
 	if res.keep == nil {
 		return nil
@@ -336,12 +337,12 @@ func (res *Resolved) Kept(ctx context.Context) error {
 	}
 }
 
-// offline returns what was seen of a tag of the store that these origins had,
-// nil where nothing was.
+// offline returns the seen record of a tag of the store that these origins had, or nil
+// if there is none.
 func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolved {
 	all, err := r.s.known()
 	if err != nil {
-		return nil // the cause says more
+		return nil // the cause says more to the user
 	}
 	for _, k := range all {
 		if !slices.Contains(origins, k.Origin) {
@@ -364,10 +365,10 @@ func (r *Resolver) offline(origins []string, ref tree.Ref, cause error) *Resolve
 	return nil
 }
 
-// ProfileRecord returns the record of a profile of a tree, by its name, and its
-// signed form. Where an origin says that it has none, and no other one has it, the
-// error is an origin.ErrNotFound: nobody waits for a profile. An origin that was
-// believed before is not asked again what its store is.
+// ProfileRecord returns the record of a profile of a tree, by its name, and the
+// record's signed form. If one origin says that it has none, and no other has it, the
+// error is an origin.ErrNotFound: a profile is never waited for. store.json of an
+// origin that was trusted before is not fetched again.
 func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.Digest, name string) (record *tree.ProfileRecord, signed []byte, err error) {
 	if err := tree.ParseProfileName(name); err != nil {
 		return nil, nil, err
@@ -419,8 +420,8 @@ func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.
 	return nil, nil, err
 }
 
-// ReadKeys reads public keys from a file: each line may have one, with words
-// before it, as `premix store key` prints it. Lines without any are passed over.
+// ReadKeys reads public keys from a file. Each line may have one key, with words before
+// it, as `premix store key` prints it. Lines without a key are skipped.
 func ReadKeys(path string) ([]tree.PublicKey, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -446,12 +447,11 @@ func ReadKeys(path string) ([]tree.PublicKey, error) {
 	return keys, nil
 }
 
-// keyPrefix is what every public key begins with: see [tree.PublicKey].
+// keyPrefix is the beginning of every public key: see [tree.PublicKey].
 const keyPrefix = "premix-ed25519 "
 
-// Profile returns the content of a profile's object, by the name of the profile:
-// see [tree.ParseProfile]. Where no origin has it the error is an
-// origin.ErrNotFound.
+// Profile returns the content of a profile's object, by the name of the profile: see
+// [tree.ParseProfile]. If no origin has it, the error is an origin.ErrNotFound.
 func (r *Resolver) Profile(ctx context.Context, g *origin.Group, d object.Digest, name string) ([]byte, error) {
 	record, _, err := r.ProfileRecord(ctx, g, d, name)
 	if err != nil {

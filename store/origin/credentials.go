@@ -12,7 +12,7 @@ import (
 	"premix/internal/owner"
 )
 
-// Credentials say who we are to whom.
+// Credentials holds the tokens and passwords of machines, from a credentials file.
 type Credentials struct {
 	file    string
 	entries []entry
@@ -25,8 +25,7 @@ type entry struct {
 	token   string
 }
 
-// CredentialsError says what is wrong with a credentials file, never what is in
-// it.
+// CredentialsError reports an invalid credentials file. It never quotes the file.
 type CredentialsError struct {
 	File   string
 	Line   int // 0 for the file as a whole
@@ -44,10 +43,10 @@ func (e *CredentialsError) Error() string {
 // ExitCode implements exit.Coded.
 func (*CredentialsError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *CredentialsError) Hint() string { return e.Way }
 
-// ReadCredentials reads a credentials file, which only its owner can read.
+// ReadCredentials reads a credentials file, which must be private to its owner.
 func ReadCredentials(path string) (*Credentials, error) {
 	text, err := owner.ReadSecret(path)
 	var foreign *owner.Error
@@ -60,17 +59,16 @@ func ReadCredentials(path string) (*Credentials, error) {
 	return ParseCredentials(path, text)
 }
 
-// ParseCredentials reads lines in the manner of netrc(5):
+// ParseCredentials parses lines in the manner of netrc(5):
 //
 //	machine example.org login me password secret
 //	machine store.example.org:8443 token 0123456789
 //	machine http://10.0.0.5:8400 token 0123456789
 //
-// A machine is a host, with a port where it is not the scheme's own. Credentials
-// travel over TLS or within this machine, unless the machine is written with
-// http:// as in the third line. There is no default entry: it would be sent to
-// whoever is asked. Everything from a word that begins with # to the end of its
-// line is a comment.
+// A machine is a host, with a port unless it is the scheme's own. Credentials are sent
+// over TLS or within this machine, unless the machine is written with http:// as in the
+// third line. There is no default entry: it would be sent to any host. Everything from
+// a word that begins with # to the end of its line is a comment.
 func ParseCredentials(file string, content []byte) (*Credentials, error) {
 	c := &Credentials{file: file}
 	fail := func(line int, format string, args ...any) (*Credentials, error) {
@@ -89,7 +87,7 @@ func ParseCredentials(file string, content []byte) (*Credentials, error) {
 				case "default", "macdef":
 					return fail(n+1, "%s is not supported", w)
 				default:
-					return fail(n+1, "one of its words is out of place")
+					return fail(n+1, "it has an unexpected word")
 				}
 				if key != "machine" && len(c.entries) == 0 {
 					return fail(n+1, "%s comes before any machine", key)
@@ -123,8 +121,8 @@ func ParseCredentials(file string, content []byte) (*Credentials, error) {
 	return c, nil
 }
 
-// header returns what to send as Authorization to u, "" for nothing. Later
-// entries are more special by their order in the file: the first that fits wins.
+// header returns the value of the Authorization header for u, or "" for none. The first
+// entry of the file that matches wins.
 func (c *Credentials) header(u *url.URL) (string, error) {
 	e, err := c.find(u)
 	switch {
@@ -158,12 +156,12 @@ func (c *Credentials) find(u *url.URL) (*entry, error) {
 		}
 	}
 	if plain {
-		return nil, &CredentialsError{c.file, 0, "the credentials of " + host + " would travel in clear over plain HTTP", "use https://, or write `machine http://" + host + "` if the network is yours"}
+		return nil, &CredentialsError{c.file, 0, "the credentials of " + host + " would be sent unencrypted over plain HTTP", "use https://, or write `machine http://" + host + "` if you trust the network"}
 	}
 	return nil, nil
 }
 
-// loopback tells whether a host is this machine.
+// loopback reports whether a host is this machine.
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

@@ -12,11 +12,10 @@ import (
 	"premix/store/object"
 )
 
-// Dir is a store in a directory of this machine.
+// Dir is the origin of a store in a local directory.
 type Dir struct{ path string }
 
-// NewDir returns the origin of the store in a directory, which need not be there
-// yet.
+// NewDir returns the origin of the store in a directory, which need not exist yet.
 func NewDir(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -47,7 +46,7 @@ func (d *Dir) read(ctx context.Context, name string, limit int64) ([]byte, error
 	if !fs.ValidPath(name) {
 		return fail(Misnamed, nil)
 	}
-	// In the root: a link in a store does not lead out of it.
+	// Open within the root, so that a link in a store cannot lead out of it.
 	f, err := os.OpenInRoot(d.path, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(d.path); err != nil {
@@ -67,7 +66,7 @@ func (d *Dir) read(ctx context.Context, name string, limit int64) ([]byte, error
 		return fail(Broken, err)
 	}
 	if !info.Mode().IsRegular() {
-		return fail(Unexpected, errors.New("it is no regular file"))
+		return fail(Unexpected, errors.New("it is not a regular file"))
 	}
 	if info.Size() > limit {
 		return fail(TooLarge, fmt.Errorf("%d bytes", info.Size()))

@@ -1,54 +1,54 @@
-// Package origin fetches what a store holds, from wherever it is: a directory, a
-// web server, an OCI registry, or several of them.
+// Package origin fetches the objects and files of a store from a directory, a web
+// server, an OCI registry, or several of these.
 //
 // Words:
 //
-//   - origin: one place that serves a store (see package tree for what is where).
-//   - object: immutable, named by its digest; what an origin gives may be wrong
-//     and is verified here, by a [Group], or by the caller.
-//   - file: small and mutable (store.json, tags, profile records), asked for
-//     afresh each time. Package trust decides whether one is believed.
-//   - route: how a web server is reached: through one of the proxies, or directly.
+//   - - origin: one place that serves a store (see package tree for its paths).
+//   - - object: immutable, named by its digest. An origin may give wrong bytes; a
+//     [Group], or the caller, verifies them.
+//   - - file: small and mutable (store.json, tags, profile records), fetched again
+//     for each use. Package trust decides whether a file is trusted.
+//   - - route: a way to reach a web server: through one of the proxies, or directly.
 //   - group: the origins of one store in order of preference, with their health.
 //
-// # What a reader can rely on
+// # Guarantees
 //
-// No wrong byte: [Group.Verified] returns content that has the digest it was
-// asked for, or an error. No endless wait: connecting, the first byte of an
-// answer, and the progress of its body each have a limit, redirects are counted,
-// and sizes are bounded before memory is allocated. One fetch: however many
-// callers ask a group for an object at the same time, it is fetched once, and a
-// caller that gives up does not take it away from the others.
+// No wrong byte: [Group.Verified] returns content with the requested digest, or an
+// error. No endless wait: connecting, the first byte of an answer, and the progress of
+// its body each have a limit, redirects are counted, and sizes are bounded before
+// memory is allocated. One fetch: however many callers ask a group for an object at the
+// same time, it is fetched once. A caller that gives up does not cancel the fetch of
+// the others.
 //
 // # Health
 //
-// An origin that cannot be reached, stalls, cuts answers short or says that it is
-// broken, is left alone for a while that doubles with every further failure, with
-// a random part, so that a thousand nodes do not come back at the same moment.
-// When the while is over, one request probes it: with another origin to rely on
-// the probe is a request of its own that no reader waits for. An origin that gave
+// An origin that cannot be reached, stalls, sends truncated answers or reports that it
+// is broken is not used for some time. This time doubles with every further failure and
+// has a random part, so that a thousand nodes do not return at the same moment. After
+// it, one request probes the origin. If the group has another origin, the probe is a
+// separate request that no reader waits for. An origin that gave a wrong object is used
+// last for a minute.
 // a wrong object is asked last for a minute.
 //
 //	healthy --failure--> resting --time--> probed --success--> healthy
 //	                        ^                 |
 //	                        +-----failure-----+
 //
-// A wrong object that came through a proxy is asked for again with
-// "Cache-Control: no-cache", which also replaces a poisoned copy in that proxy,
-// and then directly where that is allowed.
+// A wrong object that came through a proxy is fetched again with "Cache-Control:
+// no-cache", which also replaces a poisoned copy in that proxy, and then without the
+// proxy if that is allowed.
 //
 // # Credentials
 //
-// They are read from a file (see [ParseCredentials]), sent to the host that they
-// are for and nowhere a redirect leads, never over plain HTTP unless the file
-// says so, and never appear in messages. A URL with a user in it is refused.
+// They are read from a file (see [ParseCredentials]) and sent only to the host that
+// they are for, never to the target of a redirect, and never over plain HTTP unless the
+// file says so. They never appear in messages. A URL that contains a user is refused.
 //
 // # A store in an OCI registry
 //
-// A repository holds a whole store. Objects lie in packs: blobs that are their
-// stored forms one after another, up to 32 MiB each. An index says which pack
-// holds an object and where, so that one object is read by a range request. The
-// manifests, by their tag in the registry:
+// A repository holds a whole store. Objects lie in packs: blobs of concatenated stored
+// forms, up to 32 MiB each. An index maps each object to its pack and offset, so that
+// one object is read by a range request. The manifests, by their tag in the registry:
 //
 //	store              store.json
 //	ref-READABLE-HASH  the record of one tag, and its history
@@ -56,12 +56,11 @@
 //	profiles-DIGEST    the records of a tree's profiles, and index and packs of
 //	                   their objects
 //
-// HASH is the first 16 hexadecimal digits of the BLAKE3 digest of NAME:TAG, since
-// a tag in a registry can hold neither '/' nor 200 characters; READABLE is for
-// people. A manifest names every pack that its index speaks of, also those that
-// were pushed with another tree, so that a registry's garbage collection keeps
-// them. Files are layers whose title (org.opencontainers.image.title) is their
-// name in the store.
+// HASH is the first 16 hexadecimal digits of the BLAKE3 digest of NAME:TAG, since a tag
+// in a registry cannot contain '/' or have 200 characters; READABLE is for readers. A
+// manifest names every pack that its index refers to, including packs that were pushed
+// with another tree, so that a registry's garbage collection keeps them. Files are
+// layers whose title (org.opencontainers.image.title) is their name in the store.
 //
 // The index is binary, little-endian: the magic "premixI1", the number of packs
 // (uint32) and of objects (uint32); for each pack its SHA-256 (32 bytes) and its

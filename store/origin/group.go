@@ -11,40 +11,39 @@ import (
 	"premix/store/object"
 )
 
-// Group is the origins of one store, in order of preference. It is an [Origin]
-// itself, one that verifies.
+// Group holds the origins of one store, in order of preference. It is itself an
+// [Origin], and verifies objects.
 //
-// Lock order: Group.mu and member.mu are leaves; neither is held while anything
-// is waited for.
+// Lock order: Group.mu and member.mu are leaves; neither is held during a wait.
 type Group struct {
 	o       Options
 	members []*member
 	slots   chan struct{} // all fetches
-	idle    chan struct{} // fetches that nobody waits for
+	idle    chan struct{} // fetches without a waiting reader
 
 	mu      sync.Mutex
 	flights map[object.Digest]*flight
 	changed chan struct{} // closed, and replaced, when a member recovers
 }
 
-// flight is one fetch of an object, whoever asked for it.
+// flight is one fetch of an object, shared by all its callers.
 type flight struct {
 	done   chan struct{}
 	cancel context.CancelFunc
-	urgent chan struct{} // closed when somebody waits for it
+	urgent chan struct{} // closed when a reader waits for it
 
 	// Guarded by Group.mu.
 	callers  int
 	promoted bool
 
-	tell *teller // nil where nobody wants to know what has come
+	tell *teller // nil if no caller wants the content as it arrives
 
 	// Valid once done is closed.
 	stored, content []byte
 	err             error
 }
 
-// teller tells somebody what has come of an object.
+// teller passes on the content of an object as it arrives.
 type teller struct {
 	size int64 // of the content
 
@@ -60,14 +59,14 @@ func (t *teller) say(soFar []byte) {
 	}
 }
 
-// end returns when got is not called any more.
+// end returns when got is not running, and will not be called again.
 func (t *teller) end() {
 	t.mu.Lock()
 	t.got = nil
 	t.mu.Unlock()
 }
 
-// ErrNoOrigin is the error of a group of none.
+// ErrNoOrigin is the error of an empty group.
 var ErrNoOrigin = errors.New("no origin is given")
 
 // NewGroup returns the group of the given origins.
@@ -100,26 +99,26 @@ func (g *Group) Stats() []OriginStats {
 
 type idleKey struct{}
 
-// Idle marks fetches that nobody waits for, as those of a prefetch: a quarter of
-// [Options.Fetches] is kept free of them. A fetch that somebody waits for as well
-// is not idle any more.
+// Idle marks fetches without a waiting reader, such as prefetches: a quarter of
+// [Options.Fetches] is kept free of them. A fetch that a reader joins is not idle any
+// more.
 func Idle(ctx context.Context) context.Context { return context.WithValue(ctx, idleKey{}, true) }
 
-// Verified returns the content of an object, which has the digest d and, where
-// size is not below 0, that size. Several callers may get the same slice: it must
-// not be written to.
+// Verified returns the content of an object, which has the digest d and, unless size is
+// negative, that size. Several callers may get the same slice: it must not be written
+// to.
 //
-// Temporary failures of all origins are waited out for [Options.Patience].
+// Temporary failures of all origins are retried for [Options.Patience].
 func (g *Group) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
 	_, content, err := g.Fetch(ctx, d)
 	return sized(d, size, content, err)
 }
 
-// Stream is Verified for an object whose content has so many bytes. It calls got with
-// the content so far, which nobody has verified yet, whenever there is more, and not
-// after it has returned. It may begin anew, with less than it had or with something
-// else: another origin is asked where one fails. Where somebody else has begun to fetch
-// the object, got is not called.
+// Stream is Verified for an object whose content has size bytes. Whenever there is
+// more, and until Stream returns, it calls got with the content so far, which is not
+// yet verified. When an origin fails and another is used, the content begins again: got
+// may receive less than before, or other bytes. If another caller has already begun to
+// fetch the object, got is not called.
 func (g *Group) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
 	tell := &teller{size: size, got: got}
 	defer tell.end()
@@ -134,19 +133,19 @@ func sized(d object.Digest, size int64, content []byte, err error) ([]byte, erro
 	return content, err
 }
 
-// Object implements [Origin]. What it returns was verified.
+// Object implements [Origin]. It returns a verified object.
 func (g *Group) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 	stored, _, err := g.Fetch(ctx, d)
 	return stored, err
 }
 
-// Fetch returns the stored form of an object, and its content, which was
-// verified. Neither slice may be written to.
+// Fetch returns the stored form of an object, and its verified content. Neither slice
+// may be written to.
 func (g *Group) Fetch(ctx context.Context, d object.Digest) (stored, content []byte, err error) {
 	return g.join(ctx, d, nil)
 }
 
-// join waits for the flight of an object, which it begins if there is none.
+// join waits for the flight of an object, and begins one if there is none.
 func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored, content []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -175,17 +174,17 @@ func (g *Group) join(ctx context.Context, d object.Digest, tell *teller) (stored
 	if f.callers--; f.callers == 0 {
 		f.cancel()
 		if g.flights[d] == f {
-			delete(g.flights, d) // the next caller begins anew
+			delete(g.flights, d) // the next caller begins a new fetch
 		}
 	}
 	g.mu.Unlock()
 	return nil, nil, ctx.Err()
 }
 
-// fly fetches an object until somebody has it or nobody wants it.
+// fly fetches an object until one origin has given it or no caller is left.
 func (g *Group) fly(ctx context.Context, d object.Digest, f *flight) {
 	defer f.cancel()
-	var mu sync.Mutex // a hedged loser may end after the winner
+	var mu sync.Mutex // the loser of a hedge may end after the winner
 	f.err = g.try(ctx, f, func(ctx context.Context, m *member) error {
 		stored, content, err := g.fetch(ctx, m, d, f.tell)
 		if err == nil {
@@ -207,12 +206,12 @@ func (g *Group) fly(ctx context.Context, d object.Digest, f *flight) {
 	close(f.done)
 }
 
-// refetcher is an origin with caches before it.
+// refetcher is an origin behind caches.
 type refetcher interface {
 	refetch(ctx context.Context, d object.Digest, valid func(stored []byte) error) ([]byte, error)
 }
 
-// fetch has one member give an object and verifies it. tell may be nil.
+// fetch fetches an object from one member and verifies it. tell may be nil.
 func (g *Group) fetch(ctx context.Context, m *member, d object.Digest, tell *teller) (stored, content []byte, err error) {
 	began := time.Now()
 	valid := func(stored []byte) (err error) {
@@ -222,7 +221,7 @@ func (g *Group) fetch(ctx context.Context, m *member, d object.Digest, tell *tel
 	if s, ok := m.Origin.(streamer); ok && tell != nil {
 		u := object.Unpack(d, tell.size, tell.say)
 		stored, err = s.stream(ctx, d, u.More)
-		content, _ = u.End() // where it failed, what has come is looked at once more, whole
+		content, _ = u.End() // if streaming failed, the whole is decoded once more below
 	} else {
 		stored, err = m.Object(ctx, d)
 	}
@@ -254,7 +253,7 @@ func (g *Group) fetch(ctx context.Context, m *member, d object.Digest, tell *tel
 	return stored, content, nil
 }
 
-// try has members do something until one succeeds, within the group's patience.
+// try calls do with members until one succeeds, within the group's patience.
 func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *member) error) error {
 	if len(g.members) == 0 {
 		return ErrNoOrigin
@@ -264,7 +263,7 @@ func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *me
 		g.mu.Lock()
 		changed := g.changed
 		g.mu.Unlock()
-		// The slot first: a member that order takes for a probe must be tried.
+		// The slot comes first: a member that order takes for a probe must be tried.
 		release, err := g.acquire(ctx, f)
 		if err != nil {
 			return err
@@ -296,7 +295,7 @@ func (g *Group) try(ctx context.Context, f *flight, do func(context.Context, *me
 	}
 }
 
-// acquire waits for a slot. A fetch that nobody waits for needs an idle one too.
+// acquire waits for a slot. A fetch without a waiting reader needs an idle slot too.
 func (g *Group) acquire(ctx context.Context, f *flight) (release func(), err error) {
 	release = func() { <-g.slots }
 	select {
@@ -318,10 +317,9 @@ func (g *Group) acquire(ctx context.Context, f *flight) (release func(), err err
 	}
 }
 
-// order returns the members that may be asked now, best first. Where there is
-// none, wait is how long it takes until one may be. With take, a member whose
-// rest is over is taken for a probe: by the caller where no other one is there,
-// else on the side.
+// order returns the members that may be used now, best first. If there is none, wait is
+// the time until one may be used. With take, a member whose rest is over is taken for a
+// probe: by the caller if there is no other member, otherwise by a separate request.
 func (g *Group) order(take bool) (ready []*member, wait time.Duration) {
 	now := time.Now()
 	var demoted, rested []*member
@@ -360,7 +358,7 @@ func (g *Group) order(take bool) (ready []*member, wait time.Duration) {
 	return ready, wait
 }
 
-// probeAside asks a member for what every store has.
+// probeAside probes a member with a request for store.json, which every store has.
 func (g *Group) probeAside(m *member) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.o.Connect+g.o.Header)
 	defer cancel()
@@ -372,7 +370,8 @@ func (g *Group) probeAside(m *member) {
 	g.note(m, began, err)
 }
 
-// note keeps a member's health and wakes those who wait for it.
+// note records the outcome of a request for a member's health, and wakes waiters if the
+// member has recovered.
 func (g *Group) note(m *member, began time.Time, err error) {
 	if !m.note(began, err) {
 		return
@@ -386,8 +385,8 @@ func (g *Group) note(m *member, began time.Time, err error) {
 	}
 }
 
-// each has one member after the other do something until one succeeds; a slow one
-// is not waited for if hedging is wanted.
+// each calls do with one member after the other until one succeeds. With hedging, it
+// does not wait for a slow member.
 func (g *Group) each(ctx context.Context, ready []*member, do func(context.Context, *member) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -408,7 +407,7 @@ func (g *Group) each(ctx context.Context, ready []*member, do func(context.Conte
 			results <- err
 		}()
 	}
-	// Those that were taken for a probe and are not needed go back.
+	// Members that were taken for a probe and not needed are given back.
 	defer func() {
 		for _, m := range ready[next:] {
 			m.mu.Lock()
@@ -443,7 +442,7 @@ func (g *Group) each(ctx context.Context, ready []*member, do func(context.Conte
 	}
 }
 
-// temporary tells whether err, or one of several, may pass.
+// temporary reports whether err, or one of several joined errors, may pass.
 func temporary(err error) bool {
 	if several, ok := errors.AsType[*GroupError](err); ok {
 		for _, e := range several.Errs {
@@ -457,7 +456,7 @@ func temporary(err error) bool {
 	return ok && e.Temporary()
 }
 
-// lastErrors is why no member may be asked.
+// lastErrors returns the reasons why no member may be used.
 func (g *Group) lastErrors() error {
 	var errs []error
 	for _, m := range g.members {
@@ -470,9 +469,9 @@ func (g *Group) lastErrors() error {
 	return join(errs)
 }
 
-// Each has do ask one origin after the other until one succeeds, healthy ones
-// first, those at rest at the end. It does not wait: it is for what people or
-// programs ask for now and then.
+// Each calls do with one origin after the other until one succeeds, healthy ones first,
+// resting ones last. It does not wait for origins to recover: it is for occasional
+// requests.
 func (g *Group) Each(ctx context.Context, do func(context.Context, Origin) error) error {
 	if len(g.members) == 0 {
 		return ErrNoOrigin

@@ -11,31 +11,31 @@ import (
 	"premix/store/object"
 )
 
-// State is how an origin does.
+// State is the health of an origin.
 type State string
 
 // The states of an origin.
 const (
 	Healthy State = "healthy"
-	Demoted State = "demoted" // asked last, as it was wrong
-	Resting State = "resting" // not asked, as it failed
-	Probing State = "probing" // one request tries whether it is back
+	Demoted State = "demoted" // used last, after a wrong object
+	Resting State = "resting" // not used, after a failure
+	Probing State = "probing" // one request tests whether it has recovered
 )
 
-// Slow is a fetch that took long.
+// Slow records a fetch that took long.
 type Slow struct {
 	Object object.Digest `json:"object"`
 	Took   time.Duration `json:"took"`
 }
 
-// OriginStats counts what was asked of one origin since the group was made.
+// OriginStats counts the requests to one origin since the group was made.
 type OriginStats struct {
 	Origin    string        `json:"origin"`
 	State     State         `json:"state"`
 	Requests  int64         `json:"requests"`
 	Bytes     int64         `json:"bytes"`
 	Errors    int64         `json:"errors"`    // failures of all kinds but NotFound
-	NotFound  int64         `json:"not_found"` // it does not have what was asked for
+	NotFound  int64         `json:"not_found"` // the origin does not have the object or file
 	Corrupt   int64         `json:"corrupt"`   // wrong objects, included in Errors
 	P99       time.Duration `json:"p99"`       // of the last fetches that succeeded
 	Slowest   []Slow        `json:"slowest,omitempty"`
@@ -46,7 +46,7 @@ type OriginStats struct {
 const (
 	keepTimes   = 128
 	keepSlowest = 5
-	// hedgeAfter is the least time before a second origin is asked.
+	// hedgeAfter is the shortest time before a second origin is used.
 	hedgeAfter = 20 * time.Millisecond
 )
 
@@ -60,15 +60,15 @@ type member struct {
 	failed   time.Time // when the last failure was noted
 	until    time.Time // end of the rest
 	probing  bool
-	demoted  time.Time // asked last until then
+	demoted  time.Time // used last until then
 	stats    OriginStats
 	times    [keepTimes]time.Duration
 	measured int
 	lastErr  error
 }
 
-// backOff is how long to leave something alone after n failures in a row: between
-// one and two halves of a time that doubles.
+// backOff returns the time to rest after n failures in a row: a random time between
+// half and all of one that doubles with n.
 func backOff(first, most time.Duration, n int) time.Duration {
 	d := min(first<<min(n-1, 20), most)
 	if d <= 0 {
@@ -77,7 +77,7 @@ func backOff(first, most time.Duration, n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// state tells how m does; wait is the rest of its rest.
+// state returns the state of m; wait is the remainder of its rest.
 func (m *member) state(now time.Time) (s State, wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,14 +92,14 @@ func (m *member) stateLocked(now time.Time) (State, time.Duration) {
 		}
 		return Resting, m.until.Sub(now)
 	case m.fails > 0:
-		return Probing, 0 // whoever asks first
+		return Probing, 0 // the next request probes it
 	case now.Before(m.demoted):
 		return Demoted, 0
 	}
 	return Healthy, 0
 }
 
-// probe takes the right to try a member whose rest is over.
+// probe claims the right to probe a member whose rest is over.
 func (m *member) probe(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,8 +110,8 @@ func (m *member) probe(now time.Time) bool {
 	return true
 }
 
-// note takes the outcome of a request that began at the given time and tells
-// whether the member has recovered by it.
+// note records the outcome of a request that began at the given time, and reports
+// whether the member has recovered.
 func (m *member) note(began time.Time, err error) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +125,7 @@ func (m *member) note(began time.Time, err error) (recovered bool) {
 		return recovered
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && KindOf(err) == "" {
-		return false // somebody gave up waiting: nothing is known
+		return false // the caller gave up: the outcome says nothing about the origin
 	}
 	m.stats.Errors++
 	m.lastErr, m.stats.LastError = err, err.Error()
@@ -140,7 +140,7 @@ func (m *member) note(began time.Time, err error) (recovered bool) {
 		m.demoted = time.Now().Add(m.o.Cooldown)
 	case ok && e.Kind != Refused && e.Kind != Misnamed:
 		if began.Before(m.failed) {
-			return false // it was on its way when another one failed
+			return false // it was already under way when another request failed
 		}
 		m.fails++
 		m.failed = time.Now()
@@ -168,8 +168,8 @@ func (m *member) measure(d object.Digest, bytes int, took time.Duration, err err
 	}
 }
 
-// p99 is the time that 99 of 100 of the last fetches stayed below, 0 where there
-// are too few to tell.
+// p99 returns the time below which 99 of 100 recent fetches stayed, or 0 if there are
+// too few.
 func (m *member) p99() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

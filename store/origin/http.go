@@ -15,7 +15,7 @@ import (
 	"premix/store/object"
 )
 
-// HTTP is a store behind a web server; any that serves files will do.
+// HTTP is the origin of a store behind a web server; any server of files will do.
 type HTTP struct {
 	base *url.URL
 	web  *web
@@ -49,14 +49,14 @@ func (h *HTTP) stream(ctx context.Context, d object.Digest, got func(soFar []byt
 	return h.web.get(ctx, request{name: d.Path(), url: h.url(d.Path()), limit: object.MaxStored, got: got})
 }
 
-// File implements [Origin]. Caches on the way must ask the origin.
+// File implements [Origin]. It makes caches on the way revalidate the file.
 func (h *HTTP) File(ctx context.Context, name string) ([]byte, error) {
 	return h.web.get(ctx, request{name: name, url: h.url(name), limit: MaxFile, header: http.Header{"Cache-Control": {"max-age=0"}}})
 }
 
-// Opening returns a file like File, and calls got with what has come of it whenever
-// more has. It is the first thing that is asked for before many others: connections
-// for those are opened besides, as far as there is none.
+// Opening returns a file like File, and calls got with the bytes received so far
+// whenever there are more. Usually many requests follow it: spare connections for them
+// are opened at the same time, unless there are some.
 func (h *HTTP) Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error) {
 	for _, r := range h.web.routes {
 		r.spare.want()
@@ -66,8 +66,8 @@ func (h *HTTP) Opening(ctx context.Context, name string, got func(soFar []byte))
 
 func (h *HTTP) url(name string) string { return h.base.JoinPath(name).String() }
 
-// refetch asks for an object again that was wrong: past the caches on the way,
-// and then past the proxies if that is allowed.
+// refetch fetches a wrong object again: past the caches on the way, and then past the
+// proxies if that is allowed.
 func (h *HTTP) refetch(ctx context.Context, d object.Digest, valid func([]byte) error) ([]byte, error) {
 	r := request{name: d.Path(), url: h.url(d.Path()), limit: object.MaxStored,
 		header: http.Header{"Cache-Control": {"no-cache"}, "Pragma": {"no-cache"}}}
@@ -87,18 +87,18 @@ func (h *HTTP) refetch(ctx context.Context, d object.Digest, valid func([]byte) 
 	return b, valid(b)
 }
 
-// web makes requests of one host, over its routes.
+// web makes requests to one host, over its routes.
 type web struct {
 	name   string
 	routes []*route
 	o      Options
-	slots  chan struct{} // bounds requests at once
+	slots  chan struct{} // bounds concurrent requests
 
-	// prepare is called before the first request over a route. May be nil.
+	// prepare is called before the first request over a route. It may be nil.
 	prepare func(context.Context, *route) error
 }
 
-// prepared calls prepare, until it succeeds.
+// prepared calls prepare for a route unless it has already succeeded.
 func (w *web) prepared(ctx context.Context, r *route) error {
 	if w.prepare == nil {
 		return nil
@@ -120,16 +120,16 @@ type request struct {
 	header http.Header
 	limit  int64 // of the body, bytes
 	offset int64 // of a range; meaningful where length is not 0
-	length int64 // exact length of the range; 0 for everything
+	length int64 // exact length of the range; 0 for the whole
 
 	got func(soFar []byte) // may be nil
 }
 
-// errWhole is returned for a range where the server sent everything instead.
+// errWhole is returned when the server answers a range request with the whole.
 var errWhole = errors.New("the server ignores ranges")
 
-// direct returns the route without a proxy that a second look may take, nil where
-// there is none or the first look took it already.
+// direct returns a route without a proxy for a refetch, or nil if there is none or it
+// was the first choice already.
 func (w *web) direct(u *url.URL) *route {
 	for i, r := range w.routes {
 		if !r.proxied(u) && i > 0 {
@@ -139,7 +139,7 @@ func (w *web) direct(u *url.URL) *route {
 	return nil
 }
 
-// get asks over one route after the other.
+// get makes a request over one route after the other.
 func (w *web) get(ctx context.Context, req request) ([]byte, error) {
 	var first error
 	for _, r := range w.inOrder() {
@@ -165,7 +165,7 @@ func (w *web) get(ctx context.Context, req request) ([]byte, error) {
 	return nil, first
 }
 
-// inOrder returns all routes, those that rest last.
+// inOrder returns all routes, resting ones last.
 func (w *web) inOrder() []*route {
 	if len(w.routes) == 1 {
 		return w.routes
@@ -181,7 +181,7 @@ func (w *web) inOrder() []*route {
 	return append(well, resting...)
 }
 
-// once asks over one route.
+// once makes a request over one route.
 func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	select {
 	case w.slots <- struct{}{}:
@@ -192,7 +192,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 
 	fail := func(k Kind, err error) ([]byte, error) {
 		if ctx.Err() != nil {
-			return nil, ctx.Err() // the caller's own wish
+			return nil, ctx.Err() // the caller cancelled it
 		}
 		if len(w.routes) > 1 || r.name != "environment" && r.name != Direct {
 			if err == nil {
@@ -223,12 +223,12 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 	resp, err := r.client.Do(hr)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // the URL stands in the message already
+			err = u.Err // the message already has the URL
 		}
 		return fail(kindOfTransport(err), err)
 	}
-	// Closed without having been drained: a wrong answer's connection is not worth
-	// keeping.
+	// The body is closed without reading the rest: the connection of a wrong answer is
+	// not worth keeping.
 	defer resp.Body.Close()
 	if k, err := kindOfStatus(resp, req.length > 0); k != "" {
 		_, err = fail(k, err)
@@ -238,7 +238,7 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 		return nil, err
 	}
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-		return fail(Unexpected, fmt.Errorf("its content encoding is %q: the server, or a proxy, must pass stores on as they are", enc))
+		return fail(Unexpected, fmt.Errorf("its content encoding is %q: the server, or a proxy, must pass the files of a store on unchanged", enc))
 	}
 	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); t == "text/html" {
 		return fail(Unexpected, errors.New("the answer is a web page"))
@@ -275,13 +275,13 @@ func (w *web) once(ctx context.Context, r *route, req request) ([]byte, error) {
 
 var errLarge = errors.New("larger than the limit")
 
-// readBody reads at most limit bytes; length is -1 where it is not known.
+// readBody reads at most limit bytes; length is -1 if it is unknown.
 func readBody(r io.Reader, length, limit int64, s *stallWatch, got func([]byte)) ([]byte, error) {
 	room := length
 	if room < 0 {
 		room = min(limit, 64<<10)
 	}
-	b := make([]byte, 0, room+1) // the last byte makes room for the end to be seen
+	b := make([]byte, 0, room+1) // one byte more, so that the read that finds the end has space
 	for {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
@@ -304,7 +304,7 @@ func readBody(r io.Reader, length, limit int64, s *stallWatch, got func([]byte))
 	}
 }
 
-// kindOfStatus returns "" for an answer whose body is wanted.
+// kindOfStatus returns "" if the body of the answer is to be read.
 func kindOfStatus(resp *http.Response, ranged bool) (Kind, error) {
 	err := errors.New(resp.Status)
 	switch s := resp.StatusCode; {
@@ -324,7 +324,7 @@ func kindOfStatus(resp *http.Response, ranged bool) (Kind, error) {
 	return Unexpected, err
 }
 
-// retryAfter reads the header of that name (RFC 9110, 10.2.3), within reason.
+// retryAfter parses the Retry-After header (RFC 9110, 10.2.3), within bounds.
 func retryAfter(resp *http.Response) time.Duration {
 	s := resp.Header.Get("Retry-After")
 	if s == "" {

@@ -24,7 +24,7 @@ import (
 	"premix/store/tree"
 )
 
-// What things in a registry are called.
+// Media types and keys of annotations in a registry.
 const (
 	artifactStore    = "application/vnd.premix.store.v1"
 	artifactTag      = "application/vnd.premix.tag.v1"
@@ -38,12 +38,12 @@ const (
 	titleKey = "org.opencontainers.image.title"
 	refKey   = "premix.ref" // NAME:TAG, for people
 
-	// maxManifest is what registries accept at least (OCI distribution
+	// maxManifest is the size that every registry accepts (OCI distribution
 	// specification, "Pushing Manifests").
 	maxManifest = 4 << 20
-	// relist is the least time between two looks at all tags of a repository.
+	// relist is the shortest time between two listings of all tags of a repository.
 	relist = 30 * time.Second
-	// keepPacks is how many packs are kept where a registry ignores ranges.
+	// keepPacks is the number of packs kept in memory if a registry ignores ranges.
 	keepPacks = 2
 )
 
@@ -51,11 +51,11 @@ const (
 // (https://github.com/opencontainers/distribution-spec).
 type OCI struct {
 	repo name.Repository
-	auth authn.Authenticator // nil: the docker configuration's
+	auth authn.Authenticator // nil: from the docker configuration
 	web  *web
 
-	// loading is held while sets are added or forgotten, by one goroutine at a
-	// time; mu guards what is read beside.
+	// loading is held by one goroutine at a time while it adds or drops sets; mu guards
+	// the fields that others read meanwhile.
 	loading sync.Mutex
 	mu      sync.RWMutex
 	sets    map[string]*objectSet // by tag in the registry
@@ -66,7 +66,7 @@ type OCI struct {
 	packs    []wholePack
 }
 
-// objectSet is what the index of one manifest says.
+// objectSet is the index of one manifest.
 type objectSet struct {
 	manifest string // digest
 	index    *packIndex
@@ -112,7 +112,7 @@ func NewOCI(repository string, o Options) (*OCI, error) {
 
 func (c *OCI) String() string { return c.web.name }
 
-// authenticator is who we are to the registry.
+// authenticator returns the credentials for the registry.
 func (c *OCI) authenticator() (authn.Authenticator, error) {
 	if c.auth != nil {
 		return c.auth, nil
@@ -120,7 +120,7 @@ func (c *OCI) authenticator() (authn.Authenticator, error) {
 	return authn.DefaultKeychain.Resolve(c.repo)
 }
 
-// login has a route's client authenticate itself; it is called once for a route.
+// login authenticates a route's client; it is called once for a route.
 func (c *OCI) login(ctx context.Context, r *route) error {
 	auth, err := c.authenticator()
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *OCI) login(ctx context.Context, r *route) error {
 	return nil
 }
 
-// failure sorts an error of the library.
+// failure converts an error of the library.
 func (c *OCI) failure(name string, err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
@@ -168,7 +168,7 @@ func (c *OCI) url(kind, reference string) string {
 	return (&url.URL{Scheme: c.repo.Scheme(), Host: c.repo.RegistryStr(), Path: "/v2/" + c.repo.RepositoryStr() + "/" + kind + "/" + reference}).String()
 }
 
-// The tags of a repository.
+// Tags of a repository.
 const storeTag = "store"
 
 func refTag(ref tree.Ref) string {
@@ -180,7 +180,7 @@ func refTag(ref tree.Ref) string {
 func treeTag(d object.Digest) string     { return "tree-" + d.String() }
 func profilesTag(d object.Digest) string { return "profiles-" + d.String() }
 
-// tagOf returns the tag in the registry of the manifest that has a file.
+// tagOf returns the tag in the registry of the manifest that contains a file.
 func tagOf(file string) (string, bool) {
 	switch {
 	case file == tree.InfoPath:
@@ -205,7 +205,7 @@ func tagOf(file string) (string, bool) {
 	return "", false
 }
 
-// File implements [Origin]. The manifest is asked for each time.
+// File implements [Origin]. It fetches the manifest each time.
 func (c *OCI) File(ctx context.Context, name string) ([]byte, error) {
 	tag, ok := tagOf(name)
 	if !ok {
@@ -248,7 +248,7 @@ func (c *OCI) blob(ctx context.Context, shown string, l v1.Descriptor, limit int
 		return nil, err
 	}
 	if sum := sha256.Sum256(b); l.Digest.Algorithm != "sha256" || l.Digest.Hex != hex.EncodeToString(sum[:]) {
-		return nil, &Error{Origin: c.web.name, Name: shown, Kind: Corrupt, Err: errors.New("the blob is not what its digest says")}
+		return nil, &Error{Origin: c.web.name, Name: shown, Kind: Corrupt, Err: errors.New("the blob does not match its digest")}
 	}
 	return b, nil
 }
@@ -267,7 +267,7 @@ func (c *OCI) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 		if again || !errors.Is(err, ErrNotFound) {
 			return b, err
 		}
-		// The pack has gone: what is known of the repository is out of date.
+		// The pack is gone: the indexes are out of date.
 		c.mu.Lock()
 		clear(c.sets)
 		c.listed = time.Time{}
@@ -275,7 +275,7 @@ func (c *OCI) Object(ctx context.Context, d object.Digest) ([]byte, error) {
 	}
 }
 
-// known looks an object up in the indexes that are here.
+// known looks an object up in the loaded indexes.
 func (c *OCI) known(d object.Digest) (pack, place, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -290,8 +290,8 @@ func (c *OCI) known(d object.Digest) (pack, place, bool) {
 	return pack{}, place{}, false
 }
 
-// locate finds an object, and fetches indexes until one has it: first that of the
-// tree with this digest, then all that there are.
+// locate finds an object, and loads indexes until one has it: first the index of the
+// tree with this digest, then all others.
 func (c *OCI) locate(ctx context.Context, d object.Digest) (pack, place, error) {
 	if p, at, ok := c.known(d); ok {
 		return p, at, nil
@@ -316,8 +316,8 @@ func (c *OCI) locate(ctx context.Context, d object.Digest) (pack, place, error) 
 	return pack{}, place{}, &Error{Origin: c.web.name, Name: d.Path(), Kind: NotFound}
 }
 
-// loadAll fetches the indexes that are not here, unless it has done so just now.
-// The caller holds loading.
+// loadAll loads the missing indexes, unless it did so less than relist ago. The caller
+// holds loading.
 func (c *OCI) loadAll(ctx context.Context) error {
 	c.mu.RLock()
 	recent := time.Since(c.listed) < relist
@@ -333,7 +333,7 @@ func (c *OCI) loadAll(ctx context.Context) error {
 		c.mu.RLock()
 		_, have := c.sets[tag]
 		c.mu.RUnlock()
-		// Profiles grow; a tree stays what it is.
+		// The index of a tree never changes; an index of profiles may.
 		if !strings.HasPrefix(tag, "profiles-") && (have || !strings.HasPrefix(tag, "tree-")) {
 			continue
 		}
@@ -347,7 +347,7 @@ func (c *OCI) loadAll(ctx context.Context) error {
 	return nil
 }
 
-// tags lists the tags of the repository, none where there is no such repository.
+// tags lists the tags of the repository: none if there is no such repository.
 func (c *OCI) tags(ctx context.Context) ([]string, error) {
 	var first error
 	for _, r := range c.web.inOrder() {
@@ -370,7 +370,7 @@ func (c *OCI) tags(ctx context.Context) ([]string, error) {
 	return nil, first
 }
 
-// load fetches the index of one manifest. The caller holds loading.
+// load loads the index of one manifest. The caller holds loading.
 func (c *OCI) load(ctx context.Context, tag string) error {
 	m, digest, err := c.manifest(ctx, tag, tag)
 	if err != nil {
@@ -401,7 +401,7 @@ func (c *OCI) load(ctx context.Context, tag string) error {
 	return nil
 }
 
-// read fetches a stored form out of its pack.
+// read fetches a stored form from its pack.
 func (c *OCI) read(ctx context.Context, d object.Digest, p pack, at place) ([]byte, error) {
 	c.mu.RLock()
 	noRanges := c.noRanges
@@ -415,8 +415,8 @@ func (c *OCI) read(ctx context.Context, d object.Digest, p pack, at place) ([]by
 		c.noRanges = true
 		c.mu.Unlock()
 	}
-	// One pack at a time: they are large, and the next object is probably in the
-	// same one.
+	// One pack at a time: packs are large, and the next object is probably in the same
+	// one.
 	c.whole.Lock()
 	defer c.whole.Unlock()
 	for i, w := range c.packs {

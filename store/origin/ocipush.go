@@ -21,58 +21,57 @@ import (
 )
 
 const (
-	// packSize is where a pack ends, in bytes; the last object may reach beyond.
+	// packSize is the size at which a pack ends, in bytes; the last object may exceed
+	// it.
 	packSize = 32 << 20
-	// mostPacks bounds the packs of a manifest, which has to stay within what
-	// registries take: about 200 bytes each. For larger trees packs grow.
+	// mostPacks bounds the packs of a manifest, at about 200 bytes each: registries
+	// limit the size of a manifest. For larger trees packs grow.
 	mostPacks = 8192
-	// idlePush is how long an upload may make no progress, and a registry think
-	// about one.
+	// idlePush is the longest time without progress of an upload, and without an answer
+	// of the registry to it.
 	idlePush = 2 * time.Minute
 )
 
-// File is a mutable file and its name in the store.
+// File is a mutable file, with its name in the store.
 type File struct {
 	Name    string
 	Content []byte
 }
 
-// ObjectSet is what a tree, or its profiles, consist of.
+// ObjectSet lists the objects of a tree or of its profiles.
 type ObjectSet struct {
-	// Objects in the order in which they shall lie, each at least once.
+	// Objects lists the objects in the order of the packs, each at least once.
 	Objects []object.Digest
-	// Size is how much their contents take at most, in bytes; 0 where it is not known.
+	// Size bounds the bytes of their contents; 0 if it is unknown.
 	Size int64
-	// Get returns the verified stored form of one.
+	// Get returns the verified stored form of an object.
 	Get func(context.Context, object.Digest) ([]byte, error)
-	// Progress is told how many objects, and bytes of them, are in the registry
-	// more than before. It may be nil.
+	// Progress is called with the number of further objects, and of their bytes, that
+	// are in the registry. It may be nil.
 	Progress func(objects int, bytes int64, reused bool)
 }
 
-// PutStore puts store.json into the repository.
+// PutStore pushes store.json to the repository.
 func (c *OCI) PutStore(ctx context.Context, info []byte) error {
 	return c.put(ctx, storeTag, artifactStore, nil, []File{{tree.InfoPath, info}}, nil, nil)
 }
 
-// PutTag puts the files of a tag into the repository.
+// PutTag pushes the files of a tag to the repository.
 func (c *OCI) PutTag(ctx context.Context, ref tree.Ref, files []File) error {
 	return c.put(ctx, refTag(ref), artifactTag, map[string]string{refKey: ref.String()}, files, nil, nil)
 }
 
-// PutTree puts the objects of a tree into the repository, those that are not in
-// it already.
+// PutTree pushes the objects of a tree that the repository lacks.
 func (c *OCI) PutTree(ctx context.Context, d object.Digest, s ObjectSet) error {
 	return c.putSet(ctx, treeTag(d), artifactTree, nil, s)
 }
 
-// PutProfiles puts the profiles of a tree into the repository: their records and
-// their objects.
+// PutProfiles pushes the profiles of a tree: their records and their objects.
 func (c *OCI) PutProfiles(ctx context.Context, d object.Digest, records []File, s ObjectSet) error {
 	return c.putSet(ctx, profilesTag(d), artifactProfiles, records, s)
 }
 
-// pusher uploads, over the first route that lets it.
+// pusher uploads over the first route that permits it.
 func (c *OCI) pusher() (*remote.Pusher, error) {
 	auth, err := c.authenticator()
 	if err != nil {
@@ -100,7 +99,7 @@ func (c *OCI) putSet(ctx context.Context, tag, artifact string, files []File, s 
 		told = func(int, int64, bool) {}
 	}
 
-	// What lies in packs that are still there is not pushed again.
+	// Objects in packs that still exist are not pushed again.
 	var all []located
 	var missing []object.Digest
 	here := map[pack]bool{}
@@ -171,8 +170,8 @@ func (c *OCI) putSet(ctx context.Context, tag, artifact string, files []File, s 
 	return c.load(ctx, tag)
 }
 
-// hasPack asks whether the registry has a blob: by its first byte, for which
-// nobody needs more than the right to pull.
+// hasPack reports whether the registry has a blob. It requests the first byte, which
+// needs only the right to pull.
 func (c *OCI) hasPack(ctx context.Context, p pack) (bool, error) {
 	_, err := c.web.get(ctx, request{name: p.digest(), url: c.url("blobs", p.digest()), length: 1})
 	if err == nil || errors.Is(err, errWhole) {
@@ -195,7 +194,7 @@ func (c *OCI) put(ctx context.Context, tag, artifact string, annotations map[str
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: artifact, Annotations: annotations, Layers: []v1.Descriptor{}}
 	add := func(content []byte, media types.MediaType, title string) (v1.Descriptor, error) {
 		b := &blob{content, sha256.Sum256(content), media}
-		h, _ := b.Digest() // has no error
+		h, _ := b.Digest() // cannot fail
 		d := v1.Descriptor{MediaType: media, Size: int64(len(content)), Digest: h}
 		if title != "" {
 			d.Annotations = map[string]string{titleKey: title}
@@ -225,7 +224,7 @@ func (c *OCI) put(ctx context.Context, tag, artifact string, annotations map[str
 			return err
 		}
 		for _, p := range x.packs {
-			h, _ := (&blob{sum: p.sum}).Digest() // has no error
+			h, _ := (&blob{sum: p.sum}).Digest() // cannot fail
 			m.Layers = append(m.Layers, v1.Descriptor{MediaType: mediaPack, Size: p.size, Digest: h})
 		}
 	}
@@ -250,14 +249,14 @@ func (c *OCI) nameOptions() []name.Option {
 	return nil
 }
 
-// manifest is one as it is pushed.
+// manifest is an encoded manifest to be pushed.
 type manifest []byte
 
 func (m manifest) RawManifest() ([]byte, error)        { return slices.Clone(m), nil }
 func (m manifest) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
 
-// upload puts a blob into the registry, unless it has it. It is given up when
-// nothing moves any more.
+// upload pushes a blob unless the registry has it. It gives up when there is no
+// progress.
 func (c *OCI) upload(ctx context.Context, push *remote.Pusher, b *blob) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -265,7 +264,7 @@ func (c *OCI) upload(ctx context.Context, push *remote.Pusher, b *blob) error {
 	defer timer.Stop()
 	err := push.Upload(ctx, c.repo, &watchedBlob{b, func() { timer.Reset(idlePush) }})
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
-		return &Error{Origin: c.web.name, Name: fmt.Sprintf("sha256:%x", b.sum), Kind: Stalled, Err: fmt.Errorf("nothing was taken for %s", idlePush)}
+		return &Error{Origin: c.web.name, Name: fmt.Sprintf("sha256:%x", b.sum), Kind: Stalled, Err: fmt.Errorf("the registry accepted no data for %s", idlePush)}
 	}
 	return c.failure("", err)
 }
@@ -288,7 +287,7 @@ func (b *blob) Compressed() (io.ReadCloser, error) {
 }
 func (b *blob) Uncompressed() (io.ReadCloser, error) { return b.Compressed() }
 
-// watchedBlob tells when it is read.
+// watchedBlob calls read whenever it is read from.
 type watchedBlob struct {
 	*blob
 	read func()

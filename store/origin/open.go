@@ -11,39 +11,40 @@ import (
 	"premix/store/object"
 )
 
-// Options say how origins are reached. The zero value is of use.
+// Options configure how origins are reached. The zero value is usable.
 type Options struct {
-	// Proxies are tried in order: URLs (http://HOST:PORT, https://, socks5://)
-	// and the word DIRECT. None: as the environment says (HTTP_PROXY and so on).
+	// Proxies are tried in order: URLs (http://HOST:PORT, https://, socks5://) and the
+	// word DIRECT. If there are none, the environment decides (HTTP_PROXY and so on).
 	Proxies []string
 	// Credentials of origins and proxies; nil for none.
 	Credentials *Credentials
 	// CAFile holds certificates (PEM) that are trusted besides the system's.
 	CAFile string
-	// CertFile and KeyFile identify this client (PEM). They are shown to the
+	// CertFile and KeyFile identify this client (PEM). They are presented to the
 	// origin's own host only.
 	CertFile, KeyFile string
-	// PlainHTTP is for registries without TLS; those on this machine need it not.
+	// PlainHTTP permits registries without TLS; a registry on this machine does not
+	// need it.
 	PlainHTTP bool
-	// UserAgent is sent to servers; "premix" where it is empty.
+	// UserAgent is sent to servers; the default is "premix".
 	UserAgent string
 
-	Connections int           // at once to one origin; default 32
+	Connections int           // concurrent, to one origin; default 32
 	Connect     time.Duration // limit for connecting and for TLS; default 10 s
 	Header      time.Duration // limit for the first byte of an answer; default 30 s
-	Stall       time.Duration // a body must bring StallBytes in every such time; default 15 s
+	Stall       time.Duration // a body must bring StallBytes in every such interval; default 15 s
 	StallBytes  int64         // default 64 KiB
 
-	// What follows is for groups.
+	// The fields below are for groups.
 
-	Fetches   int           // objects on their way at once; default 64
-	Patience  time.Duration // how long a fetch waits for origins to come back; default 20 s, below 0 not at all
+	Fetches   int           // concurrent fetches of objects; default 64
+	Patience  time.Duration // how long a fetch waits for origins to recover; default 20 s, negative: not at all
 	Rest      time.Duration // how long an origin rests after its first failure; default 500 ms
-	RestMost  time.Duration // and after many; default 10 s
-	Hedge     bool          // ask a second origin where the first is slower than 99 of 100 of its answers
-	Cooldown  time.Duration // how long an origin that was wrong is asked last; default 1 min
+	RestMost  time.Duration // and its longest rest; default 10 s
+	Hedge     bool          // use a second origin when the first is slower than for 99 of 100 fetches
+	Cooldown  time.Duration // how long an origin that gave a wrong object is used last; default 1 min
 	OnFetch   func(origin string, d object.Digest, bytes int, took time.Duration, err error)
-	OnRecover func(origin string) // an origin serves again
+	OnRecover func(origin string) // called when an origin has recovered
 }
 
 func (o Options) filled() Options {
@@ -74,7 +75,7 @@ func (o Options) filled() Options {
 	return o
 }
 
-// OpenError says that what was given is not an origin.
+// OpenError reports that a name or its options do not give an origin.
 type OpenError struct {
 	Origin string // without credentials
 	Err    error
@@ -87,12 +88,11 @@ func (e *OpenError) Error() string { return fmt.Sprintf("origin %s: %v", e.Origi
 func (*OpenError) ExitCode() exit.Code { return exit.Usage }
 func (e *OpenError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *OpenError) Hint() string { return e.Way }
 
-// Open returns the origin at a path of a directory, or at a URL: file://,
-// http://, https://, or oci://HOST/REPOSITORY. Nothing is connected to yet. The
-// error is an [OpenError].
+// Open returns the origin at a directory, or at a URL: file://, http://, https://, or
+// oci://HOST/REPOSITORY. It makes no connection. The error is an [OpenError].
 func Open(s string, o Options) (Origin, error) {
 	scheme, _, found := strings.Cut(s, "://")
 	if !found {
@@ -103,20 +103,20 @@ func Open(s string, o Options) (Origin, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		// The error of url.Parse quotes all of it, with a password perhaps.
-		return nil, &OpenError{scheme + "://...", errors.New("it is no URL"), "write it as in https://example.org/store"}
+		// The error of url.Parse quotes the whole URL, perhaps with a password.
+		return nil, &OpenError{scheme + "://...", errors.New("it is not a URL"), "write it as in https://example.org/store"}
 	}
 	if u.User != nil {
-		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("user and password do not belong into a URL, where other users of this machine see them"),
+		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("user and password do not belong in a URL, where other users of this machine see them"),
 			"put a line `machine " + u.Host + " login USER password PASSWORD` into the credentials file"}
 	}
 	if u.RawQuery != "" || u.Fragment != "" {
-		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("a query or fragment has no place in it"), "the URL of a store is that of its root directory"}
+		return nil, &OpenError{u.Scheme + "://" + u.Host + u.Path, errors.New("it has a query or a fragment"), "give the URL of the store's root directory"}
 	}
 	switch scheme {
 	case "file":
 		if u.Host != "" && u.Host != "localhost" {
-			return nil, &OpenError{s, errors.New("a file is on this machine"), "write file:///PATH"}
+			return nil, &OpenError{s, errors.New("a file URL must name this machine"), "write file:///PATH"}
 		}
 		return openDir(s, u.Path, o)
 	case "http", "https":
@@ -124,11 +124,11 @@ func Open(s string, o Options) (Origin, error) {
 	case "oci":
 		return NewOCI(u.Host+strings.TrimRight(u.Path, "/"), o)
 	}
-	return nil, &OpenError{s, fmt.Errorf("%q is no scheme of an origin", scheme), "name a directory, or a URL that begins with http://, https:// or oci://"}
+	return nil, &OpenError{s, fmt.Errorf("%q is not a scheme of an origin", scheme), "name a directory, or a URL that begins with http://, https:// or oci://"}
 }
 
-// openDir opens a directory. It has no use for certificates, but a file of them that is
-// named and does not do is a mistake wherever trees come from.
+// openDir opens a directory. It does not use certificates, but reports an invalid file
+// of certificates, which is a mistake for any origin.
 func openDir(name, path string, o Options) (Origin, error) {
 	if _, _, err := tlsConfigs(o); err != nil {
 		return nil, &OpenError{name, err, wayPEM}
@@ -136,7 +136,7 @@ func openDir(name, path string, o Options) (Origin, error) {
 	return NewDir(path)
 }
 
-// OpenAll returns the group of the origins that are named.
+// OpenAll returns the group of the named origins.
 func OpenAll(names []string, o Options) (*Group, error) {
 	var all []Origin
 	for _, s := range names {

@@ -11,41 +11,40 @@ import (
 	"premix/store/object"
 )
 
-// MaxFile is the largest mutable file that is fetched, in bytes.
+// MaxFile is the size limit of a mutable file, in bytes.
 const MaxFile = 1 << 20
 
-// Origin gives what a store holds, unverified. It may be used by any number of
-// goroutines. Errors are [*Error] or those of the context.
+// Origin serves the objects and files of a store, unverified. Any number of goroutines
+// may use it. Errors are [*Error] or errors of the context.
 type Origin interface {
 	// Object returns the stored form of an object, at most object.MaxStored
 	// bytes. It may be wrong: see object.Decode.
 	Object(ctx context.Context, d object.Digest) ([]byte, error)
-	// File returns a mutable file by its name below the store's root, with
-	// slashes, at most MaxFile bytes, never from a cache that did not ask the
-	// origin.
+	// File returns a mutable file by its path below the store's root, with slashes, at
+	// most MaxFile bytes. No cache may answer without asking the origin.
 	File(ctx context.Context, name string) ([]byte, error)
-	// String names the origin for people, without credentials.
+	// String names the origin in messages, without credentials.
 	String() string
 }
 
-// Opener is an origin far away, of which it is worth while to ask for an opening
-// (see tree.Opening) instead of its parts.
+// Opener is a remote origin, for which fetching an opening (see tree.Opening) is faster
+// than fetching its parts.
 type Opener interface {
 	Origin
-	// Opening returns a file like File, and calls got with what has come of it
-	// whenever more has. It may begin anew.
+	// Opening returns a file like File, and calls got with the bytes received so far
+	// whenever there are more. It may begin again from the start.
 	Opening(ctx context.Context, name string, got func(soFar []byte)) ([]byte, error)
 }
 
-// streamer is an origin that gives an object away while it arrives.
+// streamer is an origin that passes on an object while it arrives.
 type streamer interface {
 	Origin
-	// stream is Object, and calls got with what has come whenever more has. It may
-	// begin anew.
+	// stream is Object, and calls got with the bytes received so far whenever there are
+	// more. It may begin again from the start.
 	stream(ctx context.Context, d object.Digest, got func(soFar []byte)) ([]byte, error)
 }
 
-// Kind is what a caller can decide on when an origin failed.
+// Kind is a kind of failure that a caller can decide on.
 type Kind string
 
 // The kinds of failure.
@@ -55,26 +54,26 @@ const (
 	Unreachable Kind = "unreachable"      // no connection
 	Certificate Kind = "TLS failed"       // no connection that can be trusted
 	TimedOut    Kind = "timed out"        // connecting, or the first byte of the answer
-	Stalled     Kind = "stalled"          // the answer began and did not go on
+	Stalled     Kind = "stalled"          // the answer began and stalled
 	Truncated   Kind = "truncated"        // the answer ended before its announced length
-	TooLarge    Kind = "too large"        // more than a store holds under that name
-	Broken      Kind = "broken"           // the origin says so: 5xx, 429
+	TooLarge    Kind = "too large"        // larger than any file of a store at that path
+	Broken      Kind = "broken"           // the origin reports it: 5xx, 429
 	Unexpected  Kind = "unexpected"       // an answer that no store gives: a web page, an encoding, another status
-	Redirected  Kind = "redirected"       // too often, or to where it must not lead
-	Corrupt     Kind = "corrupt"          // not what the digest says
-	Misnamed    Kind = "not a valid name" // never asked for
+	Redirected  Kind = "redirected"       // too often, or to a target that is not permitted
+	Corrupt     Kind = "corrupt"          // does not match the digest
+	Misnamed    Kind = "not a valid name" // never requested
 )
 
-// ErrNotFound is what an [Error] of the kind NotFound is, for errors.Is.
+// ErrNotFound matches an [Error] of the kind NotFound with errors.Is.
 var ErrNotFound = errors.New("not found")
 
-// Error says how an origin failed to give something.
+// Error reports a failed request to an origin.
 type Error struct {
 	Origin string
 	Name   string // below the store's root
 	Kind   Kind
 	Err    error         // may be nil
-	After  time.Duration // the origin asks for this time of peace; 0 where it says nothing
+	After  time.Duration // the origin asks not to be used for this time; 0 if it does not say
 }
 
 func (e *Error) Error() string {
@@ -101,8 +100,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Is makes errors.Is(err, ErrNotFound) true for the kind NotFound.
 func (e *Error) Is(target error) bool { return target == ErrNotFound && e.Kind == NotFound }
 
-// Temporary tells whether the same request may succeed later without anybody
-// changing anything but the fault.
+// Temporary reports whether the same request may succeed later without a change of the
+// request or the configuration.
 func (e *Error) Temporary() bool {
 	switch e.Kind {
 	case Unreachable, TimedOut, Stalled, Truncated, Broken:
@@ -111,29 +110,29 @@ func (e *Error) Temporary() bool {
 	return false
 }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *Error) Hint() string {
 	switch e.Kind {
 	case NotFound:
 		if strings.HasPrefix(e.Name, "tags/") {
-			return "`premix store ls` with the store's directory lists names and tags; compare the spelling"
+			return "`premix store ls` with the store's directory lists names and tags; check the spelling"
 		}
-		return "is this the root of a store? it has a file store.json"
+		return "check that this is the root of a store, which has a file store.json"
 	case Refused:
 		return "put a line `machine HOST token TOKEN`, or with `login` and `password`, into the credentials file"
 	case Unreachable, TimedOut, Stalled:
-		return "see that the origin is up and that proxies are right; more than one origin can be given"
+		return "check that the origin is running and that the proxies are correct; more than one origin can be given"
 	case Certificate:
-		return "a certificate of your own authority is trusted with --ca FILE"
+		return "to trust a certificate authority of your own, give --ca FILE"
 	case Unexpected, TooLarge, Redirected:
-		return "something between here and the origin answers in its place, or the URL is not that of a store's root"
+		return "check that the URL is the root of a store, and that no proxy or login page answers in its place"
 	case Corrupt, Truncated:
-		return "run `premix store verify` where the origin is, or name another origin"
+		return "run `premix store verify` on the machine of the origin, or name another origin"
 	}
 	return ""
 }
 
-// KindOf returns the kind of err, or "" where it is not from an origin.
+// KindOf returns the kind of err, or "" if err is not from an origin.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -141,9 +140,9 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// GroupError says that none of several origins gave something. It unwraps to the
-// errors of those that might have had it: only where all said that they have it
-// not is it an [ErrNotFound].
+// GroupError reports that none of several origins succeeded. It unwraps to the errors
+// of the origins that might have the object or file: it is an [ErrNotFound] only if all
+// of them say that they do not have it.
 type GroupError struct{ Errs []error }
 
 func (e *GroupError) Error() string {
@@ -154,7 +153,7 @@ func (e *GroupError) Error() string {
 	return fmt.Sprintf("none of %d origins: %s", len(e.Errs), strings.Join(all, "; "))
 }
 
-// Unwrap serves errors.Is and errors.As.
+// Unwrap implements the interface of errors.Is and errors.As.
 func (e *GroupError) Unwrap() []error {
 	var real []error
 	for _, err := range e.Errs {
@@ -168,7 +167,7 @@ func (e *GroupError) Unwrap() []error {
 	return real
 }
 
-// join makes one error of those of several origins.
+// join combines the errors of several origins.
 func join(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]

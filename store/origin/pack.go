@@ -16,9 +16,9 @@ const (
 	packEntry  = sha256.Size + 8
 	blobEntry  = object.DigestSize + 16
 
-	// maxIndex bounds an index that is read, in bytes: 5 million objects.
+	// maxIndex is the size limit of an index, in bytes: 5 million objects.
 	maxIndex = 256 << 20
-	// maxPack bounds a pack that is read as a whole, in bytes.
+	// maxPack is the size limit of a pack that is fetched whole, in bytes.
 	maxPack = 160 << 20
 )
 
@@ -30,22 +30,22 @@ type pack struct {
 
 func (p pack) digest() string { return fmt.Sprintf("sha256:%x", p.sum) }
 
-// place is where a stored form lies.
+// place is the location of a stored form.
 type place struct {
 	pack   int
 	offset int64
 	length int64
 }
 
-// packIndex says where objects lie: see the package comment for its form. The
-// entries stay as they are on the wire, since there may be millions.
+// packIndex maps objects to packs: see the package comment for its form. The entries
+// stay encoded, since there may be millions.
 type packIndex struct {
 	packs   []pack
 	entries []byte
 }
 
-// parseIndex reads an index. What it says of objects is not to be trusted more
-// than the registry: objects are verified like all others.
+// parseIndex decodes an index. Its entries are trusted no more than the registry:
+// objects are verified like all others.
 func parseIndex(b []byte) (*packIndex, error) {
 	if len(b) < indexHead || !bytes.HasPrefix(b, []byte(indexMagic)) {
 		return nil, fmt.Errorf("an index of %d bytes", len(b))
@@ -85,7 +85,7 @@ func (x *packIndex) entry(i int) (object.Digest, place) {
 	return object.Digest(e), place{int(binary.LittleEndian.Uint32(n)), int64(binary.LittleEndian.Uint64(n[4:])), int64(binary.LittleEndian.Uint32(n[12:]))}
 }
 
-// find returns where an object lies.
+// find returns the location of an object.
 func (x *packIndex) find(d object.Digest) (pack, place, bool) {
 	lo, hi := 0, x.len()
 	for lo < hi {
@@ -103,7 +103,7 @@ func (x *packIndex) find(d object.Digest) (pack, place, bool) {
 	return pack{}, place{}, false
 }
 
-// located is an entry of an index that is being made.
+// located is an entry of a new index.
 type located struct {
 	digest object.Digest
 	pack   pack
@@ -111,7 +111,7 @@ type located struct {
 	length int64
 }
 
-// marshalIndex makes an index, which names the packs in order of first use.
+// marshalIndex encodes an index, which lists the packs in order of first use.
 func marshalIndex(all []located) []byte {
 	numbers := map[pack]int{}
 	var packs []pack

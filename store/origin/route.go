@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// Direct is the proxy that is none.
+// Direct in place of a proxy means that no proxy is used.
 const Direct = "DIRECT"
 
-// maxRedirects is how many a request may follow.
+// maxRedirects is the number of redirects that a request may follow.
 const maxRedirects = 5
 
 // route is one way to an origin.
@@ -26,14 +26,14 @@ type route struct {
 	name   string // of the proxy, without credentials; Direct; "environment"
 	proxy  func(*http.Request) (*url.URL, error)
 	client *http.Client
-	push   http.RoundTripper // for uploads, which a registry may take its time to check
+	push   http.RoundTripper // for uploads, whose verification by a registry may take long
 	spare  *spare
 
-	login sync.Mutex // held while web.prepare is called
-	ready bool       // it was, with success; guarded by login
+	login sync.Mutex // held while web.prepare runs
+	ready bool       // prepare has succeeded; guarded by login
 
 	mu    sync.Mutex
-	until time.Time // resting
+	until time.Time // end of its rest
 	fails int
 }
 
@@ -43,8 +43,8 @@ func (r *route) resting() bool {
 	return time.Now().Before(r.until)
 }
 
-// note keeps the health of a proxy. It counts for the order alone: where all
-// routes rest all are tried.
+// note records the health of a proxy. Health decides only the order: if all routes
+// rest, all are tried.
 func (r *route) note(o *Options, bad bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,13 +53,13 @@ func (r *route) note(o *Options, bad bool) {
 		return
 	}
 	if time.Now().Before(r.until) {
-		return // another request of the same moment
+		return // another request that failed at the same time
 	}
 	r.fails++
 	r.until = time.Now().Add(backOff(o.Rest, 6*o.RestMost, r.fails))
 }
 
-// proxied tells whether a request of this URL goes through a proxy.
+// proxied reports whether a request for this URL goes through a proxy.
 func (r *route) proxied(u *url.URL) bool {
 	p, err := r.proxy(&http.Request{URL: u})
 	return err == nil && p != nil
@@ -69,12 +69,12 @@ var (
 	errRedirects = fmt.Errorf("more than %d redirects", maxRedirects)
 	errDowngrade = errors.New("a redirect leads from https to http")
 	errScheme    = errors.New("a redirect leads to another scheme than http and https")
-	errStalled   = errors.New("the answer does not go on")
+	errStalled   = errors.New("the answer stalled")
 )
 
-// guard sends credentials and the client's certificate to the origin's host and
-// nowhere else. With open it leaves headers alone: a registry's credentials also
-// go to its token server, which the library that adds them sees to.
+// guard sends credentials and the client's certificate to the origin's host only. If
+// open is set it leaves headers alone: a registry's credentials also go to its token
+// server, which is the responsibility of the library that adds them.
 type guard struct {
 	home          *url.URL
 	authorization string
@@ -100,7 +100,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.own.RoundTrip(req)
 }
 
-// CloseIdleConnections serves http.Client.
+// CloseIdleConnections implements the interface of http.Client.
 func (g *guard) CloseIdleConnections() {
 	for _, t := range []http.RoundTripper{g.own, g.others} {
 		if c, ok := t.(interface{ CloseIdleConnections() }); ok {
@@ -109,8 +109,8 @@ func (g *guard) CloseIdleConnections() {
 	}
 }
 
-// newRoutes makes the ways to the host of home. In a registry somebody else sees
-// to credentials.
+// newRoutes returns the routes to the host of home. For a registry, the library handles
+// credentials.
 func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 	name := home.Scheme + "://" + home.Host
 	var authorization string
@@ -181,23 +181,23 @@ func newRoutes(home *url.URL, o Options, registry bool) ([]*route, error) {
 	return routes, nil
 }
 
-// proxyURL checks a proxy and adds its credentials.
+// proxyURL parses a proxy and adds its credentials.
 func proxyURL(p string, c *Credentials) (*url.URL, error) {
 	if !strings.Contains(p, "://") {
 		p = "http://" + p
 	}
 	u, err := url.Parse(p)
 	if err != nil || u.Host == "" {
-		return nil, &OpenError{"proxy", errors.New("it is no URL"), "write a proxy as in http://proxy.example.org:3128, or DIRECT"}
+		return nil, &OpenError{"proxy", errors.New("it is not a URL"), "write a proxy as in http://proxy.example.org:3128, or DIRECT"}
 	}
 	if u.User != nil {
-		return nil, &OpenError{"proxy " + u.Scheme + "://" + u.Host, errors.New("user and password do not belong into a URL, where other users of this machine see them"),
+		return nil, &OpenError{"proxy " + u.Scheme + "://" + u.Host, errors.New("user and password do not belong in a URL, where other users of this machine see them"),
 			"put a line `machine " + u.Host + " login USER password PASSWORD` into the credentials file"}
 	}
 	switch u.Scheme {
 	case "http", "https", "socks5", "socks5h":
 	default:
-		return nil, &OpenError{"proxy " + p, fmt.Errorf("%q is no scheme of a proxy", u.Scheme), "write a proxy as in http://proxy.example.org:3128, or DIRECT"}
+		return nil, &OpenError{"proxy " + p, fmt.Errorf("%q is not a scheme of a proxy", u.Scheme), "write a proxy as in http://proxy.example.org:3128, or DIRECT"}
 	}
 	e, err := c.find(u)
 	if err != nil {
@@ -209,10 +209,10 @@ func proxyURL(p string, c *Credentials) (*url.URL, error) {
 	return u, nil
 }
 
-const wayPEM = "give files with PEM blocks, which this user may read"
+const wayPEM = "give PEM files that this user may read"
 
-// tlsConfigs returns the configuration for the origin's host and the one for
-// wherever a redirect leads.
+// tlsConfigs returns the configuration for the origin's host and the one for targets of
+// redirects.
 func tlsConfigs(o Options) (own, others *tls.Config, err error) {
 	own = &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -222,10 +222,10 @@ func tlsConfigs(o Options) (own, others *tls.Config, err error) {
 		}
 		pool, err := x509.SystemCertPool()
 		if err != nil {
-			pool = x509.NewCertPool() // a system without any
+			pool = x509.NewCertPool() // the system has no pool
 		}
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, nil, fmt.Errorf("%s holds no certificate", o.CAFile)
+			return nil, nil, fmt.Errorf("%s contains no certificate", o.CAFile)
 		}
 		own.RootCAs = pool
 	}
@@ -240,7 +240,7 @@ func tlsConfigs(o Options) (own, others *tls.Config, err error) {
 	return own, others, nil
 }
 
-// kindOfTransport sorts what a round trip failed with.
+// kindOfTransport classifies the error of a round trip.
 func kindOfTransport(err error) Kind {
 	var (
 		verify    *tls.CertificateVerificationError
@@ -262,8 +262,8 @@ func kindOfTransport(err error) Kind {
 	return Unreachable
 }
 
-// stallWatch cancels a request whose body does not bring least bytes in every
-// window of time.
+// stallWatch cancels a request whose body brings less than least bytes in a window of
+// time.
 type stallWatch struct {
 	timer  *time.Timer
 	window time.Duration

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// spares is how many connections are opened ahead.
+	// spares is the number of connections opened ahead.
 	spares = 6
-	// spareTime is how long one of them waits to be used.
+	// spareTime is how long such a connection stays open unused.
 	spareTime = time.Second
 )
 
-// spare dials, and opens connections ahead of their use when it is told that many
-// will be wanted soon: a connection takes a round trip, which is over then.
+// spare dials connections, and opens some ahead of their use when many requests are
+// about to follow: connecting takes a round trip, which then is already over.
 type spare struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -25,14 +25,14 @@ type spare struct {
 	ready map[string][]net.Conn // by network and address
 }
 
-// want has connections opened besides the next one that is dialled.
+// want opens spare connections together with the next one that is dialled.
 func (s *spare) want() {
 	s.mu.Lock()
 	s.asked = true
 	s.mu.Unlock()
 }
 
-// DialContext serves http.Transport.
+// DialContext has the form of http.Transport.DialContext.
 func (s *spare) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	s.mu.Lock()
 	key, asked := network+" "+address, s.asked
@@ -53,9 +53,9 @@ func (s *spare) DialContext(ctx context.Context, network, address string) (net.C
 }
 
 func (s *spare) open(key, network, address string) {
-	c, err := s.dial(context.Background(), network, address) // the dialer has a limit
+	c, err := s.dial(context.Background(), network, address) // the dialer has a timeout
 	if err != nil {
-		return // whoever needs a connection learns why there is none
+		return // the next request that dials gets the error
 	}
 	s.mu.Lock()
 	if s.ready == nil {
@@ -65,12 +65,12 @@ func (s *spare) open(key, network, address string) {
 	s.mu.Unlock()
 	time.AfterFunc(spareTime, func() {
 		if s.take(key, c) {
-			_ = c.Close() // nothing was sent
+			_ = c.Close() // no request was sent over it
 		}
 	})
 }
 
-// take tells whether a connection was still waiting, and takes it away.
+// take removes a connection, and reports whether it was still unused.
 func (s *spare) take(key string, c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"premix/store/tree"
 )
 
-// pool lends buffers, each of the next power of two above what is asked for, so
-// that chunks of all sizes share few of them.
+// pool recycles buffers. A buffer's capacity is the next power of two, so that chunks
+// of all sizes share few of them.
 type pool struct{ classes [maxClass + 1]sync.Pool }
 
 const (
@@ -16,13 +16,13 @@ const (
 	maxClass = 22 // tree.MaxChunk
 )
 
-var _ [1<<maxClass - tree.MaxChunk]struct{} // what is larger is not lent
+var _ [1<<maxClass - tree.MaxChunk]struct{} // larger buffers are not pooled
 
 var buffers pool
 
 func class(n int64) int { return max(minClass, bits.Len64(uint64(max(n, 1)-1))) }
 
-// get returns a buffer of n bytes with anything in them.
+// get returns a buffer of n bytes with arbitrary content.
 func (p *pool) get(n int64) []byte {
 	if c := class(n); c <= maxClass {
 		if b, ok := p.classes[c].Get().(*[]byte); ok {
@@ -33,7 +33,7 @@ func (p *pool) get(n int64) []byte {
 	return make([]byte, n)
 }
 
-// put takes back what get returned. Nobody may use it any more.
+// put returns a buffer from get to the pool. It must no longer be used.
 func (p *pool) put(b []byte) {
 	if c := class(int64(cap(b))); c <= maxClass && cap(b) == 1<<c {
 		b = b[:0]

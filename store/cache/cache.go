@@ -23,34 +23,34 @@ import (
 	"premix/store/tree"
 )
 
-// Format is what the file called format says in a cache's directory.
+// Format is the content of the file named format in a cache's directory.
 const Format = "premix cache 1"
 
-// Options say how much a cache may take, and how it fetches.
+// Options limit the size of a cache, and configure fetching.
 type Options struct {
-	Quota int64 // bytes that it may allocate on disk; 0: no other bound than Floor
-	// Floor is the number of bytes to leave free on the partition, whoever fills it;
-	// 0: a twentieth of it, at most 1 GiB; below 0: none.
+	Quota int64 // bytes allocated on disk, at most; 0: bounded by Floor only
+	// Floor is the number of bytes to leave free on the partition, no matter what fills
+	// it; 0: a twentieth of it, at most 1 GiB; negative: none.
 	Floor int64
 
-	RAMDir   string // on a tmpfs, for trees pinned in memory, and for nothing else; empty: none
-	RAMQuota int64  // bytes that may be allocated there; 0: what the tmpfs has
+	RAMDir   string // on a tmpfs, only for trees pinned in memory; empty: none
+	RAMQuota int64  // bytes allocated there, at most; 0: the size of the tmpfs
 
 	VerifyAlways bool // hash a chunk at every read
 
-	Fetches int           // fetches at once, 24 if 0; half as many more where readers wait
-	Window  int64         // bytes that readahead takes in memory, 64 MiB if 0
-	Timeout time.Duration // of the fetch of an object, with all tries; 90 s if 0
+	Fetches int           // concurrent fetches, 24 if 0; readers may start half as many more
+	Window  int64         // bytes of memory for readahead, 64 MiB if 0
+	Timeout time.Duration // of the fetch of an object, with all retries; 90 s if 0
 }
 
-// Cache is what a node has of its trees. All methods are safe for concurrent use.
+// Cache holds the chunks of a node's trees. All methods are safe for concurrent use.
 type Cache struct {
 	dir  string
 	o    Options
 	lock *os.File
 	disk *volume
-	ram  *volume      // nil where there is no RAMDir
-	own  atomic.Int64 // bytes of disk that the cache takes besides its trees
+	ram  *volume      // nil without a RAMDir
+	own  atomic.Int64 // bytes of disk used besides the trees
 
 	ctx  context.Context
 	end  context.CancelFunc
@@ -67,28 +67,28 @@ type Cache struct {
 	evicting sync.Mutex
 	victims  []victim // under evicting; oldest last
 	evicted  atomic.Int64
-	full     atomic.Bool // the last chunk could not be kept
-	noClone  atomic.Bool // the file system can't share blocks
+	full     atomic.Bool // the last chunk could not be kept for lack of space
+	noClone  atomic.Bool // the file system cannot share blocks
 
 	pinMu sync.Mutex
-	pins  map[object.Digest]pinKind // also of trees that are not here any more
+	pins  map[object.Digest]pinKind // also of trees that are not in the cache
 
 	mu       sync.Mutex
 	closed   bool
 	trees    map[object.Digest]*Tree
 	numbered map[uint32]*Tree
-	last     uint32 // number given
+	last     uint32 // last number assigned to a tree
 }
 
-// maxGeneration is above every generation: everything may be evicted.
+// maxGeneration is greater than every generation: everything may be evicted.
 const maxGeneration = math.MaxUint64
 
-// firstGeneration is that of a cache just opened. Chunks from before have those
-// that present tells, from 1 to 255.
+// firstGeneration is the generation of a cache just opened. Chunks from earlier have
+// generations from 1 to 255, as read from the file present.
 const firstGeneration = 256
 
-// Open opens the cache in a directory, and makes it if there is none. The errors
-// that a caller may want to tell apart are [InUseError] and [FormatError].
+// Open opens the cache in a directory, and creates it if there is none. A caller may
+// want to distinguish [InUseError] and [FormatError].
 func Open(dir string, o Options) (*Cache, error) {
 	if o.Fetches <= 0 {
 		o.Fetches = 24
@@ -129,7 +129,7 @@ func (c *Cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
-	// The kernel reads complete trees from there without a look at their digests.
+	// The kernel reads complete trees from there without checking digests.
 	if err := owner.Private(c.dir); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (c *Cache) open() error {
 	return nil
 }
 
-// lockDir takes the lock of a cache's directory for this process.
+// lockDir locks a cache's directory for this process.
 func lockDir(dir string) (*os.File, error) {
 	f, err := owner.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -189,7 +189,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err := lock.Take(f, lock.Exclusive); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			b := make([]byte, 32)
-			n, _ := f.ReadAt(b, 0) // whatever is there: it only names the process
+			n, _ := f.ReadAt(b, 0) // only for the message: the process that holds the lock
 			pid, _ := strconv.Atoi(strings.TrimSpace(string(b[:n])))
 			err = &InUseError{dir, pid}
 		}
@@ -222,13 +222,14 @@ func (c *Cache) checkFormat() error {
 	}
 	for _, e := range entries {
 		if name := e.Name(); name != "lock" && name != "lost+found" && name != "format.tmp" {
-			return &FormatError{c.dir, fmt.Sprintf("it holds %q, but nothing says that it is a cache", name)}
+			return &FormatError{c.dir, fmt.Sprintf("it contains %q, but it is not a cache", name)}
 		}
 	}
 	return writeWhole(path, []byte(Format+"\n"))
 }
 
-// checkPunching finds out whether the file system can do what eviction needs.
+// checkPunching returns an error if the file system cannot punch holes, which eviction
+// needs.
 func (c *Cache) checkPunching() error {
 	f, err := os.Create(filepath.Join(c.dir, "trash", "probe"))
 	if err != nil {
@@ -254,7 +255,7 @@ func (c *Cache) emptyTrash() error {
 	return err
 }
 
-// readTrees finds out what is there from before.
+// readTrees reads the trees that earlier processes left.
 func (c *Cache) readTrees(crashed bool) error {
 	pins, err := c.readPins()
 	if err != nil {
@@ -274,7 +275,7 @@ func (c *Cache) readTrees(crashed bool) error {
 			err = c.readTree(d, crashed)
 		}
 		if err != nil {
-			// Without a manifest that is what its name says, nothing of it is of use.
+			// Without a valid manifest the rest is useless.
 			if err := beneath.Move(filepath.Join(c.dir, "trees", e.Name()), c.trashName(e.Name()), beneath.Volatile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -297,7 +298,7 @@ func (c *Cache) readTree(d object.Digest, crashed bool) error {
 		return err
 	}
 	if object.Sum(content) != d {
-		return &object.CorruptError{Digest: d, Reason: "the manifest on disk is another"}
+		return &object.CorruptError{Digest: d, Reason: "the manifest on disk is of another tree"}
 	}
 	m, err := tree.ParseManifest(content)
 	if err != nil {
@@ -315,7 +316,7 @@ func (c *Cache) readTree(d object.Digest, crashed bool) error {
 	return nil
 }
 
-// enrol makes a tree known. Under c.mu, or before anybody else knows the cache.
+// enrol registers a tree. The caller holds c.mu, or the cache is not yet shared.
 func (c *Cache) enrol(t *Tree) {
 	t.pin.Store(uint32(c.pinOf(t.digest)))
 	c.last++
@@ -323,7 +324,7 @@ func (c *Cache) enrol(t *Tree) {
 	c.trees[t.digest], c.numbered[t.number] = t, t
 }
 
-// all returns the trees that there are.
+// all returns all trees of the cache.
 func (c *Cache) all() []*Tree {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -352,15 +353,15 @@ func (c *Cache) tree(d object.Digest) (*Tree, error) {
 	return nil, &NotCachedError{d}
 }
 
-// mayHave tells whether a chunk with this digest may be on this machine.
+// mayHave reports whether a chunk with this digest may be on this machine.
 func (c *Cache) mayHave(d object.Digest) bool {
 	_, _, ok := c.index.find(d)
 	return ok
 }
 
-// touch says that a chunk was used. A tick of the clock takes as many touches of
-// chunks not touched since the last one as make 256 generations of a round
-// through everything that is present: exact for few chunks, cheap for many.
+// touch records that a chunk was used. The clock ticks after a 256th of all present
+// chunks have been touched, counting each chunk once per tick. So a round through all
+// chunks makes 256 generations: exact for few chunks, cheap for many.
 func (c *Cache) touch(pg *page, i int) {
 	now := c.clock.Load()
 	if pg.used[i].Load() == now {
@@ -373,7 +374,7 @@ func (c *Cache) touch(pg *page, i int) {
 	}
 }
 
-// accountOwn tells the disk's volume what the directories and small files take.
+// accountOwn updates the disk usage of the directories and small files.
 func (c *Cache) accountOwn() {
 	n := allocatedAt(c.dir)
 	for _, name := range []string{"format", "lock", "running", "trees", "trash"} {
@@ -382,7 +383,7 @@ func (c *Cache) accountOwn() {
 	pins := filepath.Join(c.dir, "pins")
 	n += allocatedAt(pins)
 	entries, err := os.ReadDir(pins)
-	if err == nil { // what can't be listed is counted next time
+	if err == nil { // what cannot be listed now is counted next time
 		for _, e := range entries {
 			n += allocatedAt(filepath.Join(pins, e.Name()))
 		}
@@ -390,9 +391,8 @@ func (c *Cache) accountOwn() {
 	c.disk.add(n - c.own.Swap(n))
 }
 
-// tendLoop does what nobody waits for: it notices that others fill the disk, or
-// that the file system has allocated more for what it holds, and remembers on
-// disk what was used when.
+// tendLoop does periodic work: it evicts when other programs fill the disk, updates the
+// disk usage of image files, and saves the generations of chunks.
 func (c *Cache) tendLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -425,8 +425,8 @@ func (c *Cache) tendOnce(save bool) {
 	c.makeRoom(c.disk, 0, maxGeneration)
 }
 
-// begin says that something goes on which Close must wait for, until c.tend.Done
-// is called. It fails once the cache is closed.
+// begin registers work that Close must wait for, until c.tend.Done is called. It fails
+// once the cache is closed.
 func (c *Cache) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -437,8 +437,8 @@ func (c *Cache) begin() error {
 	return nil
 }
 
-// Close waits for what is being written and gives the directory up. Trees that
-// are still open fail from then on.
+// Close waits until pending writes are done and releases the directory. Trees that are
+// still open fail from then on.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -455,7 +455,7 @@ func (c *Cache) Close() error {
 		t.saveRecency()
 		t.imageMu.Lock()
 		t.gone = true
-		t.dropPartsLocked() // nothing on disk speaks of them
+		t.dropPartsLocked() // parts are not recorded on disk
 		if im := t.image.Swap(nil); im != nil {
 			err = errors.Join(err, im.close())
 		}

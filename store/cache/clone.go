@@ -6,15 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clone lets chunk i share its whole blocks with the same chunk in another image
-// file, where the file system can do that (FICLONERANGE, ioctl_ficlonerange(2):
-// XFS, btrfs), and returns which part of the image was done so: nothing where it
-// can't be done. The sums are those of the content that was hashed, so whatever
-// the other file held at this moment is compared with them when it is read.
-// Under imageMu.
+// clone lets chunk i share its whole blocks with the same chunk in another image file,
+// if the file system supports that (FICLONERANGE, ioctl_ficlonerange(2): XFS, btrfs).
+// It returns the range of the image that is shared, which is empty if that was not
+// possible. The sums were computed from the hashed content, so a later read also
+// detects wrong bytes in the other file. The caller holds imageMu.
 //
-// Where blocks can't be shared, copying in the kernel would save nothing: the
-// bytes are in memory already, since they had to be hashed.
+// If blocks cannot be shared, copying within the kernel would save nothing: the bytes
+// are in memory already, since they had to be hashed.
 func (t *Tree) clone(im *image, pg *page, i int, from target) (start, end int64) {
 	if from.t == nil || t.c.noClone.Load() {
 		return 0, 0
@@ -24,8 +23,8 @@ func (t *Tree) clone(im *image, pg *page, i int, from target) (start, end int64)
 	if start >= end || (at-there)%block != 0 {
 		return 0, 0
 	}
-	// The other file must not be closed meanwhile, nor be punched. Waiting for its
-	// lock while holding this one could go round in a circle.
+	// The other file must be neither closed nor punched now. Waiting for its lock while
+	// holding this one could deadlock.
 	if from.t != t {
 		if !from.t.imageMu.TryRLock() {
 			return 0, 0
@@ -44,14 +43,15 @@ func (t *Tree) clone(im *image, pg *page, i int, from target) (start, end int64)
 	case err == nil:
 		t.stats.cloned.Add(end - start)
 		return start, end
-	case errors.Is(err, unix.EXDEV): // one of them is in memory
+	case errors.Is(err, unix.EXDEV): // one of the files is in memory
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
 		t.c.noClone.Store(true)
 	}
 	return 0, 0
 }
 
-// put writes a chunk's content, or shares the blocks of where it came from.
+// put writes a chunk's content, or shares the blocks of the image file that it was read
+// from.
 func (t *Tree) put(im *image, pg *page, i int, content []byte, from target) error {
 	at := pg.offs[i]
 	start, end := t.clone(im, pg, i, from)

@@ -10,7 +10,7 @@ import (
 	"premix/internal/beneath"
 )
 
-// victim is a chunk that may be evicted, if it was not used since it was found.
+// victim is a chunk to evict, unless it has been used since it was chosen.
 type victim struct {
 	t    *Tree
 	pg   *page
@@ -18,9 +18,9 @@ type victim struct {
 	used uint64
 }
 
-// makeRoom reserves n bytes of a volume, evicting what was used longest ago and
-// before the given generation, and tells whether it could. With n = 0 it only
-// sees to it that the limits hold.
+// makeRoom reserves n bytes of a volume, and reports whether it could. It evicts the
+// least recently used chunks, but none used in the given generation or later. With n =
+// 0 it only enforces the limits.
 func (c *Cache) makeRoom(v *volume, n int64, before uint64) bool {
 	for {
 		lack := v.reserve(n)
@@ -28,20 +28,20 @@ func (c *Cache) makeRoom(v *volume, n int64, before uint64) bool {
 			return true
 		}
 		if n > 0 && v == c.disk && v.quota > 0 && c.fixed()+n > v.quota-v.headroom {
-			return false // it would not fit if everything else went
+			return false // it would not fit even if everything else were evicted
 		}
 		if c.evict(v, lack, before) {
 			continue
 		}
-		// A writer who was promised room holds no lock that others need, and gives
-		// back what he doesn't use.
+		// A writer with a reservation holds no lock that others need, and gives back
+		// the space that it does not use.
 		if n == 0 || !v.waitForWriters() {
 			return v.reserve(n) <= 0
 		}
 	}
 }
 
-// fixed returns the bytes of disk that eviction can't free.
+// fixed returns the bytes of disk that eviction cannot free.
 func (c *Cache) fixed() int64 {
 	n := c.own.Load()
 	for _, t := range c.all() {
@@ -57,8 +57,8 @@ func (c *Cache) fixed() int64 {
 
 func (t *Tree) evictable() bool { return t.pinned() == pinNone && t.held.Load() == 0 }
 
-// evict frees at least n bytes of the disk, and tells whether it freed anything.
-// Memory holds pinned trees only: there is nothing to evict.
+// evict frees at least n bytes of the disk, and reports whether it freed anything.
+// Memory holds only pinned trees, so nothing there is evicted.
 func (c *Cache) evict(v *volume, n int64, before uint64) bool {
 	if v != c.disk {
 		return false
@@ -89,8 +89,8 @@ func (c *Cache) evict(v *volume, n int64, before uint64) bool {
 	return any
 }
 
-// evictChunk punches a chunk if that is still in order, and returns how many
-// bytes it freed: perhaps none, where its blocks belong to its neighbours too.
+// evictChunk punches a chunk if it is still a valid victim, and returns the number of
+// bytes freed: perhaps 0, if neighbours share its blocks.
 func (c *Cache) evictChunk(v victim) (freed int64, ok bool) {
 	t := v.t
 	t.imageMu.Lock()
@@ -107,9 +107,9 @@ func (c *Cache) evictChunk(v victim) (freed int64, ok bool) {
 	return held - im.allocated(), true
 }
 
-// findVictims fills c.victims with the sixteenth of all chunks that was used
-// longest ago, and at least with 256 chunks. To know the limit it counts how
-// many chunks each span of generations has.
+// findVictims fills c.victims with the least recently used sixteenth of all chunks, and
+// at least 256 chunks. To find the limit it counts the chunks in each span of
+// generations.
 func (c *Cache) findVictims() {
 	const spans = 4096
 	var counts [spans]int
@@ -127,7 +127,7 @@ func (c *Cache) findVictims() {
 	}
 	each(func(v victim) { oldest, newest = min(oldest, v.used), max(newest, v.used) })
 	span := func(v victim) uint64 {
-		// Later uses than the newest seen are possible: they are as good as newest.
+		// A chunk may be used again meanwhile: count it as newest.
 		return (min(max(v.used, oldest), newest) - oldest) / ((newest-oldest)/spans + 1)
 	}
 	each(func(v victim) {
@@ -147,8 +147,8 @@ func (c *Cache) findVictims() {
 	slices.SortFunc(c.victims, func(a, b victim) int { return cmp.Compare(b.used, a.used) })
 }
 
-// removeEmpty removes trees that nobody uses and that have nothing left, and
-// tells whether there were any.
+// removeEmpty removes trees that are not in use and have no chunks, and reports whether
+// there were any.
 func (c *Cache) removeEmpty() bool {
 	any := false
 	for _, t := range c.all() {
@@ -159,11 +159,11 @@ func (c *Cache) removeEmpty() bool {
 	return any
 }
 
-// errUsed tells that a tree can't be removed as somebody uses it.
+// errUsed means that a tree cannot be removed because it is in use.
 var errUsed = errors.New("the tree is in use")
 
-// remove takes a tree that nobody uses out of the cache, with all its files. One
-// that has chunks is only removed if whole is set.
+// remove removes an unused tree from the cache, with all its files. If it has chunks,
+// it is only removed if whole is set.
 func (c *Cache) remove(t *Tree, whole bool) error {
 	trash, err := c.takeOut(t, whole)
 	if err != nil {
@@ -207,8 +207,8 @@ func (c *Cache) takeOut(t *Tree, whole bool) (trash []string, err error) {
 	return trash, err
 }
 
-// saveRecency writes which chunks are present and how recently they were used,
-// as present has it: the generations since the oldest, in 255 steps.
+// saveRecency writes to the file present which chunks are present, and their
+// generations in 255 steps.
 func (t *Tree) saveRecency() {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
@@ -225,9 +225,9 @@ func (t *Tree) saveRecency() {
 	im.account()
 }
 
-// recency maps a generation to 1..255: 255 is now, and each step down is about
-// 4 % of the age. The steps are those of a logarithm since the order of what was
-// used long ago matters less.
+// recency maps a generation to 1..255: 255 is the present, and each step down is about
+// 4 % of the age. The steps are logarithmic, since the order of chunks used long ago
+// matters less.
 func recency(now, used uint64) byte {
 	if used >= now {
 		return 255

@@ -10,8 +10,8 @@ import (
 	"premix/store/object"
 )
 
-// priority says who goes first where not all can. Somebody waits for demand; the
-// others are guesses of decreasing certainty.
+// priority orders jobs. A reader waits for demand; the others are guesses of decreasing
+// certainty.
 type priority int
 
 const (
@@ -22,71 +22,69 @@ const (
 	priorities int = iota
 )
 
-// promised is the priority of a job that is in no queue yet: who wants what it
-// brings puts it into one.
+// promised is the priority of a job that is not yet in a queue: the first one that
+// wants its result queues it.
 const promised = priority(priorities)
 
-// flight is one chunk on its way into memory and into the image files that want
-// it. There is at most one for a digest.
+// flight is the fetch of one chunk into memory and into the image files that want it.
+// There is at most one for a digest.
 type flight struct {
 	c       *Cache
 	digest  object.Digest
 	size    int64
-	owner   *Tree    // whose fetcher is used first
+	owner   *Tree    // its fetcher is tried first
 	targets []target // under flights.mu
-	job     *job     // nil where it is not the scheduler's business
-	wanted  priority // under flights.mu; the highest one asked for
-	before  uint64   // what making room may evict: see Cache.makeRoom
+	job     *job     // nil if the scheduler is not involved
+	wanted  priority // under flights.mu; the highest priority requested
+	before  uint64   // limit of eviction for this chunk: see Cache.makeRoom
 
-	done    chan struct{} // closed when content or err is there
+	done    chan struct{} // closed when content or err is set
 	content []byte
 	err     error
 	local   bool   // the content was in the owner's image file
 	pooled  bool   // content goes back to buffers
-	from    target // where it was read, if in another image file
+	from    target // the source, if it was read from another image file
 
 	settled chan struct{} // closed when the content was kept, or could not be
 	kept    bool          // in all targets
 	refs    atomic.Int32  // users of content
 }
 
-// target is a place that wants a flight's content.
+// target is a chunk of a tree that a flight brings.
 type target struct {
 	t  *Tree
 	pg *page
 	i  int
 }
 
-// job is a piece of work that waits for its turn: the fetch of a chunk or of a
-// bundle.
+// job is a fetch of a chunk or of a bundle that is waiting to be scheduled.
 type job struct {
 	priority priority
-	cost     int64 // bytes of memory it takes
-	several  bool  // it brings other flights as well
+	cost     int64 // bytes of memory it needs
+	several  bool  // it also brings other flights
 	started  bool
 	run      func()
 }
 
-// flights knows what is on its way, and decides what goes next.
+// flights holds all flights, and schedules the jobs.
 type flights struct {
-	most  int   // fetches at once, without those that somebody waits for
-	bytes int64 // in memory at once, likewise
+	most  int   // concurrent jobs, without those of priority demand
+	bytes int64 // bytes in memory at once, likewise
 
 	mu      sync.Mutex
 	m       map[object.Digest]*flight
 	queues  [priorities][]*job
 	running int
-	cost    int64     // of those that run
-	demands int       // that run
+	cost    int64     // of running jobs
+	demands int       // running jobs of priority demand
 	recent  []*flight // settled and not kept, oldest first: the next read may want them
 	held    int64     // bytes of recent
 	idle    *sync.Cond
 	closed  bool
 }
 
-// recentBytes bounds what is remembered of chunks that could not be kept, so that
-// a tree that is read in pieces smaller than a chunk does not fetch each chunk
-// again for every piece.
+// recentBytes bounds the chunks in memory that could not be kept. Without them, reading
+// a tree in pieces smaller than a chunk would fetch each chunk again for every piece.
 const recentBytes = 16 << 20
 
 func newFlights(most int, bytes int64) *flights {
@@ -95,19 +93,19 @@ func newFlights(most int, bytes int64) *flights {
 	return fl
 }
 
-// want returns the flight that brings a chunk, which the caller must release, or
-// nil if the chunk has become present and verified meanwhile. fresh tells that nobody
-// had wanted it before, and that it is not on this machine.
+// want returns the flight of a chunk, which the caller must release, or nil if the
+// chunk has become present and verified. fresh reports that the flight is new, and that
+// the chunk is not on this machine.
 func (t *Tree) want(pg *page, i int, p priority) (f *flight, fresh bool) {
 	f, how := t.board(pg, i, p, maxGeneration)
 	if how == boardHere {
-		// What lies on this machine is read by who wants it.
+		// The caller reads a chunk that is on this machine.
 		fresh = !f.land(p)
 	}
 	return f, fresh || how == boardFresh
 }
 
-// ask is want for somebody who does not wait.
+// ask is want for a caller that does not wait.
 func (t *Tree) ask(pg *page, i int, p priority) {
 	f, how := t.board(pg, i, p, maxGeneration)
 	if how == boardHere {
@@ -118,16 +116,16 @@ func (t *Tree) ask(pg *page, i int, p priority) {
 	}
 }
 
-// boarding is what became of a wish for a chunk.
+// boarding is the result of board.
 type boarding int
 
 const (
-	boardJoined boarding = iota // it is on its way, or needs none
-	boardFresh                  // its fetch is queued
-	boardHere                   // it may be on this machine: the caller must see to the flight
+	boardJoined boarding = iota // the flight exists, or none is needed
+	boardFresh                  // the flight is new, and its fetch is queued
+	boardHere                   // the chunk may be on this machine: the caller must call land or start
 )
 
-// board finds or makes the flight for a chunk.
+// board finds or creates the flight of a chunk.
 func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how boarding) {
 	fl, d := t.c.flights, pg.digests[i]
 	fl.mu.Lock()
@@ -162,7 +160,7 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how
 	return f, boardFresh
 }
 
-// newFlight makes a flight with one reference, which settling drops.
+// newFlight returns a flight with one reference, which finish releases.
 func (t *Tree) newFlight(pg *page, i int, before uint64) *flight {
 	f := &flight{
 		c: t.c, digest: pg.digests[i], size: pg.size(i), owner: t,
@@ -173,7 +171,7 @@ func (t *Tree) newFlight(pg *page, i int, before uint64) *flight {
 	return f
 }
 
-// start makes the fetch of a flight a job that looks on this machine first.
+// start queues a job that looks for the chunk on this machine and then fetches it.
 func (c *Cache) start(f *flight, p priority) {
 	c.flights.mu.Lock()
 	defer c.flights.mu.Unlock()
@@ -185,7 +183,7 @@ func (c *Cache) start(f *flight, p priority) {
 	c.flights.queue(f.job)
 }
 
-// land gets the content from this machine, or else has it fetched.
+// land gets the content from this machine, or else queues its fetch.
 func (f *flight) land(p priority) (here bool) {
 	if f.fromHere() {
 		return true
@@ -198,7 +196,7 @@ func (f *flight) land(p priority) (here bool) {
 	return false
 }
 
-// fetch gets the content from the owner's origin, or from that of another tree
+// fetch gets the content from the owner's origin, or from the origin of another tree
 // that wants it if the owner was closed.
 func (f *flight) fetch() {
 	for {
@@ -218,8 +216,8 @@ func (f *flight) fetch() {
 	}
 }
 
-// origin returns the use of a tree that wants the content and is open, if there
-// is one, else the owner's.
+// origin returns the use of an open tree that wants the content, or the owner's use if
+// there is none.
 func (f *flight) origin() use {
 	f.c.flights.mu.Lock()
 	defer f.c.flights.mu.Unlock()
@@ -233,14 +231,14 @@ func (f *flight) origin() use {
 	return u
 }
 
-// first returns the chunk that the flight was begun for.
+// first returns the chunk for which the flight was created.
 func (f *flight) first() int {
 	f.c.flights.mu.Lock()
 	defer f.c.flights.mu.Unlock()
 	return f.targets[0].pg.first + f.targets[0].i
 }
 
-// finish gives the content to those that wait and then keeps it.
+// finish passes the content to all waiters and then keeps it.
 func (f *flight) finish(content []byte, err error) {
 	fl := f.c.flights
 	f.content, f.err = content, err
@@ -268,7 +266,7 @@ func (f *flight) finish(content []byte, err error) {
 	f.release()
 }
 
-// leave takes a settled flight off the map, unless its content is needed there.
+// leave removes a settled flight from the map, unless later reads may want its content.
 func (fl *flights) leave(f *flight) {
 	fl.idle.Broadcast()
 	if f.err != nil || f.kept || fl.closed {
@@ -283,7 +281,7 @@ func (fl *flights) leave(f *flight) {
 	}
 }
 
-// forget lets go of one of the recent flights.
+// forget drops one of the recent flights.
 func (fl *flights) forget(n int) {
 	f := fl.recent[n]
 	fl.recent = slices.Delete(fl.recent, n, n+1)
@@ -292,7 +290,7 @@ func (fl *flights) forget(n int) {
 	f.release()
 }
 
-// wait returns when the content is there.
+// wait waits for the content.
 func (f *flight) wait(ctx context.Context) error {
 	select {
 	case <-f.done:
@@ -307,21 +305,21 @@ func (f *flight) wait(ctx context.Context) error {
 	}
 }
 
-// release ends one use of the content.
+// release drops one reference to the content.
 func (f *flight) release() {
 	if f.refs.Add(-1) == 0 && f.pooled {
 		buffers.put(f.content)
 	}
 }
 
-// queue takes a job in and starts what may start.
+// queue adds a job and starts all jobs that may start.
 func (fl *flights) queue(j *job) {
 	fl.queues[j.priority] = append(fl.queues[j.priority], j)
 	fl.dispatch()
 }
 
-// promote moves a waiting job forward. Its old entry stays where it was, and is
-// passed over there.
+// promote moves a waiting job to a higher priority. Its old entry stays in its queue
+// and is skipped there.
 func (fl *flights) promote(j *job, p priority) {
 	if j == nil || j.started || p >= j.priority {
 		return
@@ -330,9 +328,9 @@ func (fl *flights) promote(j *job, p priority) {
 	fl.queue(j)
 }
 
-// dispatch starts jobs in order of priority as far as the limits allow. What
-// somebody waits for has places of its own, half as many again. Background work
-// leaves half of the places free while somebody waits.
+// dispatch starts jobs in order of priority as far as the limits allow. Jobs of
+// priority demand have slots of their own, half as many again. While one of them runs,
+// background jobs leave half of the slots free.
 func (fl *flights) dispatch() {
 	for p := range fl.queues {
 		for len(fl.queues[p]) > 0 {
@@ -381,8 +379,8 @@ func (fl *flights) launch(j *job) {
 	}()
 }
 
-// close lets what runs come to its end, which the end of all contexts hastens,
-// and waits for it.
+// close waits until all jobs have ended. They end soon, since all contexts are
+// cancelled.
 func (fl *flights) close() {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

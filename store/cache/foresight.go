@@ -3,32 +3,33 @@ package cache
 import "sync"
 
 const (
-	// wholeRun is the longest run that is fetched whole when a part of it is missed: about
-	// what a link of 1 Gbit/s carries while a request is under way for 20 ms.
+	// wholeRun is the longest run that is fetched whole when one of its chunks is
+	// missed: about as much as a link of 1 Gbit/s transfers in a request of 20 ms.
 	wholeRun = 4 << 20
-	// reach is how near to each other two misses are neighbours. A miss that has some
-	// brings firstReach of what lies around its run, each further one twice as much, at
-	// most mostReach. Of what is farther away than this half is never read.
+	// reach is the distance within which two misses are neighbours. A miss with a
+	// neighbour fetches firstReach of the bytes around its run, and each further
+	// neighbour doubles this, up to mostReach. Less than half of the bytes farther away
+	// are ever read.
 	reach      = 768 << 10
 	firstReach = 256 << 10
 	mostReach  = 512 << 10
-	// manyMisses is how many are remembered.
+	// manyMisses is the number of misses remembered.
 	manyMisses = 64
-	// metaFirst is how much of the metadata comes with its first part: directories and
-	// inodes lie in front, and some 2,000 of them take so much. Behind them lie whole
-	// files, with their inodes. Most layers of an image need no more to start something.
+	// metaFirst is the size of the metadata that is fetched with its first miss:
+	// directories and inodes lie at the front, and some 2,000 of them take this much.
+	// Behind them are inodes with the content of small files. In most layers of an
+	// image a start needs no more.
 	metaFirst = 256 << 10
-	// metaAhead is the longest metadata of which the rest is fetched when a second part
-	// of it was missed.
+	// metaAhead is the largest metadata that is fetched whole at its second miss.
 	metaAhead = 2 << 20
 )
 
-// misses are where chunks lie that readers had to wait for, by the order of the image.
+// misses records the image offsets of chunks that readers had to wait for.
 type misses struct {
 	mu     sync.Mutex
-	recent []int64 // the last ones, in a ring
-	next   int     // place in the ring
-	meta   int     // of them in the metadata, ever
+	recent []int64 // the last misses, in a ring
+	next   int     // next position in the ring
+	meta   int     // number of misses in the metadata
 }
 
 func (m *misses) reset() {
@@ -37,7 +38,7 @@ func (m *misses) reset() {
 	m.mu.Unlock()
 }
 
-// inMeta notes a miss in the metadata, and tells how many there were.
+// inMeta records a miss in the metadata, and returns their number.
 func (m *misses) inMeta() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,7 +46,7 @@ func (m *misses) inMeta() int {
 	return m.meta
 }
 
-// at notes a miss, and tells how much of what lies around it is worth fetching.
+// at records a miss, and returns the number of bytes around it that are worth fetching.
 func (m *misses) at(off int64) (around int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,37 +67,38 @@ func (m *misses) at(off int64) (around int64) {
 	return min(around, mostReach)
 }
 
-// Foresee says that nobody knows what will be wanted: until the tree is closed, or
-// while it is not guided, more is fetched than what a reader misses. On a link on
-// which each miss costs a round trip that is worth more than the bytes:
+// Foresee enables speculative fetching, for a tree of which no profile is known: until
+// the tree is closed, and while it is not guided, a miss fetches more than the reader
+// asked for. On a link on which each miss costs a round trip, this is worth the extra
+// bytes:
 //
-//   - all of its file, or the small files that share its chunk, if that is not long: who
-//     reads the head of a library goes on with its end. Of a long file whose head is
-//     missed the end comes too.
-//   - what lies around it, if other misses were near: files of a directory lie side by
-//     side, and who imports one module of a package imports others. It begins with
-//     little and grows with the number of such misses, so that readers at random places
-//     pay for little that they don't want.
-//   - the metadata of the first directories, with the first part of the metadata that is
-//     missed, and all the rest with the second, if that is not long.
+//   - the whole file, or the small files that share its chunk, if that is not long: a
+//     reader of the head of a library will also read its end. If the head of a long
+//     file is missed, its end is fetched too.
+//   - the bytes around it, if other misses were near: files of a directory lie side by
+//     side, and a program that imports one module of a package imports others. The
+//     range is small at first and grows with the number of such misses, so that random
+//     reads fetch little that they do not need.
+//   - the metadata of the first directories, with the first miss in the metadata, and
+//     all the rest with the second, if it is not long.
 //
-// What is foreseen goes behind what readers wait for.
+// These fetches come after those that readers wait for.
 func (t *Tree) Foresee() { t.foreseeing.Store(true) }
 
-// Foresees tells whether more is fetched now than what is read.
+// Foresees reports whether speculative fetching is active now.
 func (t *Tree) Foresees() bool {
 	return t.foreseeing.Load() && t.guided.Load() == 0 && t.missing.Load() > 0 && !t.c.full.Load() && t.window() >= wholeRun
 }
 
-// Ask has a part of the image fetched behind what readers wait for, if more is fetched
-// than what is read.
+// Ask fetches a range of the image behind the fetches that readers wait for, if
+// speculative fetching is active.
 func (t *Tree) Ask(from, to int64) {
 	if t.Foresees() {
 		t.askRange(max(from, 0), min(to, t.manifest.Size), readahead)
 	}
 }
 
-// foresee is called by a reader who is about to wait for chunk i.
+// foresee starts speculative fetches when a reader is about to wait for chunk i.
 func (t *Tree) foresee(pg *page, i int) {
 	if !t.Foresees() {
 		return
@@ -130,8 +132,9 @@ func (t *Tree) foresee(pg *page, i int) {
 	}
 }
 
-// fileAt tells where the file, or group of small files, that the byte at off is in
-// begins and ends, as far as that is known: see page.run. The metadata are one.
+// fileAt returns the begin and the end of the file, or group of small files, that
+// contains the byte at off, as far as they are known: see page.run. The metadata counts
+// as one file.
 func (t *Tree) fileAt(off int64) (begin, end int64) {
 	if off < t.manifest.Meta {
 		return 0, t.manifest.Meta
@@ -145,9 +148,9 @@ func (t *Tree) fileAt(off int64) (begin, end int64) {
 }
 
 // run returns the chunks around chunk i that hold the same file, or the same group of
-// small files, as far as they are in the page. Files begin at blocks, and where a long
-// one is cut is decided by its content: so a border of chunks that is one of blocks is
-// the end of a file, but for one in thousands, where a file is taken for two.
+// small files, as far as they are in the page. Files begin at block boundaries, and a
+// long file is cut where its content decides. So a chunk boundary at a block boundary
+// is the end of a file, except for one in thousands, where a file is taken for two.
 func (p *page) run(i int) (first, end int) {
 	first, end = i, i+1
 	for first > 0 && p.offs[first]%block != 0 {

@@ -12,7 +12,7 @@ import (
 	"premix/store/object"
 )
 
-// image is the image file of a tree with the file that tells what is present.
+// image is the image file of a tree, with its file present.
 type image struct {
 	path    string
 	f       *os.File
@@ -20,11 +20,11 @@ type image struct {
 	vol     *volume
 
 	accounting sync.Mutex
-	used       int64 // bytes of both files, as last seen; in vol.used
+	used       int64 // bytes of both files, when last counted; included in vol.used
 	disowned   bool
 }
 
-// openImage opens the files in dir, and makes them if they are not there.
+// openImage opens the files in dir, and creates missing ones.
 func openImage(dir string, vol *volume, size int64, chunks int) (*image, error) {
 	im := &image{path: dir + "/image", vol: vol}
 	var err error
@@ -55,9 +55,8 @@ func openExisting(path string) (*os.File, error) { return os.OpenFile(path, os.O
 
 func (im *image) close() error { return errors.Join(im.f.Close(), im.present.Close()) }
 
-// account tells the volume what the files take now. Only the file system knows
-// that: it allocates lists of extents besides, and a block may belong to two
-// chunks.
+// account updates the volume's usage by these files. Only the file system knows it: it
+// also allocates lists of extents, and a block may belong to two chunks.
 func (im *image) account() {
 	im.accounting.Lock()
 	defer im.accounting.Unlock()
@@ -75,7 +74,7 @@ func (im *image) allocated() int64 {
 	return im.used
 }
 
-// disown takes the files out of the volume's account, as they are being removed.
+// disown subtracts the files from the volume's usage, before they are removed.
 func (im *image) disown() {
 	im.accounting.Lock()
 	defer im.accounting.Unlock()
@@ -102,8 +101,8 @@ func (im *image) punch(from, to int64) error {
 	}
 }
 
-// punchable returns the blocks that chunk i alone owns: those that it shares with
-// a present neighbour are not among them. Under imageMu.
+// punchable returns the blocks that only chunk i uses, and no present neighbour. The
+// caller holds imageMu.
 func (t *Tree) punchable(pg *page, i int) (from, to int64) {
 	const low = ^int64(block - 1)
 	start, end := pg.offs[i], pg.offs[i+1]
@@ -117,14 +116,14 @@ func (t *Tree) punchable(pg *page, i int) (from, to int64) {
 	return from, to
 }
 
-// shared tells whether a present chunk before (step -1) or behind (step 1) the
-// given one reaches beyond limit, so that it owns a part of the block there.
+// shared reports whether a present chunk before (step -1) or behind (step 1) the given
+// one reaches beyond limit, and so shares the block there.
 func (t *Tree) shared(chunk, step int, limit int64) bool {
 	for {
 		chunk += step
 		pg, i := t.loadedPageOf(chunk)
 		if pg == nil {
-			return false // nothing of a page that is not known is present
+			return false // an index page not loaded has no present chunks
 		}
 		if step < 0 && pg.offs[i+1] <= limit || step > 0 && pg.offs[i] >= limit {
 			return false
@@ -135,8 +134,8 @@ func (t *Tree) shared(chunk, step int, limit int64) bool {
 	}
 }
 
-// ensureImage returns the tree's image file, making it if there is none. Room
-// for it is the caller's business.
+// ensureImage returns the tree's image file, and creates it if there is none. The
+// caller has reserved space for it.
 func (t *Tree) ensureImage() (*image, error) {
 	if im := t.image.Load(); im != nil {
 		return im, nil
@@ -161,11 +160,10 @@ func (t *Tree) ensureImage() (*image, error) {
 	return im, nil
 }
 
-// errGone tells that a tree was removed from the cache while somebody was about
-// to keep a chunk of it.
+// errGone means that a tree was removed from the cache before a chunk of it was kept.
 var errGone = errors.New("the tree was removed from the cache")
 
-// imageDir returns where the image file belongs.
+// imageDir returns the directory and the volume of the image file.
 func (t *Tree) imageDir() (string, *volume) {
 	if t.pinned() == pinRAM {
 		return t.c.ram.dir + "/" + t.digest.String(), t.c.ram
@@ -173,9 +171,9 @@ func (t *Tree) imageDir() (string, *volume) {
 	return t.dir, t.c.disk
 }
 
-// keep writes a verified chunk into the image file, and tells whether it is
-// there. Where there is no room, chunks used before the given generation are
-// evicted. from is where the content was read, if it was in an image file.
+// keep writes a verified chunk into the image file, and reports whether it is there. If
+// there is no space, chunks used before the given generation are evicted. from is the
+// image file that the content was read from, if any.
 func (t *Tree) keep(pg *page, i int, content []byte, from target, before uint64) bool {
 	if pg.present(i) {
 		return true
@@ -195,7 +193,8 @@ func (t *Tree) keep(pg *page, i int, content []byte, from target, before uint64)
 		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			break
 		}
-		// The file system has less room than it told: free some, for each try more.
+		// The file system has less space than it reported: free some, and more with
+		// each try.
 		if !t.c.evict(vol, need<<try, before) {
 			break
 		}
@@ -218,7 +217,7 @@ func (t *Tree) write(pg *page, i int, content []byte, from target) error {
 	if errors.Is(err, errGone) {
 		return err
 	}
-	// What was written of it is in nobody's account.
+	// The bytes already written are not counted as used.
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
 	if !pg.present(i) && t.image.Load() == im {
@@ -255,7 +254,7 @@ func (t *Tree) writeLocked(pg *page, i int, content []byte, from target, s *sums
 	return nil
 }
 
-// count enters a chunk that came (1) or went (-1).
+// count records that a chunk has become present (1) or absent (-1).
 func (t *Tree) count(pg *page, i int, n int64) {
 	t.missing.Add(-n)
 	t.kept.Add(n)
@@ -263,8 +262,8 @@ func (t *Tree) count(pg *page, i int, n int64) {
 	t.c.chunks.Add(n)
 }
 
-// discard punches a chunk if its state is still the given one, and tells whether
-// it did. Somebody who saw damage must say which state he saw: the chunk may have
+// discard punches a chunk if its state is still the given one, and reports whether it
+// did. A caller that saw damage passes the state in which it saw it: the chunk may have
 // been evicted and fetched again since.
 func (t *Tree) discard(pg *page, i int, seen *sums) bool {
 	t.imageMu.Lock()
@@ -272,7 +271,7 @@ func (t *Tree) discard(pg *page, i int, seen *sums) bool {
 	return t.discardLocked(pg, i, seen)
 }
 
-// discardAnyLocked punches a chunk in whatever state it is.
+// discardAnyLocked punches a chunk in any state.
 func (t *Tree) discardAnyLocked(pg *page, i int) bool {
 	for t.image.Load() != nil {
 		s := pg.state[i].Load()
@@ -282,7 +281,7 @@ func (t *Tree) discardAnyLocked(pg *page, i int) bool {
 		if t.discardLocked(pg, i, s) {
 			return true
 		}
-		// A reader marked it unverified, or verified, meanwhile.
+		// A reader changed it between unverified and verified.
 	}
 	return false
 }
@@ -295,8 +294,8 @@ func (t *Tree) discardLocked(pg *page, i int, seen *sums) bool {
 	t.count(pg, i, -1)
 	t.c.index.remove(t, pg.first+i, pg.digests[i])
 	t.forgetPart(pg, i)
-	// If either fails the chunk is still no longer believed, and it is hashed
-	// before it is after the next opening.
+	// If either fails, the chunk is still not used any more, and after the next Open it
+	// is hashed first.
 	err := im.mark(pg.first+i, 0)
 	if t.held.Load() == 0 {
 		from, to := t.punchable(pg, i)
@@ -309,8 +308,8 @@ func (t *Tree) discardLocked(pg *page, i int, seen *sums) bool {
 	return true
 }
 
-// fromHere gets the flight's content from this machine: from the tree's own image
-// file, from where that was before it moved, or from another tree's.
+// fromHere gets the flight's content from this machine: from the tree's own image file,
+// from its former one during a move, or from another tree's.
 func (f *flight) fromHere() bool {
 	f.c.flights.mu.Lock()
 	to := f.targets[0]
@@ -332,7 +331,7 @@ func (f *flight) fromHere() bool {
 	return true
 }
 
-// readOther reads the chunk from another place that has it.
+// readOther reads the chunk from the image file of another tree.
 func (f *flight) readOther(to target, b []byte) bool {
 	number, chunk, ok := f.c.index.find(f.digest)
 	if !ok {
@@ -353,8 +352,8 @@ func (f *flight) readOther(to target, b []byte) bool {
 	return true
 }
 
-// readWhole reads a present chunk into b and hashes it. What is right becomes
-// verified; what is wrong is punched and counted.
+// readWhole reads a present chunk into b and hashes it. A right chunk becomes verified;
+// a wrong one is punched and counted.
 func (t *Tree) readWhole(pg *page, i int, b []byte) bool {
 	for range 3 {
 		im, seen := t.image.Load(), pg.state[i].Load()
@@ -370,12 +369,12 @@ func (t *Tree) readWhole(pg *page, i int, b []byte) bool {
 			t.stats.corrupt.Add(1)
 			return false
 		}
-		// It was evicted, and perhaps fetched again, while it was read.
+		// It was evicted, and perhaps fetched again, during the read.
 	}
 	return false
 }
 
-// keepMeta writes the manifest or an index page, if there is room.
+// keepMeta writes the manifest or an index page, if there is space.
 func (t *Tree) keepMeta(name string, content []byte, at int64) {
 	need := int64(len(content)) + margin
 	if !t.c.makeRoom(t.c.disk, need, maxGeneration) {
@@ -387,7 +386,8 @@ func (t *Tree) keepMeta(name string, content []byte, at int64) {
 	if t.gone {
 		return
 	}
-	// If it can't be kept it is fetched again next time: no reader need know.
+	// If it cannot be kept, it is fetched again next time: this is not an error for
+	// readers.
 	if err := t.writeMeta(name, content, at); err != nil {
 		t.stats.diskErrors.Add(1)
 	}
@@ -411,15 +411,15 @@ func (t *Tree) writeMeta(name string, content []byte, at int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// accountMeta tells the disk's volume what the tree takes besides its chunks.
-// Under imageMu.
+// accountMeta updates the disk usage of the tree's directory, manifest and pages. The
+// caller holds imageMu.
 func (t *Tree) accountMeta() {
 	now := allocatedAt(t.dir) + allocatedAt(t.dir+"/manifest") + allocatedAt(t.dir+"/pages")
 	t.c.disk.add(now - t.meta.Swap(now))
 }
 
-// writeWhole writes a file that is either there with all its content or not, as
-// long as the machine lives. Cache.tend makes it durable.
+// writeWhole writes a whole file, so that a killed process leaves all of it or nothing.
+// Cache.tend makes it durable.
 func writeWhole(path string, content []byte) error {
 	if err := beneath.Replace(path, 0o600, beneath.Volatile, content); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -443,7 +443,7 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// fileHas tells whether a file's content has the digest d.
+// fileHas reports whether a file's content has the digest d.
 func fileHas(path string, d object.Digest) bool {
 	content, err := os.ReadFile(path)
 	return err == nil && object.Sum(content) == d

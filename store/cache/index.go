@@ -7,10 +7,9 @@ import (
 	"premix/store/object"
 )
 
-// index finds a present chunk by its digest, in whatever tree it is. It is kept
-// small by knowing the first 8 bytes of each digest only: the whole one is in the
-// tree, and is compared before anything is believed. Of several present copies
-// it knows one.
+// index finds a present chunk by its digest, in any tree. To stay small it holds only
+// the first 8 bytes of each digest: the whole digest is in the tree, and is compared
+// before the chunk is used. Of several present copies it knows one.
 type index struct {
 	mu sync.RWMutex
 	m  map[uint64]uint64 // first 8 bytes of the digest -> tree's number << 32 | chunk
@@ -34,8 +33,7 @@ func (x *index) remove(t *Tree, chunk int, d object.Digest) {
 	x.mu.Unlock()
 }
 
-// find returns the number of a tree and a chunk in it that may be the one with
-// the digest d.
+// find returns the number of a tree and of a chunk in it that may have the digest d.
 func (x *index) find(d object.Digest) (number uint32, chunk int, ok bool) {
 	x.mu.RLock()
 	s, ok := x.m[key(d)]

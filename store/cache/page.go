@@ -14,27 +14,26 @@ import (
 	"premix/store/tree"
 )
 
-// page is what is known of the chunks of one index page.
+// page holds the state of the chunks of one index page.
 type page struct {
 	first   int             // number of its first chunk in the tree
 	digests []object.Digest // zero: a hole
-	offs    []int64         // where each chunk begins in the image, and after them where the last ends
+	offs    []int64         // offset of each chunk in the image, and the end of the last
 
-	// state of each chunk: nil while it is not in the image file, unverified
-	// where it is there but was not looked at since the cache was opened, else
-	// its sums. It becomes non-nil under imageMu for reading, nil under imageMu
-	// for writing; changes between the others need no lock.
+	// state of each chunk: nil if it is not in the image file, unverified if it was not
+	// hashed since the cache was opened, else its sums. It becomes non-nil under
+	// imageMu for reading, nil under imageMu for writing; changes between the others
+	// need no lock.
 	state []atomic.Pointer[sums]
 	used  []atomic.Uint64 // generation of the last use
-	// part of each chunk, nil for those that are present or not here at all. It
-	// becomes non-nil under imageMu for reading; blocks are punched under imageMu for
-	// writing, after it became nil.
+	// part of each chunk, nil for a chunk that is present or entirely absent. It
+	// becomes non-nil under imageMu for reading; its blocks are punched under imageMu
+	// for writing, after it became nil.
 	part []atomic.Pointer[part]
 }
 
-// sums are the CRC-32C of the blocks of a verified chunk: the first one of what
-// lies in the chunk's first block, and so on. They are those of the right
-// content, whatever became of the file.
+// sums holds the CRC-32C of each block of a verified chunk, as far as the block belongs
+// to the chunk. They are computed from the right content and do not depend on the file.
 type sums struct{ crc []uint32 }
 
 var (
@@ -61,7 +60,7 @@ func (p *page) hole(i int) bool    { return p.digests[i].IsZero() }
 func (p *page) size(i int) int64   { return p.offs[i+1] - p.offs[i] }
 func (p *page) present(i int) bool { return p.state[i].Load() != nil }
 
-// at returns the chunk that the byte at off of the image is in.
+// at returns the chunk that contains the byte at off of the image.
 func (p *page) at(off int64) int {
 	return sort.Search(len(p.digests), func(i int) bool { return p.offs[i+1] > off })
 }
@@ -71,8 +70,8 @@ func (p *page) sumUp(i int, content []byte) *sums {
 	return &sums{sumBlocks(p.offs[i], content)}
 }
 
-// sumBlocks returns the CRC-32C of each block of b, which begins at the given place
-// of the image.
+// sumBlocks returns the CRC-32C of each block of b, which begins at this offset of the
+// image.
 func sumBlocks(at int64, b []byte) []uint32 {
 	crc := make([]uint32, 0, len(b)/block+2)
 	for len(b) > 0 {
@@ -83,8 +82,8 @@ func sumBlocks(at int64, b []byte) []uint32 {
 	return crc
 }
 
-// fits tells whether b, bytes of chunk i that begin at off, agrees with its sums.
-// Both ends must be ends of blocks or of the chunk.
+// fits reports whether b, bytes of chunk i that begin at off, matches its sums. Each
+// end of b must be the end of a block or of the chunk.
 func (p *page) fits(i int, s *sums, b []byte, off int64) bool {
 	k := off/block - p.offs[i]/block
 	for ; len(b) > 0; k++ {
@@ -97,13 +96,13 @@ func (p *page) fits(i int, s *sums, b []byte, off int64) bool {
 	return true
 }
 
-// load is an index page on its way into memory.
+// load is the loading of an index page.
 type load struct {
 	done chan struct{}
 	err  error
 }
 
-// page returns index page k, reading or fetching it if that must be.
+// page returns index page k, reading or fetching it if necessary.
 func (t *Tree) page(ctx context.Context, k int) (*page, error) {
 	if p := t.pages[k].Load(); p != nil {
 		return p, nil
@@ -121,15 +120,15 @@ func (t *Tree) page(ctx context.Context, k int) (*page, error) {
 		if p := t.pages[k].Load(); p != nil {
 			return p, nil
 		}
-		// Somebody who has closed the tree meanwhile may have begun it.
+		// A caller that has closed the tree since may have begun the load.
 		if !errors.Is(l.err, context.Canceled) || t.use().ctx.Err() != nil {
 			return nil, l.err
 		}
 	}
 }
 
-// beginLoad returns the load of index page k, which goes on whether or not who
-// began it waits for it.
+// beginLoad returns the load of index page k. The load continues even if its callers
+// give up.
 func (t *Tree) beginLoad(k int) (*load, error) {
 	if err := t.c.begin(); err != nil {
 		return nil, err
@@ -145,7 +144,7 @@ func (t *Tree) beginLoad(k int) (*load, error) {
 	u := t.use()
 	go func() {
 		defer t.c.tend.Done()
-		if t.pages[k].Load() == nil { // it may have ended just before
+		if t.pages[k].Load() == nil { // another load may have just ended
 			l.err = t.loadPage(u, k)
 		}
 		t.loadMu.Lock()
@@ -156,7 +155,7 @@ func (t *Tree) beginLoad(k int) (*load, error) {
 	return l, nil
 }
 
-// pageAt returns the index page that the byte at off of the image is in.
+// pageAt returns the index page of the byte at off of the image.
 func (t *Tree) pageAt(ctx context.Context, off int64) (*page, error) {
 	return t.page(ctx, sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off }))
 }
@@ -182,8 +181,8 @@ func (t *Tree) loadedPageOf(chunk int) (*page, int) {
 	return p, chunk - p.first
 }
 
-// loadPage gets index page k from this tree's file, from that of another tree
-// which has the same page, or from the origin.
+// loadPage gets index page k from this tree's file, from the file of another tree which
+// has the same page, or from the origin.
 func (t *Tree) loadPage(u use, k int) error {
 	where := t.manifest.Pages[k]
 	content, kept := t.c.localPage(t, where)
@@ -205,7 +204,7 @@ func (t *Tree) loadPage(u use, k int) error {
 	return nil
 }
 
-// parsePage reads the verified content of index page k.
+// parsePage decodes the verified content of index page k.
 func (t *Tree) parsePage(k int, content []byte) (*page, error) {
 	chunks, err := tree.ParsePage(t.manifest.Pages[k], content)
 	if err != nil {
@@ -214,7 +213,7 @@ func (t *Tree) parsePage(k int, content []byte) (*page, error) {
 	return newPage(t.pageFirst[k], t.pageOff[k], chunks), nil
 }
 
-// enter makes a page known, once. Holes need no fetching: they count as present.
+// enter publishes a page, once. Holes need no fetching: they count as present.
 func (t *Tree) enter(k int, p *page) {
 	if !t.pages[k].CompareAndSwap(nil, p) {
 		return
@@ -227,8 +226,8 @@ func (t *Tree) enter(k int, p *page) {
 	}
 }
 
-// localPage looks for an index page on disk, first in the tree's own file. own
-// tells that it was there.
+// localPage looks for an index page on disk, first in the tree's own file. own reports
+// that it was there.
 func (c *Cache) localPage(t *Tree, where tree.Page) (content []byte, own bool) {
 	if content = t.readPage(where); content != nil {
 		return content, true

@@ -10,11 +10,11 @@ import (
 	"premix/store/object"
 )
 
-// part is what is here of a chunk that is not present: some of its blocks, which a
-// bundle has brought. They were verified then, and are believed for as long as they
-// agree with their sums and the cache is open: on disk nothing speaks of them.
+// part holds the cached blocks of a chunk that is not present, which came with a
+// bundle. They were verified then, and are used as long as they match their sums and
+// the cache is open: they are not recorded on disk.
 type part struct {
-	sums          // of the blocks that are here, 0 for others
+	sums          // of the cached blocks, 0 for others
 	have []uint64 // a bit for each block
 }
 
@@ -23,10 +23,10 @@ func newPart(pg *page, i int) *part {
 	return &part{sums{make([]uint32, n)}, make([]uint64, (n+63)/64)}
 }
 
-// blocksIn returns how many blocks have bytes from start to end.
+// blocksIn returns the number of blocks that contain the bytes from start to end.
 func blocksIn(start, end int64) int { return int((end+block-1)/block - start/block) }
 
-// has tells whether the blocks of what lies at off, all of it in chunk i, are here.
+// has reports whether the blocks of the n bytes at off, all in chunk i, are cached.
 func (q *part) has(pg *page, i int, off, n int64) bool {
 	first := off/block - pg.offs[i]/block
 	for k := first; k < first+int64(blocksIn(off, off+n)); k++ {
@@ -37,7 +37,7 @@ func (q *part) has(pg *page, i int, off, n int64) bool {
 	return true
 }
 
-// with returns a part that has the blocks of both.
+// with returns the union of both parts.
 func (q *part) with(o *part) *part {
 	if o == nil {
 		return q
@@ -58,14 +58,14 @@ func (q *part) with(o *part) *part {
 	return both
 }
 
-// piece is a verified row of bytes of a chunk, off bytes into it.
+// piece is a verified range of bytes of a chunk; off is relative to the chunk.
 type piece struct {
 	off  int64
 	data []byte
 }
 
-// wholeBlocks returns where in the image the whole blocks lie of which the bytes of
-// chunk i from from to to consist. The ends of the chunk are ends of blocks, too.
+// wholeBlocks returns the range of the image of the blocks that lie entirely within
+// bytes from to to of chunk i. A block at an end of the chunk counts as whole.
 func wholeBlocks(pg *page, i int, from, to int64) (start, end int64) {
 	start, end = pg.offs[i]+from, pg.offs[i]+to
 	if start > pg.offs[i] {
@@ -77,10 +77,10 @@ func wholeBlocks(pg *page, i int, from, to int64) (start, end int64) {
 	return start, end
 }
 
-// keepPart writes pieces of a chunk into the image file. Where there is no room for
-// them they are let go of: readers have the chunk fetched.
+// keepPart writes pieces of a chunk into the image file. If there is no space it drops
+// them, and readers fetch the whole chunk.
 func (t *Tree) keepPart(pg *page, i int, pieces []piece, before uint64) {
-	if t.c.o.VerifyAlways { // a part can't be hashed
+	if t.c.o.VerifyAlways { // a part cannot be hashed
 		return
 	}
 	_, vol := t.imageDir()
@@ -106,7 +106,7 @@ func (t *Tree) keepPart(pg *page, i int, pieces []piece, before uint64) {
 		} else {
 			t.stats.diskErrors.Add(1)
 		}
-		// What was written of it is in nobody's account.
+		// The bytes already written are not counted as used.
 		t.imageMu.Lock()
 		defer t.imageMu.Unlock()
 		if t.image.Load() == im && !pg.present(i) && !t.dropPartLocked(pg, i, pg.part[i].Load()) {
@@ -152,13 +152,13 @@ func (t *Tree) writePart(pg *page, i int, pieces []piece) error {
 			break
 		}
 	}
-	if pg.present(i) { // it came whole meanwhile
+	if pg.present(i) { // the whole chunk has become present meanwhile
 		t.forgetPart(pg, i)
 	}
 	return nil
 }
 
-// add notes whole blocks of chunk i that begin at the given place of the image.
+// add records whole blocks of chunk i that begin at this offset of the image.
 func (q *part) add(pg *page, i int, at int64, data []byte) {
 	k := at/block - pg.offs[i]/block
 	for _, crc := range sumBlocks(at, data) {
@@ -168,7 +168,8 @@ func (q *part) add(pg *page, i int, at int64, data []byte) {
 	}
 }
 
-// forgetPart is for a chunk that has become present, or whose files are gone.
+// forgetPart drops the part of a chunk that has become present, or whose files are
+// gone.
 func (t *Tree) forgetPart(pg *page, i int) {
 	if pg.part[i].Swap(nil) != nil {
 		t.parts.Add(-1)
@@ -193,7 +194,7 @@ func (t *Tree) dropPartLocked(pg *page, i int, seen *part) bool {
 	return true
 }
 
-// punchAlone frees the blocks of a chunk of which nothing is to be kept.
+// punchAlone frees the blocks of a chunk that no other chunk uses.
 func (t *Tree) punchAlone(im *image, pg *page, i int) {
 	if t.held.Load() == 0 {
 		from, to := t.punchable(pg, i)
@@ -204,12 +205,12 @@ func (t *Tree) punchAlone(im *image, pg *page, i int) {
 	im.account()
 }
 
-// dropPartsLocked drops all parts. Under imageMu.
+// dropPartsLocked drops all parts. The caller holds imageMu.
 func (t *Tree) dropPartsLocked() {
 	t.eachPart(func(pg *page, i int) { t.dropPartLocked(pg, i, pg.part[i].Load()) })
 }
 
-// eachPart visits the chunks of which a part is here.
+// eachPart calls visit for each chunk with a part.
 func (t *Tree) eachPart(visit func(pg *page, i int)) {
 	if t.parts.Load() == 0 {
 		return
@@ -227,8 +228,8 @@ func (t *Tree) eachPart(visit func(pg *page, i int)) {
 	}
 }
 
-// readPart reads what lies at off from a part of chunk i that is here, and tells
-// whether it could.
+// readPart reads the bytes at off from the part of chunk i, and reports whether it
+// could.
 func (t *Tree) readPart(pg *page, i int, p []byte, off int64) bool {
 	q := pg.part[i].Load()
 	if q == nil || t.c.o.VerifyAlways || !q.has(pg, i, off, int64(len(p))) {
@@ -238,13 +239,12 @@ func (t *Tree) readPart(pg *page, i int, p []byte, off int64) bool {
 		t.c.touch(pg, i)
 		return true
 	}
-	// Evicted, moved or damaged: the chunk comes whole.
+	// Evicted, moved or damaged: the whole chunk is fetched.
 	t.dropPart(pg, i, q)
 	return false
 }
 
-// expected is what bundles on their way will bring of chunks that are not wanted
-// whole.
+// expected holds the parts that bundles being fetched will bring.
 type expected struct {
 	mu sync.Mutex
 	m  map[int]promisedPart // by chunk
@@ -253,7 +253,7 @@ type expected struct {
 type promisedPart struct {
 	runs []object.Run
 	b    *bundle
-	come chan struct{} // closed when it is here, or does not come
+	come chan struct{} // closed when it has been kept, or will not come
 }
 
 func (e *expected) add(chunk int, part promisedPart) {
@@ -265,8 +265,8 @@ func (e *expected) add(chunk int, part promisedPart) {
 	e.m[chunk] = part
 }
 
-// remove takes away what a bundle was to bring. What another one has promised since
-// stays.
+// remove removes the part that bundle b was to bring. A part that another bundle has
+// promised since stays.
 func (e *expected) remove(chunk int, b *bundle) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -275,8 +275,8 @@ func (e *expected) remove(chunk int, b *bundle) {
 	}
 }
 
-// find returns the part that will bring all blocks of what lies at off in chunk i. Its
-// bundle is nil where there is none.
+// find returns the expected part that covers all blocks of the bytes at off in chunk i.
+// Its bundle is nil if there is none.
 func (e *expected) find(pg *page, i int, off, n int64) promisedPart {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -290,14 +290,15 @@ func (e *expected) find(pg *page, i int, off, n int64) promisedPart {
 	return promisedPart{}
 }
 
-// leavesOf returns the leaves of chunk i that the blocks of what lies at off need.
+// leavesOf returns the leaves of chunk i that the blocks of the bytes at off need.
 func leavesOf(pg *page, i int, off, n int64) (from, to int) {
 	start, end := pg.offs[i], pg.offs[i+1]
 	return int((max(start, off&^(block-1)) - start) / object.LeafSize),
 		object.Leaves(min(end, (off+n+block-1)&^(block-1)) - start)
 }
 
-// comes tells whether what lies at off in chunk i is here, or on its way in a bundle.
+// comes reports whether the bytes at off in chunk i are cached, or expected with a
+// bundle.
 func (t *Tree) comes(pg *page, i int, off, n int64) bool {
 	if pg.hole(i) || pg.present(i) {
 		return true
@@ -306,9 +307,9 @@ func (t *Tree) comes(pg *page, i int, off, n int64) bool {
 	return q != nil && q.has(pg, i, off, n) || t.expected.find(pg, i, off, n).b != nil
 }
 
-// planned returns when it is known what the bundles of a profile will bring, which is
-// a matter of index pages: a reader who did not wait for that would fetch what is
-// about to come.
+// planned waits until the parts that a profile's bundles will bring are known, which
+// needs index pages. A reader that did not wait would fetch chunks that a bundle is
+// about to bring.
 func (t *Tree) planned(ctx context.Context) error {
 	p := t.planning.Load()
 	if p == nil {
@@ -322,8 +323,8 @@ func (t *Tree) planned(ctx context.Context) error {
 	}
 }
 
-// await returns when a bundle has brought what lies at off in chunk i, or can't, at once
-// where none was to bring it.
+// await waits until a bundle has brought the bytes at off in chunk i, or failed to. It
+// returns at once if no bundle is expected to bring them.
 func (t *Tree) await(ctx context.Context, pg *page, i int, off, n int64) (waited bool, err error) {
 	p := t.expected.find(pg, i, off, n)
 	if p.b == nil {

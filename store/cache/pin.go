@@ -15,7 +15,7 @@ import (
 	"premix/store/object"
 )
 
-// pinKind says how a tree is pinned.
+// pinKind is the way a tree is pinned.
 type pinKind uint32
 
 const (
@@ -28,20 +28,21 @@ func (k pinKind) String() string { return [...]string{"", "disk", "ram"}[k] }
 
 func (t *Tree) pinned() pinKind { return pinKind(t.pin.Load()) }
 
-// former is the image file of a tree that is being moved between disk and memory:
-// a place to take chunks from. Nothing is written there any more.
+// former is the image file of a tree that is being moved between disk and memory.
+// Chunks are read from it, and none are written.
 type former struct {
 	im  *image
-	has []byte // as in the present file
+	has []byte // the content of the file present
 }
 
-// wasHere tells whether a chunk may be had from where the tree was before a move.
+// wasHere reports whether a chunk may be read from the former image file.
 func (t *Tree) wasHere(chunk int) bool {
 	f := t.former.Load()
 	return f != nil && f.has[chunk] != 0
 }
 
-// readFormer reads a chunk from there into b, and tells whether it is right.
+// readFormer reads a chunk from the former image file into b, and reports whether it is
+// right.
 func (t *Tree) readFormer(pg *page, i int, b []byte) bool {
 	f := t.former.Load()
 	if f == nil || f.has[pg.first+i] == 0 {
@@ -51,7 +52,7 @@ func (t *Tree) readFormer(pg *page, i int, b []byte) bool {
 	return err == nil && object.Sum(b) == pg.digests[i]
 }
 
-// dropFormerLocked removes the files that a tree was moved from. Under imageMu.
+// dropFormerLocked removes the former image file. The caller holds imageMu.
 func (t *Tree) dropFormerLocked() error {
 	f := t.former.Swap(nil)
 	if f == nil {
@@ -83,7 +84,7 @@ func (c *Cache) readPins() (map[object.Digest]pinKind, error) {
 	for _, e := range entries {
 		d, err := object.ParseDigest(e.Name())
 		if err != nil {
-			// Half of a pin that was being written.
+			// An incomplete file of an interrupted write.
 			if err := os.Remove(filepath.Join(c.dir, "pins", e.Name())); err != nil {
 				return nil, err
 			}
@@ -123,13 +124,12 @@ func (c *Cache) writePin(t *Tree, k pinKind) error {
 	return nil
 }
 
-// Pin keeps a tree that is in the cache from being evicted. What of it is not
-// here is not fetched by that.
+// Pin protects a tree in the cache from eviction. It does not fetch missing chunks.
 //
-// With ram the tree's image file is moved into memory and filled wholly, for
-// which the tree must be open if a part of it is missing. A [NoRoomError] tells
-// the numbers where it can't fit; where anything else keeps it from being filled,
-// it stays pinned in memory with what is there, and Pin may be called again.
+// With ram, the tree's image file is moved into memory and filled completely; if chunks
+// are missing, the tree must be open. If it does not fit, the error is a [NoRoomError].
+// If filling fails for another reason, the tree stays pinned in memory with the chunks
+// it has, and Pin may be called again.
 func (c *Cache) Pin(ctx context.Context, d object.Digest, ram bool) error {
 	t, err := c.tree(d)
 	if err != nil {
@@ -146,13 +146,13 @@ func (c *Cache) Pin(ctx context.Context, d object.Digest, ram bool) error {
 	return t.moveToRAM(ctx)
 }
 
-// Unpin lets a tree be evicted again. One that was pinned in memory is moved to
-// disk, as far as there is room.
+// Unpin permits eviction of a tree again. A tree that was pinned in memory is moved to
+// disk, as far as there is space.
 func (c *Cache) Unpin(ctx context.Context, d object.Digest) error {
 	t, err := c.tree(d)
 	var absent *NotCachedError
 	if errors.As(err, &absent) && c.pinOf(d) != pinNone {
-		// Its directory was lost, and the pin waits for it to be opened again.
+		// Its directory was lost, and only the pin is left.
 		return c.writePin(&Tree{digest: d}, pinNone)
 	}
 	if err != nil {
@@ -208,15 +208,15 @@ func (t *Tree) moveToDisk(ctx context.Context, k pinKind) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// For want of room, or as it was damaged in memory. The rest is fetched again
-	// when it is read.
+	// Chunks that are left were damaged, or there was no space. They are fetched again
+	// when they are read.
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
 	return t.dropFormerLocked()
 }
 
-// moveFiles makes what is present the former image file; the new one is made when
-// the first chunk is written.
+// moveFiles makes the image file the former one; the new one is created when the first
+// chunk is written.
 func (t *Tree) moveFiles(k pinKind) error {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
@@ -252,7 +252,8 @@ func (t *Tree) moveFiles(k pinKind) error {
 	return nil
 }
 
-// eachPresent visits the present chunks. Under imageMu their number can't change.
+// eachPresent calls visit for each present chunk. Under imageMu their number cannot
+// change.
 func (t *Tree) eachPresent(visit func(pg *page, i int)) {
 	for k := range t.pages {
 		pg := t.pages[k].Load()
@@ -267,7 +268,7 @@ func (t *Tree) eachPresent(visit func(pg *page, i int)) {
 	}
 }
 
-// endMove brings chunks to the new place, and removes the former one.
+// endMove brings chunks to the new place, and removes the former image file.
 func (t *Tree) endMove(ctx context.Context, which func(pg *page, i int) bool) error {
 	if err := t.fill(ctx, nil, which); err != nil {
 		return err
@@ -277,7 +278,7 @@ func (t *Tree) endMove(ctx context.Context, which func(pg *page, i int) bool) er
 	return t.dropFormerLocked()
 }
 
-// stayOpen opens a tree once more, if it is open.
+// stayOpen adds a user to an open tree.
 func (t *Tree) stayOpen() error {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -288,8 +289,8 @@ func (t *Tree) stayOpen() error {
 	return nil
 }
 
-// Hold keeps the image file as it is until release is called: nothing is punched
-// and the file stays where it is. It is for who mounts the file directly.
+// Hold keeps the image file in place and unpunched until release is called. A caller
+// that mounts the file directly needs it.
 func (t *Tree) Hold() (release func()) {
 	t.imageMu.RLock()
 	defer t.imageMu.RUnlock()
@@ -305,8 +306,8 @@ func (t *Tree) Hold() (release func()) {
 	}
 }
 
-// Drop removes a tree from the cache. Of one that is open its chunks go; it stays
-// open, and what is read is fetched again.
+// Drop removes a tree from the cache. An open tree stays open but loses its chunks,
+// which are fetched again when they are read.
 func (c *Cache) Drop(d object.Digest) error {
 	t, err := c.tree(d)
 	if err != nil {
@@ -331,7 +332,7 @@ func (c *Cache) Drop(d object.Digest) error {
 	return nil
 }
 
-// cleanRAM removes from memory what no pin speaks of.
+// cleanRAM removes files from memory that no pin refers to.
 func (c *Cache) cleanRAM(pins map[object.Digest]pinKind) error {
 	if c.ram == nil {
 		return nil
@@ -349,10 +350,10 @@ func (c *Cache) cleanRAM(pins map[object.Digest]pinKind) error {
 	return err
 }
 
-// readImages finds out what is present of a tree from before.
+// readImages finds the present chunks that earlier processes left of a tree.
 func (t *Tree) readImages(crashed bool) error {
 	if t.pinned() == pinRAM {
-		// A disk image beside it is from before a move that was not ended.
+		// A disk image beside it is left from an unfinished move.
 		im, has, err := t.openOld(t.dir, t.c.disk)
 		if err != nil {
 			return err
@@ -369,7 +370,7 @@ func (t *Tree) readImages(crashed bool) error {
 	t.image.Store(im)
 	for k := range t.pages {
 		if t.readPresent(k, has[t.pageFirst[k]:t.pageFirst[k+1]]) != nil {
-			crashed = true // chunks of it may be there, but nothing tells which they are
+			crashed = true // chunks may be in it, but their list is lost
 		}
 	}
 	if crashed {
@@ -378,7 +379,7 @@ func (t *Tree) readImages(crashed bool) error {
 	return nil
 }
 
-// openOld opens an image file if it is there, and reads what is present in it.
+// openOld opens an existing image file, and reads its file present.
 func (t *Tree) openOld(dir string, vol *volume) (*image, []byte, error) {
 	if _, err := os.Lstat(dir + "/image"); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -398,7 +399,7 @@ func (t *Tree) openOld(dir string, vol *volume) (*image, []byte, error) {
 	return im, has, nil
 }
 
-// readPresent makes the chunks of index page k present that has tells of.
+// readPresent marks the chunks of index page k as present that are set in has.
 func (t *Tree) readPresent(k int, has []byte) error {
 	any := false
 	for _, b := range has {
@@ -428,8 +429,8 @@ func (t *Tree) readPresent(k int, has []byte) error {
 	return nil
 }
 
-// sweep punches what lies in the image file and belongs to no present chunk: a
-// process that was killed may have written it.
+// sweep punches data in the image file that belongs to no present chunk: a process that
+// was killed may have written it.
 func (t *Tree) sweep(im *image) error {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
@@ -437,7 +438,7 @@ func (t *Tree) sweep(im *image) error {
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(fd, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			break // nothing but holes follows
+			break // the rest is a hole
 		}
 		if err != nil {
 			return err
@@ -464,7 +465,7 @@ func (t *Tree) sweepExtent(im *image, from, to int64) error {
 			end = pg.offs[i+1]
 		}
 		if pg == nil || !pg.present(i) {
-			// Blocks that reach into a present neighbour stay.
+			// Keep blocks that a present neighbour shares.
 			lo, hi := from, (min(end, to)+block-1)&^(block-1)
 			if pg != nil {
 				plo, phi := t.punchable(pg, i)

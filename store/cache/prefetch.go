@@ -13,19 +13,19 @@ import (
 	"premix/store/tree"
 )
 
-// Prefetch fetches what a profile names, in its order, with at most rate bytes of
-// the image, or of a bundle, per second; 0 sets no bound. Bundles go first, each
-// with one request and several at once, those first that readers wait for; one of
-// which most is here already is not fetched, what lacks comes singly, and whole.
-// Everything is verified by the digests of its chunks: a profile can waste time, and
-// nothing else.
+// Prefetch fetches the chunks of a profile, in its order, with at most rate bytes of
+// the image, or of a bundle, per second; 0 means no limit. Bundles go first, each with
+// one request and several at once, and those that readers wait for before others. A
+// bundle of which most is cached is not fetched; its missing chunks are fetched one by
+// one, and whole. Everything is verified by the digests of its chunks: a wrong profile
+// can only waste time.
 //
-// What a bundle has is used while the rest of it is on its way, where the tree's fetcher
-// is a [Streamer].
+// If the tree's fetcher is a [Streamer], the content of a bundle is used while the rest
+// of it is being received.
 //
-// Where brought is not nil it is told, from several goroutines, how many bytes of a
-// bundle are here, from its beginning: first none, when it is about to come, then more, at
-// last all. It must not wait for anything.
+// If brought is not nil, several goroutines call it with the number of bytes of a
+// bundle that are cached, from its beginning: first 0, when its fetch begins, then
+// more, at last all. It must not block.
 func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brought func(bundle int, here int64)) error {
 	if p.Tree != t.digest {
 		return &tree.InvalidError{What: "profile", Reason: fmt.Sprintf("it is of tree %s, not of %s", p.Tree.Short(), t.digest.Short())}
@@ -44,7 +44,7 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 		brought = func(int, int64) {}
 	}
 	c := t.newCrowd(ctx, prefetch)
-	// The cache waits for promised chunks when it is closed: see flights.close.
+	// When the cache is closed it waits for promised chunks: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
 	var told sync.Map // numbers of bundles
 	tell := func(bundle int, here int64) {
@@ -58,14 +58,14 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 	if err := c.wait(t.prefetchAll(c, p, limiter(rate), planned, tell)); err != nil {
 		return err
 	}
-	for i, b := range p.Bundles { // those that were here, or came singly
+	for i, b := range p.Bundles { // those already cached, or fetched chunk by chunk
 		tell(i, b.Size)
 	}
 	return nil
 }
 
-// prefetchAll calls planned when readers can see what bundles will bring, and brought
-// when something of them was fetched.
+// prefetchAll calls planned when readers can see which parts bundles will bring, and
+// brought when some bytes of a bundle have been received.
 func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int, here int64)) error {
 	var begun map[object.Digest]*early
 	if l == nil {
@@ -95,8 +95,8 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned f
 			return err
 		}
 	}
-	// A part that a bundle did not bring can only be had with all of its chunk. So
-	// the bundles must have come before that is known.
+	// A part that no bundle brings is fetched with its whole chunk. Which parts these
+	// are is known only when the bundles are done.
 	if err := c.addRest(p, l, func(part tree.Part) bool { return part.Whole() }); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned f
 	return c.addRest(p, l, func(part tree.Part) bool { return !part.Whole() })
 }
 
-// addRest asks for the chunks of those parts that are not here.
+// addRest fetches the chunks of those parts that are not cached.
 func (c *crowd) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) bool) error {
 	for _, part := range p.Parts {
 		if !which(part) {
@@ -129,7 +129,7 @@ func (c *crowd) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) 
 	return nil
 }
 
-// loadPages gets the index pages that a profile needs, many at a time.
+// loadPages loads the index pages that a profile needs, many at a time.
 func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
 	var pages sync.WaitGroup
 	asked := map[int]bool{}
@@ -158,22 +158,22 @@ func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
 	return context.Cause(c.ctx)
 }
 
-// bundle is a bundle on its way, with what it brings: flights of whole chunks, and
+// bundle is a bundle being fetched, with its results: flights of whole chunks, and
 // parts of others.
 type bundle struct {
 	tree.Bundle
 	slices  []slice
-	flights map[int]*flight       // by place in the bundle; those that have not come
-	parts   map[int]chan struct{} // likewise; each is closed when it has come, or does not
+	flights map[int]*flight       // by index in slices; those not yet delivered
+	parts   map[int]chan struct{} // likewise; each is closed when the part was kept, or will not be
 	job     *job
-	early   *early        // nil where it is not on its way yet
-	done    chan struct{} // closed when the flights have what it had for them
+	early   *early        // nil if its fetch has not begun early
+	done    chan struct{} // closed when the fetch has ended
 
-	// Of what has come, by whoever fetches it.
-	next    int   // the first slice that was not taken
-	at      int64 // where it begins
-	told    int64 // what brought was told of
-	wrong   bool  // that slice is not what it should be; the rest waits until all is verified
+	// State of the bytes received, of the fetching goroutine.
+	next    int   // the first slice not yet delivered
+	at      int64 // its offset
+	told    int64 // bytes reported to brought
+	wrong   bool  // that slice is wrong; the rest waits until the whole bundle is verified
 	brought func(here int64)
 }
 
@@ -183,8 +183,7 @@ type slice struct {
 	part tree.Part
 }
 
-// early is the content of a bundle whose fetch began before it was known what the
-// bundle brings.
+// early is the content of a bundle whose fetch began before its slices were known.
 type early struct {
 	done    chan struct{}
 	content []byte
@@ -192,7 +191,7 @@ type early struct {
 
 	mu    sync.Mutex // held while take runs
 	soFar []byte
-	take  func(soFar []byte) // nil until it is known
+	take  func(soFar []byte) // nil until the slices are known
 }
 
 func (e *early) got(soFar []byte) {
@@ -204,7 +203,8 @@ func (e *early) got(soFar []byte) {
 	}
 }
 
-// give has what comes given to take; nil: to nobody any more, when it has returned.
+// give sets the function that receives the content as it arrives. After give(nil)
+// returns, no function is called.
 func (e *early) give(take func(soFar []byte)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,8 +214,8 @@ func (e *early) give(take func(soFar []byte)) {
 	}
 }
 
-// fetchEarly begins to fetch the first bundles while the index pages come, in an
-// empty cache only: in another one the pages may tell that a bundle is not wanted.
+// fetchEarly begins to fetch the first bundles while index pages are being loaded, but
+// only in an empty cache: in another the pages may show that a bundle is not needed.
 func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 	if c.t.c.chunks.Load() > 0 {
 		return nil
@@ -240,14 +240,14 @@ func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 	return begun
 }
 
-// fetch returns the bundle's content, and gives to take what has come of it whenever
-// there is more.
+// fetch returns the bundle's content, and calls take with the bytes received so far
+// whenever there are more.
 func (b *bundle) fetch(u use, take func(soFar []byte)) ([]byte, error) {
 	e := b.early
 	if e == nil {
 		return u.stream(b.Digest, b.Size, take)
 	}
-	b.early = nil // its memory is free when the content has been given away
+	b.early = nil // so that its memory can be freed when the content is delivered
 	e.give(take)
 	defer e.give(nil)
 	select {
@@ -258,9 +258,9 @@ func (b *bundle) fetch(u use, take func(soFar []byte)) ([]byte, error) {
 	}
 }
 
-// promise makes known what bundles will bring, before any of those is fetched: whole
-// chunks by flights, parts as expected. Who wants such a thing waits for its bundle,
-// which goes first then, and does not fetch the chunk besides.
+// promise registers the results of all bundles before any of them is fetched: whole
+// chunks as flights, parts as expected. A reader that needs one of these waits for its
+// bundle, which is then fetched first, and does not fetch the chunk separately.
 func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
 	p.InBundles(func(number int, one tree.Bundle, parts []tree.Part) bool {
 		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]chan struct{}{},
@@ -286,7 +286,8 @@ func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 	return bundles, err
 }
 
-// end lets those go that wait for a bundle: what it had for them is here.
+// end wakes those that still wait for the bundle: all of its parts are kept, or will
+// not be.
 func (b *bundle) end() {
 	for n := range b.parts {
 		b.came(n)
@@ -294,7 +295,7 @@ func (b *bundle) end() {
 	close(b.done)
 }
 
-// came lets those go that wait for a part.
+// came wakes those that wait for a part.
 func (b *bundle) came(n int) {
 	come, to := b.parts[n], b.slices[n]
 	delete(b.parts, n)
@@ -302,8 +303,8 @@ func (b *bundle) came(n int) {
 	close(come)
 }
 
-// addBundle has a bundle fetched when there is a place. A reader may have had it
-// fetched before.
+// addBundle fetches a bundle when there is a free slot. A reader may have caused its
+// fetch already.
 func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
 	select {
 	case c.places <- struct{}{}:
@@ -325,14 +326,14 @@ func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
 	return nil
 }
 
-// abandon gives up those bundles that nobody has begun to fetch. What readers
-// want of them is fetched singly.
+// abandon gives up the bundles whose fetch has not begun. Readers fetch the chunks that
+// they need one by one.
 func (c *crowd) abandon(bundles []*bundle) {
 	fl := c.t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	for _, b := range bundles {
-		// In a queue, it runs and sees that it isn't wanted any more.
+		// If it is queued, it runs, sees that the context is cancelled, and ends.
 		if b.job.priority == promised {
 			b.job.started = true
 			fl.backOut(b.flights)
@@ -341,8 +342,7 @@ func (c *crowd) abandon(bundles []*bundle) {
 	}
 }
 
-// runBundle fetches a bundle and gives what it has to those that want it, each slice
-// when it has come.
+// runBundle fetches a bundle and delivers each slice when it has arrived.
 func (c *crowd) runBundle(b *bundle) {
 	defer b.end()
 	if c.ctx.Err() != nil {
@@ -352,8 +352,8 @@ func (c *crowd) runBundle(b *bundle) {
 	start := time.Now()
 	content, err := b.fetch(c.t.use(), func(soFar []byte) { c.take(b, soFar, false) })
 	if err != nil {
-		// What has not come of it can still be had one by one: prefetchAll asks for it,
-		// and whoever waits for a chunk has it fetched at once.
+		// Missing chunks are still fetched one by one: prefetchAll asks for them, and a
+		// waiting reader fetches its chunk at once.
 		c.t.stats.failed.Add(1)
 		c.backOut(b.flights)
 		return
@@ -362,11 +362,12 @@ func (c *crowd) runBundle(b *bundle) {
 	c.take(b, content, true)
 }
 
-// tellEvery is how much of a bundle comes between two times that it is told, in bytes.
+// tellEvery is the number of bytes of a bundle between two calls of brought.
 const tellEvery = 256 << 10
 
-// take gives away those slices of a bundle that are whole in what has come of it. Until
-// all has come nobody has verified it: a slice that is wrong then may be right later.
+// take delivers the slices of a bundle that have arrived completely. Until the whole
+// bundle has arrived it is not verified: a slice that is wrong now may be right later,
+// when the fetch has begun again.
 func (c *crowd) take(b *bundle, soFar []byte, all bool) {
 	if b.wrong && !all {
 		return
@@ -399,7 +400,7 @@ func (c *crowd) take(b *bundle, soFar []byte, all bool) {
 		b.at += length
 	}
 	if all {
-		c.backOut(b.flights) // those that were wrong
+		c.backOut(b.flights) // those whose slices were wrong
 	}
 	if b.at-b.told >= tellEvery || all {
 		b.told = b.at
@@ -407,7 +408,7 @@ func (c *crowd) take(b *bundle, soFar []byte, all bool) {
 	}
 }
 
-// backOut is that of flights, for who does not hold its lock.
+// backOut is flights.backOut for callers without its lock.
 func (c *crowd) backOut(fs map[int]*flight) {
 	fl := c.t.c.flights
 	fl.mu.Lock()
@@ -415,7 +416,7 @@ func (c *crowd) backOut(fs map[int]*flight) {
 	fl.backOut(fs)
 }
 
-// deliver verifies a slice and keeps what is in it, or gives it to a flight.
+// deliver verifies a slice and keeps it, or passes it to a flight.
 func (c *crowd) deliver(to slice, f *flight, content []byte) error {
 	size := to.pg.size(to.i)
 	var pieces []piece
@@ -428,7 +429,7 @@ func (c *crowd) deliver(to slice, f *flight, content []byte) error {
 	case f == nil:
 		c.t.keepPart(to.pg, to.i, pieces, c.before)
 	default:
-		// A flight has memory of its own: the bundle's may be large.
+		// A flight has its own buffer, since the bundle's may be large.
 		buf := buffers.get(f.size)
 		copy(buf, content)
 		f.pooled = true
@@ -437,7 +438,7 @@ func (c *crowd) deliver(to slice, f *flight, content []byte) error {
 	return nil
 }
 
-// hasPart tells whether what a part names is here.
+// hasPart reports whether the chunk's part is cached.
 func (t *Tree) hasPart(pg *page, i int, part tree.Part) bool {
 	if pg.present(i) || part.Whole() {
 		return pg.present(i)
@@ -455,9 +456,9 @@ func (t *Tree) hasPart(pg *page, i int, part tree.Part) bool {
 	return true
 }
 
-// boardBundle makes flights for those whole chunks of a bundle that lack and are not
-// on their way, and has parts of the others expected. It tells whether the bundle is
-// worth a fetch. A fetch of one chunk that waits for its turn is taken over.
+// boardBundle creates flights for the missing whole chunks of a bundle, registers its
+// other parts as expected, and reports whether the bundle is worth a fetch. It takes
+// over the flight of a chunk whose fetch is still queued.
 func (t *Tree) boardBundle(b *bundle, before uint64) bool {
 	fl := t.c.flights
 	fl.mu.Lock()
@@ -496,9 +497,9 @@ func (t *Tree) boardBundle(b *bundle, before uint64) bool {
 			f.wanted = background
 			fl.m[f.digest] = f
 		case f.job == b.job:
-			continue // a bundle has it twice
+			continue // the bundle has the chunk twice
 		default:
-			f.job.started = true // the scheduler passes it over
+			f.job.started = true // the scheduler skips it
 			wanted = min(wanted, f.wanted)
 		}
 		f.job = b.job
@@ -508,11 +509,11 @@ func (t *Tree) boardBundle(b *bundle, before uint64) bool {
 	return true
 }
 
-// backOut has flights that a bundle can't serve fetched singly, as far as somebody
-// wants them; the others never were. Under flights.mu.
+// backOut fetches the chunks of flights that a bundle cannot serve one by one if they
+// are wanted, and drops the other flights. The caller holds flights.mu.
 func (fl *flights) backOut(fs map[int]*flight) {
 	for _, f := range fs {
-		if f.refs.Load() == 1 { // its own
+		if f.refs.Load() == 1 { // only finish's reference
 			delete(fl.m, f.digest)
 			fl.idle.Broadcast()
 			continue
@@ -522,12 +523,12 @@ func (fl *flights) backOut(fs map[int]*flight) {
 	}
 }
 
-// near tells whether a chunk may be had without a fetch.
+// near reports whether a chunk may be available without a fetch.
 func (t *Tree) near(pg *page, i int) bool {
 	return t.wasHere(pg.first+i) || t.c.mayHave(pg.digests[i])
 }
 
-// limiter bounds bytes per second; nil where n is 0 or less.
+// limiter limits bytes per second; it is nil if n is not positive.
 func limiter(n int64) *rate.Limiter {
 	if n <= 0 {
 		return nil
@@ -535,7 +536,7 @@ func limiter(n int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(n), int(max(n, 1<<20)))
 }
 
-// pace waits until n bytes more may be fetched.
+// pace waits until n more bytes may be fetched.
 func pace(ctx context.Context, l *rate.Limiter, n int64) error {
 	for l != nil && n > 0 {
 		piece := min(n, int64(l.Burst()))
@@ -543,23 +544,23 @@ func pace(ctx context.Context, l *rate.Limiter, n int64) error {
 			if cause := context.Cause(ctx); cause != nil {
 				return cause
 			}
-			return fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // it would come too late
+			return fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // the deadline is earlier
 		}
 		n -= piece
 	}
 	return nil
 }
 
-// Complete fetches what is missing, in order of the image, with at most rate
-// bytes of the image per second; 0 sets no bound. Readers go first. The error
-// is a [NoRoomError] where the cache has no room for the tree: what is older than
-// the call is evicted for it, but not what the call itself has fetched.
+// Complete fetches missing chunks, in order of the image, with at most rate bytes of
+// the image per second; 0 means no limit. Readers go first. The error is a
+// [NoRoomError] if the cache has no space for the tree: it evicts chunks older than the
+// call, but not the chunks that the call itself has fetched.
 func (t *Tree) Complete(ctx context.Context, rate int64) error {
 	return t.fill(ctx, limiter(rate), func(pg *page, i int) bool { return !pg.present(i) })
 }
 
-// CompleteParts fetches the whole of each chunk of which a bundle has brought a part,
-// as Complete does. Only whole chunks outlast the cache's closing.
+// CompleteParts fetches the whole of each chunk of which a part is cached, as Complete
+// does. Only whole chunks survive closing the cache.
 func (t *Tree) CompleteParts(ctx context.Context, rate int64) error {
 	c, l := t.newCrowd(ctx, background), limiter(rate)
 	var err error
@@ -571,9 +572,9 @@ func (t *Tree) CompleteParts(ctx context.Context, rate int64) error {
 	return c.wait(err)
 }
 
-// Verify completes the tree and hashes what was not hashed since the cache was
-// opened. Who mounts the image file directly holds the tree and calls it first,
-// as nothing compares what the kernel reads from there.
+// Verify completes the tree and hashes the chunks not hashed since the cache was
+// opened. Before the image file is mounted directly, the tree must be held and then
+// verified, since the kernel does not check the bytes that it reads from there.
 func (t *Tree) Verify(ctx context.Context) error {
 	return t.fill(ctx, nil, func(pg *page, i int) bool {
 		s := pg.state[i].Load()
@@ -581,7 +582,7 @@ func (t *Tree) Verify(ctx context.Context) error {
 	})
 }
 
-// fill brings the chunks that which names to where they belong.
+// fill fetches and keeps the chunks for which which returns true.
 func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(pg *page, i int) bool) error {
 	c := t.newCrowd(ctx, background)
 	err := c.wait(t.fillAll(c, l, which))
@@ -591,7 +592,7 @@ func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(pg *page, i
 	return err
 }
 
-// makeEmpty makes an image file in which nothing is written.
+// makeEmpty creates an empty image file.
 func (t *Tree) makeEmpty() error {
 	_, vol := t.imageDir()
 	if !t.c.makeRoom(vol, margin, maxGeneration) {
@@ -620,14 +621,14 @@ func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(pg *page, i int) bo
 	return nil
 }
 
-// crowd is a number of chunks that somebody wants all of. It asks for a few at a
-// time, so that a tree of a million chunks does not queue all of them.
+// crowd is a large set of chunks to fetch. It requests a few at a time, so that a tree
+// of a million chunks does not queue all of them.
 type crowd struct {
 	t        *Tree
 	ctx      context.Context
 	stop     context.CancelCauseFunc
 	priority priority
-	before   uint64 // what is used later than this is not evicted for it
+	before   uint64 // chunks used later are not evicted for it
 	places   chan struct{}
 	wg       sync.WaitGroup
 }
@@ -635,12 +636,12 @@ type crowd struct {
 func (t *Tree) newCrowd(ctx context.Context, p priority) *crowd {
 	c := &crowd{t: t, priority: p, places: make(chan struct{}, 2*t.c.o.Fetches)}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
-	// The tick makes what comes later newer than everything that is here.
+	// The tick makes chunks used from now on newer than all present ones.
 	c.before = t.c.clock.Add(1)
 	return c
 }
 
-// add asks for a chunk when there is a place, and does not wait for it.
+// add requests a chunk when there is a free slot, and does not wait for it.
 func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 	select {
 	case c.places <- struct{}{}:
@@ -673,7 +674,7 @@ func (c *crowd) bring(pg *page, i int) error {
 			c.t.c.start(f, c.priority)
 		}
 		err := f.settle(c.ctx)
-		// A flight of before, for which there was no room then, is tried again.
+		// Keeping is tried again for an earlier flight, for which there was no space.
 		kept := err == nil && (f.kept || c.t.keep(pg, i, f.content, target{}, c.before))
 		// As in readChunk.
 		reopened := errors.Is(err, context.Canceled) && c.t.use().ctx.Err() == nil
@@ -692,7 +693,7 @@ func (c *crowd) bring(pg *page, i int) error {
 	}
 }
 
-// wait returns when everything that was asked for is there, or the first error.
+// wait waits for all requested chunks, and returns the first error.
 func (c *crowd) wait(err error) error {
 	if err != nil {
 		c.stop(err)
@@ -705,7 +706,7 @@ func (c *crowd) wait(err error) error {
 	return err
 }
 
-// settle returns when the content was kept, or could not be.
+// settle waits until the content was kept, or could not be.
 func (f *flight) settle(ctx context.Context) error {
 	select {
 	case <-f.settled:

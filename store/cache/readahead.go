@@ -8,23 +8,24 @@ import (
 )
 
 const (
-	// nearby is how far from where a stream is expected to go on a read may begin
-	// and still belong to it: the kernel's readahead asks for several pieces at
-	// once, and they arrive in any order.
+	// nearby is the distance from the expected position within which a read belongs to
+	// a stream: the kernel's readahead asks for several pieces at once, and they arrive
+	// in any order.
 	nearby = 256 << 10
-	// settledRun is how much must have been read in order before it is believed.
+	// settledRun is the number of bytes read in order from which a stream is
+	// recognised.
 	settledRun = 256 << 10
-	// manyStreams is how many readers of a tree are told apart.
+	// manyStreams is the number of streams of a tree that are distinguished.
 	manyStreams = 16
 )
 
-// stream is a reader that goes through the image in order.
+// stream is a sequence of reads in order of the image.
 type stream struct {
-	begun int64  // where it began
-	next  int64  // where it goes on
+	begun int64  // offset of its first read
+	next  int64  // expected offset of the next read
 	run   int64  // bytes read in order so far
-	asked int64  // up to where chunks were asked for
-	used  uint64 // when it was last seen, in reads
+	asked int64  // chunks up to here were requested
+	used  uint64 // number of the read that last belonged to it
 }
 
 type streams struct {
@@ -39,11 +40,11 @@ func (s *streams) reset() {
 	s.mu.Unlock()
 }
 
-// saw notes a read, and returns which part of the image should be asked for
-// ahead. The window is as long as what was read in order: a reader who stops
-// early wastes at most as much as he used. file tells where the file that a byte is
-// in begins and ends: who has begun in it may stop at its end, and only who has
-// come from another one goes on with the next.
+// saw records a read, and returns the range of the image to request ahead. The window
+// is as long as the bytes read in order: a reader that stops early wastes at most as
+// much as it used. file returns the begin and the end of the file that contains a byte.
+// A stream that began in this file may stop at its end; a stream that came from another
+// file continues with the next.
 func (s *streams) saw(off, n, window int64, file func(off int64) (begin, end int64)) (from, to int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,15 +89,16 @@ func (s *streams) saw(off, n, window int64, file func(off int64) (begin, end int
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// Guide says that a profile names what will be wanted: until done is called nothing
-// is fetched ahead of readers because they seem to go on in order. In a program that
-// is being started they seldom do.
+// Guide announces that a profile is being prefetched: until done is called, nothing is
+// fetched ahead of readers that seem to read in order. While a program starts, they
+// seldom continue.
 func (t *Tree) Guide() (done func()) {
 	t.guided.Add(1)
 	return sync.OnceFunc(func() { t.guided.Add(-1) })
 }
 
-// ahead asks for what a reader who reads at off will want next.
+// ahead requests the chunks that a reader of the n bytes at off will probably read
+// next.
 func (t *Tree) ahead(off, n int64) {
 	if t.guided.Load() > 0 {
 		return
@@ -112,8 +114,8 @@ func (t *Tree) ahead(off, n int64) {
 	}
 }
 
-// window is how much may be fetched ahead of a reader. It must be read before it is
-// evicted again, or forgotten if it could not be kept.
+// window returns the number of bytes that may be fetched ahead of a reader. The reader
+// must get there before they are evicted, or dropped from memory.
 func (t *Tree) window() int64 {
 	window := t.c.o.Window
 	if q := t.c.o.Quota; q > 0 {
@@ -125,8 +127,8 @@ func (t *Tree) window() int64 {
 	return window
 }
 
-// askRange asks for the chunks of a part of the image. Where an index page is not
-// known yet, it is fetched and the rest asked for afterwards.
+// askRange requests the chunks of a range of the image. If an index page is not loaded,
+// it is fetched and the rest requested afterwards.
 func (t *Tree) askRange(from, to int64, p priority) {
 	for from < to {
 		k := t.pageNumberAt(from)
@@ -149,19 +151,19 @@ func (t *Tree) askRange(from, to int64, p priority) {
 	}
 }
 
-// pageNumberAt returns the index page that the byte at off is in.
+// pageNumberAt returns the index page of the byte at off.
 func (t *Tree) pageNumberAt(off int64) int {
 	return sort.Search(len(t.pages), func(k int) bool { return t.pageOff[k+1] > off })
 }
 
-// fetchFirst fetches the index page that every reader of the tree needs first. What
-// to fetch of the tree itself a profile may know better.
+// fetchFirst fetches the first index page, which every reader of the tree needs. The
+// chunks are left to the readers and to profiles.
 func (t *Tree) fetchFirst() {
 	u := t.use()
 	if len(t.pages) == 0 || t.pages[0].Load() != nil || u.fetcher == nil {
 		return
 	}
 	go func() {
-		_, _ = t.page(u.ctx, 0) // whoever needs it is told what is wrong
+		_, _ = t.page(u.ctx, 0) // a reader of the page gets the error
 	}()
 }

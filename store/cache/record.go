@@ -9,19 +9,18 @@ import (
 	"premix/store/tree"
 )
 
-// Recorder notes in which order chunks are first touched, and which of their
-// leaves.
+// Recorder records the order in which chunks are first read, and which of their leaves.
 type Recorder struct {
 	t       *Tree
 	mu      sync.Mutex
 	order   []int
 	touched map[int][]uint64 // by chunk: a bit for each leaf
-	leaves  int              // number of those
+	leaves  int              // their number
 }
 
-// Record begins to note what is read, present or not, until Stop is called.
-// Readahead and prefetch don't count, nor do holes. Blocks are noted whole: they
-// are what the kernel reads.
+// Record starts recording the reads of chunks, whether present or not, until Stop is
+// called. Readahead, prefetch and holes do not count. Whole blocks are recorded, since
+// the kernel reads blocks.
 func (t *Tree) Record() *Recorder {
 	r := &Recorder{t: t, touched: map[int][]uint64{}}
 	for {
@@ -36,7 +35,7 @@ func (t *Tree) Record() *Recorder {
 	}
 }
 
-// Stop ends the recording. What was noted stays.
+// Stop ends the recording. The result so far stays available.
 func (r *Recorder) Stop() {
 	for {
 		old := r.t.record.Load()
@@ -54,14 +53,14 @@ func (r *Recorder) Stop() {
 	}
 }
 
-// Touched returns how many leaves were noted so far.
+// Touched returns the number of leaves recorded so far.
 func (r *Recorder) Touched() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.leaves
 }
 
-// Profile returns what was noted so far. It has no bundles.
+// Profile returns the recorded profile so far. It has no bundles.
 func (r *Recorder) Profile() *tree.Profile {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +82,7 @@ func (r *Recorder) Profile() *tree.Profile {
 	return p
 }
 
-// recordTouch notes that bytes of chunk i were read, which lie at off in the image.
+// recordTouch records a read of n bytes of chunk i, at off in the image.
 func (t *Tree) recordTouch(pg *page, i int, off, n int64) {
 	list := t.record.Load()
 	if list == nil {

@@ -11,18 +11,18 @@ import (
 // slowestKept is the number of slowest fetches that a tree remembers.
 const slowestKept = 8
 
-// counters are what happened to a tree since the cache was opened.
+// counters counts events of a tree since the cache was opened.
 type counters struct {
 	hits, misses        atomic.Int64 // chunks read
-	waits               atomic.Int64 // for bundles with parts, also of those who still wait
+	waits               atomic.Int64 // for bundles with parts, including those not ended
 	fetches, failed     atomic.Int64 // of objects
 	contentBytes        atomic.Int64 // fetched
 	copied, copiedBytes atomic.Int64 // chunks from other trees
 	errors              atomic.Int64 // reads that failed
-	cloned              atomic.Int64 // bytes that share their blocks with another tree's
+	cloned              atomic.Int64 // bytes that share blocks with another tree's
 	corrupt             atomic.Int64 // chunks that were wrong on disk
 	passed              atomic.Int64 // chunks that could not be kept
-	diskErrors          atomic.Int64 // writes or punches that failed, but for want of room
+	diskErrors          atomic.Int64 // failed writes or punches, except for lack of space
 	slowest             slowest
 }
 
@@ -34,7 +34,7 @@ type SlowFetch struct {
 }
 
 type slowest struct {
-	floor atomic.Int64 // nanoseconds below which nothing is of interest
+	floor atomic.Int64 // nanoseconds below which a fetch is not recorded
 	mu    sync.Mutex
 	list  []SlowFetch // slowest first
 }
@@ -59,19 +59,19 @@ func (n *counters) fetched(chunk int, size int64, took time.Duration) {
 	n.slowest.add(chunk, took)
 }
 
-// Stats are the figures of one tree. Those in the first group are of now, the
-// others count since the cache was opened. Bytes are those of the image unless
-// something else is said.
+// Stats holds the figures of one tree. The first group describes the present, the
+// others count since the cache was opened. Bytes are bytes of the image unless stated
+// otherwise.
 type Stats struct {
 	Size          int64 `json:"size"`           // of the image, holes included
 	Chunks        int64 `json:"chunks"`         // holes included
 	PresentChunks int64 `json:"present_chunks"` // known holes included
 	PresentBytes  int64 `json:"present_bytes"`  // known holes included
-	PartChunks    int64 `json:"part_chunks"`    // chunks of which a part is here that a profile named
+	PartChunks    int64 `json:"part_chunks"`    // chunks with a cached part, from a profile
 
-	Hits          int64       `json:"hits"`          // chunks read that were here
-	Misses        int64       `json:"misses"`        // chunks read that were waited for
-	Fetches       int64       `json:"fetches"`       // objects fetched, a bundle being one
+	Hits          int64       `json:"hits"`          // chunks read that were cached
+	Misses        int64       `json:"misses"`        // chunks read that a reader waited for
+	Fetches       int64       `json:"fetches"`       // objects fetched, a bundle counting as one
 	FetchedBytes  int64       `json:"fetched_bytes"` // contents of chunks fetched
 	Copied        int64       `json:"copied"`        // chunks taken from other trees in the cache
 	CopiedBytes   int64       `json:"copied_bytes"`
@@ -79,8 +79,8 @@ type Stats struct {
 	FailedFetches int64       `json:"failed_fetches"`
 	Errors        int64       `json:"errors"`      // reads that failed
 	Corrupt       int64       `json:"corrupt"`     // chunks found to be wrong on disk
-	NotKept       int64       `json:"not_kept"`    // chunks for which there was no room
-	DiskErrors    int64       `json:"disk_errors"` // of writing and punching, want of room excepted
+	NotKept       int64       `json:"not_kept"`    // chunks not kept for lack of space
+	DiskErrors    int64       `json:"disk_errors"` // of writing and punching, except for lack of space
 	Slowest       []SlowFetch `json:"slowest,omitempty"`
 }
 

@@ -13,7 +13,7 @@ import (
 	"premix/store/tree"
 )
 
-// Status is what a cache holds. Sizes are bytes.
+// Status describes the content of a cache. Sizes are in bytes.
 type Status struct {
 	Dir      string       `json:"dir"`
 	Quota    int64        `json:"quota"` // 0: none
@@ -27,7 +27,7 @@ type Status struct {
 	Trees    []TreeStatus `json:"trees"`   // last used first
 }
 
-// TreeStatus is what a cache holds of a tree.
+// TreeStatus describes the cached part of a tree.
 type TreeStatus struct {
 	Digest  object.Digest `json:"digest"`
 	Used    int64         `json:"used"`     // allocated on disk
@@ -72,14 +72,14 @@ func (c *Cache) Status() Status {
 		return cmp.Or(b.LastUse.Compare(a.LastUse), slices.Compare(a.Digest[:], b.Digest[:]))
 	})
 	s.Used = c.disk.usage()
-	s.Free, _ = c.disk.free() // 0 where it can't be told
+	s.Free, _ = c.disk.free() // 0 if unknown
 	if c.ram != nil {
 		s.RAMDir, s.RAMQuota, s.RAMUsed = c.ram.dir, c.o.RAMQuota, c.ram.usage()
 	}
 	return s
 }
 
-// CheckReport is what a check found.
+// CheckReport is the result of a check.
 type CheckReport struct {
 	Trees  int     `json:"trees"`
 	Chunks int64   `json:"chunks"` // hashed
@@ -87,18 +87,18 @@ type CheckReport struct {
 	Wrong  []Wrong `json:"wrong"`
 }
 
-// Wrong is something that was damaged on disk.
+// Wrong names something that was damaged on disk.
 type Wrong struct {
 	Tree object.Digest `json:"tree"`
 	What string        `json:"what"` // "chunk 12", "page 3", "manifest"
-	// Held tells that the tree was mounted directly from its image file: the
-	// kernel may have given the damage to readers.
+	// Held reports that the tree was mounted directly from its image file: the kernel
+	// may have returned the damage to readers.
 	Held bool `json:"held,omitempty"`
 }
 
-// Check hashes everything that is present, from the disk where that is possible,
-// and punches what is wrong: it is fetched again when it is read. Manifests and
-// index pages that are wrong are written anew.
+// Check hashes all present chunks, read from the disk if possible, and punches wrong
+// ones: they are fetched again when they are read. Wrong manifests and index pages are
+// written again.
 func (c *Cache) Check(ctx context.Context) (CheckReport, error) {
 	r := CheckReport{Wrong: []Wrong{}}
 	for _, t := range c.all() {
@@ -124,10 +124,10 @@ func (t *Tree) checkChunk(pg *page, i int, r *CheckReport) {
 	if !pg.present(i) {
 		return
 	}
-	t.imageMu.RLock() // the file can't be closed, and its descriptor be another's
+	t.imageMu.RLock() // so that the file is not closed, and its descriptor reused
 	if im := t.image.Load(); im != nil {
-		// What the page cache has may be better than what the disk has. Where it can't
-		// be dropped it is checked.
+		// The page cache may have better bytes than the disk. If it cannot be dropped,
+		// it is checked instead.
 		_ = unix.Fadvise(int(im.f.Fd()), pg.offs[i], pg.size(i), unix.FADV_DONTNEED)
 	}
 	t.imageMu.RUnlock()
@@ -144,11 +144,11 @@ func (t *Tree) checkChunk(pg *page, i int, r *CheckReport) {
 	}
 }
 
-// checkMeta compares manifest and index pages on disk with what is in memory,
-// from which they can be written again.
+// checkMeta compares manifest and index pages on disk with those in memory, and
+// rewrites wrong ones.
 func (t *Tree) checkMeta(r *CheckReport) {
 	if allocatedAt(t.dir) == 0 {
-		return // nothing was kept of it
+		return // none of it was kept
 	}
 	if content, err := t.manifest.Marshal(); err == nil && object.Sum(content) == t.digest && !fileHas(t.dir+"/manifest", t.digest) {
 		r.Wrong = append(r.Wrong, Wrong{Tree: t.digest, What: "manifest"})

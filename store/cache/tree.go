@@ -13,19 +13,19 @@ import (
 	"premix/store/tree"
 )
 
-// Fetcher gives verified contents of objects: an origin.Group does. A size below
-// zero stands for an unknown one.
+// Fetcher returns verified contents of objects; origin.Group is one. A negative size
+// means that the size is unknown.
 type Fetcher interface {
 	Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error)
 }
 
-// Streamer is a Fetcher that gives contents away while they arrive.
+// Streamer is a Fetcher that passes on contents while they arrive.
 type Streamer interface {
 	Fetcher
-	// Stream is Verified for an object whose content has so many bytes. It calls got
-	// with the content so far, which nobody has verified yet, whenever there is more,
-	// by one goroutine at a time, and not after it has returned. It may begin anew,
-	// with less or with something else.
+	// Stream is Verified for an object whose content has size bytes. Whenever there is
+	// more, and until Stream returns, it calls got with the content so far, which is
+	// not yet verified, from one goroutine at a time. The content may begin again, with
+	// fewer or other bytes.
 	Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error)
 }
 
@@ -37,38 +37,38 @@ type Tree struct {
 	dir      string // on disk
 	manifest *tree.Manifest
 
-	pageOff   []int64 // where each index page's chunks begin in the image; at the end the image's size
+	pageOff   []int64 // offset of each index page's chunks in the image; at the end the image's size
 	pageFirst []int   // number of each index page's first chunk; at the end the number of chunks
-	pagePlace []int64 // where each index page's content begins in the pages file
+	pagePlace []int64 // offset of each index page's content in the pages file
 
 	pages  []atomic.Pointer[page]
 	loadMu sync.Mutex
 	loads  map[int]*load
 
-	// imageMu is held for reading by who writes chunks, and for writing by who
-	// punches them or replaces the files: blocks at the edges of chunks belong
-	// to two. Readers of chunks need none: see the package's comment.
+	// imageMu is held for reading while chunks are written, and for writing while they
+	// are punched or files replaced: a block at the edge of a chunk belongs to two
+	// chunks. Readers of chunks do not need it: see the package's comment.
 	imageMu sync.RWMutex
-	image   atomic.Pointer[image]  // nil until something is kept
-	former  atomic.Pointer[former] // where the chunks were before a move
+	image   atomic.Pointer[image]  // nil until a chunk is kept
+	former  atomic.Pointer[former] // the image file before a move
 	moving  sync.Mutex
 	gone    bool // under imageMu: removed, nothing may be written any more
 
 	refs       int                 // under Cache.mu
-	current    atomic.Pointer[use] // of the last opening; never nil
+	current    atomic.Pointer[use] // of the last call of Cache.Tree; never nil
 	lastUse    atomic.Int64        // Unix time in seconds of the last opening or closing
 	pin        atomic.Uint32       // a pinKind
 	held       atomic.Int32        // number of holders
 	meta       atomic.Int64        // bytes allocated by directory, manifest and pages
-	unsynced   atomic.Bool         // the manifest on disk is not durable yet
-	missing    atomic.Int64        // chunks that are not present; all of those in pages not yet known
+	unsynced   atomic.Bool         // the manifest on disk is not yet durable
+	missing    atomic.Int64        // chunks that are not present, counting all of pages not yet loaded
 	present    atomic.Int64        // bytes of present chunks
 	holes      atomic.Int64        // bytes of known holes
 	kept       atomic.Int64        // number of present chunks, without holes
-	parts      atomic.Int64        // chunks of which a part is here
+	parts      atomic.Int64        // chunks with a cached part
 	guided     atomic.Int32        // see Guide
 	expected   expected
-	planning   atomic.Pointer[chan struct{}] // closed when it is known what a profile will bring; nil if none is being looked at
+	planning   atomic.Pointer[chan struct{}] // closed when the parts a profile will bring are known; nil without a Prefetch
 	record     atomic.Pointer[[]*Recorder]
 	streams    streams
 	misses     misses
@@ -76,11 +76,11 @@ type Tree struct {
 	stats      counters
 }
 
-// use is what an opening of a tree gives to whoever fetches for it.
+// use is the fetcher of a tree, from when it was opened until it is closed.
 type use struct {
 	ctx     context.Context // ends when the tree is closed
 	end     context.CancelFunc
-	fetcher Fetcher // nil: work with what is here
+	fetcher Fetcher // nil: only cached chunks are available
 	timeout time.Duration
 }
 
@@ -112,7 +112,7 @@ func (u use) stream(d object.Digest, size int64, got func(soFar []byte)) ([]byte
 
 func (t *Tree) use() use { return *t.current.Load() }
 
-// newTree makes the tree of a verified manifest.
+// newTree returns the tree of a verified manifest.
 func newTree(c *Cache, d object.Digest, m *tree.Manifest) *Tree {
 	t := &Tree{c: c, digest: d, dir: c.dir + "/trees/" + d.String(), manifest: m, loads: map[int]*load{}}
 	var off, place int64
@@ -130,12 +130,11 @@ func newTree(c *Cache, d object.Digest, m *tree.Manifest) *Tree {
 	return t
 }
 
-// Tree opens a tree. What is not here of its manifest is fetched; a tree that is
-// in the cache needs no origin, and f may be nil then. The index page that readers
-// need first is fetched in the background. An opened tree must be closed.
+// Tree opens a tree. It fetches the manifest if it is not cached; for a tree in the
+// cache f may be nil. The first index page is fetched in the background. An opened tree
+// must be closed.
 //
-// Where a tree is opened several times, what is fetched is fetched with the
-// fetcher that was given last.
+// If a tree is opened several times, the fetcher given last is used.
 func (c *Cache) Tree(ctx context.Context, d object.Digest, f Fetcher) (*Tree, error) {
 	t, err := c.acquire(d, f, nil)
 	if err != nil {
@@ -171,8 +170,8 @@ func (c *Cache) fetchManifest(ctx context.Context, d object.Digest, f Fetcher) (
 	return m, content, nil
 }
 
-// acquire counts one more user of a tree. Where the tree is not known it is made
-// from its manifest, and without one nil is returned.
+// acquire adds a user to a tree. An unknown tree is created from its manifest; if that
+// is nil, acquire returns nil.
 func (c *Cache) acquire(d object.Digest, f Fetcher, m *tree.Manifest) (*Tree, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,8 +200,7 @@ func (c *Cache) acquire(d object.Digest, f Fetcher, m *tree.Manifest) (*Tree, er
 	return t, nil
 }
 
-// Close ends one use of the tree. After the last one, what was being fetched
-// ahead is given up.
+// Close ends one use of the tree. The last Close cancels fetches.
 func (t *Tree) Close() error {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -226,11 +224,11 @@ func (t *Tree) Size() int64 { return t.manifest.Size }
 // Manifest returns the tree's manifest, which must not be changed.
 func (t *Tree) Manifest() *tree.Manifest { return t.manifest }
 
-// IsComplete tells whether every chunk is present.
+// IsComplete reports whether every chunk is present.
 func (t *Tree) IsComplete() bool { return t.missing.Load() == 0 && t.image.Load() != nil }
 
-// ImagePath returns where the image file lies, or nothing while there is none. It
-// may be mounted directly while the tree is complete and held; see [Tree.Verify].
+// ImagePath returns the path of the image file, or "" if there is none. The file may be
+// mounted directly while the tree is complete and held; see [Tree.Verify].
 func (t *Tree) ImagePath() string {
 	if im := t.image.Load(); im != nil {
 		return im.path
@@ -238,9 +236,9 @@ func (t *Tree) ImagePath() string {
 	return ""
 }
 
-// ReadAt reads from the image, as [io.ReaderAt] describes, and returns when all
-// of p is there or ctx is done. What is missing is fetched. The error is a
-// [ReadError] where something could not be had, or the cause of ctx.
+// ReadAt reads from the image, as [io.ReaderAt] describes, and returns when all of p is
+// read or ctx is done. Missing chunks are fetched. The error is a [ReadError] if a
+// chunk could not be read, or the cause of ctx.
 func (t *Tree) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("tree %s: read at %d", t.digest.Short(), off)
@@ -280,9 +278,9 @@ func (t *Tree) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// askAhead asks for what a long read will want beyond its first chunk, so that
-// it is not fetched one after another. It stays within the page, and returns how
-// far it came.
+// askAhead requests the chunks that a long read needs after its first, so that they are
+// fetched concurrently. It stays within the page, and returns the offset that it
+// reached.
 func (t *Tree) askAhead(pg *page, i int, end int64) int64 {
 	const most = 32
 	for n := 0; i < len(pg.digests) && pg.offs[i] < end && n < most; i, n = i+1, n+1 {
@@ -293,7 +291,7 @@ func (t *Tree) askAhead(pg *page, i int, end int64) int64 {
 	return pg.offs[i]
 }
 
-// readChunk reads into p what lies at off, all of it in chunk i of the page.
+// readChunk reads into p the bytes at off, all in chunk i of the page.
 func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int64) error {
 	if pg.hole(i) {
 		clear(p)
@@ -310,8 +308,8 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 				}
 				return nil
 			}
-			// Either the chunk has just been evicted, or the file is damaged. Having
-			// it hashed tells.
+			// Either the chunk has just been evicted, or the file is damaged. Hashing
+			// it decides.
 			pg.state[i].CompareAndSwap(s, unverified)
 		}
 		if t.readPart(pg, i, p, off) {
@@ -332,7 +330,7 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 				missed = true
 				t.stats.misses.Add(1)
 			}
-			waited = true // also where nothing is expected any more: it may just have come
+			waited = true // also if it is no longer expected: the part may just have been kept
 			continue
 		}
 		f, fresh := t.want(pg, i, demand)
@@ -356,9 +354,9 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			}
 			return nil
 		}
-		// A flight that another tree began may have failed for that tree's reasons:
-		// its origin is another, or it was closed. This tree may have been closed
-		// and opened since the flight began.
+		// A flight that another tree began may have failed for reasons of that tree:
+		// another origin, or a Close. This tree may have been closed and opened again
+		// since the flight began.
 		reopened := errors.Is(err, context.Canceled) && t.use().ctx.Err() == nil
 		again := reopened || f.owner != t && try < 2
 		f.release()
@@ -371,8 +369,8 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 	}
 }
 
-// readSummed reads bytes of a verified chunk from the image file, and tells
-// whether they agree with the sums.
+// readSummed reads bytes of a verified chunk from the image file, and reports whether
+// they match the sums.
 func (t *Tree) readSummed(pg *page, i int, s *sums, p []byte, off int64) bool {
 	im := t.image.Load()
 	if im == nil {

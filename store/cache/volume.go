@@ -8,28 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// block is the unit in which file systems allocate, and that of the sums.
+// block is the unit in which file systems allocate, and the unit of the sums.
 const block = 4096
 
-// margin is what writing a chunk may allocate beyond the chunk: a block at
-// either edge, a block of present, and one of the file system's own for the
-// list of extents.
+// margin bounds the bytes that writing a chunk may allocate beyond the chunk: a block
+// at each edge, a block of the file present, and one for the file system's list of
+// extents.
 const margin = 4 * block
 
-// volume is a place for image files, with its limits: the disk, or the memory.
+// volume is a place for image files, with its limits: disk or memory.
 type volume struct {
 	dir   string
 	quota int64 // 0: none
 	floor int64
-	// headroom is what is left of the quota for what the file system allocates later
-	// on: when it writes back, or when a punch splits an extent, its lists of extents
-	// grow.
+	// headroom is reserved from the quota for later allocations of the file system: its
+	// lists of extents grow when it writes back, or when a punch splits an extent.
 	headroom int64
 
 	mu       sync.Mutex
-	used     int64         // bytes allocated, as last seen
-	reserved int64         // bytes that writers were promised
-	released chan struct{} // closed when some of them are given back; nil if nobody waits
+	used     int64         // bytes allocated, when last counted
+	reserved int64         // bytes reserved for writers
+	released chan struct{} // closed when some of them are released; nil if there is no waiter
 }
 
 func (v *volume) add(n int64) {
@@ -38,8 +37,8 @@ func (v *volume) add(n int64) {
 	v.mu.Unlock()
 }
 
-// lacks returns how many bytes must be freed before n more can be written: 0 or
-// less where there is room.
+// lacks returns how many bytes must be freed before n more can be written: 0 or less if
+// there is enough space.
 func (v *volume) lacks(n int64) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -57,7 +56,7 @@ func (v *volume) lacksLocked(n int64) int64 {
 	return lack
 }
 
-// free returns the bytes that an ordinary user may still write.
+// free returns the bytes that an unprivileged user may still write.
 func (v *volume) free() (int64, bool) {
 	var s unix.Statfs_t
 	if unix.Statfs(v.dir, &s) != nil {
@@ -66,7 +65,7 @@ func (v *volume) free() (int64, bool) {
 	return int64(s.Bavail) * s.Bsize, true
 }
 
-// usualFloor is the floor where none was named.
+// usualFloor returns the default floor.
 func (v *volume) usualFloor() int64 {
 	var s unix.Statfs_t
 	if unix.Statfs(v.dir, &s) != nil {
@@ -75,8 +74,8 @@ func (v *volume) usualFloor() int64 {
 	return min(int64(s.Blocks)*s.Bsize/20, 1<<30)
 }
 
-// reserve promises n bytes if there is room for them, and returns what lacks
-// otherwise.
+// reserve reserves n bytes if there is space for them, and otherwise returns the number
+// of bytes lacking.
 func (v *volume) reserve(n int64) (lack int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -97,8 +96,8 @@ func (v *volume) release(n int64) {
 	}
 }
 
-// waitForWriters waits until one of those that were promised room has taken what
-// he needs, which is mostly less, and tells whether there was one.
+// waitForWriters waits until a reservation is released, most of which is usually
+// unused, and reports whether there was one.
 func (v *volume) waitForWriters() bool {
 	v.mu.Lock()
 	if v.reserved == 0 {
@@ -120,7 +119,7 @@ func (v *volume) usage() int64 {
 	return v.used
 }
 
-// allocated returns the bytes that an open file takes on disk, 0 if it was closed.
+// allocated returns the bytes that an open file takes on disk, or 0 if it was closed.
 func allocated(f *os.File) int64 {
 	info, err := f.Stat()
 	if err != nil {
@@ -129,7 +128,7 @@ func allocated(f *os.File) int64 {
 	return blocksOf(info)
 }
 
-// allocatedAt returns the bytes that something at a path takes on disk.
+// allocatedAt returns the bytes that the file or directory at a path takes on disk.
 func allocatedAt(path string) int64 {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -138,7 +137,8 @@ func allocatedAt(path string) int64 {
 	return blocksOf(info)
 }
 
-// blocksOf counts in units of 512 bytes, whatever the file system's are: stat(2).
+// blocksOf returns the allocated bytes. stat(2) counts blocks of 512 bytes on every
+// file system.
 func blocksOf(info os.FileInfo) int64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Blocks * 512

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// maxFile is the largest mutable file that is read to be served; what is
-	// larger, a long history, is sent as it lies there.
+	// maxFile is the largest mutable file that is read into memory; a larger one, a
+	// long history, is sent from the disk.
 	maxFile = 1 << 20
-	// slowest is the rate in bytes per second at which an answer must be taken.
+	// slowest is the rate in bytes per second at which a client must receive an answer.
 	slowest = 8 << 10
-	// grace is added to the time that the slowest rate allows.
+	// grace is added to the time that the slowest rate permits.
 	grace = 30 * time.Second
-	// busy is how long a request waits for others to end.
+	// busy is how long a request waits for its turn.
 	busy = 10 * time.Second
 )
 
-// class is what a name stands for.
+// class is the kind of file that a path names.
 type class string
 
 const (
@@ -43,15 +43,15 @@ const (
 	nothing  class = "none"
 )
 
-// classify tells what a path below the root is, and its type of content. It
-// knows every name that a store has, so that nothing else can be asked for.
+// classify returns the class and the content type of a path below the root. It knows
+// every path that a store has, and others are not served.
 func classify(name string) (class, string) {
 	const document = "application/json"
 	switch {
 	case name == tree.InfoPath:
 		return info, document
 	case strings.HasPrefix(name, "objects/"):
-		// Exactly what Digest.Path writes, and no detour.
+		// Exactly the form that Digest.Path returns.
 		d, err := object.ParseDigest(name[strings.LastIndexByte(name, '/')+1:])
 		if err == nil && d.Path() == name {
 			return objects, "application/octet-stream"
@@ -87,13 +87,13 @@ func classify(name string) (class, string) {
 	return nothing, ""
 }
 
-// Options say how to serve. The zero value is of use.
+// Options configure a handler. The zero value is usable.
 type Options struct {
-	// Tokens are those that requests must have; nil for none.
+	// Tokens are required of requests; nil for none.
 	Tokens *access.Tokens
 	// Access gets a JSON object for each request; nil for no log.
 	Access io.Writer
-	// Requests is how many are answered at once; default 1024.
+	// Requests is the number of concurrent requests; default 1024.
 	Requests int
 }
 
@@ -124,14 +124,13 @@ func NewHandler(dir string, o Options) (*Handler, error) {
 	return h, nil
 }
 
-// Metrics returns what the handler counts.
+// Metrics returns the handler's metrics.
 func (h *Handler) Metrics() *Metrics { return h.metrics }
 
-// Close writes the rest of the log and lets go of the directory. No request may
-// be in progress.
+// Close flushes the log and closes the directory. No request may be in progress.
 func (h *Handler) Close() error { return errors.Join(h.FlushLog(), h.root.Close()) }
 
-// FlushLog writes what the access log still holds in memory.
+// FlushLog writes the buffered part of the access log.
 func (h *Handler) FlushLog() error {
 	if h.log == nil {
 		return nil
@@ -141,8 +140,8 @@ func (h *Handler) FlushLog() error {
 	return h.log.Flush()
 }
 
-// Allowed tells whether a request bears a token where one is wanted, and answers
-// it where it does not.
+// Allowed reports whether a request carries a token if one is required. If not, it has
+// answered the request.
 func (h *Handler) Allowed(w http.ResponseWriter, r *http.Request) bool {
 	if h.o.Tokens == nil {
 		return true
@@ -155,7 +154,7 @@ func (h *Handler) Allowed(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// refuse answers with an error that no cache keeps.
+// refuse answers with an error that is not to be cached.
 func refuse(w http.ResponseWriter, status int) {
 	w.Header().Set("Cache-Control", "no-store")
 	http.Error(w, strings.ToLower(http.StatusText(status)), status)
@@ -217,13 +216,13 @@ func (h *Handler) serve(w *recorder, r *http.Request, what class, name, kind str
 	}
 	header := w.Header()
 	header.Set("Content-Type", kind)
-	// A client that does not read must not keep descriptor and memory.
+	// A client that does not read must not occupy a descriptor and memory.
 	limit := grace + time.Duration(st.Size()/slowest)*time.Second
-	// Not every writer has deadlines (those of tests have none): then there is no limit.
+	// Writers without deadlines, as in tests, have no limit.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit))
 	if what == objects {
-		// Two stores may hold an object in two forms, of different lengths mostly:
-		// a range of one must not be completed with a range of the other.
+		// Two stores may have an object in two stored forms, usually of different
+		// lengths: a range of one must not be completed by a range of the other.
 		header.Set("ETag", fmt.Sprintf(`"%s-%x"`, name[strings.LastIndexByte(name, '/')+1:], st.Size()))
 		visibility := "public"
 		if h.o.Tokens != nil {
@@ -239,7 +238,7 @@ func (h *Handler) serve(w *recorder, r *http.Request, what class, name, kind str
 		http.ServeContent(w, r, "", time.Time{}, f)
 		return
 	}
-	// Files are replaced whole, never changed: what was opened stays as it is.
+	// Files are replaced, never changed: the open file stays as it is.
 	content := make([]byte, st.Size())
 	if _, err := io.ReadFull(f, content); err != nil {
 		refuse(w, http.StatusInternalServerError)
@@ -249,12 +248,12 @@ func (h *Handler) serve(w *recorder, r *http.Request, what class, name, kind str
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
-// statusOf tells what to answer for a file that could not be opened. Only what is
-// certainly not there may be said to be missing: clients would go elsewhere.
+// statusOf returns the status for a file that could not be opened. It says that a file
+// does not exist only if that is certain: clients would stop asking.
 func statusOf(err error) int {
 	var errno syscall.Errno
 	switch {
-	case !errors.As(err, &errno): // the name leads out of the root
+	case !errors.As(err, &errno): // the path leads out of the root
 		return http.StatusNotFound
 	case errno == syscall.ENOENT, errno == syscall.ENOTDIR, errno == syscall.ELOOP:
 		return http.StatusNotFound
@@ -280,7 +279,7 @@ type record struct {
 func (h *Handler) done(w *recorder, r *http.Request, what class, took time.Duration) {
 	status := w.status
 	if status == 0 {
-		status = 499 // the client went away before it got an answer
+		status = 499 // the client disconnected before the answer
 	}
 	h.metrics.count(what, status, w.sent, took)
 	if h.log == nil {
@@ -288,16 +287,16 @@ func (h *Handler) done(w *recorder, r *http.Request, what class, took time.Durat
 	}
 	line, err := json.Marshal(record{time.Now().UTC(), r.RemoteAddr, r.Method, r.URL.Path, r.Header.Get("Range"), status, w.sent, took.Seconds(), r.UserAgent()})
 	if err != nil {
-		return // strings and numbers always have a JSON form
+		return // cannot happen: strings and numbers have a JSON form
 	}
 	h.logMu.Lock()
 	defer h.logMu.Unlock()
-	// A log that cannot be written must not stop the server; Close tells.
+	// A failing log must not stop the server; Close returns its error.
 	_, _ = h.log.Write(append(line, '\n'))
 }
 
-// recorder notes what an answer was. It passes ReadFrom on, which is what lets
-// the kernel send files.
+// recorder records the status and size of an answer. It passes ReadFrom on, so that the
+// kernel can send files.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -330,5 +329,5 @@ func (w *recorder) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// Unwrap serves http.ResponseController.
+// Unwrap implements the interface of http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

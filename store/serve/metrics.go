@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Metrics are what a server counts, for Prometheus.
+// Metrics are a server's counters, for Prometheus.
 type Metrics struct {
 	registry    *prometheus.Registry
 	requests    *prometheus.CounterVec
@@ -46,7 +46,7 @@ func (m *Metrics) count(what class, status int, sent int64, took time.Duration) 
 	m.took.WithLabelValues(string(what)).Observe(took.Seconds())
 }
 
-// ServeHTTP implements http.Handler: Prometheus' text format.
+// ServeHTTP implements http.Handler. It answers in Prometheus' text format.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }

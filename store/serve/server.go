@@ -15,34 +15,34 @@ import (
 	"premix/internal/bounded"
 )
 
-// Same is where metrics are served: where the store is.
+// Same as the address of metrics means the address of the store.
 const Same = "same"
 
-// ServerOptions say how a handler is put on the network.
+// ServerOptions configure a server.
 type ServerOptions struct {
 	Listen      string   // HOST:PORT or unix:PATH
-	Open        bool     // answer all who reach Listen or Metrics, without tokens too
+	Open        bool     // answer all clients of Listen or Metrics, even without tokens
 	Hosts       []string // names of the server besides localhost
 	CertFile    string   // with KeyFile: TLS
 	KeyFile     string
 	Metrics     string        // HOST:PORT or unix:PATH for /metrics, [Same], or "" for none
-	Connections int           // at once; 0 for what descriptors allow, at most 16384
-	PerAddress  int           // of one address at once; 0 for half of Connections, or all of a few
-	Linger      time.Duration // how long requests may go on after the end was asked for; default 30 s
+	Connections int           // concurrent; 0: as descriptors permit, at most 16384
+	PerAddress  int           // of one address; 0: half of Connections, or all if these are few
+	Linger      time.Duration // how long requests may continue after the end of ctx; default 30 s
 	Errors      *log.Logger   // of connections; nil for none
 }
 
-// Server is a handler on the network.
+// Server serves a handler on the network.
 type Server struct {
 	h        *Handler
 	o        ServerOptions
 	listener *access.Listener
-	metrics  *access.Listener // nil for none of its own
+	metrics  *access.Listener // nil without a separate address
 	server   *http.Server
 	limit    int
 }
 
-// Listen opens the server's ports. Serve must be called then.
+// Listen opens the server's ports. The caller must then call Serve.
 func Listen(h *Handler, o ServerOptions) (*Server, error) {
 	s := &Server{h: h, o: o, limit: o.Connections}
 	if s.limit <= 0 {
@@ -87,7 +87,7 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 		Handler:           l.Protect(handler),
 		TLSConfig:         config,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       30 * time.Second, // nobody sends a body
+		ReadTimeout:       30 * time.Second, // requests have no body
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          errorLog,
@@ -98,18 +98,18 @@ func Listen(h *Handler, o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// metricsMost is how many connections to an address for metrics alone there may be.
+// metricsMost limits the connections to a separate address for metrics.
 const metricsMost = 64
 
-// few is up to how many connections one address may have all of.
+// few is the number of connections up to which one address may have all.
 const few = 64
 
-// nowhere takes a log that nobody wants.
+// nowhere discards a log.
 type nowhere struct{}
 
 func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
 
-// counter keeps the number of connections.
+// counter returns a hook that counts connections.
 func counter(m *Metrics) func(net.Conn, http.ConnState) {
 	return func(_ net.Conn, s http.ConnState) {
 		switch s {
@@ -121,10 +121,10 @@ func counter(m *Metrics) func(net.Conn, http.ConnState) {
 	}
 }
 
-// Addr is where the server listens: HOST:PORT or unix:PATH.
+// Addr returns the server's address: HOST:PORT or unix:PATH.
 func (s *Server) Addr() string { return s.listener.Name() }
 
-// MetricsAddr is where /metrics is served, "" for nowhere or the same place.
+// MetricsAddr returns the separate address of /metrics, or "" if there is none.
 func (s *Server) MetricsAddr() string {
 	if s.metrics == nil {
 		return ""
@@ -132,11 +132,11 @@ func (s *Server) MetricsAddr() string {
 	return s.metrics.Name()
 }
 
-// Limit is how many connections there may be at once.
+// Limit returns the limit of concurrent connections.
 func (s *Server) Limit() int { return s.limit }
 
-// Serve answers until ctx ends. Requests that are being answered then may go on
-// for a while.
+// Serve answers requests until ctx ends. Running requests may then continue for
+// o.Linger.
 func (s *Server) Serve(ctx context.Context) error {
 	side := &http.Server{ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: s.server.ErrorLog, ConnState: bounded.State(nil)}
@@ -189,7 +189,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	for _, one := range []*http.Server{s.server, side} {
 		both.Go(func() {
 			if one.Shutdown(end) != nil {
-				_ = one.Close() // its clients have had their time
+				_ = one.Close() // its clients have had time to finish
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 	"premix/store/trust"
 )
 
-// DefaultParallel is how many objects are fetched at once.
+// DefaultParallel is the default number of concurrent fetches.
 const DefaultParallel = 24
 
 // DefaultProfile is the profile that mounts follow by default.
@@ -24,24 +24,24 @@ const DefaultProfile = "start"
 
 // Progress may be read at any time.
 type Progress struct {
-	Whole   atomic.Int64 // bytes of the image, objects where a registry is pushed to; 0 until it is known
-	Done    atomic.Int64 // of them, here
-	Fetched atomic.Int64 // bytes of stored forms that travelled
+	Whole   atomic.Int64 // bytes of the image, or objects for a push to a registry; 0 until known
+	Done    atomic.Int64 // the part of Whole that is done
+	Fetched atomic.Int64 // bytes of stored forms transferred
 }
 
-// Copied tells what was copied.
+// Copied is the result of a copy.
 type Copied struct {
 	Ref      tree.Ref
 	Tree     object.Digest
 	Record   *tree.TagRecord // nil for a reference with a digest
 	Manifest *tree.Manifest
-	From     string // who gave the tag's record; "" for a push
-	First    bool   // its keys were taken on trust
-	Objects  int64  // that travelled
-	Bytes    int64  // of them
-	Found    int64  // objects that were there
+	From     string // origin that gave the tag's record; "" for a push
+	First    bool   // its keys were trusted on first use
+	Objects  int64  // transferred
+	Bytes    int64  // of their stored forms
+	Found    int64  // objects that existed at the destination
 	Profiles []string
-	Tagged   bool // the tag was written; false where it was there already
+	Tagged   bool // the tag was written; false if it existed
 	Took     time.Duration
 }
 
@@ -52,9 +52,9 @@ type PullOptions struct {
 	Trust    *trust.Resolver
 	Dest     string // directory
 	Store    store.Options
-	Profiles []string // names; those that are not there are left out
+	Profiles []string // names; missing profiles are skipped
 	Parallel int      // 0: DefaultParallel
-	Rollback bool     // let the tag go back
+	Rollback bool     // permit an older record of the tag
 	Progress *Progress
 }
 
@@ -68,7 +68,7 @@ func Pull(ctx context.Context, o PullOptions) (*Copied, error) {
 		return nil, res.Offline
 	}
 	info := tree.Info{ID: res.Store, Keys: res.Keys}
-	if res.Record == nil { // a digest: the mirror needs to know whose it is all the same
+	if res.Record == nil { // a digest: the mirror still needs the store's id and keys
 		err := o.From.Each(ctx, func(ctx context.Context, one origin.Origin) error {
 			i, _, err := o.Trust.Store(ctx, one)
 			if err == nil {
@@ -86,8 +86,8 @@ func Pull(ctx context.Context, o PullOptions) (*Copied, error) {
 	}
 	s := source{group: o.From, signed: res.Signed, record: res.Record, tree: res.Tree, ref: o.Ref}
 	if res.Record != nil {
-		// Without it the mirror's history begins with this record. A long one is
-		// more than an origin gives.
+		// Without a history the mirror's begins with this record. A long one exceeds
+		// the size that an origin returns.
 		s.history, _ = o.From.File(ctx, o.Ref.HistoryPath())
 	}
 	for _, name := range o.Profiles {
@@ -108,7 +108,7 @@ func Pull(ctx context.Context, o PullOptions) (*Copied, error) {
 	return c, nil
 }
 
-// source is what a mirror is filled with: believed, as far as it is signed.
+// source is the tree to be copied, with its verified records.
 type source struct {
 	group    *origin.Group
 	ref      tree.Ref
@@ -164,8 +164,8 @@ func fill(ctx context.Context, dest *store.Store, s source, parallel int, rollba
 			return nil, fmt.Errorf("page %d of %d: %w", i+1, len(c.Manifest.Pages), err)
 		}
 	}
-	// What was staged so far is visible before the manifest is, also if the
-	// process dies in between.
+	// Make the staged objects visible before the manifest, even if the process dies in
+	// between.
 	if err := w.Flush(); err != nil {
 		return nil, err
 	}
@@ -189,8 +189,8 @@ func fill(ctx context.Context, dest *store.Store, s source, parallel int, rollba
 	return c, nil
 }
 
-// content returns the content of an object, from the mirror if it is there and
-// well, and what writes it into the mirror where it is not.
+// content returns the content of an object, from the mirror if it has an intact copy,
+// and a function that writes it to the mirror otherwise.
 func (f *filler) content(ctx context.Context, d object.Digest, size int64) (content []byte, keep func() error, err error) {
 	if _, ok, err := f.w.Has(d); err != nil {
 		return nil, nil, err
@@ -221,7 +221,7 @@ func (f *filler) fetch(ctx context.Context, d object.Digest, size int64) (stored
 	return stored, content, nil
 }
 
-// put sees to it that the mirror has an object.
+// put makes sure that the mirror has an object.
 func (f *filler) put(ctx context.Context, d object.Digest, size int64) error {
 	if _, ok, err := f.w.Has(d); ok || err != nil {
 		f.found.Add(1)
@@ -249,7 +249,7 @@ func (f *filler) page(ctx context.Context, p tree.Page) error {
 	all.SetLimit(f.parallel)
 	for _, c := range chunks {
 		if ctx.Err() != nil {
-			break // one has failed
+			break // another chunk has failed
 		}
 		all.Go(func() error {
 			if !c.Hole() {

@@ -23,12 +23,12 @@ type PushOptions struct {
 	Dest     string // directory, file:// or oci://HOST/REPOSITORY
 	Reach    origin.Options
 	Store    store.Options // of a directory
-	Parallel int           // as for pull; registries take one pack at a time
+	Parallel int           // as for pull; registries accept one pack at a time
 	Rollback bool
 	Progress *Progress
 }
 
-// Push copies a tree with its profiles and its tag from a store of this machine.
+// Push copies a tree with its profiles and its tag from a local store.
 func Push(ctx context.Context, o PushOptions) (*Copied, error) {
 	s, err := local(o.From, o.Ref)
 	if err != nil {
@@ -51,11 +51,11 @@ func Push(ctx context.Context, o PushOptions) (*Copied, error) {
 	case *origin.OCI:
 		return toRegistry(ctx, o.From, s, dest, o.Rollback, o.Progress)
 	}
-	return nil, &store.UseError{Reason: fmt.Sprintf("%s takes no pushes", dest),
+	return nil, &store.UseError{Reason: fmt.Sprintf("cannot push to %s", dest),
 		Way: "push to a directory or to oci://HOST/REPOSITORY, or run premix store pull on the server"}
 }
 
-// local is what a store of this machine has of a reference.
+// local returns the source for a reference in a local store.
 func local(from *store.Store, ref tree.Ref) (source, error) {
 	record, err := from.Resolve(ref)
 	if err != nil {
@@ -104,7 +104,7 @@ func toRegistry(ctx context.Context, from *store.Store, s source, dest *origin.O
 	if p == nil {
 		p = &Progress{}
 	}
-	// Before anything is uploaded for nothing.
+	// Check before anything is uploaded.
 	info, isNew, err := checkRegistry(ctx, from, s, dest, rollback)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func toRegistry(ctx context.Context, from *store.Store, s source, dest *origin.O
 	}
 	c := &Copied{Ref: s.ref, Tree: s.tree, Record: s.record, Manifest: t.Manifest()}
 	objects := slices.Collect(t.Objects())
-	// How far it is can only be told by objects: a pack has many.
+	// Progress is counted in objects, since a pack has many.
 	p.Whole.Store(int64(len(objects)))
 	set := origin.ObjectSet{Objects: objects, Size: c.Manifest.Size, Get: s.group.Object,
 		Progress: func(n int, bytes int64, reused bool) {
@@ -170,8 +170,9 @@ func toRegistry(ctx context.Context, from *store.Store, s source, dest *origin.O
 	return c, nil
 }
 
-// checkRegistry refuses what a repository must not be given. It returns the
-// store.json to push, nil where it is there, and whether the tag is to be pushed.
+// checkRegistry returns an error if the tree must not be pushed to the repository. It
+// returns the store.json to push, or nil if it exists, and whether the tag must be
+// pushed.
 func checkRegistry(ctx context.Context, from *store.Store, s source, dest *origin.OCI, rollback bool) (info []byte, isNew bool, err error) {
 	mine := from.Info()
 	if info, err = mine.Marshal(); err != nil {
@@ -206,7 +207,7 @@ func checkRegistry(ctx context.Context, from *store.Store, s source, dest *origi
 	}
 	old, err := tree.OpenTag(signed, mine.ID, s.ref, mine.Keys)
 	switch {
-	case err != nil: // what cannot be believed is replaced
+	case err != nil: // an untrusted record is replaced
 	case old.Serial == s.record.Serial && old.Tree == s.record.Tree:
 		return info, false, nil
 	case old.Serial >= s.record.Serial && !rollback:

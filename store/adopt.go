@@ -15,13 +15,13 @@ import (
 	"premix/store/tree"
 )
 
-// A mirror is a store that holds what another store has signed: it has that
-// store's id and keys, and nobody needs its private key. Whoever fills it has
-// verified what is put there; here it is verified again, with the mirror's keys.
+// A mirror holds trees and records that another store has signed: it has that store's
+// id and keys, but not its private key. The caller has verified the objects and records
+// that it writes; the mirror verifies them again, with its own keys.
 
-// OpenMirror opens the mirror in dir of the store that info introduces, with the
-// keys in it that are believed. An empty directory, or one that is not there,
-// becomes a mirror. A store with another id is refused with a [UseError].
+// OpenMirror opens the mirror in dir of the store that info describes, with info's keys
+// as the trusted ones. If dir is empty or does not exist, it becomes a mirror. A store
+// with another id is refused with a [UseError].
 func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -37,7 +37,7 @@ func OpenMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	}
 	if s.info.ID != info.ID {
 		return nil, &UseError{Reason: fmt.Sprintf("%s is store %s, not a mirror of store %s", dir, s.info.ID, info.ID),
-			Way: "name another directory: a mirror holds the trees of one store, with its signatures"}
+			Way: "name another directory: a mirror is a copy of one store"}
 	}
 	missing := slices.DeleteFunc(slices.Clone(info.Keys), func(k tree.PublicKey) bool { return slices.Contains(s.info.Keys, k) })
 	if len(missing) == 0 {
@@ -64,9 +64,9 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 		return nil, accessError(dir, err)
 	}
 	for _, e := range list {
-		// A mirror whose making was cut off has these and no store.json.
+		// An interrupted newMirror leaves these, and no store.json.
 		if !slices.Contains([]string{"objects", "tags", "profiles", tree.OpeningsDir, tree.NextDir, workDir}, e.Name()) {
-			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it holds %s", dir, e.Name()), Way: "give a directory of its own, which need not exist"}
+			return nil, &UseError{Reason: fmt.Sprintf("%s is neither a store nor empty: it contains %s", dir, e.Name()), Way: "give a new or empty directory"}
 		}
 	}
 	s := &Store{dir: dir, info: &info, home: o.Home, sync: !o.Unsynced}
@@ -77,8 +77,8 @@ func newMirror(dir string, info tree.Info, o Options) (*Store, error) {
 	return s, accessError(dir, s.writeInfo())
 }
 
-// OlderError says that a mirror has a newer record of a tag than the one that it
-// is to adopt, or another one of the same serial.
+// OlderError reports that a mirror has a newer record of a tag than the one to adopt,
+// or another record with the same serial.
 type OlderError struct {
 	Ref    tree.Ref
 	Serial int64
@@ -87,24 +87,24 @@ type OlderError struct {
 
 func (e *OlderError) Error() string {
 	if e.Serial == e.Have {
-		return fmt.Sprintf("%s: another record of serial %d is there", e.Ref, e.Have)
+		return fmt.Sprintf("%s: the mirror has another record with serial %d", e.Ref, e.Have)
 	}
-	return fmt.Sprintf("%s: the record of serial %d is older than the one that is there, of serial %d", e.Ref, e.Serial, e.Have)
+	return fmt.Sprintf("%s: the record with serial %d is older than the mirror's, with serial %d", e.Ref, e.Serial, e.Have)
 }
 
 // ExitCode implements exit.Coded.
 func (*OlderError) ExitCode() exit.Code { return exit.Trust }
 
-// Hint names the way out.
-func (e *OlderError) Hint() string { return "--allow-rollback replaces it" }
+// Hint returns the hint for the user.
+func (e *OlderError) Hint() string { return "to replace the mirror's record, give --allow-rollback" }
 
-// AdoptTag writes a record of a tag as its store signed it, all of whose objects
-// were put or found by this writer. It flushes first. history is what the store
-// has of the tag, a line a record; where it does not lead to the record the
-// mirror's history begins with the record. It tells whether anything was written.
+// AdoptTag writes a record of a tag as its store signed it. This writer must have put
+// or found all objects of its tree. AdoptTag flushes first. history is the tag's
+// history in the store, one record a line; if it does not end with the record, the
+// mirror's history begins with the record. AdoptTag reports whether it wrote anything.
 //
-// An older record than the mirror's, or another one with its serial, is refused
-// with an [OlderError] unless rollback is true.
+// If the mirror has a newer record, or another record with the same serial, the error
+// is an [OlderError] unless rollback is true.
 func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []byte, rollback bool) (written bool, err error) {
 	if err := w.Flush(); err != nil {
 		return false, err
@@ -130,7 +130,7 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	case err == nil && current.Serial >= r.Serial && !rollback:
 		return false, &OlderError{ref, r.Serial, current.Serial}
 	}
-	// What cannot be read is replaced.
+	// An invalid history is replaced.
 	if err := s.replace(ref.HistoryPath(), s.leading(ref, history, signed)); err != nil {
 		return false, accessError(s.dir, err)
 	}
@@ -143,8 +143,8 @@ func (w *Writer) AdoptTag(ctx context.Context, ref tree.Ref, signed, history []b
 	return true, accessError(s.dir, s.writeOpenings(ref))
 }
 
-// leading returns the history that ends with a record: that which is given, else
-// what is here, else the record alone.
+// leading returns a history that ends with the record: the given one, else the existing
+// one with the record added, else the record alone.
 func (s *Store) leading(ref tree.Ref, given, signed []byte) []byte {
 	var here []byte
 	if old, _, err := s.history(ref); err == nil {
@@ -161,7 +161,7 @@ func (s *Store) leading(ref tree.Ref, given, signed []byte) []byte {
 	return append(slices.Clone(signed), '\n')
 }
 
-// leads tells whether a history is whole and ends with a record.
+// leads reports whether a history is complete and ends with a record.
 func (s *Store) leads(ref tree.Ref, history, signed []byte) bool {
 	var last []byte
 	var serial int64
@@ -179,8 +179,8 @@ func (s *Store) leads(ref tree.Ref, history, signed []byte) bool {
 	return last != nil && bytes.Equal(last, signed)
 }
 
-// AdoptProfile writes a record of a profile as its store signed it, whose objects
-// were put or found by this writer. It flushes first.
+// AdoptProfile writes a record of a profile as its store signed it. This writer must
+// have put or found its objects. AdoptProfile flushes first.
 func (w *Writer) AdoptProfile(ctx context.Context, d object.Digest, name string, signed []byte) error {
 	if err := w.Flush(); err != nil {
 		return err

@@ -17,16 +17,16 @@ import (
 	"premix/store/tree"
 )
 
-// cache remembers what the files of a directory held when it was published, so
-// that a file whose stamp is the same need not be read. It belongs to one
-// directory, and may be used with any store: what the store lacks is read again.
+// cache remembers the contents of a directory's files when it was published, so that a
+// file with the same stamp need not be read. It belongs to one directory, and may be
+// used with any store: if the store lacks a chunk, its file is read again.
 //
-// A file that might have been changed within the same tick of the clock in which
-// it was read is left out, as git does with what it calls racy entries.
+// A file that might have changed within the clock tick in which it was read is left
+// out, as git does with racy entries.
 //
-// On disk it is one zstd stream: cacheMagic, then for each file a record and at
-// the end one of chunks of gathered files. Numbers are varints, but for digests
-// and stamps. A cache that cannot be read is as good as none.
+// On disk it is one zstd stream: cacheMagic, then a record for each file, and at the
+// end one for each chunk of gathered files. Numbers are varints, except in digests and
+// stamps. A cache that cannot be read counts as empty.
 type cache struct {
 	files    map[string]cached
 	gathered map[object.Digest]object.Digest // gatheredKey -> the chunk's digest
@@ -43,30 +43,30 @@ func newCache() *cache {
 	return &cache{files: map[string]cached{}, gathered: map[object.Digest]object.Digest{}}
 }
 
-// CacheDir returns where the caches of publishing lie: in home, or in the user's
-// cache directory for premix where home is "".
+// CacheDir returns the directory of the caches of publishing: in home, or in the user's
+// cache directory for premix if home is "".
 func CacheDir(home string) (string, error) {
 	if home != "" {
 		return filepath.Join(home, "cache", "publish"), nil
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a place for the cache of publishing (set PREMIX_HOME): %w", err)
+		return "", fmt.Errorf("find a directory for the cache of publishing (set PREMIX_HOME): %w", err)
 	}
 	return filepath.Join(dir, "premix", "publish"), nil
 }
 
-// cacheName is that of the cache of a directory.
+// cacheName returns the file name of a directory's cache.
 func cacheName(dir string) string { return object.Sum([]byte(dir)).String()[:32] }
 
-// add remembers a file.
+// add records a file.
 func (c *cache) add(e *entry, content *content) {
 	if e.node.Size > 0 && !content.racy {
 		c.files[e.path()] = cached{e.stamp, content}
 	}
 }
 
-// find returns a copy of what is known of an entry, nil where nothing is.
+// find returns a copy of the recorded content of an entry, or nil if there is none.
 func (c *cache) find(e *entry) *content {
 	if len(c.files) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func (c *cache) find(e *entry) *content {
 	if !ok || f.stamp != e.stamp {
 		return nil
 	}
-	// Attributes count in what goes inline; a change of them shows in the stamp.
+	// Attributes affect what is inline; a change of them changes the stamp.
 	known := *f.content
 	return &known
 }
@@ -87,7 +87,7 @@ const (
 	recordLarge
 )
 
-// write writes the cache to a file, in place of an earlier one.
+// write writes the cache to a file, replacing an earlier one.
 func (c *cache) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -147,7 +147,7 @@ func appendRecord(rec []byte, path string, f cached) []byte {
 	return rec
 }
 
-// readCache reads a cache; an empty one where that cannot be done.
+// readCache reads a cache. If it cannot, the cache is empty.
 func readCache(path string) *cache {
 	f, err := os.Open(path)
 	if err != nil {
@@ -176,14 +176,14 @@ func readCache(path string) *cache {
 		key := d.digest()
 		c.gathered[key] = d.digest()
 	}
-	// The stream's checksum is compared at its end.
+	// The stream's checksum is verified at its end.
 	if _, err := d.r.ReadByte(); d.err != nil || !errors.Is(err, io.EOF) {
 		return &cache{}
 	}
 	return c
 }
 
-// decoder reads the parts of a cache. After the first error all are empty.
+// decoder decodes the parts of a cache. After the first error all are empty.
 type decoder struct {
 	r   *bufio.Reader
 	err error
@@ -193,7 +193,7 @@ func (d *decoder) bytes(n uint64) []byte {
 	if d.err != nil {
 		return nil
 	}
-	// What a damaged length would ask for is never allocated at once.
+	// Never allocate the length of a damaged record at once.
 	var b bytes.Buffer
 	if _, d.err = io.CopyN(&b, d.r, int64(min(n, 1<<40))); d.err != nil {
 		return nil

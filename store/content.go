@@ -17,12 +17,12 @@ import (
 	"premix/store/tree"
 )
 
-// Limits of the layout. They are part of what makes a tree's digest.
+// Limits of the layout. Changing them changes the digests of trees.
 const (
-	// Files of fewer bytes lie side by side, many in a chunk.
+	// Smaller files, in bytes, lie side by side, many in a chunk.
 	largeMin = 64 << 10
-	// In large files a piece of so many bytes that is all zeros, at an offset
-	// that is a multiple of it, is a hole.
+	// In large files, a piece of this many bytes that is all zeros, at a multiple of
+	// this offset, is a hole.
 	holeSize = 64 << 10
 
 	chunkMin, chunkMean, chunkMax = 64 << 10, 256 << 10, 1 << 20
@@ -34,16 +34,16 @@ var (
 	metaChunker = chunker.New(metaMin, metaMean, metaMax)
 )
 
-// content is what a regular file holds, as a tree needs it.
+// content is the content of a regular file, in the form that its tree needs.
 type content struct {
-	inline []byte        // of a file so small that it lies behind its inode
+	inline []byte        // of a file small enough to lie behind its inode
 	digest object.Digest // of a small file
-	bytes  []byte        // of a small file that was read just now
-	pieces []tree.Chunk  // of a large file; they cover it, the last one up to the end of its block
-	racy   bool          // it may change without its stamp changing: not to be cached
+	bytes  []byte        // of a small file that has just been read
+	pieces []tree.Chunk  // of a large file; they cover it, the last up to the end of its block
+	racy   bool          // it may change without a change of its stamp: not to be cached
 }
 
-// fits tells whether c can be what a file with this node holds.
+// fits reports whether c can be the content of a file with this node.
 func (c *content) fits(n *erofs.Node) bool {
 	switch classOf(n) {
 	case inline:
@@ -69,7 +69,7 @@ const (
 	large
 )
 
-// classOf tells where the content of a regular file goes.
+// classOf returns the class of a regular file.
 func classOf(n *erofs.Node) class {
 	switch {
 	case n.Size == 0:
@@ -82,9 +82,9 @@ func classOf(n *erofs.Node) class {
 	return large
 }
 
-// tick is how long two changes of a file may have the same time: 10 ms where
-// the kernel's clock ticks 100 times a second, and 2 s on filesystems that keep
-// whole seconds or, like FAT, pairs of them.
+// tick returns the time within which two changes of a file may get the same timestamp:
+// 10 ms if the kernel's clock ticks 100 times a second, and 2 s on filesystems that
+// store whole seconds or, like FAT, even seconds.
 func tick(changeNsec int64) time.Duration {
 	if changeNsec == 0 {
 		return 2 * time.Second
@@ -92,11 +92,11 @@ func tick(changeNsec int64) time.Duration {
 	return 20 * time.Millisecond
 }
 
-// read reads a file as often as needed to see one state of it. Where that is a
-// newer one than the walk saw, the entry is brought up to date, or, if it is
-// settled already, that is an error.
+// read reads a file, again if necessary, until it sees one consistent state of it. If
+// this state is newer than the one that walk saw, the entry is updated, or, if it is
+// settled already, an error is returned.
 func (p *publisher) read(ctx context.Context, e *entry, settled bool) (*content, error) {
-	changed := &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish when nobody writes to it, or a copy of it"}
+	changed := &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish while no program writes to it, or publish a copy"}
 	for try := range retries + 1 {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func (p *publisher) read(ctx context.Context, e *entry, settled bool) (*content,
 	return nil, changed
 }
 
-// readOnce returns nil where the file changed while it was read.
+// readOnce returns nil if the file changed while it was read.
 func (p *publisher) readOnce(ctx context.Context, e *entry, settled bool) (*content, error) {
 	f, err := openBelow(p.root, e.path())
 	if err != nil {
@@ -136,18 +136,18 @@ func (p *publisher) readOnce(ctx context.Context, e *entry, settled bool) (*cont
 			return nil, nil
 		}
 		if s.ino != e.stamp.ino && (before.Nlink > 1 || e.nlink > 1) {
-			return nil, unix.ENOENT // links of it are not what the walk saw
+			return nil, unix.ENOENT // walk saw other links of it
 		}
 		if err := e.refresh(&before, int(f.Fd())); err != nil {
 			return nil, err
 		}
 	}
-	// A change in the tick of the last one would not show in the stamp. Once the
-	// tick is over it is before the reading, and does no harm.
+	// A change within the tick of the last change would not alter the stamp. So wait
+	// until the tick is over before reading.
 	c := &content{}
 	if d := tick(before.Ctim.Nsec); time.Since(time.Unix(before.Ctim.Sec, before.Ctim.Nsec)) < d {
 		if d > time.Second {
-			c.racy = true // too long to wait for; the next publish reads it again
+			c.racy = true // too long to wait; the next publish reads it again
 		} else {
 			time.Sleep(d)
 		}
@@ -184,7 +184,7 @@ func (p *publisher) readAll(f *os.File, size int64) ([]byte, error) {
 	return buf, err
 }
 
-// windows holds buffers for files and chunks on their way.
+// windows holds buffers for reading files and chunks.
 var windows = sync.Pool{New: func() any { b := make([]byte, 2*chunkMax); return &b }}
 
 // readLarge cuts a file into holes and chunks, and stores the chunks.
@@ -193,7 +193,7 @@ func (p *publisher) readLarge(ctx context.Context, f *os.File, size int64) ([]tr
 	buf := windows.Get().(*[]byte)
 	defer windows.Put(buf)
 	window := *buf
-	kept := 0 // bytes at the window's beginning that are read and not yet cut
+	kept := 0 // bytes at the window's beginning that are read but not yet cut
 	for at := int64(0); at < size; {
 		if err := context.Cause(ctx); err != nil {
 			return cut.done(err)
@@ -216,7 +216,7 @@ func (p *publisher) readLarge(ctx context.Context, f *os.File, size int64) ([]tr
 		}
 		kept = copy(window, cut.data(window[from:end], at == size))
 		if kept == 0 && cut.inHole && at < size {
-			// The system may know how far the hole goes.
+			// The filesystem may know where the hole ends.
 			if next := nextData(f, at, size); next > at {
 				cut.hole(next - at)
 				at = next
@@ -226,7 +226,7 @@ func (p *publisher) readLarge(ctx context.Context, f *os.File, size int64) ([]tr
 	return cut.done(nil)
 }
 
-// nextData returns from where on there may be data, at or behind off: a multiple
+// nextData returns the first offset from off on at which there may be data: a multiple
 // of holeSize, or the file's size.
 func nextData(f *os.File, off, size int64) int64 {
 	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
@@ -234,15 +234,15 @@ func nextData(f *os.File, off, size int64) int64 {
 	case errors.Is(err, unix.ENXIO):
 		return size
 	case err != nil:
-		return off // a filesystem that knows no holes
+		return off // the filesystem does not report holes
 	}
 	return min(size, max(off, next&^(holeSize-1)))
 }
 
-// zero tells whether all bytes of p, of which there are some, are zero.
+// zero reports whether all bytes of p are zero. p must not be empty.
 func zero(p []byte) bool { return p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1]) }
 
-// cutter makes chunks of one file's data and stores them in the background.
+// cutter cuts the data of one file into chunks and stores them in the background.
 type cutter struct {
 	p      *publisher
 	length int64 // of the data since the last hole
@@ -254,16 +254,16 @@ type cutter struct {
 	err error
 }
 
-// data cuts data that goes on from what was cut before, as far as that can be
-// decided, which is all of it where it ends here. It returns the rest.
+// data cuts data that continues the data before. It returns the rest, whose cut depends
+// on further data; if ends is set, there is no rest.
 func (c *cutter) data(data []byte, ends bool) (rest []byte) {
 	for len(data) >= chunkMax || ends && len(data) > 0 {
 		n := dataChunker.Cut(data)
 		c.length += int64(n)
 		pad := 0
 		if n == len(data) && ends {
-			// Only a file's end is not one of a block. What fills its block is
-			// part of the chunk.
+			// Only at the end of a file can a chunk end within a block. The zeros up to
+			// the end of the block are part of the chunk.
 			pad = int(-c.length & (erofs.BlockSize - 1))
 		}
 		c.chunk(data[:n], pad)

@@ -30,17 +30,17 @@ type Change struct {
 	Dir  bool     // a directory, in the tree that has it, or in both
 }
 
-// Difference tells how two trees differ and how much they share. Bytes are those
-// of distinct chunks.
+// Difference lists the differences between two trees, and the size of their chunks.
+// Bytes count distinct chunks.
 type Difference struct {
 	Changes []Change
 	First   int64 // bytes of the chunks of the first tree
 	Second  int64
-	Shared  int64 // bytes of the chunks that both have
+	Shared  int64 // bytes of the common chunks
 }
 
-// Diff compares two trees: names, metadata and contents. Contents are read only
-// where they lie in different chunks.
+// Diff compares two trees: names, metadata and contents. It reads contents only if they
+// lie in different chunks.
 func (s *Store) Diff(ctx context.Context, first, second object.Digest) (*Difference, error) {
 	d := &differ{ctx: ctx}
 	for i, digest := range []object.Digest{first, second} {
@@ -69,7 +69,7 @@ type differ struct {
 	buf [2][]byte
 }
 
-// share counts chunks.
+// share counts the bytes of chunks.
 func (d *differ) share() {
 	var sizes [2]map[object.Digest]int64
 	for i, t := range d.t {
@@ -91,7 +91,7 @@ func (d *differ) share() {
 	}
 }
 
-// entry compares an entry that both trees have, and what is below it.
+// entry compares an entry of both trees, and the entries below it.
 func (d *differ) entry(name string, nids [2]uint64) error {
 	if err := context.Cause(d.ctx); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (d *differ) entry(name string, nids [2]uint64) error {
 		return d.directories(name, nids)
 	}
 	for i, kind := range []string{Removed, Added} {
-		if dirs[i] { // one that became something else, or the other way round
+		if dirs[i] { // a directory in one of the trees only
 			if err := d.below(i, name, nids[i], kind); err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func (d *differ) list(i int, name string, nid uint64) ([]erofs.Dirent, error) {
 	return list, nil
 }
 
-// only tells of an entry that one tree has, and of all below it.
+// only records an entry that only one tree has, and all entries below it.
 func (d *differ) only(i int, name string, nid uint64, kind string) error {
 	in, err := d.im[i].Inode(nid)
 	if err != nil {
@@ -200,7 +200,7 @@ func (d *differ) below(i int, name string, nid uint64, kind string) error {
 	return nil
 }
 
-// compare tells in what two inodes differ.
+// compare returns the names of the differing properties of two inodes.
 func (d *differ) compare(name string, in [2]*erofs.Inode) ([]string, error) {
 	var what []string
 	x, y := in[0], in[1]
@@ -250,7 +250,7 @@ func (d *differ) compare(name string, in [2]*erofs.Inode) ([]string, error) {
 	return what, nil
 }
 
-// place is where a run of a file's bytes comes from.
+// place is the source of a run of a file's bytes.
 type place struct {
 	chunk tree.Chunk
 	off   int64 // within the chunk
@@ -258,7 +258,7 @@ type place struct {
 	hole  bool
 }
 
-// at tells where the bytes of a file at off come from.
+// at returns the source of the bytes of a file at off.
 func (d *differ) at(i int, in *erofs.Inode, off int64) (place, error) {
 	at, n, hole, err := d.im[i].Map(in.Ino, off)
 	switch {

@@ -13,12 +13,12 @@ import (
 	"premix/internal/owner"
 )
 
-// UseError tells that what was asked for cannot be: there is no such store, tag,
-// tree, directory or key, or a name is malformed.
+// UseError reports a request that cannot be met: the store, tag, tree, directory or key
+// does not exist, or a name is malformed.
 type UseError struct {
 	Reason string
 	Way    string
-	Err    error // what was found out; may be nil
+	Err    error // the cause; may be nil
 }
 
 func (e *UseError) Error() string { return e.Reason }
@@ -27,17 +27,16 @@ func (e *UseError) Error() string { return e.Reason }
 func (*UseError) ExitCode() exit.Code { return exit.Usage }
 func (e *UseError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *UseError) Hint() string { return e.Way }
 
-// SourceError tells that the directory to be published could not be read as it
-// is: a file changes all the time, may not be read, or holds something that a
-// tree cannot.
+// SourceError reports that the directory to be published cannot be read as it is: a
+// file keeps changing, may not be read, or has a property that a tree cannot hold.
 type SourceError struct {
 	Path   string // below the directory, "." for itself
 	Reason string
 	Way    string
-	Err    error // what the system said; may be nil
+	Err    error // the error of the system; may be nil
 }
 
 func (e *SourceError) Error() string { return fmt.Sprintf("%s: %s", printable(e.Path), e.Reason) }
@@ -46,10 +45,11 @@ func (e *SourceError) Error() string { return fmt.Sprintf("%s: %s", printable(e.
 func (*SourceError) ExitCode() exit.Code { return exit.Failed }
 func (e *SourceError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *SourceError) Hint() string { return e.Way }
 
-// printable is a path as it can be shown on a terminal and pasted into a shell.
+// printable returns a path in a form that can be printed to a terminal and pasted into
+// a shell.
 func printable(path string) string {
 	if q := fmt.Sprintf("%q", path); q != `"`+path+`"` || strings.ContainsAny(path, " ") {
 		return q
@@ -57,8 +57,8 @@ func printable(path string) string {
 	return path
 }
 
-// sourceError makes one of what the system said about a path, unless it is the store
-// that could not take what was read there.
+// sourceError converts an error of the system about a path to a SourceError, unless the
+// error comes from writing to the store.
 func sourceError(path string, err error) error {
 	var (
 		known  *SourceError
@@ -68,7 +68,7 @@ func sourceError(path string, err error) error {
 		return err
 	}
 	if errors.As(err, &access) {
-		return access // one of them: all files in flight met the same
+		return access // return only one: all files being read met the same error
 	}
 	e := &SourceError{Path: path, Reason: err.Error(), Err: err}
 	var errno unix.Errno
@@ -77,15 +77,15 @@ func sourceError(path string, err error) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		e.Way = "publish as a user who may read everything in the directory"
+		e.Way = "publish as a user with the right to read everything in the directory"
 	case errors.Is(err, unix.EIO):
-		e.Way = "the disk, or the server behind it, could not read it: see dmesg"
+		e.Way = "the disk, or the file server, could not read it: see dmesg"
 	}
 	return e
 }
 
-// AccessError tells that a store's directory cannot be used: it may not be
-// written, or its disk is full.
+// AccessError reports that a store's directory cannot be used: it may not be written
+// to, or its disk is full.
 type AccessError struct {
 	Dir    string
 	Reason string
@@ -99,11 +99,11 @@ func (e *AccessError) Error() string { return fmt.Sprintf("store %s: %s", e.Dir,
 func (*AccessError) ExitCode() exit.Code { return exit.Directory }
 func (e *AccessError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *AccessError) Hint() string { return e.Way }
 
-// accessError makes one of what the system said about a store's directory, where
-// somebody can do something about it. Other errors stay as they are.
+// accessError converts an error of the system about a store's directory to an
+// AccessError if the user can remedy it. Other errors are returned unchanged.
 func accessError(dir string, err error) error {
 	var known *AccessError
 	if err == nil || errors.As(err, &known) {
@@ -113,23 +113,23 @@ func accessError(dir string, err error) error {
 	var foreign *owner.Error
 	switch {
 	case errors.As(err, &foreign):
-		e.Way = cmp.Or(foreign.Way, "use it as the user whose store it is")
+		e.Way = cmp.Or(foreign.Way, "run the command as the owner of the store")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		e.Way = "make room on its disk, for instance with premix store gc; what was published is safe"
+		e.Way = "free space on its disk, for instance with premix store gc; published trees are safe"
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		e.Way = "use it as a user who may write there"
+		e.Way = "run the command as a user with the right to write there"
 	default:
 		return err
 	}
 	return e
 }
 
-// DamageError tells that something in a store is not what its name, its digest
-// or its signature says, or is missing.
+// DamageError reports that a part of a store is missing, or does not match its name,
+// digest or signature.
 type DamageError struct {
 	What   string // "tree 0123456789ab", "tags/refs/bacteria/2026.json"
 	Reason string
-	Way    string // "" for the usual one
+	Way    string // "" for the default
 	Err    error
 }
 
@@ -139,15 +139,15 @@ func (e *DamageError) Error() string { return fmt.Sprintf("%s is damaged: %s", e
 func (*DamageError) ExitCode() exit.Code { return exit.Failed }
 func (e *DamageError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *DamageError) Hint() string {
 	if e.Way != "" {
 		return e.Way
 	}
-	return "premix store verify lists all damage; published again, a tree gets back what it misses"
+	return "premix store verify lists all damage; publishing a tree again restores its missing objects"
 }
 
-// damage wraps what was found out about a part of the store.
+// damage returns a DamageError about a part of the store.
 func damage(what string, err error) error {
 	return &DamageError{What: what, Reason: err.Error(), Err: err}
 }

@@ -371,7 +371,7 @@ func TestVerifyFinds(t *testing.T) {
 		}, []string{"small/f00", "small/f01"}},
 		"metadata": {func(t *testing.T, s *store.Store, tr *store.Tree) {
 			flip(t, filepath.Join(s.Dir(), tr.Chunks()[0].Digest.Path()))
-		}, []string{"cannot be told"}},
+		}, []string{"are not known"}},
 		"a page": {func(t *testing.T, s *store.Store, tr *store.Tree) {
 			flip(t, filepath.Join(s.Dir(), tr.Manifest().Pages[0].Digest.Path()))
 		}, []string{"page 1 of 1"}},
@@ -397,7 +397,7 @@ func TestVerifyFinds(t *testing.T) {
 			publish(t, other, dir, "x:1", "")
 			record, _ := os.ReadFile(filepath.Join(other.Dir(), "tags/x/1.json"))
 			os.WriteFile(filepath.Join(s.Dir(), "tags/x/1.json"), record, 0o644)
-		}, []string{"tags/x/1.json", "not one that is trusted"}},
+		}, []string{"tags/x/1.json", "is not trusted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, tr := build(t)

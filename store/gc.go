@@ -18,40 +18,40 @@ import (
 	"premix/store/tree"
 )
 
-// GCOptions say what a gc keeps.
+// GCOptions say which trees a gc keeps.
 type GCOptions struct {
 	DryRun bool
-	// Keep is how many records of each tag stay, the current one among them; at
+	// Keep is the number of records of each tag to keep, including the current one; at
 	// least 1.
 	Keep int
-	// KeepFor keeps also what a tag stood for until less than so long ago: nodes
-	// may have it mounted still.
+	// KeepFor also keeps trees that a tag named until less than this long ago: nodes
+	// may still have them mounted.
 	KeepFor time.Duration
 	Now     time.Time // zero: the present
 }
 
-// Collected tells what a gc found and did.
+// Collected is the result of a gc.
 type Collected struct {
 	Trees    int   // kept
 	Objects  int64 // kept because a tree or profile needs them
 	Bytes    int64
-	Young    int64 // objects that nothing needs yet, but a running writer may count on
+	Young    int64 // unneeded objects that a running writer may rely on
 	Removed  int64 // or, in a dry run, to be removed
 	Freed    int64 // bytes of them
 	Profiles int   // records of profiles removed, since their trees are gone
 	Writers  int   // dead writers cleared away
 }
 
-// strayAge is the age from which a temporary file is one of a dead process.
+// strayAge is the age from which a temporary file belongs to a dead process.
 const strayAge = time.Hour
 
-// sweepBatch is how many objects are looked at while a shard's lock is held.
+// sweepBatch is the number of objects handled while a shard's lock is held.
 const sweepBatch = 64
 
-// GC removes the objects that no kept tree needs: see the package comment for
-// how it gets along with writers. It removes nothing if it cannot tell for
-// certain what is needed, because a tag, manifest, page or profile is damaged;
-// the error names it.
+// GC removes the objects that no kept tree needs. The package comment explains how it
+// works beside writers. If a tag, manifest, page or profile is damaged, so that the
+// needed objects are not known for certain, GC removes nothing, and the error names the
+// damaged file.
 func (s *Store) GC(ctx context.Context, o GCOptions) (*Collected, error) {
 	if err := s.prepare(); err != nil {
 		return nil, accessError(s.dir, err)
@@ -77,8 +77,8 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (*Collected, error) {
 	return &g.c, nil
 }
 
-// present is what the store's filesystem takes for the present time. The lock
-// file of the gc, which is held, serves to ask it.
+// present returns the present time of the store's filesystem. It reads it from the gc's
+// lock file, which the caller holds.
 func (s *Store) present() (unix.Timespec, error) {
 	path := s.path(locksDir + "/gc")
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, nil, 0); err != nil {
@@ -87,7 +87,7 @@ func (s *Store) present() (unix.Timespec, error) {
 	return changed(path)
 }
 
-// changed is the time of modification of a file.
+// changed returns the modification time of a file.
 func changed(path string) (unix.Timespec, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -100,19 +100,19 @@ func before(a, b unix.Timespec) bool {
 	return a.Sec < b.Sec || a.Sec == b.Sec && a.Nsec < b.Nsec
 }
 
-// collector is a gc at work.
+// collector is a running gc.
 type collector struct {
 	s      *Store
 	o      GCOptions
 	c      Collected
-	cutoff unix.Timespec // what was changed from then on stays
+	cutoff unix.Timespec // files changed since then stay
 	marks  map[object.Digest]struct{}
 	trees  map[object.Digest]bool // kept
-	former map[object.Digest]bool // that a tag stood for, not kept
+	former map[object.Digest]bool // earlier trees of tags, not kept
 }
 
-// writers lowers the cutoff to when the first of the running writers began, and
-// clears the dead away.
+// writers lowers the cutoff to the start of the oldest running writer, and removes the
+// directories of dead ones.
 func (g *collector) writers(context.Context) error {
 	root := g.s.path(writersDir)
 	list, err := os.ReadDir(root)
@@ -123,7 +123,7 @@ func (g *collector) writers(context.Context) error {
 		dir := filepath.Join(root, e.Name())
 		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			// It died, or is about to make the file: then it begins again.
+			// It died, or is about to create the file: then it starts again.
 			if !g.o.DryRun {
 				_ = os.Remove(dir)
 			}
@@ -187,8 +187,8 @@ func (g *collector) mark(ctx context.Context) error {
 	return nil
 }
 
-// markTag marks what a tag's kept records stand for. Of a tag without a current
-// record nothing is kept.
+// markTag marks the trees of a tag's kept records. Of a tag without a current record no
+// tree is kept.
 func (g *collector) markTag(ctx context.Context, ref tree.Ref, current bool) error {
 	h, err := g.s.History(ref)
 	if err != nil {
@@ -203,7 +203,7 @@ func (g *collector) markTag(ctx context.Context, ref tree.Ref, current bool) err
 		if !current || len(h)-i > max(1, g.o.Keep) && g.o.Now.Sub(replaced) >= g.o.KeepFor {
 			continue
 		}
-		// An earlier gc may have removed it; then its manifest is gone.
+		// If an earlier gc removed the tree, its manifest is gone.
 		if _, err := os.Lstat(g.s.path(e.Record.Tree.Path())); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -265,7 +265,7 @@ func (g *collector) markProfiles(ctx context.Context) error {
 		}
 		d, err := object.ParseDigest(e.Name())
 		if err != nil {
-			continue // not ours
+			continue // not created by premix
 		}
 		names, err := g.s.Profiles(d)
 		if err != nil {
@@ -294,8 +294,7 @@ func (g *collector) markProfiles(ctx context.Context) error {
 	return nil
 }
 
-// removeOld removes a mutable file of the store that was not changed since the
-// cutoff.
+// removeOld removes a mutable file of the store unless it has changed since the cutoff.
 func (g *collector) removeOld(name string, count *int) error {
 	t, err := changed(g.s.path(name))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !before(t, g.cutoff) {
@@ -311,9 +310,8 @@ func (g *collector) removeOld(name string, count *int) error {
 	return os.Remove(g.s.path(name))
 }
 
-// manifests removes those of trees that tags stood for once, before anything
-// that these trees consist of: a tree whose manifest is there is whole, also if
-// the gc is killed.
+// manifests removes the manifests of former trees before their other objects: so a tree
+// whose manifest exists is whole, even if the gc is killed.
 func (g *collector) manifests(ctx context.Context) error {
 	if g.o.DryRun {
 		return nil
@@ -326,7 +324,7 @@ func (g *collector) manifests(ctx context.Context) error {
 			return err
 		}
 	}
-	g.c.Young = 0 // sweep meets these again
+	g.c.Young = 0 // sweep counts these again
 	return nil
 }
 
@@ -347,7 +345,7 @@ func (g *collector) sweep(ctx context.Context) error {
 		for _, e := range list {
 			d, err := object.ParseDigest(e.Name())
 			if err != nil || int(d[0]) != b {
-				continue // not ours: verify tells
+				continue // not created by premix: verify reports it
 			}
 			if _, ok := g.marks[d]; !ok {
 				candidates = append(candidates, d)
@@ -369,13 +367,13 @@ func (g *collector) sweep(ctx context.Context) error {
 	return nil
 }
 
-// remove removes unmarked objects of one shard, if they are old.
+// remove removes the unmarked objects of one shard that are old enough.
 func (g *collector) remove(batch []object.Digest) error {
 	f, err := os.OpenFile(g.s.path(shardLock(batch[0][0])), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	defer f.Close() // gives the lock back
+	defer f.Close() // releases the lock
 	if err := lock.Await(context.Background(), f, lock.Exclusive); err != nil {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
@@ -403,7 +401,7 @@ func (g *collector) remove(batch []object.Digest) error {
 	return nil
 }
 
-// strays removes temporary files whose processes must be dead.
+// strays removes temporary files of dead processes.
 func (g *collector) strays(context.Context) error {
 	list, err := os.ReadDir(g.s.path(workDir))
 	if err != nil {
@@ -414,7 +412,7 @@ func (g *collector) strays(context.Context) error {
 			continue
 		}
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > strayAge {
-			_ = os.Remove(g.s.path(workDir + "/" + e.Name())) // somebody else did
+			_ = os.Remove(g.s.path(workDir + "/" + e.Name())) // another process may have removed it
 		}
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"premix/store/tree"
 )
 
-// Pages end behind a chunk that its digest chooses, so that chunks that come or
-// go do not change all pages behind them.
+// The digest of a chunk decides whether a page ends behind it, so that inserted or
+// removed chunks do not change all later pages.
 const (
 	pageMin  = 1024
 	pageMean = 2048
@@ -29,7 +29,7 @@ func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d objec
 	if err != nil {
 		var n *erofs.NodeError
 		if errors.As(err, &n) {
-			return d, nil, 0, &SourceError{Path: n.Path, Reason: n.Err.Error(), Way: "leave it out: a tree cannot hold it", Err: err}
+			return d, nil, 0, &SourceError{Path: n.Path, Reason: n.Err.Error(), Way: "leave it out of the directory: a tree cannot hold it", Err: err}
 		}
 		return d, nil, 0, err
 	}
@@ -56,7 +56,7 @@ func (p *publisher) putTree(ctx context.Context, top *entry, l *layout) (d objec
 	return d, m, len(all), nil
 }
 
-// pageEnd returns how many chunks go into the first page.
+// pageEnd returns the number of chunks of the first page.
 func pageEnd(chunks []tree.Chunk) int {
 	for i, c := range chunks {
 		n := i + 1
@@ -67,7 +67,7 @@ func pageEnd(chunks []tree.Chunk) int {
 	return len(chunks)
 }
 
-// nodes ties the nodes of entries together.
+// nodes links the nodes of entries to a tree.
 func nodes(e *entry) *erofs.Node {
 	for _, c := range e.below {
 		e.node.Children = append(e.node.Children, erofs.Child{Name: c.name, Node: c.node})

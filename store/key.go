@@ -14,20 +14,20 @@ import (
 	"premix/store/tree"
 )
 
-// KeyFile returns where the private key of a store lies: keys/ID.key in home, or
-// in the user's configuration directory for premix where home is "".
+// KeyFile returns the path of a store's private key: keys/ID.key in home, or in the
+// user's configuration directory for premix if home is "".
 func KeyFile(home, id string) (string, error) {
 	if home == "" {
 		config, err := os.UserConfigDir()
 		if err != nil {
-			return "", &UseError{Reason: fmt.Sprintf("there is no place for keys: %v", err), Way: "set PREMIX_HOME to a directory of your own, or give --key FILE", Err: err}
+			return "", &UseError{Reason: fmt.Sprintf("there is no directory for keys: %v", err), Way: "set PREMIX_HOME to a directory of your own, or give --key FILE", Err: err}
 		}
 		home = filepath.Join(config, "premix")
 	}
 	return filepath.Join(home, "keys", id+".key"), nil
 }
 
-// KeyFile returns the file that was wished for, or the usual one where that is "".
+// KeyFile returns the given file, or the default one if that is "".
 func (s *Store) KeyFile(wished string) (string, error) {
 	if wished != "" {
 		return filepath.Abs(wished)
@@ -35,14 +35,14 @@ func (s *Store) KeyFile(wished string) (string, error) {
 	return KeyFile(s.home, s.info.ID)
 }
 
-// checkKeyPlace refuses to keep a secret where a web server may serve it.
+// checkKeyPlace refuses to put a private key where a web server may serve it.
 func (s *Store) checkKeyPlace(wished string) error {
 	file, err := s.KeyFile(wished)
 	if err != nil {
 		return err
 	}
 	if below(file, s.dir) {
-		return &UseError{Reason: fmt.Sprintf("the private key would lie in the store, at %s, where everybody can read it", file), Way: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
+		return &UseError{Reason: fmt.Sprintf("the private key would lie in the store, at %s, where a web server may serve it", file), Way: "give --key a file elsewhere, or set PREMIX_HOME to a directory outside the store"}
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return fmt.Errorf("make a place for the private key: %w", err)
+		return fmt.Errorf("make the directory of the private key: %w", err)
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -64,13 +64,13 @@ func (s *Store) writeKey(wished string, key tree.PrivateKey) error {
 	}
 	_, err = f.WriteString(key.Secret() + "\n")
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		os.Remove(file) // a part of a key is none, and would keep the next one out
+		os.Remove(file) // a partial key is useless, and would block the next attempt
 	}
 	return err
 }
 
-// Key reads the store's private key, from file or from the usual place where
-// that is "", and makes sure that the store knows it.
+// Key reads the store's private key, from file or from the default file if that is "",
+// and checks that it belongs to the store.
 func (s *Store) Key(file string) (tree.PrivateKey, error) {
 	file, err := s.KeyFile(file)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Store) Key(file string) (tree.PrivateKey, error) {
 	}
 	content, err := owner.ReadSecret(file)
 	if err != nil {
-		way := "copy it from where the store was made, or name its file with --key; premix store key tells more"
+		way := "copy it from the machine where the store was made, or give its file with --key; premix store key prints its usual path"
 		var foreign *owner.Error
 		if errors.As(err, &foreign) {
 			way = foreign.Way
@@ -95,9 +95,9 @@ func (s *Store) Key(file string) (tree.PrivateKey, error) {
 	return key, nil
 }
 
-// NewKey makes another private key, which signs from now on, and adds its public
-// key to store.json: what the earlier keys signed stays valid. The earlier key's
-// file stays beside the new one, named .old.
+// NewKey makes a new private key, which signs from now on, and adds its public key to
+// store.json: signatures by earlier keys stay valid. The earlier key's file stays
+// beside the new one, named .old.
 func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	old, err := s.Key(file)
 	if err != nil {
@@ -110,8 +110,8 @@ func (s *Store) NewKey(file string) (tree.PublicKey, error) {
 	var seed [32]byte
 	rand.Read(seed[:])
 	key := tree.NewPrivateKey(seed)
-	// The public key first: a private key that no store knows is of no use, and
-	// in this order a crash leaves the old one working.
+	// The public key is written first: a private key that the store does not list is
+	// useless, and in this order a crash leaves the old key working.
 	s.info.Keys = append(s.info.Keys, key.Public())
 	if err := s.dropAllOpenings(); err != nil {
 		return tree.PublicKey{}, accessError(s.dir, err)

@@ -8,16 +8,16 @@ import (
 	"premix/store/tree"
 )
 
-// Listed is a tag as the store has it.
+// Listed is a tag of a store.
 type Listed struct {
 	Ref      tree.Ref
-	Record   *tree.TagRecord // nil where it is damaged
-	Manifest *tree.Manifest  // nil where it is damaged
+	Record   *tree.TagRecord // nil if it is damaged
+	Manifest *tree.Manifest  // nil if it is damaged
 	Profiles []string        // names of the tree's profiles
-	Err      error           // the damage, nil if there is none to be seen
+	Err      error           // the damage found, or nil
 }
 
-// List tells what the tags of the store stand for, in order of names.
+// List returns the tags of the store, in order of names.
 func (s *Store) List() ([]Listed, error) {
 	refs, err := s.Tags()
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Store) List() ([]Listed, error) {
 	return list, nil
 }
 
-// Profiles lists the names of a tree's profiles.
+// Profiles returns the names of a tree's profiles.
 func (s *Store) Profiles(d object.Digest) ([]string, error) {
 	entries, err := os.ReadDir(s.path("profiles/" + d.String()))
 	if os.IsNotExist(err) {
@@ -57,8 +57,8 @@ func (s *Store) Profiles(d object.Digest) ([]string, error) {
 	return names, nil
 }
 
-// StoredSize returns how many bytes the objects of a tree take up in the store.
-// Objects that are missing count as none.
+// StoredSize returns the size in bytes of the stored forms of a tree's objects. Missing
+// objects count as 0.
 func (t *Tree) StoredSize() int64 {
 	var sum int64
 	for d := range t.Objects() {

@@ -10,11 +10,11 @@ import (
 	"premix/store/tree"
 )
 
-// Row notes that tags are mounted one after the other, as the layers of an image are:
-// their openings say so, and a node has the later ones on their way while it mounts the
-// first. A tag may be in several rows. What is noted of a tag stays when that is taken
-// away, and is forgotten when another tag comes to lie beside it: until then nodes ask
-// for one tag in vain. Who calls sees to it that nobody else does at the same time.
+// Row records that tags are mounted one after the other, like the layers of an image.
+// Their openings list it, so that a node can request later tags while it mounts the
+// first. A tag may be in several rows. The list of a tag outlives the tags in it, until
+// another tag is added to the list: until then nodes request a removed tag in vain. Row
+// must not run concurrently.
 func (s *Store) Row(ctx context.Context, refs []tree.Ref) error {
 	if err := s.prepare(); err != nil {
 		return accessError(s.dir, err)
@@ -57,13 +57,13 @@ func (s *Store) Row(ctx context.Context, refs []tree.Ref) error {
 	return nil
 }
 
-// following returns the content of a list of next tags, and what it becomes with one
-// more, without those that have gone.
+// following returns the content of a list of next tags, and its content with one more,
+// without tags that no longer exist.
 func (s *Store) following(path string, next tree.Ref) (was, now []byte, err error) {
 	if was, err = s.file(path); err != nil {
 		return nil, nil, err
 	}
-	list, _ := tree.ParseNext(was) // one that cannot be read is made anew
+	list, _ := tree.ParseNext(was) // an invalid list is replaced
 	list = slices.DeleteFunc(list, func(r tree.Ref) bool {
 		_, err := os.Lstat(s.path(r.TagPath()))
 		return errors.Is(err, fs.ErrNotExist)
@@ -71,7 +71,7 @@ func (s *Store) following(path string, next tree.Ref) (was, now []byte, err erro
 	return was, tree.MarshalNext(append(list, next)), nil
 }
 
-// file reads a file below the store's root, nil where there is none.
+// file reads a file below the store's root. It returns nil if the file does not exist.
 func (s *Store) file(path string) ([]byte, error) {
 	content, err := os.ReadFile(s.path(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,8 @@ func (s *Store) file(path string) ([]byte, error) {
 	return content, err
 }
 
-// rowFiles gives the files by which a reader of ref's opening finds what comes next.
+// rowFiles calls add for the files from which a reader of ref's opening learns the next
+// tags.
 func (s *Store) rowFiles(ref tree.Ref, add func(path string, content []byte)) error {
 	var failed error
 	tree.Row(ref, func(path string) []byte {

@@ -13,20 +13,20 @@ import (
 	"premix/store/tree"
 )
 
-// openingPages bounds the index pages in an opening, in bytes. A tree with more has
-// the rest fetched when it is needed.
+// openingPages bounds the index pages in an opening, in bytes. Further pages are
+// fetched when they are needed.
 const openingPages = 256 << 10
 
-// openingBundle bounds the stored form of the bundle in an opening, in bytes. One part of
-// a profile may be large.
+// openingBundle bounds the stored form of the bundle in an opening, in bytes: one part
+// of a profile may be large.
 const openingBundle = 512 << 10
 
-// Openings repeat what lies elsewhere, and must never be older than that for long. So
-// they are removed before what they repeat changes and made anew afterwards, under
-// the tag's lock: a crash in between leaves none, which costs readers a round trip
-// or two. The next publish of the tag makes them, even one that changes nothing.
+// Openings repeat other files of the store, and must not stay older than these. So they
+// are removed before such a file changes, and made again afterwards, under the tag's
+// lock. A crash in between leaves none, which costs readers a round trip or two. The
+// next publish of the tag makes them, even if it changes nothing else.
 
-// dropOpenings removes those of a tag.
+// dropOpenings removes the openings of a tag.
 func (s *Store) dropOpenings(ref tree.Ref) error {
 	dir := s.path(ref.OpeningDir())
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -38,10 +38,10 @@ func (s *Store) dropOpenings(ref tree.Ref) error {
 	if !s.sync {
 		return nil
 	}
-	return beneath.SyncDir(filepath.Dir(dir)) // it must not come back behind what changes next
+	return beneath.SyncDir(filepath.Dir(dir)) // so that it does not reappear after a crash, older than the next change
 }
 
-// dropAllOpenings is for a change of store.json, which all of them repeat.
+// dropAllOpenings precedes a change of store.json, which all openings repeat.
 func (s *Store) dropAllOpenings() error {
 	if err := os.RemoveAll(s.path(tree.OpeningsDir)); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *Store) dropAllOpenings() error {
 	return beneath.SyncDir(s.dir)
 }
 
-// writeOpenings makes those of a tag whose record has just been written.
+// writeOpenings makes the openings of a tag whose record has just been written.
 func (s *Store) writeOpenings(ref tree.Ref) error {
 	r, err := s.Resolve(ref)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Store) writeOpenings(ref tree.Ref) error {
 	return nil
 }
 
-// healOpenings makes the openings of a tag that has none.
+// healOpenings makes the openings of a tag that lacks them.
 func (s *Store) healOpenings(ref tree.Ref) error {
 	if _, err := os.Lstat(s.path(ref.OpeningPath(tree.UsualProfile))); !errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -88,8 +88,8 @@ func (s *Store) healOpenings(ref tree.Ref) error {
 	return s.writeOpenings(ref)
 }
 
-// opening makes the opening of a tag for mounts with a profile, nil where it would be
-// too long.
+// opening returns the opening of a tag for mounts with a profile, or nil if it would be
+// too large.
 func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte, error) {
 	var w tree.OpeningWriter
 	for _, name := range []string{tree.InfoPath, ref.TagPath()} {
@@ -132,7 +132,7 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 		wanted = append(wanted, p.Chunks()...)
 		first = p.Bundles[:min(1, len(p.Bundles))]
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, nil // it is damaged, or of another format: verify tells
+		return nil, nil // it is damaged, or of another format: verify reports it
 	}
 	for _, page := range pagesOf(m, wanted) {
 		if page.PageSize() > openingPages-int64(w.Len()) && w.Len() > 0 {
@@ -157,7 +157,8 @@ func (s *Store) opening(ref tree.Ref, r *tree.TagRecord, profile string) ([]byte
 	return nil, nil
 }
 
-// pagesOf returns the index pages that list the given chunks, in order of these.
+// pagesOf returns the index pages that list the given chunks, in the order of the
+// chunks.
 func pagesOf(m *tree.Manifest, chunks []int) []tree.Page {
 	var pages []tree.Page
 	for _, chunk := range chunks {
@@ -174,8 +175,8 @@ func pagesOf(m *tree.Manifest, chunks []int) []tree.Page {
 	return pages
 }
 
-// reopen makes the openings anew of all tags that stand for a tree, when change has
-// changed what they repeat of its profiles.
+// reopen calls change, which changes profiles of a tree, and makes the openings of all
+// tags of the tree again.
 func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error) error {
 	refs, err := s.Tags()
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error
 	}
 	var of []tree.Ref
 	for _, ref := range refs {
-		// What is damaged has no opening, and is told elsewhere.
+		// A damaged tag has no opening; the damage is reported elsewhere.
 		if r, err := s.Resolve(ref); err == nil && r.Tree == d {
 			of = append(of, ref)
 		}
@@ -199,7 +200,7 @@ func (s *Store) reopen(ctx context.Context, d object.Digest, change func() error
 	for _, ref := range of {
 		err := s.locked(ctx, ref, func() error {
 			if _, err := s.Resolve(ref); errors.Is(err, fs.ErrNotExist) {
-				return nil // it was taken away meanwhile
+				return nil // the tag was removed in the meantime
 			}
 			return s.writeOpenings(ref)
 		})
@@ -220,11 +221,11 @@ func (s *Store) locked(ctx context.Context, ref tree.Ref, do func() error) error
 	return accessError(s.dir, do())
 }
 
-// checkOpenings tells of openings that are not what they repeat.
+// checkOpenings reports openings that differ from the files that they repeat.
 func (v *verifier) checkOpenings(ref tree.Ref, r *tree.TagRecord) {
 	list, err := os.ReadDir(v.s.path(ref.OpeningDir()))
 	if err != nil {
-		return // there need not be any
+		return // a tag may lack openings
 	}
 	for _, e := range list {
 		path := ref.OpeningPath(e.Name())
@@ -234,14 +235,14 @@ func (v *verifier) checkOpenings(ref tree.Ref, r *tree.TagRecord) {
 			want, err = v.s.opening(ref, r, e.Name())
 		}
 		if again, changed := v.s.Resolve(ref); changed != nil || *again != *r {
-			return // somebody publishes at this moment
+			return // a publish is in progress
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			v.found(path, nil, "%v", err)
 		case !slices.Equal(have, want):
-			v.found(path, nil, "it is not what lies in the store; remove it: the next publish of %s makes it anew", ref)
+			v.found(path, nil, "it does not match the store; remove it, and the next publish of %s makes it again", ref)
 		}
 	}
 }

@@ -40,9 +40,9 @@ func (s *Store) Profile(d object.Digest, name string) (*tree.ProfileRecord, *tre
 	return r, p, nil
 }
 
-// PublishProfile makes bundles of what a recorded profile names and puts it beside
-// its tree, under a name; one of this name is replaced. It returns the profile as
-// it was published.
+// PublishProfile makes bundles from a recorded profile and stores both with its tree,
+// under a name, replacing an earlier profile of this name. It returns the published
+// profile.
 func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name string, key tree.PrivateKey) (*tree.Profile, error) {
 	if err := tree.ParseProfileName(name); err != nil {
 		return nil, &UseError{Reason: err.Error(), Way: "give another --name", Err: err}
@@ -58,7 +58,7 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	defer w.Close()
 	p := &tree.Profile{Tree: recorded.Tree}
 	seen := map[int]bool{}
-	var touched []tree.Part // as they were recorded
+	var touched []tree.Part // as recorded
 	for _, part := range recorded.Parts {
 		i := part.Chunk
 		if seen[i] || i < 0 || i >= len(t.chunks) || t.chunks[i].Hole() {
@@ -119,9 +119,10 @@ func (s *Store) PublishProfile(ctx context.Context, recorded *tree.Profile, name
 	})
 }
 
-// worthwhile is what of a chunk goes into a bundle. Leaves between others that were
-// touched take hardly more than the proof that does without them. Of a chunk of
-// which most was touched all is taken: a node keeps whole chunks for good.
+// worthwhile returns the part of a chunk that goes into a bundle. A short gap between
+// touched leaves is included, since it is hardly larger than the proof that would
+// replace it. If most of a chunk was touched, the whole chunk is included, since a node
+// keeps only whole chunks permanently.
 func worthwhile(p tree.Part, size int64) tree.Part {
 	var runs []object.Run
 	touched, all := 0, object.Leaves(size)
@@ -139,14 +140,16 @@ func worthwhile(p tree.Part, size int64) tree.Part {
 }
 
 // firstBundle is the size of the content of a profile's first bundle, if more than one
-// part fits into it. It comes with the opening of a tag: it has what the mount itself
-// reads, and what a start does first.
+// part fits into it. The first bundle comes with the opening of a tag: it has the data
+// that the mount itself reads, and the data that a program reads first.
 const firstBundle = 256 << 10
 
-// A start of usual size, which is up to fewBytes of parts, has fewBundles others, or more
-// where it touches many files: up to manyBundles, one for each perBundle of them but one,
-// which is the opening. Each has its connection, and all of them are asked for at once:
-// more of them would be there sooner, since connections begin slowly, and would be more
+// A start of usual size, up to fewBytes of parts, has fewBundles further bundles. If it
+// touches many files, it has one for each perBundle files, up to manyBundles, counting
+// the one in the opening. Each bundle has its own connection, and all are requested at
+// once. More bundles would arrive sooner, since connections are slow at first, but cost
+// more requests. A program continues with the data that has arrived; so the first
+// bundles are smaller, and arrive soon.
 // requests. A start runs on what it has, so that the first is shorter, and soon there.
 const (
 	fewBundles  = 4
@@ -155,35 +158,35 @@ const (
 	fewBytes    = 20 << 20
 )
 
-// bundlesFor is how many bundles, behind the first, serve a start that touches so many
-// files.
+// bundlesFor returns the number of bundles, after the first, for a start that touches
+// this many files.
 func bundlesFor(files int) int {
 	return min(max(fewBundles, files/perBundle-1), manyBundles)
 }
 
-// portion is how large bundle k is beside the others, from 1 on.
+// portion returns the relative size of bundle k, from 1 on.
 func portion(k int) int64 { return int64(min(k, 3)) }
 
-// bundler rows up parts of chunks.
+// bundler packs parts of chunks into bundles.
 type bundler struct {
 	w     *Writer
 	t     *Tree
 	p     *tree.Profile
 	files files
-	few   int   // how many bundles serve a start of usual size, without the first
+	few   int   // number of bundles for a start of usual size, without the first
 	total int64 // bytes of all parts
-	// What travels is the stored form. It is not known before a bundle is whole: chunks
-	// tell what may be expected.
+	// The stored form is what is transferred. Its size is not known before a bundle is
+	// complete: it is estimated from the stored forms of the chunks.
 	weight  int64 // of all parts
-	done    int64 // weight of those in bundles that are not open
-	opening int64 // weight of those in the open one
+	done    int64 // weight of the parts in completed bundles
+	opening int64 // weight of the parts in the open bundle
 	open    tree.Bundle
 	row     []byte
 	spans   spans // of the open bundle
 }
 
-// full tells whether the open bundle is done, so that a part of so many bytes goes into
-// the next one.
+// full reports whether the open bundle is complete, so that a part of size bytes goes
+// into the next one.
 func (b *bundler) full(size int64) bool {
 	have := int64(len(b.row)) + size
 	n := len(b.p.Bundles)
@@ -192,7 +195,7 @@ func (b *bundler) full(size int64) bool {
 		return true
 	case n == 0:
 		return have > firstBundle
-	case b.total <= tree.MaxBundle: // several would save it little time
+	case b.total <= tree.MaxBundle: // several would save little time
 		return false
 	case b.total > fewBytes:
 		return have > 1<<20<<min(n, 10)
@@ -206,7 +209,7 @@ func (b *bundler) full(size int64) bool {
 	return b.opening*all >= (b.weight-b.done)*portion(n)
 }
 
-// expect returns how long a part is, and how long its stored form may be.
+// expect returns the size of a part, and an estimate of the size of its stored form.
 func (b *bundler) expect(part tree.Part) (size, weight int64, err error) {
 	c := b.t.chunks[part.Chunk]
 	size = part.Size(c.Size)
@@ -217,7 +220,7 @@ func (b *bundler) expect(part tree.Part) (size, weight int64, err error) {
 	return size, max(1, size*stored.Size()/c.Size), nil
 }
 
-// add adds a part to the open bundle, of which touched was recorded.
+// add adds a part to the open bundle. touched is the recorded part.
 func (b *bundler) add(part, touched tree.Part) error {
 	c := b.t.chunks[part.Chunk]
 	content, err := b.t.s.Content(c.Digest, c.Size)

@@ -19,35 +19,35 @@ import (
 	"premix/store/tree"
 )
 
-// PublishOptions say how a directory is published.
+// PublishOptions configure a publish.
 type PublishOptions struct {
 	Key      tree.PrivateKey
-	Cache    string    // directory of the caches of publishing; "": there is none
-	Reread   bool      // read everything, whatever the cache says
-	Progress *Progress // counted while it goes on; may be nil
+	Cache    string    // directory of the caches of publishing; "": none
+	Reread   bool      // read all files, even those in the cache
+	Progress *Progress // updated while it runs; may be nil
 	Now      time.Time // of the tag's record; zero: the present
 }
 
-// Progress is counted while a directory is published. All fields only grow.
+// Progress has the counts of a running publish. All fields only grow.
 type Progress struct {
 	Entries   atomic.Int64 // seen in the directory
-	Files     atomic.Int64 // whose contents are known to matter
+	Files     atomic.Int64 // whose contents must be read or found unchanged
 	Bytes     atomic.Int64 // of their contents
 	DoneFiles atomic.Int64 // read, or found unchanged
 	DoneBytes atomic.Int64
 	ReadFiles atomic.Int64 // read
 	ReadBytes atomic.Int64
-	Written   atomic.Int64 // bytes of stored forms that the store did not have
-	Objects   atomic.Int64 // that it did not have
+	Written   atomic.Int64 // bytes of stored forms that the store lacked
+	Objects   atomic.Int64 // that the store lacked
 }
 
-// Published tells what was published.
+// Published is the result of a publish.
 type Published struct {
 	Ref       tree.Ref
 	Tree      object.Digest
 	Manifest  *tree.Manifest
 	Serial    int64
-	Unchanged bool // the tag stood for this tree already
+	Unchanged bool // the tag named this tree already
 	Chunks    int  // holes included
 	ReadFiles int64
 	ReadBytes int64
@@ -61,12 +61,12 @@ type publisher struct {
 	root     *os.File
 	progress *Progress
 	old      *cache
-	slots    chan struct{} // one for each chunk that is being hashed, compressed and written
+	slots    chan struct{} // one for each chunk being hashed, compressed and written
 }
 
-// Publish stores the directory dir as a tree and lets ref, a name and a tag,
-// stand for it. The directory must not change meanwhile: a file that does is
-// read again a few times, and then the error names it.
+// Publish stores the directory dir as a tree, and sets the tag ref to it. The directory
+// must not change while it runs: a file that changes is read again a few times, and
+// then the error names it.
 //
 // It may be killed at any moment. The tag changes last.
 func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o PublishOptions) (*Published, error) {
@@ -109,7 +109,7 @@ func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o Publish
 		return nil, err
 	}
 	if cacheFile != "" {
-		// It only saves time: where it cannot be written the next publish reads
+		// The cache only saves time: if it cannot be written, the next publish reads
 		// more.
 		_ = l.fresh.write(cacheFile)
 	}
@@ -120,21 +120,21 @@ func (s *Store) Publish(ctx context.Context, dir string, ref tree.Ref, o Publish
 	}, nil
 }
 
-// openSource opens the directory that is to be published.
+// openSource opens the directory to be published.
 func (s *Store) openSource(dir string) (*os.File, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {
-		return nil, &UseError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), Way: "name a directory that is there", Err: err}
+		return nil, &UseError{Reason: fmt.Sprintf("the directory cannot be published: %v", err), Way: "name an existing directory", Err: err}
 	}
 	own, err := filepath.EvalSymlinks(s.dir)
 	if err != nil {
 		return nil, err
 	}
 	if below(own, abs) || below(abs, own) && !s.scratch(abs) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s and the directory %s lie within each other", own, abs), Way: "publish a directory that does not contain the store"}
+		return nil, &UseError{Reason: fmt.Sprintf("the store %s and the directory %s overlap", own, abs), Way: "publish a directory that does not contain the store"}
 	}
 	root, err := os.OpenFile(abs, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *publisher) put(content []byte) (object.Digest, error) {
 	return d, err
 }
 
-// layout is where the contents of files lie in the data area.
+// layout maps the contents of files to the data area.
 type layout struct {
 	chunks []tree.Chunk // of the data area
 	size   int64        // of it, bytes
@@ -162,14 +162,14 @@ type layout struct {
 	fresh  *cache
 }
 
-// layOut reads the contents of all files below top, stores their chunks and
-// tells every file where it lies.
+// layOut reads the contents of all files below top, stores their chunks and sets every
+// file's location.
 //
-// Small files come first, in the order of files: the files of a directory by
-// their names, then those of its first subdirectory, and so on. Each begins at a
-// block. Equal ones share the place of the first. They are gathered to chunks that
-// end where border says. Large files follow in the same order, each with chunks of its
-// own, and equal ones share their place too.
+// Small files come first, in the order of files: the files of a directory by their
+// names, then those of its first subdirectory, and so on. Each begins at a block
+// boundary. Equal files share one location. They are gathered into chunks, which end
+// where border decides. Large files follow in the same order, each with chunks of its
+// own; equal ones share a location too.
 func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
 	l := &layout{fresh: newCache()}
 	files := l.list(top)
@@ -216,8 +216,7 @@ func (p *publisher) layOut(ctx context.Context, top *entry) (*layout, error) {
 	return l, nil
 }
 
-// list returns all regular files, each once, in the order of files, and counts
-// inodes.
+// list returns all regular files, each once, in the order of files, and counts inodes.
 func (l *layout) list(top *entry) []*entry {
 	var files []*entry
 	seen := map[*erofs.Node]bool{}
@@ -250,7 +249,7 @@ func (l *layout) list(top *entry) []*entry {
 	return files
 }
 
-// contentOf gets the content of a file from the cache, or else reads it.
+// contentOf returns the content of a file from the cache, or else reads the file.
 func (p *publisher) contentOf(ctx context.Context, e *entry) (*content, error) {
 	if e.node.Size == 0 {
 		return &content{}, nil
@@ -267,15 +266,15 @@ func (p *publisher) contentOf(ctx context.Context, e *entry) (*content, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !ok { // another store than that of last time, or a gc was there
+		if !ok { // the store is another than last time, or a gc removed it
 			return p.read(ctx, e, false)
 		}
 	}
 	return c, nil
 }
 
-// placeLarge appends a large file's chunks to the data area, unless the same
-// ones are there, and returns where its data lies.
+// placeLarge appends a large file's chunks to the data area, unless an equal file is
+// there, and returns the location of its data.
 func (l *layout) placeLarge(pieces []tree.Chunk, size int64, places map[object.Digest][]erofs.Extent) []erofs.Extent {
 	key := make([]byte, 0, len(pieces)*48)
 	key = binary.LittleEndian.AppendUint64(key, uint64(size))
@@ -309,14 +308,14 @@ func (l *layout) placeLarge(pieces []tree.Chunk, size int64, places map[object.D
 	return extents
 }
 
-// gatherer lays small files side by side and gathers them to chunks.
+// gatherer places small files side by side and gathers them into chunks.
 type gatherer struct {
 	p      *publisher
 	layout *layout
 	places map[object.Digest]int64 // in the data area, by content
 	size   int64                   // of the area so far
-	open   []member                // of the chunk that is being gathered
-	sum    int64                   // bytes of it
+	open   []member                // of the current chunk
+	sum    int64                   // its bytes
 	group  errgroup.Group
 
 	mu   sync.Mutex
@@ -332,7 +331,7 @@ func (m member) blocks() int64 { return roundUp(m.e.node.Size) }
 
 func roundUp(n int64) int64 { return (n + erofs.BlockSize - 1) &^ (erofs.BlockSize - 1) }
 
-// add gives a small file its place.
+// add assigns a location to a small file.
 func (g *gatherer) add(ctx context.Context, e *entry, c *content) {
 	at, ok := g.places[c.digest]
 	if !ok {
@@ -354,11 +353,11 @@ func (g *gatherer) add(ctx context.Context, e *entry, c *content) {
 	e.node.Extents = []erofs.Extent{{Length: e.node.Size, DataOffset: at}}
 }
 
-// border tells whether a chunk ends behind a file of so many bytes with this
-// digest, with which the chunk has sum bytes. Since only digests decide, a file
-// that comes or goes changes the chunk it is in, and perhaps the next one. The
-// chance of an end is the file's share of 4 * chunkMean bytes until the chunk has
-// chunkMean, and its share of chunkMean / 4 from there on.
+// border reports whether a chunk of sum bytes ends behind its last file, which has this
+// size and digest. Since only digests decide, adding or removing a file changes the
+// chunk it is in, and perhaps the next one. The probability of an end is the file's
+// share of 4 * chunkMean bytes until the chunk has chunkMean, and its share of
+// chunkMean / 4 from there on.
 func border(d object.Digest, size, sum int64) bool {
 	if sum < chunkMin {
 		return false
@@ -366,8 +365,8 @@ func border(d object.Digest, size, sum int64) bool {
 	return chance(d, size, chunkMean, sum >= chunkMean)
 }
 
-// chance is true for size of 4 * mean digests, or for size of mean / 4 where it
-// shall be often. The mean is a power of two.
+// chance is true for size of 4 * mean digests, or, if often is set, for size of mean /
+// 4. The mean is a power of two.
 func chance(d object.Digest, size, mean int64, often bool) bool {
 	of := uint64(4 * mean)
 	if often {
@@ -376,7 +375,7 @@ func chance(d object.Digest, size, mean int64, often bool) bool {
 	return binary.LittleEndian.Uint64(d[:])%of < uint64(size)
 }
 
-// flush stores the chunk that was being gathered.
+// flush stores the current chunk.
 func (g *gatherer) flush(ctx context.Context) {
 	if len(g.open) == 0 {
 		return
@@ -406,7 +405,7 @@ func (g *gatherer) chunks() []tree.Chunk {
 	return list
 }
 
-// gatheredKey stands for the contents of files in a chunk.
+// gatheredKey identifies a chunk by the digests of its files.
 func gatheredKey(members []member) object.Digest {
 	key := make([]byte, 0, len(members)*object.DigestSize)
 	for _, m := range members {
@@ -415,7 +414,7 @@ func gatheredKey(members []member) object.Digest {
 	return object.Sum(key)
 }
 
-// gathered stores the chunk that small files make up.
+// gathered stores a chunk of small files.
 func (p *publisher) gathered(ctx context.Context, members []member) (object.Digest, error) {
 	known := true
 	for _, m := range members {
@@ -432,7 +431,7 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 	block := (*buf)[:0]
 	for _, m := range members {
 		content := m.c.bytes
-		if content == nil { // it came from the cache, and a neighbour changed
+		if content == nil { // its content came from the cache, but another file of the chunk changed
 			c, err := p.read(ctx, m.e, true)
 			if err != nil {
 				return object.Digest{}, err
@@ -446,8 +445,8 @@ func (p *publisher) gathered(ctx context.Context, members []member) (object.Dige
 	return p.put(block)
 }
 
-// inOrder computes n values in parallel and uses them one by one in order. At
-// most window values wait to be used.
+// inOrder computes n values in parallel and uses them one by one in order. At most
+// window computed values wait for their use.
 func inOrder[T any](ctx context.Context, n, workers, window int, compute func(context.Context, int) (T, error), use func(int, T) error) error {
 	type job struct {
 		i   int

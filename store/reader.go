@@ -15,17 +15,16 @@ import (
 	"premix/store/tree"
 )
 
-// Tree is a tree of a store, for reading on the store's own machine. It is safe
-// for concurrent use.
+// Tree is a tree of a local store, open for reading. It is safe for concurrent use.
 type Tree struct {
 	s       *Store
 	digest  object.Digest
 	m       *tree.Manifest
 	chunks  []tree.Chunk
-	offsets []int64 // of the chunks; one more than there are
+	offsets []int64 // of the chunks, and the end of the last
 
 	mu     sync.Mutex
-	recent *list.List // of *decoded, the last used first
+	recent *list.List // of *decoded, most recently used first
 	byPos  map[int]*list.Element
 	bytes  int64
 }
@@ -35,12 +34,11 @@ type decoded struct {
 	content []byte
 }
 
-// recentBytes is how much decoded content a Tree keeps.
+// recentBytes bounds the decoded content that a Tree keeps.
 const recentBytes = 32 << 20
 
-// Tree opens a tree by its digest. Manifest and pages are read and verified; an
-// error about them is a [DamageError], or a [UseError] where there is no such
-// tree.
+// Tree opens a tree by its digest. It reads and verifies the manifest and pages. An
+// error about these is a [DamageError], or a [UseError] if there is no such tree.
 func (s *Store) Tree(d object.Digest) (*Tree, error) {
 	m, err := s.Manifest(d)
 	if err != nil {
@@ -62,7 +60,7 @@ func (s *Store) Tree(d object.Digest) (*Tree, error) {
 func (s *Store) Manifest(d object.Digest) (*tree.Manifest, error) {
 	content, err := s.Content(d, -1)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), Way: "premix store ls --store " + s.dir + " lists what is there", Err: err}
+		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, d), Way: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 	}
 	if err != nil {
 		return nil, damage("tree "+d.Short(), err)
@@ -94,9 +92,9 @@ func (t *Tree) Chunks() []tree.Chunk { return t.chunks }
 // Size returns the length of the image in bytes.
 func (t *Tree) Size() int64 { return t.m.Size }
 
-// Objects gives the digests of all objects that the tree consists of, each once:
-// chunks first, then pages, and the manifest last. Whoever copies them in this
-// order never has a manifest that lacks something.
+// Objects returns the digests of all objects of the tree, each once: chunks first, then
+// pages, and the manifest last. Copying them in this order never leaves a manifest
+// whose objects are missing.
 func (t *Tree) Objects() iter.Seq[object.Digest] {
 	return func(yield func(object.Digest) bool) {
 		seen := make(map[object.Digest]bool, len(t.chunks))
@@ -124,12 +122,12 @@ func (t *Tree) Objects() iter.Seq[object.Digest] {
 // Image opens the tree's file system.
 func (t *Tree) Image() (*erofs.Image, error) { return erofs.Open(t, t.m.Size) }
 
-// chunkAt returns the index of the chunk that holds the image's byte at off.
+// chunkAt returns the index of the chunk with the image's byte at off.
 func (t *Tree) chunkAt(off int64) int {
 	return sort.Search(len(t.chunks), func(i int) bool { return t.offsets[i+1] > off })
 }
 
-// ReadAt reads the image, verified.
+// ReadAt reads verified bytes of the image.
 func (t *Tree) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("offset %d", off)
@@ -157,7 +155,7 @@ func (t *Tree) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// content returns a chunk's content, from the recent ones if it is there.
+// content returns a chunk's content, perhaps from recent.
 func (t *Tree) content(i int) ([]byte, error) {
 	t.mu.Lock()
 	if e, ok := t.byPos[i]; ok {

@@ -13,21 +13,21 @@ import (
 )
 
 // Scratch makes an empty directory, mode 0700, on the store's filesystem, which
-// [Store.Publish] can read. It goes with the writer: when that is closed, or, if
-// the process is killed, with the next gc.
+// [Store.Publish] can read. It is removed when the writer is closed or, if the process
+// is killed, by the next gc.
 func (w *Writer) Scratch() (string, error) {
 	dir, err := os.MkdirTemp(w.dir, "scratch-")
 	return dir, accessError(w.s.dir, err)
 }
 
-// scratch tells whether a directory belongs to a writer of this store.
+// scratch reports whether a directory belongs to a writer of this store.
 func (s *Store) scratch(dir string) bool {
 	writers, err := filepath.EvalSymlinks(s.path(writersDir))
 	return err == nil && dir != writers && below(dir, writers)
 }
 
-// Keep tells whether the store has all of a tree, which then stays at least until
-// the writer is closed. A tree that is not whole counts as none.
+// Keep reports whether the store has all of a tree, which then stays at least until the
+// writer is closed. An incomplete tree does not count.
 func (w *Writer) Keep(d object.Digest) (bool, error) {
 	t, err := w.s.Tree(d)
 	var use *UseError
@@ -46,8 +46,8 @@ func (w *Writer) Keep(d object.Digest) (bool, error) {
 	return true, nil
 }
 
-// Untag takes a tag away. Its history stays, since serials must grow if the tag
-// is ever given again. It tells whether the tag was there.
+// Untag removes a tag, and reports whether it existed. Its history stays, since serials
+// must continue if the tag is ever set again.
 func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 	if ref.Tag == "" {
 		return false, &UseError{Reason: ref.String() + " names a tree by its digest", Way: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
@@ -75,8 +75,8 @@ func (s *Store) Untag(ctx context.Context, ref tree.Ref) (bool, error) {
 	return true, beneath.SyncDir(filepath.Dir(path))
 }
 
-// Lock takes a lock of a caller's own, by a name of letters, and returns what
-// gives it back. It comes before all other locks of the store.
+// Lock takes a caller's own lock, named by letters, and returns a function that
+// releases it. It comes before all other locks of the store.
 func (s *Store) Lock(ctx context.Context, name string) (func(), error) {
 	if err := s.prepare(); err != nil {
 		return nil, accessError(s.dir, err)
@@ -84,8 +84,8 @@ func (s *Store) Lock(ctx context.Context, name string) (func(), error) {
 	return s.lock(ctx, "own-"+name)
 }
 
-// Own returns a directory of a caller's own in the store, by a name of letters, for
-// what nobody else needs to see. It is on the store's filesystem and never served.
+// Own returns a caller's private directory in the store, named by letters. It is on the
+// store's filesystem and never served.
 func (s *Store) Own(name string) (string, error) {
 	if err := s.prepare(); err != nil {
 		return "", accessError(s.dir, err)
@@ -94,5 +94,5 @@ func (s *Store) Own(name string) (string, error) {
 	return dir, accessError(s.dir, os.MkdirAll(dir, 0o700))
 }
 
-// Synced tells whether the store waits for the disk; see [Options].
+// Synced reports whether the store waits for the disk; see [Options].
 func (s *Store) Synced() bool { return s.sync }

@@ -13,19 +13,19 @@ import (
 	"premix/store/tree"
 )
 
-// files tells which file lies where in an image: pieces in the order of the image.
+// files maps an image to files: pieces in the order of the image.
 type files []filePiece
 
-// filePiece is where a piece of a file lies.
+// filePiece is the location of a piece of a file.
 type filePiece struct {
 	at, end int64 // in the image
 	inode   uint64
 	off     int64 // of at, in the file
 }
 
-// files finds the contents, behind the metadata, of those files of a tree whose inodes
-// lie where touched says: nobody has read others. (Files with the same content lie in one
-// place, so that their data does not tell which of them was read.)
+// files returns the locations of contents, behind the metadata, of those files of a
+// tree whose inodes were touched: other files were not read. (Files with the same
+// content share one location, so their data does not show which of them was read.)
 func (t *Tree) files(touched func(off int64) bool) (files, error) {
 	im, err := t.Image()
 	if err != nil {
@@ -65,9 +65,9 @@ func (t *Tree) files(touched func(off int64) bool) (files, error) {
 // stretch is a part of an image: bytes from from to to.
 type stretch struct{ from, to int64 }
 
-// blocks tells which blocks of the image were touched of a recorded part. Its leaves
-// count from the beginning of the chunk, which need not be that of a block; of a block at
-// an end of the chunk the rest was touched too.
+// blocks returns the blocks of the image that contain leaves of a recorded part. Leaves
+// count from the beginning of the chunk, which need not be a block boundary; at each
+// end of the chunk the whole block counts.
 func (t *Tree) blocks(p tree.Part) []stretch {
 	var list []stretch
 	start, end := t.offsets[p.Chunk], t.offsets[p.Chunk+1]
@@ -86,7 +86,8 @@ func (t *Tree) blocks(p tree.Part) []stretch {
 	return list
 }
 
-// among returns what tells whether a byte of the image lies in recorded parts.
+// among returns a function that reports whether a byte of the image lies in recorded
+// parts.
 func (t *Tree) among(parts []tree.Part) func(off int64) bool {
 	all := map[int][]stretch{}
 	for _, p := range parts {
@@ -97,14 +98,14 @@ func (t *Tree) among(parts []tree.Part) func(off int64) bool {
 	}
 }
 
-// spans gathers those of a bundle.
+// spans collects the spans of a bundle.
 type spans struct {
 	order []uint64 // inodes, by first touch
 	runs  map[uint64][]object.Run
 }
 
-// add notes that the bytes of the image from from to to were touched, of which those
-// before meta are metadata. Blocks are noted whole: they are what the kernel reads.
+// add records that the bytes of the image from from to to were touched; those before
+// meta are metadata. Whole blocks are recorded, since the kernel reads blocks.
 func (s *spans) add(f files, meta, from, to int64) {
 	if from < meta {
 		s.note(0, from, min(to, meta))

@@ -21,8 +21,8 @@ import (
 	"premix/store/tree"
 )
 
-// Store is a store in a directory. Any number of goroutines and processes may
-// use one at a time.
+// Store is a store in a directory. Any number of goroutines and processes may use one
+// directory at a time.
 type Store struct {
 	dir  string
 	info *tree.Info
@@ -30,20 +30,20 @@ type Store struct {
 	sync bool
 }
 
-// Options say how to open or make a store.
+// Options configure opening or making a store.
 type Options struct {
-	// Home is where premix keeps what belongs to its user; see [Home]. Keys lie
-	// in its keys directory.
+	// Home is the user's directory for premix; see [Home]. Private keys lie in its
+	// subdirectory keys.
 	Home string
-	// KeyFile is where Init puts the private key; where it is "", the file in Home
-	// that is named after the store.
+	// KeyFile is where Init puts the private key; if it is "", the file in Home that is
+	// named after the store.
 	KeyFile string
-	// Unsynced leaves it to the system when objects reach the disk. After a
-	// power failure such a store has to be verified.
+	// Unsynced leaves it to the system when objects reach the disk. After a power
+	// failure such a store must be verified.
 	Unsynced bool
 }
 
-// Home is $PREMIX_HOME, or "" where it is not set: then keys lie in the user's
+// Home returns $PREMIX_HOME, or "" if it is not set: then keys lie in the user's
 // configuration directory and caches in the user's cache directory.
 func Home() string { return os.Getenv("PREMIX_HOME") }
 
@@ -52,7 +52,7 @@ const (
 	locksDir   = "work/locks"
 	writersDir = "work/writers"
 	ownDir     = "work/own"
-	tempPrefix = "file-" // of mutable files that are being written, in work
+	tempPrefix = "file-" // prefix of mutable files being written, in work
 )
 
 // Init makes a store in dir, which must be empty or not exist, and its key.
@@ -65,7 +65,7 @@ func Init(dir string, o Options) (*Store, error) {
 	made := errors.Is(err, fs.ErrNotExist)
 	err = os.MkdirAll(dir, 0o777)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("there can be no directory %s: %v", dir, err), Way: "give a directory of its own, which need not exist", Err: err}
+		return nil, &UseError{Reason: fmt.Sprintf("the directory %s cannot be made: %v", dir, err), Way: "give a new or empty directory", Err: err}
 	}
 	if err != nil {
 		return nil, accessError(dir, err)
@@ -78,7 +78,7 @@ func Init(dir string, o Options) (*Store, error) {
 		return nil, &UseError{Reason: fmt.Sprintf("%s is a store already", dir), Way: "use it: premix store publish --store " + dir + " DIR NAME"}
 	}
 	if len(list) > 0 {
-		return nil, &UseError{Reason: fmt.Sprintf("%s is not empty: it holds %s", dir, list[0].Name()), Way: "give a directory of its own, which need not exist"}
+		return nil, &UseError{Reason: fmt.Sprintf("%s is not empty: it contains %s", dir, list[0].Name()), Way: "give a new or empty directory"}
 	}
 	var id [16]byte
 	var seed [32]byte
@@ -95,7 +95,7 @@ func Init(dir string, o Options) (*Store, error) {
 	}
 	err = s.prepare()
 	if err == nil {
-		err = s.writeInfo() // last, since it is what makes the directory a store
+		err = s.writeInfo() // last, since store.json makes the directory a store
 	}
 	if err != nil {
 		s.unmake(o.KeyFile, made)
@@ -104,8 +104,8 @@ func Init(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// unmake removes what Init has made of a store that did not become one, so that the
-// same command can be given again. Nothing is removed that holds anything.
+// unmake removes the files and directories of a failed Init, so that the same command
+// can be run again. It removes only empty directories.
 func (s *Store) unmake(keyFile string, made bool) {
 	for _, d := range []string{locksDir, writersDir, workDir, "objects", "tags", "profiles"} {
 		os.Remove(s.path(d))
@@ -138,8 +138,8 @@ func Open(dir string, o Options) (*Store, error) {
 	return &Store{dir: dir, info: info, home: o.Home, sync: !o.Unsynced}, nil
 }
 
-// prepare makes the directories that every store has. Root writes only where no other user
-// could lead it elsewhere.
+// prepare makes the directories that every store has. Root writes only where no other
+// user could redirect it with links.
 func (s *Store) prepare() error {
 	for _, d := range []string{"", "objects", "tags", "profiles", workDir} {
 		if err := owner.Trusted(s.path(d)); err != nil {
@@ -162,8 +162,8 @@ func (s *Store) prepare() error {
 	return s.belongs()
 }
 
-// belongs refuses a store in which another user could have put links in the way of what
-// this one writes.
+// belongs refuses a store in which another user could have placed links that redirect
+// writes.
 func (s *Store) belongs() error {
 	if err := owner.Named(s.dir); err != nil {
 		return err
@@ -187,24 +187,23 @@ func (s *Store) writeInfo() error {
 // Dir returns the store's directory, absolute.
 func (s *Store) Dir() string { return s.dir }
 
-// Info returns what introduces the store.
+// Info returns the store's id and keys.
 func (s *Store) Info() tree.Info {
 	i := *s.info
 	i.Keys = slices.Clone(i.Keys)
 	return i
 }
 
-// path is that of a file of the store, given with slashes.
+// path returns the path of a file of the store, given with slashes.
 func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
 
-// replace puts a mutable file into place whole, and on the disk before it
-// returns.
+// replace replaces a mutable file atomically, and syncs it before it returns.
 func (s *Store) replace(name string, content []byte) error {
 	path := s.path(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	// What is not whole lies in a directory that is not served.
+	// Incomplete files lie in a directory that is not served.
 	tmp := s.path(workDir + "/" + beneath.Temporary(tempPrefix))
 	if err := os.WriteFile(tmp, content, 0o666); err != nil {
 		return errors.Join(err, os.Remove(tmp))
@@ -223,8 +222,7 @@ func (s *Store) replace(name string, content []byte) error {
 	}
 }
 
-// lock takes a lock by its name and returns what gives it back. It is tried
-// until ctx ends.
+// lock waits for a named lock until ctx ends, and returns a function that releases it.
 func (s *Store) lock(ctx context.Context, name string) (func(), error) {
 	if err := s.belongs(); err != nil {
 		return nil, accessError(s.dir, err)
@@ -240,11 +238,11 @@ func (s *Store) lock(ctx context.Context, name string) (func(), error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	return func() { f.Close() }, nil // closing gives the lock back
+	return func() { f.Close() }, nil // closing releases the lock
 }
 
-// Object returns the stored form of an object, unverified. An error for one that
-// is not there wraps [fs.ErrNotExist].
+// Object returns the stored form of an object, unverified. The error for a missing
+// object wraps [fs.ErrNotExist].
 func (s *Store) Object(d object.Digest) ([]byte, error) { return os.ReadFile(s.path(d.Path())) }
 
 // Content returns the verified content of an object. The size is as for
@@ -257,14 +255,14 @@ func (s *Store) Content(d object.Digest, size int64) ([]byte, error) {
 	return object.Decode(nil, d, size, stored)
 }
 
-// random names something that no other process uses.
+// random returns a name that no other process uses.
 func random() string {
 	var b [8]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
-// below tells whether path lies in dir or is dir.
+// below reports whether path is dir or lies in it.
 func below(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")

@@ -30,9 +30,9 @@ func TestInitAndOpenRefuse(t *testing.T) {
 		want string
 	}{
 		"a store":                   {second(store.Init(at("store"), o)), "is a store already"},
-		"a full directory":          {second(store.Init(at("full"), o)), "is not empty: it holds file"},
-		"a file":                    {second(store.Init(at("full/file"), o)), "there can be no directory"},
-		"below a file":              {second(store.Init(at("full/file/x"), o)), "there can be no directory"},
+		"a full directory":          {second(store.Init(at("full"), o)), "is not empty: it contains file"},
+		"a file":                    {second(store.Init(at("full/file"), o)), "cannot be made"},
+		"below a file":              {second(store.Init(at("full/file/x"), o)), "cannot be made"},
 		"a key in the store":        {second(store.Init(at("new"), store.Options{KeyFile: at("new/work/key")})), "would lie in the store"},
 		"a home in the store":       {second(store.Init(at("new"), store.Options{Home: at("new")})), "would lie in the store"},
 		"a key that is there":       {second(store.Init(at("new"), store.Options{KeyFile: at("full/file")})), "exists already"},

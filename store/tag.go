@@ -19,7 +19,7 @@ import (
 	"premix/store/tree"
 )
 
-// TagOptions say what a tag shall stand for.
+// TagOptions describe the record of a tag to be written.
 type TagOptions struct {
 	Ref  tree.Ref
 	Tree object.Digest
@@ -27,16 +27,16 @@ type TagOptions struct {
 	Now  time.Time // zero: the present
 }
 
-// Tagged tells what became of a tag.
+// Tagged is the result of writing a tag.
 type Tagged struct {
 	Record    *tree.TagRecord
-	Unchanged bool // it stood for the tree already, and no record was written
+	Unchanged bool // it named the tree already, and no record was written
 }
 
-// tag writes a tag's next record.
+// tag writes the next record of a tag.
 func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if o.Ref.Tag == "" {
-		return nil, &UseError{Reason: fmt.Sprintf("%s names a tree by its digest, and a digest cannot be given another tree", o.Ref), Way: "name a tag: " + o.Ref.Name + ":" + tree.DefaultTag}
+		return nil, &UseError{Reason: fmt.Sprintf("%s names a tree by its digest, and cannot be changed", o.Ref), Way: "name a tag: " + o.Ref.Name + ":" + tree.DefaultTag}
 	}
 	if err := s.checkTagPlace(o.Ref); err != nil {
 		return nil, err
@@ -77,11 +77,11 @@ func (s *Store) tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	return &Tagged{Record: r}, accessError(s.dir, s.writeOpenings(o.Ref))
 }
 
-// tagLock is the name of a tag's lock.
+// tagLock returns the name of a tag's lock.
 func tagLock(ref tree.Ref) string { return "tag-" + object.Sum([]byte(ref.String())).String() }
 
-// checkTagPlace refuses a name that is the file of another tag: the tag a/b.json
-// would be where the tag b of a is.
+// checkTagPlace refuses a tag whose file collides with the directory of another name:
+// the tag b of a is the file a/b.json, and a/b.json is a valid name.
 func (s *Store) checkTagPlace(ref tree.Ref) error {
 	dir := s.path("tags")
 	for part := range strings.SplitSeq(ref.Name, "/") {
@@ -96,18 +96,18 @@ func (s *Store) checkTagPlace(ref tree.Ref) error {
 	return nil
 }
 
-// past is what was before a tag's next record.
+// past is the state of a tag before its next record.
 type past struct {
 	last    *tree.TagRecord // nil for a new tag
 	line    []byte          // its bytes
-	current bool            // it is the one in TAG.json
+	current bool            // it is in TAG.json
 	missing bool            // the history does not have it
-	end     int64           // of the history's whole lines, bytes; what is behind is torn
+	end     int64           // end of the history's whole lines, in bytes; bytes behind are torn
 }
 
-// past reads a tag's latest record. A crash may have left it in the history
-// alone; and a store that was copied by hand may have lost some of its history,
-// but the serial must grow all the same.
+// past reads a tag's latest record. After a crash it may be in the history only. A
+// store that was copied by hand may have lost some of its history, but the serial must
+// still grow.
 func (s *Store) past(ref tree.Ref) (past, error) {
 	h, end, err := s.history(ref)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Store) past(ref tree.Ref) (past, error) {
 	return p, nil
 }
 
-// appendHistory adds a record to a tag's history, where a torn line may be.
+// appendHistory appends a record to a tag's history, replacing a torn line.
 func (s *Store) appendHistory(ref tree.Ref, p past, signed []byte) error {
 	path := s.path(ref.HistoryPath())
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -152,7 +152,7 @@ func (s *Store) appendHistory(ref tree.Ref, p past, signed []byte) error {
 		text = append(append(text, p.line...), '\n')
 	}
 	text = append(append(text, signed...), '\n')
-	// The file's own name is synced with that of TAG.json.
+	// The directory entry is synced when TAG.json is replaced.
 	_, err = lines.Append(f, p.end, text, s.sync)
 	return err
 }
@@ -163,14 +163,14 @@ type Entry struct {
 	Line   []byte // without the newline; its digest is the next record's Previous
 }
 
-// History returns all records of a tag, oldest first. It is empty for a tag
-// that is not there.
+// History returns all records of a tag, oldest first. It is empty for a tag that does
+// not exist.
 func (s *Store) History(ref tree.Ref) ([]Entry, error) {
 	h, _, err := s.history(ref)
 	return h, err
 }
 
-// history also tells where the last whole line ends.
+// history also returns the end of the last whole line.
 func (s *Store) history(ref tree.Ref) (h []Entry, end int64, err error) {
 	content, err := os.ReadFile(s.path(ref.HistoryPath()))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,22 +200,22 @@ func (s *Store) history(ref tree.Ref) (h []Entry, end int64, err error) {
 func damagedHistory(ref tree.Ref, line int, err error) error {
 	return &DamageError{
 		What: fmt.Sprintf("%s, line %d", ref.HistoryPath(), line), Reason: err.Error(),
-		Way: "put it back from a copy of the store, or move it away: a new one then begins with the current record", Err: err,
+		Way: "restore it from a copy of the store, or move it away: a new history then begins with the current record", Err: err,
 	}
 }
 
-// Resolve returns the current record of a tag. For a reference with a digest it
-// makes one up, of the name and the digest, if the store has such a tree.
+// Resolve returns the current record of a tag. For a reference with a digest, it
+// returns a record with only name and digest if the store has the tree.
 func (s *Store) Resolve(ref tree.Ref) (*tree.TagRecord, error) {
 	if !ref.Digest.IsZero() {
 		if _, err := os.Lstat(s.path(ref.Digest.Path())); err != nil {
-			return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, ref.Digest), Way: "premix store ls --store " + s.dir + " lists what is there", Err: err}
+			return nil, &UseError{Reason: fmt.Sprintf("the store %s has no tree %s", s.dir, ref.Digest), Way: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 		}
 		return &tree.TagRecord{Store: s.info.ID, Name: ref.Name, Tree: ref.Digest}, nil
 	}
 	content, err := os.ReadFile(s.path(ref.TagPath()))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no %s", s.dir, ref), Way: "premix store ls --store " + s.dir + " lists what is there", Err: err}
+		return nil, &UseError{Reason: fmt.Sprintf("the store %s has no %s", s.dir, ref), Way: "premix store ls --store " + s.dir + " lists its trees", Err: err}
 	}
 	if err != nil {
 		return nil, accessError(s.dir, err)
@@ -228,16 +228,15 @@ func (s *Store) Resolve(ref tree.Ref) (*tree.TagRecord, error) {
 }
 
 func damagedTag(ref tree.Ref, err error) error {
-	return &DamageError{What: ref.TagPath(), Reason: err.Error(), Way: "remove it and publish again: its serial goes on from its history", Err: err}
+	return &DamageError{What: ref.TagPath(), Reason: err.Error(), Way: "remove it and publish again: its history keeps the serial", Err: err}
 }
 
-// Tags lists the references that have a current record, in order.
+// Tags returns the references that have a current record, in order.
 func (s *Store) Tags() ([]tree.Ref, error) {
 	return s.refs(".json", func(name string) bool { return !strings.HasSuffix(name, ".history.json") })
 }
 
-// histories lists the references that have a history; a tag that was removed has
-// one still.
+// histories returns the references that have a history, which includes removed tags.
 func (s *Store) histories() ([]tree.Ref, error) {
 	return s.refs(".history.jsonl", func(string) bool { return true })
 }

@@ -23,29 +23,28 @@ import (
 	"premix/store/tree"
 )
 
-// VerifyOptions say how a store is verified.
+// VerifyOptions configure a verification.
 type VerifyOptions struct {
-	// Drop removes objects that are damaged: a tree that is published again
-	// then brings them anew.
+	// Drop removes damaged objects: publishing the tree again then restores them.
 	Drop     bool
-	Progress *VerifyProgress // counted while it goes on; may be nil
+	Progress *VerifyProgress // updated while it runs; may be nil
 }
 
-// VerifyProgress is counted while a store is verified.
+// VerifyProgress has the counts of a running verification.
 type VerifyProgress struct {
 	Objects atomic.Int64
 	Bytes   atomic.Int64 // of stored forms
 	Trees   atomic.Int64
 }
 
-// Finding is one thing that is wrong with a store.
+// Finding is a defect of a store.
 type Finding struct {
 	What   string   // a file of the store, or "tree D of NAME:TAG"
-	Reason string   // what is wrong with it
-	Files  []string // of the tree, that cannot be read whole
+	Reason string   // the defect
+	Files  []string // files of the tree that cannot be read completely
 }
 
-// Verified is what a store's verification found.
+// Verified is the result of verifying a store.
 type Verified struct {
 	Objects  int64
 	Bytes    int64 // of stored forms
@@ -55,11 +54,11 @@ type Verified struct {
 	Findings []Finding
 }
 
-// Verify reads the whole store: every object is compared with its digest, every
-// tree followed to its chunks, every signature and every tag's chain of records
-// checked. Damage is told in the result; an error means that the store could not
-// be read. Writers and a gc may run at the time: trees that they make or remove
-// meanwhile may be told to lack something.
+// Verify reads the whole store: it compares every object with its digest, follows every
+// tree to its chunks, and checks every signature and every tag's chain of records. The
+// result lists damage; an error means that the store could not be read. Writers and a
+// gc may run at the same time: trees that they make or remove may then be reported as
+// incomplete.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	if o.Progress == nil {
 		o.Progress = &VerifyProgress{}
@@ -79,10 +78,10 @@ type verifier struct {
 	s *Store
 	o VerifyOptions
 
-	mu    sync.Mutex // while objects are read
+	mu    sync.Mutex // held while objects are read
 	v     Verified
 	sizes map[object.Digest]int64 // of the contents of sound objects
-	trees map[object.Digest]bool  // that were followed
+	trees map[object.Digest]bool  // already followed
 }
 
 func (v *verifier) found(what string, files []string, format string, args ...any) {
@@ -139,7 +138,7 @@ func (v *verifier) object(ctx context.Context, d object.Digest) error {
 	}
 	stored, err := v.s.Object(d)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a gc removed it
+		return nil // a gc has removed it
 	}
 	var content []byte
 	if err == nil {
@@ -188,9 +187,9 @@ func (v *verifier) tags(ctx context.Context) error {
 		for i, e := range h {
 			v.v.Records++
 			if i > 0 && e.Record.Previous != object.Sum(h[i-1].Line) {
-				v.found(ref.HistoryPath(), nil, "the record of serial %d does not continue the one before it", e.Record.Serial)
+				v.found(ref.HistoryPath(), nil, "the record of serial %d does not continue the record before it", e.Record.Serial)
 			}
-			// A gc removes the manifest of a tree before the rest of it.
+			// A gc removes the manifest of a tree before its other objects.
 			if _, err := os.Lstat(v.s.path(e.Record.Tree.Path())); err == nil {
 				if err := v.tree(ctx, ref, e.Record.Tree); err != nil {
 					return err
@@ -262,13 +261,13 @@ func (v *verifier) tree(ctx context.Context, ref tree.Ref, d object.Digest) erro
 	}
 	files, err := t.filesOf(bad)
 	if err != nil {
-		reasons = append(reasons, fmt.Sprintf("which files that concerns cannot be told: %v", err))
+		reasons = append(reasons, fmt.Sprintf("the affected files are not known: %v", err))
 	}
 	v.found(what, files, "%s", strings.Join(reasons, "; "))
 	return nil
 }
 
-// state tells in a word why an object is not sound.
+// state says in a word why an object is not sound.
 func (v *verifier) state(d object.Digest) string {
 	if _, err := os.Lstat(v.s.path(d.Path())); err != nil && !v.o.Drop {
 		return "missing"
@@ -276,7 +275,7 @@ func (v *verifier) state(d object.Digest) string {
 	return "damaged"
 }
 
-// filesOf returns the paths of the files that lie in some chunks, as far as the
+// filesOf returns the paths of the files that use the given chunks, as far as the
 // metadata can be read.
 func (t *Tree) filesOf(bad map[int]bool) ([]string, error) {
 	im, err := t.Image()
@@ -286,7 +285,7 @@ func (t *Tree) filesOf(bad map[int]bool) ([]string, error) {
 	files := map[string]bool{}
 	for i := range bad {
 		if t.offsets[i] < t.m.Meta {
-			err = fmt.Errorf("bytes %d to %d of the metadata are among it", t.offsets[i], t.offsets[i+1])
+			err = fmt.Errorf("bytes %d to %d of the metadata are damaged", t.offsets[i], t.offsets[i+1])
 		}
 	}
 	walkErr := im.Walk(func(path string, i *erofs.Inode) error {
@@ -312,7 +311,8 @@ func (t *Tree) filesOf(bad map[int]bool) ([]string, error) {
 	return slices.Sorted(maps.Keys(files)), errors.Join(err, walkErr)
 }
 
-// touches tells whether n bytes of the image from at on lie in one of some chunks.
+// touches reports whether n bytes of the image from at on overlap with one of the given
+// chunks.
 func (t *Tree) touches(at, n int64, bad map[int]bool) bool {
 	for i := t.chunkAt(at); i < len(t.chunks) && t.offsets[i] < at+n; i++ {
 		if bad[i] {
@@ -322,7 +322,7 @@ func (t *Tree) touches(at, n int64, bad map[int]bool) bool {
 	return false
 }
 
-// profiles checks records of profiles, and what their bundles hold.
+// profiles checks records of profiles, and the content of their bundles.
 func (v *verifier) profiles(ctx context.Context) error {
 	list, err := os.ReadDir(v.s.path("profiles"))
 	if err != nil {

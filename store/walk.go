@@ -19,15 +19,15 @@ import (
 	"premix/store/erofs"
 )
 
-// retries is how often something that changes while it is read is read again.
+// retries is how many times a file that changes during reading is read again.
 const retries = 3
 
-// pathMax is the longest path that a system call takes, with its final NUL
-// (PATH_MAX, path_resolution(7)). Trees may be deeper.
+// pathMax is the longest path that a system call accepts, with its final NUL (PATH_MAX,
+// path_resolution(7)). Trees may be deeper.
 const pathMax = 4096
 
-// entry is one name in the directory that is published. Names that are hard links
-// of one file share a node.
+// entry is one name in the directory being published. Names that are hard links of one
+// file share a node.
 type entry struct {
 	parent *entry // nil for the root
 	name   string
@@ -37,7 +37,7 @@ type entry struct {
 	below  []*entry // of a directory, in order of names
 }
 
-// stamp is what tells one state of a file from another.
+// stamp identifies a state of a file.
 type stamp struct {
 	dev, ino              uint64
 	size                  int64
@@ -49,7 +49,7 @@ func stampOf(st *unix.Stat_t) stamp {
 	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec}
 }
 
-// path is that below the root, "." for the root.
+// path returns the path below the root, "." for the root.
 func (e *entry) path() string {
 	if e.parent == nil {
 		return "."
@@ -67,20 +67,19 @@ func (e *entry) path() string {
 	return string(p[:len(p)-1])
 }
 
-// walker reads a directory's entries with all that belongs to them but contents.
+// walker reads the entries of directories with their metadata, but not contents.
 type walker struct {
 	ctx    context.Context
 	tokens chan struct{} // one for each further goroutine
 	wg     sync.WaitGroup
-	seen   func(entries int) // told how many were seen, from any goroutine
+	seen   func(entries int) // called with the number of entries seen, from any goroutine
 
 	mu  sync.Mutex
 	err error
 }
 
-// walk reads the tree below the open directory root. Directories are read in
-// parallel, and what comes out does not depend on the order in which that
-// happened.
+// walk reads the tree below the open directory root. It reads directories in parallel;
+// the result does not depend on their order.
 func walk(ctx context.Context, root *os.File, seen func(entries int)) (*entry, error) {
 	w := &walker{ctx: ctx, tokens: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), seen: seen}
 	var st unix.Stat_t
@@ -122,7 +121,7 @@ func (w *walker) stopped() bool {
 	return w.err != nil
 }
 
-// directory reads what lies in e, whose open directory it closes, and below.
+// directory reads the entries of e and below, and closes dir, e's open directory.
 func (w *walker) directory(e *entry, dir *os.File) {
 	if w.stopped() {
 		dir.Close()
@@ -134,7 +133,7 @@ func (w *walker) directory(e *entry, dir *os.File) {
 		if again, err = e.list(dir); err != nil || !again {
 			break
 		}
-		err = &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish when nobody writes to it, or a copy of it"}
+		err = &SourceError{Path: e.path(), Reason: "it changes while it is being read", Way: "publish while no program writes to it, or publish a copy"}
 		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
 	}
 	if err != nil {
@@ -165,8 +164,8 @@ func (w *walker) directory(e *entry, dir *os.File) {
 	dir.Close()
 }
 
-// list reads the entries of a directory. It tells whether they have to be read
-// again, because the directory changed meanwhile.
+// list reads the entries of a directory. It reports whether they must be read again
+// because the directory changed while it was read.
 func (e *entry) list(dir *os.File) (again bool, err error) {
 	fd := int(dir.Fd())
 	var before, after unix.Stat_t
@@ -203,7 +202,7 @@ func (e *entry) list(dir *os.File) (again bool, err error) {
 	if stampOf(&before) != stampOf(&after) {
 		return true, nil
 	}
-	// Its state may be newer than when its parent was read.
+	// It may have changed since its parent was read.
 	return false, e.refill(&after, fd, ".")
 }
 
@@ -221,8 +220,8 @@ func (e *entry) refill(st *unix.Stat_t, fd int, name string) error {
 	return nil
 }
 
-// fill takes over what stat said of an entry, and reads its attributes and, of a
-// symbolic link, its target. The name is one in the directory fd.
+// fill sets the metadata of an entry from st, and reads its attributes and, of a
+// symbolic link, its target. The entry is called name in the directory fd.
 func (e *entry) fill(st *unix.Stat_t, fd int, name string) error {
 	e.stamp, e.nlink = stampOf(st), uint64(st.Nlink)
 	n := &erofs.Node{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Sec: st.Mtim.Sec, Nsec: uint32(st.Mtim.Nsec)}
@@ -241,7 +240,7 @@ func (e *entry) fill(st *unix.Stat_t, fd int, name string) error {
 		n.Target = string(buf[:l])
 	}
 	var err error
-	// Calls for attributes take a path alone; this one begins at the directory.
+	// The calls for attributes take only a path; this one begins at the directory.
 	path := fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)
 	n.Xattrs, err = xattrs(
 		func(p []byte) (int, error) { return unix.Llistxattr(path, p) },
@@ -249,8 +248,7 @@ func (e *entry) fill(st *unix.Stat_t, fd int, name string) error {
 	return err
 }
 
-// refresh takes over a state of a regular file that is newer than what the walk
-// saw.
+// refresh updates the metadata of a regular file that has changed since walk.
 func (e *entry) refresh(st *unix.Stat_t, fd int) error {
 	attributes, err := xattrs(
 		func(p []byte) (int, error) { return unix.Flistxattr(fd, p) },
@@ -266,7 +264,7 @@ func (e *entry) refresh(st *unix.Stat_t, fd int) error {
 	return nil
 }
 
-// xattrs reads the extended attributes that list and get give.
+// xattrs reads extended attributes with list and get.
 func xattrs(list func([]byte) (int, error), get func(string, []byte) (int, error)) (map[string][]byte, error) {
 	var small [1024]byte
 	names, err := growing(small[:], list)
@@ -284,7 +282,7 @@ func xattrs(list func([]byte) (int, error), get func(string, []byte) (int, error
 		}
 		value, err := growing(nil, func(p []byte) (int, error) { return get(name, p) })
 		if errors.Is(err, unix.ENODATA) {
-			continue // removed since, or of no concern to this user
+			continue // removed since, or not accessible to this user
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read its extended attribute %s: %w", name, err)
@@ -300,8 +298,7 @@ func xattrs(list func([]byte) (int, error), get func(string, []byte) (int, error
 	return all, nil
 }
 
-// carried tells whether an attribute becomes part of a tree: see the package
-// comment.
+// carried reports whether an attribute becomes part of a tree: see the package comment.
 func carried(name string) bool {
 	for _, p := range []string{"user.", "trusted.", "security.", "system.posix_acl_access", "system.posix_acl_default"} {
 		if strings.HasPrefix(name, p) {
@@ -311,11 +308,10 @@ func carried(name string) bool {
 	return false
 }
 
-// growing calls f with a buffer, at first buf, until what it wants to return
-// fits.
+// growing calls f with larger buffers, at first buf, until its result fits.
 func growing(buf []byte, f func([]byte) (int, error)) ([]byte, error) {
 	for {
-		if len(buf) == 0 { // f would only tell the size
+		if len(buf) == 0 { // f would only return the size
 			n, err := f(nil)
 			if err != nil || n == 0 {
 				return []byte{}, err
@@ -334,7 +330,7 @@ func growing(buf []byte, f func([]byte) (int, error)) ([]byte, error) {
 	}
 }
 
-// shareLinks gives all names of a file the node of the first one.
+// shareLinks gives all names of a file the same node.
 func shareLinks(e *entry) {
 	type inode struct{ dev, ino uint64 }
 	nodes := map[inode]*erofs.Node{}
@@ -355,9 +351,8 @@ func shareLinks(e *entry) {
 	visit(e)
 }
 
-// openat opens an entry of a directory for reading, neither following a link nor
-// waiting for the other end of a FIFO. Where the system permits it the time of
-// access stays as it is.
+// openat opens an entry of a directory for reading, without following a link or waiting
+// for the other end of a FIFO. It preserves the access time if the system permits that.
 func openat(fd int, name string, flags int) (*os.File, error) {
 	flags |= unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	for noatime := unix.O_NOATIME; ; {
@@ -374,7 +369,7 @@ func openat(fd int, name string, flags int) (*os.File, error) {
 	}
 }
 
-// openBelow opens a file by its path below an open directory, of any length.
+// openBelow opens a file by its path, of any length, below an open directory.
 func openBelow(root *os.File, name string) (*os.File, error) {
 	at := root
 	for len(name) >= pathMax {

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// A writer makes what it staged visible after so many bytes or objects: what
-	// a crash can cost, and what syncfs has to write at a time.
+	// A writer makes staged objects visible after this many bytes or objects: this
+	// bounds the loss by a crash, and the data of one syncfs.
 	flushBytes   = 1 << 30
 	flushObjects = 8192
 )
 
-// Writer puts objects into a store, beside other writers and a gc: see the
+// Writer puts objects into a store, concurrently with other writers and a gc: see the
 // package comment. It is safe for concurrent use.
 type Writer struct {
 	s    *Store
 	dir  string   // of staged objects
 	lock *os.File // held until Close
 
-	// mu guards what follows. It is never held while a shard's is waited for.
+	// mu guards the fields below. It is never held during a wait for a shard's lock.
 	mu     sync.Mutex
 	known  map[object.Digest]int64 // objects that stay: staged, renamed or refreshed; length of the stored form, or -1 while it is being written
 	staged []object.Digest         // written, not yet renamed
@@ -40,14 +40,14 @@ type Writer struct {
 }
 
 // shard is the lock of the objects whose digests begin with the same byte. flock
-// belongs to an open file: goroutines take turns by mu.
+// belongs to an open file; among goroutines mu excludes.
 type shard struct {
 	mu   sync.Mutex
 	file *os.File // opened when first used
 	made bool     // the directory is known to exist
 }
 
-// Begin makes a writer. It must be closed.
+// Begin returns a new writer, which must be closed.
 func (s *Store) Begin() (*Writer, error) {
 	if err := s.prepare(); err != nil {
 		return nil, accessError(s.dir, err)
@@ -59,7 +59,7 @@ func (s *Store) Begin() (*Writer, error) {
 		}
 		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a gc took the directory for a dead writer's
+			continue // a gc removed the directory as a dead writer's
 		}
 		if err != nil {
 			return nil, accessError(s.dir, err)
@@ -71,8 +71,8 @@ func (s *Store) Begin() (*Writer, error) {
 			}
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
-		// A gc may have had the lock in between. Then the file is gone. Its time
-		// is set anew, since the writer begins now.
+		// A gc may have held the lock in between. Then the file is gone. Its time is
+		// set again, since the writer begins now.
 		if err := unix.UtimesNanoAt(unix.AT_FDCWD, f.Name(), nil, 0); err != nil {
 			f.Close()
 			if errors.Is(err, unix.ENOENT) {
@@ -84,8 +84,8 @@ func (s *Store) Begin() (*Writer, error) {
 	}
 }
 
-// Has tells whether the store has an object, which then stays at least until the
-// writer is closed, and the length of its stored form.
+// Has reports whether the store has an object, and the length of its stored form. The
+// object then stays at least until the writer is closed.
 func (w *Writer) Has(d object.Digest) (stored int64, ok bool, err error) {
 	w.mu.Lock()
 	stored, ok = w.known[d]
@@ -110,7 +110,7 @@ func (w *Writer) Has(d object.Digest) (stored int64, ok bool, err error) {
 	case err != nil:
 		return 0, false, accessError(w.s.dir, &fs.PathError{Op: "refresh", Path: path, Err: err})
 	case st.Size == 0:
-		return 0, false, nil // no frame is empty: the disk lost it
+		return 0, false, nil // no stored form is empty: the disk lost it
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,8 +120,8 @@ func (w *Writer) Has(d object.Digest) (stored int64, ok bool, err error) {
 	return st.Size, true, nil
 }
 
-// Put stores content. It tells the digest, and how many bytes were written: 0
-// where the store had the object.
+// Put stores content. It returns its digest, and the number of bytes written: 0 if the
+// store had the object.
 func (w *Writer) Put(content []byte) (d object.Digest, written int64, err error) {
 	d = object.Sum(content)
 	if _, ok, err := w.Has(d); ok || err != nil {
@@ -134,7 +134,7 @@ func (w *Writer) Put(content []byte) (d object.Digest, written int64, err error)
 	return d, written, err
 }
 
-// putDense is Put for what is made once and fetched often.
+// putDense is Put for content that is stored once and fetched often.
 func (w *Writer) putDense(content []byte) (object.Digest, error) {
 	d := object.Sum(content)
 	if _, ok, err := w.Has(d); ok || err != nil {
@@ -147,14 +147,14 @@ func (w *Writer) putDense(content []byte) (object.Digest, error) {
 // stored holds buffers for stored forms.
 var stored = sync.Pool{New: func() any { return new([]byte) }}
 
-// PutStored stores the stored form of an object, which the caller has verified.
-// It tells how many bytes were written: 0 where the store had the object.
+// PutStored stores the stored form of an object, which the caller has verified. It
+// returns the number of bytes written: 0 if the store had the object.
 func (w *Writer) PutStored(d object.Digest, frame []byte) (written int64, err error) {
 	if _, ok, err := w.Has(d); ok || err != nil {
 		return 0, err
 	}
 	w.mu.Lock()
-	if _, ok := w.known[d]; ok { // another goroutine is at it
+	if _, ok := w.known[d]; ok { // another goroutine is writing it
 		w.mu.Unlock()
 		return 0, nil
 	}
@@ -184,8 +184,8 @@ func writeFile(path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Flush makes all objects that were put visible, and waits until they are on the
-// disk. No Put may run at the time.
+// Flush makes all staged objects visible, and waits until they are on the disk. It must
+// not run concurrently with Put.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	due := w.staged
@@ -197,10 +197,10 @@ func (w *Writer) Flush() error {
 	if err := w.settle(due); err != nil {
 		return err
 	}
-	return w.syncfs() // the names too
+	return w.syncfs() // the new directory entries too
 }
 
-// settle renames staged objects into place once their bytes are on the disk.
+// settle syncs staged objects and renames them into place.
 func (w *Writer) settle(due []object.Digest) error {
 	if len(due) == 0 {
 		return nil
@@ -230,13 +230,13 @@ func (w *Writer) syncfs() error {
 		return nil
 	}
 	if err := unix.Syncfs(int(w.lock.Fd())); err != nil {
-		return accessError(w.s.dir, fmt.Errorf("bring objects to the disk: %w", err))
+		return accessError(w.s.dir, fmt.Errorf("write objects to the disk: %w", err))
 	}
 	return nil
 }
 
-// lockShard keeps a gc away from the objects of a shard, for the moment of one
-// system call or two. Where create is true it makes the shard's directory.
+// lockShard locks out a gc from the objects of a shard, for the moment of a system call
+// or two. If create is true, it makes the shard's directory.
 func (w *Writer) lockShard(d object.Digest, create bool) (unlock func(), err error) {
 	h := &w.shards[d[0]]
 	h.mu.Lock()
@@ -260,7 +260,7 @@ func (w *Writer) lockShard(d object.Digest, create bool) (unlock func(), err err
 		return nil, fmt.Errorf("lock %s: %w", h.file.Name(), err)
 	}
 	return func() {
-		// The file stays open; giving a lock back cannot fail.
+		// The file stays open; releasing a lock cannot fail.
 		_ = lock.Release(h.file)
 		h.mu.Unlock()
 	}, nil
@@ -268,7 +268,7 @@ func (w *Writer) lockShard(d object.Digest, create bool) (unlock func(), err err
 
 func shardLock(b byte) string { return fmt.Sprintf("%s/shard-%02x", locksDir, b) }
 
-// Close ends the writer. What was put and not flushed is gone.
+// Close ends the writer. Staged objects that were not flushed are lost.
 func (w *Writer) Close() error {
 	err := os.RemoveAll(w.dir)
 	for i := range w.shards {
@@ -279,8 +279,8 @@ func (w *Writer) Close() error {
 	return errors.Join(err, w.lock.Close())
 }
 
-// Tag makes a reference stand for a tree, all of whose objects were put or found
-// by this writer. It flushes first.
+// Tag sets a tag to a tree, all of whose objects this writer has put or found. It
+// flushes first.
 func (w *Writer) Tag(ctx context.Context, o TagOptions) (*Tagged, error) {
 	if err := w.Flush(); err != nil {
 		return nil, err

@@ -354,7 +354,7 @@ func TestOriginFaults(t *testing.T) {
 				m.t.Fatal(err)
 			}
 			return []string{"--key-file", m.path("keys")}
-		}, "its key is not one that is trusted here"},
+		}, "its key is not trusted here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"premix/internal/cgroup"
 )
 
 // startWithin bounds the wait for a node that begins, which mounts again what an
@@ -92,6 +94,8 @@ func startSupervisor(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("start a node: %w", err)
 	}
+	// Where it cannot leave a task, it ends with it; the next client starts another.
+	_ = cgroup.Leave(cmd.Process.Pid)
 	go func() {
 		_ = cmd.Wait() // only so that it doesn't stay a zombie of a client that lives long
 	}()

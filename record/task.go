@@ -7,6 +7,7 @@ const (
 	CauseExit        = "exit"        // the tool, or its pipe, ended with a status other than 0
 	CauseSignal      = "signal"      // the tool was killed by a signal that premix did not send
 	CauseMemory      = "memory"      // the kernel killed it at the memory limit of its cgroup
+	CauseProcesses   = "processes"   // the kernel refused it a process or thread at the limit of its cgroup
 	CauseTimeout     = "timeout"     // premix ended it at its timeout
 	CauseInput       = "input"       // an input could not be read
 	CauseOutput      = "output"      // a declared output is missing, empty or of the wrong type

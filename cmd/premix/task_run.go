@@ -87,7 +87,7 @@ the directory have succeeded.`,
 			}
 			var sum *local.TaskSummary
 			if eng != nil {
-				packed.Settings.FailFast = o.FailFast
+				packed.Settings.FailFast, packed.Settings.KeepDaemons = o.FailFast, o.KeepDaemons
 				sum, err = a.dispatchTasks(q, eng, packed, quiet)
 			} else {
 				ctx, kill := interruptible()
@@ -113,6 +113,7 @@ the directory have succeeded.`,
 	f.Var(&budget, "memory", "memory that tasks take together, as in 16G (default: all)")
 	f.StringVar(&pin, "pin", "", "hold tasks to cores of their own (core) or to one NUMA node (numa)")
 	f.BoolVar(&o.FailFast, "fail-fast", false, "start no more tasks after the first failure")
+	f.BoolVar(&o.KeepDaemons, "keep-daemons", false, "let processes live on that tasks leave in sessions of their own")
 	f.BoolVar(&quiet, "quiet", false, "print errors only")
 	flags.register(cmd)
 	engine.register(cmd)

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -68,7 +67,7 @@ func hierarchies(table, cgroup string) []hierarchy {
 		has := strings.Split(f[1], ",")
 		for _, m := range mounts {
 			if m.Type == "cgroup" && slices.Contains(m.Options, has[0]) {
-				add(hierarchy{mount: m.Path, own: seenAt(m, f[2])}, has)
+				add(hierarchy{mount: m.Path, own: m.Shows(f[2])}, has)
 				break
 			}
 		}
@@ -80,21 +79,13 @@ func hierarchies(table, cgroup string) []hierarchy {
 		}
 		for _, m := range mounts {
 			if m.Type == "cgroup2" {
-				h := hierarchy{mount: m.Path, own: seenAt(m, path), v2: true}
+				h := hierarchy{mount: m.Path, own: m.Shows(path), v2: true}
 				add(h, strings.Fields(readString(filepath.Join(h.own, "cgroup.controllers"))))
 				break
 			}
 		}
 	}
 	return list
-}
-
-// seenAt returns where a mount shows the cgroup at path.
-func seenAt(m mountinfo.Mount, path string) string {
-	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.Root, "/")+"/"); ok {
-		return filepath.Join(m.Path, rel)
-	}
-	return filepath.Join(m.Path, path)
 }
 
 // thisHierarchies are the hierarchies that this process is in.
@@ -171,7 +162,13 @@ func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
 		p, err := newParent(h, cores)
 		if err != nil {
 			lack(cgroupReason(err), h.controllers)
-			continue
+			if !h.v2 {
+				continue
+			}
+			h.controllers = nil // it kills all the same
+			if p, err = newParent(h, cores); err != nil {
+				continue
+			}
 		}
 		c.parents = append(c.parents, p)
 	}
@@ -359,6 +356,31 @@ func (c *cgroups) add(name string, l limits) (g *group, err error) {
 	return g, nil
 }
 
+// cell makes the cgroup of a slot for tasks that have none of their own, with the limit of
+// processes alone. In version 2 it ends tasks with all their processes where there is no
+// such limit, too.
+func (c *cgroups) cell(slot, processes int) (cell spawn.Cell, err error) {
+	if c == nil {
+		return cell, nil
+	}
+	at := slices.IndexFunc(c.parents, func(p parent) bool { return p.has("pids") })
+	if at < 0 {
+		at = slices.IndexFunc(c.parents, func(p parent) bool { return p.v2 })
+	}
+	if at < 0 {
+		return cell, nil
+	}
+	p := &c.parents[at]
+	cell = spawn.Cell{Dir: filepath.Join(p.dir, fmt.Sprintf("slot-%d", slot)), V2: p.v2}
+	if err := os.Mkdir(cell.Dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return cell, err
+	}
+	if p.has("pids") {
+		err = write(cell.Dir, "pids.max", strconv.Itoa(processes))
+	}
+	return cell, err
+}
+
 func (p *parent) limit(dir string, l limits) error {
 	if p.has("pids") {
 		if err := write(dir, "pids.max", strconv.Itoa(maxPids)); err != nil {
@@ -457,29 +479,9 @@ func removeGroup(dir string) error {
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}
 		}
-		killGroup(dir)
+		spawn.Kill(dir)
 		time.Sleep(pause)
 		pause = min(2*pause, 100*time.Millisecond)
-	}
-}
-
-// killGroup sends SIGKILL to the processes in a cgroup. One that is forking may
-// escape it: the caller repeats it until the cgroup is empty.
-func killGroup(dir string) {
-	if write(dir, "cgroup.kill", "1") == nil {
-		return // version 2, Linux 5.14
-	}
-	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		// 0 stands for a process of another PID namespace, and for kill(2) it
-		// would be this process' group.
-		if pid, err := strconv.Atoi(s.Text()); err == nil && pid > 0 && pid != os.Getpid() {
-			_ = unix.Kill(pid, unix.SIGKILL) // it may be gone already
-		}
 	}
 }
 

@@ -296,7 +296,7 @@ func TestKernelVersion2Removes(t *testing.T) {
 	for _, m := range mounts {
 		for line := range strings.Lines(readString("/proc/self/cgroup") + "\n") {
 			if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok && m.Type == "cgroup2" {
-				own = seenAt(m, path)
+				own = m.Shows(path)
 			}
 		}
 	}

@@ -61,12 +61,46 @@ func (r *runner) addLogs(s *tasks) {
 	}
 }
 
+// addCells gives a spawner the cgroups of its slots, where there can be some.
+func (s *tasks) addCells(r *runner) {
+	r.setup.Cells = nil
+	if s.o.KeepDaemons || s.noCells {
+		return
+	}
+	for i := range r.setup.Slots {
+		c, err := s.groups.cell(r.setup.First+i, s.processes())
+		if err != nil {
+			s.withoutCells(err)
+			break
+		}
+		r.setup.Cells = append(r.setup.Cells, c)
+	}
+	if s.noCells || r.setup.Cells[0].Dir == "" {
+		r.setup.Cells = nil
+	}
+}
+
+// withoutCells has tasks run without cgroups of the slots.
+func (s *tasks) withoutCells(err error) {
+	s.noCells = true
+	s.progress.note("tasks have no cgroups, so what they leave in sessions of their own lives on: %v", err)
+}
+
+// processes returns how many processes and threads a task may have.
+func (s *tasks) processes() int {
+	if s.o.processes > 0 {
+		return s.o.processes
+	}
+	return maxPids
+}
+
 // spawn starts a spawner and listens to it.
 func (s *tasks) spawn(r *runner) (_ *runner, err error) {
 	binary := s.o.Binary
 	if binary == "" {
 		binary = "/proc/self/exe"
 	}
+	s.addCells(r)
 	if r.Spawner, err = spawn.Start(binary, r.setup); err != nil {
 		return nil, err
 	}
@@ -129,6 +163,11 @@ func (s *tasks) close(r *runner) {
 	if err := r.Close(); err != nil {
 		s.progress.note("%v", err)
 	}
+	for _, c := range r.setup.Cells {
+		if err := removeGroups(c.Dir); err != nil {
+			s.progress.note("a cgroup is left: %v", err)
+		}
+	}
 }
 
 // signal sends a signal to a task, or to all if id is 0.
@@ -145,7 +184,11 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 	s.close(r)
 	var told *spawn.Error
 	if errors.As(err, &told) {
-		s.fail(err)
+		if r.setup.Cells != nil {
+			s.withoutCells(err)
+		} else {
+			s.fail(err)
+		}
 	}
 	b, err := spawn.ReadBoard(r.setup.Board)
 	if err == nil {

@@ -32,7 +32,11 @@ type TaskOptions struct {
 	Grace    time.Duration
 	FailFast bool
 	Pin      Pin
-	Kill     <-chan struct{} // as in Options
+	// KeepDaemons lets processes live on that a task leaves behind outside of its process
+	// group. Otherwise they end with it, where there are cgroups.
+	KeepDaemons bool
+	Kill        <-chan struct{} // as in Options
+	processes   int             // that a task may have; 0: maxPids
 	// Stay has it wait for what is submitted, also where nothing is left to do, until
 	// it is closed. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
@@ -120,7 +124,7 @@ type tasks struct {
 	deaths   int // of spawners that ran nothing, one after another
 	seen     []hierarchy
 	groups   *cgroups
-	noGroups bool
+	noCells  bool // slots have no cgroups
 	pins     *pins
 
 	active    map[uint64]*activeTask
@@ -206,14 +210,17 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	s.before = s.counts()
 	s.p = s.q.Picker(s.o.Share)
 	if (s.before[queue.Waiting] > 0 || o.Stay != nil) && !s.stopped {
+		var lacks []string
+		s.groups, lacks = newCgroups(s.seen, max(s.capacity, cores(s.seen)))
+		for _, l := range lacks {
+			s.progress.note("no limit on %s", l)
+		}
 		if s.spawner, err = s.spawn(s.usual()); err != nil {
-			return nil, err
+			return nil, errors.Join(err, s.groups.close())
 		}
 		s.work(ctx)
 		for r := range s.runners {
-			if cerr := r.Close(); cerr != nil {
-				s.progress.note("closing the spawner: %v", cerr)
-			}
+			s.close(r)
 		}
 		if s.broken == nil {
 			if err := s.removeBoards(); err != nil {
@@ -569,14 +576,6 @@ func (s *tasks) start(t *queue.Task) {
 
 // limit makes the cgroup of a task.
 func (s *tasks) limit(a *activeTask, id uint64, st *spawn.Task) (err error) {
-	if s.groups == nil && !s.noGroups {
-		var lacks []string
-		s.groups, lacks = newCgroups(s.seen, max(s.capacity, cores(s.seen)))
-		s.noGroups = s.groups == nil
-		for _, l := range lacks {
-			s.progress.note("no limit on %s", l)
-		}
-	}
 	if s.groups == nil {
 		return nil
 	}
@@ -669,7 +668,7 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *fa
 		}
 		return f
 	}
-	if r.Status.Exited() && r.Status.ExitStatus() == 0 {
+	if r.Status.Exited() && r.Status.ExitStatus() == 0 && !r.Refused {
 		return nil
 	}
 	switch {
@@ -679,6 +678,9 @@ func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *fa
 		return &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
 	case r.TimedOut:
 		return &failure{record.CauseTimeout, fmt.Sprintf("ended at its timeout of %v", a.Timeout), "submit it with a longer --timeout"}
+	case r.Refused:
+		// One that ended well may have done without it, and only a part of its work.
+		return &failure{record.CauseProcesses, fmt.Sprintf("it was refused a process or thread: a task may have %d", s.processes()), "have it start fewer; premix task run --keep-daemons sets no limit"}
 	case r.OOMKills > 0:
 		return &failure{record.CauseMemory, fmt.Sprintf("killed at its memory limit of %s", units.Size(a.Memory)), "submit it with more --task-memory, or with --retries, which give it more each time"}
 	case r.Status.Exited():
@@ -708,7 +710,7 @@ func (s *tasks) settle(records []*record.Task) error {
 	if full(s.q.Dir) {
 		for _, rec := range records {
 			// Many programs do not look at what write(2) returns; others fail for it.
-			if rec.OK() && rec.StdoutLength+rec.StderrLength > 0 || rec.Cause == record.CauseExit {
+			if rec.OK() || rec.Cause == record.CauseExit {
 				rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
 			}
 		}

@@ -289,6 +289,71 @@ func TestMemoryOfTasks(t *testing.T) {
 	}
 }
 
+// needCells skips a test where slots have no cgroups with a limit of processes.
+func needCells(t *testing.T) {
+	t.Helper()
+	groups, lacks := newCgroups(thisHierarchies(), 2)
+	if err := groups.close(); err != nil {
+		t.Fatal(err)
+	}
+	if groups == nil || !groups.has("pids") {
+		t.Skip("no right to make cgroups that limit processes:", lacks)
+	}
+}
+
+// What a task leaves in sessions of their own ends with it, unless it is to be kept.
+func TestDaemons(t *testing.T) {
+	needCells(t)
+	for _, keep := range []bool{false, true} {
+		d := newTaskDir(t)
+		d.submit(queue.BatchOptions{}, queue.Lines, "setsid sh -c 'echo $$ >new; mv new pid; exec sleep 600' & while [ ! -e pid ]; do sleep 0.01; done; cat pid\n")
+		if sum, err := d.run(TaskOptions{KeepDaemons: keep}); err != nil {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(d.output(1, false)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lives := startTime(pid) != ""; lives != keep {
+			t.Errorf("kept %v, and it lives: %v", keep, lives)
+		}
+		if keep {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A fork bomb fails, alone and with its cause, or ends with its task; those before, beside
+// and after it in the same slots succeed.
+func TestForkBombs(t *testing.T) {
+	needCells(t)
+	d := newTaskDir(t)
+	const bomb = "b() { b & b; }"
+	var text strings.Builder
+	for range 3 {
+		text.WriteString(strings.Repeat("echo fine | cat\n", 20))
+		text.WriteString(bomb + "; b 2>/dev/null\n" + bomb + "; b 2>/dev/null &\n")
+	}
+	d.submit(queue.BatchOptions{}, queue.Lines, text.String())
+	sum, err := d.run(TaskOptions{Jobs: 2, processes: 64})
+	if sum == nil || sum.NotRun != 0 {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	for task, r := range d.records() {
+		switch {
+		case task%22 == 0 && r.OK(): // it was too soon
+		case task%22 == 0 || task%22 == 21:
+			if r.Cause != record.CauseProcesses || !strings.Contains(r.Error, "a task may have 64") {
+				t.Errorf("task %d: %+v", task, r)
+			}
+		case !r.OK():
+			t.Errorf("task %d: %+v", task, r)
+		}
+	}
+}
+
 // What is submitted, cancelled and retried while a worker runs is seen by it.
 func TestOrdersWhileItRuns(t *testing.T) {
 	d := newTaskDir(t)

@@ -50,6 +50,8 @@ type Entry struct {
 type Settings struct {
 	Target   float64 `json:"target"` // budget of a worker; 0: none
 	FailFast bool    `json:"fail_fast,omitempty"`
+	// Of tasks without a recipe, as in local.TaskOptions.
+	KeepDaemons bool `json:"keep_daemons,omitempty"`
 	// Variables of the environment that an engine job has and its tasks do not get.
 	Unset []string `json:"unset,omitempty"`
 	// Options of the engine, so that others can ask it.

@@ -126,7 +126,7 @@ func (d *Tasks) Line() string {
 // Work runs a share.
 func (d *Tasks) Work(ctx context.Context, w *Worker) error {
 	_, err := local.RunTasks(ctx, local.TaskOptions{Queue: d.q, Worker: w.Share.SeatName(), Share: w.Share.Ranges,
-		Until: w.Until, Fence: w.Fence, Cores: w.Cores, Memory: w.Memory, Grace: w.Grace, FailFast: w.Settings.FailFast, Kill: w.Kill,
+		Until: w.Until, Fence: w.Fence, Cores: w.Cores, Memory: w.Memory, Grace: w.Grace, FailFast: w.Settings.FailFast, KeepDaemons: w.Settings.KeepDaemons, Kill: w.Kill,
 		Messages: w.Messages})
 	var failed *local.FailedError
 	if errors.As(err, &failed) {

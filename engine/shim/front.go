@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/internal/cgroup"
 	"premix/internal/owner"
 )
 
@@ -251,6 +252,7 @@ func startWorker(dir string) (*started, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	_ = cgroup.Leave(cmd.Process.Pid) // where it cannot leave a task, it ends with it
 	go func() {
 		_ = cmd.Wait() // what went wrong stands in its log
 		close(s.ended)

@@ -49,6 +49,8 @@ type child struct {
 	more   []string   // further entries of the environment
 	dir    string     // "" for that of the spawner
 	joins  []int      // descriptors of cgroup.procs
+	into   int        // directory of the cgroup that the child is born in; 0: the thread's
+	procs  int        // its cgroup.procs, where the kernel knows only how to join it
 	stdout int
 	stderr int
 
@@ -177,8 +179,16 @@ func (h *hash) learn(at int) {
 // descriptors from 3 on, and execute the rest of its arguments.
 const joinText = `n=$1; shift; i=3; while [ $i -lt $((n+3)) ]; do echo 0 >/proc/self/fd/$i || exit 125; i=$((i+1)); done; exec "$@" 3>&- 4>&- 5>&- 6>&-`
 
+// join has the child join the cgroup that it cannot be born in.
+func (c *child) join() {
+	if c.into > 0 {
+		c.joins, c.into = append(c.joins, c.procs), 0
+	}
+}
+
 // forkExec starts a child with the means of package syscall.
 func forkExec(c *child) (pid int, at step, errno syscall.Errno) {
+	c.join()
 	attr := &syscall.ProcAttr{
 		Dir:   c.dir,
 		Env:   append(append([]string{}, c.env.entries...), c.more...),

@@ -34,13 +34,13 @@
 // How things end:
 //
 //   - When the first process of a task ends, the task has ended: the rest of its
-//     group is killed.
+//     group is killed, and where there are cgroups all that it has left, see [Cell].
 //   - When the client dies, the spawner reads the end of its socket, kills all groups,
 //     notes on the board how each task ended, and exits.
 //   - When the spawner dies, the kernel kills the first process of each task
 //     (PR_SET_PDEATHSIG); the rest is found by the session, see [Board.Sweep], by the
 //     client, or by a later one if the client died too. A process that makes a session
-//     of its own (setsid(2)) is on its own.
+//     of its own (setsid(2)) is on its own where it is in no [Cell].
 //
 // Client and spawner talk over a socket in frames: a length of four bytes, little
 // endian, and that many bytes, of which the first is the kind. Results come in

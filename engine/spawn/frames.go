@@ -31,6 +31,7 @@ type Setup struct {
 	First int      // number of the first slot, in results
 	Board string   // file of the board; it is made
 	Logs  []string // two files a slot: standard output, standard error
+	Cells []Cell   // one a slot; none: there are no cgroups
 }
 
 // Task is what one process needs. Either Argv or Shell is there, or both: then the
@@ -71,6 +72,7 @@ type Result struct {
 	Read     int64 // bytes from storage
 	Written  int64 // bytes to storage
 	OOMKills int   // processes that the kernel killed at the limit
+	Refused  bool  // the kernel refused it a process or thread, at a limit of how many there are
 	Out, Err Piece // what it wrote to the logs
 }
 
@@ -83,6 +85,7 @@ const (
 	bitTimedOut = 2
 	bitSignaled = 4
 	bitLost     = 8
+	bitRefused  = 16
 )
 
 func putString(b []byte, s string) []byte {
@@ -200,6 +203,9 @@ func (s *Result) put(b []byte) []byte {
 	if s.Lost {
 		bits |= bitLost
 	}
+	if s.Refused {
+		bits |= bitRefused
+	}
 	b = binary.AppendUvarint(b, s.ID)
 	b = binary.AppendUvarint(b, bits)
 	b = binary.AppendUvarint(b, uint64(s.Slot))
@@ -218,7 +224,7 @@ func (s *Result) put(b []byte) []byte {
 func (s *Result) get(r *reader) error {
 	s.ID = r.uint()
 	bits := r.uint()
-	s.Dropped, s.TimedOut, s.Signaled, s.Lost = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0, bits&bitLost != 0
+	s.Dropped, s.TimedOut, s.Signaled, s.Lost, s.Refused = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0, bits&bitLost != 0, bits&bitRefused != 0
 	s.Slot = int(r.uint())
 	s.Started = time.Unix(0, int64(r.uint())).UTC()
 	s.Ended = s.Started.Add(time.Duration(r.uint()))

@@ -71,6 +71,7 @@ type slot struct {
 	home     unix.CPUSet
 	hash     *hash
 	noted    []byte // room for a result
+	cell     *cell  // nil: none
 
 	// mu guards what others ask for while a task runs.
 	mu       sync.Mutex
@@ -141,7 +142,11 @@ func (s *server) begin(in *bufio.Reader) error {
 	for i := range s.setup.Slots {
 		t := &slot{server: s, n: i, words: s.board.slot(i), hash: newHash(s.env)}
 		s.slots = append(s.slots, t)
-		go t.main(s.setup.Logs[2*i], s.setup.Logs[2*i+1], began)
+		var c Cell
+		if i < len(s.setup.Cells) {
+			c = s.setup.Cells[i]
+		}
+		go t.main(s.setup.Logs[2*i], s.setup.Logs[2*i+1], c, began)
 	}
 	for range s.setup.Slots {
 		if err := <-began; err != nil {
@@ -289,9 +294,9 @@ func (t *slot) lose(sig syscall.Signal) {
 }
 
 // main is the thread of a slot.
-func (t *slot) main(stdout, stderr string, began chan<- error) {
+func (t *slot) main(stdout, stderr string, c Cell, began chan<- error) {
 	runtime.LockOSThread() // for good: children die with it
-	st, err := t.open(stdout, stderr)
+	st, err := t.open(stdout, stderr, c)
 	began <- err
 	if err != nil {
 		return
@@ -334,8 +339,13 @@ func (t *slot) ended(r *Result) {
 	}
 }
 
-func (t *slot) open(stdout, stderr string) (*starter, error) {
+func (t *slot) open(stdout, stderr string, c Cell) (*starter, error) {
 	var err error
+	if c.Dir != "" {
+		if t.cell, err = openCell(c); err != nil {
+			return nil, err
+		}
+	}
 	if t.out, t.outSize, err = openLog(stdout); err != nil {
 		return nil, err
 	}
@@ -345,7 +355,23 @@ func (t *slot) open(stdout, stderr string) (*starter, error) {
 	if err := unix.SchedGetaffinity(0, &t.home); err != nil {
 		return nil, os.NewSyscallError("sched_getaffinity", err)
 	}
-	return newStarter(t.limit, t.wakes)
+	st, err := newStarter(t.limit, t.wakes)
+	if err == nil && t.cell != nil && t.cell.V2 {
+		t.tryBirth(st)
+	}
+	return st, err
+}
+
+// tryBirth has children join the cell where the kernel kills those that are born in it: it
+// does so if the file cgroup.kill was ever used on the cell or on the spawner's own cgroup.
+func (t *slot) tryBirth(st *starter) {
+	pid, _, errno := st.start(&child{env: &environ{}, stdout: t.out, stderr: t.err, into: t.cell.dir, procs: t.cell.procs})
+	if errno != 0 {
+		return // there is no program to execute, and it got as far as that
+	}
+	var status syscall.WaitStatus
+	st.await(pid, false, &status, nil)
+	st.joins = true
 }
 
 func openLog(path string) (fd int, size int64, err error) {
@@ -451,6 +477,9 @@ func (t *slot) run(st *starter, task *Task) *Result {
 		}
 		c.joins = append(c.joins, fd)
 	}
+	if t.cell != nil && t.cell.V2 && len(c.joins) == 0 {
+		c.into, c.procs = t.cell.dir, t.cell.procs
+	}
 	if err := t.pin(task); err != nil {
 		return fail(stepPrepare, errnoOf(err))
 	}
@@ -476,17 +505,22 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	}
 	var usage syscall.Rusage
 	st.await(pid, t.short, &r.Status, &usage)
+	r.Ended = time.Now()
 	t.mu.Lock()
 	t.pid = 0
 	r.TimedOut, r.Signaled, r.Lost = t.timedOut, t.signaled, t.lost
 	t.mu.Unlock()
 	// What the task left behind. A number is not given to another group while this
 	// one has members, and numbers come round only after all others were given.
-	_ = unix.Kill(-pid, unix.SIGKILL)
+	if t.cell == nil || len(task.Join) > 0 {
+		_ = unix.Kill(-pid, unix.SIGKILL)
+	}
+	if t.cell != nil {
+		r.Refused = t.cell.end()
+	}
 	if timer != nil {
 		timer.Stop()
 	}
-	r.Ended = time.Now()
 	t.short = r.Ended.Sub(r.Started) < shortWait
 	r.User, r.System = time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 	r.MaxRSS = t.exact(usage.Maxrss << 10)

@@ -38,11 +38,11 @@ type bench struct {
 	ended   chan error
 }
 
-func newBench(t *testing.T, slots int) *bench {
+func newBench(t *testing.T, slots int, cells ...spawn.Cell) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bench{t: t, results: make(map[uint64]spawn.Result), came: make(chan struct{}, 1), ended: make(chan error, 1)}
-	b.setup = spawn.Setup{Slots: slots, Board: filepath.Join(dir, "board")}
+	b.setup = spawn.Setup{Slots: slots, Board: filepath.Join(dir, "board"), Cells: cells}
 	for i := range slots {
 		b.setup.Logs = append(b.setup.Logs, filepath.Join(dir, fmt.Sprintf("out-%d", i)), filepath.Join(dir, fmt.Sprintf("err-%d", i)))
 	}
@@ -54,7 +54,7 @@ func newBench(t *testing.T, slots int) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.s.Close(); err != nil {
+		if err := b.s.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			t.Error(err)
 		}
 	})

@@ -42,7 +42,8 @@ type cloneArgs struct {
 	flags      uint64
 	_          [3]uint64 // pidfd, child_tid, parent_tid
 	exitSignal uint64
-	_          [6]uint64 // stack, stack_size, tls, set_tid, set_tid_size, cgroup
+	_          [5]uint64 // stack, stack_size, tls, set_tid, set_tid_size
+	cgroup     uint64
 }
 
 //go:noescape
@@ -66,6 +67,7 @@ type starter struct {
 	zero   [2]byte        // "0", for cgroup.procs
 	shell  shellStrings   // of the program that interprets commands
 	slow   bool           // clone3 is not there
+	joins  bool           // children cannot be born in a cgroup, and join it
 	starts []int          // where strings begin in text: arguments, then environment
 	paths  []int          // where paths to try begin in text
 }
@@ -113,6 +115,9 @@ func address(b []byte, at int) uintptr { return uintptr(unsafe.Pointer(&b[at])) 
 func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	if s.slow {
 		return forkExec(c)
+	}
+	if s.joins {
+		c.join()
 	}
 	s.calls, s.what, s.text = s.calls[:0], s.what[:0], s.text[:0]
 	s.starts, s.paths = s.starts[:0], s.paths[:0]
@@ -180,11 +185,19 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	}
 	s.failed = failure{}
 	s.clone = cloneArgs{flags: unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD)}
+	if c.into > 0 {
+		s.clone.flags |= unix.CLONE_INTO_CGROUP
+		s.clone.cgroup = uint64(c.into)
+	}
 	pid = vfork(&s.clone, unsafe.Sizeof(s.clone), &s.calls[0], &s.failed)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(c)
 	if pid < 0 {
 		errno = syscall.Errno(-pid)
+		if c.into > 0 && errno != unix.EAGAIN {
+			s.joins = true // a kernel before 5.7
+			return s.start(c)
+		}
 		if errno == unix.ENOSYS || errno == unix.EPERM || errno == unix.EINVAL {
 			// A kernel before 5.5, or a sandbox that does not know clone3.
 			s.slow = true

@@ -5,7 +5,9 @@ package spawn
 import "syscall"
 
 // starter starts children with the means of package syscall.
-type starter struct{}
+type starter struct {
+	joins bool // as all children do
+}
 
 func newStarter(syscall.Rlimit, bool) (*starter, error) { return &starter{}, nil }
 

@@ -175,7 +175,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys", "golang.org/x/time"},
 	},
 	"node": {
-		imports: []string{"internal/access", "internal/bounded", "internal/beneath", "internal/problem", "lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object", "internal/owner"},
+		imports: []string{"internal/access", "internal/bounded", "internal/beneath", "internal/cgroup", "internal/problem", "lazyfs", "lazyfs/libraries", "store/cache", "store/origin", "store/trust", "store/tree", "store/object", "internal/owner"},
 		modules: []string{"golang.org/x/sys", "gopkg.in/yaml.v3", "github.com/prometheus/client_golang"},
 	},
 	"lazyfs": {
@@ -238,7 +238,7 @@ var rooms = map[string]room{
 		imports: []string{"internal/beneath", "engine", "engine/local", "engine/queue", "engine/spawn", "hotstart", "recipe", "record"},
 	},
 	"engine/shim": {
-		imports: []string{"internal/bounded", "internal/beneath", "engine", "engine/local", "engine/pack", "engine/queue", "engine/slurm", "engine/spawn", "record", "internal/owner"},
+		imports: []string{"internal/bounded", "internal/beneath", "internal/cgroup", "engine", "engine/local", "engine/pack", "engine/queue", "engine/slurm", "engine/spawn", "record", "internal/owner"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/local": {
@@ -358,14 +358,17 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"internal/mountinfo": {},
-	"internal/quantile":  {},
-	"internal/regex":     {},
-	"internal/units":     {},
-	"internal/spare":     {},
-	"internal/exit":      {},
-	"internal/browser":   {imports: []string{"internal/shortdir"}},
-	"internal/shortdir":  {},
-	"internal/faulty":    {},
+	"internal/cgroup": {
+		modules: []string{"golang.org/x/sys"},
+	},
+	"internal/quantile": {},
+	"internal/regex":    {},
+	"internal/units":    {},
+	"internal/spare":    {},
+	"internal/exit":     {},
+	"internal/browser":  {imports: []string{"internal/shortdir"}},
+	"internal/shortdir": {},
+	"internal/faulty":   {},
 	"internal/kubeapi": {
 		modules: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog"},
 	},

@@ -3,6 +3,7 @@ package mountinfo
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,15 @@ type Mount struct {
 
 // Cgroup reports whether a hierarchy of cgroups is mounted, of either version.
 func (m *Mount) Cgroup() bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
+
+// Shows returns where the mount shows a directory of its file system. In a container, where
+// it has another root than the path is from, the path is taken from the root.
+func (m *Mount) Shows(path string) string {
+	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.Root, "/")+"/"); ok {
+		return filepath.Join(m.Path, rel)
+	}
+	return filepath.Join(m.Path, path)
+}
 
 // Read lists the mounts of this process's namespace, in the order of the kernel's table: a
 // later one may cover an earlier one.

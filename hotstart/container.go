@@ -153,7 +153,9 @@ func (s *stage) execInContainer() (int, error) {
 	}
 	join := joiner(s.cfg.Task.Cgroups...)
 	pid, err := s.container.Exec(append([]string{stubPath, exe}, s.cfg.Argv...), files, func() (func(), error) {
-		_, _, _ = around.FixAddresses() // the thread that starts runc ends with it
+		if s.cfg.Role == roleLoad {
+			_, _, _ = around.FixAddresses() // the thread that starts runc ends with it
+		}
 		return join()
 	})
 	if err != nil {

@@ -377,7 +377,12 @@ func (s *stage) exec() (int, error) {
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	if s.cfg.Role == roleLoad || s.cfg.Watch {
-		p, _, err := tracer.Spawn(path, s.cfg.Argv, attr)
+		var p *tracer.Proc
+		if s.cfg.Role == roleLoad {
+			p, _, err = tracer.Spawn(path, s.cfg.Argv, attr)
+		} else {
+			p, err = tracer.SpawnPlain(path, s.cfg.Argv, attr) // the proof shows what depends on addresses
+		}
 		if err != nil {
 			return 0, err
 		}

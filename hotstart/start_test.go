@@ -436,9 +436,11 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// TestDiffersFromItself has a tool print the time: the reason says that the tool does so
-// cold too.
+// TestDiffersFromItself has a tool print the time, and its addresses: the reason says that
+// the tool does so cold too.
 func TestDiffersFromItself(t *testing.T) {
-	b := newBench(t, newSpec("-m", "2", "input"), Hot)
-	wantUnavailable(t, b.prepare("time\n"), Hot, `outputs differ .*\(two cold starts differ from each other too: stdout differs in line 1; name what differs under .varies.`)
+	for _, command := range []string{"time\n", "address\n"} {
+		b := newBench(t, newSpec("-m", "2", "input"), Hot)
+		wantUnavailable(t, b.prepare(command), Hot, `outputs differ .*\(two cold starts differ from each other too: stdout differs in line 1; name what differs under .varies.`)
+	}
 }

@@ -33,6 +33,9 @@ const maxListed = 1000
 func Compare(a, b *Image, pagesA, pagesB io.ReaderAt, facts Facts) (*Comparison, error) {
 	c := &comparer{im: [2]*Image{a, b}, pages: [2]io.ReaderAt{pagesA, pagesB}, prep: [2]Preparation{facts.A, facts.B}, out: &Comparison{}, groups: map[string]*Group{}, modules: map[string]*module{},
 		words: NewWords(facts.Words), free: facts.Free}
+	if facts.Late != nil {
+		c.written = *facts.Late
+	}
 	for i := range c.prep {
 		p := &c.prep[i]
 		if p.Threads == nil {
@@ -131,6 +134,7 @@ type comparer struct {
 	texts   map[string]string // of printed times
 	words   *Words
 	free    []Range
+	written Late
 }
 
 // stacks finds the parts of stacks that are dead.
@@ -192,6 +196,7 @@ func clip(s string) string {
 // thread compares the registers and what else a thread has.
 func (c *comparer) thread(i int) {
 	t, u := c.im[0].Threads[i], c.im[1].Threads[i]
+	c.start(i, &t)
 	name := func(what string) string { return fmt.Sprintf("%s of thread %d", what, i) }
 	ra, rb := reflect.ValueOf(t.Regs), reflect.ValueOf(u.Regs)
 	for k := range ra.NumField() {
@@ -257,7 +262,7 @@ func (c *comparer) vma(i int) error {
 	}
 	pa, pb := relative(c.im[0], va), relative(c.im[1], vb)
 	bufA, bufB := make([]byte, pieceSize), make([]byte, pieceSize)
-	for _, e := range differing(pa, pb) {
+	for _, e := range differing(pa, pb, func(e Extent) bool { return c.writes(va, e) }) {
 		for at := e.Offset; at < e.Offset+e.Size; at += pieceSize {
 			n := min(pieceSize, e.Offset+e.Size-at)
 			if err := c.content(0, va, at, bufA[:n]); err != nil {
@@ -291,16 +296,16 @@ func relative(im *Image, v *VMA) []Piece {
 	return all
 }
 
-// differing returns the parts that the pieces of two VMAs cover, without those of
-// equal pieces.
-func differing(a, b []Piece) []Extent {
+// differing returns the parts that the pieces of two VMAs cover, without those of equal
+// pieces, unless they are wanted.
+func differing(a, b []Piece, wanted func(Extent) bool) []Extent {
 	var all []Extent
 	inB := map[Piece]bool{}
 	for _, p := range b {
 		inB[p] = true
 	}
 	for _, p := range a {
-		if inB[p] {
+		if inB[p] && !wanted(p.Extent) {
 			delete(inB, p)
 		} else {
 			all = append(all, p.Extent)

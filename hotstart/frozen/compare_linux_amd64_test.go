@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart/tracer"
@@ -322,5 +323,32 @@ func TestOffset(t *testing.T) {
 	}
 	if v, ok := (Offset{Constant: -'f'}).Value("Sample"); !ok || int32(v) != 'S'-'f' {
 		t.Errorf("Value = %d, %v, want %d", int32(v), ok, 'S'-'f')
+	}
+}
+
+// TestLate compares an image with what a start from another one leaves.
+func TestLate(t *testing.T) {
+	image := func(text string) (*Image, *strings.Reader) {
+		page := text + strings.Repeat("\x00", pageSize-len(text))
+		e := Extent{Size: pageSize}
+		return &Image{Maps: []VMA{{Range: Range{0x1000, 0x1000 + pageSize}, Prot: 3, Kind: KindPaged, Data: []Extent{e}}}, Pieces: []Piece{{Extent: e, Digest: blake3.Sum256([]byte(text))}}}, strings.NewReader(page)
+	}
+	a, pagesA := image("a Sample.")
+	late := &Late{Places: []WordPlace{{Address: 0x1002, Span: Span{Word: 1, From: 1, Length: 5}}}, Words: []string{"", "Sorted"}}
+	for text, want := range map[string]bool{
+		"a Sorted.": false, // the first letter is not late
+		"a orted..": false,
+		"a ortede.": true,
+		"a ortede!": false,
+		"a Sample.": false, // the piece is equal to that of the first image
+	} {
+		b, pagesB := image(text)
+		c, err := Compare(a, b, pagesA, pagesB, Facts{A: Preparation{Pid: 1}, B: Preparation{Pid: 2}, Late: late})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Same() != want {
+			t.Errorf("%q: same %v, want %v: %v", text, c.Same(), want, c.Unexplained)
+		}
 	}
 }

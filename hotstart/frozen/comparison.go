@@ -31,6 +31,10 @@ type Facts struct {
 	Words []LateWord
 	// Free is memory whose content Start's caller writes whatever it was.
 	Free []Range
+	// Late is what a start from the first image with the words of the second preparation
+	// writes. Where it is not nil, the image is compared as that start leaves it, and
+	// Words is empty.
+	Late *Late
 }
 
 // The names of the rules that explain a difference.

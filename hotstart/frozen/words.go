@@ -128,6 +128,13 @@ func (o Offset) Value(word string) (value uint32, ok bool) {
 	return uint32(v), v != 0
 }
 
+// Late is what a start writes into a frozen process for the late words of a call.
+type Late struct {
+	Places  []WordPlace
+	Offsets []Offset
+	Words   []string
+}
+
 // WordPlace is a part of the memory of a frozen process that holds a part of a late word.
 type WordPlace struct {
 	Address uint64

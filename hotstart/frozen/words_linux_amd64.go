@@ -1,6 +1,10 @@
 package frozen
 
-import "bytes"
+import (
+	"bytes"
+	"reflect"
+	"slices"
+)
 
 // late explains what of a part of a VMA, which begins at offset at of it, are late words
 // and late variables, and makes b equal to a there.
@@ -12,7 +16,36 @@ func (c *comparer) late(v *VMA, at int64, a, b []byte) {
 			copy(b[lo-begin:hi-begin], a[lo-begin:hi-begin])
 		}
 	}
+	for _, p := range c.written.Places {
+		if !p.Xstate && p.Address >= begin && p.Address+uint64(p.Length) <= begin+uint64(len(a)) {
+			copy(a[p.Address-begin:], c.written.Words[p.Word][p.From:p.From+p.Length])
+		}
+	}
 	c.places(c.words.Exchange(a, b), WordPlace{Address: begin}, where(v))
+}
+
+// writes reports whether a start writes into a part of a VMA.
+func (c *comparer) writes(v *VMA, e Extent) bool {
+	begin := v.Start + uint64(e.Offset)
+	return slices.ContainsFunc(c.written.Places, func(p WordPlace) bool {
+		return !p.Xstate && p.Address < begin+uint64(e.Size) && p.Address+uint64(p.Length) > begin
+	})
+}
+
+// start makes the registers and the extended state of a thread those that a start leaves.
+func (c *comparer) start(thread int, t *Thread) {
+	registers := reflect.ValueOf(&t.Regs).Elem()
+	for _, o := range c.written.Offsets {
+		if v, ok := o.Value(c.written.Words[o.Word]); ok && o.Thread == thread {
+			registers.Field(o.Register).SetUint(uint64(v))
+		}
+	}
+	t.Xstate = slices.Clone(t.Xstate)
+	for _, p := range c.written.Places {
+		if p.Xstate && p.Thread == thread {
+			copy(t.Xstate[p.Address:], c.written.Words[p.Word][p.From:p.From+p.Length])
+		}
+	}
 }
 
 // short explains a word of 8 bytes of a part of a VMA, at offset off of the part, by single

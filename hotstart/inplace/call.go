@@ -249,7 +249,7 @@ func withFirstLetters(word, shape string, letter byte) string {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 2
+const keyVersion = 3
 
 // Key identifies the calls that can share a snapshot, fingerprint aside.
 func Key(c Call) (string, error) {

@@ -534,3 +534,23 @@ func TestForeignStore(t *testing.T) {
 	}
 	p.wantHot(v)
 }
+
+// TestAddressesAndDates prepares tools whose output depends on their addresses, on random
+// bytes of the kernel, on the date, or on the size of their input, all of which they keep
+// before they come to their input. The output for a probe of the day would not show the date.
+func TestAddressesAndDates(t *testing.T) {
+	p := newPlace(t)
+	for _, test := range []struct {
+		reason string
+		args   []string
+	}{
+		{"from one cold start to the next", []string{"-A", "main"}},
+		{"from one cold start to the next", []string{"-A", "stack"}},
+		{"from one cold start to the next", []string{"-A", "heap"}},
+		{"from one cold start to the next", []string{"-A", "random"}},
+		{"differs from a cold start", []string{"-D"}},
+		{"differs from run to run", []string{"-N", "-o", "{output:SRR5204809.out}"}},
+	} {
+		p.wantUnfit(invocation{args: append(test.args, "index", "{input:SRR5204809_1.fq}")}, test.reason)
+	}
+}

@@ -93,6 +93,7 @@ type preparation struct {
 	clocks [2]frozen.Moment // at which the tool begins
 	images [2]*frozen.Image
 	pages  [2]*os.File
+	noise  []frozen.Patch // what B has where a rule says that the value does not matter
 }
 
 func (p *preparation) end() {
@@ -314,12 +315,7 @@ func (p *preparation) freeze() error {
 		if p.pages[i], err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 			return err
 		}
-		var refused *frozen.Refused
-		p.images[i], err = t.freeze(p.pages[i])
-		if errors.As(err, &refused) {
-			return unfit("%s", refused.What)
-		}
-		if err != nil {
+		if p.images[i], err = p.image(t, p.pages[i]); err != nil {
 			return err
 		}
 	}
@@ -332,9 +328,19 @@ func (p *preparation) freeze() error {
 	return nil
 }
 
-// load makes a preparation: A (0), B (1), or a third one.
+// image freezes a preparation.
+func (p *preparation) image(t *trial, pages *os.File) (*frozen.Image, error) {
+	im, err := t.freeze(pages)
+	var refused *frozen.Refused
+	if errors.As(err, &refused) {
+		return nil, unfit("%s", refused.What)
+	}
+	return im, err
+}
+
+// load makes a preparation: A (0), B (1), or a further one.
 func (p *preparation) load(number int) (*trial, error) {
-	t, err := p.trial([]string{"first", "other", "third"}[number], 1-number%2)
+	t, err := p.trial(fmt.Sprintf("load-%d", number), 1-number%2)
 	if err != nil {
 		return nil, err
 	}
@@ -392,19 +398,41 @@ func (p *preparation) late(t *trial) []string {
 	return append(all, t.dir)
 }
 
-// confirm looks in a third preparation at what so few bytes of late words explain that it
-// may be by chance, and drops what is not confirmed of the registers.
+// A value of few bits that a tool computes from its late words can be the same in both
+// preparations by chance. There are fewest further preparations, and up to most where they
+// do not take longer than enough in all.
+const (
+	fewest = 2
+	most   = 6
+	enough = 5 * time.Second
+)
+
+// confirm makes further preparations, each with other late words. A start from A with
+// these words has to be what the preparation is. Registers that hold no known word in one
+// of them are refused.
 func (p *preparation) confirm(c *frozen.Comparison) error {
-	if len(c.Offsets) == 0 && !slices.ContainsFunc(c.Words, func(w frozenPlace) bool { return w.Short }) {
-		return nil
-	}
 	p.avoid = map[int][]byte{}
 	for _, o := range c.Offsets {
 		if o.Word < len(p.call.Words) {
 			p.avoid[o.Word] = append(p.avoid[o.Word], byte(-o.Constant))
 		}
 	}
-	t, err := p.load(2)
+	p.snap.plan.Offsets = c.Offsets
+	begun := time.Now()
+	for n := range most {
+		if n >= fewest && time.Since(begun) > enough {
+			break
+		}
+		if err := p.further(2 + n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// further makes a further preparation and compares it with a start from A.
+func (p *preparation) further(number int) error {
+	t, err := p.load(number)
 	if err != nil {
 		return err
 	}
@@ -413,52 +441,43 @@ func (p *preparation) confirm(c *frozen.Comparison) error {
 	if len(t.held.Threads) != len(p.images[0].Threads) {
 		return unfit("the number of its threads differs from run to run")
 	}
-	for _, w := range c.Words {
-		if !w.Short {
-			continue
-		}
-		b := make([]byte, w.Length)
-		if w.Xstate {
-			x, err := t.held.Xstate(t.held.Threads[w.Thread])
-			if err != nil {
-				return err
-			}
-			copy(b, x[min(int(w.Address), len(x)):])
-		} else if err := t.held.Read(w.Address, b); err != nil {
-			return err
-		}
-		if string(b) != part(late, w.Span) {
-			return unfit("its memory differs from run to run, for no known reason, at %#x", w.Address)
-		}
-	}
-	registers := map[[2]int]bool{}
-	for _, o := range c.Offsets {
-		id := [2]int{o.Thread, o.Register}
+	l := &p.snap.plan
+	l.Offsets = slices.DeleteFunc(slices.Clone(l.Offsets), func(o frozen.Offset) bool {
 		regs := t.held.Registers(t.held.Threads[o.Thread])
-		if v, ok := o.Value(late[o.Word]); !ok || uint32(register(&regs, o.Register).Uint()) != v {
-			if !registers[id] {
-				registers[id] = false
+		v, ok := o.Value(late[o.Word])
+		return !ok || uint32(register(&regs, o.Register).Uint()) != v
+	})
+	pages, err := os.Create(filepath.Join(t.scratch, "pages"))
+	if err != nil {
+		return err
+	}
+	defer pages.Close()
+	im, err := p.image(t, pages)
+	if err != nil {
+		return err
+	}
+	own := p.late(p.trials[0])
+	match := func(a text, b []byte) (text, []byte) {
+		other := text{slices.Clone(b), a.Spans}
+		for _, s := range a.Spans {
+			if s.At+s.Length > len(b) || string(b[s.At:s.At+s.Length]) != part(late, s) {
+				return a, b
 			}
-			continue
 		}
-		if !registers[id] {
-			p.snap.plan.Offsets = append(p.snap.plan.Offsets, o)
-		}
-		registers[id] = true
+		return a, other.with(own)
 	}
-	for id, known := range registers {
-		if !known {
-			return unfit("register %d of thread %d differs from run to run, for no known reason", id[1], id[0])
-		}
+	if err := p.files(t, im, match); err != nil {
+		return err
 	}
-	return nil
+	_, err = p.against(t, im, pages, frozen.Facts{Late: &frozen.Late{Places: l.Places, Offsets: l.Offsets, Words: late}})
+	return errors.Join(err, os.Remove(pages.Name()))
 }
 
 // compare compares the preparations, and makes the plan.
 func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
-	l.Words, l.Dir, l.Variables = a.words, a.dir, a.variable
+	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
 	// A tool may have what it asked for of its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
@@ -473,25 +492,48 @@ func (p *preparation) compare() error {
 	if len(a.dir) != len(b.dir) {
 		return fmt.Errorf("the directories %s and %s are of different lengths", a.dir, b.dir)
 	}
-	words := frozen.NewWords(late)
-	if err := p.files(words); err != nil {
+	var err error
+	if l.Made, err = a.made(); err != nil {
 		return err
 	}
-	facts := frozen.Facts{A: a.facts(), B: b.facts(), Words: late}
-	for _, v := range a.variable {
-		facts.Free = append(facts.Free, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	for i := 1; i < 3; i++ {
+		l.Written[i].Bytes = a.stdout[i]
 	}
-	other := *p.images[1]
-	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
-	for i := range l.Files {
-		other.Files[i].Path = p.images[0].Files[i].Path
+	words := frozen.NewWords(late)
+	match := func(a text, b []byte) (text, []byte) {
+		b = slices.Clone(b)
+		return text{a.Bytes, words.Exchange(a.Bytes, b)}, b
 	}
-	c, err := frozen.Compare(p.images[0], &other, p.pages[0], p.pages[1], facts)
+	if err := p.files(b, p.images[1], match); err != nil {
+		return err
+	}
+	c, err := p.against(b, p.images[1], p.pages[1], frozen.Facts{Words: late})
 	if err != nil {
 		return err
 	}
+	p.images[0].Ids, p.images[0].RegisterIds = c.Ids, c.RegisterIds
+	l.Places, p.noise = c.Words, c.Noise
+	return p.confirm(c)
+}
+
+// against compares A with another preparation. Each difference has a reason.
+func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts frozen.Facts) (*frozen.Comparison, error) {
+	a := p.trials[0]
+	facts.A, facts.B = a.facts(), t.facts()
+	for _, v := range a.variable {
+		facts.Free = append(facts.Free, frozen.Range{Start: v.Address, End: v.Address + PadSize})
+	}
+	other := *im
+	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
+	for i := range p.snap.plan.Files {
+		other.Files[i].Path = p.images[0].Files[i].Path
+	}
+	c, err := frozen.Compare(p.images[0], &other, p.pages[0], pages, facts)
+	if err != nil {
+		return nil, err
+	}
 	if len(c.Layout) > 0 {
-		return unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
+		return nil, unfit("the layout of its memory differs from run to run (%s)", c.Layout[0])
 	}
 	for i, d := range c.Unexplained {
 		if i < 20 {
@@ -499,30 +541,26 @@ func (p *preparation) compare() error {
 		}
 	}
 	if len(c.Unexplained) > 0 {
-		return unfit("its memory differs from run to run, for no known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
+		return nil, unfit("its memory differs from run to run, for no known reason, in %d places: %v", len(c.Unexplained)+c.More, c.Unexplained[0])
 	}
-	p.images[0].Ids, p.images[0].RegisterIds = c.Ids, c.RegisterIds
-	l.Places = c.Words
-	if err := p.written(words); err != nil {
-		return err
-	}
-	return p.confirm(c)
+	return c, nil
 }
 
-// files compares what both preparations have looked at, opened and made.
-func (p *preparation) files(words *frozen.Words) error {
-	a, b := p.trials[0], p.trials[1]
+// files compares what A and another preparation have looked at, opened, made and written.
+// match finds the late words in what A has written, and returns what the other preparation
+// has written with the words of A.
+func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []byte) (text, []byte)) error {
+	a := p.trials[0]
 	l := &p.snap.plan
 	for key := range a.early {
-		if _, ok := b.early[key]; !ok {
+		if _, ok := t.early[key]; !ok {
 			return unfit("its looks at files depend on its late words (%s)", a.early[key].Name.in(a.dir, a.words))
 		}
 	}
-	if len(a.early) != len(b.early) {
+	if len(a.early) != len(t.early) {
 		return unfit("its looks at files depend on its late words")
 	}
-	l.Early = a.early
-	fa, fb := p.images[0].Files, p.images[1].Files
+	fa, fb := p.images[0].Files, im.Files
 	if len(fa) != len(fb) {
 		return unfit("the number of its open files depends on its late words")
 	}
@@ -531,7 +569,7 @@ func (p *preparation) files(words *frozen.Words) error {
 		if fa[i].Kind != frozen.FilePath || fb[i].Kind != frozen.FilePath {
 			continue
 		}
-		na, nb := a.openName(&fa[i]), b.openName(&fb[i])
+		na, nb := a.openName(&fa[i]), t.openName(&fb[i])
 		if na.Word == -2 && hotstart.Below(fa[i].Path, p.scratch) {
 			return unfit("it has moved its standard streams to other descriptors")
 		}
@@ -543,64 +581,37 @@ func (p *preparation) files(words *frozen.Words) error {
 		}
 		l.Files[i] = na
 	}
-	ma, err := a.made()
+	made, err := t.made()
 	if err != nil {
 		return err
 	}
-	mb, err := b.made()
-	if err != nil {
-		return err
-	}
-	if len(ma) != len(mb) {
+	if len(l.Made) != len(made) {
 		return unfit("the files that it makes before its input depend on its late words")
 	}
-	for i := range ma {
-		spans, same := words.Same(ma[i].Content.Bytes, mb[i].Content.Bytes)
-		if ma[i].Name != mb[i].Name || ma[i].Mode != mb[i].Mode || !same && !equalButNumbers(ma[i].Content.Bytes, mb[i].Content.Bytes, words) {
-			return unfit("the file %s, which it makes before its input, differs from run to run", ma[i].Name.in(a.dir, a.words))
+	for i, m := range made {
+		var b []byte
+		if l.Made[i].Content, b = match(l.Made[i].Content, m.Content.Bytes); l.Made[i].Name != m.Name || l.Made[i].Mode != m.Mode || !bytes.Equal(l.Made[i].Content.Bytes, b) {
+			return unfit("the file %s, which it makes before its input, differs from run to run", m.Name.in(a.dir, a.words))
 		}
-		ma[i].Content.Spans = spans
 	}
-	l.Made = ma
-	return nil
-}
-
-// written compares what both preparations have written to their streams.
-func (p *preparation) written(words *frozen.Words) error {
 	for i := 1; i < 3; i++ {
-		ta, tb := p.trials[0].stdout[i], p.trials[1].stdout[i]
-		spans, same := words.Same(ta, tb)
-		if !same && (i == 1 && !p.around.Joined || !equalButNumbers(ta, tb, words)) {
+		var b []byte
+		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !equalButNumbers(l.Written[i].Bytes, b)) {
 			return unfit("what it writes to descriptor %d before its input differs from run to run", i)
 		}
-		if !same {
-			spans = words.Exchange(ta, slices.Clone(tb))
-		}
-		p.snap.plan.Written[i] = text{ta, spans}
 	}
 	return nil
 }
 
-// equalButNumbers tells whether two texts are equal but for late words and numbers, such
-// as times.
-func equalButNumbers(a, b []byte, words *frozen.Words) bool {
-	la, lb := bytes.SplitAfter(a, []byte("\n")), bytes.SplitAfter(b, []byte("\n"))
-	if len(la) != len(lb) {
-		return false
-	}
-	for i := range la {
-		if _, same := words.Same(la[i], lb[i]); !same && !bytes.Equal(blankNumbers(la[i]), blankNumbers(lb[i])) {
-			return false
-		}
-	}
-	return true
-}
+// equalButNumbers tells whether two texts are equal but for numbers, such as times.
+func equalButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
 
-// blankNumbers puts one character in the place of each number.
-func blankNumbers(line []byte) []byte {
+// blankNumbers puts one character in the place of each number. A time that has passed is
+// negative by the clock of another preparation.
+func blankNumbers(text []byte) []byte {
 	var out []byte
-	for i, c := range line {
-		digit := c >= '0' && c <= '9' || c == '.' && i+1 < len(line) && line[i+1] >= '0' && line[i+1] <= '9'
+	for i, c := range text {
+		digit := c >= '0' && c <= '9' || (c == '.' || c == '-') && i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9'
 		switch {
 		case !digit:
 			out = append(out, c)
@@ -684,7 +695,7 @@ func (p *preparation) prove() error {
 		return err
 	}
 	defer t.end()
-	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.snap) }); err != nil {
+	if err := t.run(p.ctx, func() (*tracer.Proc, error) { return t.beginHot(p.snap, p.noise) }); err != nil {
 		return err
 	}
 	if t.exit != p.cold.exit {
@@ -737,7 +748,7 @@ func compareTrials(a, b *trial) (string, error) {
 	for i := 1; i < 3; i++ {
 		equal := bytes.Equal(a.stdout[i], b.stdout[i])
 		if !equal && (i == 2 || a.around.Joined) {
-			equal = equalButNumbers(a.stdout[i], b.stdout[i], frozen.NewWords(nil))
+			equal = equalButNumbers(a.stdout[i], b.stdout[i])
 		}
 		if !equal {
 			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil

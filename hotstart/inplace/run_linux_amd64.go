@@ -27,6 +27,7 @@ import (
 // start is one start from a snapshot.
 type start struct {
 	snap      *Snapshot
+	noise     []frozen.Patch // written to its memory, of a trial
 	argv, env []string
 	dir       string
 	words     []string
@@ -115,6 +116,9 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	}
 	opt := frozen.Options{Dir: s.dir, Random: single, Personality: &own, Filter: s.filter, Inherited: s.inherited, Pages: len(files) - 1}
 	if err := im.Start(p, opt); err != nil {
+		return p, err
+	}
+	if err := frozen.Apply(p.Pid, s.noise); err != nil {
 		return p, err
 	}
 	for _, place := range plan.Places {

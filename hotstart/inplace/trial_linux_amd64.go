@@ -201,8 +201,13 @@ func (t *trial) begin() (*tracer.Proc, error) {
 		return nil, err
 	}
 	env := t.environment()
-	p, _, err := tracer.Spawn(t.call.Exe, t.call.withWords(t.words), &os.ProcAttr{Dir: t.dir, Env: env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}})
+	attr := &os.ProcAttr{Dir: t.dir, Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	var p *tracer.Proc
+	if t.stop {
+		p, _, err = tracer.Spawn(t.call.Exe, t.call.withWords(t.words), attr)
+	} else {
+		p, err = tracer.SpawnPlain(t.call.Exe, t.call.withWords(t.words), attr) // the proof shows what depends on addresses
+	}
 	t.streams.given()
 	if err != nil {
 		return nil, err
@@ -749,13 +754,13 @@ func (t *trial) made() ([]made, error) {
 // bytes.
 const madeLimit = 1 << 20
 
-// beginHot starts the tool from a snapshot and holds it.
-func (t *trial) beginHot(s *Snapshot) (*tracer.Proc, error) {
+// beginHot starts the tool from a snapshot, with noise in its memory, and holds it.
+func (t *trial) beginHot(s *Snapshot, noise []frozen.Patch) (*tracer.Proc, error) {
 	files, err := t.open()
 	if err != nil {
 		return nil, err
 	}
-	st := &start{snap: s, argv: t.call.withWords(t.words), env: t.call.Env, dir: t.dir, words: t.words, values: t.values,
+	st := &start{snap: s, noise: noise, argv: t.call.withWords(t.words), env: t.call.Env, dir: t.dir, words: t.words, values: t.values,
 		files: files, inherited: t.inherited(), filter: t.overlay.GuardedFilter(), here: t.here,
 		attr: syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
 	p, err := st.begin()

@@ -256,6 +256,7 @@ int main(int argc, char **argv)
 		else if (*line == '@' || *line == '+') ;
 		else if (!strcmp(line, "size")) printf("size %ld\n", size);
 		else if (!strcmp(line, "settings")) printf("settings %s", set);
+		else if (!strcmp(line, "address")) printf("address %p %p %p\n", (void *)main, (void *)line, (void *)grown);
 		else if (!strcmp(line, "index")) printf("index %s", first);
 		else if (!strcmp(line, "pid")) printf("pid %d\n", getpid());
 		else if (!strcmp(line, "say")) printf("%s\n", arg);

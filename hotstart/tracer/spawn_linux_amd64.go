@@ -18,27 +18,34 @@ import (
 //
 // The process is a child of the caller. attr.Sys.Ptrace is set by Spawn.
 func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality uint64, err error) {
+	personality, restore, _ := around.FixAddresses() // without it, memories are not comparable
+	defer restore()
+	p, err = SpawnPlain(path, argv, attr)
+	return p, personality, err
+}
+
+// SpawnPlain is Spawn with the addresses that the program would have without a tracer:
+// they differ from one execution to the next where the kernel has it so.
+func SpawnPlain(path string, argv []string, attr *os.ProcAttr) (*Proc, error) {
 	if attr.Sys == nil {
 		attr.Sys = &syscall.SysProcAttr{}
 	}
 	attr.Sys.Ptrace = true
-	personality, restore, _ := around.FixAddresses() // without it, memories are not comparable
 	proc, err := os.StartProcess(path, argv, attr)
-	restore()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	pid := proc.Pid
 	if err := proc.Release(); err != nil { // its end is waited for by pid
-		return nil, 0, err
+		return nil, err
 	}
-	p, err = settle(pid)
+	p, err := settle(pid)
 	if err != nil {
 		unix.Kill(pid, unix.SIGKILL)
 		unix.Wait4(pid, nil, unix.WALL, nil)
-		return nil, 0, fmt.Errorf("hold %s at its first instruction: %w", path, err)
+		return nil, fmt.Errorf("hold %s at its first instruction: %w", path, err)
 	}
-	return p, personality, nil
+	return p, nil
 }
 
 // settle exchanges the attachment of PTRACE_TRACEME, under which a process is

@@ -47,6 +47,9 @@ var Stub []byte
 // Spawn returns an error.
 func Spawn(string, []string, *os.ProcAttr) (*Proc, uint64, error) { return nil, 0, errUnsupported }
 
+// SpawnPlain returns an error.
+func SpawnPlain(string, []string, *os.ProcAttr) (*Proc, error) { return nil, errUnsupported }
+
 // Enter returns an error.
 func Enter(int) (*Proc, error) { return nil, errUnsupported }
 

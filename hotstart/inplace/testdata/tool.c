@@ -15,6 +15,9 @@
  *   -m         keep whether LABEL comes before "M"
  *   -i         keep whether LABEL begins with a digit
  *   -t         keep whether INPUT is newer than INDEX
+ *   -D         keep the date
+ *   -A KIND    keep a number from an address (main, stack, heap) or from AT_RANDOM (random)
+ *   -N         write the size of INPUT to OUTPUT before the input is opened
  *   -e FILE    end with an error before the input where FILE exists
  *   -w FILE    write to FILE before the input is opened
  *   -3         write a line to descriptor 3 in the end
@@ -29,7 +32,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char *index_;
@@ -37,16 +42,16 @@ static size_t size;
 static long kept;
 static unsigned hash;
 static char directory[4096];
-static char copied[4096];
+static char copied[4096], date[16];
 static volatile int got;
 
 static void note(int sig) { got++; (void)sig; }
 
 int main(int argc, char **argv)
 {
-	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL;
-	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmite:w:n3")) != -1) switch (opt) {
+	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL;
+	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0;
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDA:Ne:w:n3")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -60,6 +65,9 @@ int main(int argc, char **argv)
 		case 'm': middle = 1; break;
 		case 'i': digit = 1; break;
 		case 't': newer = 1; break;
+		case 'D': dates = 1; break;
+		case 'A': seed = optarg; break;
+		case 'N': sizes = 1; break;
 		case 'e': error = optarg; break;
 		case 'w': early = optarg; break;
 		case 'n': nap = 1; break;
@@ -76,6 +84,21 @@ int main(int argc, char **argv)
 	if (digit) kept = isdigit((unsigned char)*label) != 0;
 	struct stat st, ref;
 	if (newer && !stat(input, &st) && !stat(argv[optind], &ref)) kept = st.st_mtime > ref.st_mtime;
+	if (dates) {
+		time_t now = time(NULL);
+		strftime(date, sizeof date, "%Y%m%d", gmtime(&now));
+	}
+	if (seed) {
+		unsigned long at = *seed == 'm' ? (unsigned long)main : *seed == 's' ? (unsigned long)&st :
+			*seed == 'h' ? (unsigned long)malloc(1) : *(unsigned long *)getauxval(AT_RANDOM);
+		hash = at * 0x9e3779b97f4a7c15ul >> 40;
+	}
+	FILE *out = NULL;
+	if (sizes) {
+		if (stat(input, &st) || !(out = fopen(output, "w"))) return 6;
+		fprintf(out, "size=%ld\n", (long)st.st_size);
+		fflush(out);
+	}
 	if (stats || keep) {
 		if (stat(input, &st)) { fprintf(stderr, "tool: %s: %s\n", input, strerror(errno)); return 4; }
 		if (st.st_size == 0) { fprintf(stderr, "tool: %s is empty\n", input); return 4; }
@@ -103,7 +126,7 @@ int main(int argc, char **argv)
 
 	FILE *in = strcmp(input, "-") ? fopen(input, "r") : stdin;
 	if (!in) { fprintf(stderr, "tool: cannot open %s: %s\n", input, strerror(errno)); return 1; }
-	FILE *out = output ? fopen(output, "w") : stdout;
+	if (!out) out = output ? fopen(output, "w") : stdout;
 	if (!out) { fprintf(stderr, "tool: cannot write %s: %s\n", output, strerror(errno)); return 1; }
 	char line[4096];
 	unsigned long n = 0;
@@ -116,6 +139,7 @@ int main(int argc, char **argv)
 	if (variable) fprintf(out, "%s=%s\n", variable, getenv(variable) ? getenv(variable) : "(none)");
 	if (copy) fprintf(out, "copied %s\n", copied);
 	if (dir) fprintf(out, "in %s\n", directory);
+	if (dates) fprintf(out, "on %s\n", date);
 	if (fflush(out)) { fprintf(stderr, "tool: write: %s\n", strerror(errno)); return 8; }
 	if (third) dprintf(3, "three\n");
 	if (nap && n > 4 * 250) {

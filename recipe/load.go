@@ -24,7 +24,7 @@ import (
 const maxRecipe = 1 << 20
 
 // keys of a recipe, in the order in which people write them.
-var keys = []string{"name", "image", "command", "data", "inputs", "outputs", "ready", "pipe",
+var keys = []string{"name", "image", "command", "data", "inputs", "columns", "outputs", "ready", "pipe",
 	"threads", "memory", "timeout", "retries", "env", "varies", "probe", "trust", "verify"}
 
 // reserved names mean something by themselves, or would be taken to.
@@ -284,7 +284,7 @@ func (p *parser) top(root *yaml.Node) {
 		key  string
 		read func(*yaml.Node)
 	}{
-		{"name", p.name}, {"image", p.image}, {"data", p.data}, {"inputs", p.inputs}, {"outputs", p.outputs},
+		{"name", p.name}, {"image", p.image}, {"data", p.data}, {"inputs", p.inputs}, {"columns", p.columns}, {"outputs", p.outputs},
 		{"ready", p.ready}, {"threads", p.threads}, {"memory", p.memory}, {"timeout", p.timeout},
 		{"retries", p.retries}, {"command", p.words}, {"env", p.env}, {"pipe", p.shell},
 		{"varies", p.varies}, {"probe", p.probe}, {"trust", p.trust}, {"verify", p.verify},
@@ -666,6 +666,29 @@ func (p *parser) trust(n *yaml.Node) {
 		return
 	}
 	p.r.Trust = strings.EqualFold(n.Value, "true")
+}
+
+// columns reads the columns of sample sheets.
+func (p *parser) columns(n *yaml.Node) {
+	names := p.r.names()
+	p.r.Columns = make(map[string]string)
+	for _, kv := range p.pairs(n, "columns", "columns: {r1: fastq_1, r2: fastq_2}") {
+		if !slices.Contains(names, kv.key) {
+			p.Add(kv.line, problem.Meant(kv.key, names, "%s"), "columns names %s, which is neither sample nor an input", kv.key)
+			continue
+		}
+		if column, ok := p.text(kv.value, "columns."+kv.key); ok {
+			p.r.Columns[kv.key] = strings.TrimSpace(column)
+		}
+	}
+	first := make(map[string]string)
+	for _, name := range names {
+		column := p.r.column(name)
+		if other, ok := first[column]; ok {
+			p.Add(n.Line, "give each a column of its own", "%s and %s would be read from the same column, %s", other, name, column)
+		}
+		first[column] = name
+	}
 }
 
 func (p *parser) verify(n *yaml.Node) {

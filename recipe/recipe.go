@@ -28,6 +28,7 @@ type Recipe struct {
 	Command []string          // words; placeholders stand in them, unexpanded
 	Data    map[string]string // name to absolute path; symbolic links are left as they are
 	Inputs  []Input           // in the order of the file
+	Columns map[string]string // "sample" or input name to column of the sample sheet; nil: their own names
 	Ready   hotstart.Ready
 	Pipe    string            // shell text, placeholders unexpanded; empty: none
 	Threads int               // at least 1

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -36,43 +37,47 @@ type row struct {
 }
 
 // Sheet reads the sample sheet at path and checks it against the recipe: CSV
-// (RFC 4180) in UTF-8 with or without a byte order mark, lines ended by LF or
-// CRLF, lines that begin with # and empty ones left out. The header names the
-// columns: "sample" and every input, in any order. Paths are relative to the
-// sheet. Samples are returned in the sheet's order; what its writer can mend is
-// returned as Problems, all of it.
-func (r *Recipe) Sheet(path string) ([]Sample, error) {
+// (RFC 4180), or cells between tabs, in UTF-8 with or without a byte order mark, lines
+// ended by LF or CRLF, lines that begin with # and empty ones left out. The header names
+// the columns: "sample" and every input, or the names that Recipe.Columns has for them,
+// in any order. Paths are relative to the sheet. Samples are returned in the sheet's
+// order, and a note where the columns were guessed. Mistakes in the sheet are returned as
+// Problems, all of them.
+func (r *Recipe) Sheet(path string) (samples []Sample, note string, err error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return nil, fmt.Errorf("sample sheet %s: %w", path, err)
+		return nil, "", fmt.Errorf("sample sheet %s: %w", path, err)
 	}
 	text, wrong := readFile(path, maxSheet, "a sample sheet")
 	if wrong != nil {
-		return nil, Problems{*wrong}
+		return nil, "", Problems{*wrong}
 	}
 	return r.sheet(path, filepath.Dir(abs), text)
 }
 
-// sheet checks the text of a sheet. file is how problems name it, dir what its
-// paths are relative to.
-func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, error) {
+// sheet checks the text of a sheet. file is its name in problems, dir the directory that
+// its paths are relative to.
+func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, string, error) {
 	c := &problem.Collector{File: file}
-	rows := readRows(c, text)
+	rows, separator := readRows(c, text)
 	if len(rows) == 0 {
 		if len(c.List) == 0 {
 			c.Add(0, "write a header, "+r.header()+", and one row a sample", "the sample sheet is empty")
 		}
-		return nil, c.Err()
+		return nil, "", c.Err()
 	}
-	columns := r.columns(c, rows[0], text)
+	columns, note := r.columns(c, rows[0], text)
 	if columns == nil {
-		return nil, c.Err()
+		return nil, "", c.Err()
 	}
 	samples := make([]Sample, 0, len(rows)-1)
 	first := make(map[string]int)
 	for _, row := range rows[1:] {
 		if len(row.cells) != len(rows[0].cells) {
 			hint := "an empty cell still needs its comma; a cell that holds a comma must be quoted"
+			if separator == '\t' {
+				hint = "an empty cell still needs its tab"
+			}
 			c.Add(row.line, hint, "the row has %s, the header %d", count(len(row.cells), "cell"), len(rows[0].cells))
 			continue
 		}
@@ -92,33 +97,64 @@ func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, error) {
 	}
 	r.apart(c, samples)
 	if err := c.Err(); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return samples, nil
+	if note != "" {
+		note += fmt.Sprintf(" (%s:%d)", file, rows[0].line)
+	}
+	return samples, note, nil
 }
 
-// header is the one that fits the recipe.
-func (r *Recipe) header() string {
+// names returns "sample" and the names of the inputs.
+func (r *Recipe) names() []string {
 	names := []string{"sample"}
 	for _, in := range r.Inputs {
 		names = append(names, in.Name)
 	}
+	return names
+}
+
+// column returns the name of the column in which "sample" or an input stands.
+func (r *Recipe) column(name string) string {
+	if c, ok := r.Columns[name]; ok {
+		return c
+	}
+	return name
+}
+
+// header returns a header that fits the recipe.
+func (r *Recipe) header() string {
+	names := r.names()
+	for i, name := range names {
+		names[i] = r.column(name)
+	}
 	return strings.Join(names, ",")
 }
 
-// readRows cuts a sheet into rows of trimmed cells, without those that are empty.
-func readRows(c *problem.Collector, text []byte) []row {
+// tabs reports whether the header of a sheet has its cells between tabs.
+func tabs(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return bytes.IndexByte(line, '\t') >= 0 && bytes.IndexByte(line, ',') < 0
+		}
+	}
+	return false
+}
+
+// readRows cuts a sheet into rows of trimmed cells, without those that are empty, and
+// returns the separator of its cells.
+func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 	if bytes.HasPrefix(text, []byte{0xff, 0xfe}) || bytes.HasPrefix(text, []byte{0xfe, 0xff}) {
 		c.Add(0, `save it as "CSV UTF-8"`, "the sample sheet is in UTF-16")
-		return nil
+		return nil, 0
 	}
 	if bytes.HasPrefix(text, []byte("PK\x03\x04")) {
 		c.Add(0, `save it as "CSV UTF-8"`, "this is a workbook, not a CSV file")
-		return nil
+		return nil, 0
 	}
 	if bytes.HasPrefix(text, []byte("\x1f\x8b")) {
 		c.Add(0, "name the table that lists the samples; files of reads stand in it", "this is a compressed file, not a CSV file")
-		return nil
+		return nil, 0
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !bytes.Contains(text, []byte("\n")) {
@@ -128,11 +164,14 @@ func readRows(c *problem.Collector, text []byte) []row {
 	reader.Comment = '#'
 	reader.FieldsPerRecord = -1
 	reader.TrimLeadingSpace = true
+	if tabs(text) {
+		reader.Comma, reader.TrimLeadingSpace = '\t', false // it would trim the tabs of empty cells
+	}
 	var rows []row
 	for {
 		cells, err := reader.Read()
 		if errors.Is(err, io.EOF) {
-			return rows
+			return rows, reader.Comma
 		}
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
@@ -141,7 +180,7 @@ func readRows(c *problem.Collector, text []byte) []row {
 		}
 		if err != nil {
 			c.Add(0, "", "%s", err)
-			return rows
+			return rows, reader.Comma
 		}
 		line, _ := reader.FieldPos(0)
 		empty := true
@@ -159,71 +198,113 @@ func readRows(c *problem.Collector, text []byte) []row {
 	}
 }
 
-// columns maps each name to its column, or is nil where rows can't be read.
-func (r *Recipe) columns(c *problem.Collector, header row, text []byte) map[string]int {
-	if len(header.cells) == 1 {
-		for sep, name := range map[string]string{"\t": "tabs", ";": "semicolons"} {
-			if strings.Contains(header.cells[0], sep) {
-				c.Add(header.line, "put commas between the cells (save it as CSV): "+r.header(), "the sample sheet is separated by %s", name)
-				return nil
-			}
-		}
+// columns maps "sample" and each input to its column, or is nil where rows can't be read.
+// The note says which columns were guessed.
+func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns map[string]int, note string) {
+	if len(header.cells) == 1 && strings.Contains(header.cells[0], ";") {
+		c.Add(header.line, "put commas between the cells (save it as CSV): "+r.header(), "the sample sheet is separated by semicolons")
+		return nil, ""
 	}
 	body := bytes.TrimPrefix(text, []byte("\ufeff"))
-	if !slices.Contains(header.cells, "sample") && bytes.HasPrefix(body, []byte("#sample")) {
+	if !slices.Contains(header.cells, r.column("sample")) && bytes.HasPrefix(body, []byte("#"+r.column("sample"))) {
 		c.Add(1, "take the # away: it makes a comment of the line", "the header is a comment")
-		return nil
+		return nil, ""
 	}
-	known := []string{"sample"}
-	for _, in := range r.Inputs {
-		known = append(known, in.Name)
+	known := make(map[string]string) // column to name
+	for _, name := range r.names() {
+		known[r.column(name)] = name
 	}
-	columns := make(map[string]int)
+	guess := r.guess(header.cells)
+	for name, column := range guess {
+		delete(known, name)
+		known[column] = name
+	}
+	columns = make(map[string]int)
 	var unknown []string
-	for i, name := range header.cells {
-		if _, ok := columns[name]; ok {
-			c.Add(header.line, "remove one of them", "column %s stands twice", name)
-			continue
-		}
-		if name == "" {
-			c.Add(header.line, "name it or remove it", "column %d has no name", i+1)
-			continue
-		}
-		if slices.Contains(known, name) {
+	for i, cell := range header.cells {
+		name, ok := known[cell]
+		if _, twice := columns[name]; twice {
+			c.Add(header.line, "remove one of them", "column %s stands twice", cell)
+		} else if ok {
 			columns[name] = i
+		} else if cell == "" {
+			c.Add(header.line, "name it or remove it", "column %d has no name", i+1)
 		} else {
-			unknown = append(unknown, name)
+			unknown = append(unknown, cell)
 		}
 	}
 	var missing []string
-	for _, name := range known {
+	for _, name := range r.names() {
 		if _, ok := columns[name]; !ok {
-			missing = append(missing, name)
+			missing = append(missing, r.column(name))
 		}
 	}
 	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return problem.Near(name, missing) != "" }) {
-		// Another file, or rows without a header: what is wrong with its rows would be
-		// told of each of them.
+		// Another file, or rows without a header: each of its rows would be a mistake.
 		c.List = nil
 		c.Add(header.line, "the header is "+r.header(), "this is no sample sheet: its first line names none of the columns")
-		return nil
+		return nil, ""
 	}
 	guessed := make(map[string]bool)
-	for _, name := range unknown {
-		hint := "remove it, or declare it in the recipe: inputs: [" + strings.Join(append(known[1:len(known):len(known)], name), ", ") + "]"
-		if k := problem.Near(name, missing); k != "" {
-			hint = fmt.Sprintf("did you mean %s?", k)
-			guessed[k] = true
+	for _, cell := range unknown {
+		near := problem.Near(cell, missing)
+		switch {
+		case near != "":
+			guessed[near] = true
+			c.Add(header.line, fmt.Sprintf("did you mean %s?", near), "unknown column %s", cell)
+		case r.Columns == nil && guess == nil:
+			names := append(r.names()[1:], cell)
+			c.Add(header.line, "remove it, or declare it in the recipe: inputs: ["+strings.Join(names, ", ")+"]; with `columns`, others are left out", "unknown column %s", cell)
 		}
-		c.Add(header.line, hint, "unknown column %s", name)
 	}
-	for _, name := range missing {
-		if guessed[name] {
-			continue
+	for _, column := range missing {
+		if !guessed[column] {
+			c.Add(header.line, "the header is "+r.header(), "column %s is missing", column)
 		}
-		c.Add(header.line, "the header is "+r.header(), "column %s is missing", name)
 	}
-	return columns
+	if guess != nil {
+		note = "the columns were guessed: " + guess.String()
+		if len(unknown) > 0 {
+			note += "; left out: " + strings.Join(unknown, ", ")
+		}
+		note += "; `columns: {" + guess.String() + "}` in the recipe says the same"
+	}
+	return columns, note
+}
+
+// guess is input name to column.
+type guess map[string]string
+
+// String prints a guess as YAML, sorted by input.
+func (g guess) String() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(g)) {
+		all = append(all, name+": "+g[name])
+	}
+	return strings.Join(all, ", ")
+}
+
+// guess returns the columns of inputs where a sheet has those of nf-core's pipelines,
+// fastq_1 and perhaps fastq_2, in place of the recipe's one or two inputs. A recipe with
+// one input gets no file of a pair.
+func (r *Recipe) guess(header []string) guess {
+	usual := []string{"fastq_1", "fastq_2"}
+	if r.Columns != nil || len(r.Inputs) > len(usual) || !slices.Contains(header, "sample") {
+		return nil
+	}
+	g := guess{}
+	for i, column := range usual {
+		if slices.Contains(header, column) != (i < len(r.Inputs)) {
+			return nil
+		}
+		if i < len(r.Inputs) {
+			if slices.Contains(header, r.Inputs[i].Name) {
+				return nil
+			}
+			g[r.Inputs[i].Name] = column
+		}
+	}
+	return g
 }
 
 // sample reads one row. Its name is empty where it is no good.

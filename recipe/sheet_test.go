@@ -36,7 +36,7 @@ func TestBadSheets(t *testing.T) {
 			continue
 		}
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			samples, err := r.Sheet(file)
+			samples, _, err := r.Sheet(file)
 			var problems Problems
 			if samples != nil || !errors.As(err, &problems) {
 				t.Fatalf("got %v, %v; want Problems", samples, err)
@@ -47,7 +47,7 @@ func TestBadSheets(t *testing.T) {
 }
 
 func TestGoodSheet(t *testing.T) {
-	samples, err := pairsRecipe(t).Sheet("testdata/sheets/good.csv")
+	samples, _, err := pairsRecipe(t).Sheet("testdata/sheets/good.csv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +68,60 @@ func TestGoodSheet(t *testing.T) {
 	}
 }
 
+// TestColumns has sheets of others, as they are.
+func TestColumns(t *testing.T) {
+	const one = "inputs: [reads]\n"
+	for _, c := range []struct{ name, keys, sheet, r1, r2, note, err string }{
+		{name: "tabs", sheet: "# of us\nsample\tr1\tr2\nA\ta_1.fq\ta_2.fq\n", r1: "a_1.fq", r2: "a_2.fq"},
+		{name: "tabs and an empty cell", sheet: "r1\tsample\tr2\n\tA\ta_2.fq\n", err: "s.csv:2: r1 is empty"},
+		{name: "tabs and too few cells", sheet: "sample\tr1\tr2\nA\ta_1.fq\n", err: "hint: an empty cell still needs its tab"},
+		{name: "nf-core", sheet: "sample,fastq_1,fastq_2,strandedness\nA,a_1.fq,a_2.fq,auto\n", r1: "a_1.fq", r2: "a_2.fq",
+			note: "the columns were guessed: r1: fastq_1, r2: fastq_2; left out: strandedness; `columns: {r1: fastq_1, r2: fastq_2}` in the recipe says the same (s.csv:1)"},
+		{name: "nf-core and tabs", sheet: "sample\tfastq_2\tfastq_1\nA\ta_2.fq\ta_1.fq\n", r1: "a_1.fq", r2: "a_2.fq",
+			note: "the columns were guessed: r1: fastq_1, r2: fastq_2; `columns: {r1: fastq_1, r2: fastq_2}` in the recipe says the same (s.csv:1)"},
+		{name: "nf-core, one file", keys: one, sheet: "sample,fastq_1\nA,a_1.fq\n", r1: "a_1.fq",
+			note: "the columns were guessed: reads: fastq_1; `columns: {reads: fastq_1}` in the recipe says the same (s.csv:1)"},
+		{name: "nf-core, a pair for one input", keys: one, sheet: "sample,fastq_1,fastq_2\nA,a_1.fq,a_2.fq\n", err: "s.csv:1: column reads is missing"},
+		{name: "nf-core, one file of a pair", sheet: "sample,fastq_1,fastq_2\nA,a_1.fq,\n", err: "s.csv:2: r2 is empty"},
+		{name: "half of the recipe's names", sheet: "sample,r1,fastq_2,fastq_1\nA,a_1.fq,a_2.fq,a_1.fq\n", err: "s.csv:1: column r2 is missing"},
+		{name: "named", keys: "columns: {sample: id, r1: forward, r2: reverse}\n", sheet: "reverse,date,id,forward\na_2.fq,today,A,a_1.fq\n", r1: "a_1.fq", r2: "a_2.fq"},
+		{name: "one named", keys: "columns: {r2: mate}\n", sheet: "sample,r1,mate,r2\nA,a_1.fq,a_2.fq,b_1.fq\n", r1: "a_1.fq", r2: "a_2.fq"},
+		{name: "named, and missing", keys: "columns: {r1: forward, r2: reverse}\n", sheet: "sample,r1,r2\nA,a_1.fq,a_2.fq\n", err: "s.csv:1: column forward is missing"},
+		{name: "named, and nearly there", keys: "columns: {r1: forward, r2: reverse}\n", sheet: "sample,foward,reverse\nA,a_1.fq,a_2.fq\n", err: "did you mean forward?"},
+		{name: "named, and given to both", keys: "columns: {r1: x, r2: x}\n", err: "r1 and r2 would be read from the same column, x"},
+		{name: "one named as the other", keys: "columns: {r1: r2}\n", err: "r1 and r2 would be read from the same column, r2"},
+		{name: "not an input", keys: "columns: {r3: x}\n", err: "columns names r3, which is neither sample nor an input"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := "name: tool\noutputs: {stdout: \"${sample}.sam\"}\n" + c.keys
+			if strings.Contains(text, "inputs:") {
+				text += "command: tool ${reads}\n"
+			} else {
+				text += "command: tool ${r1} ${r2}\ninputs: [r1, r2]\n"
+			}
+			r, err := parse("r.yaml", "/r.yaml", []byte(text), Sources{})
+			var samples []Sample
+			var note string
+			if err == nil {
+				samples, note, err = r.sheet("s.csv", "testdata/sheets", []byte(c.sheet))
+			}
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("got %v, want %s", err, c.err)
+				}
+				return
+			}
+			if err != nil || len(samples) != 1 || note != c.note {
+				t.Fatalf("%v, %v\nnote %q, want\n     %q", samples, err, note, c.note)
+			}
+			in := samples[0].Inputs
+			if filepath.Base(in[r.Inputs[0].Name]) != c.r1 || c.r2 != "" && filepath.Base(in["r2"]) != c.r2 || samples[0].Name != "A" {
+				t.Errorf("%v", samples[0])
+			}
+		})
+	}
+}
+
 func TestSheetEncodings(t *testing.T) {
 	r := pairsRecipe(t)
 	for text, want := range map[string]string{
@@ -79,7 +133,7 @@ func TestSheetEncodings(t *testing.T) {
 		"sample,r1,r2\r\nA\x00,a_1.fq,b\r\n":   "UTF-8",
 		"sample,r1,r2\rA,a_1.fq,a_2.fq\rA,x,y": "stands twice",
 	} {
-		_, err := r.sheet("s.csv", "testdata/sheets", []byte(text))
+		_, _, err := r.sheet("s.csv", "testdata/sheets", []byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
@@ -115,7 +169,7 @@ func TestPackedInputs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = r.sheet("s.csv", dir, []byte("sample,r1\nA,"+c.file+"\n"))
+		_, _, err = r.sheet("s.csv", dir, []byte("sample,r1\nA,"+c.file+"\n"))
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s, %s: %v", c.input, c.file, err)
@@ -134,7 +188,7 @@ func TestUnreadableInput(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	_, err := pairsRecipe(t).sheet("s.csv", dir, []byte("sample,r1,r2\nA,r.fq,r.fq\n"))
+	_, _, err := pairsRecipe(t).sheet("s.csv", dir, []byte("sample,r1,r2\nA,r.fq,r.fq\n"))
 	if err == nil || !strings.Contains(err.Error(), "you may not read it") {
 		t.Errorf("got %v", err)
 	}
@@ -143,16 +197,17 @@ func TestUnreadableInput(t *testing.T) {
 // FuzzSheet: any text gives samples or problems, and what passes has safe names
 // and paths of its own.
 func FuzzSheet(f *testing.F) {
-	for _, file := range []string{"good", "rows", "columns", "ragged", "shared", "tabs"} {
+	for _, file := range []string{"good", "rows", "columns", "ragged", "shared"} {
 		text, err := os.ReadFile("testdata/sheets/" + file + ".csv")
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(text)
 	}
+	f.Add([]byte("sample\tfastq_1\tfastq_2\nA\ta_1.fq\ta_2.fq\n"))
 	r := pairsRecipe(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		samples, err := r.sheet("s.csv", "testdata/sheets", text)
+		samples, _, err := r.sheet("s.csv", "testdata/sheets", text)
 		var problems Problems
 		if err != nil {
 			if !errors.As(err, &problems) || len(problems) == 0 || samples != nil {

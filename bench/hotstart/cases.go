@@ -237,7 +237,7 @@ func (m *caseMaker) load(c *benchCase, text string, columns []string, rows map[s
 	if err != nil {
 		return err
 	}
-	samples, err := r.Sheet(sheetPath)
+	samples, _, err := r.Sheet(sheetPath)
 	if err != nil {
 		return err
 	}

@@ -155,9 +155,12 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 		return nil, nil, nil, err
 	}
 	rec.Trust = rec.Trust || o.Trust
-	samples, err := rec.Sheet(o.Sheet)
+	samples, note, err := rec.Sheet(o.Sheet)
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	if note != "" {
+		newProgress(o.Messages, false).note("%s", note)
 	}
 	threads := o.Threads
 	if threads == 0 {
@@ -326,8 +329,12 @@ func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	rec.Trust = rec.Trust || o.Trust
 	var samples []recipe.Sample
 	if o.Sheet != "" {
-		if samples, err = rec.Sheet(o.Sheet); err != nil {
+		var note string
+		if samples, note, err = rec.Sheet(o.Sheet); err != nil {
 			return nil, err
+		}
+		if note != "" {
+			newProgress(o.Messages, false).note("%s", note)
 		}
 		rec.Probe = nil
 	}

@@ -352,8 +352,9 @@ var rooms = map[string]room{
 	"scripts/vulnerabilities": {
 		modules: []string{"golang.org/x/mod"},
 	},
-	"internal/access": {imports: []string{"internal/beneath", "internal/owner"}},
-	"internal/arrows": {},
+	"internal/access":  {imports: []string{"internal/beneath", "internal/owner"}},
+	"internal/arrows":  {},
+	"internal/wording": {},
 	"internal/bounded": {
 		modules: []string{"golang.org/x/sys"},
 	},

@@ -152,7 +152,7 @@ func (t *Tree) writePart(pg *page, i int, pieces []piece) error {
 			break
 		}
 	}
-	if pg.present(i) { // the whole chunk has become present meanwhile
+	if pg.present(i) { // the whole chunk has become present since
 		t.forgetPart(pg, i)
 	}
 	return nil

@@ -325,7 +325,7 @@ func (c *Cache) Drop(d object.Digest) error {
 	t.imageMu.Lock()
 	defer t.imageMu.Unlock()
 	if !t.evictable() {
-		return &BusyError{d, "was pinned or mounted meanwhile", "try again"}
+		return &BusyError{d, "has been pinned or mounted since", "try again"}
 	}
 	t.eachPresent(func(pg *page, i int) { t.discardAnyLocked(pg, i) })
 	t.dropPartsLocked()

@@ -24,9 +24,9 @@ func newMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "premix_store_requests_total", Help: "Requests answered, by what was asked for and the HTTP status."}, []string{"what", "status"}),
+			Name: "premix_store_requests_total", Help: "Requests answered, by kind of request and HTTP status."}, []string{"what", "status"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "premix_store_sent_bytes_total", Help: "Bytes of bodies sent, by what was asked for."}, []string{"what"}),
+			Name: "premix_store_sent_bytes_total", Help: "Bytes of bodies sent, by kind of request."}, []string{"what"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "premix_store_request_seconds", Help: "Time from a request's header to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9)}, []string{"what"}),

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Layer is the part of the system that a series belongs to: the part of its
+// Layer is the part of the system that a series belongs to. It is the part of the series'
 // name before the first dot.
 type Layer string
 
-// The layers, from the hardware up, as they are shown.
+// The layers, from the hardware up, in the order in which they are shown.
 const (
 	LayerNode      Layer = "node"      // processors, memory, pressure of the machine
 	LayerDisk      Layer = "disk"      // block devices
@@ -20,25 +20,25 @@ const (
 	LayerStore     Layer = "store"     // premix's node: cache, mounts, fetches
 	LayerScheduler Layer = "scheduler" // queues of Slurm and of premix
 	LayerTask      Layer = "task"      // tasks and their cgroups
-	LayerVendor    Layer = "vendor"    // what scripts of others print
+	LayerVendor    Layer = "vendor"    // output of scripts that a site adds
 )
 
-// Layers lists the layers in the order in which they are shown.
+// Layers is the list of all layers in the order in which they are shown.
 var Layers = []Layer{LayerNode, LayerDisk, LayerNetwork, LayerMount, LayerStore, LayerScheduler, LayerTask, LayerVendor}
 
-// Label is a key and a value that tell one thing from others of its kind.
+// Label is a key and a value that distinguish a series from others with its name.
 type Label struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 }
 
-// ID names a series.
+// ID identifies a series.
 type ID struct {
 	Name   string  // layer.quantity, lower case, words joined by underscores: disk.read_bytes
-	Labels []Label // sorted by key, no key twice
+	Labels []Label // sorted by key; each key occurs once
 }
 
-// NewID returns the ID with labels given as key, value, key, value. It panics
+// NewID returns the ID with a name and labels, given as key, value, key, value. It panics
 // if a key lacks its value.
 func NewID(name string, labels ...string) ID {
 	id := ID{Name: name}
@@ -55,7 +55,7 @@ func (id ID) Layer() Layer {
 	return Layer(layer)
 }
 
-// Label returns the value of a label, and "" where there is none.
+// Label returns the value of a label, or "" if the ID does not have it.
 func (id ID) Label(key string) string {
 	for _, l := range id.Labels {
 		if l.Key == key {
@@ -65,9 +65,9 @@ func (id ID) Label(key string) string {
 	return ""
 }
 
-// String returns name{key="value",...} with values quoted as Prometheus does
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). Equal IDs,
-// and no others, have equal strings.
+// String returns name{key="value",...} with values quoted as in the Prometheus text format
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). Two IDs have the same
+// string if and only if they are equal.
 func (id ID) String() string {
 	if len(id.Labels) == 0 {
 		return id.Name
@@ -78,7 +78,7 @@ func (id ID) String() string {
 		b.WriteByte("{,"[min(i, 1)])
 		b.WriteString(l.Key)
 		b.WriteString(`="`)
-		quoted.WriteString(&b, l.Value) // a strings.Builder does not fail
+		quoted.WriteString(&b, l.Value) // a strings.Builder returns no error
 		b.WriteByte('"')
 	}
 	b.WriteByte('}')
@@ -87,7 +87,7 @@ func (id ID) String() string {
 
 var quoted = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// Unit is what a value is measured in.
+// Unit is the unit of a value.
 type Unit string
 
 // The units.
@@ -109,10 +109,10 @@ type Sample struct {
 	Value float64   // finite
 }
 
-// Task is what is known of something that was run. It is reported twice: at
-// its beginning with End zero, and at its end, with the same Key.
+// Task is a command that ran, or that is running. It is reported twice with the same Key:
+// at its beginning with End zero, and at its end.
 type Task struct {
-	Key      string    `json:"key"`  // one for all time: directory, number and try
+	Key      string    `json:"key"`  // unique for all time: directory, number and try
 	Name     string    `json:"name"` // sample or command
 	Run      string    `json:"run"`  // directory of the run
 	Step     string    `json:"step"` // recipe or group
@@ -120,14 +120,14 @@ type Task struct {
 	Node     string    `json:"node"`
 	Engine   string    `json:"engine"` // local, slurm, kubernetes
 	Start    string    `json:"start"`  // kind of start: fork, hot, copy, cold
-	Reason   string    `json:"reason"` // why that kind, or what the task died of
+	Reason   string    `json:"reason"` // why that kind, or the cause of the task's failure
 	Queued   time.Time `json:"queued"` // zero where unknown
 	Began    time.Time `json:"began"`
 	End      time.Time `json:"end"` // zero while it runs
 	Exit     int       `json:"exit"`
 	OK       bool      `json:"ok"`
-	Cores    float64   `json:"cores"`     // held
-	Memory   int64     `json:"memory"`    // asked for, bytes; 0 without a limit
+	Cores    float64   `json:"cores"`     // reserved
+	Memory   int64     `json:"memory"`    // requested, bytes; 0 without a limit
 	CPU      float64   `json:"cpu"`       // seconds, user and system
 	MaxRSS   int64     `json:"max_rss"`   // bytes
 	Read     int64     `json:"read"`      // bytes from storage
@@ -144,20 +144,19 @@ type Event struct {
 	Text  string    `json:"text"` // one sentence for people
 }
 
-// Sink takes what is collected. Its methods may be called by several
-// goroutines at once and do not keep what they are given. They do not wait
-// for a disk.
+// Sink receives the collected data. Its methods may be called by several goroutines at
+// once, do not retain their arguments, and do not wait for a disk.
 type Sink interface {
 	Samples([]Sample)
 	Task(Task)
 	Event(Event)
 }
 
-// Collector looks at one part of a machine.
+// Collector collects the data of one part of a machine.
 type Collector interface {
-	// Name is a word for messages and configuration: disk, slurm.
+	// Name returns one word for messages and configuration: disk, slurm.
 	Name() string
-	// Collect looks once and reports what it sees to the sink, all with the
-	// time now. It gives up when the context ends, which is before its next turn.
+	// Collect reports the present state to the sink, all of it with the time now. It stops
+	// when the context ends, which is before its next call.
 	Collect(ctx context.Context, now time.Time, to Sink) error
 }

@@ -8,24 +8,24 @@ import (
 	"slices"
 )
 
-// blockSamples is how many samples are compressed together in memory.
+// blockSamples is the number of samples that are compressed together in memory.
 const blockSamples = 128
 
-// column is the samples of one series in one window, in the order in which they came:
-// blocks that never change, then a tail.
+// column holds the samples of one series in one window, in the order in which they came:
+// blocks that never change, then an uncompressed tail.
 type column struct {
 	blocks [][]byte
 	times  []int64 // the tail, ms since 1970
 	values []float64
 	count  int
-	size   int     // bytes of memory, about
+	size   int     // bytes of memory, estimated
 	first  int64   // least time
 	last   int64   // greatest time
 	newest float64 // value at that time
-	late   bool    // the times do not go up everywhere
+	late   bool    // the times are not in rising order everywhere
 }
 
-// add appends a sample and returns how many bytes of memory that took.
+// add appends a sample and returns the bytes of memory that it took.
 func (c *column) add(t int64, v float64) int {
 	before := c.size
 	switch {
@@ -49,14 +49,15 @@ func (c *column) add(t int64, v float64) int {
 	return c.size - before
 }
 
-// view returns the column as it is now. It may be read while the column is added to.
+// view returns a copy of the column as it is now. It may be read while samples are added to
+// the column.
 func (c *column) view() column {
 	v := *c
 	v.times, v.values = slices.Clone(c.times), slices.Clone(c.values)
 	return v
 }
 
-// samples appends what is in the column, by rising time, no time twice.
+// samples appends the samples in the column, sorted by time, with each time once.
 func (c *column) samples(times []int64, values []float64) ([]int64, []float64) {
 	from := len(times)
 	times, values = slices.Grow(times, c.count), slices.Grow(values, c.count)
@@ -74,8 +75,8 @@ func (c *column) samples(times []int64, values []float64) ([]int64, []float64) {
 	return times, values
 }
 
-// sortSamples sorts by time, keeps the last of those with the same time, and returns how
-// many are left.
+// sortSamples sorts samples by time and keeps the last of several with the same time. It
+// returns the number of samples left.
 func sortSamples(times []int64, values []float64) int {
 	if !slices.IsSorted(times) {
 		order := make([]int, len(times))
@@ -115,7 +116,7 @@ func sortSamples(times []int64, values []float64) int {
 //	         a byte with the number of its leading zero bytes (high nibble) and of the
 //	         bytes that follow (low nibble), then these; trailing zero bytes are left out
 //
-// The idea is that of Pelkonen and others, Gorilla (VLDB 2015), by bytes and not by bits.
+// The format follows Pelkonen and others, Gorilla (VLDB 2015), with bytes in place of bits.
 func appendBlock(b []byte, times []int64, values []float64) []byte {
 	b = binary.AppendUvarint(b, uint64(len(times)))
 	var last, delta int64

@@ -9,9 +9,9 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// groupReader reads columns of one row group, each as a whole and only if it is asked
-// for. What it returns is valid until reset; texts are strings that share memory with
-// others of their page.
+// groupReader reads columns of one row group, each as a whole and only when it is
+// requested. The slices that it returns are valid until reset; texts are strings that share
+// memory with others of their page.
 type groupReader struct {
 	group  parquet.RowGroup
 	ints   map[int][]int64
@@ -27,14 +27,14 @@ func newGroupReader() *groupReader {
 		have: make(map[int]bool), values: make([]parquet.Value, 512)}
 }
 
-// reset turns to another row group.
+// reset switches to another row group.
 func (r *groupReader) reset(g parquet.RowGroup) {
 	r.group = g
 	clear(r.have)
 }
 
-// load calls f for the pages of a column, once, and checks that it took a value of each
-// row, which it counts.
+// load calls f for each page of a column, the first time that the column is requested. It
+// checks that f consumed one value for each row; f returns their number.
 func (r *groupReader) load(column int, f func(p parquet.Page) (n int, err error)) error {
 	if r.have[column] {
 		return nil
@@ -157,7 +157,7 @@ func (r *groupReader) strings(column int) ([]string, error) {
 	return to, err
 }
 
-// field fills one field of values from a column, for some rows of a row group.
+// field sets one field of values from a column, for some rows of a row group.
 type field[T any] func(r *groupReader, column int, rows []int, to []T) error
 
 func fieldOf[T, V any](read func(r *groupReader, column int) ([]V, error), set func(*T, V)) field[T] {
@@ -185,12 +185,12 @@ func floatField[T any](set func(*T, float64)) field[T] {
 }
 func boolField[T any](set func(*T, bool)) field[T] { return fieldOf((*groupReader).booleans, set) }
 
-// columns is a set of columns, by their bits.
+// columns is a set of columns, as bits.
 type columns uint32
 
 const allColumns = ^columns(0)
 
-// fill fills the fields of columns.
+// fill sets the fields that belong to columns.
 func fill[T any](r *groupReader, fields []field[T], which columns, rows []int, to []T) error {
 	for c, f := range fields {
 		if which&(1<<c) == 0 || len(rows) == 0 {

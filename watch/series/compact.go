@@ -12,7 +12,8 @@ import (
 	"premix/watch"
 )
 
-// compactor merges the segments of a day that is over, and removes what is too old.
+// compactor merges the segments of days that are over, and removes data that is older than
+// [Keep] permits.
 func (db *DB) compactor(ctx context.Context) {
 	const every = 10 * time.Second
 	tick := time.NewTicker(every)
@@ -56,15 +57,15 @@ func (db *DB) troubled() bool {
 	return db.trouble != nil
 }
 
-// clock tells when the time has jumped.
+// clock detects jumps of the system time.
 type clock struct {
 	now  func() time.Time
 	wall time.Time
 	real time.Time
 }
 
-// jumped tells whether the time since the last call differs from what has passed by
-// more than five seconds.
+// jumped reports whether the system time since the last call differs from the elapsed time
+// by more than five seconds.
 func (c *clock) jumped() bool {
 	wall, real := c.now().Round(0), time.Now()
 	off := wall.Sub(c.wall) - real.Sub(c.real)
@@ -72,8 +73,8 @@ func (c *clock) jumped() bool {
 	return off.Abs() > 5*time.Second
 }
 
-// Compact merges the segments of days that are over and to which nothing is being
-// written. It happens by itself; the method is for tests and bulk loads.
+// Compact merges the segments of days that are over and that have no open window. The DB
+// does this by itself; the method is for tests and bulk loads.
 func (db *DB) Compact(ctx context.Context) error {
 	db.compacting.Lock()
 	defer db.compacting.Unlock()
@@ -91,8 +92,7 @@ func (db *DB) Compact(ctx context.Context) error {
 	}
 }
 
-// mergeable returns the segments of a day that can be merged; nil if there is none. The
-// caller holds mu.
+// mergeable returns the segments of a day that can be merged, or nil. The caller holds mu.
 func (db *DB) mergeable() []*segment {
 	newest := floor(db.opt.Now().UnixMilli()-db.opt.Late.Milliseconds(), day)
 	days := make(map[int64][]*segment)
@@ -111,7 +111,7 @@ func (db *DB) mergeable() []*segment {
 			continue
 		}
 		if slices.ContainsFunc(all, func(s *segment) bool { return !s.has[raw] }) {
-			continue // its samples are gone, and roll-ups cannot be told apart from them
+			continue // its samples are gone, and its roll-ups do not say which of them another segment replaces
 		}
 		if oldest == nil || d < floor(oldest[0].Begin, day) {
 			oldest = all
@@ -120,7 +120,7 @@ func (db *DB) mergeable() []*segment {
 	return oldest
 }
 
-// source is a segment that is merged.
+// source is a segment that is being merged.
 type source struct {
 	*segment
 	o *openFile
@@ -128,7 +128,7 @@ type source struct {
 	i int // next of its spans
 }
 
-// merge makes one segment of several of one day.
+// merge merges several segments of one day into one.
 func (db *DB) merge(ctx context.Context, from []*segment) error {
 	slices.SortFunc(from, func(a, b *segment) int { return int(int64(a.Number) - int64(b.Number)) })
 	db.mu.Lock()
@@ -205,8 +205,8 @@ func (db *DB) merge(ctx context.Context, from []*segment) error {
 	return errors.Join(err, db.remove(from))
 }
 
-// excuse takes a segment that turned out to be damaged out of use, and returns err if it
-// has another reason.
+// excuse handles an error of reading a segment. If the segment is damaged, it sets the
+// segment aside; it returns any other error.
 func (db *DB) excuse(s *segment, err error) error {
 	if !errors.Is(err, errDamaged) {
 		return err
@@ -226,7 +226,7 @@ func (db *DB) excuse(s *segment, err error) error {
 	return setAside(db.dir, filepath.Join("segments", filepath.Base(s.dir)))
 }
 
-// remove removes segments that nobody is led to any more, when the last query that reads
+// remove removes segments that no query can find any more, after the last query that reads
 // them has ended.
 func (db *DB) remove(all []*segment) error {
 	var errs []error
@@ -240,7 +240,7 @@ func (db *DB) remove(all []*segment) error {
 	return errors.Join(errs...)
 }
 
-// unread returns when no query reads a segment.
+// unread waits until no query reads a segment.
 func (db *DB) unread(s *segment) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -249,8 +249,8 @@ func (db *DB) unread(s *segment) {
 	}
 }
 
-// Expire removes what is older than it is to be kept, by the clock as it is. It happens by
-// itself, when the clock can be trusted; the method is for tests.
+// Expire removes data that is older than [Keep] permits, by the system time. The DB does
+// this by itself when the clock can be trusted; the method is for tests.
 func (db *DB) Expire() error {
 	now := db.opt.Now()
 	db.compacting.Lock()
@@ -269,7 +269,8 @@ func (db *DB) Expire() error {
 		drop := [resolutions]bool{hour: has[hour] && old(db.opt.Keep.Hour)}
 		drop[minute] = has[minute] && old(db.opt.Keep.Minute)
 		drop[raw] = has[raw] && old(db.opt.Keep.Raw)
-		// Where there are too few samples for roll-ups, they are kept as long as these.
+		// Where there were too few samples for roll-ups, the samples are kept for as long
+		// as roll-ups.
 		drop[raw] = drop[raw] && (has[minute] || old(db.opt.Keep.Minute)) && (has[hour] || old(db.opt.Keep.Hour))
 		if drop == ([resolutions]bool{}) {
 			continue
@@ -280,7 +281,7 @@ func (db *DB) Expire() error {
 	return errors.Join(errs...)
 }
 
-// drop removes files of a segment. From here on no query chooses them.
+// drop removes files of a segment. Queries that begin after this do not use them.
 func (db *DB) drop(s *segment, drop [resolutions]bool) error {
 	db.mu.Lock()
 	for r := range resolutions {

@@ -18,28 +18,28 @@ import (
 	"premix/watch"
 )
 
-// Options say how a directory is kept. Zero values are replaced by those that are named.
+// Options configure a directory. Zero values are replaced by the defaults given here.
 type Options struct {
-	Node   string        // label node of events about the directory itself
+	Node   string        // label "node" of events about the directory itself
 	Window time.Duration // 2 h; a day is a multiple of it
-	Memory int64         // bytes that samples in memory may take; 512 MiB
-	// Late is for how long a window that is not written to stays open: 5 min.
+	Memory int64         // bound on the bytes of samples in memory; 512 MiB
+	// Late is the time without writes after which a window is closed: 5 min.
 	Late time.Duration
-	// Flush is after what time samples are written to the journal: 250 ms. They are
+	// Flush is the time after which samples are written to the journal: 250 ms. They are
 	// synced once a second.
 	Flush time.Duration
 	Keep  Keep
-	// RowsInTable is how many tasks, or events, are kept as JSON Lines before they
-	// become Parquet: 100,000.
+	// RowsInTable is the number of tasks, or of events, that are kept as JSON Lines before
+	// they are converted to Parquet: 100,000.
 	RowsInTable int
-	// Now is the time; time.Now. It is asked for the age of what is kept.
+	// Now returns the time, from which the age of data is computed; time.Now.
 	Now func() time.Time
-	// Settled is for how long the clock has to run without a jump before anything is
-	// removed because of its age: 1 h.
+	// Settled is the time that the clock must run without a jump before data is removed
+	// because of its age: 1 h.
 	Settled time.Duration
 }
 
-// Keep says for how long what is kept, by age. Zero is for ever.
+// Keep is the age up to which each kind of data is kept. Zero keeps it without limit.
 type Keep struct {
 	Raw    time.Duration // samples; at least two days
 	Minute time.Duration // roll-ups of a minute; at least two days
@@ -70,30 +70,29 @@ func (o Options) withDefaults() (Options, error) {
 		o.Settled = time.Hour
 	}
 	if o.Window < time.Minute || day%o.Window.Milliseconds() != 0 || o.Window%time.Minute != 0 {
-		return o, fmt.Errorf("a window of %v: a day is not a multiple of it in whole minutes", o.Window)
+		return o, fmt.Errorf("a window of %v: it must be whole minutes, and a day must be a multiple of it", o.Window)
 	}
 	for _, k := range []time.Duration{o.Keep.Raw, o.Keep.Minute, o.Keep.Hour} {
 		if k != 0 && k < 48*time.Hour {
-			return o, fmt.Errorf("samples cannot be kept for %v: at least 48h, or 0 for ever", k)
+			return o, fmt.Errorf("samples cannot be kept for %v: at least 48h, or 0 to keep them without limit", k)
 		}
 	}
 	return o, nil
 }
 
-// day is one in milliseconds.
+// day is the length of a day in milliseconds.
 const day = 24 * 3_600_000
 
-// maxWindows is how many windows are open at a time.
+// maxWindows is the highest number of open windows.
 const maxWindows = 4
 
-// spare is for how long nothing must have been written to a window that is closed for
-// an older one.
+// spare is the time without writes after which a window may be closed to open an older one.
 const spare = 10 * time.Second
 
-// maxTime bounds times: the end of the year 9999.
+// maxTime is the largest accepted time: the end of the year 9999.
 const maxTime = 253402300799999
 
-// InUseError tells that another process has the directory open.
+// InUseError is returned if another process has the directory open.
 type InUseError struct{ Dir string }
 
 func (e *InUseError) Error() string { return e.Dir + " is in use by another premix watch" }
@@ -101,7 +100,7 @@ func (e *InUseError) Error() string { return e.Dir + " is in use by another prem
 // ExitCode implements exit.Coded.
 func (*InUseError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint is the way out.
+// Hint names the ways to resolve the error.
 func (e *InUseError) Hint() string {
 	return "stop the other one, or name another directory with --data"
 }
@@ -118,15 +117,15 @@ type DB struct {
 	mu        sync.RWMutex
 	closed    bool
 	index     map[uint64][]*memSeries
-	open      []*window // by begin
-	closing   []*window // to become segments, oldest first; also the ones that could not yet
-	abandoned []*window // dropped for want of memory; their journals are to be removed
+	open      []*window // ordered by begin
+	closing   []*window // to be written as segments, oldest first; includes those whose write failed
+	abandoned []*window // dropped because memory was full; their journals are to be removed
 	segments  []*segment
-	number    uint64 // the last one given away
+	number    uint64 // the last number assigned
 	memory    int64  // bytes of samples in open and closing
-	pending   int64  // bytes of journals that are not written yet
-	trouble   error  // why the disk cannot be written; nil if it can
-	flushing  int    // who waits until nothing is closing
+	pending   int64  // bytes that wait to be written to journals
+	trouble   error  // why the disk cannot be written; nil if it can be
+	flushing  int    // number of callers of Flush that are waiting
 	refused   counts
 	stats     Stats
 
@@ -137,12 +136,13 @@ type DB struct {
 	writer     sync.Mutex // held while journals are written
 	compacting sync.Mutex // held while segments are merged or removed
 	wake       chan struct{}
-	changed    *sync.Cond // of mu: a window is closed, a query has ended
+	changed    *sync.Cond // of mu: a window was closed, or a query has ended
 	stop       context.CancelFunc
 	done       sync.WaitGroup
 }
 
-// counts of samples that were not taken, since an event last spoke of them.
+// counts are the numbers of samples that were refused or lost since the last event about
+// them.
 type counts struct {
 	late, invalid, lost int64
 	told                time.Time
@@ -156,48 +156,48 @@ type memSeries struct {
 	parts []part
 }
 
-// part is what a series has in one window.
+// part is the share of a series that lies in one window.
 type part struct {
 	w      *window
 	c      *column
 	number int // in the journal of the window
 }
 
-// window is in memory. All but what the writer has is guarded by DB.mu.
+// window is a window in memory. DB.mu guards its fields, except those at the end.
 type window struct {
 	begin, end int64
 	number     uint64
-	series     []*memSeries // by their number in the journal
-	columns    []*column    // of them
+	series     []*memSeries // indexed by their number in the journal
+	columns    []*column    // the samples of series, with the same index
 	size       int64
 	samples    int64
-	touched    time.Time // when it was last written to
-	closed     time.Time // when it became one of closing
+	touched    time.Time // time of the last write
+	closed     time.Time // time at which it was moved to closing
 
-	pend    []byte // frames for the journal
+	pend    []byte // frames that wait to be written to the journal
 	broken  bool   // it has samples that are not in the journal
-	writing bool   // it is being written as a segment
+	writing bool   // a segment is being written from it
 
-	// Guarded by DB.writer.
+	// The fields below are guarded by DB.writer.
 	journal *os.File
 	written int64
-	dirty   bool // written and not synced
+	dirty   bool // written, but not synced
 }
 
-// Stats are numbers about what is kept.
+// Stats are numbers about the stored data.
 type Stats struct {
 	Samples  int64     // in files and in memory
 	Series   int       // in memory
 	Bytes    int64     // on disk, without journals
 	Memory   int64     // bytes in memory
 	Segments int       //
-	Refused  int64     // samples since the start that were not taken
-	Lost     int64     // samples since the start that were taken and could not be kept
+	Refused  int64     // samples since the start that were not accepted
+	Lost     int64     // samples since the start that were accepted and then lost
 	Since    time.Time // of the first sample; zero if there is none
 	Trouble  string    // why the disk cannot be written, "" if it can
 }
 
-// Samples takes samples. Those with a value that is not finite are counted and left out.
+// Samples stores samples. Samples with a value that is not finite are counted and dropped.
 func (db *DB) Samples(samples []watch.Sample) {
 	if len(samples) == 0 {
 		return
@@ -246,7 +246,8 @@ func (db *DB) Samples(samples []watch.Sample) {
 	db.live.samples(samples)
 }
 
-// window returns the open window for a time, or nil if there cannot be one.
+// window returns the open window for a time. It returns nil if there is none and none can
+// be opened.
 func (db *DB) window(t int64, now time.Time) *window {
 	for _, w := range db.open {
 		if t >= w.begin && t < w.end {
@@ -270,7 +271,7 @@ func (db *DB) window(t int64, now time.Time) *window {
 	return w
 }
 
-// retire takes a window from the open ones: it is to become a segment.
+// retire moves a window from open to closing, to be written as a segment.
 func (db *DB) retire(w *window) {
 	db.open = slices.DeleteFunc(db.open, func(o *window) bool { return o == w })
 	w.closed = time.Now()
@@ -278,8 +279,8 @@ func (db *DB) retire(w *window) {
 	db.nudge()
 }
 
-// bound keeps memory within its bounds. Windows are closed when they take half of it;
-// what the disk does not take goes when that is not enough.
+// bound keeps memory within its limit. Windows are closed when they take half of it. If the
+// disk does not keep up, the oldest windows are dropped.
 func (db *DB) bound() {
 	for db.memory > db.opt.Memory/2 && len(db.open) > 0 {
 		closing := int64(0)
@@ -305,7 +306,7 @@ func (db *DB) bound() {
 	}
 }
 
-// forget takes a window out of the series.
+// forget removes a window from memory.
 func (db *DB) forget(w *window) {
 	db.memory -= w.size
 	for _, m := range w.series {
@@ -324,7 +325,7 @@ func (db *DB) forget(w *window) {
 	db.changed.Broadcast()
 }
 
-// series returns the series in memory with an ID.
+// series returns the series in memory with an ID, which it adds if necessary.
 func (db *DB) series(id watch.ID, unit watch.Unit) *memSeries {
 	h := hashID(db.seed, id)
 	for _, m := range db.index[h] {
@@ -339,8 +340,8 @@ func (db *DB) series(id watch.ID, unit watch.Unit) *memSeries {
 	return m
 }
 
-// part is looked for from the newest on, to which samples come: many may wait to be
-// written.
+// part returns the share of the series in a window, or nil. It searches from the newest on,
+// because most samples belong there, and many windows may be waiting for the disk.
 func (m *memSeries) part(w *window) *part {
 	for i := len(m.parts) - 1; i >= 0; i-- {
 		if m.parts[i].w == w {
@@ -357,7 +358,7 @@ func (m *memSeries) join(w *window) *part {
 	return &m.parts[len(m.parts)-1]
 }
 
-// framer puts samples of one call into frames of the journals of their windows.
+// framer encodes the samples of one call into frames for the journals of their windows.
 type framer struct {
 	db      *DB
 	w       *window
@@ -365,7 +366,7 @@ type framer struct {
 	entries []entry
 }
 
-// maxEntries is how many samples a frame has, so that it stays below maxFrame.
+// maxEntries bounds the samples of a frame, so that it stays below maxFrame.
 const maxEntries = 1 << 20
 
 func (f *framer) begin(w *window) {
@@ -415,33 +416,34 @@ func (f *framer) end() {
 	}
 }
 
-// maxPending is how many bytes wait for a slow disk before the journal is given up.
+// maxPending bounds the bytes that wait for a slow disk. Beyond it the journal is
+// abandoned.
 const maxPending = 64 << 20
 
-// breakJournal notes that a window has samples that will not be in its journal.
+// breakJournal records that some samples of a window will not be in its journal.
 func (db *DB) breakJournal(w *window) {
 	db.pending -= int64(len(w.pend))
 	w.pend, w.broken = nil, true
 }
 
-// Task takes a task at its beginning, and again at its end.
+// Task stores a task, at its beginning and again at its end.
 func (db *DB) Task(t watch.Task) {
 	db.tasks.add(t)
 	db.live.task(t)
 }
 
-// Event takes an event.
+// Event stores an event.
 func (db *DB) Event(e watch.Event) {
 	db.events.add(e)
 	db.live.event(e)
 }
 
-// note is an event about the directory itself.
+// note stores an event about the directory itself.
 func (db *DB) note(kind, format string, args ...any) {
 	db.Event(watch.Event{Time: db.opt.Now(), Node: db.opt.Node, Layer: watch.LayerStore, Kind: kind, Text: fmt.Sprintf(format, args...)})
 }
 
-// Stats returns numbers about what is kept.
+// Stats returns numbers about the stored data.
 func (db *DB) Stats() Stats {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -472,11 +474,12 @@ func (db *DB) Stats() Stats {
 	return s
 }
 
-// dirMode is the mode of the directories. Tasks, their commands and the places of their files
-// are not for all users.
+// dirMode is the mode of the directories. Not every user may see tasks, their commands and
+// the paths of their files.
 const dirMode = 0o750
 
-// makeDirs makes the directories of a database. Earlier versions made them with other modes.
+// makeDirs makes the directories of a database. It corrects the modes of directories that
+// earlier versions made.
 func makeDirs(dir string) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err
@@ -499,8 +502,8 @@ func makeDirs(dir string) error {
 	return nil
 }
 
-// Open opens a directory, which is made if it is not there. Another process that has it
-// open makes that an *InUseError.
+// Open opens a directory, and creates it if it does not exist. It returns an *InUseError if
+// another process has the directory open.
 func Open(dir string, opt Options) (_ *DB, err error) {
 	opt, err = opt.withDefaults()
 	if err != nil {
@@ -562,7 +565,7 @@ func emptyDir(dir string) error {
 	return err
 }
 
-// Close writes what is not yet in a journal and closes the directory.
+// Close writes all pending data to the journals and closes the directory.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	if db.closed {

@@ -12,8 +12,8 @@ import (
 	"premix/watch"
 )
 
-// identity is a series as it is known in memory and in files. Two of them may stand for
-// the same series: compare them with compareIdentity.
+// identity is a series as memory and files identify it. Two identities may denote the same
+// series: compare them with compareIdentity.
 type identity struct {
 	id     watch.ID
 	labels string // as a JSON object, its keys sorted: the column labels
@@ -32,13 +32,13 @@ func labelsText(labels []watch.Label) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	text := func(s string) {
-		if plain(s) { // nearly all are
+		if plain(s) { // nearly all strings are
 			b.WriteByte('"')
 			b.WriteString(s)
 			b.WriteByte('"')
 			return
 		}
-		e.Encode(s) // a string can be encoded, and a buffer takes it
+		e.Encode(s) // a string can always be encoded, and a buffer returns no error
 		b.Truncate(b.Len() - 1)
 	}
 	b.WriteByte('{')
@@ -54,7 +54,7 @@ func labelsText(labels []watch.Label) string {
 	return b.String()
 }
 
-// plain tells whether a string stands in JSON as it is.
+// plain reports whether a string needs no escapes in JSON.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -64,7 +64,7 @@ func plain(s string) bool {
 	return true
 }
 
-// parseLabels is the reverse of labelsText.
+// parseLabels parses the text that labelsText returns.
 func parseLabels(text string) ([]watch.Label, error) {
 	if text == "{}" {
 		return nil, nil
@@ -81,10 +81,10 @@ func parseLabels(text string) ([]watch.Label, error) {
 	return labels, nil
 }
 
-// maxIdentities is how many series identities remembers.
+// maxIdentities is the number of series that identities remembers.
 const maxIdentities = 1 << 20
 
-// identities makes one identity of the many times that a series stands in files.
+// identities returns the same identity for all occurrences of a series in files.
 type identities struct {
 	mu  sync.Mutex
 	all map[[2]string]*identity
@@ -109,7 +109,7 @@ func (s *identities) get(name, labels string) (*identity, error) {
 	return i, nil
 }
 
-// hashID is equal for equal IDs.
+// hashID returns the same hash for equal IDs.
 func hashID(seed maphash.Seed, id watch.ID) uint64 {
 	h := maphash.String(seed, id.Name)
 	for _, l := range id.Labels {

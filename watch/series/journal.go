@@ -14,7 +14,7 @@ import (
 // A journal is a file of frames:
 //
 //	magic    8 bytes, at the beginning of the file only
-//	window   8 bytes, little endian: begin of the window, ms since 1970; likewise
+//	window   8 bytes, little endian: begin of the window, ms since 1970; at the beginning only
 //	length   4 bytes, little endian, of the payload
 //	crc      4 bytes, little endian: CRC-32C of the payload
 //	payload  records
@@ -22,13 +22,13 @@ import (
 // A record is a byte for its kind and then
 //
 //	1: uvarint number, then name, unit, uvarint number of labels, key and value of each;
-//	   each string has its length, a uvarint, before it. From here on the number means
+//	   each string has its length, a uvarint, before it. From here on the number denotes
 //	   this series. Numbers count up from 0.
 //	2: uvarint number of samples, varint time of the first, then of each: varint
 //	   difference of the number of its series to that of the sample before + 1, varint
 //	   difference of its time to that of the sample before, value (8 bytes, little endian).
 //
-// Reading ends at the first frame that is not whole; what follows it was never confirmed.
+// Reading ends at the first frame that is not whole; the bytes after it were never synced.
 const (
 	journalMagic = "pmxwatch"
 	journalHead  = 16
@@ -85,8 +85,8 @@ func appendSamples(b []byte, entries []entry) []byte {
 	return b
 }
 
-// beginFrame leaves room for the head of a frame; endFrame fills it in, for the payload
-// that has been appended since.
+// beginFrame appends space for the head of a frame. endFrame fills it in for the payload
+// appended since.
 func beginFrame(b []byte) (with []byte, at int) {
 	return append(b, make([]byte, frameHead)...), len(b)
 }
@@ -97,8 +97,9 @@ func endFrame(b []byte, at int) {
 	binary.LittleEndian.PutUint32(b[at+4:], crc32.Checksum(payload, castagnoli))
 }
 
-// replay reads a journal, and calls series and samples for what is in it. It returns the
-// begin of the window and the size of what was read: behind it, the file may be cut.
+// replay reads a journal, and calls series and samples for its contents. It returns the
+// begin of the window and the size of the valid part, after which the file may be
+// truncated.
 func replay(f *os.File, series func(number int, id watch.ID, unit watch.Unit) error, samples func(entry) error) (window, size int64, err error) {
 	head := make([]byte, journalHead)
 	if _, err := io.ReadFull(f, head); err != nil || string(head[:8]) != journalMagic {
@@ -129,7 +130,7 @@ func replay(f *os.File, series func(number int, id watch.ID, unit watch.Unit) er
 	}
 }
 
-// readRecords reads the payload of a frame.
+// readRecords decodes the payload of a frame.
 func readRecords(b []byte, series func(number int, id watch.ID, unit watch.Unit) error, samples func(entry) error) error {
 	p := parser{b: b}
 	for len(p.b) > 0 && !p.bad {
@@ -173,8 +174,8 @@ func readRecords(b []byte, series func(number int, id watch.ID, unit watch.Unit)
 	return nil
 }
 
-// parser takes values off the front of a slice. Once something was missing it is bad,
-// and everything else is zero.
+// parser decodes values from the front of a slice. After the first failure bad is set, and
+// all further values are zero.
 type parser struct {
 	b   []byte
 	bad bool
@@ -227,7 +228,7 @@ func (p *parser) float() float64 {
 
 func (p *parser) text() string {
 	n := p.uvarint(math.MaxInt64)
-	if p.bad || n > uint64(len(p.b)) { // what is left behind the length
+	if p.bad || n > uint64(len(p.b)) { // the bytes left after the length
 		p.fail()
 		return ""
 	}

@@ -7,18 +7,18 @@ import (
 	"premix/watch"
 )
 
-// Update is something that has just come. One of its fields is set.
+// Update is newly stored data. One of its fields is set.
 type Update struct {
 	Samples []watch.Sample // of one call of Samples; shared with others, not to be changed
 	Task    *watch.Task
 	Event   *watch.Event
-	Lost    int // updates that the reader was too slow for
+	Lost    int // updates that were dropped because the reader was too slow
 }
 
-// buffered is how many updates wait for a reader.
+// buffered is the number of updates that wait for a reader.
 const buffered = 64
 
-// hub hands updates to readers.
+// hub passes updates to readers.
 type hub struct {
 	mu      sync.Mutex
 	closed  bool
@@ -30,8 +30,9 @@ type reader struct {
 	lost int
 }
 
-// Subscribe returns what comes from now on. A reader that is slower loses updates, and is
-// told how many. The channel is closed by cancel, and with the DB.
+// Subscribe returns a channel of the data stored from now on. A reader that is too slow
+// loses updates and receives their number. The channel is closed by cancel, and when the DB
+// is closed.
 func (db *DB) Subscribe() (updates <-chan Update, cancel func()) {
 	h := &db.live
 	r := &reader{c: make(chan Update, buffered)}
@@ -62,7 +63,7 @@ func (h *hub) close() {
 	h.readers = nil
 }
 
-// send gives an update, which is only made if there is a reader.
+// send passes on an update. It calls u only if there is a reader.
 func (h *hub) send(u func() Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

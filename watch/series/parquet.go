@@ -22,81 +22,82 @@ import (
 	"premix/watch"
 )
 
-// Row groups are large enough for others to read fast. Pages of numbers hold whole series
-// if they can, so that what is read of one series is little more than its rows: a series
-// with no more rows than a page lies in one, and a longer one has pages of its own. Small
-// pages are for what is asked for a few rows at a time, of many files. There each page of
-// values is split into streams of bytes or plain, whichever is smaller, which makes up for
-// what small pages take; for samples by the million that would cost more than it saves.
+// Row groups are large enough for other programs to read fast. Pages of numbers hold whole
+// series where possible, so that reading one series reads little more than its rows: a
+// series with no more rows than a page lies in one page, and a longer one has pages of its
+// own. Small pages are for columns of which queries read a few rows at a time, from many
+// files. In these, each page of values is stored plain or split into streams of bytes,
+// whichever is smaller, which makes up for the overhead of small pages. For millions of
+// samples the split would cost more than it saves.
 const (
 	groupRows      = 512 << 10
 	rawPageRows    = 8192
-	fewPageRows    = 1536 // of samples that are too few for roll-ups of hours
+	fewPageRows    = 1536 // of samples that are too few for roll-ups of an hour
 	rollupPageRows = 512
 	textPageRows   = 16 << 10
 )
 
-// file writes a Parquet file of Row or RollupRow, series after series. It does so by
-// columns and lays out pages itself: the rows of a series share their texts, of which a
-// general writer looks at each.
+// file writes a Parquet file of Row or RollupRow, series after series. It writes columns
+// and lays out pages itself: the rows of a series share their texts, and a general writer
+// would process each of them.
 type file struct {
 	f        *os.File
 	at       int64               // bytes written
 	meta     format.FileMetaData // the footer
 	pageRows int
-	splits   bool // try whether values are smaller when they are split into streams of bytes
+	splits   bool // whether to store values split into streams of bytes where that is smaller
 	texts    [colTime]texts
-	times    []int64              // of the page that is being filled, as those below
+	times    []int64              // of the page being filled, as are the fields below
 	doubles  [][]float64          // by column, from colValue on
 	counts   []int64              // of roll-ups
-	chunks   []chunk              // of the row group that is being filled
-	rows     int64                // of that row group
+	chunks   []chunk              // of the row group being filled
+	rows     int64                // of the same row group
 	bounds   []format.ColumnIndex // of all chunks of all row groups
-	places   []format.OffsetIndex // likewise
+	places   []format.OffsetIndex // of the same chunks
 	spans    []span
-	next     int64  // the row after what was written
-	plain    []byte // of a page, as those below
+	next     int64  // the row after the last one written
+	plain    []byte // the bytes of a page, as are the two fields below
 	packed   []byte
 	split    []byte
-	other    []byte // packed, of split
+	other    []byte // the compressed bytes of split
 }
 
-// texts are the values of a column of texts in a row group: they come in runs.
+// texts are the values of a column of texts in a row group, stored as runs.
 type texts struct {
 	number map[string]int // in words
 	words  []string
-	runs   []run // of the page that is being filled
+	runs   []run // of the page being filled
 	rows   int
 }
 
 type run struct{ word, rows int }
 
-// chunk is a column of a row group: its pages, and what is known of them.
+// chunk is a column of a row group: its pages and their statistics.
 type chunk struct {
-	encodings       []format.Encoding // each once
+	encodings       []format.Encoding // each listed once
 	pages           []byte
-	size            int64 // of the pages when they are not compressed
+	size            int64 // of the uncompressed pages
 	values          int64
 	least, greatest []byte             // of all pages
-	bounds          format.ColumnIndex // of each page; of texts only, as pages of numbers are small
-	places          format.OffsetIndex // from the begin of pages
+	bounds          format.ColumnIndex // of each page; columns of texts only, as pages of numbers are small
+	places          format.OffsetIndex // relative to the begin of pages
 }
 
-// What the footers of all files of a kind share.
+// The schemas that the footers of all files of a kind share.
 var rowLayout, rollupLayout = sync.OnceValue(layoutOf[Row]), sync.OnceValue(layoutOf[RollupRow])
 
 func layoutOf[T any]() format.FileMetaData {
 	m, err := parquetparts.Metadata[T]()
 	if err != nil {
-		panic("series: a type that is no row: " + err.Error())
+		panic("series: a type that is not a row: " + err.Error())
 	}
 	return m
 }
 
-// encoder compresses pages; it can be used by many at a time, and has tables that are large
-// for a file of a window.
+// encoder compresses pages. Several goroutines can use it at a time. It is shared because
+// its tables are large beside the file of a window.
 var encoder = sync.OnceValue(func() *zstd.Encoder {
-	// Of options that are valid there is no error. Pages have checksums of their own.
+	// Valid options return no error. Pages have checksums of their own.
 	z, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithZeroFrames(true), zstd.WithEncoderCRC(false))
 	return z
 })
@@ -118,7 +119,7 @@ func newFile(path string, r resolution, pageRows int) (*file, error) {
 	return f, nil
 }
 
-// begin makes everything ready for a row group.
+// begin prepares for a row group.
 func (f *file) begin() {
 	for c := range f.chunks {
 		f.chunks[c] = chunk{pages: f.chunks[c].pages[:0]}
@@ -135,8 +136,8 @@ func (f *file) write(b []byte) error {
 	return err
 }
 
-// series writes the rows of a series, by their time. Of samples there is one column of
-// doubles and no counts.
+// series writes the rows of a series, ordered by time. Samples have one column of doubles
+// and no counts.
 func (f *file) series(i *identity, unit watch.Unit, times []int64, counts []int64, doubles ...[]float64) error {
 	n := len(times)
 	if n == 0 {
@@ -195,7 +196,7 @@ func (t *texts) add(word string, rows int) {
 	t.runs = append(t.runs, run{n, rows})
 }
 
-// textPage ends a page of texts: runs of numbers of words.
+// textPage ends a page of texts: runs of indexes into words.
 func (f *file) textPage(c int) error {
 	t := &f.texts[c]
 	if t.rows == 0 {
@@ -263,7 +264,7 @@ func (f *file) doublePage(c int, values []float64) error {
 	}
 	k := &f.chunks[c]
 	least, greatest := slices.Min(values), slices.Max(values)
-	// As the format wants it: zeros of both signs lie between bounds that are zero.
+	// The format requires it: bounds that are zero must contain zeros of both signs.
 	if least == 0 {
 		least = math.Copysign(0, -1)
 	}
@@ -287,13 +288,13 @@ func (f *file) doublePage(c int, values []float64) error {
 	return f.page(k, format.Plain, len(values), packed)
 }
 
-// pack compresses what is valid until the next call.
+// pack compresses bytes. The result is valid until the next call.
 func (f *file) pack(plain []byte) []byte {
 	f.packed = encoder().EncodeAll(plain, f.packed[:0])
 	return f.packed
 }
 
-// within widens the bounds of a chunk.
+// within extends the bounds of a chunk.
 func (c *chunk) within(least, greatest []byte, compare func(a, b []byte) int) {
 	if c.least == nil || compare(least, c.least) < 0 {
 		c.least = least
@@ -303,8 +304,8 @@ func (c *chunk) within(least, greatest []byte, compare func(a, b []byte) int) {
 	}
 }
 
-// page adds a page of values, of which plain is what was packed, to a chunk. However they
-// are encoded, their size is that of plain.
+// page adds a page of values to a chunk; plain are its uncompressed bytes. The size of the
+// values counts as len(plain) in every encoding.
 func (f *file) page(c *chunk, encoding format.Encoding, rows int, packed []byte) error {
 	at := len(c.pages)
 	err := c.append(format.PageHeader{Type: format.DataPage, DataPageHeader: thrift.New(format.DataPageHeader{
@@ -320,7 +321,7 @@ func (f *file) page(c *chunk, encoding format.Encoding, rows int, packed []byte)
 	return nil
 }
 
-// append adds a header and what is packed to the pages of a chunk.
+// append adds a page header and compressed bytes to the pages of a chunk.
 func (c *chunk) append(h format.PageHeader, plain int, packed []byte) error {
 	pages, size, err := parquetparts.AppendPage(c.pages, h, packed, plain)
 	c.pages, c.size = pages, c.size+size
@@ -383,7 +384,7 @@ func (f *file) endGroup() error {
 	return nil
 }
 
-// dictionary is the page with the words of a column.
+// dictionary writes the page with the distinct words of a column.
 func (f *file) dictionary(column int) (c chunk, err error) {
 	words := f.texts[column].words
 	f.plain = f.plain[:0]
@@ -396,7 +397,8 @@ func (f *file) dictionary(column int) (c chunk, err error) {
 	return c, err
 }
 
-// close writes what is left, then the bounds and the places of all pages, and the footer.
+// close writes the last row group, then the bounds and the places of all pages, and the
+// footer.
 func (f *file) close() error {
 	err := f.endGroup()
 	if err == nil {

@@ -13,17 +13,17 @@ import (
 	"premix/watch"
 )
 
-// Query asks for series.
+// Query selects series.
 type Query struct {
-	Name  string        // exact, or with a * at the end
-	Match []watch.Label // labels that a series has
+	Name  string        // exact, or a prefix followed by *
+	Match []watch.Label // labels that the series must have
 	Start time.Time     // rounded down to a whole step
-	End   time.Time     // rounded up to a whole step; what is there at that time is left out
-	// Step is how long a point is, in whole milliseconds; 0 chooses the least of a list of
-	// even ones that gives at most 1,000 points.
+	End   time.Time     // rounded up to a whole step; exclusive
+	// Step is the length of a point, in whole milliseconds. 0 chooses the least of a list
+	// of round lengths that gives at most 1,000 points.
 	Step time.Duration
-	// MaxPoints bounds the points of all series together; 0 is no bound. What
-	// exceeds it is a *TooManyError.
+	// MaxPoints bounds the points of all series together; 0 does not bound them. An answer
+	// with more is a *TooManyError.
 	MaxPoints int
 }
 
@@ -35,34 +35,34 @@ type Result struct {
 	Points []Point // by time; steps without samples are left out
 }
 
-// Point sums up what was sampled from Time on, for a step.
+// Point summarizes the samples of one step that begins at Time.
 type Point struct {
 	Time           time.Time
 	Min, Mean, Max float64
 	Count          int64
 }
 
-// Info is what is known of a series.
+// Info describes a series.
 type Info struct {
 	ID          watch.ID
 	Unit        watch.Unit
 	First, Last time.Time
 }
 
-// TooManyError tells that an answer would be too large.
+// TooManyError is returned for an answer that would be too large.
 type TooManyError struct{ Limit int }
 
 func (e *TooManyError) Error() string { return fmt.Sprintf("more than %d points", e.Limit) }
 
-// Hint is the way out.
+// Hint names the ways to resolve the error.
 func (e *TooManyError) Hint() string {
 	return "ask for a longer step, a shorter time, or fewer series"
 }
 
-// autoPoints is how many points a series has at most where no step is given.
+// autoPoints is the highest number of points of a series if no step is given.
 const autoPoints = 1000
 
-// AutoStep is the step that is chosen for a time, where none is given.
+// AutoStep returns the step for a query of some length that does not give one.
 func AutoStep(length time.Duration) time.Duration {
 	for _, s := range []time.Duration{1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600} {
 		if s *= time.Second; length <= autoPoints*s {
@@ -73,8 +73,8 @@ func AutoStep(length time.Duration) time.Duration {
 	return day * max(1, (length+autoPoints*day-1)/(autoPoints*day))
 }
 
-// snapshot is what a query reads: segments that are not removed before it ends, and
-// columns of windows.
+// snapshot holds the data that a query reads: segments that are not removed before it ends,
+// and columns of windows.
 type snapshot struct {
 	db       *DB
 	segments []*segment
@@ -88,21 +88,21 @@ type snapWindow struct {
 	members     []member
 }
 
-// member is a series of a window.
+// member is a series in a window.
 type member struct {
 	*identity
 	unit watch.Unit
 	c    *column
 }
 
-// look takes a snapshot of what overlaps [start, end) and has series that match; of nil,
-// all.
+// look returns a snapshot of the data that overlaps [start, end) and has series that match.
+// A nil match selects all series.
 func (db *DB) look(start, end int64, match func(watch.ID) bool) *snapshot {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	s := &snapshot{db: db}
 	for _, g := range db.segments {
-		// A roll-up stands at the begin of its hour.
+		// A roll-up has the time at which its hour begins.
 		if g.First < end && g.Last >= floor(start, hour.step()) {
 			g.readers++
 			s.segments, s.has = append(s.segments, g), append(s.has, g.has)
@@ -138,7 +138,7 @@ func (s *snapshot) release() {
 	s.db.changed.Broadcast()
 }
 
-// matcher returns what tells whether a series is asked for.
+// matcher returns a function that reports whether the query selects a series.
 func (q Query) matcher() func(watch.ID) bool {
 	prefix, many := strings.CutSuffix(q.Name, "*")
 	return func(id watch.ID) bool {
@@ -154,9 +154,9 @@ func (q Query) matcher() func(watch.ID) bool {
 	}
 }
 
-// Query returns series, sorted by name and labels; those without a sample in the time are
-// left out. It reads roll-ups where the step allows it, and coarser ones than that only
-// where nothing else is left: then some steps have no point.
+// Query returns series, sorted by name and labels. It leaves out series without a sample in
+// the time. It reads roll-ups where the step permits, and roll-ups coarser than the step
+// only where no finer data is left; then some steps have no point.
 func (db *DB) Query(ctx context.Context, q Query) ([]Result, error) {
 	if q.Step == 0 {
 		q.Step = AutoStep(q.End.Sub(q.Start))
@@ -184,7 +184,7 @@ func (db *DB) Query(ctx context.Context, q Query) ([]Result, error) {
 	return a.results(), nil
 }
 
-// piece is a segment or a window that is read.
+// piece is a segment or a window that a query reads.
 type piece struct {
 	first, last int64
 	number      uint64
@@ -193,8 +193,8 @@ type piece struct {
 	window      *snapWindow
 }
 
-// choose is the file of a segment that is read for a step: the coarsest that gives the
-// same answer as samples would, or else the finest that is left.
+// choose returns the file of a segment to read for a step: the coarsest that gives the same
+// answer as samples, or else the finest that exists.
 func choose(has [resolutions]bool, step int64) (resolution, bool) {
 	for r := hour; r > raw; r-- {
 		if has[r] && step%r.step() == 0 {
@@ -209,8 +209,8 @@ func choose(has [resolutions]bool, step int64) (resolution, bool) {
 	return 0, false
 }
 
-// read collects what matches. Pieces of different times are read one after another;
-// of those that share a time, samples are merged before they are summed up.
+// read adds all matching series to the answer. It reads pieces of different times one after
+// another. It merges the samples of pieces that overlap in time before it summarizes them.
 func (s *snapshot) read(ctx context.Context, name string, match func(watch.ID) bool, a *answer) error {
 	var pieces []piece
 	for i, g := range s.segments {
@@ -261,12 +261,12 @@ func (s *snapshot) read(ctx context.Context, name string, match func(watch.ID) b
 	return nil
 }
 
-// seriesKey is equal for equal series.
+// seriesKey identifies a series: equal series have equal keys.
 type seriesKey struct{ name, labels string }
 
 func (i *identity) key() seriesKey { return seriesKey{i.id.Name, i.labels} }
 
-// held are samples of several pieces of the same time.
+// held collects the samples of several pieces that overlap in time.
 type held struct{ all map[seriesKey]*heldSeries }
 
 type heldSeries struct {
@@ -286,7 +286,7 @@ func (h *held) series(i *identity, unit watch.Unit) *heldSeries {
 	return s
 }
 
-// readPiece adds what matches to the answer, or to hold if there is one.
+// readPiece adds the matching series of a piece to the answer, or to hold if it is not nil.
 func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answer, hold *held) error {
 	if p.window != nil {
 		var times []int64
@@ -316,7 +316,8 @@ func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answ
 		if s.first >= a.end || s.last < floor(a.start, p.resolution.step()) || !match(s.id) {
 			continue
 		}
-		// Failures of reading are told after all columns: they cannot be mended here.
+		// Errors of reading are returned after all columns, because this function cannot
+		// correct them.
 		var errs [4]error
 		switch {
 		case p.resolution == raw && hold != nil:
@@ -355,7 +356,7 @@ func (db *DB) readPiece(p piece, name string, match func(watch.ID) bool, a *answ
 	return nil
 }
 
-// answer sums up samples and roll-ups into points.
+// answer summarizes samples and roll-ups as points.
 type answer struct {
 	start, end, step int64
 	limit, points    int
@@ -363,7 +364,7 @@ type answer struct {
 	buffers          *buffers
 }
 
-// buffers are for rows that are read, of one piece after the other.
+// buffers hold the rows being read. They are used for one piece after the other.
 type buffers struct {
 	reader                  rowReader
 	times, counts           []int64
@@ -377,7 +378,7 @@ type answerSeries struct {
 	unit    watch.Unit
 	times   []int64
 	buckets []bucket
-	mixed   bool // not by rising time
+	mixed   bool // not in rising order of time
 }
 
 func newAnswer(start, end, step int64, limit int) *answer {
@@ -414,8 +415,8 @@ func (a *answer) samples(i *identity, unit watch.Unit, times []int64, values []f
 	return nil
 }
 
-// rollups takes rows of roll-ups. One that is longer than a step stands at the step
-// that it begins in, or at the first one.
+// rollups adds roll-ups to the answer. A roll-up that is longer than a step counts in the
+// step in which it begins, or in the first one.
 func (a *answer) rollups(i *identity, unit watch.Unit, length int64, times []int64, least, mean, greatest []float64, counts []int64) error {
 	from, _ := slices.BinarySearch(times, floor(a.start, length))
 	until, _ := slices.BinarySearch(times, a.end)
@@ -471,7 +472,7 @@ func (a *answer) results() []Result {
 	return results
 }
 
-// sort brings buckets into the order of their times, each once.
+// sort sorts buckets by time and merges those of the same time.
 func (s *answerSeries) sort() {
 	order := make([]int, len(s.times))
 	for i := range order {
@@ -491,8 +492,8 @@ func (s *answerSeries) sort() {
 	s.times, s.buckets = times, buckets
 }
 
-// Latest returns the newest sample of each series that has one since a time, and is
-// in memory. They are in no order.
+// Latest returns the newest sample of each series in memory that has one since a time, in
+// no order.
 func (db *DB) Latest(since time.Time) []watch.Sample {
 	from := since.UnixMilli()
 	var all []watch.Sample
@@ -521,7 +522,7 @@ func (db *DB) Names(ctx context.Context) ([]Info, error) {
 }
 
 // NamesBetween returns the series that may have a sample from start until end, sorted by
-// name and labels. First and Last are those of all that is kept near that time.
+// name and labels. Their First and Last cover all data near that time.
 func (db *DB) NamesBetween(ctx context.Context, start, end time.Time) ([]Info, error) {
 	from, until := start.UnixMilli(), end.UnixMilli()
 	snap := db.look(from, until, nil)

@@ -23,24 +23,24 @@ import (
 	"premix/internal/parquetparts"
 )
 
-// maxFiles and maxOpenSpans bound what is kept open for queries to come: files, and in them
-// series, and pages, which take less.
+// maxFiles and maxOpenSpans bound the number of files that stay open for later queries and
+// the number of their series. Their pages take less memory.
 const (
 	maxFiles     = 512
 	maxOpenSpans = 4 << 20
 )
 
-// files keeps Parquet files open.
+// files is a cache of open Parquet files.
 type files struct {
 	known *identities
 
 	mu    sync.Mutex
 	all   map[string]*list.Element // of *openFile, by path
-	order list.List                // the one used last is in front
+	order list.List                // most recently used first
 	spans int
 }
 
-// openFile is a Parquet file that is read.
+// openFile is an open Parquet file.
 type openFile struct {
 	path  string
 	f     *os.File
@@ -48,13 +48,13 @@ type openFile struct {
 	spans []span
 	pages [][]page // of each column of numbers, from colTime on
 	uses  int      // guarded by files.mu
-	gone  bool     // to be closed after the last use
+	gone  bool     // to be closed after its last use
 }
 
-// page is where a page of a column is.
+// page is the place of a page of a column.
 type page struct {
 	at   int64
-	row  int64 // its first
+	row  int64 // the number of its first row
 	size int32
 }
 
@@ -62,7 +62,7 @@ func newFiles(known *identities) *files {
 	return &files{known: known, all: make(map[string]*list.Element)}
 }
 
-// open returns a file, which is to be given back with release.
+// open returns an open file. The caller gives it back with release.
 func (c *files) open(path string) (*openFile, error) {
 	c.mu.Lock()
 	if e, ok := c.all[path]; ok {
@@ -79,7 +79,7 @@ func (c *files) open(path string) (*openFile, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.all[path]; ok { // somebody else was faster
+	if e, ok := c.all[path]; ok { // another goroutine was faster
 		o.f.Close()
 		o = e.Value.(*openFile)
 		o.uses++
@@ -98,7 +98,7 @@ func (c *files) open(path string) (*openFile, error) {
 	return o, nil
 }
 
-// drop forgets a file. The caller holds mu.
+// drop removes a file from the cache. The caller holds mu.
 func (c *files) drop(e *list.Element) {
 	o := e.Value.(*openFile)
 	c.order.Remove(e)
@@ -117,7 +117,7 @@ func (c *files) release(o *openFile) {
 	}
 }
 
-// forget closes a file that is going to be removed.
+// forget closes a file that is about to be removed.
 func (c *files) forget(path string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *files) close() {
 	}
 }
 
-// weight is what a file counts for maxOpenSpans.
+// weight is the number that a file counts toward maxOpenSpans.
 func (o *openFile) weight() int {
 	n := len(o.spans)
 	for _, p := range o.pages {
@@ -143,8 +143,8 @@ func (o *openFile) weight() int {
 	return n
 }
 
-// tailBytes is how much of the end of a file is read at once: most footers, and the places
-// of pages before them.
+// tailBytes is the size of the first read from the end of a file: enough for most footers,
+// and for the places of pages before them.
 const tailBytes = 64 << 10
 
 func openParquet(path string, known *identities) (o *openFile, err error) {
@@ -171,8 +171,8 @@ func openParquet(path string, known *identities) (o *openFile, err error) {
 	return o, nil
 }
 
-// readFooter reads what leads to rows: the list of series, and where the pages of columns of
-// numbers are. Bounds of pages are for other readers.
+// readFooter reads the list of series, and the places of the pages of columns of numbers.
+// It skips the bounds of pages, which are for other readers.
 func (o *openFile) readFooter(known *identities) error {
 	from := max(0, o.size-tailBytes)
 	tail := make([]byte, o.size-from)
@@ -181,7 +181,7 @@ func (o *openFile) readFooter(known *identities) error {
 	}
 	part := func(at, n int64) ([]byte, error) {
 		if at < 0 || n < 0 || at > o.size || n > o.size-at {
-			return nil, errors.New("the footer leads out of the file")
+			return nil, errors.New("the footer reaches beyond the file")
 		}
 		if at >= from {
 			return tail[at-from : at-from+n], nil
@@ -216,7 +216,7 @@ func (o *openFile) readFooter(known *identities) error {
 		return err
 	}
 	if n := len(o.spans); n > 0 && o.spans[n-1].row+o.spans[n-1].rows != meta.NumRows {
-		return errors.New("the list of series is not that of its rows")
+		return errors.New("the list of series does not match its rows")
 	}
 	row := int64(0)
 	o.pages = make([][]page, max(0, len(meta.Schema)-1-colTime))
@@ -239,7 +239,7 @@ func (o *openFile) readFooter(known *identities) error {
 			}
 			for _, l := range places.PageLocations {
 				if l.Offset < 0 || l.CompressedPageSize < 0 || l.Offset > o.size-int64(l.CompressedPageSize) {
-					return errors.New("a page is out of the file")
+					return errors.New("a page lies outside the file")
 				}
 				o.pages[k] = append(o.pages[k], page{l.Offset, row + l.FirstRowIndex, l.CompressedPageSize})
 			}
@@ -249,7 +249,7 @@ func (o *openFile) readFooter(known *identities) error {
 	return nil
 }
 
-// find returns the spans of series with a name, or with a prefix if it ends in *.
+// find returns the spans of series with a name, or with a prefix if the name ends in *.
 func (o *openFile) find(name string) []span {
 	prefix, many := strings.CutSuffix(name, "*")
 	from := sort.Search(len(o.spans), func(i int) bool { return o.spans[i].id.Name >= prefix })
@@ -260,7 +260,7 @@ func (o *openFile) find(name string) []span {
 	return o.spans[from:to]
 }
 
-// rowReader reads columns of a file. It keeps the last page of each.
+// rowReader reads columns of a file. It keeps the last page read of each.
 type rowReader struct {
 	o       *openFile
 	ints    [columnsOfNumbers]lastPage[int64]
@@ -272,16 +272,16 @@ type rowReader struct {
 	plain   []byte
 }
 
-// columnsOfNumbers is how many of these a file has at most.
+// columnsOfNumbers is the highest number of these columns in a file.
 const columnsOfNumbers = colCount - colTime + 1
 
-// lastPage is a page that was read.
+// lastPage is the last page read of a column.
 type lastPage[T int64 | float64] struct {
 	first  int64 // row of the first value
 	values []T
 }
 
-// turn turns to another file; buffers stay.
+// turn switches to another file; buffers stay.
 func (r *rowReader) turn(o *openFile) {
 	r.o = o
 	for c := range r.ints {
@@ -325,7 +325,7 @@ func readRows[T int64 | float64](r *rowReader, col int, last *lastPage[T], decod
 			}
 			if len(last.values) != count || row >= p.row+int64(count) {
 				last.values = last.values[:0]
-				return to, fmt.Errorf("%w: the page of row %d has other rows", errDamaged, row)
+				return to, fmt.Errorf("%w: the page for row %d does not contain it", errDamaged, row)
 			}
 		}
 		from := row - last.first
@@ -336,7 +336,7 @@ func readRows[T int64 | float64](r *rowReader, col int, last *lastPage[T], decod
 	return to, nil
 }
 
-// page returns the page of a column with a row.
+// page returns the page of a column that contains a row.
 func (o *openFile) page(col int, row int64) (page, error) {
 	if col-colTime < len(o.pages) {
 		pages := o.pages[col-colTime]
@@ -347,16 +347,16 @@ func (o *openFile) page(col int, row int64) (page, error) {
 	return page{}, fmt.Errorf("%w: column %d has no row %d", errDamaged, col, row)
 }
 
-// decoder is the reverse of encoder. What it makes of a page is bounded, as pages are.
+// decoder decompresses pages. It bounds their size, as the writer does.
 var decoder = sync.OnceValue(func() *zstd.Decoder {
-	z, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxPage)) // valid options are no error
+	z, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxPage)) // valid options return no error
 	return z
 })
 
-// maxPage bounds what is in a page, in bytes.
+// maxPage bounds the uncompressed size of a page, in bytes.
 const maxPage = 64 << 20
 
-// load reads a page: the encoding of its values, the values, and how many there are.
+// load reads a page and returns the encoding of its values, the values, and their number.
 func (r *rowReader) load(p page) (format.Encoding, []byte, int, error) {
 	r.packed = slices.Grow(r.packed[:0], int(p.size))[:p.size]
 	if _, err := r.o.f.ReadAt(r.packed, p.at); err != nil {
@@ -377,9 +377,9 @@ func (r *rowReader) load(p page) (format.Encoding, []byte, int, error) {
 		return 0, nil, 0, errors.New("header of a page: it has another size")
 	}
 	if uint32(h.CRC) != crc32.ChecksumIEEE(packed) {
-		return 0, nil, 0, errors.New("the checksum of a page is not that of its content")
+		return 0, nil, 0, errors.New("the checksum of a page does not match its content")
 	}
-	// Columns here have a value in each row, of which pages tell nothing beside the values.
+	// Columns here have a value in each row, so that pages hold only values.
 	var encoding format.Encoding
 	var count int32
 	switch {
@@ -388,7 +388,7 @@ func (r *rowReader) load(p page) (format.Encoding, []byte, int, error) {
 	case h.DataPageHeaderV2.Valid: // of earlier versions of premix
 		encoding, count = h.DataPageHeaderV2.V.Encoding, h.DataPageHeaderV2.V.NumValues
 	default:
-		return 0, nil, 0, fmt.Errorf("a page of type %v, where values should be", h.Type)
+		return 0, nil, 0, fmt.Errorf("a page of type %v in place of a page of values", h.Type)
 	}
 	var err error
 	if r.plain, err = decoder().DecodeAll(packed, r.plain[:0]); err != nil {

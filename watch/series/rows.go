@@ -11,7 +11,7 @@ import (
 	"premix/watch"
 )
 
-// TaskRow is a row of the tasks: the last that was told of one.
+// TaskRow is a row of the tasks: the last report of a task.
 type TaskRow struct {
 	Key      string  `parquet:"key"`
 	Name     string  `parquet:"name,dict"`
@@ -28,7 +28,7 @@ type TaskRow struct {
 	Exit     int64   `parquet:"exit,dict"`
 	OK       bool    `parquet:"ok"`
 	Cores    float64 `parquet:"cores"`
-	Memory   int64   `parquet:"memory"`  // bytes asked for
+	Memory   int64   `parquet:"memory"`  // requested bytes
 	CPU      float64 `parquet:"cpu"`     // seconds
 	MaxRSS   int64   `parquet:"max_rss"` // bytes
 	Read     int64   `parquet:"read"`    // bytes
@@ -45,14 +45,14 @@ type EventRow struct {
 	Text  string `parquet:"text"`
 }
 
-// The columns with the span of a row.
+// The columns that hold the begin and the end of a row.
 const (
 	colBegan     = 10
 	colEnd       = 11
 	colEventTime = 0
 )
 
-// millis is a time in files; 0 if it is zero.
+// millis returns a time as it is stored in files; 0 if it is zero.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -124,11 +124,11 @@ var eventKind = kind[watch.Event, EventRow]{
 	from: colEventTime, to: colEventTime,
 }
 
-// TaskFields are fields of tasks. What is not asked for may be left empty, which takes a
-// part of the time where there are many.
+// TaskFields is a set of fields of tasks. Fields that are not requested may be left empty,
+// which saves time if there are many tasks.
 type TaskFields columns
 
-// Fields of tasks: the columns of TaskRow.
+// The fields of tasks, one for each column of TaskRow.
 const (
 	TaskKey TaskFields = 1 << iota
 	TaskName
@@ -153,25 +153,25 @@ const (
 	TaskWarmedIn
 )
 
-// TaskQuery asks for tasks.
+// TaskQuery selects tasks.
 type TaskQuery struct {
-	Start, End      time.Time // the task was there at some time from Start on and before End
+	Start, End      time.Time // the task existed at some time from Start on and before End
 	User, Run, Step string    // "" is any
-	// Limit is how many are wanted at most; 0 is all. Of more, those that last longest
-	// within the time are returned.
+	// Limit is the highest number of tasks to return; 0 returns all. If there are more, the
+	// ones that last longest within the time are returned.
 	Limit  int
 	Fields TaskFields // 0 is all
 }
 
-// Tasks returns the tasks that overlap a time, by their begin, each as it was last told. As
-// many as the limit may be fewer than there are.
+// Tasks returns the tasks that overlap a time, sorted by their begin, each as last
+// reported. If it returns Limit tasks, there may be more.
 func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 	best := &longest{q: q}
 	pick := func(t *watch.Task) bool {
 		return q.Limit <= 0 || len(best.tasks) < q.Limit || q.Within(t) > q.Within(&best.tasks[0])
 	}
 	err := db.eachTask(ctx, q, pick, func(t watch.Task) {
-		// These share memory with tasks that are not kept.
+		// These strings share memory with tasks that are not returned.
 		t.Key, t.Name = strings.Clone(t.Key), strings.Clone(t.Name)
 		if q.Limit <= 0 {
 			best.tasks = append(best.tasks, t)
@@ -193,13 +193,14 @@ func (db *DB) Tasks(ctx context.Context, q TaskQuery) ([]watch.Task, error) {
 	return best.tasks, nil
 }
 
-// EachTask calls f for the tasks that overlap a time, in no order, each as it was last told.
-// Their strings share memory with those of others: what is kept of them is to be cloned.
+// EachTask calls f for the tasks that overlap a time, in no order, each as last reported.
+// Their strings share memory with other tasks: clone those that are kept.
 func (db *DB) EachTask(ctx context.Context, q TaskQuery, f func(watch.Task)) error {
 	return db.eachTask(ctx, q, func(*watch.Task) bool { return true }, f)
 }
 
-// eachTask is EachTask for the tasks that pick, which sees their span, says are wanted.
+// eachTask is EachTask for the tasks for which pick returns true. pick sees only the span
+// of a task.
 func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) bool, f func(watch.Task)) error {
 	want := wanted[watch.Task]{columns: columns(q.Fields), pick: func(t *watch.Task) bool {
 		return (q.User == "" || q.User == t.User) && (q.Run == "" || q.Run == t.Run) && (q.Step == "" || q.Step == t.Step) && pick(t)
@@ -222,7 +223,7 @@ func (db *DB) eachTask(ctx context.Context, q TaskQuery, pick func(*watch.Task) 
 	return cmp.Or(err, ctx.Err())
 }
 
-// Within is how long a task lasts within the time that is asked for.
+// Within returns for how long a task lasts within the queried time.
 func (q TaskQuery) Within(t *watch.Task) time.Duration {
 	from, to := t.Began, t.End
 	if from.Before(q.Start) {
@@ -234,7 +235,7 @@ func (q TaskQuery) Within(t *watch.Task) time.Duration {
 	return to.Sub(from)
 }
 
-// longest is a heap of tasks, the one that lasts least within a time on top.
+// longest is a heap of tasks, with the task on top that lasts least within a time.
 type longest struct {
 	q     TaskQuery
 	tasks []watch.Task

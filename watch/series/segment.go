@@ -22,10 +22,11 @@ import (
 	"premix/watch"
 )
 
-// Row is a row of raw.parquet: a sample. Values are plain doubles under zstd: a series
-// repeats whole values, which that finds, and which splitting them into streams of bytes
-// hides. Pages whose values are split (BYTE_STREAM_SPLIT) are read, too, as each tells;
-// where samples are few each page is as is smaller.
+// Row is a row of raw.parquet: a sample. Values are stored as plain doubles under zstd: a
+// series repeats whole values, which zstd finds, and which splitting them into streams of
+// bytes would hide. Files with few samples store each page plain or split
+// (BYTE_STREAM_SPLIT), whichever is smaller. The header of a page names its encoding, and
+// the reader accepts both.
 type Row struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"` // a JSON object, its keys sorted
@@ -34,9 +35,9 @@ type Row struct {
 	Value  float64 `parquet:"value"`
 }
 
-// RollupRow is a row of 1m.parquet or 1h.parquet: the samples of a series from Time on,
-// for a minute or an hour. Means are seldom equal, so that each page of values is as is
-// smaller.
+// RollupRow is a row of 1m.parquet or 1h.parquet: a summary of the samples of a series in
+// the minute or hour that begins at Time. Means are seldom equal, so that each page of
+// values is stored plain or split, whichever is smaller.
 type RollupRow struct {
 	Name   string  `parquet:"name,dict"`
 	Labels string  `parquet:"labels,dict"`
@@ -48,7 +49,7 @@ type RollupRow struct {
 	Count  int64   `parquet:"count,delta"`
 }
 
-// The columns that queries read, by their place in Row and RollupRow.
+// The columns that queries read, by their index in Row and RollupRow.
 const (
 	colTime  = 3
 	colValue = 4
@@ -68,30 +69,32 @@ const (
 	resolutions
 )
 
-// step is how many milliseconds a row stands for; 0 is a sample.
+// step returns the milliseconds that a row covers; 0 for samples.
 func (r resolution) step() int64 { return [...]int64{0, 60_000, 3_600_000}[r] }
 
 func (r resolution) file() string { return [...]string{"raw.parquet", "1m.parquet", "1h.parquet"}[r] }
 
-// about is segment.json: what is known of a segment without its files.
+// about is the content of segment.json: the facts about a segment that do not need its
+// other files.
 type about struct {
 	Format   int      `json:"format"`
 	Number   uint64   `json:"number"`
-	Day      bool     `json:"day"`   // made of all segments of a day, by merging
+	Day      bool     `json:"day"`   // merged from all segments of a day
 	Begin    int64    `json:"begin"` // of the window or the day, ms since 1970
 	First    int64    `json:"first"` // time of the first sample
 	Last     int64    `json:"last"`
 	Series   int      `json:"series"`
 	Samples  int64    `json:"samples"`
-	Replaces []uint64 `json:"replaces,omitempty"` // windows and segments that are in this one
+	Replaces []uint64 `json:"replaces,omitempty"` // windows and segments whose samples are in this one
 }
 
 const segmentFormat = 1
 
-// Key of the metadata of a Parquet file under which its series are, see encodeSpans.
+// keySeries is the key in the metadata of a Parquet file under which its series are listed,
+// see encodeSpans.
 const keySeries = "premix.watch.series"
 
-// span is where a series is in a file.
+// span is the range of rows of a series in a file.
 type span struct {
 	*identity
 	unit        watch.Unit
@@ -101,7 +104,7 @@ type span struct {
 
 // encodeSpans writes spans as text: base64 of a zstd frame of, for each series, name,
 // labels, unit (each with its length, a uvarint, before it), uvarint rows, varint time of
-// the first row, uvarint time from it to the last. They are in the order of the rows.
+// the first row, uvarint time from it to the last. The list has the order of the rows.
 func encodeSpans(spans []span) (string, error) {
 	var b []byte
 	for _, s := range spans {
@@ -119,7 +122,7 @@ func encodeSpans(spans []span) (string, error) {
 	return base64.StdEncoding.EncodeToString(z.EncodeAll(b, nil)), z.Close()
 }
 
-// maxSpans bounds what the list of series of a file may take in memory, in bytes.
+// maxSpans bounds the bytes of memory that the list of series of a file may take.
 const maxSpans = 1 << 30
 
 func decodeSpans(text string, known *identities) ([]span, error) {
@@ -155,10 +158,10 @@ func decodeSpans(text string, known *identities) ([]span, error) {
 	return spans, nil
 }
 
-// census counts the rows that the files of a segment will have.
+// census counts the rows that the files of a segment would have.
 type census [resolutions]int64
 
-// add counts the rows of a series with so many samples from first to last.
+// add counts the rows of a series with a number of samples from first to last.
 func (c *census) add(first, last, samples int64) {
 	c[raw] += samples
 	for _, r := range [...]resolution{minute, hour} {
@@ -166,8 +169,9 @@ func (c *census) add(first, last, samples int64) {
 	}
 }
 
-// worth tells which roll-ups are: a row of them has four values and a sample one, so that
-// with less than five samples a row they would take more and be read no sooner.
+// worth reports which roll-ups are worth writing. A row of a roll-up has four values and a
+// sample has one, so that with less than five samples a row the roll-ups would be larger
+// than the samples and no faster to read.
 func (c *census) worth() (worth [resolutions]bool) {
 	for r := range resolutions {
 		worth[r] = r == raw || 5*c[r] <= c[raw]
@@ -179,18 +183,18 @@ func (c *census) worth() (worth [resolutions]bool) {
 type segmentWriter struct {
 	about
 	dir   string             // DIR/tmp/N
-	files [resolutions]*file // nil where there is none
+	files [resolutions]*file // nil for files that the segment does not have
 	sums  rollups
 }
 
-// rollups are rows of roll-ups, by columns.
+// rollups are rows of roll-ups, stored by columns.
 type rollups struct {
 	times, counts         []int64
 	least, mean, greatest []float64
 }
 
-// newSegment begins a segment in a directory below tmp, with the roll-ups that are said to
-// be worth it.
+// newSegment begins a segment in a directory below tmp, with those roll-ups for which worth
+// is true.
 func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, error) {
 	a.Format, a.First, a.Last = segmentFormat, math.MaxInt64, math.MinInt64
 	w := &segmentWriter{about: a, dir: filepath.Join(tmp, strconv.FormatUint(a.Number, 10))}
@@ -216,7 +220,7 @@ func newSegment(tmp string, a about, worth [resolutions]bool) (*segmentWriter, e
 	return w, nil
 }
 
-// add writes the samples of a series, by rising time, no time twice.
+// add writes the samples of a series, sorted by time, with each time once.
 func (w *segmentWriter) add(i *identity, unit watch.Unit, times []int64, values []float64) error {
 	n := len(times)
 	if n == 0 {
@@ -241,7 +245,7 @@ func (w *segmentWriter) add(i *identity, unit watch.Unit, times []int64, values 
 	return nil
 }
 
-// sum makes roll-ups of samples in place of what was there.
+// sum replaces the rows by roll-ups of samples.
 func (s *rollups) sum(step int64, times []int64, values []float64) {
 	s.times, s.counts = s.times[:0], s.counts[:0]
 	s.least, s.mean, s.greatest = s.least[:0], s.mean[:0], s.greatest[:0]
@@ -256,7 +260,8 @@ func (s *rollups) sum(step int64, times []int64, values []float64) {
 	}
 }
 
-// commit gives the segment its name below segments. On an error nothing of it is left.
+// commit renames the segment to its name below segments. On an error it leaves no file of
+// it.
 func (w *segmentWriter) commit(segments string) (*segment, error) {
 	err := w.closeFiles()
 	var text []byte
@@ -288,7 +293,7 @@ func (w *segmentWriter) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// abort removes what has been written.
+// abort removes the files written so far.
 func (w *segmentWriter) abort() error {
 	for _, f := range w.files {
 		if f != nil {
@@ -298,7 +303,7 @@ func (w *segmentWriter) abort() error {
 	return os.RemoveAll(w.dir)
 }
 
-// name is that of the segment's directory; names sort by time.
+// name returns the name of the segment's directory; names sort by time.
 func (a *about) name() string {
 	layout := "20060102T150405"
 	if a.Day {
@@ -307,20 +312,20 @@ func (a *about) name() string {
 	return time.UnixMilli(a.Begin).UTC().Format(layout) + "-" + strconv.FormatUint(a.Number, 10)
 }
 
-// segment is one that is on disk.
+// segment is a segment on disk.
 type segment struct {
 	about
 	dir     string
-	has     [resolutions]bool // guarded by DB.mu, as the following
+	has     [resolutions]bool // guarded by DB.mu, as are the fields below
 	bytes   int64
-	readers int // queries; its files are removed when there is none
+	readers int // number of queries that read it; its files are removed only when it is 0
 }
 
-// errDamaged tells that a segment cannot be used.
+// errDamaged is the error for a segment that cannot be used.
 var errDamaged = errors.New("damaged")
 
-// openSegment looks at the segment in a directory. The error is errDamaged if it
-// was not written as it is.
+// openSegment opens the segment in a directory. The error is errDamaged if its files are
+// not as they were written.
 func openSegment(dir string) (*segment, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "segment.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -337,7 +342,7 @@ func openSegment(dir string) (*segment, error) {
 		return nil, &record.FormatError{Path: dir, Format: s.Format}
 	}
 	if s.name() != filepath.Base(dir) {
-		return nil, fmt.Errorf("%w: segment.json is that of %s", errDamaged, s.name())
+		return nil, fmt.Errorf("%w: segment.json belongs to %s", errDamaged, s.name())
 	}
 	s.has, s.bytes = look(s.dir)
 	for r := range resolutions {
@@ -351,7 +356,7 @@ func openSegment(dir string) (*segment, error) {
 	return s, nil
 }
 
-// look tells which files there are, and how large they are together.
+// look returns which files a segment has, and their total size.
 func look(dir string) (has [resolutions]bool, bytes int64) {
 	for r := range resolutions {
 		info, err := os.Stat(filepath.Join(dir, r.file()))
@@ -362,7 +367,7 @@ func look(dir string) (has [resolutions]bool, bytes int64) {
 	return has, bytes
 }
 
-// checkParquet tells whether a file ends as a Parquet file does, with a footer that fits.
+// checkParquet checks that a file ends with a complete Parquet footer.
 func checkParquet(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -386,14 +391,14 @@ func checkParquet(path string) error {
 	return nil
 }
 
-// number is the N in the name of a file or directory, whatever is around it.
+// number returns the N in the name of a file or directory.
 func number(name string) (uint64, bool) {
 	name, _, _ = strings.Cut(name, ".")
 	n, err := strconv.ParseUint(name[strings.LastIndexByte(name, '-')+1:], 10, 64)
 	return n, err == nil
 }
 
-// floor rounds down to a multiple of step.
+// floor rounds a time down to a multiple of step.
 func floor(t, step int64) int64 {
 	if step <= 1 {
 		return t
@@ -405,20 +410,20 @@ func floor(t, step int64) int64 {
 	return t - m
 }
 
-// bucket sums up samples. Its sum is exact for whole numbers.
+// bucket summarizes samples. Its sum is exact for whole numbers.
 type bucket struct {
 	min, max, sum float64
 	count         int64
 }
 
-// add takes count samples of which these are known.
+// add adds a summary of count samples.
 func (b *bucket) add(least, sum, greatest float64, count int64) {
 	b.min, b.max = min(b.min, least), max(b.max, greatest)
 	b.sum += sum
 	b.count += count
 }
 
-// mean lies between min and max, whatever rounding and overflow do to the sum.
+// mean lies between min and max, even after rounding or overflow of the sum.
 func (b *bucket) mean() float64 {
 	if m := b.sum / float64(b.count); !math.IsNaN(m) {
 		return min(b.max, max(b.min, m))

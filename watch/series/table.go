@@ -23,36 +23,36 @@ import (
 	"premix/record"
 )
 
-// kind says what a table needs to know of its values T and of its rows R.
+// kind describes to a table its values T and its rows R.
 type kind[T, R any] struct {
-	key      func(*T) string           // of two with the same key the later one counts; "" is no key
-	running  func(*T) bool             // it will be told again
-	span     func(*T) (from, to int64) // the time that it belongs to, ms since 1970, both included
+	key      func(*T) string           // of two values with the same key the later one counts; "" for none
+	running  func(*T) bool             // it will be reported again
+	span     func(*T) (from, to int64) // the time of a value, ms since 1970, both ends included
 	row      func(*T) R                //
 	fields   []field[T]                // of the columns of R, in their order
-	keyed    columns                   // those that key needs
-	from, to int                       // columns of R with the span; 0 in to is for ever
+	keyed    columns                   // those that key reads
+	from, to int                       // columns of R with the span; a 0 in to has no end
 }
 
-// wanted says what visit is to bring of values that are in files.
+// wanted describes which values visit returns from files, and which of their columns.
 type wanted[T any] struct {
-	columns columns       // besides those with the key and the span
-	pick    func(*T) bool // the others are not wanted; it is called with the fields of picked alone. nil: all are
+	columns columns       // in addition to the key and the span
+	pick    func(*T) bool // selects values; it is called with the fields of picked alone. nil: all
 	picked  columns
 }
 
-// table keeps values: those that came last in memory and as JSON Lines, the others as
-// Parquet.
+// table stores values: recent ones in memory and as JSON Lines, older ones as Parquet.
 //
 //	DIR/N.jsonl    values in the order in which they came, beginning with those that
-//	               were running when it was begun
-//	DIR/N.parquet  values of N.jsonl and journals before it that have ended, by their begin
+//	               were running when the file was made
+//	DIR/N.parquet  the finished values of N.jsonl and of journals before it, by their begin
 //
-// A journal with a number up to that of a Parquet file is in it, or in a later journal.
+// All values of a journal whose number is not above that of a Parquet file are in that
+// file, or in a later journal.
 type table[T, R any] struct {
 	kind[T, R]
 	dir, name string
-	rows      int // when it is closed
+	rows      int // number of values after which it is closed
 
 	writing sync.Mutex // held while files are written
 	journal *record.Writer
@@ -62,10 +62,10 @@ type table[T, R any] struct {
 	mu     sync.Mutex
 	recent []*T
 	place  map[string]int // in recent, by key
-	moving []*T           // on the way to a Parquet file
+	moving []*T           // being written to a Parquet file
 	pend   bytes.Buffer   // lines for the journal
-	broken bool           // recent has what is in no journal
-	doubt  map[string]*T  // running, but began before others had ended that are in files
+	broken bool           // some values of recent are in no journal
+	doubt  map[string]*T  // running, but began before finished values that are in files
 	begun  time.Time      // when recent was last emptied
 	closed []closedTable
 	size   int64 // bytes of files
@@ -79,13 +79,14 @@ type closedTable struct {
 	size     int64
 }
 
-// tableRowGroup is how many rows a query reads at least.
+// tableRowGroup is the smallest number of rows that a query reads.
 const tableRowGroup = 8 << 10
 
-// keySpan is the key of a Parquet file's metadata under which its span is: two numbers.
+// keySpan is the key in a Parquet file's metadata under which its span is stored: two
+// numbers.
 const keySpan = "premix.watch.span"
 
-// closeEvery is after what time values become Parquet, however few they are.
+// closeEvery is the time after which values are converted to Parquet, however few they are.
 const closeEvery = 24 * time.Hour
 
 func openTable[T, R any](dir, name string, opt Options, k kind[T, R], damaged *[]string) (*table[T, R], error) {
@@ -167,7 +168,7 @@ func openClosed(path string) (c closedTable, err error) {
 	c = closedTable{path: path, size: pf.Size()}
 	text, _ := pf.Lookup(keySpan)
 	if _, err := fmt.Sscan(text, &c.from, &c.to); err != nil {
-		return c, fmt.Errorf("%w: %s does not tell its time", errDamaged, path)
+		return c, fmt.Errorf("%w: %s has no time span", errDamaged, path)
 	}
 	return c, nil
 }
@@ -197,8 +198,8 @@ func openRows(path string) (f *os.File, pf *parquet.File, err error) {
 	return f, pf, nil
 }
 
-// keep puts a value into recent. One that runs does not replace one that has ended. The
-// caller holds mu, or is alone.
+// keep puts a value into recent. A running value does not replace a finished one. The
+// caller holds mu, or no other goroutine uses the table yet.
 func (t *table[T, R]) keep(v *T) {
 	key := t.key(v)
 	if i, ok := t.place[key]; ok && key != "" {
@@ -213,11 +214,11 @@ func (t *table[T, R]) keep(v *T) {
 	t.recent = append(t.recent, v)
 }
 
-// add takes a value.
+// add stores a value.
 func (t *table[T, R]) add(v T) {
 	line, err := json.Marshal(v)
 	if err != nil {
-		return // numbers that are not finite: nothing that could be shown
+		return // it has numbers that are not finite, which JSON cannot represent
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,7 +243,7 @@ func (t *table[T, R]) add(v T) {
 	t.pend.WriteByte('\n')
 }
 
-// flush writes what waits for the journal.
+// flush writes the pending lines to the journal.
 func (t *table[T, R]) flush() error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -281,7 +282,7 @@ func (t *table[T, R]) append(lines []byte) error {
 	return nil
 }
 
-// begin makes a new journal. The caller holds writing.
+// begin creates a journal. The caller holds writing.
 func (t *table[T, R]) begin() error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -296,14 +297,14 @@ func (t *table[T, R]) begin() error {
 	return nil
 }
 
-// due tells whether it is time to close the table.
+// due reports whether it is time to convert the values to Parquet.
 func (t *table[T, R]) due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.recent) >= t.rows || t.broken || len(t.recent) > 0 && time.Since(t.begun) > closeEvery
 }
 
-// rotate makes a Parquet file of what has ended.
+// rotate writes the finished values to a Parquet file and begins a journal.
 func (t *table[T, R]) rotate() error {
 	if err := t.flush(); err != nil {
 		return err
@@ -319,7 +320,7 @@ func (t *table[T, R]) rotate() error {
 			t.moving = append(t.moving, v)
 		}
 	}
-	if len(stay) >= t.rows { // they were forgotten: nothing has told of their end
+	if len(stay) >= t.rows { // too many run: their end was probably never reported
 		t.moving, stay = t.recent, nil
 	}
 	moving := t.moving
@@ -344,7 +345,7 @@ func (t *table[T, R]) rotate() error {
 	t.mu.Lock()
 	t.moving = nil
 	if err != nil {
-		t.replace(slices.Concat(moving, t.recent)) // what came meanwhile is later
+		t.replace(slices.Concat(moving, t.recent)) // values that came in between are newer
 		t.mu.Unlock()
 		return err
 	}
@@ -355,7 +356,7 @@ func (t *table[T, R]) rotate() error {
 	}
 	t.mu.Unlock()
 	if len(moving) == 0 {
-		return nil // the journals before are still wanted for what they tell of others
+		return nil // the earlier journals are still the only copy of some values
 	}
 	t.old = nil
 	var errs []error
@@ -370,7 +371,7 @@ func (t *table[T, R]) rotate() error {
 	return errors.Join(errs...)
 }
 
-// replace makes values the recent ones. The caller holds mu.
+// replace sets the recent values. The caller holds mu.
 func (t *table[T, R]) replace(values []*T) {
 	t.recent, t.place = nil, make(map[string]int)
 	for _, v := range values {
@@ -389,7 +390,7 @@ func encodeLines[T any](values []*T) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// change begins another journal, with lines in it. The caller holds writing.
+// change begins another journal that starts with lines. The caller holds writing.
 func (t *table[T, R]) change(lines []byte) error {
 	before, number := t.journal, t.number
 	t.journal = nil
@@ -398,7 +399,7 @@ func (t *table[T, R]) change(lines []byte) error {
 		return err
 	}
 	if _, err := t.journal.Append(lines); err != nil {
-		// The journal that was left is whole and read before this one.
+		// The previous journal is complete, and is read before this one.
 		t.old = append(t.old, t.path(number))
 		return errors.Join(err, closeWriter(before))
 	}
@@ -418,7 +419,7 @@ func closeWriter(w *record.Writer) error {
 	return w.Close()
 }
 
-// write makes the Parquet file with a number.
+// write writes values to the Parquet file with a number.
 func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err error) {
 	slices.SortStableFunc(values, func(a, b *T) int {
 		x, _ := t.span(a)
@@ -459,8 +460,8 @@ func (t *table[T, R]) write(values []*T, number uint64) (c closedTable, err erro
 	return c, f.Commit(beneath.Durable)
 }
 
-// visit calls f for the values that overlap a time, ms since 1970, the end left out, until
-// f returns false. Of those with the same key it is called for one.
+// visit calls f for the values that overlap a time, in ms since 1970 with the end
+// exclusive, until f returns false. It calls f once for all values with the same key.
 func (t *table[T, R]) visit(start, end int64, want wanted[T], f func(*T) bool) error {
 	if err := t.settle(); err != nil {
 		return err
@@ -470,8 +471,8 @@ func (t *table[T, R]) visit(start, end int64, want wanted[T], f func(*T) bool) e
 	recent := slices.Concat(t.recent, t.moving)
 	closed := slices.DeleteFunc(slices.Clone(t.closed), func(c closedTable) bool { return !overlaps(c.from, c.to) })
 	t.mu.Unlock()
-	// Of keys, of which there may be millions, hashes are remembered: that two of a
-	// million are equal has a chance of one in thirty million.
+	// There may be millions of keys, so that only their hashes are kept. The chance that
+	// two of a million are equal is one in thirty million.
 	seen := make(map[uint64]struct{})
 	seed := maphash.MakeSeed()
 	first := func(v *T) bool {
@@ -492,12 +493,12 @@ func (t *table[T, R]) visit(start, end int64, want wanted[T], f func(*T) bool) e
 		}
 	}
 	s := &search[T]{wanted: want, overlaps: overlaps, tell: f}
-	if len(recent) > 0 || len(closed) > 1 { // within a file no key is there twice
+	if len(recent) > 0 || len(closed) > 1 { // a file has each key once
 		s.first = first
 	}
 	for i := len(closed) - 1; i >= 0; i-- {
 		more, err := t.visitClosed(closed[i].path, s)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may just have become too old
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may just have been removed because of its age
 			return err
 		}
 		if !more {
@@ -512,8 +513,8 @@ func (t *table[T, R]) visit(start, end int64, want wanted[T], f func(*T) bool) e
 	return nil
 }
 
-// settle looks in files for values that were told again as if they ran, by one who has
-// begun anew to read what happened, and forgets that.
+// settle drops running values whose end is in a file already. A collector that restarted
+// may report a task as running again when it reads the past.
 func (t *table[T, R]) settle() error {
 	t.mu.Lock()
 	doubt, closed := t.doubt, slices.Clone(t.closed)
@@ -548,20 +549,20 @@ func (t *table[T, R]) settle() error {
 	return nil
 }
 
-// search is what is looked for in files.
+// search describes the values to read from a file.
 type search[T any] struct {
 	wanted[T]
 	overlaps func(from, to int64) bool
-	first    func(*T) bool // whether nothing has had its key before; nil: nothing has
+	first    func(*T) bool // reports whether no value had its key before; nil: none had
 	tell     func(*T) bool
 
 	values []T   // of a row group
-	rows   []int // of which they are wanted
+	rows   []int // the selected ones of them
 }
 
-// visitClosed calls tell for the values of a file that are looked for, until it returns
-// false. Columns are read as a whole, row group by row group, and only those that are
-// wanted: of a million tasks, most of the time would go into making them whole.
+// visitClosed calls tell for the values of a file that the search selects, until tell
+// returns false. It reads whole columns, row group by row group, and only the requested
+// ones: with a million tasks, most of the time would go into reading all fields.
 func (t *table[T, R]) visitClosed(path string, s *search[T]) (more bool, err error) {
 	f, pf, err := openRows(path)
 	if err != nil {
@@ -599,7 +600,7 @@ func (t *table[T, R]) visitClosed(path string, s *search[T]) (more bool, err err
 }
 
 func (t *table[T, R]) visitGroup(r *groupReader, s *search[T]) (more bool, err error) {
-	// What is left from the row group before is either filled again or not wanted.
+	// Values left from the previous row group are either set again or not selected.
 	n := int(r.group.NumRows())
 	s.values = slices.Grow(s.values[:0], n)[:n]
 	values, rows := s.values, s.rows[:0]
@@ -639,7 +640,7 @@ func (t *table[T, R]) visitGroup(r *groupReader, s *search[T]) (more bool, err e
 	return true, nil
 }
 
-// expire removes files of which everything is older than keep.
+// expire removes files with no value younger than keep.
 func (t *table[T, R]) expire(now time.Time, keep time.Duration) error {
 	if keep == 0 {
 		return nil
@@ -675,8 +676,8 @@ func (t *table[T, R]) close() error {
 	return closeWriter(t.journal)
 }
 
-// CloseTables makes Parquet files of tasks and events that have ended, which happens
-// by itself when they are many, and once a day.
+// CloseTables writes the finished tasks and events to Parquet files. The DB does this by
+// itself when there are many, and once a day.
 func (db *DB) CloseTables() error {
 	return errors.Join(db.tasks.rotate(), db.events.rotate())
 }

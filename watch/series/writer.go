@@ -86,7 +86,7 @@ func (db *DB) load(damaged *[]string) error {
 	return nil
 }
 
-// setAside moves what is damaged out of the way.
+// setAside moves a damaged file or directory to the directory "damaged".
 func (db *DB) setAside(name string, why error, damaged *[]string) error {
 	*damaged = append(*damaged, fmt.Sprintf("%s was set aside in %s: %v", name, filepath.Join(db.dir, "damaged"), why))
 	return setAside(db.dir, name)
@@ -127,7 +127,7 @@ func (db *DB) loadJournal(path string, n uint64, damaged *[]string) error {
 	})
 	w.begin, w.end, w.written = begin, begin+db.opt.Window.Milliseconds(), size
 	if errors.Is(err, errJournal) && size < journalHead {
-		// Cut before its head was whole: there was nothing else in it.
+		// The journal was cut before its head was whole, and holds nothing else.
 		info, serr := f.Stat()
 		if serr == nil && info.Size() < journalHead {
 			return errors.Join(f.Close(), os.Remove(path))
@@ -161,8 +161,8 @@ func (db *DB) sortSegments() {
 	})
 }
 
-// flusher writes journals, closes windows to which nothing comes any more, and looks
-// whether the disk can be written again.
+// flusher writes journals, closes windows that receive no more samples, and checks whether
+// the disk can be written again.
 func (db *DB) flusher(ctx context.Context) {
 	const syncEvery = time.Second
 	tick := time.NewTicker(db.opt.Flush)
@@ -220,16 +220,16 @@ func (db *DB) flusher(ctx context.Context) {
 	}
 }
 
-// tell makes events of counts.
+// tell stores an event for each count that is not 0.
 func (db *DB) tell(r counts) {
 	if r.late > 0 {
-		db.note("samples_refused", "%d samples were too old: other times came before them and after", r.late)
+		db.note("samples_refused", "%d samples were refused: they are old, and samples of too many other times arrive", r.late)
 	}
 	if r.invalid > 0 {
-		db.note("samples_refused", "%d samples had no finite value, no name, or a time that cannot be", r.invalid)
+		db.note("samples_refused", "%d samples were refused: no finite value, no name, or an impossible time", r.invalid)
 	}
 	if r.lost > 0 {
-		db.note("samples_lost", "%d samples are lost: the disk did not take them, and memory is limited to %d MB", r.lost, db.opt.Memory>>20)
+		db.note("samples_lost", "%d samples are lost: they could not be written to the disk, and memory is limited to %d MB", r.lost, db.opt.Memory>>20)
 	}
 }
 
@@ -240,7 +240,7 @@ func (db *DB) nudge() {
 	}
 }
 
-// probe tells whether as many bytes can be written.
+// probe checks that a number of bytes can be written to the disk.
 func (db *DB) probe(need int64) error {
 	path := filepath.Join(db.dir, "tmp", "probe")
 	f, err := os.Create(path)
@@ -255,7 +255,7 @@ func (db *DB) probe(need int64) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// fail notes that the disk cannot be written.
+// fail records that the disk cannot be written.
 func (db *DB) fail(err error) {
 	db.mu.Lock()
 	first := db.trouble == nil
@@ -266,7 +266,8 @@ func (db *DB) fail(err error) {
 	}
 }
 
-// flush writes what waits for journals, and syncs them. It tells whether it did.
+// flush writes pending frames to the journals, and syncs them if asked to. It reports
+// whether it succeeded.
 func (db *DB) flush(sync bool) bool {
 	db.writer.Lock()
 	defer db.writer.Unlock()
@@ -323,7 +324,8 @@ func (db *DB) journalPath(w *window) string {
 	return filepath.Join(db.dir, "journal", strconv.FormatUint(w.number, 10)+".wal")
 }
 
-// append writes frames to the journal of a window. On an error nothing of them stays.
+// append writes frames to the journal of a window. After an error the journal has none of
+// them.
 func (db *DB) append(w *window, frames []byte) error {
 	if w.journal == nil {
 		f, err := os.OpenFile(db.journalPath(w), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
@@ -346,8 +348,8 @@ func (db *DB) append(w *window, frames []byte) error {
 	return err
 }
 
-// removeJournal removes the journal of a window that is kept elsewhere, or nowhere. The
-// caller holds writer.
+// removeJournal removes the journal of a window that a segment holds, or that was dropped.
+// The caller holds writer.
 func (db *DB) removeJournal(w *window) {
 	if w.journal == nil {
 		return
@@ -359,13 +361,13 @@ func (db *DB) removeJournal(w *window) {
 	}
 }
 
-// gather is for how long a closed window waits for others of its day, which then become one
-// segment and need not be merged.
+// gather is the time that a closed window waits for others of its day. They are then
+// written as one segment and need not be merged.
 const gather = 10 * time.Second
 
-// closer makes segments of windows that are closed.
+// closer writes closed windows as segments.
 func (db *DB) closer(ctx context.Context) {
-	alone := false // after a failure, as there may be room for one window and not for all
+	alone := false // after a failure: there may be space for one window and not for all
 	for {
 		db.mu.Lock()
 		all, wait := db.due(time.Now())
@@ -398,12 +400,12 @@ func (db *DB) closer(ctx context.Context) {
 	}
 }
 
-// due returns the closed windows that are to become a segment now, or for how long there
-// are none. The caller holds mu.
+// due returns the closed windows to write as a segment now, or how long to wait for some.
+// The caller holds mu.
 //
-// These are the ones of the oldest one's day. A window whose begin is also that of an open
-// one is left alone: of their samples of the same time those of the open one count, which
-// the number of the segment has to tell.
+// These are the windows of the oldest one's day. A window with the same begin as an open
+// one is written by itself: for samples of the same time the open window's counts, and the
+// numbers of the segments decide that.
 func (db *DB) due(now time.Time) (all []*window, wait time.Duration) {
 	if db.trouble != nil || len(db.closing) == 0 {
 		return nil, time.Minute
@@ -429,7 +431,7 @@ func (db *DB) due(now time.Time) (all []*window, wait time.Duration) {
 	return all, 0
 }
 
-// closeBroken makes segments of the windows that are not whole in their journals.
+// closeBroken writes as segments all windows whose journals are incomplete.
 func (db *DB) closeBroken() error {
 	db.mu.Lock()
 	var broken []*window
@@ -451,14 +453,14 @@ func (db *DB) closeBroken() error {
 	return errors.Join(errs...)
 }
 
-// closingSeries is a series of windows that are being written, and what it has in each.
+// closingSeries is a series of windows that are being written, with its samples in each.
 type closingSeries struct {
 	*memSeries
 	unit    watch.Unit
 	columns []*column
 }
 
-// members returns the series of closed windows, sorted. Nothing is added to them.
+// members returns the series of closed windows, sorted.
 func (db *DB) members(windows []*window) []*closingSeries {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -479,7 +481,7 @@ func (db *DB) members(windows []*window) []*closingSeries {
 	return all
 }
 
-// closeWindows makes a segment of windows of a day.
+// closeWindows writes windows of one day as a segment.
 func (db *DB) closeWindows(windows []*window) error {
 	slices.SortFunc(windows, func(a, b *window) int { return cmp.Compare(a.number, b.number) })
 	s, err := db.writeWindows(windows)
@@ -508,7 +510,8 @@ func (db *DB) closeWindows(windows []*window) error {
 	return nil
 }
 
-// writeWindows writes windows, by rising number, as a segment with the last one's number.
+// writeWindows writes windows, ordered by number, as a segment with the number of the last
+// one.
 func (db *DB) writeWindows(windows []*window) (*segment, error) {
 	last := len(windows) - 1
 	a := about{Number: windows[last].number, Begin: windows[last].begin}
@@ -542,8 +545,8 @@ func (db *DB) writeWindows(windows []*window) (*segment, error) {
 	return out.commit(filepath.Join(db.dir, "segments"))
 }
 
-// Flush closes all windows and returns when they are segments, or with why they cannot
-// be. It is for tests and bulk loads: windows close by themselves.
+// Flush closes all windows, and returns when they are segments or with the error that
+// prevents it. It is for tests and bulk loads: windows close by themselves.
 func (db *DB) Flush(ctx context.Context) error {
 	db.mu.Lock()
 	for _, w := range slices.Clone(db.open) {
@@ -561,13 +564,14 @@ func (db *DB) Flush(ctx context.Context) error {
 	return db.wait(ctx, func() bool { return len(db.closing) == 0 })
 }
 
-// Throttle returns when less than half of the memory is taken. It is for bulk loads,
-// which are faster than a disk.
+// Throttle returns when less than half of the memory is used. It is for bulk loads, which
+// are faster than a disk.
 func (db *DB) Throttle(ctx context.Context) error {
 	return db.wait(ctx, func() bool { return db.memory < db.opt.Memory/2 })
 }
 
-// wait returns when ok, called with mu held, says so, or with why it will not.
+// wait waits until ok, which it calls with mu held, returns true. It returns an error if
+// that cannot happen.
 func (db *DB) wait(ctx context.Context, ok func() bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		db.mu.Lock()

@@ -13,46 +13,46 @@ import (
 	"premix/watch"
 )
 
-// How many tasks are looked at in one turn: processor time and memory of quickMost,
-// the rest of slowMost. With more tasks they take turns: each is seen less often, no
-// amount is lost, as all but levels are counters, and looking costs no more. Of so many
-// most wait at any moment: one that used no processor time from one of its turns to the
-// next leaves out restTurns of them.
+// These constants bound the tasks that are read in one turn: quickMost for processor time
+// and memory, slowMost for the rest. With more tasks they take turns: each is read less
+// often at the same total cost, and no amount is lost, because all values except levels are
+// counters. Most of so many tasks wait at any moment: a task that used no processor time
+// from one of its turns to the next skips restTurns turns.
 const (
 	quickMost = 250
 	slowMost  = 50
 	restTurns = 3
 )
 
-// cgroups looks at the cgroups of tasks, version 1 and 2: Documentation/admin-guide/
-// cgroup-v1 and cgroup-v2.rst.
+// cgroups is the collector of the cgroups of tasks, version 1 and 2:
+// Documentation/admin-guide/ cgroup-v1 and cgroup-v2.rst.
 type cgroups struct {
 	*machine
 	b     batch
 	tree  *cgroupTree
-	runOf func(pid string) string // the run directory of a premix
+	runOf func(pid string) string // returns the run directory of a premix process
 	tasks map[string]*taskState
 	begun bool
-	order []*taskState // in which they take turns
-	quick int          // how far the turns have got
+	order []*taskState // the order of their turns
+	quick int          // index in order of the next quick turn
 	slow  int
 	files groupReader
-	known int // changes of the tree that are taken in
-	walks int // through the tree, likewise
+	known int // value of tree.changes at the last turn
+	walks int // value of tree.walks at the last turn
 }
 
-// taskState is what is known of one task's cgroup.
+// taskState holds the counters and series of one task's cgroup.
 type taskState struct {
 	group                              *taskGroup
 	run                                string
 	cpu, read, written                 *counter
 	memory, processes, throttled, ooms *gauge
-	pressure                           map[groupFile]*[2]*counter // some and full
+	pressure                           map[groupFile]*[2]*counter // both kinds: some and full
 	periods, held                      steps
 	killed                             float64
 	used                               usage
-	rested                             int  // turns that it is still to leave out
-	old                                bool // what was killed before it was looked at first has been told by another watcher, if any
+	rested                             int  // turns that it still skips
+	old                                bool // it existed before the first turn; another watcher may have reported its earlier kills
 
 	files keptFiles
 	gone  bool
@@ -64,22 +64,23 @@ type usage struct {
 	known bool
 }
 
-// still tells whether no processor time was used since, and remembers the new one.
+// still reports whether no processor time was used since the last call, and stores the new
+// value.
 func (u *usage) still(v float64) bool {
 	still := u.known && u.v == v
 	*u = usage{v, true}
 	return still
 }
 
-// newCgroups makes the collector. runOf may be nil.
+// newCgroups returns the collector. runOf may be nil.
 func newCgroups(m *machine, patterns []taskPattern, runOf func(pid string) string) *cgroups {
 	return &cgroups{machine: m, tree: newCgroupTree(m, patterns), runOf: runOf, tasks: make(map[string]*taskState), files: newGroupReader()}
 }
 
-// Name is cgroup.
+// Name returns "cgroup".
 func (c *cgroups) Name() string { return "cgroup" }
 
-// Close gives back descriptors.
+// Close closes all descriptors.
 func (c *cgroups) Close() {
 	for _, s := range c.tasks {
 		c.files.release(&s.files)
@@ -88,7 +89,7 @@ func (c *cgroups) Close() {
 	c.tree.close()
 }
 
-// Collect looks once.
+// Collect reads the cgroups whose turn it is.
 func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.now())
 	if err := c.tree.update(); err != nil {
@@ -116,9 +117,9 @@ func (c *cgroups) Collect(ctx context.Context, now time.Time, to watch.Sink) err
 	return nil
 }
 
-// follow takes in tasks that came, and lets go of those that went.
+// follow adds new tasks, and removes tasks that are gone.
 func (c *cgroups) follow() {
-	old := !c.begun // what is there in the first turn was there before
+	old := !c.begun // cgroups found in the first turn existed before it
 	if c.begun && c.known == c.tree.changes {
 		return
 	}
@@ -155,8 +156,8 @@ func (c *cgroups) follow() {
 	c.order = slices.DeleteFunc(c.order, func(s *taskState) bool { return s.gone })
 }
 
-// get reads a file of a task's cgroup. ok is false where there is none. The text is valid
-// until the next call.
+// get reads a file of a task's cgroup. ok is false if the file does not exist. The text is
+// valid until the next call.
 func (c *cgroups) get(s *taskState, f groupFile) (text string, ok bool) {
 	dir := s.group.dirs[groupFileNames[f].controller]
 	if dir == "" {
@@ -184,19 +185,20 @@ func (c *cgroups) lookQuick(s *taskState) {
 		if text, ok := c.get(s, cpuStat2); ok {
 			s.rest(c.cpuStat(s, text))
 		}
-	default: // its processes know, to hundredths of a second: too coarse to tell who rests
+	default: // the times of processes come in hundredths of a second: too coarse to recognise resting tasks
 		c.processes(s)
 	}
 }
 
-// rest has a task leave out turns if it has used no processor time since its last one.
+// rest makes a task skip turns if it has used no processor time since its last one.
 func (s *taskState) rest(used float64) {
 	if s.used.still(used) {
 		s.rested = restTurns
 	}
 }
 
-// cpuStat takes cpu.stat of either version, and returns usage_usec, which version 1 has not.
+// cpuStat reads cpu.stat of either version. It returns usage_usec, which version 1 does not
+// have.
 func (c *cgroups) cpuStat(s *taskState, text string) (used float64) {
 	var periods, held float64
 	has := false
@@ -222,9 +224,9 @@ func (c *cgroups) cpuStat(s *taskState, text string) (used float64) {
 	return used
 }
 
-// processes sums up the processor time of the processes of a task, with that of
-// children they have waited for. What ended and was waited for outside is lost, so the
-// sum may shrink: then there is no rate in that turn.
+// processes adds up the processor time of the processes of a task and of the children they
+// have waited for. The time of a process whose parent outside of the task waited for it is
+// lost, so that the sum may shrink: then that turn has no rate.
 func (c *cgroups) processes(s *taskState) {
 	for _, dir := range s.group.dirs {
 		list, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -247,7 +249,7 @@ func (c *cgroups) processes(s *taskState) {
 	}
 }
 
-// lookSlow reads the rest.
+// lookSlow reads all values except processor time and memory.
 func (c *cgroups) lookSlow(s *taskState, now time.Time, to watch.Sink) {
 	for _, f := range [...]groupFile{memoryEvents, memoryOOM} {
 		if text, ok := c.get(s, f); ok {
@@ -281,7 +283,7 @@ func (c *cgroups) transferred(s *taskState, parse func(text string) (read, writt
 	c.b.rate(s.written, written, 1)
 }
 
-// pressures takes a file of pressure.
+// pressures reads a pressure file.
 func (c *cgroups) pressures(s *taskState, f groupFile, text string) {
 	p := s.pressure[f]
 	if p == nil {
@@ -302,7 +304,7 @@ func (c *cgroups) pressures(s *taskState, f groupFile, text string) {
 	})
 }
 
-// oom takes memory.events, or memory.oom_control of version 1.
+// oom reads memory.events, or memory.oom_control of version 1.
 func (c *cgroups) oom(s *taskState, text string, now time.Time, to watch.Sink) {
 	pairs(text, func(key string, v float64) {
 		if key != "oom_kill" {
@@ -324,7 +326,8 @@ func processesText(n float64) string {
 	return strconv.Itoa(int(n)) + " processes were"
 }
 
-// iostat sums io.stat up over devices: 8:16 rbytes=1459200 wbytes=314773504 rios=192 ...
+// iostat adds up io.stat over all devices: 8:16 rbytes=1459200 wbytes=314773504 rios=192
+// ...
 func iostat(text string) (read, written float64) {
 	for f := range strings.FieldsSeq(text) {
 		if v, ok := strings.CutPrefix(f, "rbytes="); ok {
@@ -336,7 +339,7 @@ func iostat(text string) (read, written float64) {
 	return read, written
 }
 
-// blkio sums blkio.throttle.io_service_bytes up over devices: 8:0 Read 4096
+// blkio adds up blkio.throttle.io_service_bytes over all devices: 8:0 Read 4096
 func blkio(text string) (read, written float64) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

@@ -25,7 +25,7 @@ const (
 	memoryOOM
 	pidsCurrent1
 	blkioBytes
-	groupFiles // how many there are
+	groupFiles // number of files
 )
 
 var groupFileNames = [groupFiles]struct{ controller, name string }{
@@ -36,50 +36,50 @@ var groupFileNames = [groupFiles]struct{ controller, name string }{
 	memoryOOM: {"memory", "memory.oom_control"}, pidsCurrent1: {"pids", "pids.current"}, blkioBytes: {"blkio", "blkio.throttle.io_service_bytes_recursive"},
 }
 
-// groupReader reads files of cgroups, many small ones a second. Most of what that costs
-// is to find and open them, so
+// groupReader reads files of cgroups, many small ones a second. Most of the cost is to find
+// and open them. Therefore
 //
-//   - they stay open, as far as the limit of descriptors allows;
-//   - they are opened from the directory above the task's, which many tasks share;
-//   - what one task's cgroup has not is not looked for in those beside it, since the
-//     cgroup above decides which files those below it have.
+//   - files stay open, as far as the limit of descriptors permits;
+//   - they are opened relative to the directory above the task's, which many tasks share;
+//   - a file that is missing in one task's cgroup is not looked for in its siblings, since
+//     the cgroup above decides which files its children have.
 //
-// What is remembered of directories is forgotten by renew, which is called now and then:
-// a controller may have been switched on, or a cgroup been made anew.
+// Now and then a call of renew discards these findings: a controller may have been switched
+// on, or a cgroup created again.
 type groupReader struct {
-	files  int            // that may be kept open
+	files  int            // number of files that may stay open
 	above  map[string]int // O_PATH descriptors of the directories above tasks'
 	absent map[absence]struct{}
-	round  int // of renew
+	round  int // number of calls of renew
 	buf    []byte
 }
 
-// absence is a file that cgroups have not which are made in a directory.
+// absence is a file that the cgroups in a directory do not have.
 type absence struct {
 	above string
 	file  groupFile
 }
 
-// maxAbove is how many directories above tasks' are kept open.
+// maxAbove is the number of directories above tasks' that stay open.
 const maxAbove = 256
 
 // keptFiles are the open files of one task's cgroup.
 type keptFiles struct {
-	fds   [groupFiles]int32 // descriptor + 1; 0: not opened; -1: there is none
-	round int               // in which -1 was found out
+	fds   [groupFiles]int32 // descriptor + 1; 0: not opened; -1: does not exist
+	round int               // in which the -1 were found
 }
 
 func newGroupReader() groupReader {
 	r := groupReader{above: make(map[string]int), absent: make(map[absence]struct{}), buf: make([]byte, 16<<10)}
 	var limit unix.Rlimit
-	// Half of what there is, since others open files, too.
+	// Half of the limit, since others open files, too.
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
 		r.files = int(min(limit.Cur/2, 1<<16))
 	}
 	return r
 }
 
-// renew forgets what was found out of directories.
+// renew discards all findings about missing files.
 func (r *groupReader) renew() {
 	for _, fd := range r.above {
 		unix.Close(fd)
@@ -103,8 +103,8 @@ func (r *groupReader) drop(k *keptFiles, f groupFile) {
 	k.fds[f] = 0
 }
 
-// get reads a file of the cgroup in a directory. ok is false where there is none: a
-// controller may be missing, or the cgroup be gone. The text is valid until the next call.
+// get reads a file of the cgroup in a directory. ok is false if it does not exist: the
+// controller may be missing, or the cgroup removed. The text is valid until the next call.
 func (r *groupReader) get(k *keptFiles, dir string, f groupFile) (text string, ok bool) {
 	if k.round != r.round {
 		k.round = r.round
@@ -134,7 +134,7 @@ func (r *groupReader) get(k *keptFiles, dir string, f groupFile) (text string, o
 	switch {
 	case !kept:
 		unix.Close(fd)
-	case err != nil: // a cgroup that was removed; one of the same name may be there
+	case err != nil: // the cgroup was removed; a new one may have its name
 		r.drop(k, f)
 	}
 	if err != nil || n <= 0 {
@@ -143,8 +143,8 @@ func (r *groupReader) get(k *keptFiles, dir string, f groupFile) (text string, o
 	return unsafe.String(&r.buf[0], n), true
 }
 
-// open returns a descriptor, or a negative number. there is false if the cgroup is there
-// and has no such file.
+// open returns a descriptor, or a negative number. there is true if the cgroup may have the
+// file, and false if the cgroup exists without it.
 func (r *groupReader) open(dir string, f groupFile) (fd int, there bool) {
 	parent, base := filepath.Split(dir)
 	what := absence{parent, f}
@@ -167,7 +167,7 @@ func (r *groupReader) open(dir string, f groupFile) (fd int, there bool) {
 	}
 	fd, err := unix.Open(dir+"/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	switch {
-	case err == nil && known: // the directory above was made anew
+	case err == nil && known: // the directory above was created again
 		unix.Close(at)
 		delete(r.above, parent)
 	case err == unix.ENOENT && unix.Access(dir, unix.F_OK) == nil:

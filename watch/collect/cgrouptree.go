@@ -15,10 +15,10 @@ import (
 	"premix/internal/mountinfo"
 )
 
-// cgroupTree finds the cgroups of tasks in all hierarchies, and keeps up with those
-// that come and go, by inotify(7): walking through all of them at every look would cost
-// more than reading those that matter. What is not a task's is watched for what is made
-// in it; a task's own cgroup is not looked into.
+// cgroupTree finds the cgroups of tasks in all hierarchies. It notices new and removed ones
+// go by inotify(7): a walk through all hierarchies in each turn would cost more than
+// reading the tasks' files. It watches the directories above tasks for new ones, and does
+// not descend into a task's own cgroup.
 type cgroupTree struct {
 	*machine
 	patterns []taskPattern
@@ -28,7 +28,7 @@ type cgroupTree struct {
 	found    map[string]*taskGroup
 	mounts   []*hierarchy
 	walked   time.Time
-	changes  int // how often found changed, about
+	changes  int // incremented when found changes
 	walks    int
 }
 
@@ -46,16 +46,17 @@ type taskGroup struct {
 	dirs map[string]string // by controller; "v2" for version 2
 }
 
-// taskName says whose a cgroup is.
+// taskName identifies the task that a cgroup belongs to.
 type taskName struct {
 	manager string // premix, slurm, kubernetes, docker, podman, or as configured
 	task    string
-	pid     string // of the premix that runs the task
+	pid     string // process id of the premix that runs the task
 }
 
-// taskPattern recognises cgroups by their path. A group named task is what the task is
-// called; one named pid is the premix that runs it; one named key, if there is one, is
-// what its directories in different hierarchies have in common, otherwise that is all.
+// taskPattern recognises cgroups by their path. The group named task matches the name of
+// the task; pid, the premix that runs it; key, if there is one, the part of the path that
+// its directories in different hierarchies have in common, otherwise that is the whole
+// path.
 type taskPattern struct {
 	manager string
 	path    *regexp.Regexp
@@ -76,7 +77,7 @@ func taskPatterns() []taskPattern {
 	}
 }
 
-// recognise tells whose the cgroup at a path below its mount point is.
+// recognise returns the task that the cgroup at a path below its mount point belongs to.
 func recognise(patterns []taskPattern, path string) (key string, n taskName, ok bool) {
 	for _, p := range patterns {
 		m := p.path.FindStringSubmatch(path)
@@ -101,7 +102,7 @@ func recognise(patterns []taskPattern, path string) (key string, n taskName, ok 
 	return "", n, false
 }
 
-// short is a name of a task as people write it.
+// short returns the name of a task as people write it.
 func short(n taskName) string {
 	switch n.manager {
 	case "slurm":
@@ -118,21 +119,21 @@ func short(n taskName) string {
 	return n.task
 }
 
-// wanted are the controllers of version 1 that are looked at.
+// wanted are the controllers of version 1 that are read.
 var wanted = []string{"cpuacct", "cpu", "memory", "blkio", "pids"}
 
-// maxDepth is how deep cgroups are looked for.
+// maxDepth is the depth to which cgroups are searched.
 const maxDepth = 16
 
-// rewalk is how often all is looked through in spite of inotify: what it did not tell,
-// as of cgroups that the kernel made, is found then.
+// rewalk is the time between full walks. They find cgroups that inotify did not report,
+// for example cgroups created by the kernel.
 const rewalk = time.Minute
 
 func newCgroupTree(m *machine, patterns []taskPattern) *cgroupTree {
 	return &cgroupTree{machine: m, patterns: append(patterns, taskPatterns()...), fd: -1}
 }
 
-// close gives back what inotify holds.
+// close closes the descriptor of inotify.
 func (t *cgroupTree) close() {
 	if t.fd >= 0 {
 		unix.Close(t.fd)
@@ -140,7 +141,7 @@ func (t *cgroupTree) close() {
 	}
 }
 
-// update takes in what has changed since it was called before.
+// update applies the changes since the last call.
 func (t *cgroupTree) update() error {
 	if t.fd < 0 || t.now().Sub(t.walked) > rewalk {
 		return t.walk()
@@ -178,7 +179,7 @@ func (t *cgroupTree) update() error {
 	}
 }
 
-// forget takes a directory of a task out.
+// forget removes a directory of a task.
 func (t *cgroupTree) forget(dir string) {
 	t.changes++
 	for key, g := range t.found {
@@ -193,7 +194,7 @@ func (t *cgroupTree) forget(dir string) {
 	}
 }
 
-// walk looks through all hierarchies afresh.
+// walk searches all hierarchies again.
 func (t *cgroupTree) walk() error {
 	text, err := t.read("proc/self/mountinfo")
 	if err != nil {
@@ -209,7 +210,7 @@ func (t *cgroupTree) walk() error {
 	t.walks++
 	t.changes++
 	seen := make(map[string]bool)
-	list, _ := mountinfo.Parse(text) // what it cannot read is not looked at
+	list, _ := mountinfo.Parse(text) // lines that Parse cannot read are skipped
 	for _, m := range list {
 		if !m.Cgroup() {
 			continue
@@ -233,7 +234,7 @@ func (t *cgroupTree) walk() error {
 	return nil
 }
 
-// look takes a directory in, and all below it.
+// look adds a directory and all directories below it.
 func (t *cgroupTree) look(h *hierarchy, dir string) {
 	rel := strings.TrimPrefix(dir, h.point)
 	if key, name, ok := recognise(t.patterns, rel); ok {
@@ -251,14 +252,15 @@ func (t *cgroupTree) look(h *hierarchy, dir string) {
 	if strings.Count(rel, "/") > maxDepth {
 		return
 	}
-	// Watched first: what is made while it is read is told twice rather than never.
+	// The watch comes first: a directory created during the read is then reported twice,
+	// and never missed.
 	wd, err := unix.InotifyAddWatch(t.fd, dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
 	if err == nil {
 		t.dirs[int32(wd)], t.above[dir] = dir, h
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // it is gone
+		return // it was removed
 	}
 	for _, e := range entries {
 		if e.IsDir() {

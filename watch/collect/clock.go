@@ -10,28 +10,27 @@ import (
 	"premix/watch"
 )
 
-// Moment is one moment by several clocks.
+// Moment is one moment, as several clocks show it.
 type Moment struct {
-	Wall time.Time     // what people call the time; it may jump
-	Mono time.Duration // CLOCK_MONOTONIC from some beginning: it does not jump, and stands still in suspend
-	Boot time.Duration // CLOCK_BOOTTIME: as Mono, and runs in suspend
+	Wall time.Time     // the system time; it may jump
+	Mono time.Duration // CLOCK_MONOTONIC since some moment: it does not jump, and stops in suspend
+	Boot time.Duration // CLOCK_BOOTTIME: like Mono, but runs in suspend
 }
 
-// Clock tells the time, and waits. Tests have one that jumps.
+// Clock returns the time, and waits. The clock of tests jumps.
 type Clock interface {
 	Now() Moment
-	// Wait returns when a time has passed by the monotonic clock, or the context has
-	// ended.
+	// Wait returns after a time by the monotonic clock, or when the context ends.
 	Wait(ctx context.Context, d time.Duration)
 }
 
-// realClock is that of the machine.
+// realClock is the clock of the machine.
 type realClock struct{ begun time.Time }
 
 func (c realClock) Now() Moment {
 	for {
-		// One call reads wall and monotonic clock; between it and the other a loaded
-		// machine may do something else.
+		// One call reads the wall and the monotonic clock; the second reads CLOCK_BOOTTIME.
+		// If the machine paused between them, the moment is read again.
 		now := time.Now()
 		var ts unix.Timespec
 		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -52,15 +51,15 @@ func (c realClock) Wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// By how much clocks may differ until it is a jump. Time servers move a clock that is
-// wrong by less than an eighth of a second slowly, and set it otherwise.
+// The differences between clocks from which on they count as a jump. Time servers correct a
+// clock slowly if it is wrong by less than an eighth of a second, and set it otherwise.
 const (
 	jump    = 125 * time.Millisecond
 	suspend = time.Second
 )
 
-// difference tells of what happened to the clocks between two moments; ok is false
-// where nothing did.
+// difference describes a jump or a suspend between two moments; ok is false if there was
+// none.
 func difference(before, now Moment) (kind, text string, ok bool) {
 	mono := now.Mono - before.Mono
 	asleep := now.Boot - before.Boot - mono
@@ -93,7 +92,7 @@ func spanText(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// watchClock tells of jumps of the clock until the context ends.
+// watchClock reports jumps of the clock until the context ends.
 func (w *Watcher) watchClock(ctx context.Context) {
 	before := w.clock.Now()
 	for {

@@ -14,43 +14,43 @@ import (
 	"premix/watch"
 )
 
-// Config is what a configuration file says; docs/watch.md describes it.
+// Config is the content of a configuration file; docs/watch.md describes it.
 type Config struct {
 	Node       string             // name of the machine; "" for its host name
-	Interval   time.Duration      // of collectors that have none of their own; 0: not said
+	Interval   time.Duration      // of collectors that have none of their own; 0: not set
 	Collectors map[string]Setting // by name
-	Runs       []string           // directories that are followed besides those that announce themselves
+	Runs       []string           // directories to follow without an announcement
 	Scripts    []Script
 	patterns   []taskPattern
 }
 
-// Name is what the machine is called.
+// Name returns the name of the machine.
 func (c *Config) Name() (string, error) {
 	if c.Node != "" {
 		return c.Node, nil
 	}
 	name, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("the machine has no name (node: in the configuration gives it one): %w", err)
+		return "", fmt.Errorf("the machine has no name (set node: in the configuration): %w", err)
 	}
 	return name, nil
 }
 
-// Setting is what is said of one collector.
+// Setting is the configuration of one collector.
 type Setting struct {
-	On       *bool         // nil: where there is something to look at
-	Interval time.Duration // 0: the usual one
+	On       *bool         // nil: on if the machine has data for it
+	Interval time.Duration // 0: the default
 }
 
-// Script is a program of somebody else that prints values.
+// Script is a program of the site that prints values.
 type Script struct {
 	Name     string
 	Command  []string // program and arguments
 	Interval time.Duration
 	Timeout  time.Duration
-	Series   string            // name of the series, without vendor.
+	Series   string            // name of the series, without "vendor."
 	Unit     watch.Unit        // of all its values
-	Counter  bool              // they only grow: rates are made of them
+	Counter  bool              // the values only grow: report their rates
 	Labels   map[string]string // of all its series
 
 	pattern *regexp.Regexp // nil: lines `name{label="value"} number`
@@ -65,7 +65,8 @@ const (
 // collectorNames are the collectors that can be configured.
 var collectorNames = []string{"node", "disk", "network", "mount", "nfs", "lustre", "gpfs", "cgroup", "task", "process", "store", "slurm", "watch"}
 
-// ReadConfig reads a configuration file. An error is a [problem.List], all of it.
+// ReadConfig reads a configuration file. An error is a [problem.List] of all mistakes in
+// it.
 func ReadConfig(file string) (*Config, error) {
 	l := &loader{Collector: problem.Collector{File: file}, config: &Config{Collectors: make(map[string]Setting)}}
 	text, err := os.ReadFile(file)
@@ -92,7 +93,7 @@ func (l *loader) add(n *yaml.Node, hint, format string, args ...any) {
 	l.Add(n.Line, hint, format, args...)
 }
 
-// keys calls the function of each key of a mapping.
+// keys calls the function of each key in a mapping.
 func (l *loader) keys(n *yaml.Node, what string, known map[string]func(v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		l.add(n, "", "%s must be keys with values", what)
@@ -142,7 +143,7 @@ func (l *loader) flag(n *yaml.Node, key string) bool {
 func (l *loader) span(n *yaml.Node, key string, least time.Duration, to *time.Duration) {
 	d, err := time.ParseDuration(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
-		l.add(n, "as in 10s or 500ms", "%s: %q is no time", key, n.Value)
+		l.add(n, "as in 10s or 500ms", "%s: %q is not a time", key, n.Value)
 		return
 	}
 	if d < least || d > MaxInterval {
@@ -215,8 +216,8 @@ func (l *loader) tasks(n *yaml.Node) {
 	}
 }
 
-// pattern reads a regular expression that must have a group. Only those of allowed
-// may be there, if it is not nil.
+// pattern reads a regular expression that must have a group. If allowed is not nil, it must
+// not have other groups than those.
 func (l *loader) pattern(n *yaml.Node, key, group string, allowed []string) *regexp.Regexp {
 	re, err := regexp.Compile(n.Value)
 	if err != nil {
@@ -235,7 +236,7 @@ func (l *loader) pattern(n *yaml.Node, key, group string, allowed []string) *reg
 	return re
 }
 
-// Units that values of scripts may have.
+// scriptUnits are the units that values of scripts may have.
 var scriptUnits = []watch.Unit{watch.Bytes, watch.BytesPerSecond, watch.PerSecond, watch.Seconds, watch.Cores, watch.Ratio, watch.Count}
 
 func (l *loader) script(n *yaml.Node) {
@@ -257,17 +258,17 @@ func (l *loader) script(n *yaml.Node) {
 		"pattern":  func(v *yaml.Node) { s.pattern = l.pattern(v, "pattern", "value", nil) },
 		"format": func(v *yaml.Node) {
 			if format = v.Value; format != "lines" {
-				l.add(v, "", "format: there is none but lines; without it a script needs a pattern:")
+				l.add(v, "", "format: must be lines; a script with another format needs a pattern:")
 			}
 		},
 		"series": func(v *yaml.Node) {
 			if l.text(v, "series", &s.Series); s.Series != "" && plainName(s.Series) != s.Series {
-				l.add(v, "write "+plainName(s.Series), "series: %q has more than small letters, digits and _", s.Series)
+				l.add(v, "write "+plainName(s.Series), "series: %q must have only lower-case letters, digits and _", s.Series)
 			}
 		},
 		"unit": func(v *yaml.Node) {
 			if s.Unit = watch.Unit(v.Value); !slices.Contains(scriptUnits, s.Unit) {
-				l.add(v, fmt.Sprintf("units are %v", scriptUnits), "there is no unit %q", v.Value)
+				l.add(v, fmt.Sprintf("units are %v", scriptUnits), "unknown unit %q", v.Value)
 			}
 		},
 		"counter": func(v *yaml.Node) { s.Counter = l.flag(v, "counter") },
@@ -291,7 +292,7 @@ func (l *loader) script(n *yaml.Node) {
 	}
 	hasPattern := slices.ContainsFunc(n.Content, func(k *yaml.Node) bool { return k.Value == "pattern" })
 	if hasPattern == (format != "") {
-		l.add(n, "a pattern finds values by a regular expression; format: lines reads lines name{label=\"value\"} number", "script %s must have a pattern: or a format:", s.Name)
+		l.add(n, "use pattern: to find values by a regular expression, or format: lines to read lines name{label=\"value\"} number", "script %s must have a pattern: or a format:", s.Name)
 	}
 	if s.Timeout == 0 {
 		s.Timeout = min(s.Interval, 10*time.Second)

@@ -9,12 +9,12 @@ import (
 	"premix/watch"
 )
 
-// sector is what /proc/diskstats counts in, whatever the device has
+// sector is the unit of /proc/diskstats for all devices
 // (Documentation/admin-guide/iostats.rst).
 const sector = 512
 
-// disk looks at block devices. Partitions are left out, their disk has them; and so are
-// devices that were never used, of which machines have many (loop, ram).
+// disk is the collector of block devices. It leaves out partitions, which their disk
+// includes, and devices that were never used, of which machines have many (loop, ram).
 type disk struct {
 	*machine
 	b       batch
@@ -30,10 +30,10 @@ type device struct {
 
 func newDisk(m *machine) *disk { return &disk{machine: m} }
 
-// Name is disk.
+// Name returns "disk".
 func (d *disk) Name() string { return "disk" }
 
-// Collect looks once.
+// Collect reads /proc/diskstats.
 func (d *disk) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	d.b.begin(now, d.now())
 	text, err := d.read("proc/diskstats")
@@ -52,7 +52,7 @@ func (d *disk) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	return nil
 }
 
-// device takes the fields behind a device's name: reads, merged, sectors, ms; writes,
+// device reports the fields after a device's name: reads, merged, sectors, ms; writes,
 // merged, sectors, ms; in flight, ms busy, ms weighted; discards, merged, sectors, ms;
 // flushes, ms.
 func (d *disk) device(name string, f []string) {
@@ -83,7 +83,7 @@ func (d *disk) device(name string, f []string) {
 }
 
 func (d *disk) newDevice(name string) *device {
-	// The kernel writes / in names as ! there.
+	// The kernel writes a / in a name as ! there.
 	_, err := os.Stat(d.path("sys/class/block/" + strings.ReplaceAll(name, "/", "!") + "/partition"))
 	return &device{partition: err == nil,
 		reads: d.counter("disk.reads", name), readBytes: d.counter("disk.read_bytes", name),

@@ -14,11 +14,11 @@ import (
 	"premix/watch"
 )
 
-// gpfsPrograms is where IBM Storage Scale (GPFS) has its programs.
+// gpfsPrograms is the directory of the programs of IBM Storage Scale (GPFS).
 const gpfsPrograms = "usr/lpp/mmfs/bin"
 
-// gpfs asks mmpmon for what programs did on each file system, and mmdiag for threads
-// that wait. Both are for root.
+// gpfs asks mmpmon for the I/O of programs on each file system, and mmdiag for waiting
+// threads. Both need root.
 type gpfs struct {
 	*machine
 	b       batch
@@ -34,8 +34,8 @@ type gpfsSystem struct {
 
 type gpfsWaiting struct{ count, longest *gauge }
 
-// gpfsIO is a line of the answer to fs_io_s, or to io_s, which tells of all file
-// systems together.
+// gpfsIO is a line of the answer to fs_io_s, or to io_s, which is the sum over all file
+// systems.
 type gpfsIO struct {
 	system        string // "all" for io_s
 	read, written float64
@@ -45,13 +45,13 @@ type gpfsIO struct {
 // gpfsCalls are the keys of an answer that count calls.
 var gpfsCalls = map[string]string{"_oc_": "open", "_cc_": "close", "_rdc_": "read", "_wc_": "write", "_dir_": "readdir", "_iu_": "inode_update"}
 
-// parseMmpmon reads what `mmpmon -p` answers to fs_io_s and io_s: keywords and values
-// with blanks between (IBM Storage Scale Administration Guide, "Monitoring I/O
-// performance with mmpmon", fs_io_s and io_s), as in
+// parseMmpmon parses the answer of `mmpmon -p` to fs_io_s and io_s: keywords and values
+// separated by blanks (IBM Storage Scale Administration Guide, "Monitoring I/O performance
+// with mmpmon", fs_io_s and io_s), as in
 //
 //	_fs_io_s_ _n_ 10.10.1.1 _nn_ host _rc_ 0 _t_ 1421869154 _tu_ 766776 _cl_ cluster _fs_ gpfs0 _d_ 107 _br_ 3592793024 _bw_ 2552776479 _oc_ 6758 _cc_ 6542 _rdc_ 2923 _wc_ 176495 _dir_ 1367 _iu_ 1418
 //
-// An answer whose _rc_ is not 0 is left out: no file system is mounted, for instance.
+// It skips an answer whose _rc_ is not 0: no file system is mounted, for instance.
 func parseMmpmon(text string) []gpfsIO {
 	var list []gpfsIO
 	for line := range strings.Lines(text) {
@@ -80,7 +80,7 @@ func parseMmpmon(text string) []gpfsIO {
 	return list
 }
 
-// gpfsWaiter is a thread that waits.
+// gpfsWaiter is a waiting thread.
 type gpfsWaiter struct {
 	seconds float64
 	reason  string
@@ -92,15 +92,15 @@ var (
 	digits        = regex.Lazy(`\b(?:0x)?[0-9A-Fa-f]*\d[0-9A-Fa-f.]*\b`)
 )
 
-// parseWaiters reads what `mmdiag --waiters` prints, for people or with -Y in fields
-// (IBM Storage Scale Command Reference, mmdiag). Both forms are as in the samples of
+// parseWaiters parses the output of `mmdiag --waiters`, as text or with -Y as fields (IBM
+// Storage Scale Command Reference, mmdiag). Both forms are as in the samples of
 // treydock/gpfs_exporter, which were recorded from versions 4 and 5:
 //
 //	Waiting 64.3890 sec since 17:55:45, monitored, thread 120655 NSDThread: for I/O completion
 //	mmdiag:waiters:0:1:::101445:00000000F57FC500:RebuildWorkThread:2021-09-23_15%3A31%3A33-0400:64.3:monitored::::::for I/O completion:::
 //
-// The reason is that of the thread's words; numbers in it are left out, so that there
-// are few different ones, and threads that say nothing are called by their name.
+// The reason is the text that the thread gives, without numbers, so that there are few
+// different reasons. A thread without a text has its name as the reason.
 func parseWaiters(text string) []gpfsWaiter {
 	var list []gpfsWaiter
 	column := make(map[string]int)
@@ -157,16 +157,16 @@ func parseWaiters(text string) []gpfsWaiter {
 
 func newGPFS(m *machine) *gpfs { return &gpfs{machine: m, run: runProgram} }
 
-// Name is gpfs.
+// Name returns "gpfs".
 func (c *gpfs) Name() string { return "gpfs" }
 
-// present tells whether there is any GPFS here.
+// present reports whether the machine has GPFS.
 func (c *gpfs) present() bool {
 	_, err := os.Stat(c.path(filepath.Join(gpfsPrograms, "mmpmon")))
 	return err == nil
 }
 
-// Collect asks once.
+// Collect runs mmpmon and mmdiag once.
 func (c *gpfs) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	if !c.present() {
 		return nil
@@ -205,7 +205,7 @@ func (c *gpfs) Collect(ctx context.Context, now time.Time, to watch.Sink) error 
 		report(reason)
 	}
 	if werr == nil {
-		// One look more at reasons that are gone, so that their series end at 0.
+		// A reason that is gone is reported once more, so that its series ends at 0.
 		c.waiters.sweep(func(_ string, g *gpfsWaiting) {
 			c.b.level(g.count, 0)
 			c.b.level(g.longest, 0)

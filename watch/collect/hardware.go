@@ -16,12 +16,12 @@ import (
 // architectures that premix runs on (time(7)).
 const tick = 1.0 / 100
 
-// hardware looks at processors, memory and pressure: /proc/stat, loadavg, meminfo, vmstat
-// (proc(5)) and pressure/ (Documentation/accounting/psi.rst).
+// hardware is the collector of processors, memory and pressure: /proc/stat, loadavg,
+// meminfo, vmstat (proc(5)) and pressure/ (Documentation/accounting/psi.rst).
 type hardware struct {
 	*machine
 	b        batch
-	cpu      [5]*counter // as cpuNames
+	cpu      [5]*counter // in the order of cpuNames
 	cpus     kept[steps2]
 	busy     map[string]*gauge
 	load     [3]*gauge
@@ -35,7 +35,7 @@ type hardware struct {
 	page     float64
 }
 
-// steps2 are two counters that are looked at together.
+// steps2 holds two counters that are compared.
 type steps2 struct{ busy, all steps }
 
 var cpuNames = [5]string{"node.cpu_user", "node.cpu_system", "node.cpu_wait", "node.cpu_stolen", "node.cpu_idle"}
@@ -66,13 +66,13 @@ func newHardware(m *machine) *hardware {
 	return n
 }
 
-// resources are what there is pressure for.
+// resources are the resources for which the kernel reports pressure.
 var resources = []string{"cpu", "memory", "io"}
 
-// Name is node.
+// Name returns "node".
 func (n *hardware) Name() string { return "node" }
 
-// Collect looks once.
+// Collect reads all files once.
 func (n *hardware) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	n.b.begin(now, n.now())
 	var errs []error
@@ -90,7 +90,7 @@ func (n *hardware) Collect(_ context.Context, now time.Time, to watch.Sink) erro
 		f.take(text)
 	}
 	for _, resource := range resources {
-		// A kernel without pressure has no such files, or gives EOPNOTSUPP.
+		// A kernel without pressure lacks these files, or returns EOPNOTSUPP.
 		if text, err := n.read("proc/pressure/" + resource); err == nil {
 			pressures(text, func(kind string, total float64) {
 				if c := n.pressure[resource+kind]; c != nil {
@@ -147,8 +147,8 @@ func (n *hardware) stat(text string) {
 			n.busy[name] = n.level("node.cpu_busy", name)
 			return &steps2{}
 		})
-		// Ticks of one processor are coarse: what they add up to is the time that
-		// passed, as far as this processor knows.
+		// Ticks of one processor are coarse: their sum is the best measure of the time that
+		// passed for this processor.
 		busy, _, ok := s.busy.step(used, n.b.read)
 		all, _, allOK := s.all.step(used+idle, n.b.read)
 		if ok && allOK && all > 0 {
@@ -200,5 +200,5 @@ func (n *hardware) vmstat(text string) {
 	})
 }
 
-// missing tells whether an error says that there is no such file.
+// missing reports whether an error means that a file does not exist.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

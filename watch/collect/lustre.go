@@ -11,11 +11,11 @@ import (
 	"premix/watch"
 )
 
-// lustre looks at the client side of Lustre: the files `stats` of llite (calls of
-// programs, one a mount) and of osc and mdc (requests, one a target), which lctl shows
+// lustre is the collector of the client side of Lustre: the files `stats` of llite (calls
+// of programs, one a mount) and of osc and mdc (requests, one a target), which lctl shows
 // as llite.*.stats, osc.*.stats and mdc.*.stats. They are below /proc/fs/lustre or
-// /sys/kernel/debug/lustre, by version, and the latter is for root alone. The format is
-// that of the Lustre Operations Manual, chapter "Lustre Parameters", Client Statistics.
+// /sys/kernel/debug/lustre, by version, and the latter needs root. The Lustre Operations
+// Manual describes the format in the chapter "Lustre Parameters", Client Statistics.
 type lustre struct {
 	*machine
 	b       batch
@@ -42,10 +42,10 @@ type lustreStat struct {
 	name    string
 	samples float64
 	unit    string
-	sum     float64 // 0 where the line has none
+	sum     float64 // 0 if the line has none
 }
 
-// parseLustre reads a file `stats`. Its first lines, of times, are left out.
+// parseLustre parses a file `stats`. It skips the first lines, which have times.
 func parseLustre(text string) []lustreStat {
 	var list []lustreStat
 	for line := range strings.Lines(text) {
@@ -64,11 +64,11 @@ func parseLustre(text string) []lustreStat {
 
 func newLustre(m *machine) *lustre { return &lustre{machine: m} }
 
-// Name is lustre.
+// Name returns "lustre".
 func (c *lustre) Name() string { return "lustre" }
 
-// stats are the files of one component. A directory with the same name in two places
-// is taken once.
+// stats returns the paths of the files of one component. A directory that exists in two
+// places counts once.
 func (c *lustre) stats(component string) []string {
 	var list []string
 	seen := make(map[string]bool)
@@ -89,8 +89,9 @@ func (c *lustre) stats(component string) []string {
 	return list
 }
 
-// instance takes the address of the superblock from a directory's name:
-// work-ffff8104435c8c00 is work, work-OST0000-osc-ffff81032792f800 is work-OST0000.
+// instance removes the address of the superblock from a directory's name:
+// work-ffff8104435c8c00 becomes work, work-OST0000-osc-ffff81032792f800 becomes
+// work-OST0000.
 func instance(path string) string {
 	name := filepath.Base(filepath.Dir(path))
 	if i := strings.LastIndexByte(name, '-'); i > 0 {
@@ -99,7 +100,7 @@ func instance(path string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(name, "-osc"), "-mdc")
 }
 
-// Collect looks once.
+// Collect reads all files once.
 func (c *lustre) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.now())
 	for _, path := range c.stats("llite") {
@@ -120,7 +121,7 @@ func (c *lustre) Collect(_ context.Context, now time.Time, to watch.Sink) error 
 			}
 			name := strings.TrimSuffix(s.name, "_bytes")
 			if name == s.name && (name == "read" || name == "write") {
-				continue // newer versions have these besides, with times
+				continue // newer versions have these in addition, with times
 			}
 			call := m.calls.get(name, func() *counter { return c.counter("mount.lustre_calls", fs, name) })
 			c.b.rate(call, s.samples, 1)

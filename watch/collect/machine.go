@@ -8,23 +8,24 @@ import (
 	"time"
 )
 
-// machine is what collectors look at.
+// machine is the machine that collectors measure.
 type machine struct {
 	*catalogue
-	root string           // see the package's words
-	now  func() time.Time // by the monotonic clock, of any date: for differences
+	root string           // defined in the package documentation
+	now  func() time.Time // by the monotonic clock, from any origin: for differences
 	wall func() time.Time
 }
 
 func (m *machine) path(name string) string { return filepath.Join("/", m.root, name) }
 
-// read returns what is in a file of the machine.
+// read returns the content of a file of the machine.
 func (m *machine) read(name string) (string, error) {
 	b, err := os.ReadFile(m.path(name))
 	return string(b), err
 }
 
-// number reads a count as the kernel writes it; 0 for what is none, such as "max".
+// number parses a count as the kernel writes it; it returns 0 for other text, for example
+// "max".
 func number(s string) float64 {
 	v, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
@@ -46,8 +47,8 @@ func pairs(text string, f func(key string, value float64)) {
 	}
 }
 
-// kept is a map of things that are seen in each turn. What was not seen in a turn is
-// forgotten, so that a thing that comes again begins anew.
+// kept is a map of the things found in each turn. A thing that was not found in a turn is
+// removed, so that its counters start again if it comes back.
 type kept[T any] struct {
 	things map[string]*keptThing[T]
 	turn   uint64
@@ -58,7 +59,7 @@ type keptThing[T any] struct {
 	turn  uint64
 }
 
-// get returns what is kept of a thing, made where it is new.
+// get returns the entry of a thing, and creates it if it is new.
 func (k *kept[T]) get(key string, make_ func() *T) *T {
 	t := k.things[key]
 	if t == nil {
@@ -72,7 +73,8 @@ func (k *kept[T]) get(key string, make_ func() *T) *T {
 	return t.value
 }
 
-// sweep ends a turn: gone is called, if it is not nil, for what was not seen in it.
+// sweep ends a turn: it removes things not found in it, and calls gone for each, if gone is
+// not nil.
 func (k *kept[T]) sweep(gone func(key string, t *T)) {
 	for key, t := range k.things {
 		if t.turn != k.turn {

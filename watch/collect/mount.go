@@ -14,32 +14,33 @@ import (
 	"premix/watch"
 )
 
-// pseudo are types of file systems that hold no data of their own.
+// pseudo are types of file systems without data of their own.
 var pseudo = []string{"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
 	"erofs", "fuse.lxcfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc", "pstore", "ramfs", "rpc_pipefs", "rootfs",
 	"securityfs", "selinuxfs", "squashfs", "sysfs", "tracefs"}
 
-// hangsAfter is how long a file system may take to answer until it is told.
+// hangsAfter is the time without an answer after which a file system is reported as
+// hanging.
 const hangsAfter = 5 * time.Second
 
-// mounts looks at how full file systems are, by statfs(2). A file system that is
-// mounted in several places is looked at in the first. One whose server is dead holds a
-// goroutine, and nothing else: it is asked again when it has answered.
+// mounts is the collector of the fill level of file systems, by statfs(2). A file system
+// that is mounted in several places is asked at the first. If its server is dead, it blocks
+// one goroutine and nothing else: it is asked again only after it has answered.
 type mounts struct {
 	*machine
 	statfs func(path string, st *unix.Statfs_t) error
 	b      batch
 	known  kept[mount]
-	begun  bool // there was a turn before
+	begun  bool // there was an earlier turn
 }
 
 type mount struct {
 	point, kind                           string
 	size, available, inodes, free, answer *gauge
-	told                                  bool // that it hangs
+	told                                  bool // an event has reported that it hangs
 
 	mu       sync.Mutex // guards the rest
-	asked    time.Time  // zero: it has answered
+	asked    time.Time  // zero if it has answered
 	took     time.Duration
 	st       unix.Statfs_t
 	err      error
@@ -48,17 +49,17 @@ type mount struct {
 
 func newMounts(m *machine) *mounts { return &mounts{machine: m, statfs: unix.Statfs} }
 
-// Name is mount.
+// Name returns "mount".
 func (c *mounts) Name() string { return "mount" }
 
-// Collect asks all file systems, and reports those that answer in time.
+// Collect asks all file systems, and reports the answers that come in time.
 func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.now())
 	text, err := c.read("proc/self/mountinfo")
 	if err != nil {
 		return err
 	}
-	list, _ := mountinfo.Parse(text) // what it cannot read is not looked at
+	list, _ := mountinfo.Parse(text) // lines that Parse cannot read are skipped
 	var all []*mount
 	seen := make(map[string]bool)
 	for _, l := range list {
@@ -81,7 +82,7 @@ func (c *mounts) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 		to.Event(c.event(now, "mount_removed", fmt.Sprintf("%s is no longer mounted.", m.point)))
 	})
 	c.begun = true
-	// Half of the turn is for those that are slow, the other half to tell of it.
+	// Half of the turn is for slow file systems, the other half to report them.
 	patience := time.Second
 	if end, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(end)/2)
@@ -114,7 +115,7 @@ func (c *mounts) newMount(l mountinfo.Mount) *mount {
 		inodes: g("mount.inodes"), free: g("mount.inodes_free"), answer: g("mount.answer")}
 }
 
-// ask asks a file system, unless it still owes an answer.
+// ask asks a file system, unless an answer is outstanding.
 func (c *mounts) ask(m *mount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,7 +151,7 @@ func (c *mounts) report(m *mount, now time.Time, to watch.Sink) {
 	}
 	c.b.level(m.answer, m.took.Seconds())
 	if m.err != nil || m.st.Blocks == 0 {
-		return // it may not be asked, or has no size
+		return // permission denied, or it has no size
 	}
 	block := float64(m.st.Bsize)
 	if m.st.Frsize > 0 {

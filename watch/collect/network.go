@@ -8,7 +8,7 @@ import (
 	"premix/watch"
 )
 
-// network looks at interfaces and at TCP: /proc/net/dev, /proc/net/snmp
+// network is the collector of interfaces and TCP: /proc/net/dev, /proc/net/snmp
 // (proc_pid_net(5)).
 type network struct {
 	*machine
@@ -30,10 +30,10 @@ func newNetwork(m *machine) *network {
 		resets: m.counter("network.tcp_resets"), udp: m.counter("network.udp_errors"), open: m.level("network.tcp_connections")}
 }
 
-// Name is network.
+// Name returns "network".
 func (n *network) Name() string { return "network" }
 
-// Collect looks once.
+// Collect reads both files once.
 func (n *network) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	n.b.begin(now, n.machine.now())
 	text, err := n.read("proc/net/dev")
@@ -75,7 +75,7 @@ func (n *network) Collect(_ context.Context, now time.Time, to watch.Sink) error
 	return err
 }
 
-// snmp reads pairs of lines, names and values of one protocol.
+// snmp parses pairs of lines: the names and the values of one protocol.
 func (n *network) snmp(text string) {
 	var names []string
 	for line := range strings.Lines(text) {

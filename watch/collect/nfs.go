@@ -9,9 +9,9 @@ import (
 	"premix/watch"
 )
 
-// nfs looks at mounts of NFS: /proc/self/mountstats (proc_pid_mountstats(5); its lines
-// are those of fs/nfs/super.c, nfs_show_stats, and of net/sunrpc/stats.c,
-// rpc_clnt_show_stats, in Linux).
+// nfs is the collector of NFS mounts: /proc/self/mountstats (proc_pid_mountstats(5);
+// fs/nfs/super.c, nfs_show_stats, and net/sunrpc/stats.c, rpc_clnt_show_stats, in Linux
+// write its lines).
 type nfs struct {
 	*machine
 	b     batch
@@ -29,21 +29,21 @@ type nfsOperation struct {
 	ops, rtt, exe, opsAgain                 steps
 }
 
-// nfsStats is what mountstats says of one mount.
+// nfsStats are the statistics of one mount.
 type nfsStats struct {
 	point         string
 	read, written float64 // bytes from and to the server
 	operations    []nfsCounts
 }
 
-// nfsCounts is what it says of one kind of requests. Times are sums in milliseconds.
+// nfsCounts are the statistics of one kind of request. Times are sums in milliseconds.
 type nfsCounts struct {
 	name                                       string
 	requests, sent, timeouts, rtt, exe, errors float64
 	hasErrors                                  bool // version 1.1 of the statistics
 }
 
-// parseMountstats reads the mounts of NFS in mountstats.
+// parseMountstats returns the NFS mounts in mountstats.
 func parseMountstats(text string) []nfsStats {
 	var list []nfsStats
 	var m *nfsStats
@@ -86,15 +86,15 @@ func parseMountstats(text string) []nfsStats {
 
 func newNFS(m *machine) *nfs { return &nfs{machine: m} }
 
-// Name is nfs.
+// Name returns "nfs".
 func (c *nfs) Name() string { return "nfs" }
 
-// Collect looks once.
+// Collect reads mountstats once.
 func (c *nfs) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.now())
 	text, err := c.read("proc/self/mountstats")
 	if missing(err) {
-		return nil // a kernel without it
+		return nil // the kernel does not have this file
 	}
 	if err != nil {
 		return err

@@ -19,44 +19,46 @@ import (
 	"premix/watch"
 )
 
-// processes records the processes of this machine that are not of premix, as they
-// end: the kernel sends what each used (taskstats, Documentation/accounting in its
-// sources), so that none is too short to be seen. What has ended by the time it is
-// told of is known by its numbers and the first 15 characters of its name alone.
+// processes records the processes of this machine that do not belong to premix when they
+// end. The kernel sends the resources that each used (taskstats, Documentation/accounting
+// in its sources), so that no process is too short to be recorded. If a process has ended
+// before its message is read, only its ids and the first 15 characters of its name are
+// known.
 //
-// The kernel tells of threads. Those of one process are summed up until the last.
+// The kernel reports threads. The threads of one process are added up until the last one
+// has ended.
 type processes struct {
 	*machine
 	b      batch
 	family uint16
 	socket *os.File
 	users  map[uint32]string
-	open   map[uint32]*process // of which a thread has ended, by process
+	open   map[uint32]*process // of which a thread has ended, by process id
 
 	mu     sync.Mutex // guards the rest
 	ended  float64
-	lost   bool                // the kernel had no room for what it wanted to tell
-	failed error               // why nothing is read any more
-	kin    map[int]bool        // whether a process is of premix, since the last turn
+	lost   bool                // the kernel's buffer was full and messages were dropped
+	failed error               // why no more messages are read
+	kin    map[int]bool        // whether a process belongs to premix, as found since the last turn
 	gone   [2]map[int]ancestor // processes that have ended, in this turn and the one before
-	wait   [2][]orphan         // whose parents ended before they could be looked at, likewise
+	wait   [2][]orphan         // whose parents ended before they could be checked, of this turn and the one before
 	rate   *counter
 }
 
-// ancestor is what is known of a process that has ended.
+// ancestor is a process that has ended.
 type ancestor struct {
 	name   string
 	parent int
 }
 
-// orphan is a process of which it is not known whether it is of premix: its parent ended
-// right after it, of which the kernel is about to tell.
+// orphan is a process for which it is unknown whether it belongs to premix: its parent
+// ended right after it, and the kernel has not reported that yet.
 type orphan struct {
 	task   watch.Task
 	parent int
 }
 
-// process is what has been told of one.
+// process is a process of which a thread has ended.
 type process struct {
 	cpu           float64 // seconds
 	rss           int64   // bytes
@@ -64,7 +66,7 @@ type process struct {
 	status        uint32 // as wait(2) has it; of the first thread
 }
 
-// ProcessesError tells why processes cannot be recorded here.
+// ProcessesError is returned if processes cannot be recorded on this machine.
 type ProcessesError struct {
 	Reason string
 	Err    error
@@ -82,9 +84,9 @@ func (*ProcessesError) ExitCode() exit.Code { return exit.Unavailable }
 
 func (e *ProcessesError) Unwrap() error { return e.Err }
 
-// Hint is the way out.
+// Hint returns the conditions under which processes can be recorded.
 func (e *ProcessesError) Hint() string {
-	return "it needs root outside of containers and Linux 5.19 with CONFIG_TASKSTATS; leave --processes out, tasks of premix are recorded without it"
+	return "it needs root outside of containers and Linux 5.19 with CONFIG_TASKSTATS; leave out --processes: tasks of premix are recorded without it"
 }
 
 // leastTaskstats is the version of struct taskstats that has process and age.
@@ -93,7 +95,7 @@ const leastTaskstats = 12
 // flagLast is in Ac_flag of a process' last thread: AGROUP of linux/acct.h.
 const flagLast = 0x20
 
-// socketRoom is for what the kernel tells while nobody reads, in bytes: some
+// socketRoom is the buffer for messages of the kernel that wait to be read, in bytes: some
 // ten thousand threads.
 const socketRoom = 16 << 20
 
@@ -102,7 +104,7 @@ func newProcesses(m *machine) *processes {
 		gone: [2]map[int]ancestor{make(map[int]ancestor), make(map[int]ancestor)}, rate: m.counter("node.exits")}
 }
 
-// openProcesses asks the kernel to tell of processes that end, on all processors.
+// openProcesses asks the kernel to report processes that end, on all processors.
 func openProcesses(m *machine) (_ *processes, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_GENERIC)
 	if err != nil {
@@ -115,7 +117,7 @@ func openProcesses(m *machine) (_ *processes, err error) {
 			c.socket.Close()
 		}
 	}()
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketRoom) // for root; with less some may be lost, which is told
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketRoom) // needs root; with a smaller buffer messages may be lost, which an event reports
 	reply, err := c.ask(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, unix.CTRL_ATTR_FAMILY_NAME, unix.TASKSTATS_GENL_NAME)
 	if err != nil {
 		return nil, &ProcessesError{"the kernel has no taskstats", err}
@@ -130,13 +132,13 @@ func openProcesses(m *machine) (_ *processes, err error) {
 		return nil, &ProcessesError{"the processors are not known", err}
 	}
 	if _, err := c.ask(c.family, unix.TASKSTATS_CMD_GET, unix.TASKSTATS_CMD_ATTR_REGISTER_CPUMASK, strings.TrimSpace(string(possible))); err != nil {
-		return nil, &ProcessesError{"the kernel refuses to tell of them", err}
+		return nil, &ProcessesError{"the kernel refuses to report them", err}
 	}
 	return c, nil
 }
 
-// ask sends a command with one attribute, a text, and returns the attributes of the
-// answer, if it is not an acknowledgement alone.
+// ask sends a command with one text attribute. It returns the attributes of the answer, or
+// none if the answer is only an acknowledgement.
 func (c *processes) ask(family uint16, command uint8, attribute uint16, text string) ([]byte, error) {
 	if err := c.socket.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return nil, err
@@ -182,7 +184,7 @@ func (c *processes) ask(family uint16, command uint8, attribute uint16, text str
 	}
 }
 
-// messages calls f for each netlink message with its type and what follows the head.
+// messages calls f for each netlink message with its type and the bytes after its header.
 func messages(b []byte, f func(kind uint16, body []byte)) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		n := int(binary.NativeEndian.Uint32(b))
@@ -206,18 +208,18 @@ func attributes(b []byte, f func(kind uint16, value []byte)) {
 	}
 }
 
-// Name is process.
+// Name returns "process".
 func (c *processes) Name() string { return "process" }
 
-// Collect tells how many ended; what they were is told at once.
+// Collect reports how many processes ended. Follow has reported the processes themselves.
 func (c *processes) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, o := range c.judge(c.wait[1], to) {
-		c.record(o.task, to) // there is nothing more to learn of it
+		c.record(o.task, to) // no more will be known of it
 	}
 	c.wait = [2][]orphan{nil, c.wait[0]}
-	clear(c.kin) // numbers of processes are used again
+	clear(c.kin) // process ids are used again
 	c.gone = [2]map[int]ancestor{make(map[int]ancestor), c.gone[0]}
 	c.b.begin(now, c.now())
 	c.b.rate(c.rate, c.ended, 1)
@@ -229,7 +231,7 @@ func (c *processes) Collect(_ context.Context, now time.Time, to watch.Sink) err
 	return c.failed
 }
 
-// Follow records what the kernel tells until the context ends.
+// Follow records the processes that the kernel reports until the context ends.
 func (c *processes) Follow(ctx context.Context, to watch.Sink) {
 	stop := context.AfterFunc(ctx, func() { c.socket.Close() })
 	defer stop()
@@ -277,7 +279,7 @@ func (c *processes) fail(err error) {
 	c.failed = err
 }
 
-// forget lets go of processes that are gone without having been told of.
+// forget removes processes that are gone and that the kernel did not report as ended.
 func (c *processes) forget() {
 	for tgid := range c.open {
 		if _, err := os.Stat(filepath.Join("/proc", strconv.Itoa(int(tgid)))); err != nil {
@@ -286,9 +288,9 @@ func (c *processes) forget() {
 	}
 }
 
-// parseTaskstats reads what is told of one thread.
+// parseTaskstats parses the message about one thread.
 func parseTaskstats(b []byte) (s *unix.Taskstats, err error) {
-	err = errors.New("the kernel tells nothing of a thread")
+	err = errors.New("a message of the kernel has no statistics of a thread")
 	attributes(b, func(kind uint16, value []byte) {
 		if kind != unix.TASKSTATS_TYPE_AGGR_PID {
 			return
@@ -308,8 +310,8 @@ func parseTaskstats(b []byte) (s *unix.Taskstats, err error) {
 		case s.Version < leastTaskstats:
 			err = &ProcessesError{fmt.Sprintf("taskstats of the kernel have version %d, and %d is needed", s.Version, leastTaskstats), nil}
 		case s.Ac_pid != pid:
-			// Version 15 had other places for its fields (Linux 6.14, 6.15).
-			err = &ProcessesError{fmt.Sprintf("taskstats of the kernel, version %d, are not where they belong", s.Version), nil}
+			// Version 15 had other offsets of its fields (Linux 6.14, 6.15).
+			err = &ProcessesError{fmt.Sprintf("taskstats of the kernel, version %d, have another layout", s.Version), nil}
 		default:
 			err = nil
 		}
@@ -323,9 +325,9 @@ func parseTaskstats(b []byte) (s *unix.Taskstats, err error) {
 // kthreadd is the parent of the kernel's own threads.
 const kthreadd = 2
 
-// processorTime is what a thread had of processors, in seconds. Its times as user and in
-// the kernel are counted in ticks of the clock, of which a short one may see none; what
-// the scheduler has measured is exact, where the kernel keeps it.
+// processorTime returns the processor time of a thread in seconds. Its user and system
+// times are counted in ticks of the clock, which may miss a short thread; the time measured
+// by the scheduler is exact, if the kernel keeps it.
 func processorTime(s *unix.Taskstats) float64 {
 	if s.Cpu_run_virtual_total > 0 {
 		return float64(s.Cpu_run_virtual_total) / 1e9
@@ -333,8 +335,8 @@ func processorTime(s *unix.Taskstats) float64 {
 	return float64(s.Ac_utime+s.Ac_stime) / 1e6
 }
 
-// thread takes in what is told of a thread. ok is true where it was the last of a
-// process that is to be recorded, unless it is of premix.
+// thread adds the statistics of a thread. ok is true if it was the last of a process that
+// is to be recorded, unless the process belongs to premix.
 func (c *processes) thread(s *unix.Taskstats, now time.Time) (o orphan, ok bool) {
 	p := c.open[s.Ac_tgid]
 	if p == nil {
@@ -373,8 +375,8 @@ func (c *processes) thread(s *unix.Taskstats, now time.Time) (o orphan, ok bool)
 	return orphan{t, int(s.Ac_ppid)}, true
 }
 
-// judge records those that are not of premix, and returns those of which it is not known.
-// The caller holds mu.
+// judge records the processes that do not belong to premix, and returns those for which it
+// is still unknown. The caller holds mu.
 func (c *processes) judge(list []orphan, to watch.Sink) (rest []orphan) {
 	for _, o := range list {
 		switch of, known := c.ofPremix(o.parent); {
@@ -387,7 +389,7 @@ func (c *processes) judge(list []orphan, to watch.Sink) (rest []orphan) {
 	return rest
 }
 
-// record tells of a process. The caller holds mu.
+// record reports a process to the sink. The caller holds mu.
 func (c *processes) record(t watch.Task, to watch.Sink) {
 	c.ended++
 	to.Task(t)
@@ -402,12 +404,12 @@ func (c *processes) user(uid uint32) string {
 	return name
 }
 
-// premixName is what the kernel calls a process of premix.
+// premixName is the name of premix processes in the kernel.
 const premixName = "premix"
 
-// ofPremix tells whether a process is one of premix, or has come from one: such
-// processes belong to tasks, which are recorded by their journals. known is false where
-// one of its ancestors has ended, and the kernel has not told of that. The caller holds mu.
+// ofPremix reports whether a process is premix or a descendant of it. These processes belong
+// to tasks, which are recorded from their journals. known is false if one of its ancestors
+// has ended and the kernel has not reported that yet. The caller holds mu.
 func (c *processes) ofPremix(pid int) (is, known bool) {
 	var way []int
 	for pid > 1 && len(way) < 64 {

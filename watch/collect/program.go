@@ -17,17 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput is how many bytes of what a program prints are read, of each kind. A
-// program that prints more is not interrupted; the rest is thrown away.
+// maxOutput bounds the bytes that are kept of standard output, and of standard error. A
+// program that prints more is not interrupted; the rest is discarded.
 const maxOutput = 1 << 20
 
-// mark is a variable in the environment of all programs that collectors execute, and
-// of what these execute in turn: by it those are found that left their process group.
+// mark is a variable in the environment of all programs that collectors execute, and of
+// their descendants. It identifies those that left their process group.
 const mark = "PREMIX_WATCH_PROGRAM"
 
-var programs atomic.Int64 // that were executed, for marks
+var programs atomic.Int64 // number executed so far, for marks
 
-// killWait is how long what is left of a program is looked for after SIGKILL.
+// killWait is the time after SIGKILL for which remaining processes of a program are
+// searched.
 const killWait = 2 * time.Second
 
 // limited keeps the first bytes that are written to it.
@@ -41,11 +42,11 @@ func (l *limited) Write(p []byte) (int, error) {
 	if room := maxOutput - l.Len(); len(p) > room {
 		keep, l.cut = p[:room], true
 	}
-	l.Buffer.Write(keep) // a bytes.Buffer does not fail
+	l.Buffer.Write(keep) // a bytes.Buffer returns no error
 	return len(p), nil
 }
 
-// hungError says that a program was killed because it did not end in time.
+// hungError is returned for a program that was killed because it did not end in time.
 type hungError struct {
 	program string
 	after   time.Duration
@@ -55,10 +56,10 @@ func (e *hungError) Error() string {
 	return fmt.Sprintf("%s did not end within %.3g s and was killed", e.program, e.after.Seconds())
 }
 
-// runProgram executes a program and returns what it printed to standard output. When
-// the context ends, it and all that it has started are killed: its process group, and
-// what left that. Of a program that ends in time, what it left running in its process
-// group is killed, too: it would hold the output open, and be there twice next time.
+// runProgram executes a program and returns its standard output. When the context ends, the
+// program and all processes that it has started are killed: its process group, and those
+// that left it. After a program that ends in time, the processes left in its process group
+// are killed, too: they would hold the output open, and pile up over the turns.
 func runProgram(ctx context.Context, stdin, program string, args ...string) (string, error) {
 	begun := time.Now()
 	cmd := exec.Command(program, args...)
@@ -73,8 +74,8 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 	ended := make(chan error, 1)
 	started := make(chan error, 1)
 	go func() {
-		// The kernel sends Pdeathsig when the thread ends that started the program
-		// (prctl(2)): this one stays until the program has ended.
+		// The kernel sends Pdeathsig when the thread that started the program ends
+		// (prctl(2)): keep this thread until the program has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -89,7 +90,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 	var err error
 	select {
 	case err = <-ended:
-		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // usually nobody is left
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // usually the group is empty
 	case <-ctx.Done():
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		killMarked(tag)
@@ -106,7 +107,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) (str
 	return out.String(), nil
 }
 
-// firstLine is the first line that says anything, cut to what fits into a message.
+// firstLine returns the first line with text, shortened to fit into a message.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	if len(line) > 200 {
@@ -115,8 +116,8 @@ func firstLine(text string) string {
 	return strings.ToValidUTF8(line, "?")
 }
 
-// killMarked kills the processes with the mark in their environment, until there are
-// none. One that is forking may be missed in one round.
+// killMarked kills the processes with the mark in their environment, until none are left. A
+// process that is forking may be missed in one round.
 func killMarked(tag string) {
 	for end := time.Now().Add(killWait); time.Now().Before(end); {
 		found := false
@@ -129,7 +130,7 @@ func killMarked(tag string) {
 			if err != nil || pid == os.Getpid() {
 				continue
 			}
-			// Of others, and of those that have ended, it cannot be read, or is empty.
+			// It cannot be read for other users' processes, and is empty for ended ones.
 			environ, err := os.ReadFile(filepath.Join("/proc", d.Name(), "environ"))
 			if err == nil && bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+tag+"\x00")) {
 				found = true

@@ -24,24 +24,23 @@ import (
 	"premix/watch"
 )
 
-// run is a run directory or task directory that is followed.
+// run is a run directory or task directory that the collector follows.
 //
-// Its files belong to somebody else, who may be anybody: they are opened without
-// following links, only ordinary files are read, and what cannot be understood is left
-// out.
+// Its files may belong to any other user: they are opened without following links, only
+// regular files are read, and lines that cannot be parsed are skipped.
 type run struct {
 	dir     string
 	here    string          // the name of this machine
-	all     bool            // records of other machines count, too
+	all     bool            // include records of other machines
 	pids    map[string]bool // of announcements
 	offsets map[string]int64
-	hosts   map[string]string // by journal: where it is written; "" if nobody knows yet
+	hosts   map[string]string // by journal: the machine that writes it; "" if not known yet
 	header  *engine.Header    // of a run with a recipe
 	names   *queue.Names      // of a task directory
 	engine  string            // of its workers
 	running map[string]watch.Task
-	missing map[string]time.Time // running tasks that were not seen again, since when
-	changed time.Time            // when anything was read last
+	missing map[string]time.Time // running tasks that were not found, and since when
+	changed time.Time            // when data was last read
 }
 
 func newRun(dir, here string, all bool, now time.Time) *run {
@@ -53,26 +52,26 @@ func (r *run) state(name ...string) string {
 	return filepath.Join(append([]string{r.dir, engine.StateDir}, name...)...)
 }
 
-// watched are the directories in which something changes when a task begins or ends.
+// watched are the directories in which a file changes when a task begins or ends.
 func (r *run) watched() []string {
 	return []string{r.state(), r.state("tasks"), r.state(engine.QueueDir)}
 }
 
-// lostAfter is how long a task that runs may neither be seen nor have a record until
-// it counts as lost: its premix was killed.
+// lostAfter is the time after which a running task counts as lost, because its premix was
+// killed: it has no record, and was not found in this time.
 const lostAfter = 10 * time.Second
 
 // maxLine is the longest line that is read.
 const maxLine = record.MaxLine
 
-// pull reports what has changed. ended and failed are how many tries did. mono is the
-// time by the clock that does not jump, now by the wall.
+// pull reports the changes since the last call, and returns how many tries ended and
+// failed. mono is the time by the clock that does not jump, now the wall time.
 func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err error) {
 	if _, err := os.Lstat(r.dir); err != nil {
 		return 0, 0, err
 	}
-	// What runs is looked at first: a task that ends in between is told of by its
-	// record, which is read after that.
+	// Running tasks are listed first: the end of a task that ends after this is in its
+	// record, which is read later.
 	seen := r.look()
 	done := make(map[string]bool)
 	var errs []error
@@ -110,7 +109,7 @@ func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err e
 		if gone := mono.Sub(since); gone > lostAfter {
 			delete(r.running, key)
 			delete(r.missing, key)
-			t.End, t.Exit, t.Reason = now.Add(-gone).UTC(), -1, "it went without a record: its premix was killed"
+			t.End, t.Exit, t.Reason = now.Add(-gone).UTC(), -1, "it ended without a record: its premix was killed"
 			ended, failed = ended+1, failed+1
 			to.Task(t)
 		}
@@ -121,7 +120,7 @@ func (r *run) pull(mono, now time.Time, to watch.Sink) (ended, failed int, err e
 	return ended, failed, errors.Join(errs...)
 }
 
-// journals are the paths of all journals.
+// journals returns the paths of all journals.
 func (r *run) journals() []string {
 	var list []string
 	for _, dir := range []string{r.state(), r.state(engine.QueueDir)} {
@@ -138,7 +137,7 @@ func (r *run) journals() []string {
 	return list
 }
 
-// openTheirs opens a file of somebody else, see run.
+// openTheirs opens a file that may belong to another user, see run.
 func openTheirs(path string) (*os.File, *unix.Stat_t, error) {
 	f, err := owner.OpenOthers(path)
 	if err != nil {
@@ -152,11 +151,12 @@ func openTheirs(path string) (*os.File, *unix.Stat_t, error) {
 	return f, &st, nil
 }
 
-// follow reads what a journal has got since it was read before, whole lines alone.
+// follow reads the lines appended to a journal since the last call. It leaves an incomplete
+// last line for later.
 func (r *run) follow(path string, now time.Time, each func(rec *record.Task, host string, owner int)) error {
 	name := filepath.Base(path)
 	if info, err := os.Lstat(path); err != nil || info.Size() == r.offsets[name] {
-		return nil // it is gone, or there is nothing new
+		return nil // it was removed, or has no new data
 	}
 	f, st, err := openTheirs(path)
 	if err != nil {
@@ -164,12 +164,12 @@ func (r *run) follow(path string, now time.Time, each func(rec *record.Task, hos
 	}
 	defer f.Close()
 	if st.Size < r.offsets[name] {
-		r.offsets[name] = 0 // another run has begun in a directory that was emptied
+		r.offsets[name] = 0 // the directory was emptied, and another run has begun in it
 	}
 	host, known := r.hosts[name]
 	if !known {
 		if host, known = readHost(f); !known {
-			return nil // not even its head is there
+			return nil // its head is not complete yet
 		}
 		r.hosts[name] = host
 	}
@@ -202,7 +202,7 @@ func (r *run) follow(path string, now time.Time, each func(rec *record.Task, hos
 	}
 }
 
-// readLine reads a line with its end. One that has no end yet is EOF.
+// readLine reads a line with its end. An incomplete line is EOF.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if err == nil || !errors.Is(err, bufio.ErrBufferFull) {
@@ -216,10 +216,10 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return long, err
 }
 
-// readHost reads the head of a table.
+// readHost returns the host from the head of a table.
 func readHost(f *os.File) (host string, ok bool) {
 	head := make([]byte, 4<<10)
-	n, _ := f.ReadAt(head, 0) // at the end of a short file it says EOF
+	n, _ := f.ReadAt(head, 0) // a short file gives EOF
 	line, _, whole := bytes.Cut(head[:n], []byte("\n"))
 	var h record.Header
 	if !whole || json.Unmarshal(line, &h) != nil || h.Format < 1 || h.Format > record.Format {
@@ -228,7 +228,7 @@ func readHost(f *os.File) (host string, ok bool) {
 	return h.Host, true
 }
 
-// key is the key of a try of a task.
+// key returns the key of a try of a task.
 func (r *run) key(task, try int) string { return fmt.Sprintf("%s#%d.%d", r.dir, task, try) }
 
 // task makes a report of a record.
@@ -261,7 +261,7 @@ func (r *run) task(rec *record.Task, host string, owner int) watch.Task {
 	return t
 }
 
-// named is what is known of a try before it has a record.
+// named returns the facts about a try that are known before it has a record.
 func (r *run) named(task, try int) watch.Task {
 	t := watch.Task{Key: r.key(task, try), Run: r.dir, Node: r.here, Engine: r.engineName(), Cores: 1}
 	if h := r.plan(); h != nil {
@@ -280,7 +280,7 @@ func (r *run) named(task, try int) watch.Task {
 	return t
 }
 
-// plan is the head of the plan, nil where there is none.
+// plan returns the head of the plan, or nil if there is none.
 func (r *run) plan() *engine.Header {
 	if r.header != nil {
 		return r.header
@@ -299,7 +299,7 @@ func (r *run) plan() *engine.Header {
 	return h
 }
 
-// engineName is the engine that runs the tasks: where a ledger is, it has its name.
+// engineName returns the engine that runs the tasks. A ledger names it.
 func (r *run) engineName() string {
 	if r.engine != "" {
 		return r.engine
@@ -326,13 +326,13 @@ func (r *run) engineName() string {
 		f.Close()
 	}
 	if r.engine == "" {
-		return "local" // a ledger may still come
+		return "local" // a ledger may still appear
 	}
 	return r.engine
 }
 
-// look lists the tries that run on this machine: of tasks without a recipe as boards
-// say, of others as there are work directories.
+// look returns the tries that run on this machine: from the boards for tasks without a
+// recipe, from the work directories for others.
 func (r *run) look() map[string]watch.Task {
 	seen := make(map[string]watch.Task)
 	add := func(task, try int, began time.Time) {
@@ -390,11 +390,11 @@ func (r *run) look() map[string]watch.Task {
 	return seen
 }
 
-// workDirs are the directories of work directories in which a premix of this machine
-// works. Those of one that was killed stay until the run is resumed.
+// workDirs returns the directories of work directories that a premix of this machine uses.
+// Those of a killed premix stay until the run is resumed.
 func (r *run) workDirs() []string {
 	var list []string
-	// The lock says "process PID on HOST".
+	// The lock file contains "process PID on HOST".
 	if f, _, err := openTheirs(r.state("lock")); err == nil {
 		var pid int
 		var host string
@@ -408,7 +408,7 @@ func (r *run) workDirs() []string {
 		return list
 	}
 	for _, e := range entries {
-		// Of a worker of an engine, which may be on another machine.
+		// It belongs to a worker of an engine, which may be on another machine.
 		seat, ok := strings.CutPrefix(e.Name(), "tasks-")
 		if ok && e.IsDir() && r.holds(engine.WorkerLock(r.dir, seat)) {
 			list = append(list, r.state(e.Name()))
@@ -417,13 +417,13 @@ func (r *run) workDirs() []string {
 	return list
 }
 
-// holds tells whether a premix that has announced this run has a file open.
+// holds reports whether a premix that has announced this run has a file open.
 func (r *run) holds(path string) bool {
 	for pid := range r.pids {
 		dir := filepath.Join("/proc", pid, "fd")
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it is gone, or another user's
+			continue // it has ended, or belongs to another user
 		}
 		for _, e := range entries {
 			if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to == path {
@@ -434,13 +434,13 @@ func (r *run) holds(path string) bool {
 	return false
 }
 
-// alive tells whether there is a process with a number.
+// alive reports whether a process with an id exists.
 func alive(pid string) bool {
 	_, err := os.Stat("/proc/" + pid)
 	return err == nil
 }
 
-// userName is the name of a user, or its number.
+// userName returns the name of a user, or its number as text.
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return u.Username

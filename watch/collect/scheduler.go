@@ -13,8 +13,8 @@ import (
 	"premix/watch"
 )
 
-// scheduler asks Slurm how many jobs there are and how its schedulers do, see
-// [slurm.TakeCensus]. One machine of a cluster is enough to do that.
+// scheduler asks Slurm for the number of its jobs and for the statistics of its schedulers,
+// see [slurm.TakeCensus]. It is enough to run it on one machine of a cluster.
 type scheduler struct {
 	*machine
 	b        batch
@@ -24,7 +24,7 @@ type scheduler struct {
 	levels   map[string]*gauge
 	scales   map[string]float64
 	counts   map[string]*counter
-	last     time.Time // when the census was begun that was reported
+	last     time.Time // begin of the census that was last reported
 }
 
 func newScheduler(m *machine, interval time.Duration) *scheduler {
@@ -37,19 +37,18 @@ func newScheduler(m *machine, interval time.Duration) *scheduler {
 			"Backfilling stats.Last depth cycle":         m.level("scheduler.backfill_depth"),
 			"Agent queue size":                           m.level("scheduler.agent_queue"),
 			"Server thread count":                        m.level("scheduler.threads")},
-		// sdiag(1) tells the time of cycles in microseconds.
+		// sdiag(1) prints the time of cycles in microseconds.
 		scales: map[string]float64{"Main schedule statistics.Last cycle": 1e-6, "Main schedule statistics.Mean cycle": 1e-6, "Backfilling stats.Last cycle": 1e-6},
 		counts: map[string]*counter{
 			"Jobs submitted": m.counter("scheduler.jobs_submitted"), "Jobs started": m.counter("scheduler.jobs_started"),
 			"Jobs completed": m.counter("scheduler.jobs_completed"), "Jobs failed": m.counter("scheduler.jobs_failed")}}
 }
 
-// Name is slurm.
+// Name returns "slurm".
 func (c *scheduler) Name() string { return "slurm" }
 
-// present tells whether this machine is one that should ask Slurm, if nothing else is
-// said: jobs are submitted from it, and it does not run them. On compute nodes, of
-// which there are many, slurmd runs.
+// present reports whether this machine asks Slurm by default: jobs are submitted from it,
+// and it does not run them. Compute nodes, of which there are many, run slurmd.
 func (c *scheduler) present() bool {
 	if _, err := exec.LookPath("squeue"); err != nil {
 		return false
@@ -69,14 +68,14 @@ func (c *scheduler) present() bool {
 	return true
 }
 
-// Collect asks once.
+// Collect asks Slurm once.
 func (c *scheduler) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	census, err := c.take(ctx, c.interval)
 	if err != nil {
 		return err
 	}
 	if census.Begun.Equal(c.last) {
-		return nil // somebody's that was reported already
+		return nil // it comes from a cache, and was reported already
 	}
 	c.last = census.Begun
 	c.b.begin(now, census.Begun)
@@ -84,7 +83,7 @@ func (c *scheduler) Collect(ctx context.Context, now time.Time, to watch.Sink) e
 		g := c.jobs.get(j.Partition+" "+j.State, func() *gauge { return c.level("scheduler.jobs", j.Partition, j.State) })
 		c.b.level(g, float64(j.Jobs))
 	}
-	// What is there no more is so, once.
+	// A state without jobs is reported once more, with 0.
 	c.jobs.sweep(func(_ string, g *gauge) { c.b.level(g, 0) })
 	for key, v := range census.Diag {
 		if g := c.levels[key]; g != nil {

@@ -13,13 +13,13 @@ import (
 	"premix/watch"
 )
 
-// maxSeries is how many series a script may report in a turn. More are a mistake in
-// its pattern, as with a time in a label.
+// maxSeries bounds the series that a script may report in a turn. More indicate a mistake
+// in its pattern, for example a time in a label.
 const maxSeries = 10_000
 
-// script runs a program of somebody else and reads values out of what it prints, by
-// the pattern that its configuration declares. A program that does not end in time is
-// killed with all that it started. It never runs twice at once.
+// script runs a program of the site and extracts values from its output, by the pattern in
+// the configuration. A program that does not end in time is killed with all its
+// descendants. It never runs twice at once.
 type script struct {
 	*machine
 	s    Script
@@ -33,12 +33,12 @@ type scriptSeries struct {
 
 func newScript(m *machine, s Script) *script { return &script{machine: m, s: s} }
 
-// Name is that of the configuration.
+// Name returns the name from the configuration.
 func (c *script) Name() string { return c.s.Name }
 
-// value is one that a script printed.
+// value is one value that a script printed.
 type value struct {
-	name   string // "" for that of the configuration
+	name   string // "" for the name from the configuration
 	labels []string
 	v      float64
 }
@@ -81,13 +81,13 @@ func (c *script) Collect(ctx context.Context, now time.Time, to watch.Sink) erro
 	c.seen.sweep(nil)
 	to.Samples(c.b.samples)
 	if err == nil && len(list) == 0 {
-		err = errors.New("its output has nothing that the pattern matches")
+		err = errors.New("the pattern matches nothing in its output")
 	}
 	return err
 }
 
-// id is the series of a value: vendor.NAME, with the labels of the machine, of the
-// configuration and of the value, of which the last ones count.
+// id returns the series of a value: vendor.NAME, with the labels of the machine, of the
+// configuration and of the value. Of labels with the same key the last counts.
 func (c *script) id(v value) watch.ID {
 	name := v.name
 	if name == "" {
@@ -111,13 +111,13 @@ func (c *script) id(v value) watch.ID {
 
 var notPlain = regex.Lazy(`[^a-z0-9_]+`)
 
-// plainName makes a name of a series of any text.
+// plainName makes the name of a series from any text.
 func plainName(text string) string {
 	return strings.Trim(notPlain().ReplaceAllString(strings.ToLower(text), "_"), "_")
 }
 
-// matches finds all places where a pattern matches. The group value is the value, name
-// the name if there is such a group, and the others are labels.
+// matches finds all matches of a pattern. The group value is the value, the group name the
+// name if it exists, and all others are labels.
 func matches(pattern *regexp.Regexp, out string) ([]value, error) {
 	var list []value
 	var bad error
@@ -149,7 +149,7 @@ func matches(pattern *regexp.Regexp, out string) ([]value, error) {
 func parseValue(text string) (float64, error) {
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number", text)
+		return 0, fmt.Errorf("%q is not a number", text)
 	}
 	return v, nil
 }
@@ -162,7 +162,7 @@ var (
 	quotes    = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 )
 
-// lines reads such lines. A line that is none is an error; the others count.
+// lines parses these lines. A line of another form is an error; the other lines still count.
 func lines(out string) ([]value, error) {
 	var list []value
 	var bad error
@@ -186,7 +186,7 @@ func lines(out string) ([]value, error) {
 func parseLine(line string) (v value, err error) {
 	m := lineForm().FindStringSubmatch(line)
 	if m == nil {
-		return v, fmt.Errorf("%q is no line `name{label=\"value\"} number`", firstLine(line))
+		return v, fmt.Errorf("%q is not a line `name{label=\"value\"} number`", firstLine(line))
 	}
 	v.name = m[1]
 	for rest := m[2]; strings.TrimSpace(rest) != ""; {

@@ -36,11 +36,11 @@ func TestScripts(t *testing.T) {
 		{"pattern", `series: temperature, labels: {rack: r1}, pattern: '(?m)^(?P<sensor>[^|]+)\|\s*(?P<value>[\d.]+) degrees'`,
 			"CPU 1 | 47.5 degrees C\nFan | 900 RPM\nInlet|21 degrees C\n", "CPU 1 | 48 degrees C\n",
 			map[string]float64{`vendor.temperature{rack="r1",sensor="CPU 1"}`: 48, `vendor.temperature{rack="r1",sensor="Inlet"}`: 21}, ""},
-		{"names", `pattern: '(?P<name>\w+)=(?P<value>\S+)'`, "A=1 b=2", "A=3 b=x", map[string]float64{"vendor.a": 3, "vendor.b": 2}, `"x" is no number`},
+		{"names", `pattern: '(?P<name>\w+)=(?P<value>\S+)'`, "A=1 b=2", "A=3 b=x", map[string]float64{"vendor.a": 3, "vendor.b": 2}, `"x" is not a number`},
 		{"lines", `format: lines, unit: s`, "# HELP\nup 1\nslow{queue=\"a \\\"b\\\"\",n=\"1\"} 2.5e-3\n", "up 0\nslow{queue=} 1\n",
 			map[string]float64{"vendor.up": 0, `vendor.slow{n="1",queue="a \"b\""}`: 0.0025}, "the labels are not of the form"},
 		{"counter", `format: lines, unit: /s, counter: true`, "n 10\nm 5\n", "n 30\nm 1\n", map[string]float64{"vendor.n": 10, "vendor.m": -1}, ""},
-		{"nothing", `format: lines`, "a 1\n", "", map[string]float64{"vendor.a": 1}, "nothing that the pattern matches"},
+		{"nothing", `format: lines`, "a 1\n", "", map[string]float64{"vendor.a": 1}, "the pattern matches nothing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)

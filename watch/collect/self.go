@@ -11,7 +11,7 @@ import (
 	"premix/watch"
 )
 
-// self looks at what watching costs.
+// self is the collector of the cost of premix watch itself.
 type self struct {
 	w       *Watcher
 	b       batch
@@ -26,14 +26,14 @@ func newSelf(w *Watcher) *self {
 		seconds: make(map[string]*gauge), skipped: make(map[string]*gauge)}
 }
 
-// Name is watch.
+// Name returns "watch".
 func (c *self) Name() string { return "watch" }
 
-// Collect looks once.
+// Collect reads the cost once.
 func (c *self) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	c.b.begin(now, c.w.m.now())
 	sum := 0.0
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} { // scripts are children
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} { // children are scripts
 		var u unix.Rusage
 		if err := unix.Getrusage(who, &u); err != nil {
 			return os.NewSyscallError("getrusage", err)
@@ -41,7 +41,7 @@ func (c *self) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 	}
 	c.b.rate(c.cpu, sum, 1)
-	// Always of this process, whatever the root.
+	// It is always this process, whatever the root.
 	if text, err := os.ReadFile("/proc/self/statm"); err == nil {
 		if f := strings.Fields(string(text)); len(f) > 1 {
 			c.b.level(c.memory, number(f[1])*float64(os.Getpagesize()))

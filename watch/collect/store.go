@@ -8,8 +8,8 @@ import (
 	"premix/watch"
 )
 
-// store asks premix's node how its mounts and its cache are. Where no node runs there is
-// nothing to report.
+// store asks premix's node for the state of its mounts and its cache. Without a node it
+// reports nothing.
 type store struct {
 	*machine
 	b       batch
@@ -48,10 +48,10 @@ func newStore(m *machine) *store {
 		}}
 }
 
-// Name is store.
+// Name returns "store".
 func (c *store) Name() string { return "store" }
 
-// Collect asks once.
+// Collect asks the node once.
 func (c *store) Collect(ctx context.Context, now time.Time, to watch.Sink) error {
 	s, cache, err := c.ask(ctx)
 	c.b.begin(now, c.now())
@@ -71,13 +71,13 @@ func (c *store) Collect(ctx context.Context, now time.Time, to watch.Sink) error
 			failed++
 		}
 		for _, o := range m.Origins {
-			// Mounts have connections of their own to one origin: their counts add up.
+			// Each mount has its own connections to an origin: their counts are added.
 			sum := origins[o.URL]
 			sum.Requests, sum.Bytes, sum.Errors, sum.P99 = sum.Requests+o.Requests, sum.Bytes+o.Bytes, sum.Errors+o.Errors, max(sum.P99, o.P99)
 			origins[o.URL] = sum
 		}
 		if seen[m.Tree.String()] {
-			continue // the figures are the tree's, whoever has mounted it
+			continue // the figures belong to the tree, not to one of its mounts
 		}
 		seen[m.Tree.String()] = true
 		c.tree(&m)

@@ -26,38 +26,38 @@ import (
 
 const (
 	stateFile = "runs.json" // in the directory of the collector's own state
-	// stateEvery is how often the places that were reached are written down. What is
-	// written is what was reached the time before: by then the sink has it on disk.
+	// stateEvery is the time between saves of the positions in journals. A save writes the
+	// positions of the previous save: by then the sink has stored all data before them.
 	stateEvery = 5 * time.Second
-	// quietAfter is how long a run whose premix is gone is followed on.
+	// quietAfter is the time for which a run is followed after its premix is gone.
 	quietAfter = 10 * time.Minute
-	// forgetAfter is how long it is remembered how far an ended run was read.
+	// forgetAfter is the time for which the positions of an ended run are kept.
 	forgetAfter = 30 * 24 * time.Hour
-	// gather is how long is waited for more changes before they are read.
+	// gather is the time to wait for further changes before they are read.
 	gather = 50 * time.Millisecond
 )
 
-// tasks follows runs of premix, see the package's section on tasks. What was reached is
-// kept in
+// tasks follows the runs of premix, see the section on tasks in the package documentation.
+// It saves its positions in
 //
 //	STATE/runs.json   {"runs":{DIR:{"offsets":{JOURNAL:BYTES},"changed":TIME,"pids":[...],"running":{KEY:TASK}}}}
 type tasks struct {
 	*machine
-	place string // of announcements; "" for none
-	state string // directory; "" to keep nothing
+	place string // directory of announcements; "" for none
+	state string // directory of the saved positions; "" to save none
 
 	mu      sync.Mutex // guards the rest
 	b       batch
 	fixed   []string // runs that are always followed
 	runs    map[string]*run
 	resting map[string]savedRun
-	pids    map[string]string // run directories by process
-	taken   map[string]string // run directories by announcement that is still there
+	pids    map[string]string // run directories by process id
+	taken   map[string]string // run directories by announcement that still exists
 	fd      int               // of inotify
-	wds     map[int32]string  // run directories by watch; "" is the place
+	wds     map[int32]string  // run directories by watch; "" is place
 	begun   bool
 	saved   time.Time
-	reached map[string]savedRun // at the time before
+	reached map[string]savedRun // positions at the previous save
 	ends    float64
 	fails   float64
 	running *gauge
@@ -65,7 +65,7 @@ type tasks struct {
 	badRate *counter
 }
 
-// savedRun is what is kept of a run.
+// savedRun is the saved state of a run.
 type savedRun struct {
 	Offsets map[string]int64      `json:"offsets"`
 	Changed time.Time             `json:"changed"`
@@ -81,17 +81,17 @@ func newTasks(m *machine, place, state string, fixed []string) *tasks {
 		running: m.level("task.running"), endRate: m.counter("task.ended"), badRate: m.counter("task.failed")}
 }
 
-// Name is task.
+// Name returns "task".
 func (c *tasks) Name() string { return "task" }
 
-// RunOf is the run directory of a premix, "" if it is not known.
+// RunOf returns the run directory of a premix process, or "" if it is not known.
 func (c *tasks) RunOf(pid string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pids[pid]
 }
 
-// Collect takes in what inotify did not tell of, and counts.
+// Collect reads the changes that inotify did not report, and reports the counts.
 func (c *tasks) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,20 +117,20 @@ func (c *tasks) Collect(_ context.Context, now time.Time, to watch.Sink) error {
 	return errors.Join(errs...)
 }
 
-// Follow reads what changes as it changes, until the context ends: between two looks a
-// run could come and go with its directory.
+// Follow reads changes as they happen, until the context ends: a run could come and go with
+// its directory between two turns.
 func (c *tasks) Follow(ctx context.Context, to watch.Sink) {
 	c.mu.Lock()
 	err := c.start()
 	fd := c.fd
 	if err == nil {
-		for dir := range c.runs { // what was written before they were watched is told by nobody
-			_ = c.pull(dir, to) // Collect tells of errors
+		for dir := range c.runs { // inotify does not report changes from before the watch
+			_ = c.pull(dir, to) // Collect reports errors
 		}
 	}
 	c.mu.Unlock()
 	if err != nil || fd < 0 {
-		return // without inotify, Collect does it alone
+		return // without inotify, only Collect reads changes
 	}
 	// A pipe ends the wait below.
 	var stop [2]int
@@ -160,7 +160,7 @@ func (c *tasks) Follow(ctx context.Context, to watch.Sink) {
 	}
 }
 
-// Close writes down what was reached. The sink is to have all of it on disk.
+// Close saves the positions. The sink must have stored all data before.
 func (c *tasks) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +172,7 @@ func (c *tasks) Close() error {
 	return err
 }
 
-// start opens what has to be open. The caller holds mu.
+// start opens inotify and the directory of announcements. The caller holds mu.
 func (c *tasks) start() error {
 	if c.begun {
 		return nil
@@ -202,7 +202,8 @@ func (c *tasks) start() error {
 	return err
 }
 
-// makePlace makes the directory of announcements: for root all users may write there.
+// makePlace creates the directory of announcements. If root does, all users may write in
+// it.
 func makePlace(place string) error {
 	if base, runtime := owner.RuntimeDir(); strings.HasPrefix(place, runtime+"/") {
 		return owner.MakePrivate(base, place)
@@ -214,7 +215,7 @@ func makePlace(place string) error {
 		if err := os.MkdirAll(above, 0o755); err != nil {
 			return err
 		}
-		// A socket may have been put there first, in a directory of its own.
+		// Another program may have created the directory for a socket first.
 		if err := os.Chmod(above, 0o755); err != nil {
 			return err
 		}
@@ -225,7 +226,7 @@ func makePlace(place string) error {
 	if err := os.Mkdir(place, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// Not through a link that another user has put there.
+	// Do not follow a link that another user has put there.
 	f, err := os.OpenFile(place, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -246,7 +247,7 @@ func (c *tasks) watch(dir, run string, mask uint32) {
 	}
 }
 
-// announcements takes in all announcements. The caller holds mu.
+// announcements reads all announcements. The caller holds mu.
 func (c *tasks) announcements() {
 	if c.place == "" {
 		return
@@ -283,15 +284,16 @@ func (c *tasks) announcements() {
 	}
 }
 
-// remove takes an announcement away. It is there until it is written down that the run
-// is followed: a watcher that is killed before finds it again.
+// remove removes an announcement. It stays until the state file lists the run: a watcher
+// that is killed before that finds it again.
 func (c *tasks) remove(path string) {
 	_ = os.Remove(path) // another user's directory may be in its place
 	delete(c.taken, path)
 }
 
-// existing finds the runs of processes that began before anybody watched: their locks
-// are open. Those with another PREMIX_HOME would not have announced themselves here.
+// existing finds the runs of processes that began before the watcher, by the lock files
+// that they have open. Processes with another PREMIX_HOME would not have announced
+// themselves here.
 func (c *tasks) existing() {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -328,7 +330,7 @@ func (c *tasks) existing() {
 	}
 }
 
-// homeOf is PREMIX_HOME in an environment as /proc has it.
+// homeOf returns PREMIX_HOME in an environment as /proc shows it.
 func homeOf(environ string) string {
 	for _, kv := range strings.Split(environ, "\x00") {
 		if home, ok := strings.CutPrefix(kv, "PREMIX_HOME="); ok {
@@ -338,11 +340,11 @@ func homeOf(environ string) string {
 	return ""
 }
 
-// add follows a run.
+// add begins to follow a run.
 func (c *tasks) add(dir, pid string, all bool) {
 	r := c.runs[dir]
 	if r == nil {
-		here, _ := os.Hostname() // a machine without a name is still one
+		here, _ := os.Hostname() // an empty name is fine
 		r = newRun(dir, here, all, c.wall())
 		if old, ok := c.resting[dir]; ok {
 			c.restore(r, old)
@@ -364,7 +366,7 @@ func (c *tasks) watchRun(r *run) {
 	}
 }
 
-// changes reads what inotify tells, and pulls from the runs that it names. The caller
+// changes reads the events of inotify, and pulls from the runs that they name. The caller
 // holds mu.
 func (c *tasks) changes(to watch.Sink) {
 	dirty := make(map[string]bool)
@@ -404,23 +406,23 @@ func (c *tasks) changes(to watch.Sink) {
 		}
 	}
 	for dir := range dirty {
-		// Collect tells of errors; what could not be read is read there.
+		// Collect reports errors, and reads what failed here.
 		_ = c.pull(dir, to)
 	}
 }
 
-// pull reads what is new of a run. The caller holds mu.
+// pull reads the new data of a run. The caller holds mu.
 func (c *tasks) pull(dir string, to watch.Sink) error {
 	r := c.runs[dir]
 	if r == nil {
 		return nil
 	}
-	c.watchRun(r) // directories may have come since
+	c.watchRun(r) // directories may have been added since
 	ended, failed, err := r.pull(c.now(), c.wall(), to)
 	c.ends += float64(ended)
 	c.fails += float64(failed)
 	if missing(err) && !slices.Contains(c.fixed, dir) {
-		// The directory is gone, and with it all there was to read.
+		// The directory was removed with all its records.
 		for _, t := range r.running {
 			t.End, t.Exit, t.Reason = c.wall().UTC(), -1, "its run directory was removed"
 			to.Task(t)
@@ -429,7 +431,7 @@ func (c *tasks) pull(dir string, to watch.Sink) error {
 		return nil
 	}
 	if missing(err) {
-		return nil // it may still come
+		return nil // it may still appear
 	}
 	return err
 }
@@ -441,18 +443,18 @@ func (c *tasks) drop(r *run) {
 	}
 	for path, dir := range c.taken {
 		if _, resting := c.resting[dir]; dir == r.dir && !resting {
-			c.remove(path) // there is nothing to come back to
+			c.remove(path) // the run is over and needs no announcement
 		}
 	}
 	for wd, run := range c.wds {
 		if run == r.dir {
-			_, _ = unix.InotifyRmWatch(c.fd, uint32(wd)) // it may be gone with its directory
+			_, _ = unix.InotifyRmWatch(c.fd, uint32(wd)) // it may have been removed with its directory
 			delete(c.wds, wd)
 		}
 	}
 }
 
-// rest lets go of runs in which nothing happens any more. The caller holds mu.
+// rest stops following runs that are over. The caller holds mu.
 func (c *tasks) rest() {
 	now := c.wall()
 	for dir, r := range c.runs {
@@ -492,7 +494,7 @@ func (c *tasks) restore(r *run, s savedRun) {
 	}
 }
 
-// save writes down what was reached the last time, or, at the end, what is reached.
+// save saves the positions of the previous call or, if last is true, the present ones.
 func (c *tasks) save(last bool) error {
 	if c.state == "" || !c.begun {
 		return nil
@@ -517,7 +519,7 @@ func (c *tasks) save(last bool) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("how far runs were read cannot be written down: %w", err)
+		return fmt.Errorf("the positions in journals cannot be saved: %w", err)
 	}
 	for path, dir := range c.taken {
 		if _, ok := write[dir]; ok {
@@ -527,8 +529,7 @@ func (c *tasks) save(last bool) error {
 	return nil
 }
 
-// load reads what was reached before. What cannot be read is read again from its
-// beginning.
+// load reads the saved positions. Journals without one are read from the beginning.
 func (c *tasks) load() {
 	if c.state == "" {
 		return

@@ -11,23 +11,23 @@ import (
 	"premix/watch"
 )
 
-// Options say what a watcher looks at. What is zero is as usual.
+// Options select the data to collect. Zero values have the defaults given here.
 type Options struct {
 	Sink     watch.Sink
 	Config   *Config       // nil: an empty one
 	Interval time.Duration // of collectors that have none of their own; 0: that of Config, or a second
-	Runs     []string      // directories to follow, besides those of Config
+	Runs     []string      // directories to follow in addition to Config.Runs
 	Place    string        // of announcements, see engine.WatchPlace; "" for none
 	State    string        // directory for what the watcher has to remember; "" for none
-	Root     string        // see the package's words
+	Root     string        // defined in the package documentation
 	Clock    Clock         // nil: the machine's
 	Only     []string      // names of collectors, for tests; nil: all
-	// Processes has processes recorded that are not of premix, as the collector process
-	// does where the configuration switches it on.
+	// Processes makes the watcher record processes that do not belong to premix, as the
+	// collector "process" in the configuration does.
 	Processes bool
 }
 
-// Watcher is what looks at a machine.
+// Watcher runs the collectors of a machine.
 type Watcher struct {
 	o     Options
 	m     *machine
@@ -38,18 +38,18 @@ type Watcher struct {
 	procs *processes // nil: processes are not recorded
 }
 
-// Status is how a collector does.
+// Status is the state of a collector.
 type Status struct {
 	Name     string        `json:"name"`
 	Interval time.Duration `json:"-"`
-	Last     time.Time     `json:"last"`    // its last turn that ended
-	Seconds  float64       `json:"seconds"` // what that took
-	Error    string        `json:"error"`   // "" where it went well
-	Skipped  int64         `json:"skipped"` // turns so far
-	Stuck    bool          `json:"stuck"`   // a turn does not end
+	Last     time.Time     `json:"last"`    // end of its last complete turn
+	Seconds  float64       `json:"seconds"` // duration of that turn
+	Error    string        `json:"error"`   // "" if that turn succeeded
+	Skipped  int64         `json:"skipped"` // number of turns
+	Stuck    bool          `json:"stuck"`   // a turn has not ended in time
 }
 
-// Usual intervals of collectors that need not look each second.
+// Default intervals of collectors that need not run each second.
 const (
 	mountInterval = 10 * time.Second
 	gpfsInterval  = 10 * time.Second
@@ -58,8 +58,8 @@ const (
 	watchInterval = 10 * time.Second
 )
 
-// New makes a watcher. It looks at nothing before Run. The error is a *ProcessesError
-// where processes are wanted and cannot be had.
+// New returns a watcher, which collects nothing before Run. The error is a *ProcessesError
+// if processes are requested and cannot be recorded.
 func New(o Options) (*Watcher, error) {
 	if o.Config == nil {
 		o.Config = &Config{}
@@ -108,8 +108,9 @@ func New(o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// add adds a collector, if it is wanted. present tells whether there is anything for
-// it to look at, where the configuration does not say; nil: it finds out itself.
+// add adds a collector, unless the configuration excludes it. present reports whether the
+// machine has data for it, for the case that the configuration does not say; nil: the
+// collector finds out itself.
 func (w *Watcher) add(c watch.Collector, interval time.Duration, present func() bool) {
 	s := w.o.Config.Collectors[c.Name()]
 	if w.o.Only != nil && !slices.Contains(w.o.Only, c.Name()) {
@@ -130,10 +131,10 @@ func (w *Watcher) add(c watch.Collector, interval time.Duration, present func() 
 	w.turns = append(w.turns, &turns{w: w, c: c, interval: interval})
 }
 
-// stopWait is how long turns are waited for that run when the watcher ends.
+// stopWait is the time for which a stopping watcher waits for running turns.
 const stopWait = 2 * time.Second
 
-// Run looks, turn after turn, until the context ends.
+// Run runs all collectors, turn after turn, until the context ends.
 func (w *Watcher) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, t := range w.turns {
@@ -154,7 +155,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}()
 	select {
 	case <-ended:
-		// One that hangs in a system call may still use what it has open.
+		// A turn that hangs in a system call may still use its open files.
 		w.group.Close()
 	case <-time.After(stopWait):
 	}
@@ -164,11 +165,11 @@ func (w *Watcher) has(name string) bool {
 	return slices.ContainsFunc(w.turns, func(t *turns) bool { return t.c.Name() == name })
 }
 
-// Close writes down how far runs were read. It is called after Run, when the sink has
-// all on disk that it was given.
+// Close saves the positions in journals. Call it after Run, when the sink has stored all
+// its data.
 func (w *Watcher) Close() error { return w.tasks.Close() }
 
-// Status tells how the collectors do.
+// Status returns the state of all collectors.
 func (w *Watcher) Status() []Status {
 	var list []Status
 	for _, t := range w.turns {
@@ -179,22 +180,22 @@ func (w *Watcher) Status() []Status {
 	return list
 }
 
-// turns are those of one collector.
+// turns runs the turns of one collector.
 type turns struct {
 	w        *Watcher
 	c        watch.Collector
 	interval time.Duration
 
 	mu      sync.Mutex    // guards the rest
-	began   time.Duration // of the turn that runs, by the monotonic clock; 0: none does
-	told    bool          // that it does not end
+	began   time.Duration // begin of the running turn, by the monotonic clock; 0 if none runs
+	told    bool          // an event has reported that the turn does not end
 	last    time.Time
 	seconds float64
 	err     error
 	skipped int64
 }
 
-// status is the status. The caller holds mu.
+// status returns the state. The caller holds mu.
 func (t *turns) status() Status {
 	s := Status{Name: t.c.Name(), Interval: t.interval, Last: t.last, Seconds: t.seconds, Skipped: t.skipped, Stuck: t.told}
 	if t.err != nil {
@@ -203,11 +204,11 @@ func (t *turns) status() Status {
 	return s
 }
 
-// early is by how much a timer may come before the wall clock says so, which is not
-// moved at the pace of the monotonic one while it is corrected.
+// early is the time by which a timer may fire before the wall clock shows its time. The
+// clocks differ in speed while the wall clock is being corrected.
 const early = 10 * time.Millisecond
 
-// run looks at each multiple of the interval.
+// run starts a turn at each multiple of the interval.
 func (t *turns) run(ctx context.Context) {
 	var before Moment
 	for first := true; ; first = false {
@@ -219,7 +220,7 @@ func (t *turns) run(ctx context.Context) {
 		now = t.w.clock.Now()
 		turn := now.Wall.Add(early).Truncate(t.interval)
 		if !first {
-			// By the monotonic clock: a jump skips no turn.
+			// Computed from the monotonic clock: a jump skips no turn.
 			if missed := int64((now.Mono-before.Mono+t.interval/2)/t.interval) - 1; missed > 0 {
 				t.mu.Lock()
 				t.skipped += missed
@@ -231,7 +232,7 @@ func (t *turns) run(ctx context.Context) {
 	}
 }
 
-// turn looks once.
+// turn runs one turn.
 func (t *turns) turn(ctx context.Context, at time.Time, now Moment) {
 	t.mu.Lock()
 	t.began = max(now.Mono, 1)
@@ -244,7 +245,7 @@ func (t *turns) turn(ctx context.Context, at time.Time, now Moment) {
 	t.mu.Lock()
 	stuck, failed := t.told, t.err
 	t.began, t.told = 0, false
-	brokenOff := ended && errors.Is(err, context.Canceled) // the watcher ends
+	brokenOff := ended && errors.Is(err, context.Canceled) // because the watcher ends
 	if !brokenOff {
 		t.last, t.seconds, t.err = at, (after.Mono - now.Mono).Seconds(), err
 	}
@@ -273,10 +274,10 @@ func (t *turns) event(at time.Time, kind, text string) {
 	t.w.o.Sink.Event(watch.Event{Time: at, Node: t.w.m.node, Layer: layer, Kind: kind, Text: text})
 }
 
-// stuckAfter is how many intervals a turn may take until it is told.
+// stuckAfter is the number of intervals after which a turn is reported as stuck.
 const stuckAfter = 3
 
-// lookAfter tells of turns that do not end.
+// lookAfter reports turns that do not end.
 func (w *Watcher) lookAfter(now Moment) {
 	for _, t := range w.turns {
 		t.mu.Lock()

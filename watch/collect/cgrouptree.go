@@ -16,7 +16,7 @@ import (
 )
 
 // cgroupTree finds the cgroups of tasks in all hierarchies. It notices new and removed ones
-// go by inotify(7): a walk through all hierarchies in each turn would cost more than
+// by inotify(7): a walk through all hierarchies in each turn would cost more than
 // reading the tasks' files. It watches the directories above tasks for new ones, and does
 // not descend into a task's own cgroup.
 type cgroupTree struct {

@@ -14,14 +14,14 @@ import (
 	"premix/watch/series"
 )
 
-// Source is where series and tasks come from.
+// Source provides series and tasks.
 type Source interface {
 	Names(ctx context.Context) ([]series.Info, error)
 	Query(ctx context.Context, q series.Query) ([]series.Result, error)
 	Tasks(ctx context.Context, q series.TaskQuery) ([]watch.Task, error)
 }
 
-// Window is from Start up to End.
+// Window is the time from Start until End, which is exclusive.
 type Window struct {
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
@@ -29,57 +29,57 @@ type Window struct {
 
 func (w Window) length() time.Duration { return w.End.Sub(w.Start) }
 
-// Options change how a window is explained. The zero value is fine.
+// Options change how a window is explained. The zero value has the defaults given here.
 type Options struct {
 	Before  time.Duration // length of the baseline; 0: four times the window, at least ten minutes
-	Days    int           // earlier days that are looked at; 0: 7; negative: none
-	Without []Window      // what the baseline leaves out, because it is explained already
-	// Except tells which series are not compared, because somebody knows of them; nil: none
-	// are left out. Those of tasks have the labels that findings have.
+	Days    int           // earlier days to compare with; 0: 7; negative: none
+	Without []Window      // times to leave out of the baseline, because they are explained already
+	// Except reports which series are not compared, because the caller knows about them;
+	// nil: all are compared. The series of tasks have the labels that findings have.
 	Except      func(watch.ID) bool
-	Limit       int     // of findings; 0: 50
-	FalseAlarms float64 // the accepted chance that a quiet window has a finding; 0: 0.01
+	Limit       int     // highest number of findings; 0: 50
+	FalseAlarms float64 // accepted probability that a quiet window has a finding; 0: 0.01
 }
 
-// Report is what was found.
+// Report is the result of Explain.
 type Report struct {
 	Window   Window    `json:"window"`
 	Baseline Window    `json:"baseline"`
-	Series   int       `json:"series"`   // that were compared
-	Young    int       `json:"young"`    // that have too little history to be compared
-	Usual    int       `json:"usual"`    // that did the same on earlier occasions
-	Excepted int       `json:"excepted"` // that the caller did not want compared
+	Series   int       `json:"series"`   // number of compared series
+	Young    int       `json:"young"`    // series with too little history to be compared
+	Usual    int       `json:"usual"`    // series that did the same on earlier occasions
+	Excepted int       `json:"excepted"` // series that the caller excluded
 	Omitted  int       `json:"omitted"`  // findings beyond the limit
 	Findings []Finding `json:"findings"`
-	Notes    []Finding `json:"notes"` // what left its usual range, and was nobody's trouble
+	Notes    []Finding `json:"notes"` // series that left their usual range without trouble
 }
 
-// Finding is a series that left its usual range. As JSON Series is name and
-// labels, as in answers to queries.
+// Finding is a series that left its usual range. In JSON, Series is its name and labels, as
+// in answers to queries.
 type Finding struct {
 	Series     watch.ID
 	Unit       watch.Unit
 	Layer      watch.Layer
-	Thing      string     // what the series speaks of, for people: disk sdb
-	Quantity   string     // which quantity: writes in flight
-	Began      time.Time  // when it left its usual range
-	Until      time.Time  // when it was back, or the end of the window
+	Thing      string     // the thing that the series measures, for people: disk sdb
+	Quantity   string     // the quantity, for people: writes in flight
+	Began      time.Time  // onset
+	Until      time.Time  // when it was back in its range, or the end of the window
 	LagSeconds float64    // behind the first finding
 	Score      float64    // how many usual widths it lay outside, the median
-	Usual      [2]float64 // what it was within 98 % of the time
-	Seen       float64    // the extreme
-	Sentence   string     // for people, in the zone of the window's begin
-	Tasks      []string   // keys of the tasks that were affected
+	Usual      [2]float64 // the range that it was within for 98 % of the time
+	Seen       float64    // the extreme value
+	Sentence   string     // for people, in the time zone of Window.Start
+	Tasks      []string   // keys of the affected tasks
 
-	step     string // of tasks, where it is theirs, or
+	step     string // step of the tasks whose series this is, or
 	run      string
-	spacing  float64 // seconds between points: Began may be earlier by as much
+	spacing  float64 // seconds between points: the true onset may be earlier by as much
 	cause    int
 	level    float64
 	duration time.Duration
 }
 
-// MarshalJSON writes the finding as the dashboard reads it.
+// MarshalJSON returns the finding as the dashboard reads it.
 func (f Finding) MarshalJSON() ([]byte, error) {
 	labels := map[string]string{}
 	for _, l := range f.Series.Labels {
@@ -103,29 +103,29 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 	}{f.Series.Name, labels, f.Unit, f.Layer, f.Thing, f.Quantity, f.Began, f.Until, f.LagSeconds, math.Round(f.Score*100) / 100, f.Usual, f.Seen, f.Sentence, append([]string{}, f.Tasks...)})
 }
 
-// WindowError tells that a window cannot be explained.
+// WindowError is returned for a window that cannot be explained.
 type WindowError struct{ Reason string }
 
 func (e *WindowError) Error() string { return "this window cannot be explained: " + e.Reason }
 
-// Hint names the way out.
+// Hint describes a valid window.
 func (e *WindowError) Hint() string {
 	return "ask for a window of at least two seconds, begin before end"
 }
 
-// shortest is the shortest window.
+// shortest is the length of the shortest window.
 const shortest = 2 * time.Second
 
-// points is how many steps a window has at most.
+// points is the highest number of steps of a window.
 const points = 200
 
-// mostTasks is how many tasks are looked at.
+// mostTasks bounds the tasks that are read.
 const mostTasks = 50000
 
-// Explain tells what left its usual range first.
+// Explain finds the series that left their usual range first.
 func Explain(ctx context.Context, src Source, w Window, o Options) (Report, error) {
 	if w.length() < shortest {
-		return Report{}, &WindowError{fmt.Sprintf("it is %s long", w.length())}
+		return Report{}, &WindowError{fmt.Sprintf("its length is %s", w.length())}
 	}
 	before := o.Before
 	if before <= 0 {
@@ -143,7 +143,8 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	if chance <= 0 {
 		chance = 0.01
 	}
-	// What begins a little before somebody says it does is found, too, and is not usual.
+	// An excursion that begins a little before the window is found, too, and must not be
+	// learned as usual.
 	guard := min(w.length()/4, time.Minute)
 	s := &search{
 		Report: Report{Window: w, Baseline: Window{w.Start.Add(-guard - before), w.Start.Add(-guard)}, Findings: []Finding{}, Notes: []Finding{}},
@@ -203,7 +204,7 @@ func Explain(ctx context.Context, src Source, w Window, o Options) (Report, erro
 	return s.Report, nil
 }
 
-// stepOf is the time between points: whole seconds, or of a short window tenths.
+// stepOf returns the time between points: whole seconds, or tenths for a short window.
 func stepOf(w Window) time.Duration {
 	if step := w.length() / points; step >= time.Second {
 		return step.Round(time.Second)
@@ -213,7 +214,7 @@ func stepOf(w Window) time.Duration {
 	return 100 * time.Millisecond
 }
 
-// search is one call of Explain.
+// search holds the state of one call of Explain.
 type search struct {
 	Report
 	src       Source
@@ -222,11 +223,11 @@ type search struct {
 	days      int
 	step      time.Duration
 	certainty float64 // ln(n/a)
-	pressure  bool    // the kernel tells of it
+	pressure  bool    // the kernel reports pressure
 	tasks     []watch.Task
 }
 
-// line is what is compared: a series, or several put together.
+// line is a compared curve: one series, or several combined.
 type line struct {
 	id    watch.ID
 	unit  watch.Unit
@@ -241,7 +242,7 @@ func (s *search) moment(at float64) time.Time {
 	return s.Baseline.Start.Add(time.Duration(at * float64(time.Second))).Round(time.Millisecond)
 }
 
-// lines are the series of one name, those of tasks put together by step.
+// lines returns the series of one name, with the series of tasks combined by step.
 func (s *search) lines(results []series.Result) []line {
 	if len(results) == 0 {
 		return nil
@@ -264,7 +265,7 @@ func (s *search) lines(results []series.Result) []line {
 	return list
 }
 
-// compare looks for an excursion and notes it as a finding.
+// compare searches a line for an excursion and adds it as a finding.
 func (s *search) compare(l line) {
 	if s.except != nil && s.except(l.id) {
 		s.Excepted++
@@ -315,8 +316,8 @@ func (s *search) leaveOut(t track) track {
 	return kept
 }
 
-// like tells whether a level that was seen before is like the finding's: most of the
-// way from the usual range to it.
+// like reports whether an earlier level resembles the finding: most of the way from the
+// usual range to it.
 func (f *Finding) like(level float64) bool {
 	if f.level > f.Usual[1] {
 		return level >= f.Usual[1]+0.7*(f.level-f.Usual[1])
@@ -327,9 +328,9 @@ func (f *Finding) like(level float64) bool {
 	return true
 }
 
-// confirm leaves out what happened before: at the same hour of at least half of the
-// earlier days, or on three occasions of the day before. And it looks closer at
-// when a finding began.
+// confirm removes findings that also happened before: at the same hour of at least half of
+// the earlier days, or on three occasions on the day before. For the others it determines
+// the onset more exactly.
 func (s *search) confirm(ctx context.Context) error {
 	kept := s.Findings[:0]
 	for _, f := range s.Findings {
@@ -356,7 +357,7 @@ func (s *search) confirm(ctx context.Context) error {
 	return nil
 }
 
-// past asks for the series of a finding.
+// past queries the series of a finding.
 func (s *search) past(ctx context.Context, f *Finding, from, to time.Time, step time.Duration) ([]series.Point, error) {
 	results, err := s.src.Query(ctx, series.Query{Name: f.Series.Name, Match: f.Series.Labels, Start: from, End: to, Step: step})
 	if err != nil {
@@ -374,13 +375,13 @@ func (s *search) explained(t time.Time) bool {
 	return slices.ContainsFunc(s.without, func(w Window) bool { return !t.Before(w.Start) && t.Before(w.End) })
 }
 
-// around is how much earlier or later the same may happen on another day.
+// around is the tolerance with which the same may happen earlier or later on another day.
 const around = 30 * time.Minute
 
-// mostPast is how many points of the day before are looked at.
+// mostPast bounds the points of the day before.
 const mostPast = 8000
 
-// known tells whether a finding is what the series does now and then.
+// known reports whether the series does the same as in the finding from time to time.
 func (s *search) known(ctx context.Context, f *Finding) (bool, error) {
 	if s.days < 0 {
 		return false, nil
@@ -422,7 +423,7 @@ func (s *search) known(ctx context.Context, f *Finding) (bool, error) {
 	return occasions >= 3, nil
 }
 
-// refine looks at a finding's onset at the highest resolution.
+// refine determines the onset of a finding at the highest resolution.
 func (s *search) refine(ctx context.Context, f *Finding) error {
 	points, err := s.past(ctx, f, f.Began.Add(-2*s.step), f.Began.Add(3*s.step), time.Second)
 	if err != nil {
@@ -446,10 +447,10 @@ func (s *search) refine(ctx context.Context, f *Finding) error {
 	return nil
 }
 
-// together is how far apart onsets are that cannot be told apart.
+// together is the distance of onsets that cannot be distinguished.
 const together = 3 * time.Second
 
-// rank orders the findings as doc.go says.
+// rank orders the findings as the package documentation says.
 func (s *search) rank() {
 	rest := s.Findings
 	slices.SortStableFunc(rest, func(a, b Finding) int { return a.Began.Compare(b.Began) })
@@ -457,7 +458,7 @@ func (s *search) rank() {
 		border := rest[0].Began.Add(together)
 		n := 0
 		for i := range rest {
-			// What is sampled seldom may have begun as early.
+			// A series that is sampled rarely may have begun one interval earlier.
 			if rest[i].Began.Add(-time.Duration(max(rest[i].spacing-1, 0) * float64(time.Second))).After(border) {
 				continue
 			}
@@ -473,7 +474,8 @@ func (s *search) rank() {
 	}
 }
 
-// lag tells how far findings are behind the first, and notes behind the first of them.
+// lag sets the time from the first finding to the others, and from the first note to the
+// other notes.
 func (s *search) lag() {
 	for _, list := range [][]Finding{s.Findings, s.Notes} {
 		for i := range list {

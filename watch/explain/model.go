@@ -8,21 +8,20 @@ import (
 	"premix/watch"
 )
 
-// track is a series as it is looked at: seconds since the begin of the
-// baseline, and values.
+// track is a series as seconds since the begin of the baseline, and values.
 type track struct {
 	at    []float64
 	value []float64
 }
 
-// between returns what lies in [from, to).
+// between returns the points in [from, to).
 func (t track) between(from, to float64) track {
 	i, _ := slices.BinarySearch(t.at, from)
 	j, _ := slices.BinarySearch(t.at, to)
 	return track{t.at[i:j], t.value[i:j]}
 }
 
-// spacing is the usual distance of two points, 0 of fewer than two.
+// spacing returns the median distance between points, or 0 for fewer than two.
 func (t track) spacing() float64 {
 	if len(t.at) < 2 {
 		return 0
@@ -35,8 +34,8 @@ func (t track) spacing() float64 {
 	return quantile.Sorted(d, 0.5)
 }
 
-// floor is the smallest width that anybody cares about, by unit: a disk that
-// always did nothing has not left its usual range with one write.
+// floor returns the smallest width that matters in practice, by unit: an idle disk has not
+// left its usual range with one write.
 func floor(u watch.Unit) float64 {
 	switch u {
 	case watch.Bytes:
@@ -55,13 +54,13 @@ func floor(u watch.Unit) float64 {
 	return 1
 }
 
-// relative is the same as a part of the usual value.
+// relative is the smallest width as a fraction of the usual value.
 const relative = 0.03
 
-// widths are how far values usually lie above and below the middle, as
-// standard deviations of a normal distribution with the same spread and the
-// same tails: the larger of what the median absolute deviation and the outer
-// quantiles say, so that bursts that are usual are.
+// widths are the usual distances of values above and below the middle, as standard
+// deviations of a normal distribution with the same spread and tails. Each is the larger of
+// the results from the median absolute deviation and from the outer quantiles, so that
+// regular bursts count as usual.
 type widths struct{ up, down float64 }
 
 func widthsOf(sorted []float64, middle, least float64) widths {
@@ -77,7 +76,7 @@ func widthsOf(sorted []float64, middle, least float64) widths {
 	}
 }
 
-// z is how many widths a deviation is, beyond what drift allows.
+// z returns a deviation in widths, after subtracting the permitted drift.
 func (w widths) z(dev, drift float64) float64 {
 	switch {
 	case dev > drift:
@@ -88,13 +87,13 @@ func (w widths) z(dev, drift float64) float64 {
 	return 0
 }
 
-// model is what is usual for a series.
+// model describes the usual values of a series.
 type model struct {
-	low, high float64 // what 98 % of the baseline lies within
+	low, high float64 // bounds of 98 % of the baseline
 
 	middle float64
 	level  widths
-	drift  float64 // how far the middle has moved in the baseline
+	drift  float64 // the movement of the middle within the baseline
 
 	begin, slope float64 // the trend
 	trend        widths
@@ -103,20 +102,21 @@ type model struct {
 	restless    float64 // the largest sum in the baseline
 }
 
-// blocks is what a baseline is cut into to see how its middle moves.
+// blocks is the number of parts of a baseline, from which the movement of its middle is
+// computed.
 const blocks = 8
 
-// enough is how many points a baseline has at least.
+// enough is the smallest number of points of a baseline.
 const enough = 30
 
-// learn makes a model. The baseline has at least so many points as enough says.
+// learn returns the model of a baseline, which has at least enough points.
 func learn(base track, unit watch.Unit) *model {
 	sorted := slices.Sorted(slices.Values(base.value))
 	m := &model{low: quantile.Sorted(sorted, 0.01), high: quantile.Sorted(sorted, 0.99), middle: quantile.Sorted(sorted, 0.5)}
 	least := max(floor(unit), relative*math.Abs(m.middle))
 	m.level = widthsOf(sorted, m.middle, least)
 
-	// The medians of blocks tell drift and trend.
+	// The medians of blocks give drift and trend.
 	var at, medians, moved []float64
 	n := len(base.value)
 	for i := range blocks {
@@ -127,9 +127,9 @@ func learn(base track, unit watch.Unit) *model {
 		moved = append(moved, math.Abs(medians[i]-m.middle))
 	}
 	slices.Sort(moved)
-	m.drift = 1.3 * moved[blocks-2] // the largest may be something that happened once
+	m.drift = 1.3 * moved[blocks-2] // the largest may come from a single event
 
-	// Theil and Sen: the median of the slopes of all pairs.
+	// Theil-Sen estimator: the median of the slopes of all pairs.
 	var slopes []float64
 	for i := range at {
 		for j := range i {
@@ -150,7 +150,7 @@ func learn(base track, unit watch.Unit) *model {
 	m.begin = quantile.Sorted(rest, 0.5)
 	m.trend = widthsOf(rest, m.begin, least)
 
-	// How much values resemble the ones before, and how restless all was.
+	// Compute the autocorrelation of the values, and the largest sum in the baseline.
 	var sum, square, product, before float64
 	var up, down sums
 	for i, v := range base.value {
@@ -174,7 +174,7 @@ func learn(base track, unit watch.Unit) *model {
 	}
 	r = min(max(r, 0), 0.9)
 	m.persistence = (1 + r) / (1 - r)
-	// What lasts longer than neighbours tell is seen in the means of batches.
+	// Correlation over more than one point shows in the means of batches.
 	if variance > 1e-9 && n >= 8*batch {
 		sum, square, batches := 0.0, 0.0, n/batch
 		for i := range batches {
@@ -191,11 +191,11 @@ func learn(base track, unit watch.Unit) *model {
 	return m
 }
 
-// batch is how many points are in a batch.
+// batch is the number of points in a batch.
 const batch = 20
 
-// z is how many widths a value lies outside of both level and trend; positive
-// above, negative below, and 0 where the two do not agree.
+// z returns the distance of a value from both level and trend in widths: positive above,
+// negative below, and 0 if the two disagree.
 func (m *model) z(at, v float64) float64 {
 	a := m.level.z(v-m.middle, m.drift)
 	b := m.trend.z(v-m.slope*at-m.begin, 0)
@@ -209,14 +209,14 @@ func (m *model) z(at, v float64) float64 {
 }
 
 const (
-	slack = 2.0  // k: what z has to exceed to count
-	most  = 12.0 // z that counts: one value alone proves nothing
+	slack = 2.0  // k: only the excess of z over it counts
+	most  = 12.0 // larger z count as this: a single value is not enough
 )
 
 // sums is a one-sided CUSUM.
 type sums struct {
 	sum   float64
-	begun int // index of the point at which it left zero
+	begun int // index of the last point at which it was zero
 	n     int
 }
 
@@ -229,23 +229,23 @@ func (s *sums) add(z float64) {
 	s.n++
 }
 
-// excursion is what was found in a track, as indexes: it began at first, was
-// certain at alarm, and ended at last.
+// excursion is a result of search, as indexes into a track: first is its onset, alarm the
+// point at which it was certain, and last its end.
 type excursion struct {
 	first, alarm, last int
 	up                 bool
 	z                  float64 // median, absolute
 }
 
-// clear is the least score of a finding: what lies barely outside for a while is drift
-// more often than anything else.
+// clear is the smallest score of a finding: a series barely outside its range for a while
+// usually drifts.
 const clear = 3.5
 
-// fewest is how many points an excursion has at least.
+// fewest is the smallest number of points of an excursion.
 const fewest = 3
 
-// search looks for the first excursion that still lasts at some moment of the
-// window, which begins at the index begin. certainty is ln(n/a).
+// search returns the first excursion that lasts into the window, which begins at the index
+// begin. certainty is ln(n/a).
 func (m *model) search(t track, begin int, certainty float64) (excursion, bool) {
 	h := max(16, certainty*m.persistence/(2*slack), 2*m.restless)
 	z := make([]float64, len(t.value))
@@ -269,7 +269,7 @@ func (m *model) search(t track, begin int, certainty float64) (excursion, bool) 
 				}
 			}
 			if e.last < begin {
-				s.sum = 0 // it was over when the window began
+				s.sum = 0 // it ended before the window
 				continue
 			}
 			outside := []float64{}
@@ -278,7 +278,7 @@ func (m *model) search(t track, begin int, certainty float64) (excursion, bool) 
 			}
 			slices.Sort(outside)
 			e.z = quantile.Sorted(outside, 0.5)
-			// What came just before and was much weaker is noise.
+			// Points just before the alarm that are much weaker are noise.
 			for e.first < e.alarm && sign*z[e.first] < min(max(slack, 0.2*e.z), 4) {
 				e.first++
 			}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// work are series that tell how much is done or held. More of it than usual, or less, is
-// nobody's trouble as long as nobody waits for it: that is told by other series, of
-// pressure, of the tasks, of errors, of what servers take to answer.
+// work are series of the amount of work done or held. More or less of it than usual is not
+// trouble unless a program waits for it. Other series report the waiting: pressure, the
+// tasks, errors, response times of servers.
 var work = map[string]bool{
 	"node.cpu_user": true, "node.cpu_system": true, "node.cpu_wait": true, "node.cpu_idle": true, "node.cpu_busy": true,
 	"node.load": true, "node.running": true, "node.forks": true, "node.exits": true, "node.context_switches": true,
@@ -25,27 +25,27 @@ var work = map[string]bool{
 	runningName: true, "task.ended": true, "task.memory": true, "task.processes": true, "task.read_bytes": true, "task.written_bytes": true,
 }
 
-// queues are series of disks that grow with what is written in the background, too: that
-// somebody waits is known where the kernel tells of pressure (psi.rst).
+// queues are series of disks that background writes increase, too. Where the kernel reports
+// pressure (psi.rst), pressure decides whether a program waits.
 var queues = map[string]bool{
 	"node.blocked": true, "disk.in_flight": true, "disk.queued": true, "disk.read_wait": true, "disk.write_wait": true,
 }
 
-// freed are series of what is held and wanted by others, and the direction in which there is
-// less of that: nobody comes to wait for it.
+// freed are series of held resources that others want, each with the direction in which
+// they become free, for which no program waits.
 var freed = map[string]int{
 	"node.memory_dirty": -1, "node.memory_writeback": -1, "node.swap_used": -1,
 	"node.memory_available": +1, "node.memory_free": +1,
 }
 
-// saturated is from which part of the time on a disk has no more to give.
+// saturated is the fraction of time busy at which a disk has reached its capacity.
 const saturated = 0.9
 
-// pressed is what pressure comes to at least where somebody is held up.
+// pressed is the smallest pressure at which a program is held up.
 const pressed = 0.05
 
-// matters tells whether a finding is trouble by itself: somebody waits or is slower,
-// something fails, or has no more to give.
+// matters reports whether a finding is trouble by itself: something waits, is slower,
+// fails, or has reached its capacity.
 func (s *search) matters(f *Finding) bool {
 	rose := f.level > f.Usual[1]
 	switch name := f.Series.Name; {
@@ -60,22 +60,22 @@ func (s *search) matters(f *Finding) bool {
 	case name == ageName:
 		return rose
 	case name == "task.cpu":
-		return !rose // they are held up, by what does not tell of it
+		return !rose // something holds them up that has no series of its own
 	}
 	return true
 }
 
-// relieves tells whether a finding is that something was given back.
+// relieves reports whether a finding means that a resource was freed.
 func relieves(f *Finding) bool {
 	way := freed[f.Series.Name]
 	return way < 0 && f.level < f.Usual[0] || way > 0 && f.level > f.Usual[1]
 }
 
-// felt is how much later than its cause trouble may begin.
+// felt is the longest time from a cause to its trouble.
 func (s *search) felt() time.Duration { return max(30*time.Second, 2*s.step) }
 
-// note parts findings, in their order: what is no trouble, and is over before there is any
-// or begins after it, is a note, and so is what relieves.
+// note separates notes from findings, in their order: work that ends before any trouble or
+// begins after it, and freed resources.
 func (s *search) note() {
 	var troubles []Window
 	for i := range s.Findings {

@@ -10,14 +10,14 @@ import (
 	"premix/watch/series"
 )
 
-// Names of what is counted here from the tasks themselves.
+// Names of the series that are computed here from the tasks themselves.
 const (
 	runningName = "task.running"
 	ageName     = "task.age"
 )
 
-// causeOf ranks series that left their usual range at the same moment: causes
-// come before symptoms.
+// causeOf returns the rank of a series among those with the same onset: causes come before
+// symptoms.
 func causeOf(id watch.ID) int {
 	if id.Name == runningName {
 		return 0
@@ -29,8 +29,8 @@ func causeOf(id watch.ID) int {
 	return len(order) + 1
 }
 
-// bySteps puts the series of single tasks together: a mean over the tasks of a
-// step, or of a run where no step is told, that run at a time.
+// bySteps combines the series of single tasks: the mean over the running tasks of a step,
+// or of a run if no step is known.
 func (s *search) bySteps(results []series.Result) []line {
 	type sum struct {
 		value float64
@@ -88,8 +88,8 @@ func (s *search) bySteps(results []series.Result) []line {
 	return list
 }
 
-// ofTasks counts, for each step, how many tasks run, and for how long they have:
-// the median, since one task that lasts long proves nothing.
+// ofTasks returns two lines for each step: the number of running tasks, and their age. The
+// age is a median, since one long task proves nothing.
 func (s *search) ofTasks() []line {
 	bySteps := map[string][]watch.Task{}
 	for _, t := range s.tasks {
@@ -119,7 +119,7 @@ func (s *search) ofTasks() []line {
 			running.track.at = append(running.track.at, at)
 			running.track.value = append(running.track.value, float64(len(alive)))
 			if len(alive) > 0 {
-				median := alive[len(alive)/2] // they are in the order in which they began
+				median := alive[len(alive)/2] // they are sorted by their begin
 				age.track.at = append(age.track.at, at)
 				age.track.value = append(age.track.value, now.Sub(median.Began).Seconds())
 			}
@@ -129,8 +129,8 @@ func (s *search) ofTasks() []line {
 	return list
 }
 
-// affected returns the keys of the tasks of a step, or of a run, that ran in an
-// excursion, those that lasted longest first. Where neither is told it is all tasks.
+// affected returns the keys of the tasks of a step, or of a run, that ran during an
+// excursion, longest first. If neither is known it returns all tasks.
 func (s *search) affected(step, run string, from, to time.Time) []string {
 	var list []watch.Task
 	for _, t := range s.tasks {
@@ -154,5 +154,5 @@ func (s *search) affected(step, run string, from, to time.Time) []string {
 	return keys
 }
 
-// mostAffected is how many tasks a finding names.
+// mostAffected is the highest number of tasks that a finding names.
 const mostAffected = 20

@@ -10,8 +10,8 @@ import (
 	"premix/watch"
 )
 
-// things names the labels that say of which thing a series of a layer speaks, the
-// first that is there.
+// things lists, for each layer, the labels that name the measured thing; the first that a
+// series has counts.
 var things = map[watch.Layer][]string{
 	watch.LayerDisk:      {"device"},
 	watch.LayerNetwork:   {"interface", "device"},
@@ -22,7 +22,7 @@ var things = map[watch.Layer][]string{
 	watch.LayerVendor:    {"script", "device", "name"},
 }
 
-// words says what a series speaks of, and which quantity it is: "disk sdb",
+// words returns the thing that a series measures and the quantity, for people: "disk sdb",
 // "writes in flight".
 func words(id watch.ID) (thing, quantity string) {
 	layer := id.Layer()
@@ -52,7 +52,7 @@ func words(id watch.ID) (thing, quantity string) {
 	if quantity == "" {
 		quantity = strings.ReplaceAll(name, "_", " ")
 	}
-	// What else tells it from others of its kind, the machine apart.
+	// The other labels, except the machine.
 	var more []string
 	for _, l := range id.Labels {
 		switch {
@@ -77,28 +77,28 @@ func words(id watch.ID) (thing, quantity string) {
 	return thing, quantity
 }
 
-// waitedFor says what pressure of a resource is (Documentation/accounting/psi.rst).
+// waitedFor describes the pressure of each resource (Documentation/accounting/psi.rst).
 var waitedFor = map[string]string{
 	"io":     "time waiting for disks",
 	"cpu":    "time waiting for a processor",
 	"memory": "time waiting for memory",
 }
 
-// said are quantities whose names alone don't say what they are.
+// said describes quantities whose names are not clear by themselves.
 var said = map[string]string{
-	runningName:                "number that runs",
-	ageName:                    "time since they began",
+	runningName:                "number running",
+	ageName:                    "time since their start",
 	"disk.reads":               "reads",
 	"disk.writes":              "writes",
 	"disk.in_flight":           "requests in flight",
-	"disk.queued":              "requests waiting or served",
-	"disk.read_wait":           "time of a read",
-	"disk.write_wait":          "time of a write",
+	"disk.queued":              "requests waiting or being served",
+	"disk.read_wait":           "time per read",
+	"disk.write_wait":          "time per write",
 	"disk.read_bytes":          "bytes read",
 	"disk.written_bytes":       "bytes written",
 	"disk.busy":                "part of the time busy",
 	"node.blocked":             "processes waiting for a disk",
-	"node.running":             "threads that run or want to",
+	"node.running":             "threads running or ready to run",
 	"node.cpu_user":            "processor time of programs",
 	"node.cpu_system":          "processor time of the kernel",
 	"node.cpu_wait":            "processors idle for a disk",
@@ -106,29 +106,29 @@ var said = map[string]string{
 	"node.cpu_busy":            "part of the time busy",
 	"node.memory_available":    "memory available",
 	"node.memory_cached":       "page cache",
-	"node.memory_dirty":        "memory not yet on disk",
-	"node.memory_writeback":    "memory on its way to disk",
+	"node.memory_dirty":        "dirty memory",
+	"node.memory_writeback":    "memory being written to disk",
 	"node.memory_anonymous":    "memory of processes",
 	"network.received_bytes":   "bytes received",
 	"network.sent_bytes":       "bytes sent",
-	"network.tcp_retransmits":  "TCP segments sent again",
+	"network.tcp_retransmits":  "TCP segments retransmitted",
 	"mount.answer":             "time to answer",
 	"mount.available":          "space available",
 	"mount.inodes_free":        "files it may still have",
 	"mount.nfs_round_trip":     "round trip of a request",
-	"mount.nfs_time":           "time of a request",
+	"mount.nfs_time":           "time per request",
 	"mount.lustre_round_trip":  "round trip of a request",
-	"mount.gpfs_waiters":       "threads that wait",
-	"store.misses":             "chunks waited for",
-	"scheduler.cycle":          "time of a scheduling cycle",
-	"scheduler.backfill_cycle": "time of a backfill cycle",
+	"mount.gpfs_waiters":       "waiting threads",
+	"store.misses":             "chunks that a read waited for",
+	"scheduler.cycle":          "time per scheduling cycle",
+	"scheduler.backfill_cycle": "time per backfill cycle",
 	"task.cpu":                 "processor time",
 	"task.read_bytes":          "bytes read",
 	"task.written_bytes":       "bytes written",
-	"task.throttled":           "time held at the CPU quota",
+	"task.throttled":           "time throttled at the CPU quota",
 }
 
-// amount writes a value for people.
+// amount formats a value for people.
 func amount(v float64, u watch.Unit) string {
 	switch u {
 	case watch.Bytes, watch.BytesPerSecond:
@@ -167,7 +167,7 @@ func scaled(v float64, unit string) string {
 	return number(v) + " " + prefix + unit
 }
 
-// number has three digits that mean something, and no exponent.
+// number formats a number with three significant digits and without an exponent.
 func number(v float64) string {
 	digits := 2
 	switch a := math.Abs(v); {
@@ -185,7 +185,7 @@ func number(v float64) string {
 	return text
 }
 
-// usual writes a range with its unit once: "0–4", "12–30 MB/s".
+// usual formats a range, with its unit once: "0–4", "12–30 MB/s".
 func usual(r [2]float64, u watch.Unit) string {
 	low, high := amount(r[0], u), amount(r[1], u)
 	if low == high {
@@ -194,12 +194,12 @@ func usual(r [2]float64, u watch.Unit) string {
 	unit := strings.TrimLeft(high, "-0123456789.")
 	low = strings.TrimSuffix(low, unit)
 	if math.Abs(r[0]) < 0.02*math.Abs(r[1]) {
-		low = "0" // as good as
+		low = "0" // small enough to show as 0
 	}
 	return low + "–" + high
 }
 
-// tell writes the sentences, and says of the first finding which tasks felt it.
+// tell sets the sentences, and adds to the first finding the tasks that felt it.
 func (s *search) tell() {
 	zone := s.Window.Start.Location()
 	felt := -1

@@ -38,9 +38,9 @@ func TestWords(t *testing.T) {
 		{watch.NewID("node.pressure", "kind", "some", "resource", "io"), "machine", "time waiting for disks"},
 		{watch.NewID("node.pressure", "kind", "full", "resource", "cpu"), "machine", "time waiting for a processor (all of them)"},
 		{watch.NewID("task.memory", "run", "/project/runs/bwa"), "tasks of run bwa", "memory"},
-		{watch.NewID("mount.nfs_time", "mount", "/home", "operation", "READ"), "file system /home", "time of a request (READ)"},
+		{watch.NewID("mount.nfs_time", "mount", "/home", "operation", "READ"), "file system /home", "time per request (READ)"},
 		{watch.NewID("vendor.fan_speed", "script", "ipmi", "fan", "3"), "vendor ipmi", "fan speed (3)"},
-		{watch.NewID("task.running", "step", "call"), "tasks of step call", "number that runs"},
+		{watch.NewID("task.running", "step", "call"), "tasks of step call", "number running"},
 	}
 	for _, tt := range tests {
 		if thing, quantity := words(tt.id); thing != tt.thing || quantity != tt.quantity {

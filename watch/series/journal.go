@@ -25,7 +25,7 @@ import (
 //	   each string has its length, a uvarint, before it. From here on the number denotes
 //	   this series. Numbers count up from 0.
 //	2: uvarint number of samples, varint time of the first, then of each: varint
-//	   difference of its series number to the sample before + 1, varint
+//	   difference of its series number to the number of the sample before + 1, varint
 //	   difference of its time to the time of the sample before, value (8 bytes, little endian).
 //
 // Reading ends at the first frame that is not whole; the bytes after it were never synced.

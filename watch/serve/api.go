@@ -16,11 +16,10 @@ import (
 	"premix/watch/series"
 )
 
-// maxNames is how many name= a request may have.
+// maxNames bounds the parameters name= of a request.
 const maxNames = 64
 
-// known refuses parameters that mean nothing: a misspelt one would change the answer
-// without a word.
+// known refuses unknown parameters: a misspelt one would silently change the answer.
 func known(r *http.Request, names ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -28,7 +27,7 @@ func known(r *http.Request, names ...string) (url.Values, error) {
 	}
 	for k := range q {
 		if !slices.Contains(names, k) {
-			return nil, bad("known are: "+strings.Join(names, ", "), "there is no parameter %q", k)
+			return nil, bad("known are: "+strings.Join(names, ", "), "unknown parameter %q", k)
 		}
 	}
 	return q, nil
@@ -59,17 +58,17 @@ func (s *Server) window(q url.Values) (start, end time.Time, err error) {
 		return
 	}
 	if !start.Before(end) {
-		return start, end, bad("give a start before the end", "start %s is not before end %s", rfc(start), rfc(end))
+		return start, end, bad("choose a start before the end", "start %s is not before end %s", rfc(start), rfc(end))
 	}
 	if end.Sub(start) > s.c.Limits.Window {
-		return start, end, bad("ask for a shorter time", "from start to end are %.0f days, and the most is %.0f", end.Sub(start).Hours()/24, s.c.Limits.Window.Hours()/24)
+		return start, end, bad("ask for a shorter time", "the time from start to end is %.0f days, and the limit is %.0f", end.Sub(start).Hours()/24, s.c.Limits.Window.Hours()/24)
 	}
 	return start, end, nil
 }
 
 func rfc(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// step reads a number of seconds, or a duration such as 5m; 0 if there is none.
+// step parses a number of seconds or a duration (5m). It returns 0 if there is none.
 func step(q url.Values) (time.Duration, error) {
 	text := q.Get("step")
 	if text == "" {
@@ -85,7 +84,7 @@ func step(q url.Values) (time.Duration, error) {
 	return d, nil
 }
 
-// match reads key=value pairs.
+// match parses key=value pairs.
 func match(q url.Values) ([]watch.Label, error) {
 	var labels []watch.Label
 	for _, m := range q["match"] {
@@ -105,10 +104,10 @@ func (s *Server) getSeries(w http.ResponseWriter, r *http.Request) error {
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(q["name"])))
 	if len(names) == 0 || names[0] == "" {
-		return bad("ask /api/v1/names which there are; a * at the end stands for every continuation", "a name is missing")
+		return bad("/api/v1/names lists the names; a * at the end matches every continuation", "a name is missing")
 	}
 	if len(names) > maxNames {
-		return bad("ask for fewer", "%d names, and the most is %d", len(names), maxNames)
+		return bad("ask for fewer", "%d names, and the limit is %d", len(names), maxNames)
 	}
 	start, end, err := s.window(q)
 	if err != nil {
@@ -162,7 +161,7 @@ func (s *Server) getSeries(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, r, append(b, "]}\n"...))
 }
 
-// about is what a series is, in answers.
+// about describes a series in answers.
 type about struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels"`
@@ -247,7 +246,7 @@ func (s *Server) getNames(w http.ResponseWriter, r *http.Request) error {
 	return marshalJSON(w, r, map[string]any{"series": all})
 }
 
-// tasksAsked is how many tasks are returned where no limit is given.
+// tasksAsked is the highest number of tasks in an answer to a request without a limit.
 const tasksAsked = 5000
 
 func (s *Server) taskQuery(q url.Values) (t series.TaskQuery, err error) {
@@ -278,7 +277,7 @@ func (s *Server) getTasks(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer done()
-	t.Limit = limit + 1 // one more tells whether there are more
+	t.Limit = limit + 1 // one more, to find out whether there are more
 	tasks, err := s.c.DB.Tasks(ctx, t)
 	if err != nil {
 		return err
@@ -294,7 +293,7 @@ func (s *Server) getTasks(w http.ResponseWriter, r *http.Request) error {
 	return marshalJSON(w, r, map[string]any{"tasks": tasks, "truncated": truncated})
 }
 
-// shortest returns the tasks without the one that lasts least within the time.
+// shortest returns the tasks without the shortest one, by the time within the window.
 func shortest(tasks []watch.Task, q series.TaskQuery) []watch.Task {
 	least := 0
 	for i := range tasks {
@@ -358,15 +357,15 @@ func (s *Server) getExplain(w http.ResponseWriter, r *http.Request) error {
 	return marshalJSON(w, r, report)
 }
 
-// maxWithout is how many without= a request may have.
+// maxWithout bounds the parameters without= of a request.
 const maxWithout = 64
 
-// without reads what is not to be explained: series, or times as START/END that are
-// no part of what is usual.
+// without parses what the caller excludes: series, which are not compared, or times as
+// START/END, which the baseline leaves out.
 func without(texts []string) (explain.Options, error) {
 	var o explain.Options
 	if len(texts) > maxWithout {
-		return o, bad("leave out fewer, or a whole name with a * at its end", "%d without=, and the most is %d", len(texts), maxWithout)
+		return o, bad("leave out fewer, or a whole name with a * at its end", "%d without=, and the limit is %d", len(texts), maxWithout)
 	}
 	var list []selector
 	for _, text := range texts {
@@ -375,7 +374,7 @@ func without(texts []string) (explain.Options, error) {
 			begin, err := moment(times, "start", time.Time{})
 			end, eerr := moment(times, "end", time.Time{})
 			if err != nil || eerr != nil || !begin.Before(end) {
-				return o, bad("write it like 2026-11-19T00:00:00Z/2026-11-19T00:10:00Z", "without=%s is not a time from its start to its end", text)
+				return o, bad("write it like 2026-11-19T00:00:00Z/2026-11-19T00:10:00Z", "without=%s is not a time START/END with the start first", text)
 			}
 			o.Without = append(o.Without, explain.Window{Start: begin, End: end})
 			continue
@@ -394,10 +393,10 @@ func without(texts []string) (explain.Options, error) {
 	return o, nil
 }
 
-// selector picks series: by name, by its beginning, and by labels.
+// selector selects series by name or prefix, and by labels.
 type selector struct {
 	name   string // without the * at its end
-	many   bool   // there was one
+	many   bool   // it had the *
 	labels []watch.Label
 }
 
@@ -408,7 +407,8 @@ func (s selector) picks(id watch.ID) bool {
 	return !slices.ContainsFunc(s.labels, func(l watch.Label) bool { return id.Label(l.Key) != l.Value })
 }
 
-// parseSelector reads a name, or a series as [watch.ID.String] writes it; labels may lack.
+// parseSelector parses a name, or a series in the form of [watch.ID.String]; the labels may
+// be missing.
 func parseSelector(text string) (s selector, ok bool) {
 	name, rest, labelled := strings.Cut(text, "{")
 	s.name, s.many = strings.CutSuffix(name, "*")

@@ -11,11 +11,11 @@ import (
 	"premix/watch/series"
 )
 
-// heartbeat is after what time without news a comment is sent, so that proxies and the
-// server notice when the other end has gone.
+// heartbeat is the time without news after which a comment is sent, so that proxies keep
+// the connection and the server notices a client that has gone.
 const heartbeat = 15 * time.Second
 
-// getLive sends what comes, as server-sent events
+// getLive sends new data as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 func (s *Server) getLive(w http.ResponseWriter, r *http.Request) error {
 	q, err := known(r, "name")
@@ -26,7 +26,7 @@ func (s *Server) getLive(w http.ResponseWriter, r *http.Request) error {
 	case s.live <- struct{}{}:
 		defer func() { <-s.live }()
 	default:
-		return &problem{http.StatusServiceUnavailable, fmt.Sprintf("there are %d live connections already", cap(s.live)), "close some, or try again later"}
+		return &problem{http.StatusServiceUnavailable, fmt.Sprintf("all %d live connections are in use", cap(s.live)), "close some, or try again later"}
 	}
 	updates, cancel := s.c.DB.Subscribe()
 	defer cancel()
@@ -38,7 +38,7 @@ func (s *Server) getLive(w http.ResponseWriter, r *http.Request) error {
 	if _, err := w.Write([]byte(": premix watch\n\n")); err != nil {
 		return nil
 	}
-	out.Flush() // a server without it sends later
+	out.Flush() // a server that cannot flush sends later
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
@@ -55,7 +55,7 @@ func (s *Server) getLive(w http.ResponseWriter, r *http.Request) error {
 			err = sendUpdate(w, u, q["name"])
 		}
 		if err != nil {
-			return nil // whoever has gone cannot be told
+			return nil // the client has gone and cannot be answered
 		}
 		out.Flush()
 	}
@@ -104,7 +104,7 @@ func sendUpdate(w http.ResponseWriter, u series.Update, names []string) error {
 	return send("samples", now)
 }
 
-// wanted tells whether a series has one of the names; without names, all are wanted.
+// wanted reports whether a series has one of the names; without names, it has.
 func wanted(id watch.ID, names []string) bool {
 	for _, n := range names {
 		prefix, many := strings.CutSuffix(n, "*")

@@ -12,12 +12,13 @@ import (
 	"premix/watch"
 )
 
-// newest is how old a value may be that Prometheus is told. It is what Prometheus itself
-// takes for the age at which a series has gone (--query.lookback-delta).
+// newest is the age up to which Prometheus gets a value. Prometheus itself considers a
+// series gone after the same time (--query.lookback-delta).
 const newest = 5 * time.Minute
 
-// metrics are those of /metrics: the newest value of each series, with premix_ before its
-// name and _ for what Prometheus does not allow in one, and some of the server itself.
+// metrics are the metrics of /metrics: the newest value of each series, with premix_ before
+// its name and _ for each character that Prometheus does not permit, and some metrics of
+// the server itself.
 type metrics struct {
 	handler http.Handler
 	refused prometheus.Counter
@@ -28,7 +29,7 @@ func newMetrics(s *Server) *metrics {
 	r := prometheus.NewRegistry()
 	m := &metrics{
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "premix_watch_refused_requests_total", Help: "Requests that were refused."}),
-		took:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "premix_watch_request_seconds", Help: "Time that a request took.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
+		took:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "premix_watch_request_seconds", Help: "Duration of requests.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
 	}
 	stat := func(name, help string, kind prometheus.ValueType, of func() float64) {
 		if kind == prometheus.CounterValue {
@@ -37,10 +38,10 @@ func newMetrics(s *Server) *metrics {
 		}
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, of))
 	}
-	stat("premix_watch_points", "Samples that are kept.", prometheus.GaugeValue, func() float64 { return float64(s.c.DB.Stats().Samples) })
-	stat("premix_watch_bytes", "Bytes of what is kept on disk.", prometheus.GaugeValue, func() float64 { return float64(s.c.DB.Stats().Bytes) })
-	stat("premix_watch_refused_samples_total", "Samples that were not taken.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Refused) })
-	stat("premix_watch_lost_samples_total", "Samples that were taken and could not be kept.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Lost) })
+	stat("premix_watch_points", "Samples stored.", prometheus.GaugeValue, func() float64 { return float64(s.c.DB.Stats().Samples) })
+	stat("premix_watch_bytes", "Bytes of the stored data on disk.", prometheus.GaugeValue, func() float64 { return float64(s.c.DB.Stats().Bytes) })
+	stat("premix_watch_refused_samples_total", "Samples that were refused.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Refused) })
+	stat("premix_watch_lost_samples_total", "Samples that were accepted and then lost.", prometheus.CounterValue, func() float64 { return float64(s.c.DB.Stats().Lost) })
 	r.MustRegister(m.refused, m.took, &newestValues{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return m
@@ -51,7 +52,7 @@ func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// newestValues is a collector whose series are not known beforehand.
+// newestValues is a collector whose series are not known in advance.
 type newestValues struct{ s *Server }
 
 func (n *newestValues) Describe(chan<- *prometheus.Desc) {}
@@ -73,8 +74,9 @@ func (n *newestValues) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// PrometheusName is what a series is called in Prometheus: premix_disk_read_bytes for
-// disk.read_bytes, with characters that it does not allow replaced by _.
+// PrometheusName returns the name and labels of a series in Prometheus:
+// premix_disk_read_bytes for disk.read_bytes, with characters that Prometheus does not
+// permit replaced by _.
 func PrometheusName(id watch.ID) (string, []watch.Label) {
 	labels := make([]watch.Label, len(id.Labels))
 	for i, l := range id.Labels {

@@ -28,36 +28,36 @@ import (
 //go:embed web
 var web embed.FS
 
-// Pages says where those pages of the dashboard that are not made of series get
-// what they show. Where a field is empty the page says how it is filled.
+// Pages holds the sources of the pages of the dashboard that do not show series. Where a
+// field is empty the page says how to set it.
 type Pages struct {
-	Node      string   // directory of premix's node; "" for the usual one
-	Snapshots string   // directory of snapshots; "" for the usual one
-	Transfers []string // directories of results of transfers
-	Replays   []string // directories of tables of replays, or of such directories
+	Node      string   // directory of premix's node; "" for the default
+	Snapshots string   // directory of snapshots; "" for the default
+	Transfers []string // directories with results of transfers
+	Replays   []string // directories with tables of replays, or directories of these
 }
 
-// source is what of a *series.DB the pages need.
+// source is the part of a *series.DB that the pages need.
 type source interface {
 	Names(ctx context.Context) ([]series.Info, error)
 	EachTask(ctx context.Context, q series.TaskQuery, f func(watch.Task)) error
 }
 
-// router is where routes are told: a *http.ServeMux.
+// router registers routes: a *http.ServeMux.
 type router interface {
 	Handle(pattern string, h http.Handler)
 	HandleFunc(pattern string, f func(http.ResponseWriter, *http.Request))
 }
 
-// routes has mux answer for the pages. guard lets nobody pass who may not see
-// what is recorded; the page itself, which asks for the token, needs none.
+// routes registers the pages with mux. guard refuses requests without access to the
+// recorded data; the page itself, which asks for the token, does not need access.
 //
-//	GET /api/v1/nodes       machines whose series are here
+//	GET /api/v1/nodes       machines with series in the database
 //	GET /api/v1/images      mounts and cache of premix's node
-//	GET /api/v1/snapshots   what is prepared, and what it saved the tasks of a time
+//	GET /api/v1/snapshots   the snapshots, and the time that they saved the tasks
 //	GET /api/v1/transfers   measured copies
 //	GET /api/v1/replays     replayed workloads; /api/v1/replays/N one of them
-//	GET /api/v1/usage       what tasks asked for and used
+//	GET /api/v1/usage       the resources that tasks requested and used
 //	GET /                   the dashboard
 func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handler) {
 	page := func(pattern string, f func(r *http.Request) (any, error)) {
@@ -69,7 +69,7 @@ func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handl
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			_ = json.NewEncoder(w).Encode(v) // it fails when nobody is there any more
+			_ = json.NewEncoder(w).Encode(v) // it fails only if the client has gone
 		})))
 	}
 	page("GET /api/v1/nodes", func(r *http.Request) (any, error) { return nodes(r.Context(), db) })
@@ -87,18 +87,18 @@ func (p Pages) routes(mux router, db source, guard func(http.Handler) http.Handl
 	files := http.FileServerFS(content)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		// Nothing but what is embedded, and no script in the page itself.
+		// Permit only embedded files, and no scripts inside the page.
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		h.Set("Cache-Control", "no-cache")
 		if !utf8.ValidString(r.URL.Path) {
-			http.NotFound(w, r) // to package fs it is an error of the server
+			http.NotFound(w, r) // package fs would treat it as an error of the server
 			return
 		}
 		files.ServeHTTP(w, r)
 	})
 }
 
-// during reads start and end of a request; both may be left out.
+// during parses start and end of a request; both are optional.
 func during(r *http.Request, usual time.Duration) (start, end time.Time, err error) {
 	read := func(name string, otherwise time.Time) (time.Time, error) {
 		text := r.FormValue(name)
@@ -107,7 +107,7 @@ func during(r *http.Request, usual time.Duration) (start, end time.Time, err err
 		}
 		t, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			return t, &problem{http.StatusBadRequest, name + "=" + text + " is no time", "write it as 2026-11-19T14:03:10Z"}
+			return t, &problem{http.StatusBadRequest, name + "=" + text + " is not a time", "write it as 2026-11-19T14:03:10Z"}
 		}
 		return t, nil
 	}
@@ -123,7 +123,7 @@ func during(r *http.Request, usual time.Duration) (start, end time.Time, err err
 	return start, end, nil
 }
 
-// nodeAnswer is a machine.
+// nodeAnswer describes a machine.
 type nodeAnswer struct {
 	Node   string    `json:"node"`
 	Series int       `json:"series"`
@@ -158,14 +158,14 @@ func nodes(ctx context.Context, db source) (any, error) {
 	return map[string]any{"nodes": list}, nil
 }
 
-// patience is how long premix's node is waited for.
+// patience is the time to wait for an answer of premix's node.
 const patience = 3 * time.Second
 
-// imagesAnswer is how premix's node is. Running is false where none runs, which is no
-// error: a machine may have no mounts.
+// imagesAnswer is the state of premix's node. Running is false if no node runs, which is
+// not an error: a machine may have no mounts.
 type imagesAnswer struct {
 	Running bool              `json:"running"`
-	Why     string            `json:"why,omitempty"` // it does not answer
+	Why     string            `json:"why,omitempty"` // why the node does not answer
 	Status  *node.Status      `json:"status,omitempty"`
 	Cache   *node.CacheStatus `json:"cache,omitempty"`
 }
@@ -181,31 +181,31 @@ func (p Pages) images(ctx context.Context) (any, error) {
 	slices.SortFunc(status.Mounts, func(a, b node.Mounted) int { return cmp.Compare(a.Dir, b.Dir) })
 	a := imagesAnswer{Running: true, Status: status}
 	if a.Cache, err = c.Cache(ctx); err != nil {
-		a.Why = err.Error() // the mounts are worth more than nothing
+		a.Why = err.Error() // the mounts are still worth showing
 	}
 	return a, nil
 }
 
-// snapshotAnswer is a snapshot.
+// snapshotAnswer describes a snapshot.
 type snapshotAnswer struct {
 	ID      string               `json:"id"`
 	Name    string               `json:"name"`
 	Argv    []string             `json:"argv"`
 	Created time.Time            `json:"created"`
-	Seconds float64              `json:"seconds"` // that it took to prepare
+	Seconds float64              `json:"seconds"` // duration of its preparation
 	Bytes   int64                `json:"bytes"`
 	Proof   *hotstart.ProofState `json:"proof"` // null: not compared yet
 }
 
-// savedAnswer is what tasks of a step that did not start cold took until they
-// read their input, beside those that did.
+// savedAnswer compares the tasks of a step that started in one way with its cold starts, by
+// the time until they read their input.
 type savedAnswer struct {
 	Step  string  `json:"step"`
 	Start string  `json:"start"`
 	Tasks int     `json:"tasks"`
-	Cold  float64 `json:"cold"`  // median of the cold starts of the step, seconds
-	Took  float64 `json:"took"`  // median of these, seconds
-	Saved float64 `json:"saved"` // seconds, of all of them
+	Cold  float64 `json:"cold"`  // median of the step's cold starts, seconds
+	Took  float64 `json:"took"`  // median of the tasks, seconds
+	Saved float64 `json:"saved"` // seconds, all tasks together
 }
 
 func (p Pages) snapshots(r *http.Request, db source) (any, error) {
@@ -237,7 +237,7 @@ func (p Pages) snapshots(r *http.Request, db source) (any, error) {
 // starts are the times until tasks read their input, by step and kind of start.
 type starts map[string]map[string]*spread
 
-// startFields are what starts.add looks at.
+// startFields are the fields that starts.add reads.
 const startFields = series.TaskStep | series.TaskStart | series.TaskWarmedIn
 
 func (s starts) add(t watch.Task) {
@@ -255,8 +255,8 @@ func (s starts) add(t watch.Task) {
 	kinds[t.Start].add(t.WarmedIn)
 }
 
-// saved compares starts of each kind with the cold ones of the same step. Steps
-// without a cold start to compare with are left out: nothing is known of them.
+// saved compares starts of each kind with the cold starts of the same step. It leaves out
+// steps without a cold start.
 func (s starts) saved() []savedAnswer {
 	list := []savedAnswer{}
 	for step, kinds := range s {
@@ -278,7 +278,7 @@ func (s starts) saved() []savedAnswer {
 	return list
 }
 
-// mostCopies is how many rows of copies are sent of each directory, the last.
+// mostCopies bounds the rows of copies from each directory; the last ones are sent.
 const mostCopies = 500
 
 type transfersAnswer struct {
@@ -303,7 +303,7 @@ func (p Pages) transfers() (any, error) {
 			}
 		}
 		if err != nil {
-			// One directory that cannot be read is no reason to show none.
+			// A directory that cannot be read does not hide the others.
 			a.Error = err.Error()
 			var hinted interface{ Hint() string }
 			if errors.As(err, &hinted) {
@@ -315,7 +315,7 @@ func (p Pages) transfers() (any, error) {
 	return map[string]any{"dirs": list}, nil
 }
 
-// replayDirs are the directories of tables: those of p, and those right below.
+// replayDirs returns the directories with tables: the ones in p, and their subdirectories.
 func (p Pages) replayDirs() []string {
 	var dirs []string
 	for _, dir := range p.Replays {
@@ -363,7 +363,7 @@ func (p Pages) replay(n string) (any, error) {
 	dirs := p.replayDirs()
 	i, err := strconv.Atoi(n)
 	if err != nil || i < 0 || i >= len(dirs) {
-		return nil, &problem{http.StatusNotFound, "there is no replay " + n, "/api/v1/replays lists them"}
+		return nil, &problem{http.StatusNotFound, "unknown replay " + n, "/api/v1/replays lists them"}
 	}
 	return results.ReadTables(dirs[i])
 }

@@ -24,49 +24,50 @@ import (
 	"premix/watch/series"
 )
 
-// RemoteOptions say where samples are sent. Zero values are replaced by those that are named.
+// RemoteOptions are the receiver of samples and the limits. Zero values are replaced by the
+// defaults given here.
 type RemoteOptions struct {
 	URL    string
-	Token  string // sent as Bearer; "" is none
+	Token  string // sent as Bearer; "" for none
 	Client *http.Client
-	Batch  int           // samples of a request, at most: 2,000
-	Queue  int           // samples that wait, at most: 500,000; then the oldest are dropped
-	Delay  time.Duration // for how long a request is gathered: 5 s
-	// Retry is how long is waited after the first failure, twice as long after each further
-	// one, up to a minute: 1 s.
+	Batch  int           // highest number of samples in a request: 2,000
+	Queue  int           // highest number of samples that wait: 500,000; then the oldest are dropped
+	Delay  time.Duration // time for which a request is collected: 5 s
+	// Retry is the wait after the first failure: 1 s. It doubles with each further failure,
+	// up to a minute.
 	Retry time.Duration
 }
 
-// RemoteStats are numbers about what was sent, in samples.
+// RemoteStats are numbers of samples, and the last error.
 type RemoteStats struct {
 	Sent     int64
-	Dropped  int64 // for want of room, while the receiver did not take any
-	Refused  int64 // that the receiver will never take, as it says
-	Missed   int64 // updates that came too fast to be queued
+	Dropped  int64 // the queue was full, because the receiver did not accept any
+	Refused  int64 // the receiver said that it will never accept them
+	Missed   int64 // updates that came too fast for the queue
 	Waiting  int
-	Trouble  string // why the last request failed; "" if it did not
+	Trouble  string // why the last request failed; "" if it succeeded
 	LastSent time.Time
 }
 
 // RemoteWrite sends samples to a receiver of Prometheus' remote-write protocol, version 1.0
-// (https://prometheus.io/docs/specs/prw/remote_write_spec/): names are those of
-// [PrometheusName]. Requests are repeated until the receiver has taken them, or says that
-// it never will; meanwhile samples wait in a bounded queue.
+// (https://prometheus.io/docs/specs/prw/remote_write_spec/), under the names of
+// [PrometheusName]. It repeats a request until the receiver has accepted it or says that it
+// never will. Until then further samples wait in a bounded queue.
 type RemoteWrite struct {
 	db  *series.DB
 	opt RemoteOptions
 
 	updates <-chan series.Update
-	cancel  func() // ends updates
+	cancel  func() // closes updates
 
 	mu    sync.Mutex
 	queue []watch.Sample
 	stats RemoteStats
-	more  chan struct{} // something is in the queue
+	more  chan struct{} // signals that the queue is not empty
 }
 
-// NewRemoteWrite checks the options. What comes from now on is sent, and nothing before Run,
-// which must follow soon: not much is kept for it.
+// NewRemoteWrite checks the options and subscribes to new samples. Call Run soon: only a
+// few updates are buffered until then.
 func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	u, err := url.Parse(opt.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -82,7 +83,7 @@ func NewRemoteWrite(db *series.DB, opt RemoteOptions) (*RemoteWrite, error) {
 	return r, nil
 }
 
-// RemoteError tells that an address cannot be one of a receiver.
+// RemoteError is returned for an address that cannot be a receiver.
 type RemoteError struct{ URL string }
 
 func (e *RemoteError) Error() string {
@@ -92,12 +93,12 @@ func (e *RemoteError) Error() string {
 // ExitCode implements exit.Coded.
 func (*RemoteError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint shows a valid address.
 func (e *RemoteError) Hint() string {
 	return "write it like http://prometheus:9090/api/v1/write"
 }
 
-// Stats returns numbers about what was sent.
+// Stats returns the numbers of samples so far.
 func (r *RemoteWrite) Stats() RemoteStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,8 +107,8 @@ func (r *RemoteWrite) Stats() RemoteStats {
 	return s
 }
 
-// Run sends what comes until the context ends; then it tries once to send what waits. It
-// is called once.
+// Run sends new samples until the context ends; then it tries once to send the samples in
+// the queue. Call it once.
 func (r *RemoteWrite) Run(ctx context.Context) {
 	var gather sync.WaitGroup
 	gather.Go(func() {
@@ -128,7 +129,7 @@ func (r *RemoteWrite) Run(ctx context.Context) {
 	}
 }
 
-// push puts samples into the queue.
+// push appends samples to the queue.
 func (r *RemoteWrite) push(u series.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +153,7 @@ func (r *RemoteWrite) push(u series.Update) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// take takes a batch from the queue.
+// take removes a batch from the queue.
 func (r *RemoteWrite) take() []watch.Sample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,12 +161,12 @@ func (r *RemoteWrite) take() []watch.Sample {
 	batch := slices.Clone(r.queue[:n])
 	r.queue = r.queue[n:]
 	if len(r.queue) == 0 {
-		r.queue = nil // so that what has been sent can be freed
+		r.queue = nil // release the memory of sent samples
 	}
 	return batch
 }
 
-// full tells whether a whole batch waits.
+// full reports whether the queue holds a whole batch.
 func (r *RemoteWrite) full() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,7 +193,7 @@ func (r *RemoteWrite) send(ctx context.Context) {
 		}
 		for batch := r.take(); len(batch) > 0; {
 			if !r.deliver(ctx, batch) {
-				// What is not taken goes back to the front, for the last try.
+				// Samples that were not accepted go back to the front, for the last try.
 				r.mu.Lock()
 				r.queue = slices.Concat(batch, r.queue)
 				r.mu.Unlock()
@@ -222,8 +223,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deliver repeats a request until it is taken or refused for good. It returns false if the
-// context ended before.
+// deliver repeats a request until it is accepted or finally refused. It returns false if
+// the context ends before that.
 func (r *RemoteWrite) deliver(ctx context.Context, batch []watch.Sample) bool {
 	wait, told := r.opt.Retry, false
 	for {
@@ -231,7 +232,7 @@ func (r *RemoteWrite) deliver(ctx context.Context, batch []watch.Sample) bool {
 		if err == nil {
 			r.sent(batch)
 			if told {
-				r.note("remote_write_recovered", r.opt.host()+" takes samples again")
+				r.note("remote_write_recovered", r.opt.host()+" accepts samples again")
 			}
 			return true
 		}
@@ -261,7 +262,7 @@ func (r *RemoteWrite) note(kind, text string) {
 	r.db.Event(watch.Event{Time: time.Now(), Layer: watch.LayerNetwork, Kind: kind, Text: text})
 }
 
-// host is the address without what may be secret in it.
+// host returns the address without the parts that may be secret.
 func (o RemoteOptions) host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -270,7 +271,7 @@ func (o RemoteOptions) host() string {
 	return u.Host
 }
 
-// post sends a batch once. again tells whether it is worth another try, not before a time.
+// post sends a batch once. again reports whether it should be tried again, after a time.
 func (r *RemoteWrite) post(ctx context.Context, batch []watch.Sample) (again bool, after time.Duration, err error) {
 	body := snappy.Encode(nil, encodeWriteRequest(batch))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.opt.URL, bytes.NewReader(body))
@@ -288,16 +289,16 @@ func (r *RemoteWrite) post(ctx context.Context, batch []watch.Sample) (again boo
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
-			err = ue.Err // without the address, which may hold a password
+			err = ue.Err // without the address, which may contain a password
 		}
 		return true, 0, fmt.Errorf("%s: %w", r.opt.host(), err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 512))
 	if err != nil && resp.StatusCode/100 == 2 {
-		text = nil // it has been taken; what was to be said about that is lost
+		text = nil // the batch was accepted; only the receiver's comment on it is lost
 	}
-	io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection is used again
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // read to the end, so that the connection can be reused
 	if resp.StatusCode/100 == 2 {
 		return false, 0, nil
 	}
@@ -308,7 +309,7 @@ func (r *RemoteWrite) post(ctx context.Context, batch []watch.Sample) (again boo
 	return again, after, fmt.Errorf("%s answers %s: %s", r.opt.host(), resp.Status, strings.TrimSpace(string(text)))
 }
 
-// The fields of prometheus.WriteRequest, TimeSeries, Label and Sample.
+// Field numbers of prometheus.WriteRequest, TimeSeries, Label and Sample.
 const (
 	fieldTimeseries = 1
 	fieldLabels     = 1
@@ -319,8 +320,8 @@ const (
 	fieldTimestamp  = 2
 )
 
-// encodeWriteRequest encodes samples as prometheus.WriteRequest: each series once, its
-// labels sorted, its samples by time.
+// encodeWriteRequest encodes samples as prometheus.WriteRequest: each series once, with its
+// labels sorted by key and its samples by time.
 func encodeWriteRequest(batch []watch.Sample) []byte {
 	by := make(map[string][]watch.Sample)
 	var order []string
@@ -342,7 +343,7 @@ func encodeWriteRequest(batch []watch.Sample) []byte {
 		one = one[:0]
 		for _, l := range labels {
 			if l.Value == "" {
-				continue // no label, by the specification
+				continue // the specification treats it as a missing label
 			}
 			inner = protowire.AppendString(protowire.AppendTag(inner[:0], fieldName, protowire.BytesType), l.Key)
 			inner = protowire.AppendString(protowire.AppendTag(inner, fieldLabelValue, protowire.BytesType), l.Value)

@@ -119,18 +119,18 @@ func TestRefusals(t *testing.T) {
 		want       string
 	}{
 		{"no name", "/api/v1/series", 400, "a name is missing"},
-		{"misspelt", "/api/v1/series?nam=x", 400, `there is no parameter \"nam\"`},
+		{"misspelt", "/api/v1/series?nam=x", 400, `unknown parameter \"nam\"`},
 		{"no time", "/api/v1/series?name=x&start=yesterday", 400, "start=yesterday is not a time"},
 		{"backwards", "/api/v1/events?start=2026-11-20T00:00:00Z&end=2026-11-19T00:00:00Z", 400, "is not before end"},
-		{"too long", "/api/v1/tasks?start=2026-11-18T00:00:00Z&end=2026-11-20T00:00:00Z", 400, "are 2 days, and the most is 1"},
+		{"too long", "/api/v1/tasks?start=2026-11-18T00:00:00Z&end=2026-11-20T00:00:00Z", 400, "is 2 days, and the limit is 1"},
 		{"too many points", "/api/v1/series?name=*&step=1&" + window, 400, "more than 5 points"},
 		{"no step", "/api/v1/series?name=x&step=0", 400, "step=0 is not a step"},
 		{"no label", "/api/v1/series?name=x&match=device", 400, "match=device is not a label and its value"},
 		{"no limit", "/api/v1/tasks?limit=0", 400, "limit=0 is not from 1 to 10"},
-		{"a token in the address", "/api/v1/names?token=x", 400, "does not belong in an address"},
+		{"a token in the address", "/api/v1/names?token=x", 400, "must not be in an address"},
 		{"no series", "/api/v1/explain?without=disk.busy%7Bdevice%7D&" + window, 400, "without=disk.busy{device} is not a series"},
-		{"no time to leave out", "/api/v1/explain?without=2026-11-19T00:00:00Z/now&" + window, 400, "is not a time from its start to its end"},
-		{"no such route", "/api/v1/nothing", 404, "there is no /api/v1/nothing"},
+		{"no time to leave out", "/api/v1/explain?without=2026-11-19T00:00:00Z/now&" + window, 400, "is not a time START/END"},
+		{"no such route", "/api/v1/nothing", 404, "nothing found at /api/v1/nothing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := get(s, tt.path)
@@ -274,12 +274,12 @@ func TestOpenAPI(t *testing.T) {
 				ref := strings.TrimPrefix(p.Ref, "#/components/parameters/")
 				name := doc.Components.Parameters[ref].Name
 				if name == "" {
-					t.Fatalf("there is no parameter %s", p.Ref)
+					t.Fatalf("unknown parameter %s", p.Ref)
 				}
 				if path == "/api/v1/live" || strings.Contains(path, "{") {
 					continue // would answer for ever; is part of the path
 				}
-				if w := get(s, path+"?"+name+"="); strings.Contains(w.Body.String(), "there is no parameter") {
+				if w := get(s, path+"?"+name+"="); strings.Contains(w.Body.String(), "unknown parameter") {
 					t.Errorf("%s is in the document: %s", name, w.Body)
 				}
 			}

@@ -22,27 +22,27 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
-// Config says what is served.
+// Config configures a server.
 type Config struct {
 	DB      *series.DB
 	Node    string         // name of this machine
 	Version string         // of premix
-	Tokens  *access.Tokens // nil: requests need none
-	Owner   bool           // requests of this user and of root need none, through loopback
-	// Status tells what the collectors do; nil is none.
+	Tokens  *access.Tokens // nil: requests need no token
+	Owner   bool           // requests through loopback by this user and by root need no token
+	// Status returns the states of the collectors. It may be nil.
 	Status func() []CollectorStatus
 	Limits Limits
 	Now    func() time.Time // time.Now
 	Pages  Pages
 }
 
-// Limits bound requests. Zero values are replaced by those that are named.
+// Limits bound requests. Zero values are replaced by the defaults given here.
 type Limits struct {
-	Window   time.Duration // longest time that is asked for: 5 years
-	Points   int           // of all series of an answer: 1,000,000
-	Tasks    int           // of an answer: 100,000
-	Duration time.Duration // of a request: 30 s
-	AtOnce   int           // requests that read much: 4
+	Window   time.Duration // longest requested time: 5 years
+	Points   int           // of all series in an answer: 1,000,000
+	Tasks    int           // in an answer: 100,000
+	Duration time.Duration // longest duration of a request: 30 s
+	AtOnce   int           // large requests at a time: 4
 	Live     int           // live connections: 64
 }
 
@@ -68,13 +68,13 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// CollectorStatus is how a collector is.
+// CollectorStatus is the state of a collector.
 type CollectorStatus struct {
 	Name    string    `json:"name"`
-	Last    time.Time `json:"last"`    // when it last looked
-	Error   string    `json:"error"`   // "" if that went well
-	Seconds float64   `json:"seconds"` // how long it took
-	Skipped int64     `json:"skipped"` // turns that were left out because one was still running
+	Last    time.Time `json:"last"`    // end of its last turn
+	Error   string    `json:"error"`   // "" if that turn succeeded
+	Seconds float64   `json:"seconds"` // duration of that turn
+	Skipped int64     `json:"skipped"` // turns skipped because one was still running
 }
 
 // Server is an http.Handler.
@@ -82,20 +82,20 @@ type Server struct {
 	c       Config
 	mux     *http.ServeMux
 	metrics *metrics
-	slots   chan struct{} // held by requests that read much
+	slots   chan struct{} // held by large requests
 	live    chan struct{} // held by live connections
 	routes  []route
 }
 
-// route is a path that is answered.
+// route is a path with its handler.
 type route struct {
-	path string // of ServeMux
-	open bool   // without a token
-	// f answers, or returns why it does not. It has not written anything then.
+	path string // pattern for ServeMux
+	open bool   // does not need a token
+	// f answers the request, or returns an error before it has written anything.
 	f func(w http.ResponseWriter, r *http.Request) error
 }
 
-// New makes a server.
+// New returns a server.
 func New(c Config) (*Server, error) {
 	if c.DB == nil {
 		return nil, errors.New("serve: nothing to serve")
@@ -133,7 +133,7 @@ func New(c Config) (*Server, error) {
 	}
 	c.Pages.routes(s.mux, c.DB, s.guard)
 	s.mux.Handle("GET /api/", s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, r, &problem{http.StatusNotFound, "there is no " + r.URL.Path, "see /openapi.json"})
+		refuse(w, r, &problem{http.StatusNotFound, "nothing found at " + r.URL.Path, "see /openapi.json"})
 	})))
 	return s, nil
 }
@@ -149,7 +149,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 	_, pattern := s.mux.Handler(r)
 	if strings.HasSuffix(pattern, "/live") {
-		return // it ends when the reader goes
+		return // it ends when the client closes the connection
 	}
 	s.metrics.took.WithLabelValues(strings.TrimPrefix(pattern, "GET ")).Observe(time.Since(began).Seconds())
 }
@@ -157,12 +157,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // addressed refuses requests with a token in their address.
 func (s *Server) addressed(r *http.Request) error {
 	if r.URL.Query().Has("token") {
-		return &problem{http.StatusBadRequest, "a token does not belong in an address, which ends up in logs", "send it as a header: Authorization: Bearer TOKEN"}
+		return &problem{http.StatusBadRequest, "a token must not be in an address, because addresses end up in logs", "send it as a header: Authorization: Bearer TOKEN"}
 	}
 	return nil
 }
 
-// guard lets nobody pass who lacks the token.
+// guard refuses requests without the token.
 func (s *Server) guard(to http.Handler) http.Handler {
 	if s.c.Tokens == nil {
 		return to
@@ -177,7 +177,7 @@ func (s *Server) guard(to http.Handler) http.Handler {
 	})
 }
 
-// problem is an error that says which status it is answered with.
+// problem is an error with the status code of its answer.
 type problem struct {
 	status int
 	text   string
@@ -186,17 +186,17 @@ type problem struct {
 
 func (e *problem) Error() string { return e.text }
 
-// Hint names the way out.
+// Hint returns the way to correct the request.
 func (e *problem) Hint() string { return e.way }
 
 func bad(way, format string, args ...any) error {
 	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), way}
 }
 
-// refuse answers with an error. Nothing has been written yet.
+// refuse answers with an error. Nothing may have been written before.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // nobody is there any more
+		return // the client has gone
 	}
 	body := struct {
 		Error string `json:"error"`
@@ -225,10 +225,10 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		h.Set("WWW-Authenticate", `Bearer realm="premix watch"`)
 	}
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body) // whoever has gone does not miss it
+	json.NewEncoder(w).Encode(body) // an error means that the client has gone
 }
 
-// heavy waits for a slot for a request that reads much, and bounds how long it takes.
+// heavy waits for a slot for a large request, and limits its duration.
 func (s *Server) heavy(r *http.Request) (ctx context.Context, done func(), err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.c.Limits.Duration)
 	select {
@@ -243,12 +243,12 @@ func (s *Server) heavy(r *http.Request) (ctx context.Context, done func(), err e
 var gzips = sync.Pool{New: func() any {
 	z, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed)
 	if err != nil {
-		panic(err) // the level is one of the package's
+		panic(err) // the level is a constant of the package
 	}
 	return z
 }}
 
-// writeJSON answers with a body, compressed where that is understood.
+// writeJSON answers with a body, compressed if the client accepts it.
 func writeJSON(w http.ResponseWriter, r *http.Request, body []byte) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -266,10 +266,11 @@ func writeJSON(w http.ResponseWriter, r *http.Request, body []byte) error {
 	return ignore(errors.Join(err, z.Close()))
 }
 
-// ignore drops an error of writing to a client that has gone: it cannot be told.
+// ignore drops an error of writing to a client that has gone.
 func ignore(error) error { return nil }
 
-// accepts tells whether the client names an encoding, and not with q=0.
+// accepts reports whether the client accepts an encoding: it names the encoding without
+// q=0.
 func accepts(r *http.Request, encoding string) bool {
 	for _, part := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
 		name, q, _ := strings.Cut(strings.TrimSpace(part), ";")
@@ -297,14 +298,14 @@ func getHealth(w http.ResponseWriter, _ *http.Request) error {
 }
 
 const (
-	// connections is how many there may be at once. A quarter may come from one address.
+	// connections bounds the open connections. A quarter may come from one address.
 	connections = 4096
-	// stall is how long a client may take for one MiB of an answer.
+	// stall is the time in which a client must take one MiB of an answer.
 	stall = time.Minute
 )
 
 // Serve answers on a listener until the context ends; then it waits for a moment for
-// requests that are being answered.
+// running requests.
 func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 	requests, cut := context.WithCancel(context.Background())
 	defer cut()
@@ -321,7 +322,7 @@ func (s *Server) Serve(ctx context.Context, l *access.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	cut() // live connections would wait for ever
+	cut() // end live connections, which would never finish
 	closing, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if h.Shutdown(closing) != nil {

@@ -8,16 +8,16 @@ import (
 	"premix/internal/quantile"
 )
 
-// exactly is of how many values a spread is exact.
+// exactly is the number of values up to which a spread is exact.
 const exactly = 1024
 
-// growth is by how much the borders of classes differ: a quantile is off by less than
-// half a hundredth.
+// growth is the ratio of the bounds of a class: a quantile is off by less than half a
+// percent.
 const growth = 1.01
 
-// spread is how values lie, none of them negative, in bounded memory: they are kept as
-// they are up to a number, and beyond that counted in classes that grow by a factor
-// (as DDSketch does, Masson and others, VLDB 2019).
+// spread holds the distribution of values that are not negative, in bounded memory. It
+// keeps a number of values exactly, and beyond that counts them in classes whose bounds
+// grow by a factor (as DDSketch does, Masson and others, VLDB 2019).
 type spread struct {
 	n       int
 	sum     float64
@@ -53,7 +53,8 @@ func (s *spread) count(v float64) {
 
 func (s *spread) median() float64 { return s.quantile(0.5) }
 
-// quantile is the value that a part q of the values do not exceed; 0 of none.
+// quantile returns the value that a fraction q of the values do not exceed; 0 without
+// values.
 func (s *spread) quantile(q float64) float64 {
 	if s.n == 0 {
 		return 0
@@ -72,5 +73,5 @@ func (s *spread) quantile(q float64) float64 {
 			return 2 * math.Pow(growth, float64(k)) / (1 + growth)
 		}
 	}
-	return 0 // the classes have all values
+	return 0 // not reached: the classes contain all values
 }

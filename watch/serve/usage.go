@@ -15,18 +15,18 @@ import (
 	"premix/watch/series"
 )
 
-// usage is what the tasks of one user and step asked for and used. Times are
-// seconds, memory is bytes.
+// usage is the sum of the resources that the tasks of one user and step requested and used.
+// Times are in seconds, memory in bytes.
 type usage struct {
 	User    string `json:"user"`
 	Step    string `json:"step"`
-	Tasks   int    `json:"tasks"` // that ended
+	Tasks   int    `json:"tasks"` // finished
 	Failed  int    `json:"failed"`
 	Running int    `json:"running"`
 
-	// Where the time of those that ended went, from being queued to the end.
+	// The time of finished tasks from submission to end, in parts.
 	Waited  float64 `json:"waited"`  // until they began
-	Warming float64 `json:"warming"` // from their begin until they read their input, where known
+	Warming float64 `json:"warming"` // from their begin until they read their input, if known
 	Working float64 `json:"working"` // on the processors that they held
 	Idle    float64 `json:"idle"`    // the rest: waiting for data, or for fewer processors than they held
 
@@ -35,10 +35,10 @@ type usage struct {
 	RunP95     float64 `json:"run_p95"`
 	CPU        float64 `json:"cpu"`        // processor time
 	Core       float64 `json:"core"`       // run time times cores held
-	Efficiency float64 `json:"efficiency"` // the one divided by the other
+	Efficiency float64 `json:"efficiency"` // CPU divided by Core
 
-	Cores       float64 `json:"cores"`        // most that a task held
-	MemoryAsked int64   `json:"memory_asked"` // most that a task asked for; 0: no limit
+	Cores       float64 `json:"cores"`        // most that a task reserved
+	MemoryAsked int64   `json:"memory_asked"` // most that a task requested; 0: no limit
 	MemoryMost  int64   `json:"memory_most"`  // largest resident set
 	MemoryP50   int64   `json:"memory_p50"`
 
@@ -48,7 +48,7 @@ type usage struct {
 	cold                    int
 }
 
-// fewToAdvise is how many tasks have to have ended before anything is advised.
+// fewToAdvise is the number of finished tasks below which there is no advice.
 const fewToAdvise = 3
 
 func usageOf(r *http.Request, db source) (any, error) {
@@ -64,11 +64,11 @@ func usageOf(r *http.Request, db source) (any, error) {
 	return map[string]any{"start": start, "end": end, "usage": sums.list()}, nil
 }
 
-// usageFields are what usages.add looks at.
+// usageFields are the fields that usages.add reads.
 const usageFields = series.TaskUser | series.TaskStep | series.TaskStart | series.TaskQueued | series.TaskBegan | series.TaskEnd | series.TaskOK |
 	series.TaskCores | series.TaskMemory | series.TaskCPU | series.TaskMaxRSS | series.TaskWarmedIn
 
-// usages sums tasks up by user and step.
+// usages holds the usage by user and step.
 type usages map[usageKey]*usage
 
 type usageKey struct{ user, step string }
@@ -77,7 +77,7 @@ func (s usages) add(t watch.Task) {
 	key := usageKey{t.User, t.Step}
 	u := s[key]
 	if u == nil {
-		// The strings of a task may be part of something larger.
+		// The strings of a task may share memory with larger ones.
 		key = usageKey{strings.Clone(t.User), strings.Clone(t.Step)}
 		u = &usage{User: key.user, Step: key.step}
 		s[key] = u
@@ -85,7 +85,7 @@ func (s usages) add(t watch.Task) {
 	u.add(&t)
 }
 
-// list has those that held most core time first.
+// list returns all usages, sorted by falling core time.
 func (s usages) list() []*usage {
 	list := []*usage{}
 	for _, u := range s {
@@ -143,14 +143,14 @@ func (u *usage) add(t *watch.Task) {
 	}
 }
 
-// advise says what to ask for instead.
+// advise returns sentences that suggest better requests.
 func (u *usage) advise() []string {
 	list := []string{}
 	if u.Tasks < fewToAdvise {
 		return list
 	}
 	if u.MemoryAsked > 0 && u.memory.n >= fewToAdvise {
-		// A quarter more than the largest, since the next sample may be larger.
+		// A quarter more than the largest so far, since the next sample may be larger.
 		enough := roundMemory(1.25 * float64(u.MemoryMost))
 		switch {
 		case float64(u.MemoryMost) > 0.97*float64(u.MemoryAsked):
@@ -169,7 +169,7 @@ func (u *usage) advise() []string {
 		list = append(list, fmt.Sprintf("%.0f %% of its time passes before it reads its input: premix prepare makes a snapshot of that", 100*u.Warming/run))
 	}
 	if u.RunMedian > 0 && u.WaitMedian > max(2*u.RunMedian, 60) {
-		list = append(list, fmt.Sprintf("waits %s and runs %s: smaller requests begin earlier", span(u.WaitMedian), span(u.RunMedian)))
+		list = append(list, fmt.Sprintf("waits %s and runs %s: smaller requests start earlier", span(u.WaitMedian), span(u.RunMedian)))
 	}
 	if 10*u.Failed > u.Tasks {
 		list = append(list, fmt.Sprintf("%d of %d failed: see why before running more", u.Failed, u.Tasks))
@@ -177,8 +177,8 @@ func (u *usage) advise() []string {
 	return list
 }
 
-// roundMemory rounds up to what one would write: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... of
-// 256 MiB or more.
+// roundMemory rounds up to a round amount: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... times 256 MiB
+// or more.
 func roundMemory(v float64) int64 {
 	for unit := int64(256 << 20); ; unit *= 2 {
 		for _, n := range []int64{1, 2, 3} {

@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// Difference is what has changed between two scans.
+// Difference is the result of comparing two scans.
 type Difference struct {
-	First   string `json:"first"` // tables
+	First   string `json:"first"` // path of the table
 	Second  string `json:"second"`
 	Added   Change `json:"added"`
 	Removed Change `json:"removed"`
 	Changed Change `json:"changed"` // their size, time of modification, type, mode or owner
 	Same    int64  `json:"same"`    // entries
-	// Growth is by the first directory below a root, by bytes gained or lost, falling.
+	// Growth lists bytes gained or lost by the first directory below a root, falling.
 	Growth []Growth `json:"growth"`
-	Owners []Growth `json:"owners"` // the same by owner
-	// Largest are the changes of most bytes, falling.
+	Owners []Growth `json:"owners"` // like Growth, by owner
+	// Largest are the changes of the most bytes, falling.
 	Largest []Changed `json:"largest"`
 }
 
-// Change is how much changed in one way.
+// Change is the sum of all changes of one kind.
 type Change struct {
 	Count int64 `json:"count"` // entries
-	Bytes int64 `json:"bytes"` // that files gained; lost if it is negative
+	Bytes int64 `json:"bytes"` // gained by files, or lost if negative
 }
 
-// Growth is how much changed in one place.
+// Growth is the change in one place.
 type Growth struct {
 	Name string `json:"name"`
 	Change
@@ -41,17 +41,17 @@ type Changed struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// passEntries is how many entries of the first scan are held in memory at a time. If
-// there are more, both scans are read several times, each time for a part of the paths.
+// passEntries bounds the entries of the first scan that are in memory at a time. If it has
+// more, both scans are read several times, each time for a part of the paths.
 const passEntries = 8 << 20
 
-// Compare compares two scans by the paths of entries, with at most top rows in each of
-// the lists.
+// Compare compares two scans by the paths of entries. Each list in the result has at most
+// top rows.
 func Compare(first, second *Table, top int) (*Difference, error) {
 	return compare(first, second, top, passEntries)
 }
 
-// known is what is kept of an entry of the first scan.
+// known are the compared attributes of an entry of the first scan.
 type known struct {
 	size, modified int64
 	uid            int64
@@ -144,7 +144,7 @@ func compare(first, second *Table, top int, most int64) (*Difference, error) {
 	return d, nil
 }
 
-// bytes is what an entry counts with: files alone have content.
+// bytes returns the size that an entry counts with: only regular files have one.
 func (e *Entry) bytes() int64 {
 	if e.Type == "f" {
 		return e.Size
@@ -152,14 +152,14 @@ func (e *Entry) bytes() int64 {
 	return 0
 }
 
-// same tells whether an entry is as it was. The time of a directory changes with what is
-// in it, and is no change of its own.
+// same reports whether an entry is unchanged. The time of a directory changes with its
+// entries and is not compared.
 func (k *known) same(e *Entry) bool {
 	return k.size == e.bytes() && (k.modified == e.Modified || k.kind == 'd') && k.uid == e.UID && k.mode == e.Mode && k.kind == e.Type[0]
 }
 
-// placeOf is the first directory below a root that an entry lies in, the root itself for
-// what lies directly in it.
+// placeOf returns the first directory below a root on the way to an entry, or the root
+// itself for an entry directly in it.
 func placeOf(e *Entry, roots []string) string {
 	for _, root := range roots {
 		if !within(e.Dir, root) {
@@ -177,7 +177,7 @@ func placeOf(e *Entry, roots []string) string {
 
 func magnitude(n int64) int64 { return max(n, -n) }
 
-// largest notes a change if it is one of the largest.
+// largest records a change if it is one of the largest.
 func (d *Difference) largest(how string, e *Entry, bytes int64, top int) {
 	n := magnitude(bytes)
 	if n == 0 || top == 0 || len(d.Largest) == top && n <= magnitude(d.Largest[top-1].Bytes) {

@@ -12,15 +12,15 @@ import (
 	"premix/internal/parquetparts"
 )
 
-// The columns of a scan are encoded here and not by parquet-go's writer, which takes each
-// value through a parquet.Value, and compresses all of them: that cost a third of the CPU
-// time that the system calls of a scan take. Most columns repeat few values, which a
-// dictionary makes small, or count up. A compressor is left to what repeats in other ways.
+// The columns of a scan are encoded here and not by parquet-go's writer, which passes each
+// value through a parquet.Value and compresses all of them: that cost a third of the CPU
+// time that the system calls of a scan take. Most columns repeat few values, for which a
+// dictionary is small, or count up. Only columns that repeat in other ways are compressed.
 
 const (
-	// groupRows is how many rows a row group has.
+	// groupRows is the number of rows of a row group.
 	groupRows = 128 << 10
-	// pageRows is how many rows a page has. So many values of all columns stay in the
+	// pageRows is the number of rows of a page. This many values of all columns stay in the
 	// cache of a core until they are encoded.
 	pageRows = 4096
 	// dictionaryBits and mostKnown bound the dictionary of a column of integers.
@@ -31,7 +31,7 @@ const (
 // intColumns are the integer columns, in the order of group.ints.
 var intColumns = [...]Column{ColumnSize, ColumnAllocated, ColumnEntries, ColumnMode, ColumnUID, ColumnGID, ColumnLinks, ColumnInode, ColumnDevice, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn}
 
-// textColumns are the columns of strings of which many are equal, in the order of
+// textColumns are the columns of strings with many equal values, in the order of
 // group.texts.
 var textColumns = [...]Column{ColumnDir, ColumnType, ColumnError}
 
@@ -43,27 +43,27 @@ const (
 
 // chunk is a column of a row group.
 type chunk struct {
-	pages      []byte // with their headers
-	plain      int64  // what they take before they are compressed
+	pages      []byte // including their headers
+	plain      int64  // their uncompressed size
 	compressed bool
-	indexed    bool            // a page has numbers of a dictionary
-	direct     bool            // a page has none,
-	other      format.Encoding // but this
+	indexed    bool            // a page has indexes into the dictionary
+	direct     bool            // a page has values,
+	other      format.Encoding // in this encoding
 }
 
 func (c *chunk) reset() { *c = chunk{pages: c.pages[:0], compressed: c.compressed} }
 
-// encoder has what the columns of a worker are encoded with.
+// encoder holds the buffers in which a worker encodes its columns.
 type encoder struct {
 	zstd    zstd.Codec
-	numbers [pageRows]int32 // the following are room to work in
+	numbers [pageRows]int32 // scratch space, as are the fields below
 	body    []byte
 	packed  []byte
 }
 
 func newEncoder() *encoder { return &encoder{zstd: zstd.Codec{Level: zstd.SpeedFastest}} }
 
-// page appends a page to b, and returns what it takes before it is compressed, too.
+// page appends a page to b, and also returns its uncompressed size.
 func (e *encoder) page(b, body []byte, compress bool, header format.PageHeader) (_ []byte, plain int64, err error) {
 	size := len(body)
 	if compress {
@@ -90,7 +90,7 @@ func (e *encoder) data(c *chunk, body []byte, rows int, encoding format.Encoding
 	return err
 }
 
-// index appends a page of numbers of a dictionary.
+// index appends a page of indexes into the dictionary.
 func (e *encoder) index(c *chunk, numbers []int32) (err error) {
 	if e.body, err = new(rle.DictionaryEncoding).EncodeInt32(e.body[:0], numbers); err != nil {
 		return err
@@ -98,8 +98,7 @@ func (e *encoder) index(c *chunk, numbers []int32) (err error) {
 	return e.data(c, e.body, len(numbers), format.RLEDictionary)
 }
 
-// strings appends a page of strings that have no dictionary: one after another, and where
-// each begins and ends.
+// strings appends a page of strings without a dictionary.
 func (e *encoder) strings(c *chunk, all []byte, offsets []uint32) (err error) {
 	if e.body, err = new(delta.LengthByteArrayEncoding).EncodeByteArray(e.body[:0], all, offsets); err != nil {
 		return err
@@ -107,18 +106,18 @@ func (e *encoder) strings(c *chunk, all []byte, offsets []uint32) (err error) {
 	return e.data(c, e.body, len(offsets)-1, format.DeltaLengthByteArray)
 }
 
-// ints is a column of integers. Its pages are numbers of a dictionary while there is
-// use in that. From then on they are the values themselves if the column is compressed, or
-// else their differences.
+// ints is a column of integers. Its pages are indexes into a dictionary while that saves
+// space. Later pages hold the values themselves if the column is compressed, or else their
+// differences.
 type ints struct {
 	chunk
-	narrow bool    // of 32 bits: it has few values, and always a dictionary
+	narrow bool    // of 32 bits: it has few values, and always uses a dictionary
 	known  []int64 // the dictionary
 	slots  [1 << dictionaryBits]uint16
-	given  bool // the dictionary was given up
+	given  bool // the dictionary was abandoned
 	least  int64
 	most   int64
-	any    bool // least and most are those of values that were written without
+	any    bool // least and most are the bounds of the values written without the dictionary
 }
 
 func (c *ints) reset() {
@@ -127,7 +126,8 @@ func (c *ints) reset() {
 	c.known, c.given, c.any = c.known[:0], false, false
 }
 
-// number is that of a value in the dictionary, which it is added to, or -1 if that is full.
+// number returns the index of a value in the dictionary, to which it adds the value. It
+// returns -1 if the dictionary is full.
 func (c *ints) number(v int64) int32 {
 	at := uint64(v) * 0x9E3779B97F4A7C15 >> (64 - dictionaryBits)
 	for {
@@ -176,7 +176,7 @@ func (c *ints) add(e *encoder, values []int64) (err error) {
 	return e.data(&c.chunk, e.body, len(values), format.DeltaBinaryPacked)
 }
 
-// look finds the numbers of values, and tells whether they all have one.
+// look finds the indexes of values, and reports whether all values have one.
 func (c *ints) look(numbers []int32, values []int64) bool {
 	last, n := values[0], c.number(values[0])
 	for i, v := range values {
@@ -191,7 +191,7 @@ func (c *ints) look(numbers []int32, values []int64) bool {
 	return true
 }
 
-// dictionary is what the dictionary page has, in order of numbers.
+// dictionary appends the content of the dictionary page, in order of indexes.
 func (c *ints) dictionary(b []byte) []byte {
 	for _, v := range c.known {
 		if c.narrow {
@@ -203,7 +203,7 @@ func (c *ints) dictionary(b []byte) []byte {
 	return b
 }
 
-// bounds are the least and the greatest value, as statistics have them.
+// bounds returns the least and the greatest value in the form of Parquet statistics.
 func (c *ints) bounds() (least, most []byte) {
 	low, high := c.least, c.most
 	if !c.any {
@@ -218,13 +218,13 @@ func (c *ints) bounds() (least, most []byte) {
 	return binary.LittleEndian.AppendUint64(nil, uint64(low)), binary.LittleEndian.AppendUint64(nil, uint64(high))
 }
 
-// texts is a column of strings of which many are equal.
+// texts is a column of strings with many equal values.
 type texts struct {
 	chunk
-	numbers [pageRows]int32 // of the rows of a page
+	numbers [pageRows]int32 // indexes of the rows of a page
 	known   map[string]int32
 	values  []byte // the dictionary
-	last    string // what number found before
+	last    string // last argument of number
 	found   int32
 }
 
@@ -234,7 +234,8 @@ func (c *texts) reset() {
 	c.values, c.last, c.found = c.values[:0], "", 0
 }
 
-// number is that of a string in the dictionary, which it is added to. The string is kept.
+// number returns the index of a string in the dictionary, to which it adds the string. The
+// dictionary keeps s.
 func (c *texts) number(s string) int32 {
 	if s == c.last && len(c.known) > 0 {
 		return c.found
@@ -249,7 +250,7 @@ func (c *texts) number(s string) int32 {
 	return n
 }
 
-// bounds are the least and the greatest string.
+// bounds returns the least and the greatest string.
 func (c *texts) bounds() (least, most []byte) {
 	low, high := c.last, c.last
 	for s := range c.known {

@@ -8,8 +8,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// Group is a row group of a scan, whose columns are read when they are asked for. It
-// belongs to one goroutine; what its methods return is valid until the next Reset.
+// Group is a row group of a scan, whose columns are read on demand. One goroutine may use
+// it at a time; results of its methods are valid until the next Reset.
 type Group struct {
 	t     *Table
 	rows  int
@@ -23,13 +23,14 @@ type integers struct {
 	read   bool
 }
 
-// Groups is how many row groups the scan has.
+// Groups returns the number of row groups in the scan.
 func (t *Table) Groups() int { return len(t.file.RowGroups()) }
 
-// NewGroup returns a group that is none yet: see Reset.
+// NewGroup returns a Group. Call Reset before its other methods.
 func (t *Table) NewGroup() *Group { return &Group{t: t} }
 
-// Reset makes it row group n, of which nothing is read yet. Memory is used again.
+// Reset switches to row group n, of which it reads nothing yet. It reuses the memory of the
+// previous group.
 func (g *Group) Reset(n int) {
 	g.file = g.t.file.RowGroups()[n]
 	g.rows = int(g.file.NumRows())
@@ -39,11 +40,11 @@ func (g *Group) Reset(n int) {
 	}
 }
 
-// Rows is how many rows it has.
+// Rows returns the number of rows.
 func (g *Group) Rows() int { return g.rows }
 
-// Bounds returns the least and the greatest value of a column of integers, if the file
-// tells them.
+// Bounds returns the least and the greatest value of a column of integers, if the file has
+// them.
 func (g *Group) Bounds(c Column) (least, greatest int64, ok bool) {
 	chunk, is := g.file.ColumnChunks()[c].(*parquet.FileColumnChunk)
 	if !is {
@@ -94,7 +95,7 @@ func (g *Group) Ints(c Column) ([]int64, error) {
 	return col.values, err
 }
 
-// errIndex tells that a page names a value that its dictionary does not have.
+// errIndex is returned for a page with an index that its dictionary does not have.
 var errIndex = errors.New("a value is not in its dictionary")
 
 func lookUp[T int32 | int64](to *[]int64, index []int32, known []T) error {
@@ -107,22 +108,23 @@ func lookUp[T int32 | int64](to *[]int64, index []int32, known []T) error {
 	return nil
 }
 
-// Texts are the values of a column of strings. Equal values may share a number.
+// Texts are the values of a column of strings. Rows with equal values may share a value
+// number.
 type Texts struct {
 	data    []byte
-	offsets []uint32 // of values, and the end of the last
+	offsets []uint32 // of each value, and the end of the last
 	index   []int32  // by row: the number of its value
-	plain   bool     // the number is that of the row
+	plain   bool     // each value has the number of its row
 	read    bool
 }
 
-// Values is how many values there are, each with a number from 0.
+// Values returns the number of values. Their numbers begin at 0.
 func (t *Texts) Values() int { return len(t.offsets) - 1 }
 
-// Value returns value n, which nobody may change.
+// Value returns value n. The caller must not change it.
 func (t *Texts) Value(n int) []byte { return t.data[t.offsets[n]:t.offsets[n+1]] }
 
-// Number is that of the value in a row.
+// Number returns the number of the value in a row.
 func (t *Texts) Number(row int32) int {
 	if t.plain {
 		return int(row)
@@ -140,7 +142,7 @@ func (g *Group) Texts(c Column) (*Texts, error) {
 		return t, nil
 	}
 	t.data, t.offsets, t.index, t.plain = t.data[:0], append(t.offsets[:0], 0), t.index[:0], true
-	known := false // the dictionary is among the values, as the first ones
+	known := false // the dictionary's values have been added, before all others
 	err := g.pages(c, func(p parquet.Page) error {
 		data := p.Data()
 		dict := p.Dictionary()
@@ -186,7 +188,7 @@ func (g *Group) Texts(c Column) (*Texts, error) {
 	return t, err
 }
 
-// append appends values as a page has them: one after another, and where each begins.
+// append appends the values of a page: the bytes of all values, and where each begins.
 func (t *Texts) append(data []byte, offsets []uint32) error {
 	if len(offsets) == 0 {
 		return nil
@@ -202,7 +204,7 @@ func (t *Texts) append(data []byte, offsets []uint32) error {
 	return nil
 }
 
-// number gives the rows of the values from one on their numbers.
+// number assigns numbers to the rows of the values from one on.
 func (t *Texts) number(from int) {
 	for n := from; n < t.Values(); n++ {
 		t.index = append(t.index, int32(n))
@@ -229,7 +231,7 @@ func (g *Group) pages(c Column, f func(parquet.Page) error) error {
 
 func (g *Group) damaged(err error) error { return &TableError{g.t.Path, "is damaged", err} }
 
-// Entry reads one row. It is meant for few rows of a group: every column is read.
+// Entry reads one row. It reads every column, and is meant for few rows of a group.
 func (g *Group) Entry(row int32, e *Entry) error {
 	for c, to := range map[Column]*string{ColumnDir: &e.Dir, ColumnName: &e.Name, ColumnType: &e.Type, ColumnError: &e.Error} {
 		t, err := g.Texts(c)

@@ -23,26 +23,26 @@ import (
 
 // Entry is a row of a scan.
 type Entry struct {
-	Dir       string `parquet:"dir,dict"`  // absolute path of the directory that it is in; of a root, its own
+	Dir       string `parquet:"dir,dict"`  // absolute path of the parent directory; a root has its own path here
 	Name      string `parquet:"name"`      // "." for a root
 	Type      string `parquet:"type,dict"` // f(ile), d(irectory), l(ink), b(lock), c(haracter), p(ipe), s(ocket); ? if unknown
-	Size      int64  `parquet:"size"`      // bytes, as stat(2) tells them
+	Size      int64  `parquet:"size"`      // bytes, as in stat(2)
 	Allocated int64  `parquet:"allocated"` // bytes on disk
-	Entries   int64  `parquet:"entries"`   // of a directory: how many were listed in it; -1: it is none, or was not listed whole
+	Entries   int64  `parquet:"entries"`   // number of entries listed in a directory; -1: not a directory, or not listed to its end
 	Mode      int32  `parquet:"mode,dict"` // permission bits, with set-user-ID, set-group-ID and sticky
 	UID       int64  `parquet:"uid,dict"`
 	GID       int64  `parquet:"gid,dict"`
-	Links     int64  `parquet:"links,dict"` // hard links
-	Inode     int64  `parquet:"inode"`      // the bits of an unsigned number
+	Links     int64  `parquet:"links,dict"` // number of hard links
+	Inode     int64  `parquet:"inode"`      // an unsigned number, bit for bit
 	Device    int64  `parquet:"device,dict"`
-	Accessed  int64  `parquet:"accessed"` // ns since 1970, as the following
+	Accessed  int64  `parquet:"accessed"` // ns since 1970, as are the times below
 	Modified  int64  `parquet:"modified"`
 	Changed   int64  `parquet:"changed"`
-	Born      int64  `parquet:"born"`       // 0: the file system does not tell
-	Error     string `parquet:"error,dict"` // why it is unread, "" if it is not
+	Born      int64  `parquet:"born"`       // 0: the file system does not record it
+	Error     string `parquet:"error,dict"` // why the entry is unread, or ""
 }
 
-// Path is where the entry is.
+// Path returns the absolute path of the entry.
 func (e *Entry) Path() string {
 	if e.Name == "." {
 		return e.Dir
@@ -84,14 +84,14 @@ const (
 	tableFormat = "1"
 )
 
-// writer writes a scan. Row groups are encoded by those who fill them, and written one
-// at a time.
+// writer writes a scan. Each worker encodes its own row groups; they are written one at a
+// time.
 type writer struct {
 	f    *beneath.File
 	path string
 	mu   sync.Mutex // held while a row group is written
 	meta format.FileMetaData
-	at   int64 // how much is written
+	at   int64 // bytes written
 }
 
 func newWriter(path string) (_ *writer, err error) {
@@ -108,12 +108,12 @@ func newWriter(path string) (_ *writer, err error) {
 	return w, nil
 }
 
-// say puts a value into the metadata.
+// say sets a value of the metadata.
 func (w *writer) say(key, value string) {
 	w.meta.KeyValueMetadata = append(w.meta.KeyValueMetadata, format.KeyValue{Key: key, Value: value})
 }
 
-// footer writes what is at the end of the file.
+// footer writes the footer of the file.
 func (w *writer) footer() error {
 	b, err := parquetparts.AppendFooter(nil, &w.meta)
 	if err != nil {
@@ -123,8 +123,8 @@ func (w *writer) footer() error {
 	return err
 }
 
-// close gives the file its name if the scan went well, or removes it, and returns err
-// or else why the file could not be finished.
+// close renames the file to its final name, or removes it if err is not nil. It returns
+// err, or the reason why the file could not be finished.
 func (w *writer) close(err error) error {
 	if err != nil {
 		return errors.Join(err, w.f.Discard())
@@ -140,7 +140,7 @@ func (w *writer) close(err error) error {
 	return nil
 }
 
-// WriteError tells that a table could not be written.
+// WriteError is returned for a table that could not be written.
 type WriteError struct {
 	Path string
 	Err  error
@@ -152,21 +152,21 @@ func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", 
 func (*WriteError) ExitCode() exit.Code { return exit.Directory }
 func (e *WriteError) Unwrap() error     { return e.Err }
 
-// Hint is the way out.
+// Hint names a place where a table can be written.
 func (e *WriteError) Hint() string {
-	return "name a file in a directory that you may write, on a disk with room for it"
+	return "name a file in a directory that you can write to, on a disk with enough free space"
 }
 
-// group collects the rows of a row group. What is encoded of it grows; rows as they
-// are found are kept for one page.
+// group collects the rows of a row group. It keeps full pages encoded, and the rows of one
+// page as they came.
 type group struct {
 	w    *writer
 	e    *encoder
 	rows int // in pages
-	n    int // in the page that is filled
+	n    int // in the page that is being filled
 
-	// Columns are an odd number of cache lines apart, so that a row's values do not
-	// share a set of the cache.
+	// Columns are an odd number of cache lines apart, so that the values of a row fall into
+	// different sets of the cache.
 	values [len(intColumns)][pageRows + 8]int64
 	names  []byte // one after another
 	ends   [pageRows + 1]uint32
@@ -180,7 +180,7 @@ func newGroup(w *writer) *group {
 	for k, c := range intColumns {
 		g.ints[k].narrow = c == ColumnMode
 		switch c {
-		case ColumnSize, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn: // many are equal to ones before, and those between are far away
+		case ColumnSize, ColumnAccessed, ColumnModified, ColumnChanged, ColumnBorn: // many values equal earlier ones, and those in between are far apart
 			g.ints[k].compressed = true
 		}
 	}
@@ -218,7 +218,7 @@ func (g *group) add(dir string, name []byte, kind byte, entries int64, reason st
 	return g.flush()
 }
 
-// page encodes the rows that were added since the last one.
+// page encodes the rows added since the last page.
 func (g *group) page() error {
 	if g.n == 0 {
 		return nil
@@ -266,7 +266,7 @@ func (g *group) write() error {
 	w := g.w
 	rg := format.RowGroup{Columns: make([]format.ColumnChunk, columns), NumRows: int64(g.rows), FileOffset: w.at, Ordinal: int16(len(w.meta.RowGroups))}
 	put := func(column Column, c *chunk, known int, dictionary []byte, least, most []byte) error {
-		leaf := w.meta.Schema[column+1] // behind the root
+		leaf := w.meta.Schema[column+1] // after the root
 		m := format.ColumnMetaData{Type: leaf.Type.V, PathInSchema: []string{leaf.Name}, NumValues: int64(g.rows), Codec: format.Uncompressed,
 			TotalUncompressedSize: c.plain, Statistics: format.Statistics{MinValue: least, MaxValue: most}}
 		if c.compressed {
@@ -314,7 +314,7 @@ func (g *group) write() error {
 	for k, column := range textColumns {
 		c := &g.texts[k]
 		var least, most []byte
-		if column == ColumnDir { // of others nobody asks, and "" is no bound in this format
+		if column == ColumnDir { // Bounds of other columns are not used, and "" is not a valid bound in this format
 			least, most = c.bounds()
 		}
 		errs = append(errs, put(column, &c.chunk, len(c.known), c.values, least, most))
@@ -325,7 +325,7 @@ func (g *group) write() error {
 	return errors.Join(errs...)
 }
 
-// Table is a scan that is read.
+// Table is an open scan.
 type Table struct {
 	Path  string
 	Roots []string
@@ -337,7 +337,7 @@ type Table struct {
 	file *parquet.File
 }
 
-// TableError tells that a file cannot be read as a scan.
+// TableError is returned for a file that cannot be read as a scan.
 type TableError struct {
 	Path   string
 	Reason string
@@ -356,15 +356,15 @@ func (*TableError) ExitCode() exit.Code { return exit.Usage }
 
 func (e *TableError) Unwrap() error { return e.Err }
 
-// Hint is the way out.
+// Hint returns the command that makes a scan.
 func (e *TableError) Hint() string {
 	if errors.Is(e.Err, fs.ErrNotExist) {
 		return "premix files scan DIR -o " + e.Path + " makes one"
 	}
-	return "name a table of premix files scan; premix files scan DIR -o NEW makes one, where NEW is a name that is free"
+	return "name a table of premix files scan; premix files scan DIR -o NEW makes one, where NEW does not exist yet"
 }
 
-// OpenTable opens a scan, which the caller closes. The error is a [TableError].
+// OpenTable opens a scan. The caller closes it. The error is a [TableError].
 func OpenTable(path string) (_ *Table, err error) {
 	t := &Table{Path: path}
 	if t.f, err = os.Open(path); err != nil {
@@ -380,7 +380,7 @@ func OpenTable(path string) (_ *Table, err error) {
 		return nil, &TableError{path, "cannot be opened", err}
 	}
 	if t.file, err = parquet.OpenFile(t.f, st.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err != nil {
-		return nil, &TableError{path, "is no Parquet file", err}
+		return nil, &TableError{path, "is not a Parquet file", err}
 	}
 	switch v, ok := t.file.Lookup(keyFormat); {
 	case !ok:
@@ -405,11 +405,11 @@ func OpenTable(path string) (_ *Table, err error) {
 // Close closes the file.
 func (t *Table) Close() error { return t.f.Close() }
 
-// readRows is how many rows are read at a time.
+// readRows is the number of rows read at a time.
 const readRows = 4096
 
-// Each calls f with each row. The entry is valid until f returns. An error of f ends
-// the reading, and is returned.
+// Each calls f for each row. The entry is valid until f returns. If f returns an error,
+// Each stops and returns it.
 func (t *Table) Each(f func(*Entry) error) error {
 	r := parquet.NewGenericReader[Entry](t.file)
 	defer r.Close()

@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// Usage sums up a scan: what there is, how large, whose and how old. Files are regular
-// files; one with several names counts once.
+// Usage summarizes a scan: numbers, sizes, owners and ages of its entries. Files are
+// regular files; a file with several names counts once.
 type Usage struct {
 	Table  string           `json:"table"`
 	Roots  []string         `json:"roots"`
@@ -23,8 +23,8 @@ type Usage struct {
 	Types  map[string]int64 `json:"types"`  // entries by type, as in [Entry]
 	Unread int64            `json:"unread"` // entries that have an error
 	Files  Amount           `json:"files"`
-	Linked int64            `json:"linked"` // further names of files that have several
-	Median int64            `json:"median"` // size of files, bytes
+	Linked int64            `json:"linked"` // additional names of files that have several
+	Median int64            `json:"median"` // median size of files, bytes
 
 	Deciles     []Decile    `json:"deciles"`
 	Sizes       []Class     `json:"sizes"`
@@ -35,12 +35,12 @@ type Usage struct {
 	Directories Directories `json:"directories"`
 }
 
-// Amount is how much there is.
+// Amount is a number of files and their sizes.
 type Amount struct {
 	Count     int64 `json:"count"`
 	Bytes     int64 `json:"bytes"`
 	Allocated int64 `json:"allocated"` // bytes on disk
-	Zero      int64 `json:"zero"`      // of them of zero length
+	Zero      int64 `json:"zero"`      // files of size zero
 }
 
 func (a *Amount) add(e *Entry) {
@@ -54,9 +54,9 @@ func (a *Amount) add(e *Entry) {
 
 // Decile is a tenth of the files, ordered by size.
 type Decile struct {
-	Percent int   `json:"percent"` // of the files that are no larger than Size
-	Size    int64 `json:"size"`    // of the largest, bytes
-	Bytes   int64 `json:"bytes"`   // of the files of this tenth
+	Percent int   `json:"percent"` // fraction of all files up to the end of this tenth
+	Size    int64 `json:"size"`    // of the largest file, bytes
+	Bytes   int64 `json:"bytes"`   // total of the files in this tenth
 }
 
 // Class is a class of files.
@@ -65,23 +65,23 @@ type Class struct {
 	Amount
 }
 
-// Owner is what a user has.
+// Owner is the total of a user's files.
 type Owner struct {
 	UID  int64  `json:"uid"`
-	Name string `json:"name"` // the number if it has none here
+	Name string `json:"name"` // the number if the user has no name on this machine
 	Amount
-	Median int64 `json:"median"` // size, bytes
+	Median int64 `json:"median"` // median size, bytes
 }
 
-// Directories are how many entries directories have.
+// Directories summarizes the numbers of entries of directories.
 type Directories struct {
 	Count   int64       `json:"count"`
 	Empty   int64       `json:"empty"`
-	One     int64       `json:"one"`   // have one entry
-	Large   int64       `json:"large"` // have more than LargeDirectory
+	One     int64       `json:"one"`   // directories with one entry
+	Large   int64       `json:"large"` // directories with more than LargeDirectory
 	Median  int64       `json:"median"`
 	Largest []Directory `json:"largest"` // by entries, falling
-	// Classes are directories by how many entries they have.
+	// Classes groups directories by their number of entries.
 	Classes []DirectoryClass `json:"classes"`
 }
 
@@ -89,10 +89,10 @@ type Directories struct {
 type DirectoryClass struct {
 	Name    string `json:"name"`
 	Count   int64  `json:"count"`
-	Entries int64  `json:"entries"` // in all of them
+	Entries int64  `json:"entries"` // in all directories of the class
 }
 
-// Directory is one with many entries.
+// Directory is a directory with many entries.
 type Directory struct {
 	Path    string `json:"path"`
 	Entries int64  `json:"entries"`
@@ -135,9 +135,9 @@ func classOf(bounds []bound, v int64) int {
 	return slices.IndexFunc(bounds, func(b bound) bool { return v <= b.upTo })
 }
 
-// sizes counts files by size. Sizes of over 1 MiB are kept to 10 binary digits: with
-// what is on their left, to 0.1 %.
-type sizes map[int64]*[2]int64 // count, bytes
+// sizes counts files by size. Sizes above 1 MiB are rounded down to 10 binary digits, which
+// is exact to 0.1 %.
+type sizes map[int64]*[2]int64 // number of files, bytes
 
 func (s sizes) add(size int64) {
 	key := size
@@ -153,7 +153,8 @@ func (s sizes) add(size int64) {
 	v[1] += size
 }
 
-// quantile returns the size that at least the given share of the files have at most.
+// quantile returns the smallest size that at least the given fraction of the files do not
+// exceed.
 func (s sizes) quantile(share float64) int64 {
 	total := int64(0)
 	for _, v := range s {
@@ -168,8 +169,8 @@ func (s sizes) quantile(share float64) int64 {
 	return 0
 }
 
-// deciles cuts the files, ordered by size, into ten parts of equal count. The bytes of a
-// size that lies on a cut are shared out.
+// deciles splits the files, ordered by size, into ten parts of equal count. The bytes of a
+// size at a boundary are divided between both parts.
 func (s sizes) deciles() []Decile {
 	var list []Decile
 	total, bytes := int64(0), int64(0)
@@ -197,8 +198,8 @@ func (s sizes) deciles() []Decile {
 	return list
 }
 
-// Usage reads the table and sums it up, with at most top rows in tables that have no
-// natural end.
+// Usage reads the table and summarizes it. Lists without a natural length have at most top
+// rows.
 func (t *Table) Usage(top int) (*Usage, error) {
 	u := &Usage{Table: t.Path, Roots: t.Roots, Begun: t.Begun, Ended: t.Ended, Types: make(map[string]int64),
 		Sizes: classes(sizeBounds), Modified: classes(ageBounds), Accessed: classes(ageBounds)}
@@ -306,16 +307,16 @@ func (d *Directories) add(e *Entry, entries sizes, top int) {
 	d.Largest = d.Largest[:min(top, len(d.Largest))]
 }
 
-// longSuffix is how long a suffix is at most: what is longer is part of a name.
+// longSuffix is the longest suffix: a longer one counts as part of the name.
 const longSuffix = 10
 
-// Suffix is that of a name; see [Usage].
+// Suffix returns the suffix of a name; see [Usage].
 func Suffix(name []byte) []byte {
 	return bytesOf(suffixOf(unsafe.String(unsafe.SliceData(name), len(name))))
 }
 
-// suffixOf is what files of a kind have in common at the end of their names. Of what is
-// compressed that tells more than how.
+// suffixOf returns the suffix that denotes a file's kind. For a compressed file it includes
+// the suffix before: .fastq.gz.
 func suffixOf(name string) string {
 	suffix := filepath.Ext(name)
 	switch suffix {

@@ -21,46 +21,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are those of a scan.
+// Options select the directories of a scan and its table.
 type Options struct {
 	Roots   []string
 	Table   string // path of the table
 	Workers int    // 0: see [DefaultWorkers]
 	OneFS   bool   // don't enter other file systems
-	// Progress is called now and then with what was counted so far, nil for never.
+	// Progress is called now and then with the counts so far. It may be nil.
 	Progress func(Counts)
 }
 
-// DefaultWorkers is how many workers a scan has by default: more than there are cores,
-// since on a disk or over a network most of them wait.
+// DefaultWorkers returns the default number of workers: more than cores, since on a disk or
+// over a network most of them wait.
 func DefaultWorkers() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
-// Counts are what a scan has seen.
+// Counts are the numbers of entries that a scan has found, by kind.
 type Counts struct {
 	Entries     int64 `json:"entries"`
 	Files       int64 `json:"files"`
 	Directories int64 `json:"directories"`
-	Bytes       int64 `json:"bytes"`     // sizes of files, hard links each time
-	Allocated   int64 `json:"allocated"` // of files on disk, in bytes, hard links each time
+	Bytes       int64 `json:"bytes"`     // sizes of files; a hard link counts each time
+	Allocated   int64 `json:"allocated"` // bytes of files on disk; a hard link counts each time
 	Vanished    int64 `json:"vanished"`
 	Unread      int64 `json:"unread"`
 }
 
-// Summary is what a scan found.
+// Summary is the result of a scan.
 type Summary struct {
 	Table   string        `json:"table"`
 	Roots   []string      `json:"roots"` // absolute
 	Took    time.Duration `json:"-"`
 	Seconds float64       `json:"seconds"`
 	Counts
-	// Problems are the first of what was unread, as "path: reason".
+	// Problems are the first unread entries, as "path: reason".
 	Problems []string `json:"problems,omitempty"`
 }
 
-// mostProblems is how many problems a summary lists.
+// mostProblems is the highest number of problems in a summary.
 const mostProblems = 20
 
-// RootError tells that a root cannot be scanned.
+// RootError is returned for a root that cannot be scanned.
 type RootError struct {
 	Root string
 	Err  error
@@ -72,22 +72,23 @@ func (e *RootError) Error() string { return fmt.Sprintf("cannot scan %s: %v", e.
 func (*RootError) ExitCode() exit.Code { return exit.Usage }
 func (e *RootError) Unwrap() error     { return e.Err }
 
-// Hint is the way out.
+// Hint describes a valid root.
 func (e *RootError) Hint() string { return "a scan begins at directories that can be read" }
 
 const (
-	// direntBuffer is what a worker lists names into, in bytes.
+	// direntBuffer is the size of a worker's buffer for listings, in bytes.
 	direntBuffer = 256 << 10
-	// longPath is how many bytes of a path are resolved at a time: below PATH_MAX, with
-	// room for a name.
+	// longPath is the length of a path that is resolved in one call: below PATH_MAX, with
+	// space for a name.
 	longPath = 3500
-	// batchNames is how many names of a large directory are given away together.
+	// batchNames is the number of names of a large directory that are passed to another
+	// worker together.
 	batchNames = 1024
 )
 
-// Scan walks the roots and writes the table, which appears whole or not at all. It
-// fails if a root cannot be read, if the table cannot be written, or with the context;
-// what cannot be read below is in the table and in the summary.
+// Scan walks the roots and writes the table, which appears whole or not at all. It fails if
+// a root cannot be read, if the table cannot be written, or if the context ends. Entries
+// below a root that cannot be read are in the table and in the summary.
 func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	begun := time.Now()
 	s := &scan{ctx: ctx, o: o}
@@ -103,7 +104,7 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 		}
 		for _, other := range sum.Roots {
 			if within(abs, other) || within(other, abs) {
-				return nil, &RootError{root, fmt.Errorf("it overlaps with %s, which is scanned too", other)}
+				return nil, &RootError{root, fmt.Errorf("it overlaps with %s, which is also a root", other)}
 			}
 		}
 		sum.Roots = append(sum.Roots, abs)
@@ -146,13 +147,13 @@ func Scan(ctx context.Context, o Options) (sum *Summary, err error) {
 	return sum, nil
 }
 
-// within tells whether a path is that of a directory, or lies below it.
+// within reports whether a path is dir, or lies below it.
 func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// dir is an open directory that names are resolved beneath. It is closed by the last
-// one who has it.
+// dir is an open directory beneath which names are resolved. It is reference-counted; the
+// last user closes it.
 type dir struct {
 	fd   int
 	refs atomic.Int32
@@ -175,24 +176,25 @@ func (d *dir) drop() {
 	}
 }
 
-// job is a directory to be listed, or names of one whose attributes are to be asked for.
+// job is a directory to list, or some names of a directory whose attributes are to be read.
 type job struct {
-	base *dir   // held
+	base *dir   // a reference is held
 	rel  string // path beneath base, "" for base itself
 	path string // absolute
 
-	// Of a directory: its row, of which the number of entries is missing.
+	// For a directory: its row, in which the number of entries is still missing.
 	row   unix.Statx_t
 	name  string
 	in    string
 	mount uint64 // device of its root
 
-	// Of names: base is the directory itself.
-	names []byte // each behind its length in two bytes and its d_type, with a 0 at the end
+	// For names: base is the directory itself.
+	names []byte // for each: length in two bytes, d_type, the name, and a 0
 	tally *tally
 }
 
-// tally waits until all names of a directory were seen to, and then makes its row.
+// tally counts down the unprocessed names of a directory, and then adds the directory's
+// row.
 type tally struct {
 	job     job // without names
 	pending atomic.Int64
@@ -201,7 +203,7 @@ type tally struct {
 	reason  string
 }
 
-// scan is a scan under way.
+// scan is a running scan.
 type scan struct {
 	ctx context.Context
 	o   Options
@@ -210,7 +212,7 @@ type scan struct {
 	mu       sync.Mutex
 	idle     sync.Cond
 	stack    []job
-	waiting  int // workers with nothing to do
+	waiting  int // idle workers
 	done     bool
 	err      error
 	problems []string
@@ -224,7 +226,7 @@ func (s *scan) counts() Counts {
 	return s.seen
 }
 
-// progressInterval is how often progress is told.
+// progressInterval is the time between two calls of Progress.
 const progressInterval = 200 * time.Millisecond
 
 func (s *scan) progress(over <-chan struct{}) {
@@ -259,7 +261,7 @@ func (w *worker) problem(path, reason string) {
 	}
 }
 
-// tell adds what the worker has counted to what the scan has.
+// tell adds the worker's counts to those of the scan.
 func (w *worker) tell() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -294,14 +296,14 @@ func (s *scan) root(given, abs string) error {
 
 func device(st *unix.Statx_t) uint64 { return unix.Mkdev(st.Dev_major, st.Dev_minor) }
 
-// worker is one of those that walk.
+// worker is one of the goroutines that walk.
 type worker struct {
 	*scan
 	buf   []byte
 	row   unix.Statx_t
 	group *group
-	subs  []job  // directories found in the one that is listed
-	own   Counts // what was not told yet
+	subs  []job  // directories found in the one being listed
+	own   Counts // counts not yet added to those of the scan
 }
 
 func (s *scan) work() {
@@ -339,7 +341,8 @@ func (s *scan) work() {
 	}
 }
 
-// next returns what is to be done next, and waits for it. It is over when all wait.
+// next returns the next job, and waits for one if necessary. It returns false when all
+// workers wait, because the scan is complete.
 func (s *scan) next() (job, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,14 +386,14 @@ func (s *scan) push(jobs ...job) {
 	}
 }
 
-// hungry tells whether there are workers with nothing to do, and nothing for them.
+// hungry reports whether workers are idle and no jobs are left for them.
 func (s *scan) hungry() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting > 0 && len(s.stack) < s.waiting
 }
 
-// list lists a directory, and sees to the entries in it.
+// list lists a directory, and adds its entries.
 func (w *worker) list(j *job) error {
 	d, reason := w.open(j)
 	if d == nil {
@@ -405,7 +408,7 @@ func (w *worker) list(j *job) error {
 	t.pending.Store(1)
 	here := job{base: d, path: j.path, mount: j.mount, tally: t}
 	if len(j.rel) < longPath {
-		here.base, here.rel = j.base, j.rel // so that few descriptors are open
+		here.base, here.rel = j.base, j.rel // base and rel of the parent, so that few descriptors are open
 	} else {
 		here.base = d.take()
 		j.base.drop()
@@ -417,7 +420,7 @@ func (w *worker) list(j *job) error {
 		if e == unix.EINTR {
 			continue
 		}
-		if e == unix.ENOENT { // it was removed, and so was what is not listed yet
+		if e == unix.ENOENT { // removed, including its entries not listed yet
 			t.whole = true
 			break
 		}
@@ -432,7 +435,7 @@ func (w *worker) list(j *job) error {
 		err = w.listed(&here, d, w.buf[:n])
 	}
 	d.drop()
-	slices.Reverse(w.subs) // the first one on top
+	slices.Reverse(w.subs) // so that the first one is on top
 	w.push(w.subs...)
 	here.base.drop()
 	if err != nil {
@@ -441,7 +444,7 @@ func (w *worker) list(j *job) error {
 	return w.settle(t)
 }
 
-// listed sees to names as getdents64 gives them: struct linux_dirent64 is d_ino (8
+// listed processes names as getdents64 returns them: struct linux_dirent64 is d_ino (8
 // bytes), d_off (8), d_reclen (2), d_type (1) and d_name, which ends with a 0.
 func (w *worker) listed(here *job, d *dir, b []byte) error {
 	entries, given := int64(0), []byte(nil)
@@ -463,7 +466,7 @@ func (w *worker) listed(here *job, d *dir, b []byte) error {
 			continue
 		}
 		entries++
-		// Directories stay with the one who lists, who puts them on the stack.
+		// The listing worker keeps the directories, and puts them on the stack itself.
 		if share && kind != unix.DT_DIR && kind != unix.DT_UNKNOWN {
 			n := cstringLen(name)
 			given = append(append(binary.NativeEndian.AppendUint16(given, uint16(n)), kind), name[:n+1]...)
@@ -482,7 +485,7 @@ func (w *worker) listed(here *job, d *dir, b []byte) error {
 	return nil
 }
 
-// look asks for the attributes of names that were given away.
+// look reads the attributes of names passed on by another worker.
 func (w *worker) look(j *job, names []byte) error {
 	for len(names) > 0 {
 		n := int(binary.NativeEndian.Uint16(names))
@@ -494,7 +497,7 @@ func (w *worker) look(j *job, names []byte) error {
 	return nil
 }
 
-// entry asks for the attributes of an entry, whose name ends with a 0.
+// entry reads the attributes of an entry, whose name ends with a 0.
 func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
 	_, _, e := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&name[0])), flags, statxMask, uintptr(unsafe.Pointer(&w.row)), 0)
@@ -507,7 +510,7 @@ func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
 		return nil
 	default:
 		w.row = unix.Statx_t{Mode: uint16(kind) << 12}
-		return w.add(here.path, string(name), &w.row, -1, "has no attributes: "+e.Error())
+		return w.add(here.path, string(name), &w.row, -1, "its attributes cannot be read: "+e.Error())
 	}
 	if w.row.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return w.addName(here.path, name, &w.row, -1, "")
@@ -520,7 +523,7 @@ func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
 	if here.rel != "" {
 		sub.rel = here.rel + "/" + sub.name
 	}
-	if here.names != nil { // it has become a directory since it was listed
+	if here.names != nil { // it was replaced by a directory after the listing
 		w.push(sub)
 		return nil
 	}
@@ -528,7 +531,7 @@ func (w *worker) entry(here *job, fd int, name []byte, kind byte) error {
 	return nil
 }
 
-// settle makes the row of a directory when all of its names were seen to.
+// settle adds the row of a directory when all of its names have been processed.
 func (w *worker) settle(t *tally) error {
 	if t.pending.Add(-1) > 0 {
 		return nil
@@ -540,8 +543,8 @@ func (w *worker) settle(t *tally) error {
 	return w.add(t.job.in, t.job.name, &t.job.row, entries, t.reason)
 }
 
-// open opens the directory of a job. Without one there is a reason, "" if it is gone,
-// or is no directory any more.
+// open opens the directory of a job. If that fails it returns the reason, or "" if the
+// directory is gone or was replaced.
 func (w *worker) open(j *job) (*dir, string) {
 	if j.rel == "" {
 		return j.base.take(), ""
@@ -556,7 +559,7 @@ func (w *worker) open(j *job) (*dir, string) {
 	return nil, "cannot be opened: " + err.Error()
 }
 
-// noOpenat2 is set when the kernel has no openat2, or a sandbox forbids it.
+// noOpenat2 is set if the kernel has no openat2, or a sandbox forbids it.
 var noOpenat2 atomic.Bool
 
 func openBeneath(base int, rel string) (int, error) {
@@ -566,7 +569,7 @@ func openBeneath(base int, rel string) (int, error) {
 		for {
 			fd, err := unix.Openat2(base, rel, &how)
 			switch err {
-			case unix.EINTR, unix.EAGAIN: // something was renamed meanwhile
+			case unix.EINTR, unix.EAGAIN: // a rename interfered
 				continue
 			case unix.ENOSYS, unix.EPERM:
 				noOpenat2.Store(true)
@@ -626,7 +629,7 @@ func (w *worker) addName(in string, name []byte, st *unix.Statx_t, entries int64
 	return w.group.add(in, name, kind, entries, reason, st)
 }
 
-// nanoseconds since 1970; what is too far from there is put to the end of the range.
+// nanoseconds returns a time as nanoseconds since 1970, limited to the range of int64.
 func nanoseconds(t unix.StatxTimestamp) int64 {
 	const most = math.MaxInt64 / int64(time.Second)
 	switch {
@@ -646,7 +649,7 @@ func join(path string, name []byte) string {
 	return path + "/" + string(name)
 }
 
-// cstringLen is the length of a name that ends with a 0.
+// cstringLen returns the length of a name that ends with a 0.
 func cstringLen(b []byte) int {
 	if n := bytes.IndexByte(b, 0); n >= 0 {
 		return n
@@ -654,5 +657,5 @@ func cstringLen(b []byte) int {
 	return len(b)
 }
 
-// bytesOf is a string as bytes that nobody changes.
+// bytesOf returns the bytes of a string. They must not be changed.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Piece is how much is copied at a time, in bytes.
+// Piece is the number of bytes copied at a time.
 const Piece = 1 << 20
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, Piece); return &b }}
@@ -19,15 +19,15 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, Piece); return &b }}
 // segment is a part of a file that holds data.
 type segment struct{ from, to int64 }
 
-// segments lists what is not a hole.
+// segments returns the parts of a file that are not holes.
 func segments(f *os.File, size int64) ([]segment, error) {
 	var list []segment
 	for at := int64(0); at < size; {
 		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // a hole up to the end
+		if errors.Is(err, unix.ENXIO) { // the rest is a hole
 			break
 		}
-		if errors.Is(err, unix.EINVAL) { // the file system does not know holes
+		if errors.Is(err, unix.EINVAL) { // the file system does not report holes
 			return append(list, segment{at, size}), nil
 		}
 		if err != nil {
@@ -47,15 +47,16 @@ func segments(f *os.File, size int64) ([]segment, error) {
 }
 
 var (
-	// ErrDiffers tells that what was written is not what was read.
-	ErrDiffers = errors.New("the copy differs from what was read")
-	// ErrShorter tells that the source has fewer bytes than it had.
+	// ErrDiffers is returned if the bytes read back differ from the source.
+	ErrDiffers = errors.New("the copy differs from the source")
+	// ErrShorter is returned if the source became shorter during the copy.
 	ErrShorter = errors.New("it has become shorter")
 )
 
-// Copy copies a file of a known size into an empty one, holes and all, waits until the copy
-// is on the disk, reads it back, and compares. pace is called before each [Piece] with
-// how much is copied: 0 when it is read back. Its error ends the copying.
+// Copy copies a file of a known size into an empty one with its holes, syncs the copy,
+// reads it back, and compares. It calls pace before each [Piece] with the number of bytes
+// to copy, and with 0 when it reads back. If pace returns an error, Copy stops and returns
+// it.
 func Copy(dst, src *os.File, size int64, pace func(bytes int) error) error {
 	list, err := segments(src, size)
 	if err != nil {
@@ -66,14 +67,15 @@ func Copy(dst, src *os.File, size int64, pace func(bytes int) error) error {
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	// pass reads the segments of a file and digests them; what it reads it also writes.
+	// pass reads the segments of a file and returns their digest. It writes them to the
+	// other file, if there is one.
 	pass := func(from, to *os.File) (sum [32]byte, err error) {
 		h := blake3.New()
 		for _, s := range list {
 			var place [16]byte
 			binary.LittleEndian.PutUint64(place[:], uint64(s.from))
 			binary.LittleEndian.PutUint64(place[8:], uint64(s.to))
-			h.Write(place[:]) // writing to a digest does not fail
+			h.Write(place[:]) // a digest returns no error
 			for at := s.from; at < s.to; {
 				piece := (*buf)[:min(int64(len(*buf)), s.to-at)]
 				copied := 0
@@ -111,7 +113,7 @@ func Copy(dst, src *os.File, size int64, pace func(bytes int) error) error {
 	if err := dst.Sync(); err != nil {
 		return err
 	}
-	// What is clean leaves memory, so that the disk is read.
+	// Drop the clean pages from memory, so that the read comes from the disk.
 	if err := unix.Fadvise(int(dst.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return err
 	}

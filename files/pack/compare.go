@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DifferenceError tells where a directory and its tree differ, or that somebody is at
-// work there.
+// DifferenceError is returned if a directory and its tree differ, or if a file is being
+// written.
 type DifferenceError struct {
 	Path   string // below the directory, "." for itself
 	Reason string
@@ -26,14 +26,14 @@ func (e *DifferenceError) Error() string { return e.Path + " " + e.Reason }
 // ExitCode implements exit.Coded.
 func (*DifferenceError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint is the way out.
-func (e *DifferenceError) Hint() string { return "pack what nobody writes to" }
+// Hint says which directories can be packed.
+func (e *DifferenceError) Hint() string { return "pack only directories that no program writes to" }
 
-// inode names a file of a file system.
+// inode identifies a file of a file system.
 type inode struct{ dev, ino uint64 }
 
-// comparison compares a directory with another one, and remembers what it saw of the
-// first.
+// comparison compares a directory with another one, and records the files that it saw in
+// the first.
 type comparison struct {
 	ctx   context.Context
 	seen  map[inode]unix.Stat_t
@@ -41,8 +41,8 @@ type comparison struct {
 	bufs  [2][]byte
 }
 
-// compare compares what lies in two open directories, and the directories themselves.
-// It returns what it saw of the first one.
+// compare compares two open directories and their contents. It returns the files that it
+// saw in the first one.
 func compare(ctx context.Context, a, b int) (map[inode]unix.Stat_t, error) {
 	c := &comparison{ctx: ctx, seen: make(map[inode]unix.Stat_t), links: [2]map[inode]string{{}, {}}, bufs: [2][]byte{make([]byte, 1<<20), make([]byte, 1<<20)}}
 	if err := c.entry(a, b, ".", "."); err != nil {
@@ -55,7 +55,7 @@ func differ(path, format string, args ...any) error {
 	return &DifferenceError{path, fmt.Sprintf(format, args...)}
 }
 
-// names lists a directory, in the order of bytes.
+// names returns the names in a directory, in byte order.
 func names(dir int) ([]string, error) {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *comparison) directory(a, b int, path string) error {
 		return err
 	}
 	if !slices.Equal(first, second) {
-		return differ(strings.TrimSuffix("./"+path, "/"), "has %d names, and its tree %d, or others", len(first), len(second))
+		return differ(strings.TrimSuffix("./"+path, "/"), "has %d names; its tree has %d, or different ones", len(first), len(second))
 	}
 	for _, name := range first {
 		if err := c.entry(a, b, name, path+name); err != nil {
@@ -103,11 +103,11 @@ func (c *comparison) entry(a, b int, name, path string) error {
 	kind := x.Mode & unix.S_IFMT
 	switch {
 	case x.Mode != y.Mode:
-		return differ(path, "has the mode %o, and %o in its tree", x.Mode, y.Mode)
+		return differ(path, "has the mode %o, but %o in its tree", x.Mode, y.Mode)
 	case x.Uid != y.Uid || x.Gid != y.Gid:
-		return differ(path, "belongs to %d:%d, and to %d:%d in its tree", x.Uid, x.Gid, y.Uid, y.Gid)
+		return differ(path, "belongs to %d:%d, but to %d:%d in its tree", x.Uid, x.Gid, y.Uid, y.Gid)
 	case x.Mtim != y.Mtim:
-		return differ(path, "was modified at another time in its tree")
+		return differ(path, "has another time of modification in its tree")
 	case kind != unix.S_IFDIR && (x.Size != y.Size || x.Nlink != y.Nlink || x.Rdev != y.Rdev):
 		return differ(path, "has another size, number of names or device number in its tree")
 	}
@@ -129,7 +129,7 @@ func (c *comparison) entry(a, b int, name, path string) error {
 			return err
 		}
 		if u, err := readlink(b, name); err != nil || t != u {
-			return errors.Join(differ(path, "leads elsewhere in its tree"), err)
+			return errors.Join(differ(path, "has another target in its tree"), err)
 		}
 		return nil
 	case unix.S_IFREG:
@@ -148,7 +148,7 @@ func (c *comparison) entry(a, b int, name, path string) error {
 	return nil
 }
 
-// both opens a name in two directories.
+// both opens a name in two directories, and calls f.
 func both(a, b int, name string, flags int, f func(p, q *os.File) error) error {
 	p, err := open(a, name, flags)
 	if err != nil {
@@ -206,7 +206,7 @@ func (c *comparison) attributes(a, b int, name, path string) error {
 		return err
 	}
 	if len(x) != len(y) {
-		return differ(path, "has %d extended attributes, and %d in its tree", len(x), len(y))
+		return differ(path, "has %d extended attributes, but %d in its tree", len(x), len(y))
 	}
 	for k, v := range x {
 		if w, ok := y[k]; !ok || !bytes.Equal(v, w) {
@@ -229,10 +229,10 @@ func readlink(dir int, name string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// at is a path for system calls that take no directory.
+// at returns a path for system calls that take no directory descriptor.
 func at(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
 
-// attributes are the extended ones that a tree can have: see package store.
+// attributes returns the extended attributes that a tree can have: see package store.
 func attributes(dir int, name string) (map[string][]byte, error) {
 	list := make([]byte, 64<<10) // XATTR_LIST_MAX, xattr(7)
 	n, err := unix.Llistxattr(at(dir, name), list)

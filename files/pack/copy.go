@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copier copies what lies in a directory into an empty one.
+// copier copies the content of a directory into an empty one.
 type copier struct {
 	ctx   context.Context
-	links map[inode]string // path below the destination's top
+	links map[inode]string // paths below the destination's top
 	top   int
 }
 
@@ -85,9 +85,9 @@ func copyFile(from, to int, name string) error {
 	return errors.Join(err, dst.Close())
 }
 
-// dress gives an entry owner, attributes, mode and times of another one, in this order:
-// a change of owner takes set-user-ID away, and one of attributes touches no time of
-// modification.
+// dress copies owner, attributes, mode and times from one entry to another, in this order:
+// a change of owner clears set-user-ID, and a change of attributes leaves the time of
+// modification alone.
 func dress(from, to int, name string, st *unix.Stat_t) error {
 	if err := unix.Fchownat(to, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -109,8 +109,8 @@ func dress(from, to int, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(to, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// remove removes what lies in a directory. With seen, a file goes only if it is as it
-// was then; what is not stays, and the error names the first.
+// remove removes the content of a directory. If seen is not nil, it removes a file only if
+// it is unchanged since then; the others stay, and the error names the first of them.
 func remove(dir int, seen map[inode]unix.Stat_t, path string) error {
 	list, err := names(dir)
 	if err != nil {

@@ -1,28 +1,29 @@
-// Package pack turns a directory into a tree in a store that is mounted in its place,
-// and gives it back.
+// Package pack replaces a directory by a mount of a tree in a store with the same content,
+// and restores it.
 //
 // Words:
 //
-//   - packed: of a directory, that its place is a mount of a tree with all that was in
-//     it, and that what lies beneath the mount is empty.
-//   - note: a file beside the directory that says which tree it is; see [Note].
+//   - packed: a packed directory is the mount point of a tree with all of its content,
+//     and is empty beneath the mount.
+//   - note: a file beside the directory that names its tree; see [Note].
 //
-// # How nothing is lost
+// # Safety
 //
 //  1. The directory is published: it stays as it is.
-//  2. The tree is mounted over the directory. What was there is hidden, and still open
-//     to premix. Whoever is killed here leaves a directory with everything in it,
-//     beneath a mount that shows the same.
-//  3. What is hidden and what is mounted are compared, byte by byte: names, types,
+//  2. The tree is mounted over the directory. The original is hidden, and still open
+//     in premix. A kill at this point leaves the directory with all its content,
+//     beneath a mount with the same content.
+//  3. The original and the mounted tree are compared, byte by byte: names, types,
 //     owners, modes, times, attributes, link targets, hard links, contents. A file that
-//     is being written ends it (a lease is refused, fcntl(2)): the mount goes, and the
-//     directory is as it was.
-//  4. The note is written, and is on the disk. From here on the tree is what counts.
-//  5. What is hidden is removed, each file only if it is still what was compared.
-//  6. The note says that it is packed.
+//     is being written (a lease is refused, fcntl(2)) ends it: the tree is unmounted, and
+//     the directory is as before.
+//  4. The note is written and synced. From here on the tree is the valid copy.
+//  5. The original is removed, each file only if it is unchanged since the comparison.
+//  6. The state in the note becomes packed.
 //
-// Whoever is killed between 4 and 6 leaves a note that says so, and the next one goes on
-// with 5, beneath the mount. After a reboot nothing is mounted: [Remount].
+// A kill between 4 and 6 leaves a note with an earlier state, and the next call continues
+// with 5, beneath the mount. After a reboot the tree is not mounted; [Remount] mounts it.
 //
-// [Unpack] copies the tree to beneath its mount, compares, notes that, and ends the mount.
+// [Unpack] copies the tree to the directory beneath its mount, compares, records that in
+// the note, and unmounts the tree.
 package pack

@@ -23,11 +23,11 @@ import (
 	"premix/store/tree"
 )
 
-// Note says what a packed directory is. It is a JSON file beside the directory.
+// Note records the state of a packed directory. It is a JSON file beside the directory.
 type Note struct {
 	Name  string `json:"name"`  // of the directory
 	Ref   string `json:"ref"`   // NAME@DIGEST
-	Tag   string `json:"tag"`   // the tag that keeps the tree
+	Tag   string `json:"tag"`   // the tag that keeps the tree in the store
 	Store string `json:"store"` // directory of the store
 	Tree  string `json:"tree"`  // its digest
 	State string `json:"state"`
@@ -35,12 +35,12 @@ type Note struct {
 
 // States of a note.
 const (
-	verified = "verified" // the tree is what counts; something may be left beneath it
-	packed   = "packed"   // the tree is what counts; what is beneath it is a copy at best
-	unpacked = "unpacked" // what is beneath the mount is what counts
+	verified = "verified" // the tree is the valid copy; files may be left beneath it
+	packed   = "packed"   // the tree is the valid copy; files beneath it are at most copies
+	unpacked = "unpacked" // the directory beneath the mount is the valid copy
 )
 
-// Error tells that a directory cannot be packed or unpacked.
+// Error is returned for a directory that cannot be packed or unpacked.
 type Error struct {
 	Dir    string
 	Reason string
@@ -52,7 +52,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s %s", e.Dir, e.Reason) }
 // ExitCode implements exit.Coded.
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 
-// Hint is the way out.
+// Hint returns the way to resolve the error.
 func (e *Error) Hint() string { return e.Way }
 
 const notPacked = "is not packed"
@@ -66,25 +66,25 @@ func notePath(dir string) string {
 	return filepath.Join(filepath.Dir(dir), ".premix-packed-"+id(filepath.Base(dir))+".json")
 }
 
-// ReadNote reads the note of a directory. The error for one that is not packed is an
-// [Error].
+// ReadNote reads the note of a directory. It returns an [Error] if the directory is not
+// packed.
 func ReadNote(dir string) (*Note, error) {
 	f, err := os.OpenFile(notePath(dir), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{dir, notPacked, "packed is what a rule with PACK has packed"}
+		return nil, &Error{dir, notPacked, "name a directory that a rule with PACK has packed"}
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	// The note says which tree is unpacked, with whatever owners and modes it has: only
-	// root and the caller may have written it.
+	// The note decides which tree is copied, with its owners and modes: only root and the
+	// caller may have written it.
 	st, err := stat(int(f.Fd()), "")
 	if err != nil {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return nil, &Error{dir, "has a note that another user has written, or could write to", "see " + notePath(dir) + ": the user who packed the directory can unpack it"}
+		return nil, &Error{dir, "has a note that another user has written, or could write to", "see " + notePath(dir) + ": only the user who packed the directory can unpack it"}
 	}
 	text, err := io.ReadAll(f)
 	if err != nil {
@@ -97,7 +97,7 @@ func ReadNote(dir string) (*Note, error) {
 	return n, nil
 }
 
-// write puts the note on the disk.
+// write writes the note and syncs it.
 func (n *Note) write(dir string) error {
 	text, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
@@ -109,8 +109,8 @@ func (n *Note) write(dir string) error {
 	return n.sweep(filepath.Dir(dir))
 }
 
-// sweep removes notes on the same directory, of whatever state, that processes which were
-// killed have left under temporary names.
+// sweep removes notes of the same directory, in any state, that killed processes have left
+// under temporary names.
 func (n *Note) sweep(parent string) error {
 	d, err := beneath.Open(parent)
 	if err != nil {
@@ -132,7 +132,7 @@ func (n *Note) sweep(parent string) error {
 	return nil
 }
 
-// left reports whether a file holds the note but for its state, and belongs to the caller.
+// left reports whether a file holds the same note in any state, and belongs to the caller.
 func (n *Note) left(d *beneath.Dir, name string) bool {
 	f, err := d.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -152,12 +152,12 @@ func (n *Note) left(d *beneath.Dir, name string) bool {
 	return other == *n
 }
 
-// ErrChanged tells that another directory is at a path now.
+// ErrChanged is returned if the path belongs to another directory now.
 var ErrChanged = errors.New("it is another directory now")
 
-// Pack packs the directory at a path, if it has the given device and inode, and returns
-// the digest of its tree. as is the name below which its tag lies. It may be killed at
-// any moment and called again.
+// Pack packs the directory at a path, if it has the given device and inode, and returns the
+// digest of its tree. as is the prefix of the tree's tag. Pack may be killed at any moment
+// and called again.
 func Pack(ctx context.Context, dir string, device, number int64, storeDir, as string) (string, error) {
 	dir, n, err := noted(dir)
 	var none *Error
@@ -177,12 +177,12 @@ func Pack(ctx context.Context, dir string, device, number int64, storeDir, as st
 	}
 	if m, err := mounted(ctx, dir); err != nil {
 		return "", err
-	} else if m != nil && strings.HasPrefix(m.Ref, ref.Name+"@") { // of a premix that was killed
+	} else if m != nil && strings.HasPrefix(m.Ref, ref.Name+"@") { // left by a killed premix
 		if err := unmounted(ctx, dir); err != nil {
 			return "", err
 		}
 	}
-	// What is hidden stays open.
+	// Keep the original open after it is hidden.
 	hidden, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return "", err
@@ -220,7 +220,7 @@ func Pack(ctx context.Context, dir string, device, number int64, storeDir, as st
 		err = n.write(dir)
 	}
 	if err != nil {
-		// The directory is as it was, whatever the context says.
+		// The directory is as before, even if the context has ended.
 		return "", errors.Join(err, unmounted(context.WithoutCancel(ctx), dir))
 	}
 	if err := remove(int(hidden.Fd()), seen, ""); err != nil {
@@ -230,9 +230,10 @@ func Pack(ctx context.Context, dir string, device, number int64, storeDir, as st
 	return n.Tree, n.write(dir)
 }
 
-// uncover opens what lies beneath the mount of a note's tree, which is mounted if it is
-// not. Nobody else sees anything of it: a clone of the mount that the directory is in has
-// no mounts in it (open_tree(2)). Where that is not permitted the mount goes for a moment.
+// uncover opens the directory beneath the mount of a note's tree. It mounts the tree if
+// necessary. Other processes notice nothing: it clones the mount that contains the
+// directory, without the mounts in it (open_tree(2)). Where that is not permitted, it
+// unmounts the tree for a moment.
 func uncover(ctx context.Context, n *Note, dir string) (*os.File, error) {
 	m, err := mounted(ctx, dir)
 	if err != nil {
@@ -258,7 +259,7 @@ func uncover(ctx context.Context, n *Note, dir string) (*os.File, error) {
 	return hidden, nil
 }
 
-// clearOut goes on with the removal of what a note says is in the tree.
+// clearOut continues the removal of the files that, by the note, are in the tree.
 func clearOut(ctx context.Context, n *Note, dir string) error {
 	hidden, err := uncover(ctx, n, dir)
 	if err != nil {
@@ -277,7 +278,7 @@ func clearOut(ctx context.Context, n *Note, dir string) error {
 	return n.write(dir)
 }
 
-// removeEqual removes what lies in a directory if another one has the same.
+// removeEqual removes the content of a directory that another one has too.
 func removeEqual(ctx context.Context, dir, other int, path string) error {
 	list, err := names(dir)
 	if err != nil {
@@ -313,7 +314,7 @@ func removeEqual(ctx context.Context, dir, other int, path string) error {
 	return nil
 }
 
-// mounted is what the node has mounted on a directory, nil for nothing.
+// mounted returns the node's mount on a directory, or nil.
 func mounted(ctx context.Context, dir string) (*node.Mounted, error) {
 	s, err := node.NewClient(node.Dir()).Status(ctx)
 	if node.IsKind(err, node.KindNotRunning) {
@@ -345,8 +346,8 @@ func unmounted(ctx context.Context, dir string) error {
 	return err
 }
 
-// Remount mounts the tree of a packed directory, as after a reboot. What a premix that
-// was killed has left beneath it is removed.
+// Remount mounts the tree of a packed directory, for example after a reboot. It removes
+// files that a killed premix has left beneath it.
 func Remount(ctx context.Context, dir string) error {
 	dir, n, err := noted(dir)
 	if err != nil {
@@ -375,8 +376,8 @@ func noted(dir string) (string, *Note, error) {
 	return abs, n, err
 }
 
-// Unpack gives a packed directory back. The tree stays in the store. It may be killed
-// at any moment and called again.
+// Unpack restores a packed directory. The tree stays in the store. Unpack may be killed at
+// any moment and called again.
 func Unpack(ctx context.Context, dir string) error {
 	dir, n, err := noted(dir)
 	if err != nil {
@@ -405,7 +406,7 @@ func Unpack(ctx context.Context, dir string) error {
 	return beneath.SyncDir(filepath.Dir(dir))
 }
 
-// fill copies the tree to beneath its mount, brings the copy to the disk, and compares.
+// fill copies the tree to the directory beneath its mount, syncs the copy, and compares.
 func fill(ctx context.Context, n *Note, dir string) error {
 	hidden, err := uncover(ctx, n, dir)
 	if err != nil {
@@ -418,12 +419,12 @@ func fill(ctx context.Context, n *Note, dir string) error {
 	}
 	defer shown.Close()
 	src, dst := int(shown.Fd()), int(hidden.Fd())
-	// Until it is whole nobody else gets in, not even who has it as working directory: no
-	// name changes between the steps that give an entry its owner and its mode.
+	// Until the copy is complete, no other process may enter, even with it as working
+	// directory: no name may change between setting the owner and the mode of an entry.
 	if err := errors.Join(unix.Fchown(dst, os.Geteuid(), -1), unix.Fchmod(dst, 0o700)); err != nil {
 		return err
 	}
-	if err := remove(dst, nil, ""); err != nil { // of a premix that was killed
+	if err := remove(dst, nil, ""); err != nil { // left by a killed premix
 		return err
 	}
 	c := &copier{ctx: ctx, links: make(map[inode]string), top: dst}

@@ -17,7 +17,8 @@ import (
 //go:embed page.html
 var source string
 
-// bar is a row of a histogram: two shares, each with what it is a share of.
+// bar is a row of a histogram: two fractions, each with the amount that it is a fraction
+// of.
 type bar struct {
 	Name          string
 	First, Second share
@@ -31,16 +32,16 @@ type share struct {
 // chart is a histogram and its numbers.
 type chart struct {
 	Title, Note   string
-	First, Second string // what the bars are shares of
+	First, Second string // the two quantities of which the bars show fractions
 	Bars          []bar
 	Columns       []string
 	Rows          [][]string
 }
 
-// tile is a number that stands for itself.
+// tile is a number shown by itself.
 type tile struct{ Value, Name string }
 
-// Write writes the page of what a scan found.
+// Write writes the page of a scan's usage.
 func Write(w io.Writer, u *files.Usage) error {
 	t, err := template.New("page").Funcs(template.FuncMap{"svg": draw}).Parse(source)
 	if err != nil {
@@ -101,7 +102,7 @@ func deciles(u *files.Usage) chart {
 	return c
 }
 
-// amounts are classes of files that have some.
+// amounts returns a chart of the classes that have files.
 func amounts(u *files.Usage, title, note string, classes []files.Class) chart {
 	c := chart{Title: title, Note: note, First: "files", Second: "bytes", Columns: []string{strings.ToLower(title), "files", "", "bytes", "", "on disk"}}
 	for _, a := range classes {
@@ -160,14 +161,15 @@ func count(n int64) string {
 // Measures of a histogram, in the units of its view box.
 const (
 	wide      = 480
-	labels    = 160 // room for names, on the left
-	numbers   = 54  // room for percents, on the right
+	labels    = 160 // space for names, on the left
+	numbers   = 54  // space for percents, on the right
 	rowHeight = 34
 	barHeight = 12
 	foot      = 22
 )
 
-// scales are how far a scale goes, of 1: the first that holds the longest bar is taken.
+// scales are the possible ends of a scale, as fractions: the first that is not below the
+// longest bar is chosen.
 var scales = []float64{0.04, 0.1, 0.2, 0.4, 0.6, 0.8, 1}
 
 // draw draws a histogram.
@@ -203,6 +205,6 @@ func draw(c chart) template.HTML {
 		}
 	}
 	s.WriteString(`</svg>`)
-	// All of it is escaped above, or numbers.
+	// All texts are escaped above, and the rest are numbers.
 	return template.HTML(s.String())
 }

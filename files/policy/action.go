@@ -14,15 +14,15 @@ import (
 	"premix/internal/beneath"
 )
 
-// Action is what is done with one file or directory, as a plan on disk has it.
+// Action is an operation on one file or directory, as a plan on disk stores it.
 type Action struct {
 	ID    int64  `json:"id"` // from 1
 	Rule  string `json:"rule"`
 	Verb  Verb   `json:"verb"`
 	Path  Path   `json:"path"`
 	To    Path   `json:"to,omitempty"`    // of Place and Migrate
-	Names []Path `json:"names,omitempty"` // further names of the file
-	// What the scan saw: bytes, bytes on disk, nanoseconds since 1970.
+	Names []Path `json:"names,omitempty"` // additional names of the file
+	// As the scan found it: bytes, bytes on disk, nanoseconds since 1970.
 	Size      int64 `json:"size"`
 	Allocated int64 `json:"allocated"`
 	Device    int64 `json:"device"`
@@ -31,7 +31,7 @@ type Action struct {
 	Changed   int64 `json:"changed"`
 }
 
-// Path is a path in JSON: a string, or {"base64":"..."} where it is not UTF-8.
+// Path is a path that is a string in JSON, or {"base64":"..."} if it is not UTF-8.
 type Path string
 
 type pathBytes struct {
@@ -70,8 +70,8 @@ type planHeader struct {
 	Bytes   int64     `json:"bytes"`
 }
 
-// each calls f with the actions of the plan: those of one rule after another, the
-// heaviest first where a rule has a weight. What premix itself has made is left out.
+// each calls f with the actions of the plan, rule by rule, the heaviest first if a rule has
+// a weight. It leaves out files that premix itself has made.
 func (p *Plan) each(f func(*Action) error) error {
 	id := int64(0)
 	g := p.table.NewGroup()
@@ -80,8 +80,8 @@ func (p *Plan) each(f func(*Action) error) error {
 			continue
 		}
 		refs := r.taken(math.MaxInt)
-		// Rows are read in the order of the table, and told in that of the rule, as many
-		// at a time as memory has room for.
+		// Rows are read in the order of the table and passed on in the order of the rule,
+		// as many at a time as fit into memory.
 		for len(refs) > 0 {
 			part := refs[:min(len(refs), 1<<17)]
 			refs = refs[len(part):]
@@ -108,7 +108,7 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 	type want struct {
 		ref
 		of   int
-		name bool // a further name
+		name bool // an additional name
 	}
 	var list []want
 	for i, at := range refs {
@@ -143,8 +143,8 @@ func (p *Plan) read(g *files.Group, r *RulePlan, refs []ref) ([]Action, error) {
 	return actions, nil
 }
 
-// write writes the plan to a file, which appears whole or not at all, and is on the disk
-// then.
+// write writes the plan to a file. The file appears whole or not at all, and is synced when
+// write returns.
 func (p *Plan) write(path string) error {
 	h := planHeader{Format: 1, Rules: p.rules.Text, Pools: p.rules.Pools, Table: p.Table, Begun: p.table.Begun, Ended: p.table.Ended, Now: p.Now}
 	for _, r := range p.Rules {
@@ -167,8 +167,8 @@ func (p *Plan) write(path string) error {
 	})
 }
 
-// readPlan reads the header of a plan, and returns what reads one action after the
-// other, and io.EOF at the end.
+// readPlan reads the header of a plan. It returns a function that returns one action after
+// the other, and io.EOF at the end.
 func readPlan(r io.Reader) (h planHeader, next func() (*Action, error), err error) {
 	dec := json.NewDecoder(bufio.NewReaderSize(r, 1<<20))
 	if err := dec.Decode(&h); err != nil {

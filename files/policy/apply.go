@@ -20,40 +20,40 @@ import (
 	"premix/internal/beneath"
 )
 
-// ApplyOptions say how a policy is carried out.
+// ApplyOptions configure how a policy is applied.
 type ApplyOptions struct {
 	Options
 	Journal string  // directory of the journal
-	Files   float64 // at most so many files a second; 0: as many as can be
-	Bytes   int64   // at most so many bytes a second; 0: as many as can be
-	Workers int     // files that are copied at a time; 0: see DefaultWorkers
-	Packer  Packer  // of rules that pack; nil: they fail
-	// Progress is told now and then what was done so far; nil for never.
+	Files   float64 // limit of files a second; 0: none
+	Bytes   int64   // limit of bytes a second; 0: none
+	Workers int     // number of files copied at a time; 0: see DefaultWorkers
+	Packer  Packer  // for rules with PACK, which fail if it is nil
+	// Progress is called now and then with the report so far. It may be nil.
 	Progress func(Report)
 }
 
-// DefaultWorkers is how many files are copied at a time.
+// DefaultWorkers is the default number of files copied at a time.
 const DefaultWorkers = 4
 
-// Report is what became of a policy.
+// Report is the result of applying a policy.
 type Report struct {
 	Journal string           `json:"journal"`
 	Resumed bool             `json:"resumed"` // an earlier call had begun it
 	Actions int64            `json:"actions"` // of the plan
-	Done    int64            `json:"done"`    // over all calls, as the following
+	Done    int64            `json:"done"`    // in all calls together, as are the fields below
 	Skipped int64            `json:"skipped"`
 	Failed  int64            `json:"failed"`
-	Bytes   int64            `json:"bytes"` // of what was done
+	Bytes   int64            `json:"bytes"` // of completed actions
 	Why     map[string]int64 `json:"why,omitempty"`
 	Seconds float64          `json:"seconds"` // of this call
 }
 
-// skip is why an action is not done, without anything being wrong.
+// skip is the reason for not doing an action, without an error.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// Why actions are skipped.
+// The reasons for skipping an action.
 const (
 	skipGone    skip = "it is gone"
 	skipChanged skip = "it has changed since the scan"
@@ -63,12 +63,12 @@ const (
 	skipEnough  skip = "the pool is below the lower mark by now"
 )
 
-// errPath is an error, and no reason to skip: what stood in the plan as a directory is
-// something else now, and nobody has said what shall become of the file.
+// errPath is an error and not a reason to skip: a directory of the plan was replaced, and
+// the rules do not say what to do with the file then.
 var errPath = errors.New("a directory in its path is a link or a file now")
 
-// Apply makes a plan, unless the journal has one of the same rules and scan, and does
-// what is not done yet. It may be killed at any moment, and called again.
+// Apply makes a plan, unless the journal has one of the same rules and scan, and does all
+// actions that are not done yet. It may be killed at any moment and called again.
 func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep *Report, err error) {
 	begun := time.Now()
 	if o.Workers == 0 {
@@ -95,7 +95,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 			return nil, err
 		}
 		if err := p.write(path); err != nil {
-			return nil, &JournalError{j.dir, "cannot be written", "make room on its disk, or name another one: --journal DIR", err}
+			return nil, &JournalError{j.dir, "cannot be written", "free space on its disk, or name another one: --journal DIR", err}
 		}
 	}
 	f, err := os.Open(path)
@@ -108,7 +108,7 @@ func (r *Rules) Apply(ctx context.Context, t *files.Table, o ApplyOptions) (rep 
 		return nil, &JournalError{j.dir, "has a damaged plan", "name another one: --journal DIR", err}
 	}
 	if !h.matches(r, t.Path, t.Begun) {
-		return nil, &JournalError{j.dir, "is that of other rules or another scan", "finish it with those, or name another one: --journal DIR", nil}
+		return nil, &JournalError{j.dir, "belongs to other rules or another scan", "finish it with the same rules and scan, or name another one: --journal DIR", nil}
 	}
 	x := &executor{j: j, h: h, o: o, rules: r, tops: tops{fds: make(map[string]int), run: h.runName(), swept: make(map[string]bool)}, begun: begun,
 		rep: Report{Journal: j.dir, Resumed: resumed, Actions: h.Actions, Why: make(map[string]int64)}}
@@ -146,7 +146,7 @@ type executor struct {
 	rep     Report
 }
 
-// Actions are done in batches, so that many of them wait for the disk together.
+// Actions are done in batches, so that many of them wait for the same sync.
 const (
 	batchActions = 64
 	batchBytes   = 1 << 30
@@ -225,7 +225,7 @@ func (x *executor) count(result, why string, size int64) {
 	}
 }
 
-// settle notes what became of an action.
+// settle records the result of an action.
 func (x *executor) settle(a *Action, err error, e Event) {
 	var s skip
 	switch {
@@ -240,14 +240,14 @@ func (x *executor) settle(a *Action, err error, e Event) {
 	x.j.note(a, e)
 }
 
-// ready is an action that only names are left to be changed for.
+// ready is an action that is prepared: only names remain to be changed.
 type ready struct {
 	a      *Action
-	src    *os.File // with a lease where there are leases
+	src    *os.File // with a lease, if the file system supports leases
 	leased bool
 	in     int // directory of the source
 	name   string
-	to     int // directory of the destination, -1 if there is none
+	to     int // directory of the destination, or -1
 	as     string
 	inode  unix.Stat_t // of the copy
 }
@@ -267,7 +267,7 @@ func (r *ready) close() {
 }
 
 func (x *executor) batch(ctx context.Context, batch []*Action) error {
-	// What a killed premix had begun comes first.
+	// Actions that a killed premix had begun come first.
 	rest := batch[:0:0]
 	for _, a := range batch {
 		if a.Verb == Pack {
@@ -338,7 +338,7 @@ func (x *executor) batch(ctx context.Context, batch []*Action) error {
 	return context.Cause(ctx)
 }
 
-// enough tells which rules have reached their lower mark, whoever has seen to it.
+// enough returns the rules that have reached their lower mark, for whatever reason.
 func (x *executor) enough() map[string]bool {
 	list := make(map[string]bool)
 	for _, r := range x.rules.Rules {
@@ -356,8 +356,8 @@ func (x *executor) enough() map[string]bool {
 	return list
 }
 
-// sweep removes the copy of a killed premix that has no name of its own yet, whatever became
-// of the source, and directories that were being made for it.
+// sweep removes the temporary copy of a killed premix, whatever happened to the source, and
+// directories that were being made for it.
 func (x *executor) sweep(a *Action) error {
 	paths := []string{string(a.To)}
 	for _, name := range a.Names {
@@ -370,7 +370,7 @@ func (x *executor) sweep(a *Action) error {
 	}
 	to, _, err := x.tops.parent(string(a.To))
 	if err != nil {
-		return nil // without the directory there is no copy, and the action itself fails
+		return nil // without the directory there cannot be a copy, and the action itself will fail
 	}
 	defer unix.Close(to)
 	if err := unix.Unlinkat(to, a.own(x.h.runName(), ""), 0); err != nil && !isNone(err) {
@@ -383,13 +383,14 @@ func (x *executor) sweep(a *Action) error {
 func (x *executor) discard(list []*ready) {
 	for _, r := range list {
 		if r != nil && r.to >= 0 {
-			// One that stays is found by its name, and removed, when the plan is resumed.
+			// A copy that cannot be removed is found by its name and removed when the plan
+			// is resumed.
 			_ = unix.Unlinkat(r.to, r.a.own(x.h.runName(), ""), 0)
 		}
 	}
 }
 
-// pace waits until bytes may be copied.
+// pace waits until the limits permit copying a number of bytes.
 func (x *executor) pace(ctx context.Context, bytes int) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -400,7 +401,8 @@ func (x *executor) pace(ctx context.Context, bytes int) error {
 	return interrupted(ctx, x.bytes.WaitN(ctx, bytes))
 }
 
-// interrupted prefers why a context has ended to what a limiter says of it.
+// interrupted returns the cause of the context's end, if it has ended, in place of the
+// limiter's error.
 func interrupted(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
@@ -408,7 +410,8 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// reason makes of an error of the system why an action is skipped, where it is that.
+// reason translates an error of the system into a reason to skip an action, where it is
+// one.
 func reason(err error) error {
 	switch {
 	case err == nil:
@@ -423,7 +426,7 @@ func reason(err error) error {
 	return err
 }
 
-// open opens the file of an action, if it is what the scan saw.
+// open opens the file of an action, if it is the file that the scan found.
 func (x *executor) open(a *Action) (r *ready, err error) {
 	r = &ready{a: a, in: -1, to: -1}
 	defer func() {
@@ -442,7 +445,7 @@ func (x *executor) open(a *Action) (r *ready, err error) {
 		return nil, skipChanged
 	}
 	fd, err := beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOATIME, 0)
-	if errors.Is(err, unix.EPERM) { // of another owner
+	if errors.Is(err, unix.EPERM) { // the file belongs to another user
 		fd, err = beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	}
 	if err != nil {
@@ -456,8 +459,8 @@ func (x *executor) open(a *Action) (r *ready, err error) {
 	return r, r.unchanged(true)
 }
 
-// unchanged tells whether the open file is still what the scan saw. Of status change
-// there is no looking when we have made one.
+// unchanged reports whether the open file is still as the scan found it. With untouched it
+// also compares the time of status change, which premix's own changes set.
 func (r *ready) unchanged(untouched bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(r.src.Fd()), &st); err != nil {
@@ -469,8 +472,7 @@ func (r *ready) unchanged(untouched bool) error {
 	return nil
 }
 
-// prepare opens the file and, if it moves, makes a verified copy beside its
-// destination.
+// prepare opens the file and, for a move, makes a verified copy beside its destination.
 func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error) {
 	if x.files != nil {
 		if err := interrupted(ctx, x.files.Wait(ctx)); err != nil {
@@ -506,7 +508,7 @@ func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error)
 		return r, skipRoom
 	}
 	tmp := a.own(x.h.runName(), "")
-	if err := unix.Unlinkat(r.to, tmp, 0); err != nil && !isNone(err) { // of a premix that was killed
+	if err := unix.Unlinkat(r.to, tmp, 0); err != nil && !isNone(err) { // left by a killed premix
 		return r, err
 	}
 	fd, err := unix.Openat(r.to, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -516,8 +518,8 @@ func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error)
 	dst := os.NewFile(uintptr(fd), string(a.To))
 	defer dst.Close()
 	err = content.Copy(dst, r.src, a.Size, func(n int) error {
-		// Who wants to write waits for the end of the lease, and so for no longer than a
-		// piece takes.
+		// A program that opens the file for writing waits until the lease ends: here, at
+		// most for the copying of one piece.
 		if r.leased && !leased(int(r.src.Fd())) {
 			return skipWritten
 		}
@@ -548,8 +550,8 @@ func (x *executor) prepare(ctx context.Context, a *Action) (r *ready, err error)
 	return r, nil
 }
 
-// finish gives the copy its names and removes the source. After it a file is in one
-// place, as it was, under all of its names.
+// finish gives the copy its names and removes the source. After that the file exists once,
+// unchanged, under all of its names.
 func (x *executor) finish(r *ready) (err error) {
 	run := x.h.runName()
 	if r.to >= 0 {
@@ -563,7 +565,8 @@ func (x *executor) finish(r *ready) (err error) {
 			}
 			return errors.Join(err, unix.Unlinkat(r.to, tmp, 0))
 		}
-		// Whoever may write to the destination can give the temporary name to another file.
+		// A program that may write to the destination can give the temporary name to
+		// another file.
 		if st, err := statAt(r.to, r.as); err != nil || st.Ino != r.inode.Ino || st.Dev != r.inode.Dev {
 			return errors.Join(errors.New("another file has taken the place of its copy"), err)
 		}
@@ -577,19 +580,19 @@ func (x *executor) finish(r *ready) (err error) {
 	return x.replace(r)
 }
 
-// replace removes the source, or else the copy: never both.
+// replace removes the source or, if that fails, the copy. It never removes both.
 func (x *executor) replace(r *ready) error {
 	removed, err := x.remove(r.a, r)
 	switch {
 	case err == nil || r.to < 0:
 		return err
 	case removed:
-		return fmt.Errorf("it has moved, but is not gone from everywhere: %w", err)
+		return fmt.Errorf("it has moved, but an old name is left: %w", err)
 	}
 	return errors.Join(err, x.takeBack(r))
 }
 
-// link gives the copy the further names of its source.
+// link gives the copy the additional names of its source.
 func (x *executor) link(r *ready) error {
 	for _, name := range r.a.Names {
 		to, as, err := x.tops.makeParent(x.destination(r.a, string(name)), string(name))
@@ -598,7 +601,7 @@ func (x *executor) link(r *ready) error {
 		}
 		if st, serr := statAt(to, as); serr == nil && st.Ino == r.inode.Ino && st.Dev == r.inode.Dev {
 			unix.Close(to)
-			continue // by a premix that was killed
+			continue // made by a killed premix
 		}
 		err = unix.Linkat(r.to, r.as, to, as, 0)
 		if errors.Is(err, unix.EEXIST) {
@@ -619,7 +622,7 @@ func (x *executor) destination(a *Action, name string) string {
 	return x.rules.destination(&x.rules.Rules[i], name)
 }
 
-// takeBack removes the names of a copy whose source stays.
+// takeBack removes the names of the copy; the source stays.
 func (x *executor) takeBack(r *ready) error {
 	var errs []error
 	for _, name := range r.a.Names {
@@ -638,8 +641,9 @@ func (x *executor) takeBack(r *ready) error {
 	return errors.Join(errs...)
 }
 
-// remove removes all names of the source, each by way of a name of our own: what has
-// taken its place meanwhile is seen, and put back. It tells whether a name is gone.
+// remove removes all names of the source. It first renames each to a name of premix: if
+// another file has replaced the source, that is noticed, and the file gets its name back.
+// remove reports whether a name was removed.
 func (x *executor) remove(a *Action, r *ready) (removed bool, err error) {
 	aside := a.own(x.h.runName(), "-old")
 	for i, path := range append([]Path{a.Path}, a.Names...) {
@@ -674,7 +678,7 @@ func (x *executor) remove(a *Action, r *ready) (removed bool, err error) {
 	return removed, nil
 }
 
-// removeName removes a name if what it stands for is what shall go.
+// removeName removes a name if wanted accepts the file that it refers to.
 func removeName(in int, name, aside string, wanted func(*unix.Stat_t) error) error {
 	if err := unix.Renameat2(in, name, in, aside, unix.RENAME_NOREPLACE); err != nil {
 		return reason(err)
@@ -687,13 +691,13 @@ func removeName(in int, name, aside string, wanted func(*unix.Stat_t) error) err
 		return unix.Unlinkat(in, aside, 0)
 	}
 	if back := unix.Renameat2(in, aside, in, name, unix.RENAME_NOREPLACE); back != nil {
-		return fmt.Errorf("%w; and what was found in its place is now %s, since its name was taken again: %w", err, aside, back)
+		return fmt.Errorf("%w; another file was in its place: it is now %s, because its name is in use again: %w", err, aside, back)
 	}
 	return err
 }
 
-// recover finishes what a killed premix had begun, or takes it back. again: nothing is
-// begun any more, and the action is as any other.
+// recover completes or reverts an action that a killed premix had begun. If again is true,
+// it was reverted, and is to be done like any other.
 func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 	run := x.h.runName()
 	r := &ready{a: a, in: -1, to: -1}
@@ -729,13 +733,13 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 	ours := err == nil && copied.Ino == r.inode.Ino && copied.Dev == r.inode.Dev
 	intact := ours && copied.Size == a.Size && copied.Mtim.Nano() == a.Modified
 	switch {
-	case !ours && oldErr == nil: // the copy was taken away, and so the source comes back
+	case !ours && oldErr == nil: // the copy was removed, so restore the source
 		return false, x.putBack(r, aside)
 	case !ours:
 		return true, nil
-	case oldErr == nil && !a.same(&old): // what was found at the last moment
+	case oldErr == nil && !a.same(&old): // another file took the source's place at the last moment
 		return false, errors.Join(x.putBack(r, aside), skipChanged)
-	case oldErr == nil: // the copy is verified: the source was about to go
+	case oldErr == nil: // the copy is verified, and the source was about to be removed
 		if err := x.link(r); err != nil {
 			return false, err
 		}
@@ -743,7 +747,7 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 			return false, err
 		}
 		return false, x.removeRest(r)
-	case isNone(nowErr): // it has gone; perhaps not under all of its names
+	case isNone(nowErr): // the source is removed, but perhaps not under all of its names
 		if err := x.link(r); err != nil {
 			return false, err
 		}
@@ -754,7 +758,7 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 		return false, errors.Join(x.takeBack(r), skipChanged)
 	case !a.same(&now):
 		return false, errors.New("source and copy were both changed after premix was killed: both are kept")
-	case !intact: // somebody works on the copy already, which was whole
+	case !intact: // a program has changed the copy, which was complete
 		return false, errors.New("the copy was changed after premix was killed, and the source is as it was: both are kept")
 	}
 	fd, err := beneath.OpenAt(r.in, r.name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -772,7 +776,7 @@ func (x *executor) recover(a *Action, e *Event) (again bool, err error) {
 	return false, x.replace(r)
 }
 
-// forget removes the source that was put aside.
+// forget removes a source that has its temporary name.
 func (x *executor) forget(r *ready, aside string) error {
 	if err := unix.Unlinkat(r.in, aside, 0); err != nil {
 		return err
@@ -780,21 +784,21 @@ func (x *executor) forget(r *ready, aside string) error {
 	return unix.Fsync(r.in)
 }
 
-// putBack gives what was put aside its name again.
+// putBack renames a source from its temporary name back to its own.
 func (x *executor) putBack(r *ready, aside string) error {
 	if err := unix.Renameat2(r.in, aside, r.in, r.name, unix.RENAME_NOREPLACE); err != nil {
-		return fmt.Errorf("it is now %s in its directory, since its name was taken again: %w", aside, err)
+		return fmt.Errorf("it is now %s in its directory, because its name is in use again: %w", aside, err)
 	}
 	return skipChanged
 }
 
-// removeRest removes further names of a source whose first name is gone.
+// removeRest removes additional names of a source whose first name was removed.
 func (x *executor) removeRest(r *ready) error {
 	aside := r.a.own(x.h.runName(), "-old")
 	for _, path := range r.a.Names {
 		in, name, err := x.tops.parent(string(path))
 		if err != nil {
-			continue // gone with its directory
+			continue // its directory was removed, too
 		}
 		if st, serr := statAt(in, aside); serr == nil && r.a.same(&st) {
 			err = unix.Unlinkat(in, aside, 0)

@@ -15,8 +15,8 @@ import (
 	"premix/internal/beneath"
 )
 
-// tops are open directories that names are resolved beneath: no link, and nothing that
-// changes meanwhile, leads out of them.
+// tops are open directories beneath which names are resolved: neither links nor concurrent
+// changes can lead out of them.
 type tops struct {
 	dirs []string // absolute
 	run  string   // see planHeader.runName
@@ -24,7 +24,7 @@ type tops struct {
 	making sync.Mutex // held while directories are made; taken before mu
 	mu     sync.Mutex
 	fds    map[string]int
-	swept  map[string]bool // see sweep; for one goroutine
+	swept  map[string]bool // paths that sweep has seen to; used by one goroutine
 }
 
 func (t *tops) close() {
@@ -33,7 +33,7 @@ func (t *tops) close() {
 	}
 }
 
-// top is the directory that a path lies in.
+// top returns the open directory that contains a path.
 func (t *tops) top(path string) (fd int, rel string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,10 +52,10 @@ func (t *tops) top(path string) (fd int, rel string, err error) {
 		t.fds[dir] = fd
 		return fd, rel, nil
 	}
-	return -1, "", fmt.Errorf("%s lies in no directory that was scanned", path)
+	return -1, "", fmt.Errorf("%s is not in a directory that was scanned", path)
 }
 
-// parent opens the directory that a path lies in.
+// parent opens the directory that contains a path.
 func (t *tops) parent(path string) (fd int, name string, err error) {
 	top, rel, err := t.top(path)
 	if err != nil {
@@ -65,13 +65,13 @@ func (t *tops) parent(path string) (fd int, name string, err error) {
 	return fd, filepath.Base(rel), err
 }
 
-// openDir opens a directory beneath another one, "." for itself.
+// openDir opens a directory beneath another one, or itself for ".".
 func openDir(top int, rel string) (int, error) {
 	return beneath.OpenAt(top, rel, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// makeParent opens the directory that a path shall lie in. Directories that are missing
-// are made like those of the source, which lie at the same places below its own top.
+// makeParent opens the directory that is to contain a path. Missing directories are created
+// like those of the source, which have the same relative paths.
 func (t *tops) makeParent(path, source string) (fd int, name string, err error) {
 	top, rel, err := t.top(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func (t *tops) makeParent(path, source string) (fd int, name string, err error) 
 		return fd, filepath.Base(rel), err
 	}
 	if fromRel != rel {
-		return -1, "", fmt.Errorf("%s and %s lie at different places", source, path)
+		return -1, "", fmt.Errorf("%s and %s have different relative paths", source, path)
 	}
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -100,12 +100,12 @@ func (t *tops) makeParent(path, source string) (fd int, name string, err error) 
 	return fd, filepath.Base(rel), err
 }
 
-// dirPrefix begins the names of directories that this run makes, until they have all their
-// attributes.
+// dirPrefix returns the prefix of the names of directories that this run creates, until
+// they have all their attributes.
 func (t *tops) dirPrefix() string { return ownPrefix + t.run + "-dir-" }
 
-// sweep removes what a killed premix of this run has left of [tops.makeLike] on the way to a
-// path.
+// sweep removes directories on the way to a path that a killed premix of this run was
+// creating in [tops.makeLike].
 func (t *tops) sweep(path string) error {
 	top, rel, err := t.top(path)
 	if err != nil {
@@ -127,7 +127,7 @@ func (t *tops) sweep(path string) error {
 func (t *tops) sweepDir(top int, rel string) error {
 	fd, err := openDir(top, rel)
 	if err != nil {
-		return nil // without the directory there is nothing in it; the action itself fails if it cannot be opened
+		return nil // without the directory nothing is in it; if it cannot be opened, the action itself will fail
 	}
 	dir := os.NewFile(uintptr(fd), rel)
 	defer dir.Close()
@@ -137,7 +137,7 @@ func (t *tops) sweepDir(top int, rel string) error {
 			if !strings.HasPrefix(name, t.dirPrefix()) {
 				continue
 			}
-			// It is empty, or is not ours.
+			// An error means that it is not empty, and thus not ours.
 			if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && !isNone(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) {
 				return err
 			}
@@ -151,8 +151,8 @@ func (t *tops) sweepDir(top int, rel string) error {
 	}
 }
 
-// makeLike makes a directory as another top has it, unless it is there. It appears with
-// all its attributes.
+// makeLike creates a directory like the one in another top, unless it exists. It appears
+// with all its attributes.
 func (t *tops) makeLike(top, from int, rel string) error {
 	fd, err := openDir(top, rel)
 	if err == nil {
@@ -190,8 +190,8 @@ func (t *tops) makeLike(top, from int, rel string) error {
 	return parent.Sync()
 }
 
-// dress gives an open file owner, extended attributes (ACLs among them), mode and times
-// of another one. Nothing is left out silently: what cannot be kept is an error.
+// dress gives an open file the owner, extended attributes (including ACLs), mode and times
+// of another one. It returns an error if any of them cannot be set.
 func dress(fd, src int, st *unix.Stat_t) error {
 	if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
 		return fmt.Errorf("its owner cannot be kept: %w", err)
@@ -217,7 +217,7 @@ func dress(fd, src int, st *unix.Stat_t) error {
 			return fmt.Errorf("its attribute %s cannot be kept: %w", name, err)
 		}
 	}
-	// After the owner, whose change takes set-user-ID away.
+	// Set the mode after the owner, whose change clears set-user-ID.
 	if err := unix.Fchmod(fd, st.Mode&^unix.S_IFMT); err != nil {
 		return fmt.Errorf("its mode cannot be kept: %w", err)
 	}
@@ -228,26 +228,28 @@ func setTimes(fd int, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), []unix.Timespec{st.Atim, st.Mtim}, 0)
 }
 
-// stamped tells whether a file is as the scan saw it.
+// stamped reports whether a file has the size and times that the scan found.
 func (a *Action) stamped(st *unix.Stat_t) bool {
 	return a.same(st) && st.Ctim.Nano() == a.Changed
 }
 
-// same leaves the time of status change out, which our own renaming changes.
+// same compares a file with the scan, except for the time of status change, which premix's
+// own renames set.
 func (a *Action) same(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int64(st.Ino) == a.Inode && int64(st.Dev) == a.Device && st.Size == a.Size && st.Mtim.Nano() == a.Modified
 }
 
-// lease takes a read lease (fcntl(2), F_SETLEASE): the kernel refuses it while somebody
-// has the file open for writing, and makes those wait who open it for writing until the
-// lease is given back by closing, or for lease-break-time at most. Without leases on a
-// file system only times tell of writers. It tells whether the file is being written.
+// lease takes a read lease (fcntl(2), F_SETLEASE). The kernel refuses it while a program
+// has the file open for writing. Programs that then open the file for writing wait until
+// the lease is returned by closing the file, at most for lease-break-time. On a file system
+// without leases only times show that a file is written to. written reports whether the
+// file is being written.
 func lease(fd int) (held, written bool) {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
 	return err == nil, errors.Is(err, unix.EAGAIN)
 }
 
-// leased tells whether the lease is held still, and nobody waits for its end.
+// leased reports whether the lease is still held, without a program waiting for its end.
 func leased(fd int) bool {
 	kind, err := unix.FcntlInt(uintptr(fd), unix.F_GETLEASE, 0)
 	return err == nil && kind == unix.F_RDLCK

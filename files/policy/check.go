@@ -12,8 +12,8 @@ import (
 	"premix/internal/problem"
 )
 
-// typ is the type of an expression. Whole numbers have 64 bits, and so have times
-// (nanoseconds since 1970) and spans of time (nanoseconds).
+// typ is the type of an expression. Integers, times (nanoseconds since 1970) and spans of
+// time (nanoseconds) have 64 bits.
 type typ int
 
 const (
@@ -29,7 +29,7 @@ func (t typ) String() string {
 	return [...]string{"anything", "a number", "a text", "a time", "a span of time", "a condition"}[t]
 }
 
-// op is what a node does.
+// op is the operation of a node.
 type op int
 
 const (
@@ -58,41 +58,41 @@ const (
 	opJoin
 )
 
-// node is a part of an expression. What is checked has types, known columns, constants
-// folded into one node, and no opBetween.
+// node is a part of an expression. A checked expression has types and known columns; each
+// of its constant parts is folded into one node, and it has no opBetween.
 type node struct {
 	op    op
 	at    int // offset in the text
 	typ   typ
-	value int64  // of a constant that is no text
+	value int64  // of a constant that is not a text
 	text  string // of a constant; name of a column or function; kind of a pattern
 	args  []*node
 
 	column *column                // of opColumn
 	match  func(text []byte) bool // of opMatch
-	now    bool                   // a constant that is counted from the present
+	now    bool                   // a constant relative to the present
 }
 
-// column is a column that rules may name.
+// column is a column that rules may use.
 type column struct {
 	name string
 	typ  typ
-	// from is the column of the scan, for those that are one.
+	// from is the column of the scan, if it has this column.
 	from files.Column
-	made made // how it is had otherwise
+	made made // how the column is computed otherwise
 }
 
-// made is a column that a scan does not have as such.
+// made is a column that is computed from the scan.
 type made int
 
 const (
 	asIs      made = iota
 	madePath       // dir and name
-	madeOwner      // the name of the user; a number if it has none
+	madeOwner      // the name of the user; the number if it has no name
 	madeGroup
 	madeSuffix
 	madePool
-	madeFiles // of a directory with all below: see totals
+	madeFiles // of a directory with all directories below: see totals
 	madeBytes
 	madeLargest
 	madeNewest
@@ -123,7 +123,7 @@ var columnList = []column{
 	{"newest", typeTime, files.ColumnDir, madeNewest},
 }
 
-// aliases are the names of stat(2).
+// aliases are the names used by stat(2).
 var aliases = map[string]string{"atime": "accessed", "mtime": "modified", "ctime": "changed", "nlink": "links", "user": "owner"}
 
 func columnOf(name string) *column {
@@ -138,7 +138,7 @@ func columnOf(name string) *column {
 	return nil
 }
 
-// checker finds the types of expressions, and folds constants.
+// checker determines the types of expressions, and folds constants.
 type checker struct {
 	rule  *Rule
 	pools []string
@@ -192,9 +192,9 @@ func (c *checker) columnNode(n *node) *mistake {
 		hint := ""
 		switch n.text {
 		case "born", "btime", "crtime":
-			hint = "not every file system tells it, so rules cannot rely on it; use modified or changed"
+			hint = "not every file system records it, so rules cannot rely on it; use modified or changed"
 		case "error":
-			hint = "what could not be read is never touched"
+			hint = "entries that could not be read are never changed"
 		default:
 			var names []string
 			for _, col := range columnList {
@@ -202,10 +202,10 @@ func (c *checker) columnNode(n *node) *mistake {
 			}
 			hint = problem.Meant(n.text, names, "%s")
 		}
-		return wrong(n.at, hint, "there is no column %s", n.text)
+		return wrong(n.at, hint, "unknown column %s", n.text)
 	}
 	if col.made >= madeFiles && c.rule.Verb != Pack {
-		return wrong(n.at, "it is that of a directory with all below it", "the column %s is for PACK", col.name)
+		return wrong(n.at, "it is the total of a directory with all below it", "the column %s is only for PACK", col.name)
 	}
 	n.column, n.typ = col, col.typ
 	return nil
@@ -215,19 +215,19 @@ func (c *checker) call(n *node) *mistake {
 	switch n.text {
 	case "now":
 		if len(n.args) > 0 {
-			return wrong(n.at, "", "now() has no arguments")
+			return wrong(n.at, "", "now() takes no arguments")
 		}
 		*n = node{op: opConst, at: n.at, typ: typeTime, now: true}
 	case "lower", "upper", "length":
 		if len(n.args) != 1 || n.args[0].typ != typeText {
-			return wrong(n.at, "as in "+n.text+"(name)", "%s() wants one text", n.text)
+			return wrong(n.at, "as in "+n.text+"(name)", "%s() takes one text", n.text)
 		}
 		n.typ = typeText
 		if n.text == "length" {
 			n.typ = typeNumber
 		}
 	default:
-		return wrong(n.at, problem.Meant(n.text, []string{"now()", "lower()", "upper()", "length()"}, "%s"), "there is no function %s()", n.text)
+		return wrong(n.at, problem.Meant(n.text, []string{"now()", "lower()", "upper()", "length()"}, "%s"), "unknown function %s()", n.text)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (c *checker) caseNode(n *node) *mistake {
 	for i := 0; i+1 < len(n.args); i += 2 {
 		when, then := n.args[i], n.args[i+1]
 		if when.typ != typeBool {
-			return wrong(when.at, "", "WHEN wants a condition, and this is %s", when.typ)
+			return wrong(when.at, "", "WHEN needs a condition, and this is %s", when.typ)
 		}
 		if then.typ != last.typ || then.typ == typeText || then.typ == typeBool {
 			return wrong(then.at, "all of them are numbers, times, or spans of time", "the values of CASE are %s here and %s at ELSE", then.typ, last.typ)
@@ -247,7 +247,8 @@ func (c *checker) caseNode(n *node) *mistake {
 	return nil
 }
 
-// comparison makes the sides of one type: a text beside a time is read as a time.
+// comparison converts both sides to one type: a text compared with a time is parsed as a
+// time.
 func (c *checker) comparison(n *node) *mistake {
 	n.typ = typeBool
 	first := n.args[0]
@@ -291,8 +292,8 @@ func (c *checker) comparison(n *node) *mistake {
 	return nil
 }
 
-// known refuses a constant that a column never has: NOT (owner = 'mistyped') would be
-// everything.
+// known refuses a constant that a column never has: NOT (owner = 'mistyped') would match
+// all files.
 func (c *checker) known(col, value *node) *mistake {
 	if col.op != opColumn || value.op != opConst {
 		return nil
@@ -300,11 +301,11 @@ func (c *checker) known(col, value *node) *mistake {
 	switch {
 	case col.column.made == madeOwner:
 		if _, err := user.Lookup(value.text); err != nil && !decimal(value.text) {
-			return wrong(value.at, "the number of a user does as well: uid = 1000", "there is no user %s", value.text)
+			return wrong(value.at, "the number of a user also works: uid = 1000", "unknown user %s", value.text)
 		}
 	case col.column.made == madeGroup:
 		if _, err := user.LookupGroup(value.text); err != nil && !decimal(value.text) {
-			return wrong(value.at, "the number of a group does as well: gid = 1000", "there is no group %s", value.text)
+			return wrong(value.at, "the number of a group also works: gid = 1000", "unknown group %s", value.text)
 		}
 	case col.column.made == madePool:
 		for _, p := range c.pools {
@@ -313,11 +314,11 @@ func (c *checker) known(col, value *node) *mistake {
 			}
 		}
 		if value.text != "" {
-			return wrong(value.at, problem.Meant(value.text, c.pools, "%s"), "there is no pool %s", value.text)
+			return wrong(value.at, problem.Meant(value.text, c.pools, "%s"), "unknown pool %s", value.text)
 		}
 	case col.column.name == "type":
 		if !strings.Contains("fdlbcps", value.text) || len(value.text) != 1 {
-			return wrong(value.at, "types are f(ile), d(irectory), l(ink), b(lock), c(haracter), p(ipe) and s(ocket)", "there is no type '%s'", value.text)
+			return wrong(value.at, "types are f(ile), d(irectory), l(ink), b(lock), c(haracter), p(ipe) and s(ocket)", "unknown type '%s'", value.text)
 		}
 	}
 	return nil
@@ -328,10 +329,10 @@ func decimal(s string) bool {
 	return err == nil
 }
 
-// arithmetic knows what numbers, times and spans add up to.
+// arithmetic determines the type of an operation on numbers, times and spans.
 func (c *checker) arithmetic(n *node) *mistake {
 	l, r := n.args[0], n.args[1]
-	if l.typ == typeAny { // the 0 of a sign
+	if l.typ == typeAny { // the 0 before a sign
 		l.typ = r.typ
 		if r.typ == typeTime {
 			return wrong(n.at, "", "a time has no sign")
@@ -392,7 +393,8 @@ func (c *checker) arithmetic(n *node) *mistake {
 	return nil
 }
 
-// calculate stays at the ends of the range where a result lies beyond it.
+// calculate computes an operation on constants. A result beyond the range is the end of the
+// range.
 func calculate(o op, a, b int64) int64 {
 	const least, most = -1 << 63, 1<<63 - 1
 	switch o {
@@ -451,25 +453,25 @@ func (c *checker) matchNode(n *node) *mistake {
 	switch kind {
 	case "like", "ilike":
 		var ok bool
-		// Where the text after the last % holds no /, it is the name alone that decides.
+		// If the text after the last % contains no /, it is enough to match the name.
 		if n.match, ok = like(pattern.text, escape, kind == "ilike"); !ok {
-			return wrong(pattern.at, "", "ESCAPE stands before nothing")
+			return wrong(pattern.at, "", "the ESCAPE character has no character after it")
 		}
 		if v.op == opColumn && v.column.made == madePath && escape == 0 && strings.HasPrefix(pattern.text, "%") && !strings.Contains(pattern.text, "/") && !strings.ContainsAny(pattern.text[1:], "%_") {
 			n.args = []*node{{op: opColumn, at: v.at, typ: typeText, column: columnOf("name")}}
 		}
 	case "glob":
 		if _, err := path.Match(pattern.text, ""); err != nil {
-			return wrong(pattern.at, "* ? and [a-z] stand for characters other than /", "'%s' is no pattern: %v", pattern.text, err)
+			return wrong(pattern.at, "* ? and [a-z] match characters other than /", "'%s' is not a pattern: %v", pattern.text, err)
 		}
 		n.match = func(b []byte) bool {
-			ok, _ := path.Match(pattern.text, string(b)) // the pattern is a good one
+			ok, _ := path.Match(pattern.text, string(b)) // the pattern has been checked
 			return ok
 		}
 	case "regexp":
 		re, err := regexp.Compile(pattern.text)
 		if err != nil {
-			return wrong(pattern.at, "see https://github.com/google/re2/wiki/Syntax", "'%s' is no regular expression: %v", pattern.text, err)
+			return wrong(pattern.at, "see https://github.com/google/re2/wiki/Syntax", "'%s' is not a regular expression: %v", pattern.text, err)
 		}
 		n.match = re.Match
 	}

@@ -1,22 +1,22 @@
-// Package policy plans and does what a file of rules says about the files of a scan:
-// which stay, in which pool they are placed, which move to another pool, which are
-// deleted, and which directories become trees in a store.
+// Package policy plans and applies rules to the files of a scan. The rules say which files
+// stay, which are placed in or moved to another pool, which are deleted, and which
+// directories become trees in a store.
 //
 // Words:
 //
-//   - pool: a directory, of a kind of disk. A file that moves from one pool to another
-//     keeps its path below them.
-//   - rule: what is done with the entries for which a condition holds. An entry belongs
-//     to the first rule that it matches, and to no other.
-//   - verb: what a rule does; see [Verb].
-//   - threshold: how full a pool has to be for a rule to act, and when it stops.
+//   - pool: a directory on one kind of disk. A file that moves from one pool to another
+//     keeps its relative path.
+//   - rule: an operation on the entries for which a condition holds. An entry belongs
+//     to the first rule that it matches, and only to this one.
+//   - verb: the operation of a rule; see [Verb].
+//   - threshold: the fill level of a pool above which a rule acts, and where it stops.
 //   - weight: of the files of a rule with a threshold, the heaviest go first.
-//   - plan: what the rules would do with what a scan found; see [Plan].
+//   - plan: the operations of the rules on the entries of a scan; see [Plan].
 //
 // # The language
 //
-// Rules are statements in SQL's dress, after those of GPFS' mmapplypolicy. In this
-// grammar [x] may be left out, {x} may come any number of times, and clauses of a rule
+// Rules are statements in the style of SQL, modelled on GPFS' mmapplypolicy. In this
+// grammar [x] is optional, {x} may be repeated any number of times, and clauses of a rule
 // come in any order, each at most once:
 //
 //	file       = { statement ";" }
@@ -37,20 +37,20 @@
 //	           | INTERVAL number unit | TIMESTAMP 'time' | (expression)
 //	           | CASE WHEN expression THEN expression ... ELSE expression END)
 //
-// Columns are those of a scan, and path, suffix, pool, owner and group; docs/files-policy.md
-// lists them. There is no NULL: a column that a file system may not know (born) is not
-// offered, nothing is divided by what may be 0, and a user, group or pool that does not
-// exist is an error, since its negation would be true of every file.
+// The columns are the columns of a scan, and path, suffix, pool, owner and group;
+// docs/files-policy.md lists them. The language has no NULL: it lacks the column that a
+// file system may not record (born), a divisor must be a constant other than 0, and a user,
+// group or pool that does not exist is an error, since its negation would be true of every
+// file.
 //
-// # How a plan is made
+// # Planning
 //
-// A scan is read a row group at a time, several at once. The bounds in the file say of
-// some groups that no row or every row fulfils a condition; of the others those columns
-// are read that conditions still need for the rows that are left, cheap conditions
-// first. Conditions on texts that many rows share are evaluated once for each text.
-// What a rule with a threshold may need is kept in order of weight, and no more than
-// frees the bytes that are needed.
+// A scan is read a row group at a time, several at once. For some groups the bounds in the
+// file show that no row, or every row, fulfils a condition. For the others, conditions are
+// evaluated over the remaining rows, cheap ones first, and only the columns that they need
+// are read. Conditions on texts that many rows share are evaluated once for each text. A
+// rule with a threshold keeps the heaviest candidates, only as many as free the required
+// bytes.
 //
-// Sources: IBM Storage Scale, "Policy rules: Syntax"; SQL:2016; the Apache Parquet
-// format.
+// Sources: IBM Storage Scale, "Policy rules: Syntax"; SQL:2016; the Apache Parquet format.
 package policy

@@ -10,20 +10,19 @@ import (
 	"premix/files"
 )
 
-// Expressions are evaluated a row group at a time, over the rows that are still of
-// interest: a list of their numbers, rising. A condition reads a column when there is a
-// row left that it has to decide on, and none where the bounds of the row group say it
-// all.
+// Expressions are evaluated a row group at a time, over a rising list of the remaining row
+// numbers. A condition reads a column only if there are rows left to decide, and if the
+// bounds of the row group do not decide all of them.
 
-// batch is a row group that expressions are evaluated over. It belongs to one
-// goroutine.
+// batch is a row group over which expressions are evaluated. One goroutine may use it at a
+// time.
 type batch struct {
 	g      *files.Group
 	pools  []Pool
 	totals totals
 	users  map[int64][]byte
 	groups map[int64][]byte
-	rows   [][]int32 // lists to be used again
+	rows   [][]int32 // lists for reuse
 	values [][]int64
 	text   []byte
 }
@@ -32,7 +31,7 @@ func newBatch(t *files.Table, pools []Pool, sums totals) *batch {
 	return &batch{g: t.NewGroup(), pools: pools, totals: sums, users: make(map[int64][]byte), groups: make(map[int64][]byte)}
 }
 
-// list returns an empty list of rows, to be given back with done.
+// list returns an empty list of rows. The caller returns it with done.
 func (b *batch) list() []int32 {
 	if n := len(b.rows); n > 0 {
 		l := b.rows[n-1]
@@ -44,7 +43,7 @@ func (b *batch) list() []int32 {
 
 func (b *batch) done(l []int32) { b.rows = append(b.rows, l) }
 
-// ints returns n numbers to write to, to be given back with doneInts.
+// ints returns a slice of n numbers. The caller returns it with doneInts.
 func (b *batch) ints(n int) []int64 {
 	if k := len(b.values); k > 0 {
 		v := b.values[k-1]
@@ -58,12 +57,12 @@ func (b *batch) doneInts(v []int64) { b.values = append(b.values, v) }
 
 // condition is a compiled condition.
 type condition struct {
-	// filter appends to out those of the rows for which it holds.
+	// filter appends to out the rows for which the condition holds.
 	filter func(b *batch, rows, out []int32) ([]int32, error)
-	// verdict tells from the bounds alone whether it holds for all rows of a group, or
-	// for none. nil: it never can.
+	// verdict reports from the bounds alone whether the condition holds for all rows of a
+	// group, or for none. It is nil if bounds cannot decide that.
 	verdict func(g *files.Group) verdict
-	cost    int // of a row, to order those that are joined
+	cost    int // cost per row, by which joined conditions are ordered
 }
 
 type verdict int
@@ -81,7 +80,7 @@ func (c *condition) judge(g *files.Group) verdict {
 	return c.verdict(g)
 }
 
-// apply is filter, after verdict.
+// apply calls verdict, and filter if verdict does not decide.
 func (c *condition) apply(b *batch, rows, out []int32) ([]int32, error) {
 	if len(rows) == 0 {
 		return out, nil
@@ -95,7 +94,7 @@ func (c *condition) apply(b *batch, rows, out []int32) ([]int32, error) {
 	return c.filter(b, rows, out)
 }
 
-// number is a compiled expression of a number, time or span.
+// number is a compiled expression of type number, time or span.
 type number struct {
 	values func(b *batch, rows []int32, out []int64) error
 	column files.Column // if plain
@@ -105,16 +104,16 @@ type number struct {
 	cost   int
 }
 
-// textValues are the texts of an expression in a row group.
+// textValues are the texts of an expression for the rows of a group.
 type textValues struct {
 	row func(row int32) []byte // valid until the next call
-	// number tells rows with the same text from others, nil if they all have their own;
-	// there are count numbers.
+	// number returns equal numbers below count for rows with the same text. It is nil if
+	// rows do not share texts.
 	number func(row int32) int
 	count  int
 }
 
-// text is a compiled expression of a text.
+// text is a compiled expression of type text.
 type text struct {
 	values func(b *batch) (textValues, error)
 	value  []byte // if fixed
@@ -122,8 +121,8 @@ type text struct {
 	cost   int
 }
 
-// bind copies an expression for a moment: now() becomes a constant, and what is
-// constant then is folded.
+// bind returns a copy of an expression for a moment: now() becomes a constant, and constant
+// parts are folded.
 func bind(n *node, now int64) *node {
 	c := *n
 	if n.now {
@@ -139,7 +138,7 @@ func bind(n *node, now int64) *node {
 	return &c
 }
 
-// compileCondition wants a bound, checked expression.
+// compileCondition compiles a bound, checked expression.
 func compileCondition(n *node) *condition {
 	switch n.op {
 	case opConst:
@@ -195,7 +194,7 @@ func negated(c *condition) *condition {
 	}
 }
 
-// without appends the rows that are not among some of them.
+// without appends the rows that are not in some.
 func without(rows, some, out []int32) []int32 {
 	k := 0
 	for _, r := range rows {
@@ -293,7 +292,7 @@ func disjunction(list []*condition) *condition {
 	}
 }
 
-// holds tells whether a comparison holds, of what cmp.Compare says.
+// holds reports whether a comparison holds, given the result of cmp.Compare.
 func holds(o op, order int) bool {
 	switch o {
 	case opEqual:
@@ -312,7 +311,7 @@ func holds(o op, order int) bool {
 
 var flipped = map[op]op{opEqual: opEqual, opUnequal: opUnequal, opLess: opMore, opAtMost: opAtLeast, opMore: opLess, opAtLeast: opAtMost}
 
-// compareNumbers brings what it can into the shape of a column and a constant.
+// compareNumbers rewrites a comparison as one of a column with a constant, where it can.
 func compareNumbers(o op, l, r *node) *condition {
 	if l.op == opConst && r.op != opConst {
 		l, r, o = r, l, flipped[o]
@@ -352,7 +351,7 @@ func compareNumbers(o op, l, r *node) *condition {
 
 // compareColumn compares a column with a constant.
 func compareColumn(o op, c files.Column, v int64) *condition {
-	// Every comparison but <> is that of a range, which takes no branch that depends on
+	// Each comparison but <> is a test for a range, which needs no branch that depends on
 	// the operator.
 	low, high, not := int64(-1<<63), int64(1<<63-1), false
 	empty := false
@@ -406,7 +405,7 @@ func compareColumn(o op, c files.Column, v int64) *condition {
 	return in
 }
 
-// in: the first argument is among the others.
+// in compiles IN: the first argument is among the others.
 func in(n *node) *condition {
 	v := n.args[0]
 	constant := !slices.ContainsFunc(n.args[1:], func(a *node) bool { return a.op != opConst })
@@ -426,7 +425,7 @@ func in(n *node) *condition {
 	}
 }
 
-// test is a condition on one text. Where rows share texts each is looked at once.
+// test compiles a condition on one text. If rows share texts, it evaluates each text once.
 func test(t *text, holds func([]byte) bool, cost int) *condition {
 	if t.fixed {
 		v := none
@@ -566,7 +565,7 @@ func numberColumn(c *column) *number {
 	}}
 }
 
-// caseNumber: the first condition that holds decides.
+// caseNumber compiles CASE: the first condition that holds decides.
 func caseNumber(n *node) *number {
 	var whens []*condition
 	var thens []*number
@@ -693,7 +692,7 @@ func textColumn(c *column) *text {
 	}}
 }
 
-// paths are those of entries.
+// paths returns the paths of entries.
 func paths(b *batch) (textValues, error) {
 	dirs, err := b.g.Texts(files.ColumnDir)
 	if err != nil {
@@ -714,7 +713,7 @@ func paths(b *batch) (textValues, error) {
 	}}, err
 }
 
-// nameOf is the name of a user or group, the number if it has none.
+// nameOf returns the name of a user or group, or the number if it has no name.
 func (b *batch) nameOf(what made, id int64) []byte {
 	known := b.users
 	if what == madeGroup {
@@ -736,7 +735,7 @@ func (b *batch) nameOf(what made, id int64) []byte {
 	return name
 }
 
-// poolOf is the pool that a path lies in, nil if it lies in none.
+// poolOf returns the pool that contains a path, or nil.
 func poolOf(pools []Pool, path string) *Pool {
 	for i := range pools {
 		if within(path, pools[i].Dir) {

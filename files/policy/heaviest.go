@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// order puts the heavier one first, and of equally heavy ones the one that the scan has
-// first. No two candidates are equal.
+// order orders candidates by falling weight, and those of equal weight as in the scan. No
+// two candidates are equal.
 func (a candidate) order(b candidate) int {
 	if c := cmp.Compare(b.weight, a.weight); c != 0 {
 		return c
@@ -22,11 +22,11 @@ func (a *candidate) before(b *candidate) bool {
 	return a.compare(b.ref) < 0
 }
 
-// heaviest brings the heaviest candidates to the front, in any order, and tells how many it
-// takes of them until so many bytes are freed; all of them if that is not enough. It takes
-// time in proportion to the list, where sorting it would take most of that of a plan.
+// heaviest moves the heaviest candidates to the front, in any order. It returns how many of
+// them are needed to free a number of bytes, or all if they do not suffice. It takes time
+// in proportion to the list, where sorting would take most of the time of a plan.
 func heaviest(list []candidate, bytes int64) (n int, freed int64) {
-	low, high := 0, len(list) // the last one that is taken lies between them; freed is what is before low
+	low, high := 0, len(list) // the result lies between them; freed are the bytes before low
 	for high-low > sortBelow {
 		at := low + split(list[low:high])
 		sum := int64(0)
@@ -49,7 +49,8 @@ func heaviest(list []candidate, bytes int64) (n int, freed int64) {
 	return low, freed
 }
 
-// foremost brings the first n of a list to its front, in any order, and returns them.
+// foremost moves the first n of a list in order to its front, in any order, and returns
+// them.
 func foremost(list []candidate, n int) []candidate {
 	n = min(n, len(list))
 	for low, high := 0, len(list); high-low > 1 && n < len(list); {
@@ -66,11 +67,11 @@ func foremost(list []candidate, n int) []candidate {
 	return list[:n]
 }
 
-// sortBelow is how long a list is at most that is sorted rather than split.
+// sortBelow is the length up to which a list is sorted and not split.
 const sortBelow = 64
 
-// split chooses one of a list, brings to the front those before it in the order, and
-// returns its place behind them.
+// split chooses an element of a list, moves the elements that order before it to the front,
+// and returns its index after them.
 func split(list []candidate) int {
 	pick := func() int { return rand.IntN(len(list)) }
 	a, b, c := pick(), pick(), pick()

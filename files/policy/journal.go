@@ -21,7 +21,7 @@ import (
 	"premix/internal/owner"
 )
 
-// JournalError tells that a journal cannot be used.
+// JournalError is returned for a journal that cannot be used.
 type JournalError struct {
 	Dir    string
 	Reason string
@@ -40,20 +40,20 @@ func (e *JournalError) Error() string {
 func (*JournalError) ExitCode() exit.Code { return exit.Directory }
 func (e *JournalError) Unwrap() error     { return e.Err }
 
-// Hint is the way out.
+// Hint returns the way to resolve the error.
 func (e *JournalError) Hint() string { return e.Way }
 
 // The journal is a directory:
 //
-//	lock         flock(2)ed by the premix that works
-//	plan.jsonl   a planHeader, then an Action a line; written once, appears whole
+//	lock         locked (flock(2)) by the premix that applies the plan
+//	plan.jsonl   a planHeader, then an Action a line; written once, atomically
 //	audit.jsonl  an Event a line, only ever appended to
 //
-// An action is done in this order, many at a time: its copy lies on the disk beside its
-// destination under a name of premix' own; an event with the result "copied" is on the
-// disk; the copy is renamed; the source is removed; an event with the result. Whoever
-// finds "copied" and no result looks at the inode that it names, and finishes the action
-// or takes it back.
+// An action is done in this order, many at a time: its copy is written beside its
+// destination under a temporary name and synced; an event with the result "copied" is
+// synced; the copy is renamed; the source is removed; an event with the final result is
+// written. If a later call finds "copied" without a final result, it looks at the inode in
+// the event, and completes or reverts the action.
 const (
 	lockFile  = "lock"
 	planFile  = "plan.jsonl"
@@ -64,7 +64,7 @@ const (
 type Event struct {
 	Time   time.Time `json:"time"`
 	User   string    `json:"user"`
-	For    string    `json:"for,omitempty"` // who has become that user with sudo
+	For    string    `json:"for,omitempty"` // the user who became that user with sudo
 	ID     int64     `json:"id,omitempty"`
 	Rule   string    `json:"rule,omitempty"`
 	Verb   Verb      `json:"verb,omitempty"`
@@ -73,12 +73,12 @@ type Event struct {
 	Size   int64     `json:"size,omitempty"` // bytes
 	Result string    `json:"result"`         // begun, copied, done, skipped, failed, ended
 	Why    string    `json:"why,omitempty"`
-	// Of what is copied: where it is now.
+	// For copied: the place of the copy.
 	Device int64 `json:"device,omitempty"`
 	Inode  int64 `json:"inode,omitempty"`
-	// Of what is begun: the present of the rules.
+	// For begun: the present text of the rules.
 	Rules string `json:"rules_file,omitempty"`
-	// Of a packed directory.
+	// For a packed directory.
 	Tree string `json:"tree,omitempty"`
 }
 
@@ -92,7 +92,7 @@ const (
 	Ended   = "ended"
 )
 
-// journal is a journal that is written.
+// journal is a journal open for writing.
 type journal struct {
 	dir   string
 	lock  *os.File
@@ -102,15 +102,15 @@ type journal struct {
 	buf   bytes.Buffer
 }
 
-// journalPlace is an error if rules would act on a journal that is begun in dir: they move
+// journalPlace returns an error if the rules would act on a journal in dir: they would move
 // or delete it with the next scan, or pack it while it is written.
 func journalPlace(dir string, r *Rules, roots []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return &JournalError{dir, "cannot be found", "name a directory that you may write: --journal DIR", err}
+		return &JournalError{dir, "cannot be found", "name a directory that you can write to: --journal DIR", err}
 	}
 	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
-		return nil // one that is gone on with came after its scan
+		return nil // a journal that is resumed was made after its scan
 	}
 	const way = "name a directory outside of what the rules act on: --journal DIR"
 	path, pool, scanned := resolved(dir), "", ""
@@ -140,7 +140,7 @@ func journalPlace(dir string, r *Rules, roots []string) error {
 	return nil
 }
 
-// resolved is a path without symbolic links, as far as it exists.
+// resolved returns a path without symbolic links, as far as it exists.
 func resolved(path string) string {
 	for at, rest := path, ""; ; at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest) {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
@@ -152,11 +152,12 @@ func resolved(path string) string {
 	}
 }
 
-// foreign is something in a directory that is no journal, "" if there is nothing.
+// foreign returns the name of a file in a directory that does not belong to a journal, or
+// "" if there is none.
 func foreign(dir string) (string, error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return "", nil // what it is then, making it tells
+		return "", nil // creating the directory will report what is wrong
 	}
 	if err != nil {
 		return "", err
@@ -171,7 +172,7 @@ func foreign(dir string) (string, error) {
 			other = e.Name()
 		}
 	}
-	if audited { // somebody may have put notes beside it
+	if audited { // a user may have put notes beside it
 		return "", nil
 	}
 	return other, nil
@@ -179,7 +180,7 @@ func foreign(dir string) (string, error) {
 
 func openJournal(dir string) (j *journal, err error) {
 	bad := func(reason string, err error) error {
-		return &JournalError{dir, reason, "name a directory that you may write: --journal DIR", err}
+		return &JournalError{dir, reason, "name a directory that you can write to: --journal DIR", err}
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, bad("cannot be found", err)
@@ -192,7 +193,7 @@ func openJournal(dir string) (j *journal, err error) {
 	}
 	var foreign *owner.Error
 	if err := owner.MkdirAll(dir, 0o777); errors.As(err, &foreign) {
-		return nil, &JournalError{dir, "cannot be used", "name a directory that root alone may change: --journal DIR", err}
+		return nil, &JournalError{dir, "cannot be used", "name a directory that only root can change: --journal DIR", err}
 	} else if err != nil {
 		return nil, bad("cannot be made", err)
 	}
@@ -216,8 +217,8 @@ func openJournal(dir string) (j *journal, err error) {
 
 func (j *journal) close() error { return errors.Join(j.audit.Close(), j.lock.Close()) }
 
-// events calls f with all events. A last line that is torn was not on the disk when
-// premix was killed, and is ended so that the next one stands by itself.
+// events calls f with all events. An incomplete last line was not synced when premix was
+// killed; events ends it, so that the next event begins a new line.
 func (j *journal) events(f func(*Event)) error {
 	text, err := os.Open(j.audit.Name())
 	if err != nil {
@@ -244,18 +245,18 @@ func (j *journal) events(f func(*Event)) error {
 	return nil
 }
 
-// note makes an event of an action that write puts on the disk.
+// note adds an event of an action. Call write to put it on the disk.
 func (j *journal) note(a *Action, e Event) {
 	e.Time, e.User, e.For = time.Now(), j.user, j.sudo
 	if a != nil {
 		e.ID, e.Rule, e.Verb, e.Path, e.To, e.Size = a.ID, a.Rule, a.Verb, a.Path, a.To, a.Size
 	}
-	// An Event always has a JSON form.
+	// An Event can always be encoded as JSON.
 	b, _ := json.Marshal(e)
 	j.buf.Write(append(b, '\n'))
 }
 
-// write puts noted events on the disk.
+// write writes the added events and syncs them.
 func (j *journal) write() error {
 	if j.buf.Len() == 0 {
 		return nil
@@ -266,12 +267,12 @@ func (j *journal) write() error {
 		err = unix.Fdatasync(int(j.audit.Fd()))
 	}
 	if err != nil {
-		return &JournalError{j.dir, "cannot be written", "make room on its disk; the same command goes on", err}
+		return &JournalError{j.dir, "cannot be written", "free space on its disk, and run the same command again: it resumes", err}
 	}
 	return nil
 }
 
-// matches tells whether a plan on disk is that of rules and a scan.
+// matches reports whether a plan on disk belongs to the rules and the scan.
 func (h *planHeader) matches(r *Rules, table string, begun time.Time) bool {
 	if h.Rules != r.Text || h.Table != table || !h.Begun.Equal(begun) || len(h.Pools) != len(r.Pools) {
 		return false
@@ -284,16 +285,16 @@ func (h *planHeader) matches(r *Rules, table string, begun time.Time) bool {
 	return true
 }
 
-// own is the name under which premix keeps something of an action beside its place.
+// own returns the temporary name for a file of an action.
 func (a *Action) own(run, what string) string {
 	return ownPrefix + run + "-" + strconv.FormatInt(a.ID, 10) + what
 }
 
-// ownPrefix begins the names of what premix makes in pools.
+// ownPrefix is the prefix of the names that premix creates in pools.
 const ownPrefix = ".premix-"
 
-// runName is a short name of a journal's run, which tells its files from those of
-// others.
+// runName returns a short name of a journal's run, which distinguishes its files from those
+// of other runs.
 func (h *planHeader) runName() string {
 	return strings.ToLower(strconv.FormatInt(h.Now.UnixNano(), 36))
 }

@@ -9,7 +9,7 @@ type kind int
 const (
 	kindEnd    kind = iota
 	kindWord        // a keyword, column or unit: text in lower case
-	kindName        // "quoted": text as written
+	kindName        // "quoted": as written
 	kindString      // 'quoted'
 	kindNumber      // digits, perhaps with a point, or 0o, 0x
 	kindSign        // an operator or a mark
@@ -21,7 +21,7 @@ type token struct {
 	at   int // offset in the text
 }
 
-// shown is how a message calls it.
+// shown returns the token as messages show it.
 func (t token) shown() string {
 	switch t.kind {
 	case kindEnd:
@@ -36,11 +36,11 @@ func (t token) shown() string {
 	return t.text
 }
 
-// signs, the longer ones first.
+// signs are the operators and marks, longer ones first.
 var signs = []string{"<=", ">=", "<>", "!=", "||", "(", ")", ",", ";", "=", "<", ">", "+", "-", "*", "/", "%", "&"}
 
-// lex cuts a text into tokens, the last of which is kindEnd. Comments are -- to the end
-// of the line and /* */.
+// lex splits a text into tokens, the last of which is kindEnd. Comments are -- to the end
+// of the line, and /* */.
 func lex(text string) ([]token, *mistake) {
 	var list []token
 	for i := 0; ; {
@@ -92,7 +92,7 @@ func lex(text string) ([]token, *mistake) {
 				}
 			}
 			if sign == "" {
-				return nil, wrong(i, "rules are text, as in docs/files-policy.md, and texts in them stand in single quotes", "%q has no meaning here", text[i:i+1])
+				return nil, wrong(i, "docs/files-policy.md describes the rules; texts in them are in single quotes", "%q has no meaning here", text[i:i+1])
 			}
 			list = append(list, token{kindSign, sign, begin})
 			i += len(sign)
@@ -100,7 +100,7 @@ func lex(text string) ([]token, *mistake) {
 	}
 }
 
-// blank skips what separates tokens.
+// blank skips blanks and comments.
 func blank(text string, i int) int {
 	for i < len(text) {
 		switch {
@@ -121,7 +121,8 @@ func blank(text string, i int) int {
 	return i
 }
 
-// quoted returns what stands in quotes at i, and where it ends; -1 if it does not.
+// quoted returns the text in quotes at i, and the offset after it, or -1 if the quotes do
+// not end.
 func quoted(text string, i int) (string, int) {
 	q := text[i]
 	var b strings.Builder

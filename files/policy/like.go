@@ -5,14 +5,15 @@ import (
 	"unicode/utf8"
 )
 
-// like makes a matcher of a pattern of LIKE: % is any text and _ one character. With
-// escape, which may be 0 for none, they stand for themselves. fold takes no account of
-// case. It fails if the escape stands at the end.
+// like returns a matcher for a pattern of LIKE: % matches any text and _ one character. The
+// character after escape, which may be 0 for none, matches itself. fold ignores case. like
+// fails if escape is at the end.
 func like(pattern string, escape byte, fold bool) (func([]byte) bool, bool) {
 	if fold {
 		pattern = string(bytes.ToLower([]byte(pattern)))
 	}
-	// parts are what stands between the %, each a list of characters; -1 is any one.
+	// parts are the texts between the %, each a list of characters; -1 matches any
+	// character.
 	parts, plain := [][]rune{nil}, true
 	for i := 0; i < len(pattern); {
 		r, size := utf8.DecodeRuneInString(pattern[i:])
@@ -50,8 +51,8 @@ func like(pattern string, escape byte, fold bool) (func([]byte) bool, bool) {
 	return match, true
 }
 
-// invalid is added to bytes that are no part of a character, so that they are told
-// apart.
+// invalid is added to bytes that are not part of a valid character, so that they differ
+// from all characters.
 const invalid = utf8.MaxRune + 1
 
 func runes(text []byte) []rune {
@@ -67,7 +68,7 @@ func runes(text []byte) []rune {
 	return list
 }
 
-// plainLike is for patterns without _, which bytes decide.
+// plainLike matches patterns without _, for which comparing bytes is enough.
 func plainLike(parts [][]rune) func([]byte) bool {
 	list := make([][]byte, len(parts))
 	for i, p := range parts {

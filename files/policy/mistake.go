@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// mistake is one found while a statement is read: it ends the reading of that statement.
+// mistake is an error in a statement. It ends the parsing of this statement.
 type mistake struct {
 	at   int // offset in the text
 	what string
@@ -18,7 +18,7 @@ func wrong(at int, hint, format string, args ...any) *mistake {
 	return &mistake{at, fmt.Sprintf(format, args...), hint}
 }
 
-// place tells line and column of an offset.
+// place returns line and column of an offset.
 func place(text string, at int) (line, column int) {
 	at = min(at, len(text))
 	before := text[:at]

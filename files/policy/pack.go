@@ -5,21 +5,21 @@ import (
 	"errors"
 )
 
-// Packer turns a directory into a tree of a store that is mounted in its place.
+// Packer replaces a directory by a mount of a tree in a store.
 type Packer interface {
-	// Pack packs the directory at a path, if it is the one with the given device and
-	// inode; otherwise the error is ErrChanged. It may be killed at any moment, and
-	// called again with the same arguments.
+	// Pack packs the directory at a path. If the directory does not have the given device
+	// and inode, the error is ErrChanged. Pack may be killed at any moment and called again
+	// with the same arguments.
 	Pack(ctx context.Context, dir string, device, inode int64, store, as string) (tree string, err error)
 }
 
-// ErrChanged is the error of a Packer for a directory that is not what was scanned.
+// ErrChanged is the error of a Packer for a directory that changed since the scan.
 var ErrChanged error = skipChanged
 
 // pack packs a directory.
 func (x *executor) pack(ctx context.Context, a *Action) error {
 	if x.o.Packer == nil {
-		x.settle(a, errors.New("this premix cannot pack"), Event{})
+		x.settle(a, errors.New("packing is not available"), Event{})
 		return x.j.write()
 	}
 	for _, r := range x.rules.Rules {

@@ -11,17 +11,17 @@ import (
 	"premix/internal/units"
 )
 
-// parser reads statements by recursive descent, with one token to look ahead.
+// parser parses statements by recursive descent, with one token of lookahead.
 type parser struct {
 	tokens []token
 	next   int
 	rules  *Rules
-	base   string         // directory that relative ones are below
+	base   string         // directory to which relative paths refer
 	pools  map[string]int // offsets of their declarations
 	at     []ruleAt       // by rule
 }
 
-// ruleAt are offsets of parts of a rule.
+// ruleAt holds the offsets of parts of a rule.
 type ruleAt struct{ name, from, to int }
 
 func (p *parser) peek() token { return p.tokens[p.next] }
@@ -64,7 +64,7 @@ func (p *parser) needSign(s string) *mistake {
 	return wrong(p.peek().at, "", "%s is missing before %s", s, p.peek().shown())
 }
 
-// skip goes to the next statement after a mistake.
+// skip moves to the next statement after a mistake.
 func (p *parser) skip() {
 	for t := p.peek(); t.kind != kindEnd; t = p.peek() {
 		p.next++
@@ -83,7 +83,7 @@ func (p *parser) statement() *mistake {
 	case t.kind == kindWord && t.text == "rule":
 		err = p.rule()
 	default:
-		return wrong(t.at, "a statement begins with CREATE POOL or RULE", "%s begins no statement", t.shown())
+		return wrong(t.at, "a statement begins with CREATE POOL or RULE", "%s cannot begin a statement", t.shown())
 	}
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (p *parser) pool() *mistake {
 	return nil
 }
 
-// name: a word, or anything in double quotes.
+// name parses a word, or any text in double quotes.
 func (p *parser) name(of string) (string, *mistake) {
 	t := p.take()
 	if t.kind != kindWord && (t.kind != kindName || t.text == "") {
@@ -153,7 +153,7 @@ func (p *parser) name(of string) (string, *mistake) {
 func (p *parser) rule() *mistake {
 	t := p.take()
 	if t.kind != kindString || t.text == "" {
-		return wrong(t.at, "as in RULE 'old scratch' MIGRATE FROM POOL flash TO POOL disk WHERE size > 1 MB;", "a rule begins with its name in quotes")
+		return wrong(t.at, "write it like RULE 'old scratch' MIGRATE FROM POOL flash TO POOL disk WHERE size > 1 MB;", "a rule begins with its name in quotes")
 	}
 	line, _ := place(p.rules.Text, t.at)
 	r := Rule{Name: t.text, Line: line}
@@ -164,7 +164,7 @@ func (p *parser) rule() *mistake {
 		return wrong(verb.at, "a rule does one of EXCLUDE, PLACE, MIGRATE, DELETE and PACK", "rule '%s' does not say what to do", r.Name)
 	case r.Verb == Exclude, r.Verb == Place, r.Verb == Migrate, r.Verb == Delete, r.Verb == Pack:
 	default:
-		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK"}, "%s"), "nothing is called %s", verb.shown())
+		return wrong(verb.at, problem.Meant(verb.text, []string{"EXCLUDE", "PLACE", "MIGRATE", "DELETE", "PACK"}, "%s"), "unknown word %s", verb.shown())
 	}
 	seen := make(map[string]bool)
 	for {
@@ -186,7 +186,7 @@ func (p *parser) rule() *mistake {
 		seen[clause] = true
 		p.next++
 		if allowed := clauses[r.Verb]; !strings.Contains(allowed, " "+clause+" ") {
-			return wrong(t.at, "it has "+clauseNames(allowed), "%s has no %s", strings.ToUpper(string(r.Verb)), t.shown())
+			return wrong(t.at, "it can have "+clauseNames(allowed), "%s cannot have %s", strings.ToUpper(string(r.Verb)), t.shown())
 		}
 		var err *mistake
 		switch clause {
@@ -209,24 +209,24 @@ func (p *parser) rule() *mistake {
 	}
 	switch {
 	case r.Verb == Migrate && r.To == "":
-		return wrong(verb.at, "add TO POOL name", "rule '%s' does not say where to", r.Name)
+		return wrong(verb.at, "add TO POOL name", "rule '%s' has no destination", r.Name)
 	case r.Verb == Place && r.To == "":
-		return wrong(verb.at, "add IN POOL name", "rule '%s' does not say where", r.Name)
+		return wrong(verb.at, "add IN POOL name", "rule '%s' has no pool", r.Name)
 	case r.Verb == Pack && r.Store == "":
-		return wrong(verb.at, "add INTO STORE '/directory'", "rule '%s' does not say into which store", r.Name)
+		return wrong(verb.at, "add INTO STORE '/directory'", "rule '%s' has no store", r.Name)
 	case r.High > 0 && r.From == "":
-		return wrong(verb.at, "add FROM POOL name", "rule '%s' has a threshold and no pool that it is of", r.Name)
+		return wrong(verb.at, "add FROM POOL name", "rule '%s' has a threshold, but no pool that it applies to", r.Name)
 	case r.Verb == Delete && r.where == nil:
 		return wrong(verb.at, "write WHERE TRUE if all files are meant", "rule '%s' would delete everything", r.Name)
 	case r.Verb == Pack && r.where == nil:
-		return wrong(verb.at, "say which directories, as in WHERE files > 1000 AND largest < 1 MB", "rule '%s' would pack everything", r.Name)
+		return wrong(verb.at, "select directories, as in WHERE files > 1000 AND largest < 1 MB", "rule '%s' would pack everything", r.Name)
 	}
 	p.rules.Rules = append(p.rules.Rules, r)
 	p.at = append(p.at, at)
 	return nil
 }
 
-// clauses are those that a rule of a verb may have.
+// clauses lists the clauses that a rule of each verb may have.
 var clauses = map[Verb]string{
 	Exclude: " from where ",
 	Place:   " in where ",
@@ -235,7 +235,7 @@ var clauses = map[Verb]string{
 	Pack:    " from into where ",
 }
 
-// clauseNames lists clauses as they are written.
+// clauseNames returns clauses as they are written in rules.
 func clauseNames(allowed string) string {
 	var list []string
 	for _, c := range strings.Fields(allowed) {
@@ -267,7 +267,7 @@ func (p *parser) threshold(r *Rule, at int) *mistake {
 		t := p.take()
 		n, err := strconv.Atoi(t.text)
 		if t.kind != kindNumber || err != nil || n < 0 || n > 100 {
-			return 0, wrong(t.at, hint, "a threshold is a whole number of percents, and not %s", t.shown())
+			return 0, wrong(t.at, hint, "a threshold must be a whole number of percents, not %s", t.shown())
 		}
 		p.sign("%")
 		return n, nil
@@ -284,7 +284,7 @@ func (p *parser) threshold(r *Rule, at int) *mistake {
 		}
 	}
 	if r.High == 0 || r.Low > r.High {
-		return wrong(at, hint, "a threshold goes from %d to %d percent", r.High, r.Low)
+		return wrong(at, hint, "a threshold must be from %d to %d percent", r.High, r.Low)
 	}
 	return nil
 }
@@ -312,8 +312,8 @@ func (p *parser) into(r *Rule) *mistake {
 	return nil
 }
 
-// Expressions, from what binds least: OR, AND, NOT, comparisons, + and - and ||, then
-// * / % &, then a sign.
+// Expressions by rising precedence: OR, AND, NOT, comparisons, + and - and ||, then * / %
+// &, then a sign.
 
 func (p *parser) expression() (*node, *mistake) {
 	return p.chain("or", opOr, func() (*node, *mistake) {
@@ -365,13 +365,13 @@ func (p *parser) comparison() (*node, *mistake) {
 		n.op, n.text = opMatch, w.text
 		pattern := p.take()
 		if pattern.kind != kindString {
-			return nil, wrong(pattern.at, "as in path LIKE '%.bam'", "%s wants a pattern in quotes, and not %s", w.shown(), pattern.shown())
+			return nil, wrong(pattern.at, "as in path LIKE '%.bam'", "%s needs a pattern in quotes, not %s", w.shown(), pattern.shown())
 		}
 		n.args = append(n.args, &node{op: opConst, at: pattern.at, typ: typeText, text: pattern.text})
 		if p.word("escape") {
 			e := p.take()
 			if e.kind != kindString || len(e.text) != 1 || w.text == "glob" || w.text == "regexp" {
-				return nil, wrong(e.at, `as in name LIKE '50\%%' ESCAPE '\'`, "ESCAPE is for LIKE, and wants one character")
+				return nil, wrong(e.at, `as in name LIKE '50\%%' ESCAPE '\'`, "ESCAPE is for LIKE, and takes one character")
 			}
 			n.args = append(n.args, &node{op: opConst, at: e.at, typ: typeText, text: e.text})
 		}
@@ -407,7 +407,7 @@ func (p *parser) comparison() (*node, *mistake) {
 			n.args = append(n.args, v)
 		}
 	case "is":
-		return nil, wrong(w.at, "every column has a value; compare with = and <>", "there is no IS")
+		return nil, wrong(w.at, "every column has a value; compare with = and <>", "IS is not supported")
 	default:
 		p.next = begin
 		return left, nil
@@ -526,7 +526,7 @@ func (p *parser) number(t token) (*node, *mistake) {
 	}
 	n := &node{op: opConst, at: t.at, typ: typ}
 	if octal(t.text) {
-		return nil, wrong(t.at, "an octal number is written 0o755", "%s is no number", t.text)
+		return nil, wrong(t.at, "an octal number is written 0o755", "%s is not a number", t.text)
 	}
 	if v, err := strconv.ParseInt(t.text, 0, 64); err == nil {
 		if n.value = v * unit; v != 0 && n.value/unit != v {
@@ -536,15 +536,15 @@ func (p *parser) number(t token) (*node, *mistake) {
 	}
 	v, err := strconv.ParseFloat(t.text, 64)
 	if v *= float64(unit); err != nil {
-		return nil, wrong(t.at, "", "%s is no number", t.text)
+		return nil, wrong(t.at, "", "%s is not a number", t.text)
 	} else if v != math.Trunc(v) || v >= 1<<63 {
-		return nil, wrong(t.at, "numbers are whole, and below 9 EB; 1.5 GB is one", "%s is not a whole number", t.text)
+		return nil, wrong(t.at, "numbers must be whole and below 9 EB; 1.5 GB is allowed", "%s is not a whole number", t.text)
 	}
 	n.value = int64(v)
 	return n, nil
 }
 
-// octal tells whether C would read a number as an octal one, and SQL as a decimal one.
+// octal reports whether C would read a number as octal, and SQL as decimal.
 func octal(s string) bool { return len(s) > 1 && s[0] == '0' && digit(s[1]) }
 
 // interval: INTERVAL 30 DAYS, INTERVAL '30 days'
@@ -564,30 +564,30 @@ func (p *parser) interval(t token) (*node, *mistake) {
 			text, unit = f[0], p.take().text
 		}
 	default:
-		return nil, wrong(t.at, hint, "INTERVAL wants a number and a unit of time")
+		return nil, wrong(t.at, hint, "INTERVAL needs a number and a unit of time")
 	}
 	each, ok := timeUnits[strings.TrimSuffix(unit, "s")]
 	n, err := strconv.ParseFloat(text, 64)
 	if !ok || err != nil || math.Abs(n)*float64(each) >= 1<<63 {
-		return nil, wrong(t.at, hint, "INTERVAL wants a number and a unit of time")
+		return nil, wrong(t.at, hint, "INTERVAL needs a number and a unit of time")
 	}
 	return &node{op: opConst, at: t.at, typ: typeSpan, value: int64(n * float64(each))}, nil
 }
 
 var timeLayouts = []string{time.DateOnly, time.DateTime, "2006-01-02 15:04", "2006-01-02T15:04:05", time.RFC3339Nano}
 
-// timestamp reads a date or a time, local if it does not say.
+// timestamp parses a date or a time, which is local unless it has a zone.
 func timestamp(at int, s string) (*node, *mistake) {
 	for _, l := range timeLayouts {
 		if t, err := time.ParseInLocation(l, s, time.Local); err == nil && t.Year() > 1678 && t.Year() < 2262 {
 			return &node{op: opConst, at: at, typ: typeTime, value: t.UnixNano()}, nil
 		}
 	}
-	return nil, wrong(at, "as in '2026-01-31', '2026-01-31 12:00:00' or '2026-01-31T12:00:00Z'", "'%s' is no time", s)
+	return nil, wrong(at, "as in '2026-01-31', '2026-01-31 12:00:00' or '2026-01-31T12:00:00Z'", "'%s' is not a time", s)
 }
 
-// cases: CASE WHEN condition THEN value ... ELSE value END. The arguments are
-// conditions and values in turn, and the last value.
+// cases parses CASE WHEN condition THEN value ... ELSE value END. The arguments of the node
+// are conditions and values in turn, and the last value.
 func (p *parser) cases(t token) (*node, *mistake) {
 	const hint = "as in CASE WHEN size > 1 GB THEN 2 ELSE 1 END"
 	n := &node{op: opCase, at: t.at}

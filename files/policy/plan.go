@@ -18,15 +18,15 @@ import (
 	"premix/internal/units"
 )
 
-// Options say how a plan is made.
+// Options configure how a plan is made.
 type Options struct {
-	Now     time.Time // what now() is; zero: the present
-	Workers int       // 0: as many as there are cores
-	Samples int       // of each rule, how many files are named
-	Count   bool      // count only: the plan cannot be written
+	Now     time.Time // the value of now(); zero: the present
+	Workers int       // 0: as many as cores
+	Samples int       // number of sample files for each rule
+	Count   bool      // count only: the plan can then not be written
 }
 
-// Plan is what a policy would do.
+// Plan lists the operations that a policy would do.
 type Plan struct {
 	File  string      `json:"rules_file"`
 	Table string      `json:"table"`
@@ -34,12 +34,12 @@ type Plan struct {
 	Rows  int64       `json:"rows"`
 	Pools []PoolPlan  `json:"pools"`
 	Rules []*RulePlan `json:"rules"`
-	// Unmatched are entries, directories too, that belong to no rule.
+	// Unmatched is the number of entries, including directories, that match no rule.
 	Unmatched int64 `json:"unmatched"`
-	// Names are further names of files that match a rule. Such a file counts once, so that
-	// entries are what the rules match, what they don't, and these.
+	// Names is the number of additional names of files that match a rule. These files count
+	// once. The entries of a scan are the matched and the unmatched ones and these.
 	Names   int64   `json:"further_names"`
-	Pruned  int     `json:"pruned"` // row groups in which bounds alone said that no rule takes anything
+	Pruned  int     `json:"pruned"` // row groups whose bounds alone showed that no rule takes a row
 	Groups  int     `json:"groups"`
 	Seconds float64 `json:"seconds"`
 
@@ -47,15 +47,15 @@ type Plan struct {
 	table *files.Table
 }
 
-// PoolPlan is what a pool holds, in bytes, and what it would hold.
+// PoolPlan is the present and planned use of a pool, in bytes.
 type PoolPlan struct {
 	Pool
 	Used  int64  `json:"used"`
 	After int64  `json:"after"`
-	By    string `json:"by"` // "file system", or "scan" where the capacity was declared
+	By    string `json:"by"` // "file system", or "scan" for a declared capacity
 }
 
-// Percent is how full n bytes make the pool.
+// Percent returns n bytes as a percentage of the capacity.
 func (p *PoolPlan) Percent(n int64) float64 {
 	if p.Capacity == 0 {
 		return 0
@@ -63,44 +63,44 @@ func (p *PoolPlan) Percent(n int64) float64 {
 	return 100 * float64(n) / float64(p.Capacity)
 }
 
-// RulePlan is what a rule would do.
+// RulePlan is the part of a plan that belongs to one rule.
 type RulePlan struct {
 	Name    string `json:"name"`
 	Verb    Verb   `json:"verb"`
 	Line    int    `json:"line"`
 	From    string `json:"from,omitempty"`
 	To      string `json:"to,omitempty"`
-	Active  bool   `json:"active"`        // false: the pool is below its threshold, and the rule as if it were not there
-	Why     string `json:"why,omitempty"` // of a threshold, in words
-	Matched Amount `json:"matched"`       // that belong to the rule
-	Taken   Amount `json:"taken"`         // that it would act on
-	// Left are those that belong to the rule, and why they are left.
+	Active  bool   `json:"active"`        // false: the pool is below its threshold, and the rule is ignored
+	Why     string `json:"why,omitempty"` // the state of the threshold, in words
+	Matched Amount `json:"matched"`       // files that belong to the rule
+	Taken   Amount `json:"taken"`         // files on which it would act
+	// Left counts the files of the rule on which it does not act, by reason.
 	Left    map[string]int64 `json:"left,omitempty"`
 	Samples []Sample         `json:"samples,omitempty"`
 
 	rule    *Rule
 	mu      sync.Mutex
-	refs    []ref       // of rules without an order
-	ordered []candidate // the heaviest first, when the plan is made
+	refs    []ref       // for rules without an order
+	ordered []candidate // the heaviest first, once the plan is made
 	linked  map[inode]*linkedFile
-	others  map[ref][]ref // further names of a file
+	others  map[ref][]ref // additional names of a file
 	freed   []int64       // bytes on disk, by pool
-	bound   int64         // no more bytes than these are needed; -1: nobody knows
-	kept    int           // candidates that the last pruning has left
+	bound   int64         // bytes that suffice; -1: unknown
+	kept    int           // number of candidates after the last pruning
 	floor   int64         // no candidate lighter than this is needed
 	where   *condition
 	weight  *number
 	packs   map[string]bool // paths of directories
 }
 
-// Amount is how much there is, in files (of PACK: in directories) and bytes.
+// Amount is a number of files (for PACK, directories) and their bytes.
 type Amount struct {
 	Count     int64 `json:"count"`
 	Bytes     int64 `json:"bytes"`
 	Allocated int64 `json:"allocated"` // bytes on disk
 }
 
-// Sample is a file that a rule takes.
+// Sample is a file on which a rule would act.
 type Sample struct {
 	Path   string `json:"path"`
 	To     string `json:"to,omitempty"`
@@ -122,7 +122,7 @@ type candidate struct {
 
 type inode struct{ device, number int64 }
 
-// linkedFile is a file with several names, of which a rule has seen some.
+// linkedFile is a file with several names, of which a rule has matched some.
 type linkedFile struct {
 	candidate
 	names []ref
@@ -130,7 +130,7 @@ type linkedFile struct {
 	pool  int
 }
 
-// Why files are left.
+// The reasons for not acting on a file.
 const (
 	leftNames   = "has further names that the rule does not take"
 	leftEnough  = "not needed to reach the lower mark"
@@ -138,7 +138,7 @@ const (
 	leftWithin  = "lies in a directory that is packed"
 )
 
-// CoverError tells that a scan does not say what a rule has to know.
+// CoverError is returned for a scan that lacks data a rule needs.
 type CoverError struct {
 	Pool  Pool
 	Table string
@@ -151,10 +151,10 @@ func (e *CoverError) Error() string {
 // ExitCode implements exit.Coded.
 func (*CoverError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint is the way out.
+// Hint returns the missing scan.
 func (e *CoverError) Hint() string { return "scan it too: premix files scan " + e.Pool.Dir + " ..." }
 
-// PoolError tells that the directory of a pool cannot be used.
+// PoolError is returned for a pool whose directory cannot be used.
 type PoolError struct {
 	Pool Pool
 	Err  error
@@ -168,24 +168,24 @@ func (e *PoolError) Error() string {
 func (*PoolError) ExitCode() exit.Code { return exit.Usage }
 func (e *PoolError) Unwrap() error     { return e.Err }
 
-// Hint is the way out.
-func (e *PoolError) Hint() string { return "a pool is a directory that is there" }
+// Hint describes a valid pool.
+func (e *PoolError) Hint() string { return "a pool must be an existing directory" }
 
 // maker makes a plan.
 type maker struct {
 	*Plan
 	options Options
 	sums    totals
-	fixed   int // the pool that every row lies in; -1: none; -2: it depends on the row
+	fixed   int // the pool that contains every row; -1: none; -2: it depends on the row
 	base    map[Verb]*condition
 
 	mu        sync.Mutex
 	unmatched int64
 	pruned    int
-	held      map[string]int // PACK's directories with something below that an earlier rule takes
+	held      map[string]int // directories of PACK rules that contain entries of an earlier rule
 }
 
-// Plan tells what the rules would do with what a scan found. Nothing is changed.
+// Plan computes the operations of the rules on the entries of a scan. It changes no files.
 func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, error) {
 	begun := time.Now()
 	if o.Now.IsZero() {
@@ -234,9 +234,9 @@ func (r *Rules) Plan(ctx context.Context, t *files.Table, o Options) (*Plan, err
 	return p, nil
 }
 
-// pools finds out how full pools are.
+// pools determines the capacity and use of the pools.
 func (m *maker) pools(ctx context.Context) error {
-	watched := make(map[string]bool) // pools whose use a rule has to know
+	watched := make(map[string]bool) // pools whose use a rule depends on
 	for _, rule := range m.rules.Rules {
 		if rule.High > 0 {
 			watched[rule.From] = true
@@ -259,7 +259,7 @@ func (m *maker) pools(ctx context.Context) error {
 				return &CoverError{pool, m.table.Path}
 			}
 		} else {
-			// What root alone may use counts as used, as with df.
+			// Space reserved for root counts as used, as in df.
 			p.Used = int64(st.Blocks-st.Bfree) * st.Bsize
 			p.Capacity = p.Used + int64(st.Bavail)*st.Bsize
 		}
@@ -276,7 +276,7 @@ func (m *maker) pools(ctx context.Context) error {
 	return nil
 }
 
-// count sums up what the scan found in pools.
+// count adds up the sizes of the scanned files in pools.
 func (m *maker) count(ctx context.Context, pools []int) error {
 	seen := make(map[inode]bool)
 	var mu sync.Mutex
@@ -294,7 +294,7 @@ func (m *maker) count(ctx context.Context, pools []int) error {
 			if err != nil {
 				return err
 			}
-			// Directories have several links too, and no second name.
+			// Directories also have several links, but only one name.
 			var links, devices, inodes []int64
 			if _, most, ok := g.Bounds(files.ColumnLinks); !ok || most > 1 {
 				for to, c := range map[*[]int64]files.Column{&links: files.ColumnLinks, &devices: files.ColumnDevice, &inodes: files.ColumnInode} {
@@ -336,7 +336,7 @@ func (m *maker) pool(name string) int {
 	return slices.IndexFunc(m.Pools, func(p PoolPlan) bool { return p.Name == name })
 }
 
-// prepare compiles the rules, and finds out which are active.
+// prepare compiles the rules, and determines which are active.
 func (m *maker) prepare() {
 	text := func(c files.Column, holds func([]byte) bool) *condition {
 		return test(&text{cost: 1, values: func(b *batch) (textValues, error) {
@@ -370,7 +370,7 @@ func (m *maker) prepare() {
 		}
 	}
 	now := m.Now.UnixNano()
-	fed := make(map[string]bool) // pools that an earlier rule moves files to
+	fed := make(map[string]bool) // pools to which an earlier rule moves files
 	for i := range m.rules.Rules {
 		rule, p := &m.rules.Rules[i], new(RulePlan)
 		m.Rules = append(m.Rules, p)
@@ -387,7 +387,7 @@ func (m *maker) prepare() {
 		}
 		p.where = conjunction(list)
 		weight := rule.weight
-		if weight == nil && rule.High > 0 { // the longest unread first
+		if weight == nil && rule.High > 0 { // the file not read for the longest time first
 			weight = &node{op: opSubtract, typ: typeSpan, args: []*node{
 				{op: opConst, typ: typeTime, now: true}, {op: opColumn, typ: typeTime, column: columnOf("accessed")},
 			}}
@@ -408,18 +408,19 @@ func (m *maker) prepare() {
 	}
 }
 
-// mark is how many bytes a pool may hold at a percentage.
+// mark returns a percentage of a pool's capacity in bytes.
 func mark(p *PoolPlan, percent int) int64 {
 	return p.Capacity/100*int64(percent) + p.Capacity%100*int64(percent)/100
 }
 
-// inPool is the condition on the pool that a row lies in, nil if there is none.
+// inPool returns the condition on the pool that contains a row, or nil if the rule has
+// none.
 func (m *maker) inPool(rule *Rule) *condition {
 	holds := func(pool int) bool {
 		switch {
 		case rule.From != "" && (pool < 0 || m.Pools[pool].Name != rule.From):
 			return false
-		case rule.To != "": // from a pool, and not from that one
+		case rule.To != "": // in the source pool, and not in the destination
 			return pool >= 0 && m.Pools[pool].Name != rule.To
 		}
 		return true
@@ -444,7 +445,7 @@ func (m *maker) poolOf(path string) int {
 	return slices.IndexFunc(m.Pools, func(p PoolPlan) bool { return within(path, p.Dir) })
 }
 
-// packs finds the directories that PACK takes, before anything below them is looked at.
+// packs finds the directories that PACK rules take, before other rules see their contents.
 func (m *maker) packs(ctx context.Context) error {
 	for i := range m.Rules {
 		m.Rules[i].packs = make(map[string]bool)
@@ -474,7 +475,7 @@ func (m *maker) packs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Of directories within each other the outermost is packed.
+	// If one directory contains another, the outer one is packed.
 	for i := range m.Rules {
 		for dir := range m.Rules[i].packs {
 			for above := filepath.Dir(dir); above != "/"; above = filepath.Dir(above) {
@@ -489,13 +490,13 @@ func (m *maker) packs(ctx context.Context) error {
 	return nil
 }
 
-// packedBy is the rule that packs a directory, -1 for none.
+// packedBy returns the rule that packs a directory, or -1.
 func (m *maker) packedBy(dir string) int {
 	return slices.IndexFunc(m.Rules, func(p *RulePlan) bool { return p.packs[dir] })
 }
 
 // takes calls f with the rows of a group that belong to each rule, in the order of the
-// rules. It tells which rows belong to none in the end with rule -1.
+// rules, and at the end with rule -1 for the remaining rows.
 func (m *maker) takes(b *batch, f func(rule int, taken []int32) error) error {
 	left := b.list()
 	for row := range int32(b.g.Rows()) {
@@ -523,7 +524,7 @@ func (m *maker) takes(b *batch, f func(rule int, taken []int32) error) error {
 	return f(-1, left)
 }
 
-// group sees to the rows of a group.
+// group processes the rows of a group.
 func (m *maker) group(b *batch, n int32) error {
 	if m.sums == nil && !slices.ContainsFunc(m.Rules, func(p *RulePlan) bool { return p.Active && p.where.judge(b.g) != none }) {
 		m.mu.Lock()
@@ -555,8 +556,8 @@ func (m *maker) group(b *batch, n int32) error {
 	})
 }
 
-// below notes which of the rows lie in directories that are to be packed. Those of a
-// later rule are packed with them; an earlier rule holds the directory back.
+// below finds the rows in directories that are to be packed. Rows of a later rule are
+// packed with the directory; a row of an earlier rule prevents the packing.
 func (m *maker) below(b *batch, rule int, taken []int32) ([]int32, error) {
 	dirs, err := b.g.Texts(files.ColumnDir)
 	if err != nil {
@@ -591,7 +592,7 @@ func (m *maker) below(b *batch, rule int, taken []int32) ([]int32, error) {
 	return rest, nil
 }
 
-// rows takes rows of a group for a rule.
+// rows adds rows of a group to a rule.
 func (p *RulePlan) rows(b *batch, m *maker, n int32, taken []int32) error {
 	sizes, err := b.g.Ints(files.ColumnSize)
 	if err != nil {
@@ -659,7 +660,7 @@ func (p *RulePlan) rows(b *batch, m *maker, n int32, taken []int32) error {
 	return nil
 }
 
-// keep remembers a file that the rule may act on. The caller holds p.mu.
+// keep stores a candidate of the rule. The caller holds p.mu.
 func (p *RulePlan) keep(m *maker, c candidate) {
 	switch {
 	case p.Verb == Exclude:
@@ -684,10 +685,10 @@ func (p *RulePlan) keep(m *maker, c candidate) {
 	}
 }
 
-// pruneAt is how many candidates are held before those are dropped that are not needed.
+// pruneAt is the number of candidates at which the unneeded ones are dropped.
 const pruneAt = 1 << 16
 
-// prune keeps the heaviest candidates, as many as free the given bytes, in any order.
+// prune keeps only the heaviest candidates that free a number of bytes, in any order.
 func (p *RulePlan) prune(bytes int64) (freed int64) {
 	n, freed := heaviest(p.ordered, bytes)
 	if n > 0 && n < len(p.ordered) {
@@ -700,7 +701,7 @@ func (p *RulePlan) prune(bytes int64) (freed int64) {
 	return freed
 }
 
-// sort puts the candidates into their order, or where they are only counted the first ones.
+// sort sorts the candidates, or only the samples if the plan just counts.
 func (p *RulePlan) sort(o *Options) {
 	sorted := p.ordered
 	if o.Count {
@@ -709,7 +710,7 @@ func (p *RulePlan) sort(o *Options) {
 	slices.SortFunc(sorted, candidate.order)
 }
 
-// packRows takes directories.
+// packRows adds directories to a PACK rule.
 func (m *maker) packRows(b *batch, p *RulePlan, n int32, taken []int32) error {
 	path, err := paths(b)
 	if err != nil {
@@ -731,7 +732,7 @@ func (m *maker) packRows(b *batch, p *RulePlan, n int32, taken []int32) error {
 	return nil
 }
 
-// choose settles, rule by rule, what is done.
+// choose decides, rule by rule, on which files to act.
 func (m *maker) choose() error {
 	for _, p := range m.Rules {
 		left := m.names(p)
@@ -762,8 +763,8 @@ func (m *maker) choose() error {
 	return nil
 }
 
-// names sees to files with several names: all of them are taken, or none. It returns
-// what is not.
+// names handles files with several names: a rule acts on all of them or on none. It returns
+// the files left out.
 func (m *maker) names(p *RulePlan) (left Amount) {
 	for _, l := range p.linked {
 		m.Names += int64(len(l.names) - 1)
@@ -782,7 +783,7 @@ func (m *maker) names(p *RulePlan) (left Amount) {
 		if len(l.names) > 1 {
 			p.others[l.ref] = l.names[1:]
 		}
-		if int64(len(l.names)) != l.links { // names go, and no byte with them
+		if int64(len(l.names)) != l.links { // names are removed, but the bytes stay
 			l.allocated = 0
 		}
 		if l.pool >= 0 && p.Verb != Exclude {
@@ -793,7 +794,7 @@ func (m *maker) names(p *RulePlan) (left Amount) {
 	return left
 }
 
-// marks takes what brings a pool from above the upper mark to the lower one.
+// marks selects the files that bring a pool from above its upper mark to its lower one.
 func (m *maker) marks(p *RulePlan) {
 	pool := &m.Pools[m.pool(p.From)]
 	low, high := mark(pool, p.rule.Low), p.rule.High
@@ -817,13 +818,13 @@ func (m *maker) marks(p *RulePlan) {
 	if enough := p.Matched.Count - p.Taken.Count - p.Left[leftNames]; enough > 0 {
 		p.Left[leftEnough] = enough
 	}
-	p.Why = fmt.Sprintf("%s, above %d %%: %s have to go to reach %d %%", full, high, units.Size(need), p.rule.Low)
+	p.Why = fmt.Sprintf("%s, above %d %%: %s must be freed to reach %d %%", full, high, units.Size(need), p.rule.Low)
 	if freed < need {
-		p.Why += fmt.Sprintf("; all that the rule has is %s, which is %s too little", units.Size(freed), units.Size(need-freed))
+		p.Why += fmt.Sprintf("; the rule can free only %s, which is %s too little", units.Size(freed), units.Size(need-freed))
 	}
 }
 
-// holdBack leaves directories of which an earlier rule takes something.
+// holdBack leaves out directories in which an earlier rule acts on an entry.
 func (m *maker) holdBack(p *RulePlan) error {
 	kept := p.refs[:0]
 	b, at := newBatch(m.table, nil, nil), int32(-1)
@@ -851,7 +852,7 @@ func (m *maker) holdBack(p *RulePlan) error {
 	return nil
 }
 
-// taken lists what the rule acts on, in order, no more than limit.
+// taken returns the rows on which the rule acts, in order, at most limit of them.
 func (p *RulePlan) taken(limit int) []ref {
 	if p.weight == nil {
 		return p.refs[:min(limit, len(p.refs))]
@@ -883,7 +884,8 @@ func (p *RulePlan) sample(plan *Plan, most int) error {
 	return nil
 }
 
-// destination is where a rule moves a file to, "" if it does not.
+// destination returns the path to which a rule moves a file, or "" if it does not move
+// files.
 func (r *Rules) destination(rule *Rule, path string) string {
 	if rule.To == "" {
 		return ""

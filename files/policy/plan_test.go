@@ -385,7 +385,7 @@ func TestReadPools(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          ":1:1: there are no pools",
 		"pools: []":                 ":1:8: there are no pools",
-		"pools:\n  - {name: flash}": ":2:5: a pool has a name and a dir",
+		"pools:\n  - {name: flash}": ":2:5: a pool needs a name and a dir",
 		"pools:\n  - {name: a, dir: /a, capacity: much}": ":2:5: pool a: ",
 	} {
 		write(text)

@@ -20,8 +20,8 @@ import (
 //	  - {name: flash, dir: /flash, capacity: 10 TB}
 //	  - {name: disk, dir: /disk}
 //
-// Relative directories are below that of the file. Other keys are not looked at. The
-// error is a [FileError] or a [problem.List].
+// Relative directories are relative to the directory of the file. Other keys are ignored.
+// The error is a [FileError] or a [problem.List].
 func ReadPools(path string) ([]Pool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func ReadPools(path string) ([]Pool, error) {
 			Capacity string `yaml:"capacity"`
 		}
 		if err := n.Decode(&p); err != nil || p.Name == "" || p.Dir == "" {
-			return nil, wrong(n, "a pool has a name and a dir")
+			return nil, wrong(n, "a pool needs a name and a dir")
 		}
 		pool := Pool{Name: p.Name, Dir: p.Dir}
 		if !filepath.IsAbs(pool.Dir) {

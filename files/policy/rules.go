@@ -11,19 +11,19 @@ import (
 	"premix/internal/problem"
 )
 
-// Verb is what a rule does.
+// Verb is the operation of a rule.
 type Verb string
 
 // The verbs.
 const (
-	Exclude Verb = "exclude" // keep as it is
-	Place   Verb = "place"   // have it in a pool, wherever it is now
-	Migrate Verb = "migrate" // move it from a pool to another
+	Exclude Verb = "exclude" // leave it unchanged
+	Place   Verb = "place"   // move it to a pool, wherever it is now
+	Migrate Verb = "migrate" // move it from one pool to another
 	Delete  Verb = "delete"
 	Pack    Verb = "pack" // make a directory a tree in a store
 )
 
-// Rules are what a file of rules says.
+// Rules is the content of a file of rules.
 type Rules struct {
 	File  string
 	Text  string
@@ -31,12 +31,12 @@ type Rules struct {
 	Rules []Rule
 }
 
-// Pool is a directory that files are placed in. A file that moves from one pool to
-// another keeps its path below them.
+// Pool is a directory on one kind of disk. A file that moves from one pool to another keeps
+// its relative path.
 type Pool struct {
 	Name     string `json:"name"`
 	Dir      string `json:"dir"`                // absolute and clean
-	Capacity int64  `json:"capacity,omitempty"` // bytes; 0: what the file system has
+	Capacity int64  `json:"capacity,omitempty"` // bytes; 0: the size of the file system
 }
 
 // Rule is one rule. An entry belongs to the first one that it matches.
@@ -46,9 +46,8 @@ type Rule struct {
 	Line int
 	From string // name of a pool, "" for anywhere
 	To   string // name of a pool
-	// High and Low are percents of the capacity of From: the rule acts once the pool
-	// holds more than High, and until it holds no more than Low. High is 0 if it
-	// always acts.
+	// High and Low are percents of the capacity of From: the rule acts if the pool holds
+	// more than High, until it holds no more than Low. High is 0 if the rule always acts.
 	High, Low int
 	Store     string // of Pack: directory of the store
 	As        string // of Pack: name of the trees
@@ -57,7 +56,8 @@ type Rule struct {
 	where  *node // nil for all
 }
 
-// actsOn tells whether the rule may change what lies in a pool, "" for none.
+// actsOn reports whether the rule may change files in a pool, or with "", outside of all
+// pools.
 func (r *Rule) actsOn(pool string) bool {
 	switch {
 	case r.Verb == Exclude:
@@ -78,7 +78,7 @@ func (r *Rules) Pool(name string) *Pool {
 	return nil
 }
 
-// FileError tells that a file of rules or pools cannot be read.
+// FileError is returned for a file of rules or pools that cannot be read.
 type FileError struct {
 	Path string
 	Err  error
@@ -90,11 +90,11 @@ func (e *FileError) Error() string { return fmt.Sprintf("cannot read %s: %v", e.
 func (*FileError) ExitCode() exit.Code { return exit.Usage }
 func (e *FileError) Unwrap() error     { return e.Err }
 
-// Hint is the way out.
+// Hint names the documentation of rules.
 func (e *FileError) Hint() string { return "name a file of rules: see docs/files-policy.md" }
 
-// ReadFile reads a file of rules. Pools are those that are known already; the file may
-// declare more. Relative directories are below that of the file. The error is a
+// ReadFile reads a file of rules. pools are known in advance; the file may declare more.
+// Relative directories are relative to the directory of the file. The error is a
 // [FileError] or a [problem.List].
 func ReadFile(path string, pools []Pool) (*Rules, error) {
 	text, err := os.ReadFile(path)
@@ -104,7 +104,7 @@ func ReadFile(path string, pools []Pool) (*Rules, error) {
 	return Parse(path, string(text), pools)
 }
 
-// Parse reads the text of a file of rules.
+// Parse parses the text of a file of rules.
 func Parse(file, text string, pools []Pool) (*Rules, error) {
 	r := &Rules{File: file, Text: text, Pools: slices.Clone(pools)}
 	var found []*mistake
@@ -132,7 +132,7 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 		if len(r.Rules) > 0 || len(r.Pools) > len(pools) {
 			return r, nil
 		}
-		c.Add(0, "write one, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';", "there are no rules in it")
+		c.Add(0, "write a rule, as in RULE 'references stay' EXCLUDE WHERE path LIKE '%/references/%';", "there are no rules in it")
 	}
 	for _, f := range found {
 		line, column := place(text, f.at)
@@ -141,7 +141,7 @@ func Parse(file, text string, pools []Pool) (*Rules, error) {
 	return nil, c.Err()
 }
 
-// check makes sure that rules and pools fit together, and plans the expressions.
+// check checks that rules and pools fit together, and compiles the expressions.
 func (r *Rules) check(p *parser) []*mistake {
 	var found []*mistake
 	var names []string
@@ -152,9 +152,9 @@ func (r *Rules) check(p *parser) []*mistake {
 		for _, other := range r.Pools[:i] {
 			at := p.pools[pool.Name]
 			if other.Name == pool.Name {
-				found = append(found, wrong(at, "give it another name", "there is another pool %s", pool.Name))
+				found = append(found, wrong(at, "give it another name", "pool %s is declared twice", pool.Name))
 			} else if within(pool.Dir, other.Dir) || within(other.Dir, pool.Dir) {
-				found = append(found, wrong(at, "pools are directories side by side", "the pools %s and %s overlap", other.Name, pool.Name))
+				found = append(found, wrong(at, "pools must not contain each other", "the pools %s and %s overlap", other.Name, pool.Name))
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func (r *Rules) check(p *parser) []*mistake {
 		rule, at := &r.Rules[i], p.at[i]
 		for _, other := range r.Rules[:i] {
 			if other.Name == rule.Name {
-				found = append(found, wrong(at.name, "what is done is told by rule: give it another name", "there is another rule '%s'", rule.Name))
+				found = append(found, wrong(at.name, "the audit names rules: give it another name", "rule '%s' is declared twice", rule.Name))
 			}
 		}
 		for _, pool := range []struct {
@@ -174,7 +174,7 @@ func (r *Rules) check(p *parser) []*mistake {
 				if near := problem.Near(pool.name, names); near != "" {
 					hint = "did you mean " + near + "?"
 				}
-				found = append(found, wrong(pool.at, hint, "there is no pool %s", pool.name))
+				found = append(found, wrong(pool.at, hint, "unknown pool %s", pool.name))
 			}
 		}
 		if rule.From != "" && rule.From == rule.To {
@@ -185,21 +185,21 @@ func (r *Rules) check(p *parser) []*mistake {
 			if err := c.check(rule.where); err != nil {
 				found = append(found, err)
 			} else if rule.where.typ != typeBool {
-				found = append(found, wrong(rule.where.at, "write a comparison, as in WHERE size > 1 MB", "WHERE wants a condition, and this is %s", rule.where.typ))
+				found = append(found, wrong(rule.where.at, "write a comparison, as in WHERE size > 1 MB", "WHERE needs a condition, and this is %s", rule.where.typ))
 			}
 		}
 		if rule.weight != nil {
 			if err := c.check(rule.weight); err != nil {
 				found = append(found, err)
 			} else if rule.weight.typ != typeNumber && rule.weight.typ != typeSpan {
-				found = append(found, wrong(rule.weight.at, "the heaviest go first, as in WEIGHT now() - accessed", "WEIGHT wants a number or a span of time, and this is %s", rule.weight.typ))
+				found = append(found, wrong(rule.weight.at, "the heaviest go first, as in WEIGHT now() - accessed", "WEIGHT needs a number or a span of time, and this is %s", rule.weight.typ))
 			}
 		}
 	}
 	return found
 }
 
-// within tells whether a path is that of a directory, or lies below it.
+// within reports whether a path is dir, or lies below it.
 func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

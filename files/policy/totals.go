@@ -11,7 +11,7 @@ import (
 	"premix/files"
 )
 
-// total sums up the regular files in a directory and all below it. Each name counts.
+// total sums up the regular files in a directory and in all below it. Each name counts.
 type total struct {
 	files, bytes, allocated int64
 	largest                 int64 // size of a file
@@ -39,7 +39,7 @@ func (t *total) get(m made) int64 {
 	return t.newest
 }
 
-// totals are those of directories, by path.
+// totals are the totals of directories, by path.
 type totals map[string]*total
 
 var nothing total
@@ -51,8 +51,8 @@ func (t totals) of(path []byte) *total {
 	return &nothing
 }
 
-// sumUp reads the totals of all directories from a scan. Their memory is that of the
-// directories' names.
+// sumUp computes the totals of all directories in a scan. Its memory use is proportional to
+// the names of directories.
 func sumUp(ctx context.Context, t *files.Table, workers int) (totals, error) {
 	sums := make(totals)
 	var mu sync.Mutex
@@ -104,7 +104,8 @@ func sumUp(ctx context.Context, t *files.Table, workers int) (totals, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A directory that is not empty is a dir of some row, and so is each one above it.
+	// Each directory that is not empty is the dir of some row, as are all directories above
+	// it.
 	deepest := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), cmp.Compare(len(b), len(a)))
 	})
@@ -118,8 +119,8 @@ func sumUp(ctx context.Context, t *files.Table, workers int) (totals, error) {
 	return sums, nil
 }
 
-// eachGroup calls what begin returns for each row group, several at a time. begin is
-// called once for each goroutine.
+// eachGroup calls the function that begin returns for each row group, several at a time. It
+// calls begin once for each goroutine.
 func eachGroup(ctx context.Context, t *files.Table, workers int, begin func() func(g *files.Group, n int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -16,25 +16,25 @@ import (
 	"premix/internal/units"
 )
 
-// Config is what a file of tiers says.
+// Config is the content of a file of tiers.
 type Config struct {
 	Tiers    []Tier // the fastest first
 	Rules    []Rule
-	Interval time.Duration // between two looks at what should move
+	Interval time.Duration // between two passes that move files
 }
 
-// Tier is one directory.
+// Tier is one directory on a fast or slow disk.
 type Tier struct {
 	Name string
 	Dir  string // absolute
-	// Capacity is what its files may take, in bytes; 0: what the file system has.
+	// Capacity bounds the bytes of its files; 0: the size of the file system.
 	Capacity int64
 	// High and Low are watermarks in percent of the capacity. The last tier has none.
 	High, Low int
 }
 
-// Rule moves files of a tier to another, however full the tiers are. All its
-// conditions have to hold.
+// Rule moves files from one tier to another, whatever the fill level of the tiers. A file
+// must fulfil all its conditions.
 type Rule struct {
 	From, To string        // names of tiers
 	Older    time.Duration // since the last change of the content
@@ -47,7 +47,7 @@ const (
 	defaultHigh     = 80
 	defaultLow      = 70
 	defaultInterval = time.Minute
-	maxConfig       = 1 << 20 // bytes; a larger file is something else
+	maxConfig       = 1 << 20 // bytes; a larger file cannot be a configuration
 )
 
 // Load reads and checks a file of tiers:
@@ -59,8 +59,9 @@ const (
 //	  - {from: flash, to: disk, older: 30d, larger: 1 GB}
 //	interval: 1m
 //
-// The list may be named pools, so that the file can be given to rules for scans, too.
-// Relative directories are below that of the file. The error is a [problem.List].
+// The list may also have the key pools, so that rules for scans can use the same file.
+// Relative directories are relative to the directory of the file. The error is a
+// [problem.List].
 func Load(file string) (*Config, error) {
 	l := &loader{Collector: problem.Collector{File: file}, c: &Config{Interval: defaultInterval}}
 	abs, err := filepath.Abs(file)
@@ -73,7 +74,7 @@ func Load(file string) (*Config, error) {
 	case err != nil:
 		l.Add(0, "name a file of tiers: docs/files-tiers.md shows one", "%v", err)
 	case len(text) > maxConfig:
-		l.Add(0, "docs/files-tiers.md shows a file of tiers", "this is no file of tiers: it has over %d bytes", maxConfig)
+		l.Add(0, "docs/files-tiers.md shows an example", "this is not a file of tiers: it has over %d bytes", maxConfig)
 	default:
 		l.document(text)
 	}
@@ -102,7 +103,7 @@ func (l *loader) document(text []byte) {
 		switch key {
 		case "tiers", "pools":
 			if lines["tiers"] > 0 && lines["pools"] > 0 {
-				l.Add(v.Line, "keep one of them", "tiers and pools are the same")
+				l.Add(v.Line, "keep one of them", "tiers and pools mean the same")
 			}
 			for _, n := range l.list(v, form) {
 				l.tier(n)
@@ -112,9 +113,9 @@ func (l *loader) document(text []byte) {
 		}
 	})
 	if len(l.c.Tiers) < 2 && len(l.List) == 0 {
-		l.Add(max(lines["tiers"], lines["pools"], root.Line), form, "there are fewer than two tiers")
+		l.Add(max(lines["tiers"], lines["pools"], root.Line), form, "at least two tiers are needed")
 	}
-	// Rules name tiers, which may stand after them.
+	// Rules refer to tiers, which may come later in the file.
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value == "rules" {
 			for _, n := range l.list(root.Content[i+1], "write rules: with a list of {from: ..., to: ...} below it") {
@@ -126,24 +127,24 @@ func (l *loader) document(text []byte) {
 
 func (l *loader) list(n *yaml.Node, form string) []*yaml.Node {
 	if n.Kind != yaml.SequenceNode {
-		l.AddAt(n.Line, n.Column, form, "this is no list")
+		l.AddAt(n.Line, n.Column, form, "this is not a list")
 		return nil
 	}
 	return n.Content
 }
 
-// nameForm is what the name of a tier looks like.
+// nameForm is the permitted form of the name of a tier.
 var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (l *loader) tier(n *yaml.Node) {
 	t := Tier{High: defaultHigh, Low: defaultLow}
-	told := false // a mistake of which others would only follow
+	told := false // a mistake was reported that would cause others
 	l.Mapping(n, "a tier", []string{"name", "dir", "capacity", "high", "low"}, func(key string, v *yaml.Node) {
 		switch key {
 		case "name":
 			t.Name = v.Value
 			if !nameForm().MatchString(t.Name) {
-				l.AddAt(v.Line, v.Column, "use letters, digits, dots, - and _", "%q is no name of a tier", t.Name)
+				l.AddAt(v.Line, v.Column, "use letters, digits, dots, - and _", "%q is not a valid name for a tier", t.Name)
 			}
 		case "dir":
 			t.Dir = l.dir(v)
@@ -162,23 +163,23 @@ func (l *loader) tier(n *yaml.Node) {
 		return
 	}
 	if t.Name == "" || t.Dir == "" && !told {
-		l.AddAt(n.Line, n.Column, "write {name: flash, dir: /flash/project}", "a tier has a name and a dir")
+		l.AddAt(n.Line, n.Column, "write {name: flash, dir: /flash/project}", "a tier needs a name and a dir")
 	}
 	if t.Low > t.High && !told {
-		l.AddAt(n.Line, n.Column, "moving begins at high and stops at low", "low is %d, and more than high, %d", t.Low, t.High)
+		l.AddAt(n.Line, n.Column, "files are moved when the tier is above high, until it is at low", "low (%d) is above high (%d)", t.Low, t.High)
 	}
 	for _, other := range l.c.Tiers {
 		if other.Name == t.Name && t.Name != "" {
-			l.AddAt(n.Line, n.Column, "give each tier a name of its own", "there is another tier %s", t.Name)
+			l.AddAt(n.Line, n.Column, "give each tier a name of its own", "two tiers have the name %s", t.Name)
 		}
 		if t.Dir != "" && other.Dir != "" && (within(t.Dir, other.Dir) || within(other.Dir, t.Dir)) {
-			l.AddAt(n.Line, n.Column, "tiers are apart from each other", "%s and %s lie in each other", t.Dir, other.Dir)
+			l.AddAt(n.Line, n.Column, "tiers must not contain each other", "one of %s and %s contains the other", t.Dir, other.Dir)
 		}
 	}
 	l.c.Tiers = append(l.c.Tiers, t)
 }
 
-// within tells whether path is dir or lies in it.
+// within reports whether path is dir, or lies below it.
 func within(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
@@ -186,7 +187,7 @@ func within(path, dir string) bool {
 
 func (l *loader) dir(v *yaml.Node) string {
 	if v.Kind != yaml.ScalarNode || v.Value == "" {
-		l.AddAt(v.Line, v.Column, "as in dir: /flash/project", "a dir is the path of a directory")
+		l.AddAt(v.Line, v.Column, "as in dir: /flash/project", "dir must be the path of a directory")
 		return ""
 	}
 	dir := v.Value
@@ -210,7 +211,7 @@ func (l *loader) dir(v *yaml.Node) string {
 func (l *loader) percent(v *yaml.Node) int {
 	p, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(v.Value, "%")))
 	if err != nil || p < 1 || p > 100 {
-		l.AddAt(v.Line, v.Column, "write a number from 1 to 100", "%q is no percentage", v.Value)
+		l.AddAt(v.Line, v.Column, "write a number from 1 to 100", "%q is not a percentage", v.Value)
 		return 0
 	}
 	return p
@@ -234,7 +235,7 @@ func (l *loader) duration(v *yaml.Node) time.Duration {
 	}
 	d, err := time.ParseDuration(v.Value)
 	if err != nil || d <= 0 {
-		l.AddAt(v.Line, v.Column, "write it as in 30d, 12h or 10m", "%q is no length of time", v.Value)
+		l.AddAt(v.Line, v.Column, "write it as in 30d, 12h or 10m", "%q is not a length of time", v.Value)
 		return time.Minute
 	}
 	return d
@@ -244,7 +245,7 @@ func (l *loader) rule(n *yaml.Node) {
 	var r Rule
 	tier := func(v *yaml.Node) string {
 		if !slices.ContainsFunc(l.c.Tiers, func(t Tier) bool { return t.Name == v.Value }) {
-			l.AddAt(v.Line, v.Column, "name one of the list of tiers", "there is no tier %q", v.Value)
+			l.AddAt(v.Line, v.Column, "use the name of a tier in the list", "unknown tier %q", v.Value)
 		}
 		return v.Value
 	}
@@ -267,7 +268,7 @@ func (l *loader) rule(n *yaml.Node) {
 	switch {
 	case n.Kind != yaml.MappingNode:
 	case r.From == "" || r.To == "":
-		l.AddAt(n.Line, n.Column, "write {from: flash, to: disk, older: 30d}", "a rule has from and to")
+		l.AddAt(n.Line, n.Column, "write {from: flash, to: disk, older: 30d}", "a rule needs from and to")
 	case r.From == r.To:
 		l.AddAt(n.Line, n.Column, "", "from and to are the same tier")
 	case r.Older == 0 && r.Idle == 0 && r.Larger == 0 && r.Smaller == 0:

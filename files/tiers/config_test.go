@@ -19,15 +19,15 @@ func TestLoad(t *testing.T) {
 	for text, want := range map[string]string{
 		two + "rules: [{from: flash, to: disk, older: 30d, idle: 12h, larger: 2 KiB, smaller: 1 MB}]\ninterval: 5s\n": "",
 		"":                               "T: the file of tiers is empty\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
-		"tiers: [{name: a, dir: flash}]": "T:1: there are fewer than two tiers\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
-		"tiers:\n  - {name: a, dir: flash}\n  - {name: b, dir: flash/in}\n": "T:3:5: " + dir + "/flash/in and " + dir + "/flash lie in each other\n  hint: tiers are apart from each other",
-		"tiers:\n  - {name: a, dir: flash}\n  - {name: a, dir: disk}\n":     "T:3:5: there is another tier a\n  hint: give each tier a name of its own",
-		"tiers: 3":             "T:1:8: this is no list\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
+		"tiers: [{name: a, dir: flash}]": "T:1: at least two tiers are needed\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
+		"tiers:\n  - {name: a, dir: flash}\n  - {name: b, dir: flash/in}\n": "T:3:5: one of " + dir + "/flash/in and " + dir + "/flash contains the other\n  hint: tiers must not contain each other",
+		"tiers:\n  - {name: a, dir: flash}\n  - {name: a, dir: disk}\n":     "T:3:5: two tiers have the name a\n  hint: give each tier a name of its own",
+		"tiers: 3":             "T:1:8: this is not a list\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
 		"tiers: [":             "T:1: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces",
-		two + "interval: soon": "T:4:11: \"soon\" is no length of time\n  hint: write it as in 30d, 12h or 10m",
-		two + "pools: []":      "T:4: tiers and pools are the same\n  hint: keep one of them",
-		two + "rules: [{from: a, to: flash, older: 1d}]":                                                "T:4:16: there is no tier \"a\"\n  hint: name one of the list of tiers",
-		"tiers:\n  - {name: a, dir: flash, high: 180, low: 70}\n  - {name: b, dir: disk}\n":             "T:2:33: \"180\" is no percentage\n  hint: write a number from 1 to 100",
+		two + "interval: soon": "T:4:11: \"soon\" is not a length of time\n  hint: write it as in 30d, 12h or 10m",
+		two + "pools: []":      "T:4: tiers and pools mean the same\n  hint: keep one of them",
+		two + "rules: [{from: a, to: flash, older: 1d}]":                                                "T:4:16: unknown tier \"a\"\n  hint: use the name of a tier in the list",
+		"tiers:\n  - {name: a, dir: flash, high: 180, low: 70}\n  - {name: b, dir: disk}\n":             "T:2:33: \"180\" is not a percentage\n  hint: write a number from 1 to 100",
 		two + "rules:\n  - {from: disk, to: flash, idle: 1d}\n  - {from: flash, to: disk, older: 1d}\n": "T:6:5: rule 1 moves in the opposite direction: files could go back and forth",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access is what decides who may do what with a directory.
+// access holds the attributes by which the kernel decides the access to a directory.
 type access struct {
 	uid, gid uint32
-	mode     uint16 // without the kind
-	acl      string // as the kernel keeps it, "" for none
+	mode     uint16 // without the file type
+	acl      string // in the kernel's format, "" for none
 }
 
 const (
@@ -24,8 +24,8 @@ const (
 	aclDefault = "system.posix_acl_default"
 )
 
-// locked is the access to a directory whose parts have owners or ACLs that no one mode
-// stands for: root alone has it.
+// locked is the access to a directory whose parts differ in owners or ACLs in a way that no
+// single mode can express: only root has access.
 var locked = access{mode: 0o700}
 
 func accessOf(fd int, st *unix.Statx_t) access {
@@ -39,7 +39,7 @@ func accessOf(fd int, st *unix.Statx_t) access {
 	return a
 }
 
-// and is what both grant.
+// and returns the access that both grant.
 func (a access) and(b access) access {
 	switch {
 	case a == b:
@@ -51,16 +51,17 @@ func (a access) and(b access) access {
 	return a
 }
 
-// dirState is what the kernel was told last of a directory, whose parts several tiers may
-// have. Who may use the directory is decided by it, and so only parts that were seen then,
-// and such as grant no less, are used.
+// dirState is the state of a directory as the kernel last saw it. Several tiers may have a
+// part of the directory. The kernel decides access by this state, so only parts are used
+// that were seen then, or that grant no less.
 type dirState struct {
 	mu    sync.Mutex
-	parts []uint64 // by tier: their origins, 0 for none
+	parts []uint64 // by tier: their origins, 0 for no part
 	told  access
 }
 
-// dirState is the state of the directory of an identity, for as long as somebody holds it.
+// dirState returns the state of the directory with an identity. It exists as long as it is
+// referenced.
 func (t *tree) dirState(id uint64) *dirState {
 	for {
 		old, ok := t.dirs.Load(id)
@@ -84,8 +85,8 @@ func (t *tree) dirState(id uint64) *dirState {
 	}
 }
 
-// look notes the parts of a directory, of which f is the first, and makes of f what the
-// kernel is told: the access that all of them grant. Callers hold names.
+// look records the parts of a directory, the first of which is f, and sets in f the
+// attributes to report to the kernel: the access that all parts grant. Callers hold names.
 func (t *tree) look(rel string, f *found, s *dirState) error {
 	parts := make([]uint64, len(t.tiers))
 	parts[f.tier] = t.origin(f.tier, &f.st)
@@ -100,7 +101,7 @@ func (t *tree) look(rel string, f *found, s *dirState) error {
 		}
 		if p.isDir() {
 			parts[i] = t.origin(i, &p.st)
-			if t.root { // otherwise the tier itself asks who it is
+			if t.root { // otherwise the tier itself checks the user's access
 				told = told.and(accessOf(p.fd, &p.st))
 			}
 		}
@@ -113,9 +114,10 @@ func (t *tree) look(rel string, f *found, s *dirState) error {
 	return nil
 }
 
-// part opens what a tier has of the directory whose path is rel. ESTALE, after which the
-// kernel looks again, is for another directory that has come into its place and does not
-// grant what the kernel relies on. Callers hold names and close what they get.
+// part opens the part of a tier of the directory at rel. It returns ESTALE, after which the
+// kernel looks the directory up again, if another directory has replaced the part and does
+// not grant the access on which the kernel relies. Callers hold names and close the
+// descriptor.
 func (n *node) part(i int, rel string) (int, error) {
 	fd, err := n.t.tiers[i].openat(rel, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil || rel == "" {
@@ -126,7 +128,7 @@ func (n *node) part(i int, rel string) (int, error) {
 		err = unix.ESTALE
 	}
 	if err != nil {
-		unix.Close(fd) // only a place to look from
+		unix.Close(fd) // closing an O_PATH descriptor cannot fail
 		return -1, err
 	}
 	return fd, nil
@@ -143,15 +145,16 @@ func (n *node) accepts(i, fd int, st *unix.Statx_t) bool {
 	return told.and(accessOf(fd, st)) == told
 }
 
-// sticky tells whether names in the directory may be taken only by who owns something.
+// sticky reports whether only the owner of a file, or of the directory, may remove names
+// from the directory.
 func (n *node) sticky() bool {
 	n.dir.mu.Lock()
 	defer n.dir.mu.Unlock()
 	return n.dir.told.mode&unix.S_ISVTX != 0
 }
 
-// plain tells whether the kernel must not see an ACL of the directory, because it stands
-// for more than that.
+// plain reports whether the access to the directory is locked, so that its ACL must be
+// hidden from the kernel.
 func (n *node) plain() bool {
 	if n.dir == nil {
 		return false
@@ -161,7 +164,7 @@ func (n *node) plain() bool {
 	return n.dir.told == locked
 }
 
-// findChild looks for a name in the directory whose path is rel. Callers hold names.
+// findChild looks up a name in the directory at rel. Callers hold names.
 func (n *node) findChild(rel, name string) (found, error) {
 	if hidden(join(rel, name)) {
 		return found{fd: -1}, unix.ENOENT
@@ -192,8 +195,8 @@ func (t *tree) childOf(i, dir int, name string) (found, error) {
 	return t.foundFd(i, fd)
 }
 
-// expected makes sure that a name which only the owner of something may take is that of the
-// file that the kernel has looked at.
+// expected checks a name that only its owner may remove: it must refer to the file for
+// which the kernel has checked that.
 func (n *node) expected(name string, f *found) error {
 	if child := n.GetChild(name); child != nil && n.sticky() && !f.isDir() && child.StableAttr().Ino != f.id {
 		return unix.ESTALE
@@ -201,7 +204,7 @@ func (n *node) expected(name string, f *found) error {
 	return nil
 }
 
-// remove takes a name away from all tiers, the slowest first. Callers hold names.
+// remove removes a name from all tiers, the slowest first. Callers hold names.
 func (n *node) remove(name string, flags int) error {
 	rel := n.rel()
 	f, err := n.findChild(rel, name)
@@ -229,7 +232,7 @@ func (n *node) unlinkIn(i int, name string, flags int) error {
 	return unix.Unlinkat(dir, name, flags)
 }
 
-// childEntries lists a directory in this one. Callers hold names.
+// childEntries lists a subdirectory.
 func (n *node) childEntries(name string) (map[string]uint32, error) {
 	rel := n.rel()
 	var parts []int
@@ -241,7 +244,7 @@ func (n *node) childEntries(name string) (map[string]uint32, error) {
 			if fd, err = openBeneath(dir, name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 				parts = append(parts, fd)
 			}
-			unix.Close(dir) // only a place to look from
+			unix.Close(dir) // closing an O_PATH descriptor cannot fail
 		}
 		if err != nil && !absent(err) {
 			return nil, err
@@ -252,7 +255,7 @@ func (n *node) childEntries(name string) (map[string]uint32, error) {
 
 func closeAll(fds []int) {
 	for _, fd := range fds {
-		unix.Close(fd) // only places to look from
+		unix.Close(fd) // closing O_PATH descriptors cannot fail
 	}
 }
 
@@ -273,9 +276,9 @@ func (n *node) removeDir(name string) error {
 	return n.remove(name, unix.AT_REMOVEDIR)
 }
 
-// rename gives something another name on the tiers where it is. Directories are renamed on
-// one tier after the other; where that fails, it is undone. Callers hold names for writing
-// until the mount knows of the new name.
+// rename renames a file on its tier, or a directory on one tier after another; if that
+// fails on one, the others are undone. Callers hold names for writing until the mount has
+// the new name.
 func (n *node) rename(name string, to *node, newName string, flags uint32) error {
 	t := n.t
 	if hidden(join(n.rel(), name)) || hidden(join(to.rel(), newName)) {
@@ -374,9 +377,9 @@ func (n *node) renameIn(i int, name string, to *node, newName string, flags uint
 	return unix.Renameat2(from, name, into, newName, uint(flags))
 }
 
-// as calls do with the user and group of who asked as the owner of new files. Where they
-// may be made the kernel has checked already, with all groups, and so the rights of root
-// stay. Other threads are not concerned.
+// as calls do with the user and group of the caller as the owner of new files. The kernel
+// has already checked, with all groups, that the caller may create them, so the other
+// rights of root stay. Other threads are not affected.
 func (t *tree) as(ctx context.Context, do func() error) error {
 	caller, ok := fuse.FromContext(ctx)
 	if !t.root || !ok || caller.Uid == 0 && caller.Gid == 0 {
@@ -386,7 +389,7 @@ func (t *tree) as(ctx context.Context, do func() error) error {
 	defer runtime.UnlockOSThread()
 	defer func() {
 		if fsid(unix.SetfsuidRetUid, 0) != nil || fsid(unix.SetfsgidRetGid, 0) != nil {
-			panic("a thread does not get back the rights of root")
+			panic("a thread cannot regain the rights of root")
 		}
 	}()
 	if err := fsid(unix.SetfsgidRetGid, caller.Gid); err != nil {
@@ -395,15 +398,15 @@ func (t *tree) as(ctx context.Context, do func() error) error {
 	if err := fsid(unix.SetfsuidRetUid, caller.Uid); err != nil {
 		return err
 	}
-	// With another user go the rights over files; see capabilities(7).
+	// Switching the user drops the capabilities over files; see capabilities(7).
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &t.caps[0]); err != nil {
 		return err
 	}
 	return do()
 }
 
-// fsid sets a user or group and makes sure of it: the system calls return what was before,
-// and no errors.
+// fsid sets a user or group and checks that it is set: these system calls return the
+// previous value, and no error.
 func fsid(set func(int) (int, error), id uint32) error {
 	if _, err := set(int(id)); err != nil {
 		return err
@@ -414,8 +417,8 @@ func fsid(set func(int) (int, error), id uint32) error {
 	return nil
 }
 
-// modeIn is the mode that something new in a directory is made with. The caller's umask,
-// which [inOrder] puts above the mode, does not count where the directory has a default ACL.
+// modeIn returns the mode for a new entry of a directory. The caller's umask, which
+// [inOrder] stores above the mode, does not apply if the directory has a default ACL.
 func modeIn(dir int, mode uint32) uint32 {
 	umask := mode >> umaskShift
 	mode &= 1<<umaskShift - 1
@@ -425,7 +428,7 @@ func modeIn(dir int, mode uint32) uint32 {
 	return mode &^ umask
 }
 
-// differing tells in which directories not all parts grant the same; see look.
+// differing reports directories whose parts grant different access; see look.
 func differing(a, b *tier) error {
 	return fmt.Errorf("it has different owners, modes or ACLs in the tiers %s and %s: the mount grants only what both grant", a.Name, b.Name)
 }

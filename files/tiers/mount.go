@@ -26,16 +26,16 @@ type Mounted struct {
 	gone   chan struct{}
 }
 
-// cacheTime is for how long the kernel trusts what it has been told about a name. Others
-// who move files below the mount are noticed after it.
+// cacheTime is the time for which the kernel caches a name. Changes that other programs
+// make directly in a tier show after this time.
 const cacheTime = time.Second
 
-// Mount shows tiers in a directory, when it has mended what a crash left. tell, which may
-// be nil, hears of files that were set aside. The error is a [DirError], a [MountError], or
-// premix' own.
+// Mount repairs the tiers after a crash and mounts them on a directory. It calls tell,
+// which may be nil, for each file that it set aside. The error is a [DirError], a
+// [MountError], or one of premix' own.
 //
-// The mount makes files with the modes that it is asked for: the umask of this process
-// becomes 0. GOMAXPROCS becomes 8 where it is less.
+// The mount creates files with the requested modes: it sets the umask of this process to 0.
+// It raises GOMAXPROCS to 8 if it is less.
 func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mounted, error) {
 	dir, err := mountPoint(c, dir)
 	if err != nil {
@@ -51,8 +51,8 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	}
 	unix.Umask(0)
 	second := cacheTime
-	// The kernel decides by modes, owners and ACLs who may do what, and so must see them as
-	// they are; a mode of 0 too.
+	// The kernel checks access by modes, owners and ACLs, and so must get them unchanged,
+	// even a mode of 0.
 	raw := fs.NewNodeFS(&node{t: t, dir: &dirState{}}, &fs.Options{EntryTimeout: &second, AttrTimeout: &second, NullPermissions: true})
 	server, err := fuse.NewServer(&inOrder{RawFileSystem: raw, t: t}, dir, &fuse.MountOptions{
 		FsName: "premix", Name: "tiers",
@@ -60,12 +60,12 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 		DirectMount: os.Geteuid() == 0,
 		Options:     []string{"default_permissions"},
 		EnableAcl:   true,
-		// Umasks are for directories without a default ACL.
+		// The umask does not apply in directories with a default ACL.
 		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT,
 		MaxWrite:          1 << 20,
 		MaxBackground:     64,
 		MaxStackDepth:     2, // a tier may be an overlay
-		// The kernel keeps locks itself: the tiers are this machine's.
+		// The kernel handles locks itself: all users of the tiers are on this machine.
 		EnableLocks: false,
 		Logger:      log.New(os.Stderr, "", 0),
 	})
@@ -85,23 +85,23 @@ func Mount(ctx context.Context, c *Config, dir string, tell func(Event)) (*Mount
 	return m, nil
 }
 
-// spareProcs are what the scheduler of Go has beyond those that wait for the kernel's
-// requests.
+// spareProcs is the number of processors of the Go scheduler in addition to those that wait
+// for requests of the kernel.
 const spareProcs = 8
 
 // moreProcs lets a request be taken up with fewer wake-ups. A thread that waits in a system
-// call keeps its place in the scheduler as long as others are free; with as many places as
-// there are cores, of which readers of requests take all, a thread that watches takes them
-// away within 20 us, and each request has to ask for one, and to wake that thread again. It
-// comes after [fuse.NewServer], which has as many readers as there are places: more of them
-// would only take turns.
+// call keeps its processor of the Go scheduler as long as others are free. With only as
+// many processors as cores, readers of requests hold all of them; a monitor thread takes
+// them away within 20 us, and each request must get one back and wake that thread again.
+// Call it after [fuse.NewServer], which starts one reader per processor: more readers would
+// only take turns.
 func moreProcs() {
 	if runtime.GOMAXPROCS(0) < spareProcs {
 		runtime.GOMAXPROCS(spareProcs)
 	}
 }
 
-// MountError tells that the kernel did not mount.
+// MountError is returned if the kernel refuses the mount.
 type MountError struct {
 	Dir string
 	Err error
@@ -116,13 +116,14 @@ func (e *MountError) Hint() string {
 	return "it needs /dev/fuse, and fusermount3 where premix does not run as root"
 }
 
-// mountPoint checks a directory. A mount whose server was killed is taken away.
+// mountPoint checks a directory for use as a mount point. It removes the mount of a killed
+// server.
 func mountPoint(c *Config, dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	var s unix.Statfs_t // which asks the server, while stat may be answered from memory
+	var s unix.Statfs_t // it asks the server, while stat may be answered from a cache
 	if err := unix.Statfs(dir, &s); errors.Is(err, unix.ENOTCONN) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return "", &DirError{dir, fmt.Errorf("a mount whose server is gone: %w", err)}
@@ -141,14 +142,14 @@ func mountPoint(c *Config, dir string) (string, error) {
 	}
 	for _, t := range c.Tiers {
 		if within(real, t.Dir) || within(t.Dir, real) {
-			return "", &DirError{dir, fmt.Errorf("it and tier %s lie in each other", t.Name)}
+			return "", &DirError{dir, fmt.Errorf("it contains tier %s, or lies in it", t.Name)}
 		}
 	}
 	return real, nil
 }
 
-// Run moves files by the rules, again and again, until the context ends or somebody
-// unmounts. tell hears of every move.
+// Run moves files by the rules, in one pass after another, until the context ends or the
+// directory is unmounted. It calls tell for each move.
 func (m *Mounted) Run(ctx context.Context, tell func(Event)) error {
 	tick := time.NewTicker(m.config.Interval)
 	defer tick.Stop()
@@ -173,22 +174,22 @@ func (m *Mounted) Run(ctx context.Context, tell func(Event)) error {
 	}
 }
 
-// Pass moves what rules and watermarks ask for, once.
+// Pass moves the files that rules and watermarks select, once.
 func (m *Mounted) Pass(ctx context.Context, tell func(Event)) error {
 	return m.tree.pass(ctx, m.config.Rules, tell)
 }
 
-// Passthrough tells whether the kernel can read and write without asking.
+// Passthrough reports whether the kernel can read and write without asking the server.
 func (m *Mounted) Passthrough() bool {
 	return os.Geteuid() == 0 && m.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
 }
 
-// Unmount ends the mount; it goes from sight where somebody uses it, and who has files open
-// loses them.
+// Unmount ends the mount. If a program uses it, it is detached, and programs with open
+// files lose them.
 func (m *Mounted) Unmount() error {
 	var err error
 	select {
-	case <-m.gone: // somebody has unmounted it
+	case <-m.gone: // it was unmounted already
 	default:
 		if err = m.server.Unmount(); err != nil && os.Geteuid() == 0 {
 			err = unix.Unmount(m.Dir, unix.MNT_DETACH)
@@ -196,7 +197,7 @@ func (m *Mounted) Unmount() error {
 		if err != nil {
 			return &MountError{m.Dir, err}
 		}
-		// A mount that somebody still uses is served until this process ends.
+		// A mount that is still in use is served until this process ends.
 		select {
 		case <-m.gone:
 		case <-time.After(time.Second):
@@ -207,13 +208,13 @@ func (m *Mounted) Unmount() error {
 	return nil
 }
 
-// inOrder makes the end of an open file and the beginning of another one of the same
-// inode wait for each other. go-fuse gives an inode's new open files the backing file that
-// older ones have until the last of those is gone altogether, which is after its Release:
-// a file that moves in between would be read where it is no more.
+// inOrder serializes the release of an open file with the opening of another one of the
+// same inode. go-fuse gives new open files of an inode the backing file of the older ones
+// until the last of those is completely gone, which is after its Release: without this, a
+// file that moves in between would be read from its old place.
 //
-// It also hands on what go-fuse's nodes do not get: umasks above modes, and a flag of
-// setxattr in another place.
+// It also passes on values that go-fuse's nodes do not receive: umasks above modes, and a
+// flag of setxattr.
 type inOrder struct {
 	fuse.RawFileSystem
 	t     *tree
@@ -221,8 +222,8 @@ type inOrder struct {
 }
 
 const (
-	umaskShift  = 16      // of umasks above modes
-	killGroupID = 1 << 31 // among the flags of setxattr: take the set-group-ID bit away
+	umaskShift  = 16      // umasks are stored above modes
+	killGroupID = 1 << 31 // flag of setxattr: clear the set-group-ID bit
 )
 
 func (o *inOrder) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
@@ -252,7 +253,7 @@ func (o *inOrder) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name str
 	return o.RawFileSystem.SetXAttr(cancel, in, name, value)
 }
 
-// Rename lets nobody look for a path between the renaming on the tiers and in the mount.
+// Rename prevents lookups of a path between the renaming on the tiers and in the mount.
 func (o *inOrder) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
 	o.t.names.Lock()
 	defer o.t.names.Unlock()
@@ -270,7 +271,8 @@ func (o *inOrder) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOu
 	return o.RawFileSystem.Open(cancel, in, out)
 }
 
-// Flush is not needed: what was written is with the tier. The kernel asks once.
+// Flush is not needed, because written data is already with the tier. After this answer the
+// kernel does not ask again.
 func (o *inOrder) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
 func (o *inOrder) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {

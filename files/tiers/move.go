@@ -19,15 +19,15 @@ import (
 	"premix/files/content"
 )
 
-// ErrBusy tells that a file is not moved now: it is open for writing, has several names, was
-// made this moment, or changed while it was copied.
+// ErrBusy is returned for a file that cannot be moved now: it is open for writing, has
+// several names, was just created, or changed while it was copied.
 var ErrBusy = errors.New("the file is in use")
 
-// tick is longer than the clock of file systems may stand still. A file that is older has
-// an identity that no other file gets, even one that is given its inode when it has moved.
+// tick is longer than one tick of a file system's clock. An older file has an identity that
+// no other file gets, not even one that gets its inode after it has moved.
 const tick = 20 * time.Millisecond
 
-// move moves a file between tiers; see the package's comment.
+// move moves a file between tiers; see the package documentation.
 func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error) {
 	dst := t.tiers[to]
 	t.names.RLock()
@@ -46,7 +46,7 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 		}
 	}
 	if err == nil && !t.beginMove(f.id) {
-		unix.Close(fd) // only read
+		unix.Close(fd) // a close after reading cannot lose data
 		err = ErrBusy
 	}
 	t.names.RUnlock()
@@ -72,7 +72,7 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 		err = t.commit(rel, from, to, name, &f, in, out)
 	}
 	if err != nil {
-		// Commit has given the copy its name only where it succeeds.
+		// If commit has succeeded, the copy has its final name.
 		if bad := unix.Unlinkat(dst.private, name, 0); bad != nil && !errors.Is(bad, unix.ENOENT) {
 			err = errors.Join(err, bad)
 		}
@@ -81,7 +81,8 @@ func (t *tree) move(ctx context.Context, rel string, from, to int) (int64, error
 	return int64(f.st.Blocks) * 512, nil
 }
 
-// beginMove refuses files that are open for writing, or on their way already.
+// beginMove marks a file as moving. It refuses files that are open for writing or moving
+// already.
 func (t *tree) beginMove(id uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,8 +108,8 @@ func (t *tree) endMove(id uint64) {
 	}
 }
 
-// commit makes a copy the file, unless the source is not what was copied any more. What it
-// looks at and copies are open files: names below the mount may change at any time.
+// commit puts a copy in place of the file, unless the source changed since it was copied.
+// It works on open files: names below the mount may change at any time.
 func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *os.File) error {
 	src, dst := t.tiers[from], t.tiers[to]
 	t.names.Lock()
@@ -120,9 +121,9 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *
 	if busy {
 		return ErrBusy
 	}
-	// A lease for reading is refused while anybody on this machine has the file open for
-	// writing, also past the mount, and keeps others from opening it so. Some file systems
-	// have none (EINVAL), and only owners get one (EACCES).
+	// A read lease is refused while any program on this machine has the file open for
+	// writing, even directly in the tier, and prevents others from opening it so. Some file
+	// systems do not support leases (EINVAL), and only the owner gets one (EACCES).
 	_, err := unix.FcntlInt(in.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	switch {
 	case err == nil:
@@ -139,7 +140,7 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *
 	if !same(&f.st, &now) {
 		return ErrBusy
 	}
-	// Only who may write a file may give it an attribute, and so modes come last.
+	// Setting an attribute needs write permission, so the mode is set last.
 	if err := t.stamp(to, int(out.Fd()), f.id); err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *
 	if err := unix.Renameat2(dst.private, name, target.dir, target.name, unix.RENAME_NOREPLACE); err != nil {
 		return err
 	}
-	// The name must be on the disk before the source loses its own.
+	// The new name must be on the disk before the old one is removed.
 	if err := syncDir(dst, parent(rel)); err != nil {
 		return errors.Join(err, dst.remove(target, &copied))
 	}
@@ -190,13 +191,13 @@ func (t *tree) commit(rel string, from, to int, name string, f *found, in, out *
 		o.old = old
 		return nil
 	}
-	// What cannot be unlinked now goes when the tiers are mounted again.
+	// If it cannot be removed now, the next mount of the tiers removes it.
 	_ = unix.Unlinkat(src.private, taken, 0)
 	return nil
 }
 
-// take moves a file into Private, if it is the one that is meant and this is its only name.
-// Something else, which came into its place from below the mount, gets its name back, and the
+// take moves a file into Private, if it is the given one and this is its only name. If
+// another file was put in its place from below the mount, that gets its name back, and the
 // error is ErrBusy.
 func (ti *tier) take(p place, want *unix.Statx_t) (string, error) {
 	name := takenName(want)
@@ -213,19 +214,20 @@ func (ti *tier) take(p place, want *unix.Statx_t) (string, error) {
 	}
 	if err != nil {
 		if back := unix.Renameat2(ti.private, name, p.dir, p.name, unix.RENAME_NOREPLACE); back != nil {
-			err = fmt.Errorf("%w; and what came into its place meanwhile is now %s/%s in tier %s: %w", err, Private, name, ti.Name, back)
+			err = fmt.Errorf("%w; another file was in its place, and is now %s/%s in tier %s: %w", err, Private, name, ti.Name, back)
 		}
 		return "", err
 	}
 	return name, nil
 }
 
-// takenName says which file it is for, so that after a crash another one is not taken for it.
+// takenName returns a name that identifies the file, so that another file is not mistaken
+// for it after a crash.
 func takenName(st *unix.Statx_t) string {
 	return fmt.Sprintf("taken-%d-%d-%d.%09d", st.Ino, st.Size, st.Mtime.Sec, st.Mtime.Nsec)
 }
 
-// remove removes a name of the very file.
+// remove removes a name if it still refers to the given file.
 func (ti *tier) remove(p place, want *unix.Statx_t) error {
 	name, err := ti.take(p, want)
 	if err == nil {
@@ -243,14 +245,14 @@ func syncDir(ti *tier, rel string) error {
 	return unix.Fsync(fd)
 }
 
-// same tells whether nothing happened to a file but reading.
+// same reports whether a file is unchanged, except for having been read.
 func same(a, b *unix.Statx_t) bool {
 	return a.Ino == b.Ino && a.Dev_major == b.Dev_major && a.Dev_minor == b.Dev_minor && a.Size == b.Size && a.Nlink == b.Nlink && a.Mtime == b.Mtime && a.Ctime == b.Ctime
 }
 
-// takeBack undoes the move of a file that has readers from before, so that somebody can
-// write to it. The retired file has the same content; what was done since to owner, mode,
-// attributes and times is done to it, too. Callers hold names for writing.
+// takeBack undoes the move of a file that has readers from before, so that a program can
+// write to it. The retired file has the same content; takeBack copies later changes of
+// owner, mode, attributes and times to it. Callers hold names for writing.
 func (t *tree) takeBack(rel string, f *found) error {
 	old := t.retiredOf(f.id)
 	if old == nil || f.tier != old.to {
@@ -296,7 +298,7 @@ func (t *tree) takeBack(rel string, f *found) error {
 	return nil
 }
 
-// stampIfOther writes an identity where it is not what the file has by itself.
+// stampIfOther writes an identity if it differs from the one that the file has by itself.
 func (t *tree) stampIfOther(i, fd int, id uint64) error {
 	st, err := statFd(fd)
 	if err != nil || t.identity(i, fd, &st) == id {
@@ -305,27 +307,27 @@ func (t *tree) stampIfOther(i, fd int, id uint64) error {
 	return t.stamp(i, fd, id)
 }
 
-// Event is something that happened to a file, or that a pass could not do.
+// Event is a change of a file, or an operation that a pass could not do.
 type Event struct {
 	Path     string `json:"path"` // below the mount
 	From     string `json:"from,omitempty"`
 	To       string `json:"to,omitempty"`
-	Bytes    int64  `json:"bytes,omitempty"` // on the disk that it left
+	Bytes    int64  `json:"bytes,omitempty"` // freed on the disk that it left
 	Why      string `json:"why"`
 	Err      error  `json:"-"`
-	SetAside string `json:"set_aside,omitempty"` // name of the other of two files
+	SetAside string `json:"set_aside,omitempty"` // new name of the other of two files
 }
 
-// candidate is a file that may move.
+// candidate is a file that may be moved.
 type candidate struct {
 	rel              string
 	size, allocated  int64
 	changed, lastUse time.Time
 }
 
-// walk calls do with all that lies in a tier, without what lies below Private and in other
-// file systems that are mounted below. It follows no links. Where a directory cannot be
-// read, do gets the error; where it returns false, the directory is not entered.
+// walk calls do for each entry of a tier, except below Private and in file systems mounted
+// below. It does not follow links. If a directory cannot be read, do gets the error; if do
+// returns false, walk does not enter the directory.
 func (ti *tier) walk(ctx context.Context, do func(rel string, st *unix.Stat_t, err error) (bool, error)) error {
 	var top unix.Stat_t
 	if err := unix.Fstat(ti.fd, &top); err != nil {
@@ -346,11 +348,11 @@ func (ti *tier) walk(ctx context.Context, do func(rel string, st *unix.Stat_t, e
 			slices.Sort(names)
 			for _, name := range names {
 				e := entry{name: name}
-				if unix.Fstatat(fd, name, &e.st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil { // otherwise it is gone
+				if unix.Fstatat(fd, name, &e.st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil { // an error means that it was removed
 					list = append(list, e)
 				}
 			}
-			dir.Close() // only read
+			dir.Close() // a close after reading cannot lose data
 		}
 		if absent(err) {
 			return nil
@@ -382,7 +384,7 @@ func (ti *tier) walk(ctx context.Context, do func(rel string, st *unix.Stat_t, e
 	return below("")
 }
 
-// list is what may move from a tier. What cannot be read is passed over.
+// list returns the files of a tier that may be moved. It skips unreadable directories.
 func (t *tree) list(ctx context.Context, i int) ([]candidate, error) {
 	var all []candidate
 	err := t.tiers[i].walk(ctx, func(rel string, st *unix.Stat_t, err error) (bool, error) {
@@ -403,8 +405,8 @@ func (r *Rule) holds(c *candidate, now time.Time) bool {
 	return now.Sub(c.changed) >= r.Older && now.Sub(c.lastUse) >= r.Idle && c.size >= r.Larger && (r.Smaller == 0 || c.size < r.Smaller)
 }
 
-// pass moves what rules and watermarks ask for, once. The slowest tiers come first, so that
-// there is room below. tell may be nil.
+// pass moves the files that rules and watermarks select, once. It begins with the slowest
+// tiers, so that they have space for files from above. tell may be nil.
 func (t *tree) pass(ctx context.Context, rules []Rule, tell func(Event)) error {
 	for i := len(t.tiers) - 1; i >= 0; i-- {
 		if err := t.passTier(ctx, i, rules, tell); err != nil {
@@ -440,7 +442,7 @@ func (t *tree) passTier(ctx context.Context, i int, rules []Rule, tell func(Even
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		// Files in use and those that are gone are looked at again in the next pass.
+		// Files in use and removed files are left to the next pass.
 		if tell != nil && !errors.Is(err, ErrBusy) && !absent(err) {
 			tell(Event{Path: c.rel, From: ti.Name, To: t.tiers[to].Name, Bytes: n, Why: why, Err: err})
 		}
@@ -488,7 +490,8 @@ func (t *tree) passTier(ctx context.Context, i int, rules []Rule, tell func(Even
 	return nil
 }
 
-// usage is what a tier holds and has, in bytes; with a Capacity, as last counted.
+// usage returns the capacity and use of a tier in bytes; with a Capacity, the use as last
+// counted.
 func (ti *tier) usage() (capacity, used int64, err error) {
 	if ti.Capacity > 0 {
 		return ti.Capacity, ti.used.Load(), nil
@@ -498,10 +501,10 @@ func (ti *tier) usage() (capacity, used int64, err error) {
 		return 0, 0, err
 	}
 	used = int64(s.Blocks-s.Bfree) * s.Bsize
-	return used + int64(s.Bavail)*s.Bsize, used, nil // without what is kept for root
+	return used + int64(s.Bavail)*s.Bsize, used, nil // excluding space reserved for root
 }
 
-// recover mends what a crash left; see the package's comment.
+// recover repairs the tiers after a crash; see the package documentation.
 func (t *tree) recover(ctx context.Context, tell func(Event)) error {
 	if tell == nil {
 		tell = func(Event) {}
@@ -527,7 +530,7 @@ func (t *tree) recover(ctx context.Context, tell func(Event)) error {
 			for upper := range lower {
 				other, err := t.findIn(upper, rel)
 				if absent(err) {
-					continue // there is one of them
+					continue // only one tier has it
 				}
 				if err != nil {
 					return false, err
@@ -552,8 +555,8 @@ func (t *tree) recover(ctx context.Context, tell func(Event)) error {
 	return nil
 }
 
-// clearPrivate removes what moves left behind. Whether a file that was taken is the one that
-// was meant its name says; another one stays.
+// clearPrivate removes files that moves left behind. The name of a taken file shows whether
+// it is the one that was moved; another one stays.
 func (ti *tier) clearPrivate(tell func(Event)) error {
 	root, err := os.OpenRoot(fdPath(ti.private))
 	if err != nil {
@@ -574,7 +577,7 @@ func (ti *tier) clearPrivate(tell func(Event)) error {
 				return err
 			}
 			if takenName(&st) != e.Name() || st.Nlink != 1 {
-				tell(Event{Path: join(Private, e.Name()), Why: "notice", Err: fmt.Errorf("tier %s: a file that came into the place of one that moved when premix ended is kept there", ti.Name)})
+				tell(Event{Path: join(Private, e.Name()), Why: "notice", Err: fmt.Errorf("tier %s: a file that replaced another one during its move, when premix ended, is kept there", ti.Name)})
 				continue
 			}
 		}
@@ -585,7 +588,7 @@ func (ti *tier) clearPrivate(tell func(Event)) error {
 	return nil
 }
 
-// compare tells of a directory whose parts do not grant the same.
+// compare reports a directory whose parts grant different access.
 func (t *tree) compare(rel string, upper, lower int, tell func(Event)) error {
 	if !t.root {
 		return nil
@@ -615,7 +618,7 @@ func (t *tree) compareTops(upper, lower int, tell func(Event)) error {
 	})
 }
 
-// resolve makes one of two files of the same path.
+// resolve keeps one of two files with the same path.
 func (t *tree) resolve(ctx context.Context, rel string, upper, lower int, tell func(Event)) error {
 	a, err := t.findIn(upper, rel)
 	if err != nil {
@@ -678,7 +681,7 @@ func equal(ctx context.Context, a, b *found) (bool, error) {
 		f := os.NewFile(uintptr(fd), "")
 		h := blake3.New()
 		_, err = io.Copy(h, readerUntil{ctx, f})
-		f.Close() // only read
+		f.Close() // a close after reading cannot lose data
 		if err != nil {
 			return false, err
 		}

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is a file or directory of the mount. It knows nothing but its name and its
-// identity: where it is, is looked up each time, because others may move it, too.
+// node is a file or directory of the mount. It stores only its name and identity. Its place
+// is looked up for each operation, because it may move.
 type node struct {
 	fs.Inode
 	t   *tree
-	dir *dirState // of a directory
+	dir *dirState // of a directory only
 }
 
 var (
@@ -46,11 +46,12 @@ var (
 	_ = (fs.NodeCopyFileRanger)((*node)(nil))
 )
 
-// rel is the node's path, one that nothing has for a node without a name. It changes while
-// nobody holds names.
+// rel returns the path of the node, or a path that does not exist for a node without a
+// name. It is stable while names is held.
 func (n *node) rel() string { return n.Path(n.Root()) }
 
-// errno is what the kernel is told of an error, which may be several joined.
+// errno returns the error number for the kernel. The error may consist of several joined
+// ones.
 func errno(err error) syscall.Errno {
 	var number syscall.Errno
 	switch {
@@ -72,7 +73,7 @@ func fill(out *fuse.Attr, f *found) {
 	}
 }
 
-// inode makes a node of what was found at a path. Callers hold names.
+// inode returns a node for a file found at a path. Callers hold names.
 func (n *node) inode(ctx context.Context, rel string, f *found, out *fuse.EntryOut) (*fs.Inode, error) {
 	child := &node{t: n.t}
 	if f.isDir() {
@@ -98,9 +99,9 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return child, errno(err)
 }
 
-// find looks for what the node stands for. ESTALE, upon which the kernel looks the name up
-// again, is for a path that has become that of another file. A file that somebody has open
-// is found without a name, too. Callers hold names.
+// find looks up the file of the node. It returns ESTALE, upon which the kernel looks the
+// name up again, if the path belongs to another file now. An open file is found even
+// without a name. Callers hold names.
 func (n *node) find(rel string) (found, error) {
 	f, err := n.t.find(rel)
 	id := n.StableAttr()
@@ -114,8 +115,8 @@ func (n *node) find(rel string) (found, error) {
 	return f, err
 }
 
-// reach calls do with what the node stands for: a file, or the parts of a directory, that of
-// the first tier first.
+// reach calls do for the file of the node, or for each part of a directory, the part on the
+// first tier first.
 func (n *node) reach(do func(f *found) error) error {
 	n.t.names.RLock()
 	defer n.t.names.RUnlock()
@@ -149,7 +150,7 @@ func (n *node) reach(do func(f *found) error) error {
 	return err
 }
 
-// errFirst ends reach when the first part is enough.
+// errFirst ends reach after the first part.
 var errFirst = errors.New("the first part is enough")
 
 func (n *node) reachFirst(do func(f *found) error) error {
@@ -184,7 +185,8 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	return 0
 }
 
-// withWriter calls do with the file. A move that its writing would miss is taken back.
+// withWriter calls do for the file. It first undoes a move whose copy would miss the
+// writes.
 func (n *node) withWriter(do func(f *found) error) error {
 	n.t.names.RLock()
 	f, err := n.find(n.rel())
@@ -210,8 +212,8 @@ func (n *node) withWriter(do func(f *found) error) error {
 	return do(&f)
 }
 
-// takeBack undoes a move of the file that left a retired one, if there was any. Callers hold
-// names for writing.
+// takeBack undoes the move of the file, if it left a retired one. Callers hold names for
+// writing.
 func (n *node) takeBack() error {
 	rel := n.rel()
 	f, err := n.find(rel)
@@ -250,7 +252,7 @@ func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn
 	return n.Getattr(ctx, fh, out)
 }
 
-// setattr changes all but the size.
+// setattr sets all attributes except the size.
 func setattr(f *found, in *fuse.SetAttrIn) error {
 	uid, gid, owner := owners(in)
 	if owner {
@@ -298,7 +300,7 @@ func times(in *fuse.SetAttrIn) []unix.Timespec {
 	return ts
 }
 
-// Statfs adds the tiers up; two on one file system count once.
+// Statfs adds up the file systems of the tiers. Two tiers on one file system count once.
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	seen := map[unix.Fsid]bool{}
 	for _, ti := range n.t.tiers {
@@ -360,7 +362,7 @@ func (n *node) entries() (map[string]uint32, error) {
 	return entries(parts, rel == "")
 }
 
-// Fsync waits until a file, or all parts of a directory, are on the disk.
+// Fsync syncs a file, or all parts of a directory.
 func (n *node) Fsync(ctx context.Context, fh fs.FileHandle, flags uint32) syscall.Errno {
 	if h, ok := fh.(*handle); ok {
 		return h.Fsync(ctx, flags)
@@ -380,8 +382,8 @@ func (n *node) Fsync(ctx context.Context, fh fs.FileHandle, flags uint32) syscal
 }
 
 func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	// The kernel has not asked whether the caller may open what is there. If that is
-	// something by now, the kernel looks again.
+	// The kernel has not checked that the caller may open an existing file. If one exists
+	// by now, the kernel looks it up again.
 	child, h, err := n.create(ctx, name, out, func(dir int) (int, error) {
 		fd, err := openBeneath(dir, name, openFlags(flags)|unix.O_CREAT|unix.O_EXCL, modeIn(dir, mode)&0o7777)
 		if errors.Is(err, unix.EEXIST) && flags&unix.O_EXCL == 0 {
@@ -392,7 +394,7 @@ func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint3
 	return child, h, 0, errno(err)
 }
 
-// Tmpfile makes a file without a name on the tier where a new one with a name would be.
+// Tmpfile creates a file without a name on the tier for new files.
 func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	child, h, err := n.create(ctx, "", out, func(dir int) (int, error) {
 		return openBeneath(dir, ".", openFlags(flags)|int(flags)&unix.O_EXCL|unix.O_TMPFILE, modeIn(dir, mode)&0o7777)
@@ -430,9 +432,8 @@ func (n *node) create(ctx context.Context, name string, out *fuse.EntryOut, do f
 	return child, h, err
 }
 
-// openFlags are the flags with which a tier's file is opened for one of the mount. What is
-// appended comes with its offset, O_TRUNC is asked for by itself, and O_DIRECT is between
-// the kernel and its callers.
+// openFlags returns the flags for opening the file of a tier. Appended data comes with its
+// offset, O_TRUNC is a separate request, and the kernel handles O_DIRECT itself.
 func openFlags(flags uint32) int {
 	return int(flags) & (unix.O_ACCMODE | unix.O_SYNC | unix.O_DSYNC | unix.O_NONBLOCK)
 }
@@ -474,7 +475,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	return h, 0, 0
 }
 
-// made is for what make has called into being without opening it.
+// made creates an entry with do, without opening it, and returns its inode.
 func (n *node) made(ctx context.Context, name string, out *fuse.EntryOut, do func(dir int) error) (*fs.Inode, syscall.Errno) {
 	var child *fs.Inode
 	err := n.t.make(n.rel, func(i int) error {
@@ -513,7 +514,7 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 	return n.made(ctx, name, out, func(dir int) error { return unix.Symlinkat(target, dir, name) })
 }
 
-// Link makes a second name on the tier of the first. Such files are not moved.
+// Link creates a second name on the tier of the first. Files with two names are not moved.
 func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	other, ok := target.(*node)
 	if !ok {
@@ -587,7 +588,7 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 	return errno(n.rename(name, dir, newName, flags))
 }
 
-// ours tells whether an attribute is the mount's own, which nobody else sees.
+// ours reports whether an attribute belongs to the mount and is hidden.
 func (t *tree) ours(name string) bool { return name == t.xattr }
 
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
@@ -676,7 +677,7 @@ var (
 	_ = (fs.FilePassthroughFder)((*handle)(nil))
 )
 
-// ready gives a handle that is counted its descriptor.
+// ready sets the descriptor of a handle that opened has counted.
 func (h *handle) ready(fd int) {
 	h.t.mu.Lock()
 	defer h.t.mu.Unlock()

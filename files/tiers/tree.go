@@ -21,59 +21,60 @@ import (
 	"premix/internal/lock"
 )
 
-// Private is a directory of each tier that a mount does not show. It holds copies that are
-// not finished (copy-*), retired files (old-*), directories on their way into a tier (dir-*)
-// and, once an identity is written in the tier, an empty file named stamped.
+// Private is a directory of each tier that a mount does not show. It holds unfinished
+// copies (copy-*), retired files (old-*), directories before they appear in a tier (dir-*),
+// and an empty file named stamped as soon as the tier has stored an identity.
 const Private = ".premix-tiers"
 
-// stampFile says that identities are written in a tier; without it none is looked for.
+// stampFile marks a tier with stored identities; without it they are not read.
 const stampFile = "stamped"
 
-// tier is an open tier. Paths in it are relative and followed without symbolic links, so
-// that a link in the tree leads nowhere on this side of the mount.
+// tier is an open tier. Its paths are relative and resolved without following symbolic
+// links, so that a link in the tree cannot lead out of it here.
 type tier struct {
 	Tier
 	fd      int // the directory
-	private int // Private in it
+	private int // the directory Private in it
 	stamped atomic.Bool
 	used    atomic.Int64 // by its files, as last counted; only with a Capacity
 }
 
-// tree is the tiers together. Of its locks names is taken before mu.
+// tree is the union of the tiers. Lock order: names before mu.
 type tree struct {
 	tiers []*tier
 	// names is held for reading while a path is looked up and used, and for writing by
-	// whatever gives a name to something else: renames, moves, new directories in a tier.
+	// operations that change the meaning of names: renames, moves, new directories in a
+	// tier.
 	names  sync.RWMutex
 	mu     sync.Mutex
 	open   map[uint64]*openFile // by identity
-	alias  map[string]uint64    // identities that a file system without xattrs cannot hold
+	alias  map[string]uint64    // identities that the file system cannot store for lack of xattrs
 	serial atomic.Uint64        // for names in Private
 	xattr  string               // the attribute that holds identities
-	root   bool                 // whether it is root that mounts, and so for all users
+	root   bool                 // whether root mounts, and so for all users
 	caps   [2]unix.CapUserData  // of this process
-	dirs   sync.Map             // what was told of directories: identity to weak.Pointer[dirState]
+	dirs   sync.Map             // state of directories: identity to weak.Pointer[dirState]
 }
 
-// openFile is a file that somebody has open or that is being moved.
+// openFile is a file that is open or being moved.
 type openFile struct {
 	readers, writers int
 	handles          []*handle
 	moving           bool
-	changed          bool // was opened for writing, or cut, since moving began
+	changed          bool // was opened for writing, or truncated, since the move began
 	old              *retired
 }
 
-// retired is what a file left behind on the tier that it came from.
+// retired is the file that a move left on the source tier for its readers.
 type retired struct {
 	from, to int    // tiers
-	name     string // in Private of from
+	name     string // file name in Private of tier from
 }
 
 func openTree(list []Tier) (*tree, error) {
 	t := &tree{open: map[uint64]*openFile{}, alias: map[string]uint64{}, xattr: "user.premix.tiers.id"}
 	if t.root = os.Geteuid() == 0; t.root {
-		t.xattr = "trusted.premix.tiers.id" // which users cannot forge
+		t.xattr = "trusted.premix.tiers.id" // users cannot forge it
 	}
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &t.caps[0]); err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func openTree(list []Tier) (*tree, error) {
 			err = checkPrivate(ti.private)
 		}
 		if err == nil {
-			// One mount at a time: what is in Private belongs to it.
+			// Permit one mount at a time: files in Private belong to it.
 			if err = lock.Try(lock.Fd(ti.private), lock.Exclusive); errors.Is(err, lock.ErrHeld) {
 				err = &BusyError{c}
 			}
@@ -107,7 +108,7 @@ func openTree(list []Tier) (*tree, error) {
 
 var errForeign = errors.New(Private + " in it belongs to another user, or others may write there")
 
-// checkPrivate refuses a directory in which others could replace the copies of a move.
+// checkPrivate refuses a directory in which other users could replace the copies of a move.
 func checkPrivate(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -123,13 +124,13 @@ func (t *tree) close() {
 	for _, ti := range t.tiers {
 		for _, fd := range []int{ti.private, ti.fd} {
 			if fd >= 0 {
-				unix.Close(fd) // only read through
+				unix.Close(fd) // a close after reading cannot lose data
 			}
 		}
 	}
 }
 
-// DirError tells that a directory cannot be used as a tier or a mount point.
+// DirError is returned for a directory that cannot be used as a tier or mount point.
 type DirError struct {
 	Dir string
 	Err error
@@ -137,7 +138,7 @@ type DirError struct {
 
 func (e *DirError) Error() string { return fmt.Sprintf("%s: %v", e.Dir, e.Err) }
 
-// ExitCode implements exit.Coded. It is the cause's where that has one.
+// ExitCode implements exit.Coded. It is the exit code of the cause, if that has one.
 func (e *DirError) ExitCode() exit.Code {
 	if code := exit.Of(e.Err); code != exit.Internal {
 		return code
@@ -146,25 +147,25 @@ func (e *DirError) ExitCode() exit.Code {
 }
 func (e *DirError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *DirError) Hint() string {
 	var busy *BusyError
 	switch {
 	case errors.As(e.Err, &busy):
-		return "unmount the other one first, or give this one other tiers"
+		return "unmount the other one first, or use other tiers"
 	case errors.Is(e.Err, errForeign):
-		return "mount as its owner, or move " + Private + " away after a look at what lies there"
+		return "mount as its owner, or check the files there and move " + Private + " away"
 	case errors.Is(e.Err, fs.ErrNotExist):
 		return "make the directory first"
 	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, unix.EROFS):
 		return "mount as a user who may write there, such as root"
 	case errors.Is(e.Err, unix.ENOSPC), errors.Is(e.Err, unix.EDQUOT):
-		return "make some room there first"
+		return "free some space there first"
 	}
 	return "mount on an empty directory, apart from the tiers"
 }
 
-// BusyError tells that a tier is in use by another mount.
+// BusyError is returned for a tier that another mount uses.
 type BusyError struct{ Tier Tier }
 
 func (e *BusyError) Error() string { return "another mount uses tier " + e.Tier.Name }
@@ -172,7 +173,7 @@ func (e *BusyError) Error() string { return "another mount uses tier " + e.Tier.
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// hidden tells whether a path is below Private.
+// hidden reports whether a path is Private or below it.
 func hidden(rel string) bool { return rel == Private || strings.HasPrefix(rel, Private+"/") }
 
 // openat opens a path of a tier without following links.
@@ -194,13 +195,13 @@ type place struct {
 	name string
 }
 
-func (p place) close() { unix.Close(p.dir) } // only a place to look from
+func (p place) close() { unix.Close(p.dir) } // closing an O_PATH descriptor cannot fail
 
-// place is closed after use.
+// place returns the place of a path. The caller closes it.
 func (ti *tier) place(rel string) (place, error) {
 	dir, name := path.Split(rel)
 	if name == "" {
-		return place{-1, ""}, unix.EBUSY // the top of a tier has no name here
+		return place{-1, ""}, unix.EBUSY // the top of a tier cannot be renamed or removed
 	}
 	fd, err := ti.openat(strings.TrimSuffix(dir, "/"), unix.O_PATH|unix.O_DIRECTORY, 0)
 	return place{fd, name}, err
@@ -214,12 +215,12 @@ func statFd(fd int) (unix.Statx_t, error) {
 	return st, err
 }
 
-// fdPath is a path for system calls that take no descriptor, or none of O_PATH. It leads
-// to the very file, which may be a link.
+// fdPath returns a path for system calls that take no descriptor, or no O_PATH descriptor.
+// It refers to the same file, even if that is a link.
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// found is a file of a tier. It is held by O_PATH, so that what is checked and what is done
-// concern the same file, whatever becomes of its name. Callers close it.
+// found is a file of a tier, held by an O_PATH descriptor, so that checks and operations
+// refer to the same file, even if it is renamed. Callers close it.
 type found struct {
 	tier int
 	fd   int
@@ -229,7 +230,7 @@ type found struct {
 
 func (f *found) close() {
 	if f.fd >= 0 {
-		unix.Close(f.fd) // only a place to look from
+		unix.Close(f.fd) // closing an O_PATH descriptor cannot fail
 		f.fd = -1
 	}
 }
@@ -238,17 +239,17 @@ func (f *found) kind() uint32    { return uint32(f.st.Mode) & unix.S_IFMT }
 func (f *found) isDir() bool     { return f.kind() == unix.S_IFDIR }
 func (f *found) isRegular() bool { return f.kind() == unix.S_IFREG }
 
-// open opens the very file.
+// open opens the same file.
 func (f *found) open(flags int) (int, error) {
 	return unix.Open(fdPath(f.fd), flags|unix.O_CLOEXEC, 0)
 }
 
-// absent tells whether an error only says that a path is not in this tier.
+// absent reports whether an error only means that a path is not in this tier.
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// find looks for a path in all tiers, the fastest first. Callers hold names.
+// find looks a path up in all tiers, the fastest first. Callers hold names.
 func (t *tree) find(rel string) (found, error) {
 	if hidden(rel) {
 		return found{fd: -1}, unix.ENOENT
@@ -270,18 +271,18 @@ func (t *tree) findIn(i int, rel string) (found, error) {
 	return t.foundFd(i, fd)
 }
 
-// foundFd is what a descriptor stands for, which it takes.
+// foundFd returns the file of a descriptor, which it takes over.
 func (t *tree) foundFd(i, fd int) (found, error) {
 	st, err := statFd(fd)
 	if err != nil {
-		unix.Close(fd) // only looked through
+		unix.Close(fd) // closing an O_PATH descriptor cannot fail
 		return found{fd: -1}, err
 	}
 	return found{i, fd, st, t.identity(i, fd, &st)}, nil
 }
 
-// origin is the identity that a file has where it was made: two files never share it, even
-// where one has the inode of the other, which is gone.
+// origin returns the identity of a file on the tier where it was created. Two files never
+// have the same one, even if one has the inode of the other, which was removed.
 func (t *tree) origin(i int, st *unix.Statx_t) uint64 {
 	var b [32]byte
 	binary.LittleEndian.PutUint64(b[:], st.Ino)
@@ -289,16 +290,16 @@ func (t *tree) origin(i int, st *unix.Statx_t) uint64 {
 	binary.LittleEndian.PutUint64(b[16:], uint64(st.Btime.Nsec))
 	binary.LittleEndian.PutUint64(b[24:], uint64(st.Dev_major)<<32|uint64(st.Dev_minor))
 	sum := sha256.Sum256(append(b[:], t.tiers[i].Name...))
-	// 0, 1 and all ones mean something to FUSE.
+	// 0, 1 and all ones have a special meaning in FUSE.
 	return binary.LittleEndian.Uint64(sum[:])>>1 | 1<<62
 }
 
-// identity reads the identity of a file. One that came from another tier has it in an
-// attribute of 16 bytes, the identity and the inode number that it is for: copies that
-// others make of file and attributes have another inode, and an identity of their own.
+// identity returns the identity of a file. A file from another tier has it in an attribute
+// of 16 bytes: the identity, and the inode number that it belongs to. If a program copies
+// the file with its attributes, the copy has another inode, and an identity of its own.
 func (t *tree) identity(i, fd int, st *unix.Statx_t) uint64 {
 	kind := st.Mode & unix.S_IFMT
-	if t.tiers[i].stamped.Load() && (kind == unix.S_IFREG || kind == unix.S_IFDIR) { // others never come from elsewhere
+	if t.tiers[i].stamped.Load() && (kind == unix.S_IFREG || kind == unix.S_IFDIR) { // files of other types are never moved
 		var b [16]byte
 		if n, err := unix.Getxattr(fdPath(fd), t.xattr, b[:]); err == nil && n == 16 && binary.LittleEndian.Uint64(b[8:]) == st.Ino {
 			return binary.LittleEndian.Uint64(b[:])
@@ -317,8 +318,8 @@ func aliasKey(i int, st *unix.Statx_t) string {
 	return fmt.Sprint(i, st.Dev_major, st.Dev_minor, st.Ino, st.Btime)
 }
 
-// stamp writes an identity. Where the file system has no attributes, it is known for as
-// long as the mount lasts.
+// stamp stores an identity. If the file system does not support attributes, it is kept in
+// memory until the mount ends.
 func (t *tree) stamp(i, file int, id uint64) error {
 	st, err := statFd(file)
 	if err != nil {
@@ -330,7 +331,7 @@ func (t *tree) stamp(i, file int, id uint64) error {
 		if err != nil {
 			return err
 		}
-		unix.Close(fd) // nothing was written
+		unix.Close(fd) // no data was written
 		ti.stamped.Store(true)
 	}
 	var b [16]byte
@@ -346,29 +347,31 @@ func (t *tree) stamp(i, file int, id uint64) error {
 	return err
 }
 
-// privateName is a name in Private that nothing else has.
+// privateName returns an unused name in Private.
 func (t *tree) privateName(kind string) string {
 	return fmt.Sprintf("%s-%d-%d", kind, os.Getpid(), t.serial.Add(1))
 }
 
-// full tells whether new files had better go elsewhere: less than a hundredth is left.
+// full reports whether new files should go to another tier: less than a hundredth of the
+// space is left.
 func (ti *tier) full() bool {
 	if ti.Capacity > 0 && ti.used.Load() >= ti.Capacity {
 		return true
 	}
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(ti.fd, &s); err != nil {
-		return false // whoever writes will be told
+		return false // the write will return the error
 	}
 	return s.Bavail <= s.Blocks/100
 }
 
-// noRoom tells whether another tier may have what this one has not.
+// noRoom reports whether an error means that the tier is full, so that another tier may
+// have space.
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// make calls do with the tiers that something new may lie on until one has room for it.
-// The parent directory is made there if it is missing; do may be called twice. Callers do
-// not hold names.
+// make calls do with the tiers for a new entry, one after another, until one has space for
+// it. It creates the parent directory there if it is missing. It may call do twice. Callers
+// do not hold names.
 func (t *tree) make(parent func() string, do func(i int) error) error {
 	var err error
 	for i, ti := range t.tiers {
@@ -406,9 +409,10 @@ func parent(rel string) string {
 	return ""
 }
 
-// ensureDir makes a directory that another tier has in this one, too: aside, with owner, mode,
-// attributes, times and identity, and then in place. It is on the disk when it returns, like
-// the directory that it is like. Callers hold names for writing.
+// ensureDir creates in a tier a directory that another tier has: first in Private, with
+// owner, mode, attributes, times and identity, and then in place. When it returns, the
+// directory is on the disk, as is the one it was copied from. Callers hold names for
+// writing.
 func (t *tree) ensureDir(i int, rel string) error {
 	if rel == "" {
 		return nil
@@ -462,8 +466,8 @@ func (t *tree) ensureDir(i int, rel string) error {
 	return errors.Join(err, unix.Unlinkat(ti.private, name, unix.AT_REMOVEDIR))
 }
 
-// keepTimes remembers the times of a directory in which only premix changes something, and
-// gives a function that restores them. They are a nicety: errors are left out.
+// keepTimes returns a function that restores the times of a directory in which only premix
+// changes entries. It ignores errors, because the times are not essential.
 func keepTimes(ti *tier, rel string) func() {
 	fd, err := ti.openat(rel, unix.O_DIRECTORY|unix.O_RDONLY, 0)
 	if err != nil {
@@ -480,7 +484,8 @@ func keepTimes(ti *tier, rel string) func() {
 	}
 }
 
-// copyMeta gives an open file or directory owner, attributes, mode and times of another one.
+// copyMeta copies owner, attributes, mode and times from one open file or directory to
+// another.
 func copyMeta(to, from int, st *unix.Statx_t, except string) error {
 	if now, err := statFd(to); err != nil {
 		return err
@@ -514,7 +519,7 @@ func copyMeta(to, from int, st *unix.Statx_t, except string) error {
 	return unix.UtimesNanoAt(to, "", []unix.Timespec{timespec(st.Atime), timespec(st.Mtime)}, unix.AT_EMPTY_PATH)
 }
 
-// chmodFd changes the mode of a file that is no link, which O_PATH may hold.
+// chmodFd changes the mode of a file that is not a link. fd may be an O_PATH descriptor.
 func chmodFd(fd int, mode uint32) error { return unix.Chmod(fdPath(fd), mode&0o7777) }
 
 func timespec(ts unix.StatxTimestamp) unix.Timespec {
@@ -558,8 +563,8 @@ func getXattr(path, name string) ([]byte, error) {
 	}
 }
 
-// entries lists the parts of a directory together: names and kinds. Each descriptor is
-// that of a directory.
+// entries merges the lists of the parts of a directory: names and types. Each of parts is
+// the descriptor of a directory.
 func entries(parts []int, top bool) (map[string]uint32, error) {
 	all := map[string]uint32{}
 	for _, part := range parts {
@@ -569,7 +574,7 @@ func entries(parts []int, top bool) (map[string]uint32, error) {
 		}
 		dir := os.NewFile(uintptr(fd), ".")
 		list, err := dir.ReadDir(-1)
-		dir.Close() // only read
+		dir.Close() // a close after reading cannot lose data
 		if err != nil {
 			return nil, err
 		}
@@ -600,7 +605,7 @@ func kind(m os.FileMode) uint32 {
 	return unix.S_IFREG
 }
 
-// opened counts one more who has a file open. Callers hold names.
+// opened counts one more open handle of a file. Callers hold names.
 func (t *tree) opened(h *handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -618,8 +623,8 @@ func (t *tree) opened(h *handle) {
 	}
 }
 
-// closed counts one fewer. With the last one a retired file goes. The descriptor of the
-// handle is open until it returns.
+// closed counts one open handle less. With the last one it removes a retired file. The
+// descriptor of the handle stays open until closed returns.
 func (t *tree) closed(h *handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -636,7 +641,7 @@ func (t *tree) closed(h *handle) {
 		return
 	}
 	if o.old != nil {
-		// What cannot be unlinked now goes when the tiers are mounted again.
+		// If it cannot be removed now, the next mount of the tiers removes it.
 		_ = unix.Unlinkat(t.tiers[o.old.from].private, o.old.name, 0)
 		o.old = nil
 	}
@@ -645,7 +650,7 @@ func (t *tree) closed(h *handle) {
 	}
 }
 
-// nameless finds a file that is open and has no name any more, or none yet.
+// nameless finds an open file that has no name any more, or not yet.
 func (t *tree) nameless(id uint64) (found, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -663,18 +668,18 @@ func (t *tree) nameless(id uint64) (found, error) {
 		}
 		st, err := statFd(fd)
 		if err != nil {
-			unix.Close(fd) // only looked through
+			unix.Close(fd) // closing an O_PATH descriptor cannot fail
 			return found{fd: -1}, err
 		}
 		if o.old != nil {
-			st.Nlink = 0 // the name that it has is our own
+			st.Nlink = 0 // its only name is in Private
 		}
 		return found{h.tier, fd, st, id}, nil
 	}
 	return found{fd: -1}, unix.ESTALE
 }
 
-// retiredOf is what a file left behind, nil if there is nothing.
+// retiredOf returns the retired file of a moved file, or nil.
 func (t *tree) retiredOf(id uint64) *retired {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -66,9 +66,10 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 	return k.Process, 0
 }
 
-// moment says at which open of its inputs a tool has loaded its data.
+// moment says at which look into its inputs a tool has loaded its data.
 type moment struct {
-	Open  int   // the number of the open, by one process, from 1 on; 0: none
+	At    int   // index of the look; -1: none
+	Open  int   // the number of opens of inputs, by one process, until then; 0: none
 	Late  int64 // bytes of data that the tool opens only after it
 	Total int64 // bytes of data that the tool opens
 }
@@ -81,7 +82,7 @@ const dataSize = 1 << 20
 // loaded it. What it opens later is small.
 const loadedShare = 0.9
 
-// findMoment looks for the first open of an input before which most of the data
+// findMoment looks for the first open or read of an input before which most of the data
 // was opened. Of several opens of a file the last one counts: bwa aln, for example, looks
 // for its index before it opens its reads, and loads it afterwards.
 func findMoment(looks []look, size func(path string) int64) moment {
@@ -98,16 +99,18 @@ func findMoment(looks []look, size func(path string) int64) moment {
 			total += n
 		}
 	}
-	m := moment{Total: total}
+	m := moment{At: -1, Total: total}
 	var loaded int64
 	opens := map[int]int{}
 	for i, l := range looks {
 		loaded += sizes[i]
-		if !l.Input || l.Op != tracer.LookOpen {
+		if !l.Input || l.Op != tracer.LookOpen && l.Op != tracer.LookRead {
 			continue
 		}
-		opens[l.Process]++
-		m.Open, m.Late = opens[l.Process], total-loaded
+		if l.Op == tracer.LookOpen {
+			opens[l.Process]++
+		}
+		m.At, m.Open, m.Late = i, opens[l.Process], total-loaded
 		if float64(loaded) >= loadedShare*float64(total) {
 			break
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"premix/hotstart/tracer"
 )
 
 // What package inplace shares with this one.
@@ -12,12 +14,22 @@ import (
 // Look is one look of a tool at a file.
 type Look = look
 
-// FindMoment finds the open of an input at which a tool has loaded most of its data, by
-// its looks at files: the number of the open by one process, from 1 on, or 0. late is the
-// number of bytes of data that the tool opens after it, of total.
-func FindMoment(looks []Look, size func(path string) int64) (open int, late, total int64) {
-	m := findMoment(looks, size)
-	return m.Open, m.Late, m.Total
+// FindMoment finds the look into an input at which a tool has loaded its data, by its looks
+// at files: the index of the look, or -1. before is the number of opens of data until then,
+// repeated ones included. late says that the tool opens much of its data after it.
+func FindMoment(looks []Look) (at, before int, late bool) {
+	m := findMoment(looks, fileSize)
+	for _, l := range looks[:max(m.At, 0)] {
+		if OpensData(l) {
+			before++
+		}
+	}
+	return m.At, before, float64(m.Late) > (1-loadedShare)*float64(m.Total)
+}
+
+// OpensData reports whether a look is the open of a file that counts as data.
+func OpensData(l Look) bool {
+	return l.Op == tracer.LookOpen && !l.Input && fileSize(l.Path) >= dataSize
 }
 
 // FileSize is the size of a regular file, 0 of anything else.

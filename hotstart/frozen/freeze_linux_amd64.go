@@ -102,6 +102,16 @@ func ReadBase(pid int) (Base, error) {
 	return b, err
 }
 
+// WithFilters returns b of a process to which its tracer has added n seccomp filters since.
+func (b Base) WithFilters(n int) Base {
+	const key = "Seccomp_filters"
+	if had, err := strconv.Atoi(b.status[key]); err == nil { // kernels before 5.9 do not count them
+		b.status = maps.Clone(b.status)
+		b.status[key] = strconv.Itoa(had + n)
+	}
+	return b
+}
+
 // limitNames are the resources of getrlimit(2) as /proc/PID/limits names them.
 var limitNames = []string{"Max cpu time", "Max file size", "Max data size", "Max stack size", "Max core file size", "Max resident set",
 	"Max processes", "Max open files", "Max locked memory", "Max address space", "Max file locks", "Max pending signals",

@@ -89,8 +89,14 @@ func (c *Call) around() around.Around {
 	return around.Own()
 }
 
-// commandLine is the arguments as the kernel keeps them.
-func commandLine(argv []string) string { return strings.Join(argv, "\x00") + "\x00" }
+// commandLines are the arguments as the kernel keeps them, and as tools print them: late
+// words behind those of the call.
+func commandLines(argv []string) []string {
+	return []string{strings.Join(argv, "\x00") + "\x00", strings.Join(argv, " ")}
+}
+
+// commandForms is the number of commandLines.
+const commandForms = 2
 
 // check says what is wrong with a call, if anything is.
 func (c *Call) check() error {
@@ -249,7 +255,7 @@ func withFirstLetters(word, shape string, letter byte) string {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 3
+const keyVersion = 4
 
 // Key identifies the calls that can share a snapshot, fingerprint aside.
 func Key(c Call) (string, error) {

@@ -198,6 +198,39 @@ func TestContrast(t *testing.T) {
 	}
 }
 
+// TestEarlyInput has a tool open its input before it loads its index.
+func TestEarlyInput(t *testing.T) {
+	for _, way := range []string{"o", "p", "b"} {
+		t.Run(way, func(t *testing.T) {
+			p := newPlace(t)
+			v := func(name string) invocation {
+				return invocation{args: []string{"-f", way, "-R", "{label:" + name + "}", "index", "{input:" + name + "_1.fq}"}}
+			}
+			p.mustPrepare(v("SRR5204809"))
+			p.wantHot(v("SRR5204809"))
+			p.wantHot(v("SRR5204810"))
+			p.write("SRR5204811_1.fq", strings.ReplaceAll(reads(3, 2), "@read", "@other"))
+			p.wantHot(v("SRR5204811"))
+			p.write("SRR5204812_1.fq", strings.ReplaceAll(reads(3, 2), "@read", ">read"))
+			p.write("SRR5204813_1.fq", "@")
+			if way == "o" {
+				p.wantHot(v("SRR5204812"))
+				p.wantHot(v("SRR5204813"))
+			} else {
+				p.wantCold(v("SRR5204812"), "finds something else there")
+				p.wantCold(v("SRR5204813"), "finds something else there")
+			}
+			p.write("SRR5204814_1.fq", "")
+			p.wantCold(v("SRR5204814"), `"empty" instead of "file"`)
+			p.wantCold(v("SRR5204815"), `"missing" instead of "file"`)
+		})
+	}
+	p := newPlace(t)
+	for way, reason := range map[string]string{"k": "its memory differs", "e": "to the end before", "m": "maps its input"} {
+		p.wantUnfit(invocation{args: []string{"-f", way, "index", "{input:SRR5204809_1.fq}"}}, reason)
+	}
+}
+
 func TestOutputs(t *testing.T) {
 	p := newPlace(t)
 	if err := os.Mkdir(filepath.Join(p.dir, "results"), 0o755); err != nil {

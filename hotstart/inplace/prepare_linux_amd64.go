@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
 	"premix/hotstart"
@@ -87,6 +88,7 @@ type preparation struct {
 	real   []string // the input at each late word; "" at others
 	stdin  string
 	cold   *trial
+	data   int            // opens of data until the stop
 	trials []*trial       // A, B, and perhaps a third one
 	avoid  map[int][]byte // first bytes that late words of the third one must not have
 	seed   [32]byte
@@ -276,15 +278,13 @@ func (p *preparation) runCold(name string) error {
 	if t.exit.ExitStatus() != 0 {
 		return passing("it fails on the first part of its input (%s): %s", ending(t.exit), hotstart.LastWords(string(t.stdout[2])))
 	}
-	p.snap.Loaded = t.opened.Seconds()
-	p.log("the probe took %v to come to its input", t.opened.Round(time.Millisecond))
-	open, late, total := hotstart.FindMoment(t.looks, hotstart.FileSize)
-	switch {
-	case open == 0:
+	at, before, late := hotstart.FindMoment(t.looks)
+	if at < 0 {
 		return unfit("it does not read its input")
-	case open > 1:
-		return unfit("it opens its input before it has loaded its data")
-	case float64(late) > 0.1*float64(total):
+	}
+	p.data, p.snap.Loaded = before, t.came[at].Seconds()
+	p.log("the probe took %v to come to its input", t.came[at].Round(time.Millisecond))
+	if late {
 		return unfit("it opens its input, and loads its data after that")
 	}
 	return nil
@@ -345,7 +345,7 @@ func (p *preparation) load(number int) (*trial, error) {
 		return nil, err
 	}
 	p.trials = append(p.trials, t)
-	t.stop, t.second, t.seed, t.clock = true, number == 1, &p.seed, p.clocks[min(number, 1)]
+	t.stop, t.data, t.second, t.seed, t.clock = true, p.data, number == 1, &p.seed, p.clocks[min(number, 1)]
 	if number == 0 {
 		p.own(t)
 	} else if err := p.others(t); err != nil {
@@ -383,15 +383,13 @@ func (p *preparation) load(number int) (*trial, error) {
 		return nil, unfit("it ends before it comes to its input (%s), when another word stands for its input", ending(t.exit))
 	case t.changed && len(t.variable) > 0:
 		return nil, unfit("its first program executes another one, whose environment has late variables")
-	case slices.ContainsFunc(t.looks[:max(0, len(t.looks)-1)], func(l hotstart.Look) bool { return l.Input }):
-		return nil, unfit("it opens its input before it has loaded its data")
 	}
 	return t, nil
 }
 
 // late returns the late words of a preparation, as the plan counts them.
 func (p *preparation) late(t *trial) []string {
-	all := append(slices.Clone(t.words), commandLine(t.call.withWords(t.words)))
+	all := append(slices.Clone(t.words), commandLines(t.call.withWords(t.words))...)
 	for _, k := range p.snap.plan.Stats {
 		all = append(all, statWords(t.stats[k])...)
 	}
@@ -487,10 +485,14 @@ func (p *preparation) compare() error {
 	var late []frozen.LateWord
 	inB := p.late(b)
 	for k, text := range p.late(a) {
-		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k > len(a.words)})
+		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k >= len(a.words)+commandForms})
 	}
 	if len(a.dir) != len(b.dir) {
 		return fmt.Errorf("the directories %s and %s are of different lengths", a.dir, b.dir)
+	}
+	for _, part := range a.parts {
+		part.Other = slices.Clone(part.Content)
+		l.Parts = append(l.Parts, part)
 	}
 	var err error
 	if l.Made, err = a.made(); err != nil {
@@ -526,7 +528,7 @@ func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts 
 	other := *im
 	other.Argv, other.Env, other.Files = p.images[0].Argv, p.images[0].Env, slices.Clone(other.Files)
 	for i := range p.snap.plan.Files {
-		other.Files[i].Path = p.images[0].Files[i].Path
+		other.Files[i].Path, other.Files[i].Inside = p.images[0].Files[i].Path, p.images[0].Files[i].Inside
 	}
 	c, err := frozen.Compare(p.images[0], &other, p.pages[0], pages, facts)
 	if err != nil {
@@ -559,6 +561,9 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	}
 	if len(a.early) != len(t.early) {
 		return unfit("its looks at files depend on its late words")
+	}
+	if err := p.parts(t); err != nil {
+		return err
 	}
 	fa, fb := p.images[0].Files, im.Files
 	if len(fa) != len(fb) {
@@ -598,6 +603,25 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 		var b []byte
 		if l.Written[i], b = match(l.Written[i], t.stdout[i]); !bytes.Equal(l.Written[i].Bytes, b) && (i == 1 && !p.around.Joined || !equalButNumbers(l.Written[i].Bytes, b)) {
 			return unfit("what it writes to descriptor %d before its input differs from run to run", i)
+		}
+	}
+	return nil
+}
+
+// parts compares what A and another preparation have read of their inputs.
+func (p *preparation) parts(t *trial) error {
+	l := &p.snap.plan
+	same := func(a, b inputPart) bool {
+		return a.Word == b.Word && a.Offset == b.Offset && len(a.Content) == len(b.Content)
+	}
+	if !slices.EqualFunc(l.Parts, t.parts, same) {
+		return unfit("how much it reads of its input before it has loaded its data depends on the input")
+	}
+	for i, part := range t.parts {
+		for j, c := range part.Content {
+			if c != l.Parts[i].Content[j] {
+				l.Parts[i].Other[j] = c
+			}
 		}
 	}
 	return nil
@@ -701,8 +725,12 @@ func (p *preparation) prove() error {
 	if t.exit != p.cold.exit {
 		return unfit("it ends otherwise than cold (%s, %s): %s", ending(t.exit), ending(p.cold.exit), hotstart.LastWords(string(t.stdout[2])))
 	}
-	difference, err := compareTrials(p.cold, t)
+	difference, err := compareTrials(p.cold, t, inOrder)
 	if err != nil || difference == "" {
+		return err
+	}
+	sorted, err := compareTrials(p.cold, t, inAnyOrder)
+	if err != nil {
 		return err
 	}
 	// Perhaps it differs from itself.
@@ -715,12 +743,42 @@ func (p *preparation) prove() error {
 	if err := again.run(p.ctx, again.begin); err != nil {
 		return err
 	}
-	if own, err := compareTrials(p.cold, again); err != nil {
+	own, err := compareTrials(p.cold, again, inOrder)
+	if err != nil {
 		return err
-	} else if own != "" {
+	}
+	if own == "" {
+		return unfit("what it writes differs from a cold start: %s", difference)
+	}
+	// Threads may write their lines in no fixed order.
+	if own, err = compareTrials(p.cold, again, inAnyOrder); err != nil {
+		return err
+	}
+	if own != "" {
 		return unfit("what it writes differs from one cold start to the next: %s", own)
 	}
-	return unfit("what it writes differs from a cold start: %s", difference)
+	if sorted != "" {
+		return unfit("what it writes differs from a cold start: %s", sorted)
+	}
+	return nil
+}
+
+// order says whether the order of lines is compared.
+type order bool
+
+const (
+	inOrder    order = true
+	inAnyOrder order = false
+)
+
+// of returns a text, with its lines sorted where their order is not compared.
+func (o order) of(text []byte) []byte {
+	if o == inOrder {
+		return text
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	slices.SortFunc(lines, bytes.Compare)
+	return bytes.Join(lines, nil)
 }
 
 // again describes an execution with the words, inputs and directory of the cold one,
@@ -744,21 +802,22 @@ func (p *preparation) again(name string) (*trial, error) {
 }
 
 // compareTrials says what differs between what two executions wrote, or returns "".
-func compareTrials(a, b *trial) (string, error) {
+func compareTrials(a, b *trial, by order) (string, error) {
 	for i := 1; i < 3; i++ {
-		equal := bytes.Equal(a.stdout[i], b.stdout[i])
+		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])
+		equal := bytes.Equal(ta, tb)
 		if !equal && (i == 2 || a.around.Joined) {
-			equal = equalButNumbers(a.stdout[i], b.stdout[i])
+			equal = equalButNumbers(ta, tb)
 		}
 		if !equal {
 			return fmt.Sprintf("descriptor %d differs at byte %d", i, differsAt(a.stdout[i], b.stdout[i])), nil
 		}
 	}
-	fa, err := regular(a.results)
+	fa, err := regular(a.results, by)
 	if err != nil {
 		return "", err
 	}
-	fb, err := regular(b.results)
+	fb, err := regular(b.results, by)
 	if err != nil {
 		return "", err
 	}
@@ -788,7 +847,7 @@ func differsAt(a, b []byte) int {
 }
 
 // regular digests the files in a directory; directories and links are noted.
-func regular(dir string) (map[string]string, error) {
+func regular(dir string, by order) (map[string]string, error) {
 	all := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -803,12 +862,20 @@ func regular(dir string) (map[string]string, error) {
 			return err
 		}
 		all[rel] = info.Mode().String()
-		if info.Mode().IsRegular() {
+		switch {
+		case !info.Mode().IsRegular():
+		case by == inOrder:
 			s, err := hotstart.StampFile(path)
 			if err != nil {
 				return err
 			}
 			all[rel] += " " + s.Digest
+		default:
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			all[rel] += fmt.Sprintf(" %x", blake3.Sum256(by.of(text)))
 		}
 		return nil
 	})

@@ -47,7 +47,7 @@ type start struct {
 
 // late returns the late words as the plan counts them.
 func (s *start) late() ([]string, error) {
-	all := append(slices.Clone(s.words), commandLine(s.argv))
+	all := append(slices.Clone(s.words), commandLines(s.argv)...)
 	for _, k := range s.snap.plan.Stats {
 		b, err := statBytes(s.here(fileName{Word: k}))
 		if err != nil {

@@ -34,7 +34,7 @@ const planName = "plan"
 type plan struct {
 	Words     []string         // late words of preparation A
 	Dir       string           // working directory of preparation A; the last late word
-	Stats     []int            // indexes of inputs of which the tool has kept what stat(2) says: late words behind the command line
+	Stats     []int            // indexes of inputs of which the tool has kept what stat(2) says: late words behind the command lines
 	Places    []frozenPlace    // of late words in memory
 	Offsets   []frozen.Offset  // registers that hold the first byte of a late word, and more
 	Variables []variable       // late variables
@@ -42,6 +42,7 @@ type plan struct {
 	Files     map[int]fileName // index into frozen.Image.Files, where the path depends on the call
 	Made      []made           // what the tool had made
 	Early     map[string]early // looks at files that late words name, before the stop
+	Parts     []inputPart      // of inputs, which the tool has read before the stop
 	Relative  []hotstart.Stamp // of what the tool looked at below its working directory; paths are relative
 }
 
@@ -49,6 +50,26 @@ type plan struct {
 type variable struct {
 	Name    string
 	Address uint64 // of its value, which has PadSize bytes
+}
+
+// inputPart is a part of an input that the tool has read before the stop, with its content
+// in preparation A. Where Other differs, another preparation had that byte. Where it does
+// not, the comparison of the memories does not show whether the tool has kept the byte, or
+// has decided by it.
+type inputPart struct {
+	Word           int // index of the late word
+	Offset         int64
+	Content, Other []byte
+}
+
+// serves tells whether a part of an input may be in the place of those of the preparations.
+func (p *inputPart) serves(content []byte) bool {
+	for i, c := range content {
+		if p.Content[i] == p.Other[i] && c != p.Content[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // early is a look at a file that a late word names.
@@ -89,7 +110,7 @@ func resolve(dir, path string) string {
 
 // needsDir tells whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
-	isDir := func(s span) bool { return s.Word == len(p.Words)+1+statParts*len(p.Stats) }
+	isDir := func(s span) bool { return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats) }
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
 		slices.ContainsFunc(p.Written[:], func(t text) bool { return slices.ContainsFunc(t.Spans, isDir) }) ||
 		slices.ContainsFunc(p.Made, func(m made) bool { return slices.ContainsFunc(m.Content.Spans, isDir) })
@@ -247,6 +268,13 @@ func (s *Snapshot) fits(c *Call) string {
 		path := e.Name.in(c.Dir, words)
 		if now := kindAt(path); now != e.Kind {
 			return fmt.Sprintf("the tool looks at %s before its input, which is %q instead of %q", path, now, e.Kind)
+		}
+	}
+	for _, p := range s.plan.Parts {
+		path := resolve(c.Dir, words[p.Word])
+		content, err := readPart(path, p.Offset, int64(len(p.Content)))
+		if err != nil || !p.serves(content) {
+			return fmt.Sprintf("the tool reads of %s before it loads its data, and finds something else there than in its preparation", path)
 		}
 	}
 	for _, m := range s.plan.Made {

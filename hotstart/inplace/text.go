@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"os"
 	"slices"
 
 	"premix/hotstart/frozen"
@@ -29,3 +30,16 @@ func (t text) with(words []string) []byte {
 // statParts is the number of late words that an input of which the tool keeps what stat(2)
 // says stands for: see statWords.
 const statParts = 7
+
+// readPart reads a part of a file. Where the file ends before the part does, the error is
+// io.EOF or io.ErrUnexpectedEOF.
+func readPart(path string, offset, length int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, length)
+	_, err = f.ReadAt(b, offset)
+	return b, err
+}

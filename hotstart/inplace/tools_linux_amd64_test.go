@@ -3,6 +3,7 @@ package inplace
 import (
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 )
 
@@ -81,5 +82,44 @@ func TestMinimap2(t *testing.T) {
 	p.mustPrepare(v("SRR5204809"))
 	for _, name := range []string{"SRR5204809", "SRR5204810"} {
 		p.wantHotTimed(v(name))
+	}
+}
+
+// TestEarlyAligners has aligners that look at their reads before they load their index.
+func TestEarlyAligners(t *testing.T) {
+	for _, c := range []struct{ program, build, ending, threads string }{
+		{"bowtie2-align-s", "bowtie2-build", ".fq", "1"},
+		{"bowtie2-align-s", "bowtie2-build", ".fq.gz", "3"},
+		{"bowtie2-align-s", "bowtie2-build", ".fq.gz", "2 --reorder"},
+		{"hisat2-align-s", "hisat2-build", ".fq", "1"},
+		{"hisat2-align-s", "hisat2-build", ".fq", "3 --no-temp-splicesite"},
+	} {
+		t.Run(c.program+c.ending+" "+c.threads, func(t *testing.T) {
+			exe := program(t, c.program)
+			p := newPlace(t)
+			p.samples(testData(t))
+			p.shell(c.build + ` -q genome.fa genome >build.log 2>&1
+for i in 1 2; do cp SRR5204810_$i.fq.gz SRR77_$i.fq.gz; head -c 3000 SRR5204810_$i.fq.gz >SRR5204811_$i.fq.gz; done
+for f in *.fq.gz; do gzip -dcf $f >${f%.gz} || test $f != ${f#SRR5204811}; done`)
+			p.mixed = strings.HasPrefix(c.threads, "3")
+			v := func(name string) invocation {
+				args := strings.Fields("--wrapper basic-0 -x genome --rg-id {label:NAME} -1 {input:NAME_1END} -2 {input:NAME_2END} -S {output:NAME.sam} -p " + c.threads)
+				for i := range args {
+					args[i] = strings.NewReplacer("NAME", name, "END", c.ending).Replace(args[i])
+				}
+				return invocation{exe: exe, args: args}
+			}
+			p.mustPrepare(v("SRR5204809"))
+			p.wantHotTimed(v("SRR5204809"))
+			p.wantHotTimed(v("SRR5204810"))
+			if !p.mixed { // else the threads have come to no fixed point when one ends them all
+				p.wantHotTimed(v("SRR5204811")) // truncated
+			}
+			p.wantCold(v("SRR5204812"), `"missing" instead of "file"`)
+			p.wantCold(v("SRR77"), NotPrepared)
+			p.shell("rm SRR77.sam") // a tool that makes it would start cold
+			p.mustPrepare(v("SRR77"))
+			p.wantHotTimed(v("SRR77"))
+		})
 	}
 }

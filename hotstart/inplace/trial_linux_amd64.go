@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,7 +40,8 @@ type trial struct {
 	second  bool              // as different as can be: preparation B
 	seed    *[32]byte         // of random bytes; nil: those of the kernel
 	clock   frozen.Moment     // at which the tool begins, with seed
-	stop    bool              // hold the tool at its first look into an input
+	stop    bool              // hold the tool at its first look into an input behind its data
+	data    int               // with stop: the number of opens of data until then
 
 	streams *streams
 	overlay *tracer.Overlay
@@ -49,13 +51,16 @@ type trial struct {
 	changed bool // another program took the place of the first
 
 	looks    []hotstart.Look
+	came     map[int]time.Duration // index of a look into an input -> when it came
+	begun    time.Time
+	loaded   int               // opens of data
+	parts    []inputPart       // of inputs, which were read before the stop
 	relative map[string]string // path of a look -> the path below the working directory
 	early    map[string]early
 	reads    bool // of standard input
 	variable []variable
 	given    map[string]bool // paths in dir that were there at first
 	stats    map[int][]byte  // what stat(2) says of inputs, by late word
-	opened   time.Duration   // until the first look into an input
 
 	held    *tracer.Proc
 	results string // directory with what a trial that ended has written
@@ -335,7 +340,7 @@ func (t *trial) watch(ctx context.Context) error {
 	pid := t.pid
 	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
 	defer stop()
-	begun := time.Now()
+	t.begun = time.Now()
 	for {
 		tid, st, err := t.overlay.Wait(unix.WALL | waitOwn)
 		switch {
@@ -366,17 +371,14 @@ func (t *trial) watch(ctx context.Context) error {
 		if l == nil {
 			continue
 		}
-		into, err := t.decide(l)
+		stop, err := t.decide(l)
 		if errors.Is(err, tracer.ErrRedirect) {
 			return unfit("it executes a program that lies beside its files (%s)", l.Path)
 		}
 		if err != nil && !errors.Is(err, tracer.ErrGone) {
 			return err
 		}
-		if into && t.opened == 0 {
-			t.opened = time.Since(begun)
-		}
-		if into && t.stop {
+		if stop {
 			return t.hold(tid)
 		}
 		if err := t.overlay.Continue(tid); err != nil {
@@ -458,17 +460,83 @@ func makeParent(path, here string) error {
 	return os.MkdirAll(filepath.Dir(here), 0o700)
 }
 
-// decide answers a look, and reports whether it is one into an input.
-func (t *trial) decide(l *tracer.Look) (into bool, err error) {
+// note keeps a look.
+func (t *trial) note(k hotstart.Look) {
+	if k.Input {
+		t.came[len(t.looks)] = time.Since(t.begun)
+	}
+	if hotstart.OpensData(k) {
+		t.loaded++
+	}
+	t.looks = append(t.looks, k)
+}
+
+// due tells whether a look into an input is the one at which the tool is to be held.
+func (t *trial) due() bool { return t.stop && t.loaded >= t.data }
+
+// partLimits are the number of reads of inputs before the stop, and their bytes, up to which
+// they are kept.
+const (
+	maxParts    = 10_000
+	maxPartSize = 1 << 20
+)
+
+// read answers a use of a descriptor that an input was opened as, and reports whether the
+// tool is to be held there.
+func (t *trial) read(l *tracer.Look) (stop bool, err error) {
+	word := t.inputAt(l.Path)
+	if word < 0 {
+		return false, nil // the descriptor is another file's now
+	}
+	if l.Op == tracer.LookRead {
+		t.note(hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: l.Path, Input: true})
+	}
+	if l.Op == tracer.LookRead && t.due() || !t.stop {
+		return t.due(), nil
+	}
+	offset, length, ok, err := t.overlay.Part(l)
+	if err != nil || !ok {
+		return false, errors.Join(err, unfit("it maps its input, or makes another descriptor of it, before it has loaded its data"))
+	}
+	part := inputPart{Word: word, Offset: offset}
+	if part.Content, err = readPart(t.inputs[word], offset, min(length, maxPartSize)); errors.Is(err, io.EOF) {
+		return false, unfit("it reads its input to the end before it has loaded its data")
+	} else if err != nil {
+		return false, err
+	}
+	if t.parts = append(t.parts, part); len(t.parts) > maxParts || length > maxPartSize {
+		return false, unfit("it reads much of its input before it has loaded its data")
+	}
+	return false, nil
+}
+
+// inputAt is the index of the late word that names an input which is at a path in the
+// trial, or -1.
+func (t *trial) inputAt(path string) int {
+	for k, input := range t.inputs {
+		if here, _ := t.path(k); input != "" && (path == input || path == here) {
+			return k
+		}
+	}
+	return -1
+}
+
+// decide answers a look, and reports whether the tool is to be held there.
+func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 	k := hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	switch {
-	case l.Op == tracer.LookRead:
-		if !t.reads {
-			t.reads = true
-			t.looks = append(t.looks, hotstart.Look{Process: k.Process, Op: tracer.LookOpen, Path: "standard input", Input: true})
-			return true, nil
+	case l.Op == tracer.LookRead && l.Descriptor == 0:
+		if t.reads {
+			return false, nil
 		}
-		return false, nil
+		t.reads = true
+		t.note(hotstart.Look{Process: k.Process, Op: l.Op, Path: "standard input", Input: true})
+		if t.stop && !t.due() {
+			return false, unfit("it reads its standard input before it has loaded its data")
+		}
+		return t.stop, nil
+	case l.Op == tracer.LookRead || l.Op == tracer.LookShare:
+		return t.read(l)
 	case l.Op == tracer.LookSocket:
 		return false, t.socket(l)
 	case l.Op == tracer.LookChange && l.Path == "":
@@ -490,20 +558,24 @@ func (t *trial) decide(l *tracer.Look) (into bool, err error) {
 		if changes && t.call.Words[name.Word].Role == Input {
 			return false, unfit("it writes to %s, which is an input", t.words[name.Word]+name.Rest)
 		}
-		into = l.Op == tracer.LookOpen && t.inputs[name.Word] != "" && name.Rest == ""
+		into := l.Op == tracer.LookOpen && t.inputs[name.Word] != "" && name.Rest == ""
 		k.Input = into
 		if into {
-			t.looks = append(t.looks, k)
-		}
-		if !into || !t.stop {
-			if _, known := t.early[name.key()]; !known {
-				t.early[name.key()] = early{name, kindAt(t.here(name))}
+			t.note(k)
+			if t.due() {
+				return true, nil
 			}
 		}
-		if into && t.stop || below {
-			return into, nil
+		if _, known := t.early[name.key()]; !known {
+			t.early[name.key()] = early{name, kindAt(t.here(name))}
 		}
-		return into, t.overlay.Redirect(l, t.here(name), "")
+		switch {
+		case into && t.guard == nil:
+			return false, t.overlay.Follow(l, t.here(name))
+		case below:
+			return false, nil
+		}
+		return false, t.overlay.Redirect(l, t.here(name), "")
 	case below && exists(k.Path) && !(changes && t.given[k.Path]):
 		if t.stop && l.Op == tracer.LookOpen && kindAt(k.Path) == "dir" {
 			return false, unfit("it lists a directory below its working directory")
@@ -523,7 +595,7 @@ func (t *trial) decide(l *tracer.Look) (into bool, err error) {
 			return false, unfit("it writes to %s, which no late word names", k.Path)
 		}
 		t.relative[k.Path] = inside
-		t.looks = append(t.looks, k)
+		t.note(k)
 		if !exists(k.Path) {
 			return false, nil // nor is it there in the scratch directory
 		}
@@ -538,7 +610,7 @@ func (t *trial) decide(l *tracer.Look) (into bool, err error) {
 		return false, unfit("it writes to %s, which no late word names", k.Path)
 	}
 	if !hotstart.Below(k.Path, t.scratch) {
-		t.looks = append(t.looks, k)
+		t.note(k)
 	}
 	return false, nil
 }
@@ -649,7 +721,7 @@ func (t *trial) end() {
 // run runs the command to its end, or to its input.
 func (t *trial) run(ctx context.Context, begin func() (*tracer.Proc, error)) error {
 	t.overlay = tracer.NewOverlay()
-	t.early, t.relative, t.stats = map[string]early{}, map[string]string{}, map[int][]byte{}
+	t.early, t.relative, t.stats, t.came = map[string]early{}, map[string]string{}, map[int][]byte{}, map[int]time.Duration{}
 	if err := t.layOut(); err != nil {
 		return err
 	}
@@ -688,7 +760,7 @@ func (t *trial) facts() frozen.Preparation {
 
 // freeze freezes a trial that is held.
 func (t *trial) freeze(pages *os.File) (*frozen.Image, error) {
-	return frozen.Freeze(frozen.Source{Proc: t.held, Base: t.base, Dir: t.dir, Inherited: t.inherited()}, pages)
+	return frozen.Freeze(frozen.Source{Proc: t.held, Base: t.base.WithFilters(t.overlay.Filters(t.held.Pid)), Dir: t.dir, Inherited: t.inherited()}, pages)
 }
 
 func (t *trial) inherited() []int { return append([]int{0, 1, 2}, t.around.Extra...) }
@@ -709,6 +781,9 @@ func (t *trial) nameOf(path string) fileName {
 
 // openName finds the name of an open file; Word is -2 where it is the same in every call.
 func (t *trial) openName(f *frozen.File) fileName {
+	if k := t.inputAt(f.Path); k >= 0 {
+		return fileName{Word: k}
+	}
 	if !f.Inside {
 		return fileName{Word: -2}
 	}

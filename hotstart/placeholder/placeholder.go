@@ -126,6 +126,9 @@ func shorten(f format, record []byte, number, i int) []byte {
 	last := len(lines) - 1
 	for i, line := range lines {
 		line = bytes.TrimRight(line, "\r")
+		if i == 0 && number == 1 && len(line) > 1 {
+			line = otherName(line)
+		}
 		if f == formatFASTQ && (i == 1 || i == 3) || f == formatFASTA && i == last && i > 0 {
 			line = line[:max(min(1, len(line)), len(line)-n)]
 		}
@@ -136,6 +139,18 @@ func shorten(f format, record []byte, number, i int) []byte {
 		b.WriteByte('\n')
 	}
 	return b.Bytes()
+}
+
+// otherName returns the first line of a record with another first letter of its name: names
+// of one sample begin with the same letters.
+func otherName(line []byte) []byte {
+	line = bytes.Clone(line)
+	if line[1] == 'x' {
+		line[1] = 'y'
+	} else if line[1] > ' ' {
+		line[1] = 'x'
+	}
+	return line
 }
 
 // whole copies content that cannot be cut.

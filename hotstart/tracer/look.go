@@ -8,6 +8,8 @@ type Look struct {
 	Path string // absolute; "" if it cannot be told
 	// Target is the second path of a call that renames or links a file; absolute.
 	Target string
+	// Descriptor is that of a LookRead or a LookShare.
+	Descriptor int
 }
 
 // LookOp is the kind of a Look.
@@ -20,6 +22,7 @@ const (
 	LookStat   LookOp = "stat"   // stat, access and the like
 	LookLink   LookOp = "link"   // readlink
 	LookSocket LookOp = "socket" // makes a socket; no path
-	LookRead   LookOp = "read"   // reads from descriptor 0; only of an Overlay; no path
+	LookRead   LookOp = "read"   // reads from descriptor 0, without a path, or from a followed one; only of an Overlay
+	LookShare  LookOp = "share"  // maps a followed descriptor, or makes another of it; only of an Overlay
 	LookChange LookOp = "change" // makes, removes or changes a file by its name, or chdir; only of an Overlay
 )

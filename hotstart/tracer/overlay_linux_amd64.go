@@ -1,9 +1,11 @@
 package tracer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"syscall"
 
@@ -11,14 +13,18 @@ import (
 )
 
 // An Overlay is a Watch that can let a process find other files under the names that it
-// uses. It sees reads of standard input, and changes of files by their names, too.
+// uses. It sees reads of standard input and of the files that Follow opens, and changes of
+// files by their names, too.
 type Overlay struct {
 	*Watch
-	memory map[int]uint64 // process -> memory for a path, in the process
+	memory   map[int]uint64          // process -> memory for a path, in the process
+	followed map[int]map[uint64]bool // process -> descriptors that Follow has opened
 }
 
 // NewOverlay returns an Overlay of no process.
-func NewOverlay() *Overlay { return &Overlay{Watch: NewWatch(), memory: map[int]uint64{}} }
+func NewOverlay() *Overlay {
+	return &Overlay{Watch: NewWatch(), memory: map[int]uint64{}, followed: map[int]map[uint64]bool{}}
+}
 
 // changes are the calls that change files by their names. The paths of the others, which
 // no program that starts needs, are in looks.
@@ -70,23 +76,38 @@ var inputs = map[uint64]uint32{
 	unix.SYS_SPLICE: 0, unix.SYS_TEE: 0, unix.SYS_COPY_FILE_RANGE: 0, unix.SYS_SENDFILE: 1,
 }
 
-// overlayFilter hands changes, and reads of descriptor 0, to the tracer.
-func overlayFilter() []unix.SockFilter {
-	const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	filter := []unix.SockFilter{
+// shares are the calls that use the descriptor in an argument for something else than
+// reads: another descriptor, or a mapping.
+var shares = map[uint64]uint32{unix.SYS_DUP: 0, unix.SYS_DUP2: 0, unix.SYS_DUP3: 0, unix.SYS_FCNTL: 0, unix.SYS_MMAP: 4}
+
+const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+
+// numberFilter is the beginning of a filter: it loads the number of a call.
+func numberFilter() []unix.SockFilter {
+	return []unix.SockFilter{
 		{Code: load, K: 4},
 		{Code: equal, K: unix.AUDIT_ARCH_X86_64, Jt: 1},
 		{Code: end, K: unix.SECCOMP_RET_ALLOW},
 		{Code: load, K: 0},
 	}
+}
+
+// descriptorFilter hands the calls that have a descriptor in an argument to the tracer.
+func descriptorFilter(calls map[uint64]uint32, fd uint32) (filter []unix.SockFilter) {
+	for nr, argument := range calls {
+		filter = append(filter, unix.SockFilter{Code: equal, K: uint32(nr), Jf: 4}, unix.SockFilter{Code: load, K: 16 + 8*argument},
+			unix.SockFilter{Code: equal, K: fd, Jt: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
+	}
+	return filter
+}
+
+// overlayFilter hands changes, and reads of descriptor 0, to the tracer.
+func overlayFilter() []unix.SockFilter {
+	filter := numberFilter()
 	for nr := range changes {
 		filter = append(filter, unix.SockFilter{Code: equal, K: uint32(nr), Jf: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
 	}
-	for nr, argument := range inputs {
-		filter = append(filter, unix.SockFilter{Code: equal, K: uint32(nr), Jf: 4}, unix.SockFilter{Code: load, K: 16 + 8*argument},
-			unix.SockFilter{Code: equal, K: 0, Jt: 1}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_TRACE})
-	}
-	return append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
+	return append(append(filter, descriptorFilter(inputs, 0)...), unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
 // Install puts the filters into a process that is held at its first instruction.
@@ -118,12 +139,14 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 			if err := unix.PtraceGetRegs(tid, &r); err != nil {
 				return nil, gone(err)
 			}
-			if _, ok := inputs[r.Orig_rax]; ok {
-				return &Look{Tid: tid, Op: LookRead}, nil
+			if l := descriptorLook(tid, &r); l != nil {
+				return l, nil
 			}
 			if call, ok := changes[r.Orig_rax]; ok {
 				l := &Look{Tid: tid, Op: LookChange}
-				l.Path = pathOf(tid, call, &r)
+				if l.Path = pathOf(tid, call, &r); l.Path == "" && namesNothing(tid, call, &r) {
+					return o.Watch.Handle(tid, st)
+				}
 				if second, ok := targets[r.Orig_rax]; ok {
 					l.Target = pathOf(tid, second, &r)
 				}
@@ -132,6 +155,56 @@ func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 		}
 	}
 	return o.Watch.Handle(tid, st)
+}
+
+// descriptorLook describes a call at a descriptor; nil if it is not one.
+func descriptorLook(tid int, r *unix.PtraceRegs) *Look {
+	l := &Look{Tid: tid, Op: LookRead}
+	argument, ok := inputs[r.Orig_rax]
+	if !ok {
+		l.Op = LookShare
+		if argument, ok = shares[r.Orig_rax]; !ok || r.Orig_rax == unix.SYS_FCNTL && r.Rsi != unix.F_DUPFD && r.Rsi != unix.F_DUPFD_CLOEXEC {
+			return nil
+		}
+	}
+	args := arguments(r)
+	if l.Descriptor = int(int32(args[argument])); l.Descriptor > 0 {
+		l.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, l.Descriptor)) // "" where it is closed
+	}
+	return l
+}
+
+// Part returns the part of a file that a Look by a read is about to read. ok is false for
+// calls that do not read into the memory of the process.
+func (o *Overlay) Part(l *Look) (offset, length int64, ok bool, err error) {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(l.Tid, &r); err != nil {
+		return 0, 0, false, gone(err)
+	}
+	switch r.Orig_rax {
+	case unix.SYS_READ, unix.SYS_PREAD64:
+		length = int64(r.Rdx)
+	case unix.SYS_READV, unix.SYS_PREADV:
+		b := make([]byte, 16*min(r.Rdx, 1024)) // struct iovec
+		if len(b) == 0 || (&Proc{Pid: l.Tid}).Read(r.Rsi, b) != nil {
+			return 0, 0, false, nil
+		}
+		for i := 8; i < len(b); i += 16 {
+			length += int64(binary.NativeEndian.Uint64(b[i:]))
+		}
+	default:
+		return 0, 0, false, nil
+	}
+	if offset = int64(r.R10); r.Orig_rax == unix.SYS_READ || r.Orig_rax == unix.SYS_READV {
+		info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", l.Tid, l.Descriptor))
+		if err != nil {
+			return 0, 0, false, err
+		}
+		if _, err := fmt.Sscanf(string(info), "pos:%d", &offset); err != nil {
+			return 0, 0, false, fmt.Errorf("offset of descriptor %d: %w", l.Descriptor, err)
+		}
+	}
+	return offset, length, offset >= 0 && length >= 0, nil
 }
 
 // pathOf is the absolute path that a call has.
@@ -145,6 +218,16 @@ func pathOf(tid int, call look, r *unix.PtraceRegs) string {
 		dir = args[call.dir]
 	}
 	return pathAt(tid, dir, args[call.path])
+}
+
+// namesNothing reports whether a call has an empty path, and fails (path_resolution(7)).
+func namesNothing(tid int, call look, r *unix.PtraceRegs) bool {
+	switch {
+	case call.path < 0, r.Orig_rax == unix.SYS_FCHOWNAT, r.Orig_rax == unix.SYS_LINKAT, r.Orig_rax == unix.SYS_UTIMENSAT:
+		return false // the path may stand for a descriptor
+	}
+	path, err := readPath(tid, arguments(r)[call.path])
+	return err == nil && path == ""
 }
 
 // Family is the first argument of socket(2), where a Look is such a call.
@@ -166,6 +249,14 @@ var ErrRedirect = errors.New("the call cannot be redirected")
 // target, if the call has one, at another too. The thread then stands behind the call,
 // with its result, and goes on with Continue.
 func (o *Overlay) Redirect(l *Look, path, target string) error {
+	return o.redirect(l, path, target, false)
+}
+
+// Follow is Redirect for the open of an input. From then on, the process's reads of the
+// descriptor are a LookRead, and its other uses a LookShare.
+func (o *Overlay) Follow(l *Look, path string) error { return o.redirect(l, path, "", true) }
+
+func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 	if len(path) >= unix.PathMax || len(target) >= unix.PathMax {
 		return unix.ENAMETOOLONG
 	}
@@ -201,9 +292,28 @@ func (o *Overlay) Redirect(l *Look, path, target string) error {
 			}
 			args[second.path] = mem + unix.PathMax
 		}
-		return do(r.Orig_rax, args[:]...)
+		fd, err := do(r.Orig_rax, args[:]...)
+		if err != nil || !follow || o.followed[process][fd] {
+			return fd, err
+		}
+		filter := append(append(numberFilter(), descriptorFilter(inputs, uint32(fd))...), descriptorFilter(shares, uint32(fd))...)
+		filter = append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
+		if err := (&Proc{Pid: l.Tid}).Write(mem, programAt(mem, filter)); err != nil {
+			return 0, err
+		}
+		if other, err := do(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, mem); err != nil || other != 0 {
+			return 0, fmt.Errorf("follow descriptor %d of the tool: thread %d: %v", fd, other, err)
+		}
+		if o.followed[process] == nil {
+			o.followed[process] = map[uint64]bool{}
+		}
+		o.followed[process][fd] = true
+		return fd, nil
 	})
 }
+
+// Filters is the number of filters that Follow has added to a process.
+func (o *Overlay) Filters(pid int) int { return len(o.followed[pid]) }
 
 // Fail makes the call of a Look fail.
 func (o *Overlay) Fail(l *Look, errno syscall.Errno) error {
@@ -281,8 +391,7 @@ func (o *Overlay) Sees(tid int) bool {
 	}
 	_, look := looks[r.Orig_rax]
 	_, change := changes[r.Orig_rax]
-	_, input := inputs[r.Orig_rax]
-	return look || change || input
+	return look || change || descriptorLook(tid, &r) != nil
 }
 
 // Forget is called where a process of an Overlay has executed another program and Handle

@@ -20,6 +20,9 @@
  *   -N         write the size of INPUT to OUTPUT before the input is opened
  *   -e FILE    end with an error before the input where FILE exists
  *   -w FILE    write to FILE before the input is opened
+ *   -f WAY     open INPUT before INDEX, and: o, nothing else; p, look at two bytes of it;
+ *              b, read two bytes of it; k, look at two bytes and keep the second one; e, look
+ *              at all of it; m, map it
  *   -3         write a line to descriptor 3 in the end
  *   -n         sleep until a signal comes, after more than 250 lines of input
  *
@@ -28,11 +31,13 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,9 +54,10 @@ static void note(int sig) { got++; (void)sig; }
 
 int main(int argc, char **argv)
 {
-	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL;
+	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL;
+	FILE *in = NULL;
 	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDA:Ne:w:n3")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDA:Ne:w:n3f:")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -72,9 +78,11 @@ int main(int argc, char **argv)
 		case 'w': early = optarg; break;
 		case 'n': nap = 1; break;
 		case '3': third = 1; break;
+		case 'f': way = optarg; break;
 		default: return 2;
 	}
 	if (argc - optind != 2) return 2;
+	mkdir("", 0700); /* fails, as STAR's does */
 	const char *input = argv[optind + 1];
 	if (dir && !getcwd(directory, sizeof directory)) return 3;
 	if (copy && getenv(copy)) strcpy(copied, getenv(copy));
@@ -111,6 +119,17 @@ int main(int argc, char **argv)
 		fprintf(f, "log of %s\n", label);
 		fclose(f);
 	}
+	if (way) {
+		int fd = open(input, O_RDONLY);
+		if (fd < 0 || !(in = fdopen(fd, "r"))) { fprintf(stderr, "tool: cannot open %s: %s\n", input, strerror(errno)); return 1; }
+		char two[2] = "";
+		if (strchr("pbk", *way) && (read(fd, two, 1) != 1 || read(fd, two + 1, 1) != 1)) { fprintf(stderr, "tool: %s is short\n", input); return 4; }
+		if (*way == 'k') kept = two[1];
+		if (*way == 'e') while (read(fd, two, 1) == 1) ;
+		if (*way == 'm') mmap(NULL, 1, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (*way != 'b') lseek(fd, 0, SEEK_SET);
+		explicit_bzero(two, sizeof two);
+	}
 	FILE *f = fopen(argv[optind], "r");
 	if (!f) { perror(argv[optind]); return 7; }
 	fseek(f, 0, SEEK_END);
@@ -124,7 +143,7 @@ int main(int argc, char **argv)
 	fprintf(stderr, "tool: loaded %zu bytes for %s\n", size, label);
 	if (print) { printf("#header %s %s\n", label, input); fflush(stdout); }
 
-	FILE *in = strcmp(input, "-") ? fopen(input, "r") : stdin;
+	if (!in) in = strcmp(input, "-") ? fopen(input, "r") : stdin;
 	if (!in) { fprintf(stderr, "tool: cannot open %s: %s\n", input, strerror(errno)); return 1; }
 	if (!out) out = output ? fopen(output, "w") : stdout;
 	if (!out) { fprintf(stderr, "tool: cannot write %s: %s\n", output, strerror(errno)); return 1; }

@@ -175,7 +175,7 @@ func (c *comparer) state() {
 	a, b := *c.im[0], *c.im[1]
 	for _, im := range []*Image{&a, &b} {
 		im.Dir, im.Maps, im.Threads, im.PageBytes, im.Pieces, im.Ids = "", nil, nil, 0, nil, nil
-		im.Boot = ""
+		im.Boot, im.RegisterIds = "", nil
 	}
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range va.NumField() {

@@ -652,6 +652,9 @@ func (s *tasks) record(ctx context.Context, a *activeTask, r *spawn.Result) *rec
 	if f := s.verdict(ctx, a, r); f != nil {
 		rec.Cause, rec.Error, rec.Hint = f.cause, limit(strings.ToValidUTF8(f.text, "?")), f.hint
 	}
+	if r.Full {
+		s.cutShort(rec)
+	}
 	return rec
 }
 
@@ -709,13 +712,18 @@ func (s *tasks) settle(records []*record.Task) error {
 	}
 	if full(s.q.Dir) {
 		for _, rec := range records {
-			// Many programs do not look at what write(2) returns; others fail for it.
-			if rec.OK() || rec.Cause == record.CauseExit {
-				rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
-			}
+			s.cutShort(rec)
 		}
 	}
 	return s.q.Settle(records)
+}
+
+// cutShort makes a record that of a task which met a full disk. Many programs do not look
+// at what write(2) returns; others fail for it.
+func (s *tasks) cutShort(rec *record.Task) {
+	if rec.OK() || rec.Cause == record.CauseExit {
+		rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
+	}
 }
 
 // full tells whether the disk has no room for this user.

@@ -110,11 +110,7 @@ func (b *board) slot(n int) []uint64 {
 
 // note appends a result. buf is room for it, which is returned.
 func (b *board) note(r *Result, buf []byte) []byte {
-	// What a task has written to a full disk may be cut short. To ask costs a round trip on
-	// some file systems, and most short tasks write nothing.
-	silent := r.Errno == 0 && r.Status == 0 && r.Out.Length+r.Err.Length == 0
-	var st unix.Statfs_t
-	if b.short.Load() || !silent && unix.Fstatfs(b.fd, &st) == nil && Full(&st) {
+	if r.Full || b.short.Load() {
 		return buf
 	}
 	// A length of two bytes is enough for any result.
@@ -130,6 +126,14 @@ func (b *board) note(r *Result, buf []byte) []byte {
 		}
 		return body
 	}
+}
+
+// full reports whether what a task has written may be cut short, because the disk is full.
+// To ask costs a round trip on some file systems, so a task that has ended well without
+// output is left to the client, which asks for many at once.
+func (b *board) full(r *Result) bool {
+	var st unix.Statfs_t
+	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
 }
 
 // Full tells whether a file system has no room for this user.

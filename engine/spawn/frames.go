@@ -73,6 +73,7 @@ type Result struct {
 	Written  int64 // bytes to storage
 	OOMKills int   // processes that the kernel killed at the limit
 	Refused  bool  // the kernel refused it a process or thread, at a limit of how many there are
+	Full     bool  // the disk of the board was full when it ended
 	Out, Err Piece // what it wrote to the logs
 }
 
@@ -86,6 +87,7 @@ const (
 	bitSignaled = 4
 	bitLost     = 8
 	bitRefused  = 16
+	bitFull     = 32
 )
 
 func putString(b []byte, s string) []byte {
@@ -206,6 +208,9 @@ func (s *Result) put(b []byte) []byte {
 	if s.Refused {
 		bits |= bitRefused
 	}
+	if s.Full {
+		bits |= bitFull
+	}
 	b = binary.AppendUvarint(b, s.ID)
 	b = binary.AppendUvarint(b, bits)
 	b = binary.AppendUvarint(b, uint64(s.Slot))
@@ -224,7 +229,8 @@ func (s *Result) put(b []byte) []byte {
 func (s *Result) get(r *reader) error {
 	s.ID = r.uint()
 	bits := r.uint()
-	s.Dropped, s.TimedOut, s.Signaled, s.Lost, s.Refused = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0, bits&bitLost != 0, bits&bitRefused != 0
+	s.Dropped, s.TimedOut, s.Signaled, s.Lost = bits&bitDropped != 0, bits&bitTimedOut != 0, bits&bitSignaled != 0, bits&bitLost != 0
+	s.Refused, s.Full = bits&bitRefused != 0, bits&bitFull != 0
 	s.Slot = int(r.uint())
 	s.Started = time.Unix(0, int64(r.uint())).UTC()
 	s.Ended = s.Started.Add(time.Duration(r.uint()))

@@ -528,6 +528,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	r.Out, t.outSize = grown(t.out, t.outSize)
 	r.Err, t.errSize = grown(t.err, t.errSize)
 	r.OOMKills = OOMKills(task.Events)
+	r.Full = t.board.full(r)
 	t.noted = t.board.note(r, t.noted)
 	atomic.StoreUint64(&t.words[0], 0)
 	return r

@@ -115,45 +115,58 @@ func TestListenersUnderIdle(t *testing.T) {
 				if !comes(func() bool { return ask(address, c.path) == nil }) {
 					t.Fatal(ask(address, c.path))
 				}
-				for i := range 2 * descriptors {
-					d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i%addresses))}}
-					conn, err := d.Dial("tcp", address)
-					if errors.Is(err, syscall.ECONNRESET) {
-						continue // it was one too many of its address
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer conn.Close()
-					// The server may have closed it by now.
-					const begun = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
-					switch i % 4 {
-					case 0:
-						_, _ = io.WriteString(conn, begun)
-					case 1:
-						_, _ = io.WriteString(conn, begun)
-						if tcp, ok := conn.(*net.TCPConn); ok {
-							_ = tcp.CloseWrite()
+				unhindered(t, func() {
+					for i := range 2 * descriptors {
+						d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i%addresses))}}
+						conn, err := d.Dial("tcp", address)
+						if errors.Is(err, syscall.ECONNRESET) {
+							continue // it was one too many of its address
 						}
-					case 2:
-						_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-						_, _ = io.WriteString(conn, begun+strings.Repeat("x", 64<<10))
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Cleanup(func() { conn.Close() })
+						// The server may have closed it by now.
+						const begun = "GET / HTTP/1.1\r\nHost: premix\r\nX-Slow: "
+						switch i % 4 {
+						case 0:
+							_, _ = io.WriteString(conn, begun)
+						case 1:
+							_, _ = io.WriteString(conn, begun)
+							if tcp, ok := conn.(*net.TCPConn); ok {
+								_ = tcp.CloseWrite()
+							}
+						case 2:
+							_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+							_, _ = io.WriteString(conn, begun+strings.Repeat("x", 64<<10))
+						}
 					}
-				}
-				begin := time.Now()
-				if err := ask(address, c.path); err != nil {
-					t.Error(err)
-				}
-				// The time of a header is 10 s; a machine may be slow.
-				if took := time.Since(begin); took > 5*time.Second {
-					t.Errorf("an answer took %v", took)
-				}
+				}, func() error { return ask(address, c.path) })
 				if status := askLong(t, address, c.path); status != http.StatusRequestHeaderFieldsTooLarge {
 					t.Errorf("a header of 1 MiB is answered with %d", status)
 				}
 			})
 		}
 	}
+}
+
+// unhindered checks that clients which send nothing do not keep out a request. Without
+// bounds it waits each time until the time of their headers is up, which is 10 s. A loaded
+// machine may take long too, but not each time.
+func unhindered(t *testing.T, crowd func(), ask func() error) {
+	t.Helper()
+	var took time.Duration
+	for range 5 {
+		crowd()
+		begin := time.Now()
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		if took = time.Since(begin); took < 5*time.Second {
+			return
+		}
+	}
+	t.Errorf("an answer took %v", took)
 }
 
 // askLong makes a request whose header has 1 MiB, and returns the status of the answer.
@@ -215,21 +228,22 @@ func TestControlSocketUnderIdle(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
-	for range 2 * descriptors {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			t.Fatal(err)
+	unhindered(t, func() {
+		for range 2 * descriptors {
+			conn, err := net.Dial("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			_, _ = io.WriteString(conn, "GET /v1/ping HTTP/1.1\r\nHost: premix\r\nX-Slow: ") // it may be closed by now
 		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "GET /v1/ping HTTP/1.1\r\nHost: premix\r\nX-Slow: ") // it may be closed by now
-	}
-	begin := time.Now()
-	if out, err := status(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("an answer took %v", took)
-	}
+	}, func() error {
+		out, err := status()
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+		return err
+	})
 }
 
 // The socket of the programs of Slurm lets in its own user alone: who connects has jobs

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -125,11 +127,9 @@ func processes(f func(exe, environ string) bool) []int {
 	var all sync.WaitGroup
 	for _, dir := range dirs {
 		all.Go(func() {
-			// Processes of others, and those that just ended, cannot be read.
-			exe, _ := os.Readlink(filepath.Join(dir, "exe"))
-			environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+			exe, environ := program(dir)
 			pid, err := strconv.Atoi(filepath.Base(dir))
-			if err == nil && pid != os.Getpid() && f(strings.TrimSuffix(exe, " (deleted)"), string(environ)) {
+			if err == nil && pid != os.Getpid() && f(strings.TrimSuffix(exe, " (deleted)"), environ) {
 				found <- pid
 			}
 		})
@@ -148,6 +148,76 @@ func processes(f func(exe, environ string) bool) []int {
 		list = append(list, <-found)
 	}
 	return list
+}
+
+// program returns the executable and the environment of a process, from its directory in
+// /proc. Processes of others, and those that just ended, cannot be read. One that executes
+// a program has no environment for a moment, and is looked at again then.
+func program(dir string) (exe, environ string) {
+	for empty := 0; ; time.Sleep(time.Millisecond) {
+		exe, _ = os.Readlink(filepath.Join(dir, "exe"))
+		environ, err := environment(dir)
+		if exe == "" || err != nil || environ != "" {
+			return exe, environ
+		}
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		// Fields 50 and 51, of which the third is the first here (proc_pid_stat(5)).
+		if err != nil || len(f) < 49 || f[0] == "Z" {
+			return exe, ""
+		}
+		if f[47] == f[48] && f[47] != "0" {
+			if empty++; empty == 20 {
+				return exe, "" // it was started with none
+			}
+		}
+	}
+}
+
+// environment reads the environment of a process in one piece: of a program that another
+// one replaces meanwhile, a second read would find nothing.
+func environment(dir string) (string, error) {
+	f, err := os.Open(filepath.Join(dir, "environ"))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for size := 64 << 10; ; size *= 4 {
+		text := make([]byte, size)
+		n, err := f.ReadAt(text, 0)
+		if n < size {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return string(text[:n]), err
+		}
+	}
+}
+
+// A process that executes one program after another is seen at every look.
+func TestProcessesThatExecute(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "again")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec \"$0\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(script)
+	cmd.Env = append(os.Environ(), "AGAIN="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	own := fmt.Sprintf("/proc/%d", cmd.Process.Pid)
+	for i := range 2000 {
+		if exe, environ := program(own); exe == "" || !strings.Contains(environ, "AGAIN="+dir) {
+			t.Errorf("look %d: %q, %d bytes of environment", i, exe, len(environ))
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if exe, environ := program(own); exe != "" || environ != "" {
+		t.Errorf("a process that has ended: %q, %q", exe, environ)
+	}
 }
 
 // parent matches the name of a premix's own cgroup: its process is the first part.

@@ -227,8 +227,9 @@ func TestTransferDarkTerm(t *testing.T) {
 					if !errors.As(err, &exit) || exit.ExitCode() != 128+int(syscall.SIGTERM) {
 						t.Errorf("%v\n%s", err, said)
 					}
-					// Twice what is promised: the machine may be slow.
-					if took := time.Since(begin); took > 10*time.Second {
+					// A machine may be slow. Without the signal the copy ends when the peer has
+					// been silent for 90 s.
+					if took := time.Since(begin); took > time.Minute {
 						t.Errorf("it took %v\n%s", took, said)
 					} else {
 						t.Logf("it took %v", took)

@@ -114,16 +114,19 @@ while :; do sleep 1; done`
 
 // A command that does nothing is killed, and one that does a little is not.
 func TestStalls(t *testing.T) {
-	const stall = 2 * time.Second
-	for name, c := range map[string]struct{ script, cause string }{
-		"sleeps":   {"sleep 1000 & sleep 1000", transfer.CauseStall},
-		"writes":   {"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 500 /dev/zero >/dev/null; sleep 0.5; done", ""},
-		"computes": {"timeout 5 sh -c 'while :; do :; done'; true", ""},
+	// Those that do something run longer than the limit, and have most of it to do that in.
+	for name, c := range map[string]struct {
+		stall         time.Duration
+		script, cause string
+	}{
+		"sleeps":   {time.Second, "sleep 1000 & sleep 1000", transfer.CauseStall},
+		"writes":   {10 * time.Second, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 500 /dev/zero >/dev/null; sleep 1; done", ""},
+		"computes": {10 * time.Second, "timeout 12 sh -c 'while :; do :; done'; true", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
-			r := Run(t.Context(), c.script, "stalls-"+name+strconv.Itoa(os.Getpid()), "", Limits{Time: time.Minute, Stall: stall}, nil)
+			r := Run(t.Context(), c.script, "stalls-"+name+strconv.Itoa(os.Getpid()), "", Limits{Time: 2 * time.Minute, Stall: c.stall}, nil)
 			if r.Cause != c.cause {
 				t.Errorf("cause %q after %v: %s", r.Cause, time.Since(begin), r.Error)
 			}

@@ -104,10 +104,9 @@ func (c *cell) end() (refused bool) {
 // clear kills what is in the cell, until nothing is, and prepares it for the next task.
 func (c *cell) clear() {
 	for end := time.Now().Add(emptyWait); !c.quiet(); time.Sleep(time.Millisecond) {
-		if len(members(c.Dir)) == 0 || time.Now().After(end) {
+		if Kill(c.Dir) == 0 || time.Now().After(end) {
 			break
 		}
-		Kill(c.Dir)
 	}
 	if c.limit == 0 {
 		_ = write(c.Dir, "cgroup.freeze", "0")
@@ -123,17 +122,41 @@ func (c *cell) clear() {
 }
 
 // Kill sends SIGKILL to the processes in a cgroup and below it, after which the cgroup can
-// take no more of them, or they are frozen: those that fork would escape. The file
-// cgroup.kill would do the same, but on Linux 6.14 and later also kills all that is born
-// in the cgroup later by clone3(2). A process of which only another thread is in the
-// cgroup is spared, as the one of a slot.
-func Kill(dir string) {
+// take no more of them, or they are frozen: those that fork would escape. It returns how
+// many there were, zombies aside. The file cgroup.kill would do the same, but on Linux 6.14
+// and later also kills all that is born in the cgroup later by clone3(2). A process of
+// which only another thread is in the cgroup is spared, as the one of a slot.
+func Kill(dir string) (n int) {
 	if write(dir, "pids.max", "1") != nil {
 		_ = write(dir, "cgroup.freeze", "1") // without either the caller repeats it
 	}
-	for _, pid := range members(dir) {
-		_ = unix.Kill(pid, unix.SIGKILL) // it may be gone already
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil // it may be gone already
+		}
+		for word := range strings.FieldsSeq(read(path, "cgroup.procs")) {
+			// 0 is a process of another PID namespace.
+			if pid, err := strconv.Atoi(word); err == nil && pid > 0 && pid != os.Getpid() && !visits(word, path) {
+				_ = unix.Kill(pid, unix.SIGKILL) // it may be gone already
+				n++
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// visits reports whether a process has threads in a cgroup of version 1, but not its first
+// one, which lives.
+func visits(pid, dir string) bool {
+	within := strings.Fields(read(dir, "tasks"))
+	if slices.Contains(within, pid) {
+		return false
 	}
+	threads, _ := os.ReadDir(filepath.Join("/proc", pid, "task"))
+	number, _ := strconv.Atoi(pid)
+	state := stat(number)
+	return len(state) > 0 && state[0] != "Z" && slices.ContainsFunc(threads, func(e fs.DirEntry) bool { return slices.Contains(within, e.Name()) })
 }
 
 // write writes a control file of a cgroup.
@@ -150,25 +173,4 @@ func write(dir, name, value string) error {
 func read(dir, name string) string {
 	text, _ := os.ReadFile(filepath.Join(dir, name))
 	return strings.TrimSpace(string(text))
-}
-
-// members returns the processes whose first thread is in a cgroup or below it, without
-// this one and without zombies. Those of another PID namespace cannot be named.
-func members(dir string) (list []int) {
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.IsDir() {
-			return nil // it may be gone already
-		}
-		_, err = os.Stat(filepath.Join(path, "tasks"))
-		v1 := err == nil
-		threads := strings.Fields(read(path, "tasks"))
-		for word := range strings.FieldsSeq(read(path, "cgroup.procs")) {
-			pid, err := strconv.Atoi(word)
-			if err == nil && pid > 0 && pid != os.Getpid() && (!v1 || slices.Contains(threads, word)) {
-				list = append(list, pid)
-			}
-		}
-		return nil
-	})
-	return list
 }

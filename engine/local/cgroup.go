@@ -32,6 +32,10 @@ const cpuPeriod = 100_000
 // SIGKILL.
 const removeWait = 5 * time.Second
 
+// staleWait is how long the processes that a killed premix has left are given to end by
+// themselves.
+const staleWait = 2 * time.Second
+
 // hierarchy is a mounted cgroup hierarchy, seen from this process.
 type hierarchy struct {
 	mount       string   // mount point
@@ -486,12 +490,14 @@ func removeGroup(dir string) error {
 }
 
 // cleanStale removes the parents that premix processes left in a cgroup when they
-// were killed. What cannot be removed stays for the next one.
+// were killed. A spawner that has just lost its premix is given time to end its tasks
+// itself: it notes how they ended. What cannot be removed stays for the next one.
 func cleanStale(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
+	deadline := time.Now().Add(staleWait)
 	for _, e := range entries {
 		rest, ok := strings.CutPrefix(e.Name(), "premix-")
 		f := strings.Split(rest, ".")
@@ -502,8 +508,22 @@ func cleanStale(dir string) {
 		if err != nil || pid == os.Getpid() || startTime(pid) == f[1] {
 			continue
 		}
-		_ = removeGroups(filepath.Join(dir, e.Name()))
+		stale := filepath.Join(dir, e.Name())
+		for inUse(stale) && time.Now().Before(deadline) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		_ = removeGroups(stale)
 	}
+}
+
+// inUse reports whether there are processes in a cgroup or below it.
+func inUse(dir string) (used bool) {
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		// A directory that has gone meanwhile has none.
+		used = used || err == nil && e.Name() == "cgroup.procs" && readString(path) != ""
+		return nil
+	})
+	return used
 }
 
 // write writes a control file of a cgroup. The kernel refuses to make one that

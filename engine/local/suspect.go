@@ -83,7 +83,7 @@ func (s *tasks) addCells(r *runner) {
 // withoutCells has tasks run without cgroups of the slots.
 func (s *tasks) withoutCells(err error) {
 	s.noCells = true
-	s.progress.note("tasks have no cgroups, so what they leave in sessions of their own lives on: %v", err)
+	s.progress.note("tasks have no cgroups, so daemons that they start outlive them: %v", err)
 }
 
 // processes returns how many processes and threads a task may have.

@@ -15,7 +15,7 @@ import (
 )
 
 // Cell is a cgroup for the tasks of a slot, one after another. It bounds how many processes
-// a task has, and when the task ends, what it has left in the cell is killed, also a daemon
+// a task has, and when the task ends, all that it has left in the cell is killed, also a daemon
 // that has made a session of its own. To make a cgroup for each task takes as long as a
 // short task, and so does moving a process into one (cgroups(7)). So a task is born in its
 // cell: in version 1 the thread of the slot is a member, and in version 2 clone3(2) is told.
@@ -88,20 +88,20 @@ func (c *cell) quiet() bool {
 	return err == nil && bytes.HasPrefix(buf[:n], []byte(c.empty))
 }
 
-// end ends a task whose first process has ended: it kills what the task has left. It
+// end ends a task whose first process has ended: it kills all that the task has left. It
 // reports whether the kernel had refused the task a process.
 func (c *cell) end() (refused bool) {
 	now := c.refusals()
 	refused = now > c.refused
 	if !c.quiet() || c.raised {
 		c.clear()
-		now = c.refusals() // with what was refused because it was to end
+		now = c.refusals() // with those that were refused because it was to end
 	}
 	c.refused = now
 	return refused
 }
 
-// clear kills what is in the cell, until nothing is, and prepares it for the next task.
+// clear kills all that is in the cell, and prepares it for the next task.
 func (c *cell) clear() {
 	for end := time.Now().Add(emptyWait); !c.quiet(); time.Sleep(time.Millisecond) {
 		if Kill(c.Dir) == 0 || time.Now().After(end) {

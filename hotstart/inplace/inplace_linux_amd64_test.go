@@ -165,6 +165,18 @@ func TestErrors(t *testing.T) {
 	p.wantHot(v("SRR5204810_1.fq"))
 }
 
+// TestPartOfStat has a tool that keeps a part of what stat(2) says of its input.
+func TestPartOfStat(t *testing.T) {
+	p := newPlace(t)
+	for _, name := range []string{"SRR5204809_1.fq", "SRR5204810_1.fq"} {
+		v := invocation{args: []string{"-K", "index", "{input:" + name + "}"}}
+		if name == "SRR5204809_1.fq" {
+			p.mustPrepare(v)
+		}
+		p.wantHot(v)
+	}
+}
+
 // TestDecisions has tools that keep a decision about their late words, not the words.
 func TestDecisions(t *testing.T) {
 	p := newPlace(t)

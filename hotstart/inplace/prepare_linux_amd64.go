@@ -485,7 +485,7 @@ func (p *preparation) compare() error {
 	var late []frozen.LateWord
 	inB := p.late(b)
 	for k, text := range p.late(a) {
-		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k >= len(a.words)+commandForms})
+		late = append(late, frozen.LateWord{A: []byte(text), B: []byte(inB[k]), Whole: k == len(inB)-1})
 	}
 	if len(a.dir) != len(b.dir) {
 		return fmt.Errorf("the directories %s and %s are of different lengths", a.dir, b.dir)

@@ -10,6 +10,8 @@
  *   -p         print to standard output before the input is opened
  *   -s         ask for the size of the input first
  *   -k         ask for the size of the input first, and keep it
+ *   -K         keep a part of the time at which the inode of INPUT was changed, and see in the
+ *              end whether it is right
  *   -h         keep a hash of LABEL
  *   -l         keep whether LABEL comes before INPUT
  *   -m         keep whether LABEL comes before "M"
@@ -48,6 +50,7 @@ static long kept;
 static unsigned hash;
 static char directory[4096];
 static char copied[4096], date[16];
+static long part;
 static volatile int got;
 
 static void note(int sig) { got++; (void)sig; }
@@ -56,8 +59,8 @@ int main(int argc, char **argv)
 {
 	const char *label = "", *output = NULL, *variable = NULL, *copy = NULL, *error = NULL, *early = NULL, *seed = NULL, *way = NULL;
 	FILE *in = NULL;
-	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0;
-	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDA:Ne:w:n3f:")) != -1) switch (opt) {
+	int opt, dir = 0, print = 0, stats = 0, keep = 0, hashes = 0, nap = 0, third = 0, order = 0, middle = 0, digit = 0, newer = 0, dates = 0, sizes = 0, changed = 0;
+	while ((opt = getopt(argc, argv, "R:o:v:c:dpskhlmitDKA:Ne:w:n3f:")) != -1) switch (opt) {
 		case 'R': label = strdup(optarg); break;
 		case 'o': output = optarg; break;
 		case 'v': variable = optarg; break;
@@ -72,6 +75,7 @@ int main(int argc, char **argv)
 		case 'i': digit = 1; break;
 		case 't': newer = 1; break;
 		case 'D': dates = 1; break;
+		case 'K': changed = 1; break;
 		case 'A': seed = optarg; break;
 		case 'N': sizes = 1; break;
 		case 'e': error = optarg; break;
@@ -101,6 +105,7 @@ int main(int argc, char **argv)
 			*seed == 'h' ? (unsigned long)malloc(1) : *(unsigned long *)getauxval(AT_RANDOM);
 		hash = at * 0x9e3779b97f4a7c15ul >> 40;
 	}
+	if (changed && !stat(input, &st)) part = st.st_ctim.tv_nsec >> 16;
 	FILE *out = NULL;
 	if (sizes) {
 		if (stat(input, &st) || !(out = fopen(output, "w"))) return 6;
@@ -158,6 +163,7 @@ int main(int argc, char **argv)
 	if (variable) fprintf(out, "%s=%s\n", variable, getenv(variable) ? getenv(variable) : "(none)");
 	if (copy) fprintf(out, "copied %s\n", copied);
 	if (dir) fprintf(out, "in %s\n", directory);
+	if (changed && !stat(input, &st)) fprintf(out, "%s\n", part == st.st_ctim.tv_nsec >> 16 ? "right" : "wrong");
 	if (dates) fprintf(out, "on %s\n", date);
 	if (fflush(out)) { fprintf(stderr, "tool: write: %s\n", strerror(errno)); return 8; }
 	if (third) dprintf(3, "three\n");

@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -121,5 +122,22 @@ for f in *.fq.gz; do gzip -dcf $f >${f%.gz} || test $f != ${f#SRR5204811}; done`
 			p.mustPrepare(v("SRR77"))
 			p.wantHotTimed(v("SRR77"))
 		})
+	}
+}
+
+func TestDiamond(t *testing.T) {
+	exe := program(t, "diamond")
+	p := newPlace(t)
+	proteins := testData(t) + "/blast/prokka_Archaea_sprot.faa"
+	p.shell("head -c 400000 " + proteins + " >p.faa; diamond makedb --quiet --in p.faa -d index")
+	v := func(name string) invocation {
+		return invocation{exe: exe, args: []string{"blastp", "--quiet", "-p", "2", "-d", "index", "-q", "{input:" + name + ".faa}", "-o", "{output:" + name + ".tsv}"}}
+	}
+	for i, name := range []string{"sample4", "sample5", "sample6"} {
+		p.shell(fmt.Sprintf("awk '/^>/{n++} n>%d && n<=%d' p.faa >%s.faa", 10*i, 10*i+5*i+3, name))
+		if i == 0 {
+			p.mustPrepare(v(name))
+		}
+		p.wantHot(v(name))
 	}
 }

@@ -72,6 +72,7 @@ func Hold(pid int) (*Proc, error) {
 
 // holdAll holds every thread that is not held yet, each by a call of hold.
 func (p *Proc) holdAll(hold func(tid int) error) error {
+	over := map[int]bool{} // threads that have ended; they are there until their tracer waits for them
 	for {
 		tids, err := threads(p.Pid)
 		if err != nil {
@@ -79,19 +80,21 @@ func (p *Proc) holdAll(hold func(tid int) error) error {
 		}
 		fresh := 0
 		for _, tid := range tids {
-			if _, ok := p.rest[tid]; ok {
+			if _, ok := p.rest[tid]; ok || over[tid] {
 				continue
 			}
 			fresh++
-			if err := hold(tid); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, ErrGone) {
-				return err // else the thread ended on its own
+			if err := hold(tid); errors.Is(err, unix.ESRCH) || errors.Is(err, ErrGone) {
+				over[tid] = true
+			} else if err != nil {
+				return err
 			}
 		}
 		if fresh == 0 {
 			break
 		}
 	}
-	if len(p.Threads) == 0 {
+	if len(p.Threads) == 0 || over[p.Pid] {
 		return ErrGone
 	}
 	sort.Slice(p.Threads, func(i, j int) bool {

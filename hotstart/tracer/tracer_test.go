@@ -170,3 +170,58 @@ func TestRewind(t *testing.T) {
 		}
 	}
 }
+
+// TestHoldEnded holds a process of which a thread has ended and was not waited for.
+func TestHoldEnded(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	exe := filepath.Join(t.TempDir(), "ends")
+	if out, err := exec.Command("cc", "-O1", "-pthread", "-o", exe, "testdata/ends.c").CombinedOutput(); err != nil {
+		t.Fatalf("the tests need a C compiler: %v\n%s", err, out)
+	}
+	p, _, err := Spawn(exe, []string{exe}, &os.ProcAttr{Dir: t.TempDir(), Files: []*os.File{nil, nil, nil}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		p.Kill()
+		for err := error(nil); err == nil || err == unix.EINTR; {
+			_, err = unix.Wait4(-1, nil, unix.WALL, nil)
+		}
+	}()
+	w := NewWatch()
+	if err := errors.Join(w.Install(p), w.Start(p)); err != nil {
+		t.Fatal(err)
+	}
+	for of := -1; ; {
+		var st unix.WaitStatus
+		tid, err := unix.Wait4(of, &st, unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || !st.Stopped() {
+			t.Fatalf("thread %d: status %#x, %v", tid, st, err)
+		}
+		if tid != p.Pid {
+			of = p.Pid // the end of the other thread is left alone
+		}
+		l, err := w.Handle(tid, st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l == nil {
+			continue
+		}
+		if filepath.Base(l.Path) != "gate" {
+			if err := w.Continue(tid); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		held, err := w.Hold(p.Pid, tid)
+		if err != nil || len(held.Threads) != 1 {
+			t.Fatalf("held %+v, %v", held, err)
+		}
+		return
+	}
+}

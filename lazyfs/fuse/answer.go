@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystem is what a server serves. Nodes are named by numbers that stay the
-// same for as long as the mount lives, whichever process serves it; the root is
-// rootID. Errors become what errnoOf makes of them.
+// fileSystem is a file system to be served. Nodes are identified by numbers that stay
+// the same as long as the mount exists, whichever process serves it; the root is
+// rootID. errnoOf converts errors.
 type fileSystem interface {
-	// flags are the INIT flags beyond those of every server.
+	// flags returns the INIT flags beyond those common to all servers.
 	flags() uint64
 	attr(ctx context.Context, node uint64) (attr, error)
-	// lookup returns node 0 and no error where there is no such name.
+	// lookup returns node 0 and no error if the name does not exist.
 	lookup(ctx context.Context, dir uint64, name string) (node uint64, a attr, err error)
-	// openFile returns the flags of an OPEN reply. ENOSYS says that files need not be
-	// opened, and is remembered by the kernel.
+	// openFile returns the flags of an OPEN reply. ENOSYS means that files need not be
+	// opened, which the kernel remembers.
 	openFile(ctx context.Context, node uint64) (flags uint32, err error)
 	openDir(ctx context.Context, node uint64) error
-	// read fills p from off as far as the file goes.
+	// read fills p from off, as far as the file extends.
 	read(ctx context.Context, node uint64, p []byte, off int64) (int, error)
-	// readdir calls emit with the entries from a cookie on (0 is the first), until
-	// it returns false.
+	// readdir calls emit with the entries from a cookie on (0 is the first), until emit
+	// returns false.
 	readdir(ctx context.Context, node, cookie uint64, emit func(dirent) bool) error
 	readlink(ctx context.Context, node uint64) (string, error)
-	// xattr returns ENODATA for a name that is not there.
+	// xattr returns ENODATA for a missing name.
 	xattr(ctx context.Context, node uint64, name string) ([]byte, error)
 	xattrs(ctx context.Context, node uint64) ([]string, error)
-	// seek finds data (hole false) or a hole at or behind off, as lseek(2) does.
+	// seek finds data (hole false) or a hole from off on, like lseek(2).
 	seek(ctx context.Context, node uint64, off int64, hole bool) (int64, error)
 	statfs(ctx context.Context) (statfs, error)
 }
@@ -45,11 +45,11 @@ type statfs struct {
 	blockSize uint32
 }
 
-// commonFlags are asked for by every server; doc.go says why.
+// commonFlags are requested by every server; doc.go explains them.
 const commonFlags = initAsyncRead | initParallelDirops | initAbortError | initMaxPages |
 	initExplicitInval | initExt | initHasResend | initAllowIdmap
 
-// answer makes the reply to a request in r.out. The number of bytes is that of
+// answer encodes the reply to a request in r.out. It returns the number of bytes of
 // file content in it.
 func (s *Server) answer(r *request) (bytes int, err error) {
 	if r.op == opInit {
@@ -120,14 +120,14 @@ func (s *Server) answer(r *request) (bytes int, err error) {
 		return 0, nil
 	case opSetattr, opSymlink, opMknod, opMkdir, opUnlink, opRmdir, opRename, opRename2, opLink,
 		opWrite, opSetxattr, opRemovexattr, opCreate, opTmpfile, opFallocate:
-		// The mount is read-only, so that the kernel refuses these itself.
+		// The mount is read-only: the kernel itself refuses these.
 		return 0, unix.EROFS
 	}
-	// Of these FLUSH, FSYNC, ACCESS and others are not sent again after the first.
+	// The kernel sends FLUSH, FSYNC, ACCESS and others only once.
 	return 0, unix.ENOSYS
 }
 
-// answerInit agrees with the kernel on what both can do.
+// answerInit negotiates with the kernel.
 func (s *Server) answerInit(r *request) error {
 	in, err := parseInit(r.body)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Server) answerInit(r *request) error {
 		return err
 	}
 	if in.major > protoMajor {
-		// The kernel will try again with our major version.
+		// The kernel will send INIT again with our major version.
 		r.out = initOut{minor: protoMinor}.append(r.out)
 		return nil
 	}
@@ -171,7 +171,7 @@ func (s *Server) answerOpen(r *request, flags uint32, err error) error {
 	if err := s.room(r, 16); err != nil {
 		return err
 	}
-	r.out = order.AppendUint64(r.out, 0) // a handle would not outlive this process
+	r.out = order.AppendUint64(r.out, 0) // no handle: it would not outlive this process
 	r.out = order.AppendUint32(r.out, flags)
 	r.out = order.AppendUint32(r.out, 0)
 	return nil
@@ -214,7 +214,7 @@ func (s *Server) answerReaddir(r *request) error {
 			return false
 		}
 		if plus {
-			// The kernel takes no entry for "." and "..": node 0 says that there is none.
+			// The kernel ignores nodes of "." and "..": node 0 means no node.
 			var a attr
 			node := uint64(0)
 			if d.name != "." && d.name != ".." {
@@ -232,7 +232,7 @@ func (s *Server) answerReaddir(r *request) error {
 		err = failed
 	}
 	if err != nil && len(r.out) > 0 {
-		// What was read is true; the error comes with the request that follows.
+		// Return the entries read so far; the error comes with the next request.
 		return nil
 	}
 	return err
@@ -258,15 +258,15 @@ func (s *Server) answerXattr(r *request) error {
 			return err
 		}
 		for _, n := range names {
-			// The kernel refuses the values of these to the unprivileged, but leaves it to
-			// file systems not to list them.
+			// The kernel does not show the values of these to unprivileged users, but
+			// relies on file systems not to list them to those.
 			if !strings.HasPrefix(n, "trusted.") || privileged(r.pid) {
 				value = append(append(value, n...), 0)
 			}
 		}
 	}
 	switch {
-	case size == 0: // only the length is asked for
+	case size == 0: // the caller asks for the length
 		if err := s.room(r, 8); err != nil {
 			return err
 		}
@@ -283,9 +283,9 @@ func (s *Server) answerXattr(r *request) error {
 	return nil
 }
 
-// privileged tells whether the thread that waits for a request has CAP_SYS_ADMIN
-// and is in the user namespace of this process. The user's number in a request does
-// not tell: it is missing where mounts may be id-mapped (FUSE_ALLOW_IDMAP).
+// privileged reports whether the thread that waits for a request has CAP_SYS_ADMIN and
+// is in the user namespace of this process. The uid in a request does not show it: it
+// is missing if mounts may be id-mapped (FUSE_ALLOW_IDMAP).
 func privileged(pid uint32) bool {
 	const capSysAdmin = 21 // linux/capability.h
 	proc := fmt.Sprintf("/proc/%d/", pid)
@@ -329,13 +329,11 @@ func (s *Server) answerLseek(r *request) error {
 	return nil
 }
 
-// readFull reads all of p, which must not reach beyond the image. Too few bytes
-// are an error: the kernel would take them for the end of the file, and the rest
-// for zeros.
+// readFull reads all of p, which must lie within the image. Too few bytes are an error:
+// the kernel would take them for the end of the file, and the rest for zeros.
 //
-// Why an image cannot be read is not passed on. An origin's "not found", above all,
-// must never look like a name that is not in a directory, which the kernel would
-// remember.
+// The cause of an error is not passed on. In particular, an origin's "not found" must
+// never look like a missing name in a directory, which the kernel would remember.
 func readFull(ctx context.Context, img Image, p []byte, off int64) error {
 	n, err := img.ReadAt(ctx, p, off)
 	switch {

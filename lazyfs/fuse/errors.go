@@ -8,44 +8,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountError tells that a file system could not be mounted, or not be unmounted.
+// MountError reports that a file system could not be mounted or unmounted.
 type MountError struct {
 	Op  string // "mount" or "unmount"
 	Dir string
 	Err error
-	Way string // the way out; may be empty
+	Way string // the hint; may be empty
 }
 
 func (e *MountError) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Dir, e.Err) }
 func (e *MountError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *MountError) Hint() string { return e.Way }
 
-// ErrNoHelper says that this user may not mount, and that fusermount3, which
-// mounts for ordinary users, is not installed.
+// ErrNoHelper means that this user may not mount, and that fusermount3, which mounts
+// for unprivileged users, is not installed.
 var ErrNoHelper = errors.New("fusermount3 is not on PATH")
 
-// ErrGone says that a connection has ended: its mount is gone, or the kernel was
-// told to abort it.
+// ErrGone means that a connection has ended: its mount is gone, or it was aborted.
 var ErrGone = errors.New("the FUSE connection has ended")
 
-// ErrKernel says that the kernel lacks what is needed.
+// ErrKernel means that the kernel lacks a necessary feature.
 var ErrKernel = errors.New("this kernel's FUSE is too old")
 
-// StateError tells that a connection cannot be resumed with what was given.
+// StateError reports that a connection cannot be resumed with the given state or image.
 type StateError struct{ Reason string }
 
 func (e *StateError) Error() string { return "resume a FUSE connection: " + e.Reason }
 
-// errnoOf gives the number with which a request is answered. What it does not
-// know is EIO: a reader is to see that, never other bytes.
+// errnoOf returns the number with which a request is answered. Unknown errors become
+// EIO, so that a reader sees an error and never wrong bytes.
 func errnoOf(err error) unix.Errno {
 	var no unix.Errno
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, context.Canceled): // only the death of the reader and the end cancel
+	case errors.Is(err, context.Canceled): // only the reader's death and the server's end cancel
 		return unix.EINTR
 	case errors.Is(err, context.DeadlineExceeded):
 		return unix.EIO
@@ -55,6 +54,6 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// maxErrno is the first number that the kernel does not take for an error of
-// a request (fuse_dev_do_write).
+// maxErrno is the first number that the kernel does not accept as an error of a request
+// (fuse_dev_do_write).
 const maxErrno = 512

@@ -50,8 +50,9 @@ func (f *imageFS) openFile(_ context.Context, node uint64) (uint32, error) {
 	if node != imageNode {
 		return 0, unix.EISDIR
 	}
-	// There is nothing to flush, and a process that closes the file while there is no
-	// server, as a supervisor does between fork and exec, is not to wait for one.
+	// There is nothing to flush. Without FLUSH, a process that closes the file while
+	// there is no server, such as a supervisor between fork and exec, does not wait for
+	// one.
 	return openKeepCache | openNoFlush, nil
 }
 
@@ -97,11 +98,11 @@ func (f *imageFS) readdir(_ context.Context, node, cookie uint64, emit func(dire
 
 func (f *imageFS) readlink(context.Context, uint64) (string, error) { return "", unix.EINVAL }
 
-// Without xattrs the kernel need not ask a second time.
+// Without xattrs the kernel asks only once.
 func (f *imageFS) xattr(context.Context, uint64, string) ([]byte, error) { return nil, unix.ENOSYS }
 func (f *imageFS) xattrs(context.Context, uint64) ([]string, error)      { return nil, unix.ENOSYS }
 
-// seek: the kernel takes a file without LSEEK for one without holes.
+// seek: the kernel treats a file without LSEEK as one without holes.
 func (f *imageFS) seek(context.Context, uint64, int64, bool) (int64, error) { return 0, unix.ENOSYS }
 
 func (f *imageFS) statfs(context.Context) (statfs, error) {

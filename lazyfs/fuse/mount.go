@@ -18,15 +18,15 @@ import (
 
 const device = "/dev/fuse"
 
-// MountImage shows img as the file "image", mode 0400, in dir, which is then the
-// root of the mount. Name resolution in dir has to work without this process
-// asking itself: a relative dir is made absolute first.
+// MountImage shows img as the file "image", mode 0400, in dir, which becomes the root
+// of the mount. Resolving dir must not need this process: a relative dir is made
+// absolute first.
 func MountImage(dir string, img Image, opts Options) (*Server, error) {
 	return mount(dir, img, opts, state{Kind: kindImage})
 }
 
-// MountTree shows the tree that img holds in dir. An image that is none, or whose
-// beginning cannot be read, is not mounted.
+// MountTree shows the tree in img at dir. It does not mount an invalid image, or one
+// whose beginning cannot be read.
 func MountTree(dir string, img Image, opts Options) (*Server, error) {
 	ctx, cancel := context.Background(), func() {}
 	if d := opts.withDefaults(); d.Timeout > 0 {
@@ -39,15 +39,15 @@ func MountTree(dir string, img Image, opts Options) (*Server, error) {
 	return mount(dir, img, opts, state{Kind: kindTree})
 }
 
-// Check reads what whoever mounts an image reads: its superblock and its root. The error
-// says that it is no EROFS, or why that cannot be read.
+// Check reads the superblock and the root of an image, which mounting reads too. It
+// returns an error if the image is not a valid EROFS, or the error of reading it.
 func Check(ctx context.Context, img Image) error {
 	_, err := erofs.Open(openingReader{ctx, img}, img.Size())
 	return err
 }
 
-// openingReader reads an image for whoever mounts it, who is told why it cannot be
-// read; compare contextReader.
+// openingReader reads an image for a caller that mounts it, and returns the cause of an
+// error; compare contextReader.
 type openingReader struct {
 	ctx context.Context
 	img Image
@@ -90,13 +90,13 @@ func mount(dir string, img Image, opts Options, st state) (*Server, error) {
 	return s, nil
 }
 
-// mountOptions are those that the kernel and fusermount3 both know.
+// mountOptions returns options that both the kernel and fusermount3 know.
 func mountOptions(opts Options) []string {
 	// The kernel compares modes, owners and ACLs itself.
 	return []string{"default_permissions", fmt.Sprintf("max_read=%d", maxRead)}
 }
 
-// mountDirectly mounts as root, be it root of a user namespace.
+// mountDirectly mounts as root, or as root of a user namespace.
 func mountDirectly(dir string, opts Options) (*os.File, error) {
 	fail := func(err error, way string) (*os.File, error) {
 		return nil, &MountError{"mount", dir, err, way}
@@ -110,7 +110,7 @@ func mountDirectly(dir string, opts Options) (*os.File, error) {
 	}
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fail(&os.PathError{Op: "open", Path: device, Err: err}, "the module fuse may have to be loaded: sudo modprobe fuse")
+		return fail(&os.PathError{Op: "open", Path: device, Err: err}, "load the kernel module, if it is missing: sudo modprobe fuse")
 	}
 	options := append(mountOptions(opts), fmt.Sprintf("fd=%d", fd), fmt.Sprintf("rootmode=%o", root.Mode&unix.S_IFMT),
 		fmt.Sprintf("user_id=%d", os.Geteuid()), fmt.Sprintf("group_id=%d", os.Getegid()))
@@ -131,9 +131,9 @@ func mountDirectly(dir string, opts Options) (*os.File, error) {
 	return os.NewFile(uintptr(fd), device), nil
 }
 
-// mountByHelper has fusermount3, which is set-user-ID root, mount for an ordinary
-// user. It sends the open device over a socket whose number it finds in
-// _FUSE_COMMFD (fusermount3(1)).
+// mountByHelper mounts for an unprivileged user by means of fusermount3, which is
+// set-user-ID root. fusermount3 sends the open device over the socket whose number is
+// in _FUSE_COMMFD (fusermount3(1)).
 func mountByHelper(dir string, opts Options) (*os.File, error) {
 	fail := func(err error, way string) (*os.File, error) {
 		return nil, &MountError{"mount", dir, err, way}
@@ -159,7 +159,7 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 	if err != nil {
 		way := ""
 		if unix.Access(device, unix.R_OK|unix.W_OK) != nil {
-			way = "this user may not open " + device + ": sudo chmod 666 " + device
+			way = "this user may not open " + device + "; run sudo chmod 666 " + device
 		}
 		return fail(helperError(err, said.String()), way)
 	}
@@ -179,7 +179,7 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), device), nil
 }
 
-// helperError is what fusermount3 said, in one line, or else how it ended.
+// helperError returns the output of fusermount3 on one line, or else its exit status.
 func helperError(err error, said string) error {
 	if said = strings.TrimSpace(said); said != "" {
 		return errors.New(strings.ReplaceAll(said, "\n", "; "))
@@ -187,10 +187,10 @@ func helperError(err error, said string) error {
 	return fmt.Errorf("fusermount3: %w", err)
 }
 
-// Close unmounts. If the mount is in use, be it by an open file or by a copy of it in
-// another mount namespace, it disappears from this one at once, and is served until
-// nobody uses it any more; Wait tells when. A mount that is gone already is no
-// error.
+// Close unmounts. If the mount is in use, by an open file or by a copy of it in another
+// mount namespace, it disappears from this namespace at once, and is served until its
+// last use ends; Wait waits for that. It is not an error if the mount does not exist
+// any more.
 func (s *Server) Close() error {
 	select {
 	case <-s.ended:
@@ -200,7 +200,7 @@ func (s *Server) Close() error {
 	if err := unmount(s.state.Dir, s.state.Helper); err != nil {
 		return err
 	}
-	// Where nobody used it, the readers are about to learn of it.
+	// If the mount was unused, the readers are about to see that it is gone.
 	select {
 	case <-s.ended:
 	case <-time.After(closeGrace):
@@ -210,7 +210,7 @@ func (s *Server) Close() error {
 
 const closeGrace = time.Second
 
-// unmount takes a mount away, lazily if it is in use.
+// unmount unmounts, lazily if the mount is in use.
 func unmount(dir string, helper bool) error {
 	if helper {
 		return unmountByHelper(dir)
@@ -220,7 +220,7 @@ func unmount(dir string, helper bool) error {
 		err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 	}
 	switch err {
-	case nil, unix.EINVAL, unix.ENOENT: // the latter two: it is no mount, not even a directory
+	case nil, unix.EINVAL, unix.ENOENT: // the latter two: not a mount point, or not a directory
 		return nil
 	}
 	return &MountError{"unmount", dir, err, ""}
@@ -240,11 +240,11 @@ func unmountByHelper(dir string) error {
 	return nil
 }
 
-// setReadAhead tells the kernel how far to read ahead. INIT can only make it less
-// than the 128 KiB of every FUSE mount. Without root it stays at those.
+// setReadAhead sets the kernel's readahead. INIT can only reduce it below the 128 KiB
+// of every FUSE mount. Without root it stays at these.
 func (s *Server) setReadAhead() {
-	// Nothing is asked of this process, which could otherwise not be killed while it
-	// waits for itself: the device's number is known to the kernel.
+	// The kernel knows the device's number, so that this does not request anything from
+	// this process, which would wait for itself and could not be killed.
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, s.state.Dir, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &st)
 	if err == nil {

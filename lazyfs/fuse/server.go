@@ -15,38 +15,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Image is what is served: the bytes of an EROFS image.
+// Image is an EROFS image to be served.
 type Image interface {
-	// ReadAt fills p from off. It gives up when ctx ends: the server has no other
-	// means to end a request. Fewer bytes than len(p) are an error, unless the
-	// image ends there.
+	// ReadAt fills p from off. It returns early when ctx ends: the server cannot end a
+	// request in another way. Fewer bytes than len(p) are an error, unless the image
+	// ends there.
 	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
-	// Size is the image's length in bytes, always the same.
+	// Size returns the image's length in bytes, which never changes.
 	Size() int64
 }
 
-// Options of a mount. The zero value is good.
+// Options of a mount. The zero value is usable.
 type Options struct {
-	// Name is what mountinfo shows as the source; "premix" where empty.
+	// Name is the source in mountinfo; the default is "premix".
 	Name string
-	// Timeout bounds one request; it is then answered EIO. One minute where zero,
-	// none where negative.
+	// Timeout bounds the time of a request, which is then answered with EIO. The
+	// default is one minute; negative means no limit.
 	Timeout time.Duration
-	// InFlight is how many requests are worked on at a time; 1024 where zero. More
-	// wait in the kernel, where their readers can be killed.
+	// InFlight is the number of concurrent requests; the default is 1024. Further
+	// requests wait in the kernel, where their readers can be killed.
 	InFlight int
-	// Memory bounds the bytes of large replies being made; 64 MiB where zero.
+	// Memory bounds the bytes of large replies in memory; the default is 64 MiB.
 	Memory int64
-	// ReadAhead is how far the kernel reads ahead, in KiB; 256 where zero. Only
-	// root can set it, elsewhere it stays at the kernel's 128.
+	// ReadAhead is the kernel's readahead in KiB; the default is 256. Only root can set
+	// it, otherwise it stays at the kernel's 128.
 	ReadAhead int
-	// Suid and Dev let set-user-ID bits and device nodes of the tree have effect.
-	// They need root.
+	// Suid and Dev give effect to set-user-ID bits and device nodes of the tree. They
+	// need root.
 	Suid, Dev bool
-	// Private keeps other users out. A mount by root is for everybody otherwise; one
-	// by an ordinary user is always private.
+	// Private excludes other users. Otherwise all users may use a mount of root; a
+	// mount of an unprivileged user is always private.
 	Private bool
-	// Log is told of what is wrong with the connection itself, if not nil.
+	// Log is called with problems of the connection, if not nil.
 	Log func(msg string)
 }
 
@@ -58,19 +58,18 @@ const (
 
 	maxRead = 1 << 20 // bytes of one READ: 256 pages, the kernel's limit without a sysctl
 
-	// Requests that nobody waits for, readahead above all, which the kernel lets be
-	// under way at a time; and from how many on it reads ahead less.
+	// Limits for the kernel's background requests, mostly readahead: the number of
+	// concurrent ones, and the number from which it reads ahead less.
 	maxBackground = 128
 	congestion    = 96
 
-	// The kernel refuses to be read with a smaller buffer than 8 KiB. Nothing that
-	// comes is longer, since nothing is ever written, but for BATCH_FORGET, which
-	// takes what room there is.
+	// The kernel refuses buffers below 8 KiB. No request is longer, since there are no
+	// writes, except BATCH_FORGET, which adapts to the buffer.
 	requestSize = 16 << 10
 
-	// Readers that wait in the kernel for the next request. When the last of them
-	// has got one, another is started; when there are this many, one that has done
-	// its work ends.
+	// Readers that wait in the kernel for the next request. When the last of them has
+	// received one, another is started; a reader that has finished its request ends if
+	// this many wait.
 	idleReaders = 3
 )
 
@@ -104,15 +103,15 @@ type Server struct {
 
 	ready   chan struct{} // closed when INIT has been answered
 	readyOn sync.Once
-	ended   chan struct{} // closed when no request will be answered any more
-	err     error         // why, if that was not wished; set before ended is closed
+	ended   chan struct{} // closed when no more requests are answered
+	err     error         // the cause, unless it is an unmount; set before ended is closed
 
 	ctx    context.Context // ends with the server
 	cancel context.CancelFunc
 
 	readers atomic.Int64 // goroutines
-	idle    atomic.Int64 // of them in read(2)
-	busy    atomic.Int64 // of them at work
+	idle    atomic.Int64 // of them waiting in read(2)
+	busy    atomic.Int64 // of them working
 	failure atomic.Pointer[error]
 
 	memory *semaphore.Weighted
@@ -146,49 +145,47 @@ func (s *Server) start() {
 	}
 }
 
-// File is the open /dev/fuse. As long as somebody holds it, or a duplicate in
-// another process, a server that dies can be followed by another: see Resume.
+// File returns the open /dev/fuse. As long as a process holds it or a duplicate of it,
+// a server that dies can be replaced: see Resume.
 func (s *Server) File() *os.File { return s.dev }
 
-// Wait returns when the mount has gone. The error is nil if it was unmounted.
+// Wait waits until the mount is gone. The error is nil if it was unmounted.
 func (s *Server) Wait() error {
 	<-s.ended
 	return s.err
 }
 
-// request is one request being answered, and the memory for it, which is used
-// again for the next.
+// request is a request being answered, with its buffers, which are reused.
 type request struct {
 	in []byte // of requestSize bytes
 	inHeader
 	body []byte
 	ctx  context.Context
 
-	out    []byte  // the reply behind its header; in large or small
+	out    []byte  // the reply after its header; in large or small
 	large  *[]byte // from a pool, or nil
 	small  []byte
 	weight int64 // taken from Server.memory
 }
 
-// smallReply is the room that each reader has for replies, in bytes. Behind the
-// room for a header follow those of most operations, and reads of 4 KiB.
+// smallReply is the size of each reader's buffer for replies, in bytes. After the
+// header it has space for the replies of most operations, and for reads of 4 KiB.
 const smallReply = 8 << 10
 
 func newRequest() *request {
 	r := &request{in: make([]byte, requestSize), small: make([]byte, smallReply)}
-	// Every page is touched before the kernel copies into it. Were one missing when
-	// this process is killed in the middle of a read(2), the kernel could not fetch
-	// it, and would end the request with an error instead of keeping it for the
-	// next server.
+	// Touch every page before the kernel copies into it. If one were missing when this
+	// process is killed during a read(2), the kernel could not allocate it, and would
+	// fail the request instead of keeping it for the next server.
 	for i := 0; i < len(r.in); i += 4096 {
 		r.in[i] = 1
 	}
 	return r
 }
 
-// read takes requests from the kernel and answers them, one at a time. Whoever
-// takes one when nobody else is waiting has somebody wait in his place: so a
-// request that takes long holds up no other.
+// read receives requests from the kernel and answers them, one at a time. If no other
+// reader waits when it receives one, it starts another: so a slow request does not
+// block others.
 func (s *Server) read() {
 	r := newRequest()
 	for {
@@ -198,7 +195,7 @@ func (s *Server) read() {
 				continue
 			}
 			s.idle.Add(-1)
-			s.cancel() // the kernel has let go of everybody who waited
+			s.cancel() // the kernel has ended all requests
 			break
 		}
 		s.busy.Add(1)
@@ -218,9 +215,9 @@ func (s *Server) read() {
 	}
 }
 
-// wait tells whether a reader that has done its work is to wait for more, and counts
-// it. The count is never too high, not even for a moment: whoever takes a request
-// then would believe that somebody is still waiting.
+// wait reports whether a reader that has finished its request must wait for more, and
+// if so, counts it as idle. The count must not be too high even for a moment: a reader
+// that receives a request then would believe that another one waits.
 func (s *Server) wait() bool {
 	for {
 		n := s.idle.Load()
@@ -233,12 +230,12 @@ func (s *Server) wait() bool {
 	}
 }
 
-// retry tells whether to read on after an error of read(2) on the device.
+// retry reports whether to continue after an error of read(2) on the device.
 func (s *Server) retry(err error) bool {
 	switch err {
-	case unix.EINTR, unix.ENOENT: // ENOENT: the request was withdrawn meanwhile
+	case unix.EINTR, unix.ENOENT: // ENOENT: the request was withdrawn
 		return true
-	case unix.EAGAIN: // whoever shares the open file made it non-blocking
+	case unix.EAGAIN: // another holder of the open file made it non-blocking
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, -1)
 		return err == nil || err == unix.EINTR
 	case unix.ENODEV: // unmounted
@@ -266,7 +263,7 @@ func (s *Server) end() {
 	if err := s.failure.Load(); err != nil {
 		s.err = *err
 	}
-	// Everything has been answered, or its reader has had ENOTCONN.
+	// Every request was answered, or its reader got ENOTCONN.
 	_ = s.dev.Close()
 	close(s.ended)
 }
@@ -276,7 +273,7 @@ func (s *Server) handle(r *request, msg []byte) {
 	began := time.Now()
 	h, body, err := parseHeader(msg)
 	if err != nil {
-		// The kernel does not do that. There may be no number to answer to.
+		// The kernel does not send this. There may be no number to answer to.
 		s.log("a message of %d bytes is not a request", len(msg))
 		return
 	}
@@ -287,7 +284,7 @@ func (s *Server) handle(r *request, msg []byte) {
 	switch h.op {
 	case opForget, opBatchForget:
 		s.count(h.op, began, 0, nil)
-		return // nodes are not counted, and no reply is expected
+		return // there is no count of nodes, and no reply is expected
 	case opInterrupt:
 		s.interrupt(r)
 		s.count(h.op, began, 0, nil)
@@ -299,7 +296,7 @@ func (s *Server) handle(r *request, msg []byte) {
 	stop()
 	no := errnoOf(err)
 	if no != 0 && cause != nil {
-		// Whatever was made of it below, the request ended because its time did.
+		// Whatever error the image returned, the request ended by its timeout.
 		if errors.Is(cause, context.DeadlineExceeded) {
 			s.timeouts.Add(1)
 			no = unix.EIO
@@ -331,7 +328,7 @@ func (s *Server) count(op uint32, began time.Time, bytes int, err error) {
 	s.counters[op].add(time.Since(began), bytes, failed)
 }
 
-// begin gives the request its time and lets it be interrupted.
+// begin starts the timeout of a request and makes it interruptible.
 func (s *Server) begin(r *request) (stop func()) {
 	var cancel context.CancelFunc
 	if s.opts.Timeout > 0 {
@@ -355,12 +352,12 @@ func (s *Server) begin(r *request) (stop func()) {
 type running struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	thread uint32 // that waits for it; 0 where that is not known
+	thread uint32 // that waits for it; 0 if unknown
 }
 
-// interrupt ends the request whose reader is being killed. The kernel tells of any
-// signal, also of one that its reader handles or that only stops him for a while:
-// no read of a file on a disk ends by those, and few programs expect one that does.
+// interrupt cancels the request whose reader is being killed. The kernel reports any
+// signal, also one that the reader handles or that only stops it for a while. Those do
+// not end a read from a disk, and few programs expect that.
 func (s *Server) interrupt(r *request) {
 	if len(r.body) < 8 {
 		return
@@ -371,8 +368,8 @@ func (s *Server) interrupt(r *request) {
 	s.mu.Unlock()
 	switch {
 	case !ok:
-		// It has ended, or another reader holds it and has not come to begin. EAGAIN has
-		// the kernel ask again in the second case.
+		// It has ended, or another goroutine has received it but not yet begun. In the
+		// second case EAGAIN makes the kernel ask again.
 		s.reply(r, -int32(unix.EAGAIN), nil)
 	case killed(w.thread):
 		w.cancel()
@@ -381,12 +378,12 @@ func (s *Server) interrupt(r *request) {
 	}
 }
 
-// killedEvery is how long a reader that has been killed may wait, if he had another
-// signal before.
+// killedEvery is the longest time that a killed reader still waits if it had received
+// another signal before.
 const killedEvery = 50 * time.Millisecond
 
-// watch ends a request when its reader is killed: of a second signal the kernel
-// does not tell.
+// watch cancels a request when its reader is killed: the kernel does not report a
+// second signal.
 func (w running) watch() {
 	tick := time.NewTicker(killedEvery)
 	defer tick.Stop()
@@ -403,9 +400,9 @@ func (w running) watch() {
 	}
 }
 
-// killed tells whether a thread is being killed, or has gone, or cannot be seen.
-// Whatever signal it is that kills a process, the kernel has SIGKILL pending for
-// each of its threads then.
+// killed reports whether a thread is being killed, is gone, or cannot be seen. When a
+// process is being killed, by whatever signal, the kernel has SIGKILL pending for each
+// of its threads.
 func killed(thread uint32) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
 	if err != nil {
@@ -423,8 +420,8 @@ func killed(thread uint32) bool {
 	return false
 }
 
-// reply sends an error, or out, which begins in r's memory behind room for
-// a header.
+// reply sends an error, or out, which lies in r's memory with space for a header before
+// it.
 func (s *Server) reply(r *request, code int32, out []byte) {
 	var msg []byte
 	if code != 0 || len(out) == 0 {
@@ -435,12 +432,12 @@ func (s *Server) reply(r *request, code int32, out []byte) {
 	putOutHeader(msg, len(msg), code, r.unique)
 	err := s.write(msg)
 	switch err {
-	case nil, unix.ENOENT, unix.ENODEV, unix.ECONNABORTED: // nobody waits any longer
+	case nil, unix.ENOENT, unix.ENODEV, unix.ECONNABORTED: // no process waits for it any more
 		return
 	}
 	s.log("reply of %d bytes to operation %d: %v", len(msg), r.op, err)
 	if code == 0 {
-		// Nobody is to wait for ever.
+		// Never leave a reader without a reply.
 		s.reply(r, -int32(unix.EIO), nil)
 	}
 }
@@ -461,11 +458,11 @@ const (
 	poolMaxBits = 20
 	poolClasses = poolMaxBits - poolMinBits + 1
 
-	// The reply's content begins at a page, its header ends there.
+	// The reply's content begins at a page boundary, where its header ends.
 	replyOffset = 4096
 )
 
-// room gives r.out room for n bytes, at most maxRead, and length zero.
+// room gives r.out capacity for n bytes, at most maxRead, and length zero.
 func (s *Server) room(r *request, n int) error {
 	if n <= smallReply-outHeaderSize {
 		r.out = r.small[outHeaderSize:outHeaderSize]
@@ -489,7 +486,7 @@ func (s *Server) room(r *request, n int) error {
 	return nil
 }
 
-// message is the reply of n bytes in r's memory together with its header.
+// message returns the reply of n bytes in r's memory together with its header.
 func (r *request) message(n int) []byte {
 	if r.large != nil {
 		return (*r.large)[replyOffset-outHeaderSize : replyOffset+n]
@@ -497,7 +494,7 @@ func (r *request) message(n int) []byte {
 	return r.small[:outHeaderSize+n]
 }
 
-// release gives back the memory that room took.
+// release returns the memory that room acquired.
 func (s *Server) release(r *request) {
 	r.out, r.body, r.ctx = nil, nil, nil
 	if r.large == nil {

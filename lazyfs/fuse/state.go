@@ -9,49 +9,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds of mounts, as they stand in a state.
+// Kinds of mounts in a state.
 const (
 	kindImage = "image"
 	kindTree  = "tree"
 )
 
-// state is all that a server has to know of a connection that it did not begin.
-// There is little: node numbers follow from the image, files have no handles, and
-// no request changes anything.
+// state is everything that a server must know of a connection that it takes over. It is
+// little: node numbers follow from the image, files have no handles, and no request
+// changes anything.
 type state struct {
 	Version int    `json:"version"` // 1
 	Kind    string `json:"kind"`
 	Dir     string `json:"dir"`    // where it is mounted
-	Helper  bool   `json:"helper"` // mounted by fusermount3, which has to unmount it
+	Helper  bool   `json:"helper"` // mounted by fusermount3, which also has to unmount it
 	Size    int64  `json:"size"`   // of the image, in bytes
-	Minor   uint32 `json:"minor"`  // version of the protocol; 0: INIT was not answered yet
-	Flags   uint64 `json:"flags"`  // of INIT, as agreed
+	Minor   uint32 `json:"minor"`  // version of the protocol; 0: INIT was not yet answered
+	Flags   uint64 `json:"flags"`  // of INIT, as negotiated
 }
 
 const stateVersion = 1
 
-// State describes the connection to a later Resume. It is JSON, and does not
-// change while the server lives.
+// State returns the state of the connection for a later Resume. It is JSON, and does
+// not change while the server lives.
 func (s *Server) State() []byte {
 	b, err := json.Marshal(s.state)
 	if err != nil {
-		panic(err) // numbers and strings can be encoded
+		panic(err) // cannot happen: numbers and strings can be encoded
 	}
 	return b
 }
 
-// Resume goes on with the connection of a server that has ended without
-// unmounting, most often because its process was killed: dev is its File, which
-// somebody has kept open, st its State, and img the same image. The readers do not
-// notice, but for the time it takes: what they were waiting for is read again.
+// Resume takes over the connection of a server that has ended without unmounting, most
+// often because its process was killed. dev is its File, which another process has kept
+// open, st its State, and img the same image. Readers see only a delay: their pending
+// requests are read again.
 //
-// On success the server owns dev. The predecessor must have ended: both would take
-// requests, and what one of them has taken is delivered to the other again, but
-// the answers of the slower one would be lost, not wrong.
+// On success the server owns dev. The predecessor must have ended: otherwise both would
+// receive requests, and requests that one has received are delivered to the other
+// again; the later answer would be lost, but not wrong.
 //
-// Linux delivers requests again since 6.9. On an older kernel whoever waited for
-// the dead server waits until the connection ends; Resume then refuses with
-// ErrKernel, and what is left is to close dev, whereupon all of them get an error.
+// Linux delivers requests again since 6.9. On an older kernel the readers that waited
+// for the dead server wait until the connection ends. Resume then refuses with
+// ErrKernel; closing dev gives all of them an error.
 func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 	var have state
 	if err := json.Unmarshal(st, &have); err != nil {
@@ -75,14 +75,14 @@ func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 		close(s.ready)
 		s.readyOn.Do(func() {})
 	}
-	// A connection that has ended takes the notification without a word.
+	// Writing a notification to a connection that has ended would not fail.
 	poll := []unix.PollFd{{Fd: int32(s.fd)}}
 	if _, err := unix.Poll(poll, 0); err == nil && poll[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0 {
 		s.cancel()
 		return nil, ErrGone
 	}
-	// Before the first request is taken: what this server takes is not to be
-	// delivered a second time.
+	// Before the first request is received: requests that this server receives must not
+	// be delivered twice.
 	if err := s.notify(notifyResend, nil); err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("%w: %w", ErrGone, os.NewSyscallError("write /dev/fuse", err))
@@ -91,7 +91,7 @@ func Resume(dev *os.File, st []byte, img Image, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// newFileSystem makes what a connection of this state serves.
+// newFileSystem returns the file system for a connection of this state.
 func newFileSystem(st state, img Image) (fileSystem, error) {
 	switch st.Kind {
 	case kindImage:
@@ -99,10 +99,10 @@ func newFileSystem(st state, img Image) (fileSystem, error) {
 	case kindTree:
 		return &treeFS{img: img}, nil
 	}
-	return nil, &StateError{fmt.Sprintf("%q is no kind of mount", st.Kind)}
+	return nil, &StateError{fmt.Sprintf("%q is not a kind of mount", st.Kind)}
 }
 
-// notify tells the kernel something that it did not ask for.
+// notify sends the kernel a message that is not a reply.
 func (s *Server) notify(code int32, body []byte) error {
 	msg := slices.Concat(make([]byte, outHeaderSize), body)
 	putOutHeader(msg, len(msg), code, 0)

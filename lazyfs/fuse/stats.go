@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// Buckets is the number of classes of latency. Class i counts what took less than
-// 2^i microseconds and did not fit into the one before; the last one counts the
-// rest.
+// Buckets is the number of classes of latency. Class i counts requests of less than 2^i
+// microseconds that do not belong to the class before; the last class counts the rest.
 const Buckets = 28
 
-// OpStats tells what became of the requests of one operation.
+// OpStats counts the requests of one operation.
 type OpStats struct {
 	Count   uint64
 	Errors  uint64          // answered with an error other than ENOENT, ENODATA and ENOSYS
@@ -21,17 +20,17 @@ type OpStats struct {
 	Latency [Buckets]uint64 // see Buckets
 }
 
-// Stats tells what a server has done since it began to serve; a resumed server
-// begins at zero.
+// Stats counts the work of a server since it began to serve; a resumed server begins at
+// zero.
 type Stats struct {
 	Ops       map[string]OpStats // by the operation's name in lower case; those that occurred
 	InFlight  int                // requests being answered now
 	Timeouts  uint64             // answered EIO because of Options.Timeout
-	Cancelled uint64             // given up because the reader was killed
+	Cancelled uint64             // cancelled because the reader was killed
 	Resent    uint64             // delivered again after a restart
 }
 
-// counter is an OpStats that many goroutines write.
+// counter is an OpStats that many goroutines update.
 type counter struct {
 	count, errors, bytes atomic.Uint64
 	total, slowest       atomic.Int64

@@ -11,10 +11,10 @@ import (
 	"premix/store/erofs"
 )
 
-// treeFS is the tree that an image holds.
+// treeFS is the file system of the tree in an image.
 type treeFS struct {
 	img  Image
-	open atomic.Pointer[erofs.Image] // its superblock, when it has been read
+	open atomic.Pointer[erofs.Image] // its superblock, once read
 }
 
 // contextReader reads an image for one request.
@@ -23,7 +23,7 @@ type contextReader struct {
 	img Image
 }
 
-// ReadAt reads all of p, which package erofs asks for within the image only.
+// ReadAt reads all of p; package erofs reads only within the image.
 func (r contextReader) ReadAt(p []byte, off int64) (int, error) {
 	if err := readFull(r.ctx, r.img, p, off); err != nil {
 		return 0, err
@@ -31,9 +31,8 @@ func (r contextReader) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// image gives the image as one request reads it. A superblock that could not be
-// read is tried again by the next: a resumed server may begin while the origin
-// is down.
+// image returns the image as one request reads it. If the superblock could not be read,
+// the next request tries again: a resumed server may begin while the origin is down.
 func (t *treeFS) image(ctx context.Context) (*erofs.Image, error) {
 	r := contextReader{ctx, t.img}
 	if im := t.open.Load(); im != nil {
@@ -47,13 +46,13 @@ func (t *treeFS) image(ctx context.Context) (*erofs.Image, error) {
 	return im, nil
 }
 
-// treeErr puts the numbers to the errors of package erofs that are not EIO.
+// treeErr converts the errors of package erofs that are not EIO.
 func treeErr(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, erofs.ErrCorrupt):
-		return unix.EUCLEAN // as the kernel's EROFS says it
+		return unix.EUCLEAN // like the kernel's EROFS
 	case errors.Is(err, erofs.ErrUnsupported):
 		return unix.EOPNOTSUPP
 	case errors.Is(err, erofs.ErrNoXattr):
@@ -66,8 +65,8 @@ func treeErr(err error) error {
 	return err
 }
 
-// A node is the nid plus nidOffset, which keeps clear of 0, "no such name", and of
-// the root's number, which is always rootID.
+// A node is the nid plus nidOffset, which avoids 0, "no such name", and the number of
+// the root, which is always rootID.
 const nidOffset = 2
 
 func nodeOf(im *erofs.Image, nid uint64) uint64 {
@@ -106,7 +105,7 @@ func attrOf(im *erofs.Image, nid uint64) (attr, error) {
 	return attr{
 		ino:  i.Ino,
 		size: uint64(i.Size),
-		// EROFS has one time, and counts holes as blocks; both mounts of a tree are to
+		// EROFS has one time, and counts holes as blocks; both mounts of a tree should
 		// look alike.
 		blocks: uint64(i.Blocks()),
 		atime:  ts, mtime: ts, ctime: ts,
@@ -125,8 +124,8 @@ func (t *treeFS) lookup(ctx context.Context, dir uint64, name string) (uint64, a
 		return 0, attr{}, err
 	}
 	nid := nidOf(im, dir)
-	// "." is asked of any node, when a file handle is turned into a file; ".." of
-	// directories (FUSE_EXPORT_SUPPORT).
+	// "." may be looked up in any node, when a file handle is turned into a file; ".."
+	// only in directories (FUSE_EXPORT_SUPPORT).
 	if name != "." {
 		nid, err = im.Lookup(nid, name)
 		if errors.Is(err, erofs.ErrNotExist) {
@@ -140,8 +139,8 @@ func (t *treeFS) lookup(ctx context.Context, dir uint64, name string) (uint64, a
 	return nodeOf(im, nid), a, err
 }
 
-// Neither files nor directories are opened: there is nothing to be decided or
-// remembered, and the kernel keeps what it has cached.
+// Neither files nor directories need to be opened: opening has no state, and the kernel
+// keeps its cached pages.
 func (t *treeFS) openFile(context.Context, uint64) (uint32, error) { return 0, unix.ENOSYS }
 func (t *treeFS) openDir(context.Context, uint64) error            { return unix.ENOSYS }
 

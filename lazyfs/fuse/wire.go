@@ -11,8 +11,8 @@ import (
 // Messages have the byte order of the machine (fuse(4)).
 var order = binary.NativeEndian
 
-// The version of the protocol that is spoken: 7.40 came with Linux 6.9 and is the
-// first with notifyResend. Kernels from 7.31 (Linux 5.4) on will do.
+// The version of the protocol: 7.40 came with Linux 6.9 and is the first with
+// notifyResend. Kernels from 7.31 (Linux 5.4) on work too.
 const (
 	protoMajor    = 7
 	protoMinor    = 40
@@ -60,7 +60,7 @@ const (
 	opLseek       = 46
 	opTmpfile     = 51
 
-	opCount = 64 // one more than any operation that is counted by itself
+	opCount = 64 // one more than the last operation with a counter of its own
 )
 
 var opNames = [opCount]string{
@@ -77,7 +77,7 @@ var opNames = [opCount]string{
 	opRename2: "rename2", opLseek: "lseek", opTmpfile: "tmpfile",
 }
 
-// Flags of INIT (FUSE_* in linux/fuse.h); doc.go says why each is asked for.
+// Flags of INIT (FUSE_* in linux/fuse.h); doc.go explains those used.
 const (
 	initAsyncRead       = 1 << 0
 	initExportSupport   = 1 << 4
@@ -103,11 +103,11 @@ const (
 	openNoFlush   = 1 << 5
 )
 
-// Code of what is sent without having been asked.
+// Code of an unsolicited message.
 const notifyResend = 7
 
-// uniqueResend marks, in the number of a request, one that has been delivered
-// before. The reply has to carry it too.
+// uniqueResend marks the number of a request that was delivered before. The reply must
+// carry it too.
 const uniqueResend = 1 << 63
 
 const rootID = 1 // FUSE_ROOT_ID
@@ -119,18 +119,18 @@ const (
 	attrSize       = 88
 	entrySize      = 40 + attrSize
 	direntSize     = 24
-	initInSize     = 16 // what kernels before 7.36 send
+	initInSize     = 16 // as sent by kernels before 7.36
 	initInSizeExt  = 64
 	readInSize     = 40
 	lseekInSize    = 24
 	getxattrInSize = 8
 )
 
-// forever is a time for which the kernel may keep what it was told, in seconds.
-// The kernel takes it, like anything so large, for the largest it can count.
+// forever is a validity in seconds without a limit. The kernel takes any number this
+// large for the largest that it can represent.
 const forever = math.MaxInt32
 
-// errShort refuses a message that is shorter than its operation demands.
+// errShort reports a message that is too short for its operation.
 var errShort = errors.New("message too short")
 
 // inHeader begins every request (struct fuse_in_header).
@@ -139,10 +139,10 @@ type inHeader struct {
 	op     uint32
 	unique uint64
 	node   uint64
-	pid    uint32 // of the thread that waits, 0 outside of our PID namespace
+	pid    uint32 // of the waiting thread, 0 outside of our PID namespace
 }
 
-// parseHeader splits a message into its header and what follows.
+// parseHeader splits a message into its header and its body.
 func parseHeader(msg []byte) (inHeader, []byte, error) {
 	if len(msg) < inHeaderSize {
 		return inHeader{}, nil, errShort
@@ -160,7 +160,7 @@ func parseHeader(msg []byte) (inHeader, []byte, error) {
 	return h, msg[inHeaderSize:], nil
 }
 
-// parseName takes a name that ends with a zero byte.
+// parseName returns the name at the start of body, which ends with a zero byte.
 func parseName(body []byte) (string, error) {
 	for i, c := range body {
 		if c == 0 {
@@ -170,7 +170,7 @@ func parseName(body []byte) (string, error) {
 	return "", errShort
 }
 
-// initIn is what the kernel offers (struct fuse_init_in).
+// initIn is the kernel's offer (struct fuse_init_in).
 type initIn struct {
 	major, minor uint32
 	maxReadahead uint32 // bytes
@@ -193,7 +193,7 @@ func parseInit(body []byte) (initIn, error) {
 	return in, nil
 }
 
-// initOut is what is made of it (struct fuse_init_out).
+// initOut is the answer to it (struct fuse_init_out).
 type initOut struct {
 	minor         uint32
 	maxReadahead  uint32 // bytes
@@ -212,14 +212,14 @@ func (o initOut) append(b []byte) []byte {
 	b = order.AppendUint16(b, o.maxBackground)
 	b = order.AppendUint16(b, o.congestion)
 	b = order.AppendUint32(b, o.maxWrite)
-	b = order.AppendUint32(b, 1) // times are exact to the nanosecond
+	b = order.AppendUint32(b, 1) // times have nanoseconds
 	b = order.AppendUint16(b, o.maxPages)
 	b = order.AppendUint16(b, 0)
 	b = order.AppendUint32(b, uint32(o.flags>>32))
 	return append(b, make([]byte, 28)...)
 }
 
-// attr is what stat(2) tells of an inode (struct fuse_attr).
+// attr has the attributes of an inode for stat(2) (struct fuse_attr).
 type attr struct {
 	ino                 uint64
 	size                uint64 // bytes
@@ -251,18 +251,18 @@ func (a *attr) append(b []byte) []byte {
 	return order.AppendUint32(b, 0)
 }
 
-// appendAttrOut writes a reply to GETATTR (struct fuse_attr_out).
+// appendAttrOut encodes a reply to GETATTR (struct fuse_attr_out).
 func appendAttrOut(b []byte, a *attr) []byte {
 	b = order.AppendUint64(b, forever)
 	b = order.AppendUint64(b, 0)
 	return a.append(b)
 }
 
-// appendEntry writes a reply to LOOKUP (struct fuse_entry_out). Node 0 says, for as
-// long as the kernel likes to remember, that there is no such name.
+// appendEntry encodes a reply to LOOKUP (struct fuse_entry_out). Node 0 means that the
+// name does not exist, which the kernel may remember.
 func appendEntry(b []byte, node uint64, a *attr) []byte {
 	b = order.AppendUint64(b, node)
-	b = order.AppendUint64(b, 0) // generation: ids are never used again
+	b = order.AppendUint64(b, 0) // generation: node numbers are never reused
 	b = order.AppendUint64(b, forever)
 	b = order.AppendUint64(b, forever)
 	b = order.AppendUint64(b, 0)
@@ -273,12 +273,12 @@ func appendEntry(b []byte, node uint64, a *attr) []byte {
 type dirent struct {
 	node uint64
 	ino  uint64
-	next uint64 // the cookie from which reading goes on behind this entry
-	mode uint32 // only the file type counts
+	next uint64 // the cookie of the following entry
+	mode uint32 // only the file type is used
 	name string
 }
 
-// direntLen is the space of an entry with a name of n bytes (FUSE_DIRENT_SIZE).
+// direntLen returns the size of an entry with a name of n bytes (FUSE_DIRENT_SIZE).
 func direntLen(n int) int { return (direntSize + n + 7) &^ 7 }
 
 func (d *dirent) append(b []byte) []byte {
@@ -290,7 +290,7 @@ func (d *dirent) append(b []byte) []byte {
 	return append(b, make([]byte, direntLen(len(d.name))-direntSize-len(d.name))...)
 }
 
-// readIn is struct fuse_read_in, which READ, READDIR and READDIRPLUS have.
+// readIn is struct fuse_read_in, of READ, READDIR and READDIRPLUS.
 type readIn struct {
 	offset uint64
 	size   uint32
@@ -303,7 +303,7 @@ func parseRead(body []byte) (readIn, error) {
 	return readIn{offset: order.Uint64(body[8:]), size: order.Uint32(body[16:])}, nil
 }
 
-// appendStatfs writes a reply to STATFS (struct fuse_statfs_out).
+// appendStatfs encodes a reply to STATFS (struct fuse_statfs_out).
 func appendStatfs(b []byte, s statfs) []byte {
 	b = order.AppendUint64(b, s.blocks)
 	b = order.AppendUint64(b, 0)
@@ -316,9 +316,8 @@ func appendStatfs(b []byte, s statfs) []byte {
 	return append(b, make([]byte, 28)...)
 }
 
-// putOutHeader writes the header of a reply (struct fuse_out_header) of length
-// bytes over the first bytes of b. A notification has unique 0 and its code in
-// place of the error.
+// putOutHeader writes the header of a reply of length bytes (struct fuse_out_header) to
+// the start of b. A notification has unique 0, and its code in place of the error.
 func putOutHeader(b []byte, length int, code int32, unique uint64) {
 	order.PutUint32(b[0:], uint32(length))
 	order.PutUint32(b[4:], uint32(code))

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Bounds of what a file may claim.
+// Bounds for the values in a file.
 const (
 	maxPrograms = 64       // program headers
 	maxDynamic  = 64 << 10 // bytes of the dynamic section
@@ -19,22 +19,22 @@ const (
 	maxName     = 4096     // bytes of a name or a list of directories
 )
 
-var errNotLinked = errors.New("it is not linked dynamically, or not in a way that is known")
+var errNotLinked = errors.New("it is not dynamically linked, or in an unknown way")
 
-// needs are what a file says of what it is linked with.
+// needs lists the libraries that a file is linked with.
 type needs struct {
 	names       []string
-	directories []string // absolute, to look in first
+	directories []string // absolute, to search first
 	interpreter string   // absolute; "" in a library
 }
 
-// isHead tells whether b may be the head of a program or library.
+// isHead reports whether b may be the head of a program or library.
 func isHead(b []byte) bool {
 	return len(b) >= 64 && string(b[:len(elf.ELFMAG)]) == elf.ELFMAG &&
 		elf.Class(b[elf.EI_CLASS]) == elf.ELFCLASS64 && elf.Data(b[elf.EI_DATA]) == elf.ELFDATA2LSB
 }
 
-// readNeeds reads what the file that begins at the first byte of r needs.
+// readNeeds reads the needs of the file at the start of r.
 func readNeeds(r io.ReaderAt) (*needs, error) {
 	var h elf.Header64
 	if err := decode(r, 0, &h); err != nil {
@@ -120,7 +120,7 @@ func readNeeds(r io.ReaderAt) (*needs, error) {
 	return &n, nil
 }
 
-// place tells where in the file lies what is mapped at an address.
+// place returns the offset in the file of the byte that is mapped at an address.
 func place(programs []elf.Prog64, address uint64) (int64, error) {
 	for _, p := range programs {
 		if elf.ProgType(p.Type) == elf.PT_LOAD && address >= p.Vaddr && address-p.Vaddr < p.Filesz && p.Off <= 1<<40 && p.Filesz <= 1<<40 {
@@ -130,7 +130,7 @@ func place(programs []elf.Prog64, address uint64) (int64, error) {
 	return 0, errNotLinked
 }
 
-// decode reads what has a fixed size.
+// decode reads a value of fixed size.
 func decode(r io.ReaderAt, off int64, into any) error {
 	return binary.Read(io.NewSectionReader(r, off, int64(binary.Size(into))), binary.LittleEndian, into)
 }

@@ -16,53 +16,54 @@ import (
 )
 
 const (
-	// whole is the longest library that is asked for whole. Of a longer one its head and
-	// its end are what relocation touches: the rest of it is code and tables of which
-	// most programs need little. The C library, of which all need much, is shorter.
+	// whole is the size of the largest library that is requested whole. Of a larger one
+	// only the head and the end are, which relocation touches: the rest is code and
+	// tables of which most programs need little. The C library, of which all programs
+	// need much, is smaller.
 	whole   = 2 << 20
 	headOf  = 256 << 10
 	endOf   = 512 << 10
-	maxSeen = 4096 // files that are followed in an image
+	maxSeen = 4096 // files followed in an image
 	maxHops = 16   // symbolic links in a path
 )
 
-// Dirs are where libraries are looked for, relative to the root.
+// Dirs lists the directories of libraries, relative to the root.
 var Dirs = []string{
 	"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib",
 }
 
 // Image is a tree's image.
 type Image interface {
-	// ReadAt waits for what is missing.
+	// ReadAt reads from the image, and fetches missing parts.
 	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
-	// Ask has a part fetched behind what readers wait for, and does not wait.
+	// Ask requests a range, after the ranges that readers wait for. It does not block.
 	Ask(from, to int64)
 	Size() int64
 }
 
-// Finder follows the programs of one image.
+// Finder follows the programs in one image.
 type Finder struct {
 	ctx       context.Context
 	img       Image
 	elsewhere func(name string, dirs []string) bool // may be nil
 
 	mu      sync.Mutex
-	seen    map[int64]bool // where files begin
+	seen    map[int64]bool // offsets of files seen
 	todo    []int64
 	running bool
 
-	tree atomic.Pointer[erofs.Image] // nil until its superblock was read
+	tree atomic.Pointer[erofs.Image] // nil until its superblock is read
 }
 
-// New returns a finder, which ends with ctx. Where the image is a layer among others,
-// elsewhere looks in those for what it has not, by their Find.
+// New returns a finder, which ends with ctx. If the image is one of several layers,
+// elsewhere searches the others for a library, with their Find.
 func New(ctx context.Context, img Image, elsewhere func(name string, dirs []string) bool) *Finder {
 	return &Finder{ctx: ctx, img: img, elsewhere: elsewhere, seen: map[int64]bool{}}
 }
 
-// Find looks for a library in directories of the image, or, where the name has a slash,
-// at that path. If it is there it is asked for, and what it needs; Find tells whether
-// it is. It may wait for metadata.
+// Find searches directories of the image for a library or, if the name contains a
+// slash, looks it up as a path. If the library exists, Find requests it and the
+// libraries it needs, and returns true. It may wait for metadata.
 func (f *Finder) Find(name string, dirs []string) bool {
 	tree, err := f.open()
 	if err != nil {
@@ -74,7 +75,7 @@ func (f *Finder) Find(name string, dirs []string) bool {
 	return slices.ContainsFunc(dirs, func(dir string) bool { return f.want(tree, path.Join(dir, name)) })
 }
 
-// open returns the tree that the image holds.
+// open returns the tree in the image.
 func (f *Finder) open() (*erofs.Image, error) {
 	if tree := f.tree.Load(); tree != nil {
 		return tree, nil
@@ -86,14 +87,14 @@ func (f *Finder) open() (*erofs.Image, error) {
 	return tree, err
 }
 
-// Read tells of what somebody has read at off. It never waits.
+// Read is called with the bytes that a reader has read at off. It never blocks.
 func (f *Finder) Read(p []byte, off int64) {
 	if off%erofs.BlockSize == 0 && isHead(p) {
 		f.follow(off)
 	}
 }
 
-// follow has the file that begins at off looked at, once.
+// follow queues the file at off to be examined, once.
 func (f *Finder) follow(off int64) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,9 +110,9 @@ func (f *Finder) follow(off int64) (first bool) {
 	return true
 }
 
-// run looks at files until there are no more. What they lead to has been asked for
-// when it waits for one: it waits once for each step from a program down, and not for
-// each library.
+// run examines files until the queue is empty. Before it waits for a file, it has
+// requested all files found so far: so it waits once for each level of dependencies,
+// and not for each library.
 func (f *Finder) run() {
 	for {
 		f.mu.Lock()
@@ -123,12 +124,12 @@ func (f *Finder) run() {
 		off := f.todo[0]
 		f.todo = f.todo[1:]
 		f.mu.Unlock()
-		// Whatever is wrong, readers find out for themselves.
+		// Errors are left to the readers of the file.
 		_ = f.look(off)
 	}
 }
 
-// look asks for what the file that begins at off needs.
+// look requests the libraries that the file at off needs.
 func (f *Finder) look(off int64) error {
 	n, err := readNeeds(io.NewSectionReader(reader{f}, off, f.img.Size()-off))
 	if err != nil {
@@ -146,7 +147,7 @@ func (f *Finder) look(off int64) error {
 	return nil
 }
 
-// want asks for a library, and has it looked at. It tells whether there is one.
+// want requests a library and queues it. It reports whether the library exists.
 func (f *Finder) want(tree *erofs.Image, name string) bool {
 	i, err := resolve(tree, name)
 	if err != nil || i.Size == 0 {
@@ -154,11 +155,11 @@ func (f *Finder) want(tree *erofs.Image, name string) bool {
 	}
 	at, _, hole, err := tree.Map(i.Ino, 0)
 	if err != nil || hole || at%erofs.BlockSize != 0 {
-		return false // no library is so small, or begins with zeros
+		return false // no library is this small, or begins with zeros
 	}
 	last, _, hole, err := tree.Map(i.Ino, i.Size-1)
 	if err != nil || hole || last-at != i.Size-1 {
-		return false // it does not lie in one piece, so that places in it are not those in the image
+		return false // it is not contiguous, so that offsets in it are not offsets in the image
 	}
 	switch end := at + i.Size; {
 	case !f.follow(at):
@@ -173,7 +174,7 @@ func (f *Finder) want(tree *erofs.Image, name string) bool {
 
 var errTooManyLinks = errors.New("too many symbolic links")
 
-// resolve finds the regular file of a path, from the tree's root.
+// resolve returns the regular file at a path, from the tree's root.
 func resolve(tree *erofs.Image, name string) (*erofs.Inode, error) {
 	rest := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")
 	var at []string // the path so far, without symbolic links
@@ -211,7 +212,7 @@ func resolve(tree *erofs.Image, name string) (*erofs.Inode, error) {
 	return nil, erofs.ErrNotFile
 }
 
-// reader reads the image for as long as the finder is wanted.
+// reader reads the image until the finder's context ends.
 type reader struct{ f *Finder }
 
 func (r reader) ReadAt(p []byte, off int64) (int, error) { return r.f.img.ReadAt(r.f.ctx, p, off) }

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel makes the system calls that can wait for an answer of the process that
-// serves the image. Errors are [unix.Errno], or wrap one.
+// Kernel makes the system calls that may wait for the process that serves the image.
+// Errors are [unix.Errno], or wrap one.
 type Kernel interface {
 	// Mount is mount(2).
 	Mount(source, target, fstype string, flags uintptr, data string) error
@@ -15,8 +15,8 @@ type Kernel interface {
 	Unmount(target string, flags int) error
 }
 
-// Direct makes the calls in this process: for one that is not killed, or that
-// mounts nothing on top of what it serves.
+// Direct makes the calls in this process. It is for a process that is not killed, or
+// that mounts nothing on top of the image that it serves.
 type Direct struct{}
 
 // Mount is mount(2).

@@ -17,10 +17,10 @@ import (
 	"premix/lazyfs/fuse"
 )
 
-// Image is the bytes of a tree's image; reading fetches what is missing.
+// Image is a tree's image; reading fetches missing parts.
 type Image = fuse.Image
 
-// Backend is how the kernel reads an image.
+// Backend is the way in which the kernel reads an image.
 type Backend string
 
 // The backends, in the order in which Auto prefers them.
@@ -28,39 +28,37 @@ const (
 	File  Backend = "file"  // EROFS on the complete image in the cache
 	EROFS Backend = "erofs" // EROFS on an image that lazyfs/fuse shows
 	FUSE  Backend = "fuse"  // lazyfs/fuse shows the tree
-	// Auto is a wish, never a result. As a wish, EROFS stands for File too, where
-	// that is possible.
+	// Auto is only requested, never in use. A request for EROFS permits File too.
 	Auto Backend = "auto"
 )
 
-// Set makes a Backend of what a user wrote, for a flag.
+// Set parses the value of a flag.
 func (b *Backend) Set(s string) error {
 	switch Backend(s) {
 	case Auto, EROFS, FUSE:
 		*b = Backend(s)
 		return nil
 	}
-	return errors.New("it is one of auto, erofs and fuse")
+	return errors.New("want auto, erofs or fuse")
 }
 
-// Type is what the help of a flag calls it.
+// Type returns the name of the type in the help of a flag.
 func (b *Backend) Type() string { return "backend" }
 
 func (b *Backend) String() string { return string(*b) }
 
-// The kernel reads ahead as far, in KiB, which is also how much it reads around a page
-// of a program that is missing. That is the mean of a chunk: what lies beyond is a matter
-// of the image behind, which knows files and sees who reads in order. With 1024 starts
-// of programs fetched a sixth more and were no sooner.
+// The kernel's readahead in KiB, which is also the size that it reads around a missing
+// page of a program. It is the mean size of a chunk: reading farther ahead is left to
+// the image, which knows files and recognises sequential readers. With 1024, starts of
+// programs fetched a sixth more and were not faster.
 const (
 	readAhead         = 256
-	readAheadProfiled = 16 // what was recorded, and not more, is being fetched
-	readAheadRecord   = 16 // what is recorded should be what was asked for
+	readAheadProfiled = 16 // the recorded parts, and no others, are being fetched
+	readAheadRecord   = 16 // so that only the parts that were asked for are recorded
 
-	// Where EROFS reads what was recorded, somebody has it read before it is asked for,
-	// while it arrives. Who comes first to a page finds some of its neighbours there,
-	// so that a window begins elsewhere than when it was recorded, and would reach
-	// beyond that.
+	// On an EROFS whose recorded files are read into the page cache while they arrive.
+	// A reader finds some neighbouring pages there, so that its readahead window begins
+	// elsewhere than during the recording, and would reach beyond the recorded parts.
 	readAheadGuided = 4
 )
 
@@ -68,66 +66,67 @@ const (
 type Options struct {
 	// Dir is the private directory, absolute and existing.
 	Dir string
-	// Name is what the kernel's table of mounts shows as the source, where it is free.
+	// Name is the source in the kernel's table of mounts, unless the backend determines
+	// it.
 	Name string
-	// Backend is the wish; "" stands for Auto.
+	// Backend is the requested backend; "" means Auto.
 	Backend Backend
-	// File is the path of the complete and verified image, which stays where it is
-	// as long as the mount; "" where there is none.
+	// File is the path of the complete and verified image, which must not move while it
+	// is mounted; "" if there is none.
 	File string
-	// NoFile says why there is none, for Mount.Reason.
+	// NoFile is the reason why there is none, for Mount.Reason.
 	NoFile string
-	// Record is for a mount whose touches are recorded: it reads ahead little, and
-	// everything comes from the Image.
+	// Record is for a mount whose reads are recorded: readahead is small, and all reads
+	// go to the Image.
 	Record bool
-	// Profiled is for a mount whose first reader is known to want certain chunks, which
-	// are being fetched: it reads ahead little until [Mount.ReadFar].
+	// Profiled is for a mount with a profile whose chunks are being fetched: readahead
+	// is small until [Mount.ReadFar].
 	Profiled bool
-	// At is a directory at which the FUSE file system of the tree is mounted instead
-	// of below Dir, for users who cannot make bind mounts of it. Only FUSE can.
+	// At is a directory at which the FUSE file system of the tree is mounted instead of
+	// below Dir, for users who may not make bind mounts. Only FUSE supports it.
 	At string
-	// Kernel makes the calls that could wait for this process.
+	// Kernel makes the calls that may wait for this process.
 	Kernel Kernel
-	// BDI is what the mount that Resume goes on with had for [Mount.BDI].
+	// BDI is the value of [Mount.BDI] of the mount that is resumed.
 	BDI string
-	// Keep is told of a /dev/fuse descriptor before anything waits for its answers,
-	// with what Resume wants beside it. The descriptor is the mount's.
+	// Keep is called with a /dev/fuse descriptor before anything waits for answers
+	// through it, and with the state that Resume needs. The mount owns the descriptor.
 	Keep func(f *os.File, state []byte)
-	// Log is told of what is wrong with the connection to the kernel, if not nil.
+	// Log is called with problems of the connection to the kernel, if not nil.
 	Log func(msg string)
 }
 
-// Mount is one image, seen at one directory.
+// Mount is one image, mounted at one directory.
 type Mount struct {
 	o       Options
 	backend Backend
 	reason  string
 	server  *fuse.Server // nil for File
-	bdi     string       // where the kernel keeps the settings of an EROFS; "" where that isn't known
+	bdi     string       // directory of the kernel's settings of an EROFS; "" if unknown
 }
 
-// UnavailableError says that no backend works here.
+// UnavailableError reports that no backend works on this machine.
 type UnavailableError struct {
-	Reasons []error // of each backend that was tried, best first
+	Reasons []error // one for each backend that was tried, best first
 }
 
 func (e *UnavailableError) Error() string {
 	return "this machine cannot mount trees: " + join(e.Reasons)
 }
 
-// Unwrap gives the reasons.
+// Unwrap returns the reasons.
 func (e *UnavailableError) Unwrap() []error { return e.Reasons }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *UnavailableError) Hint() string {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return "/dev/fuse is missing: modprobe fuse; in a container, hand the device in (--device /dev/fuse)"
 	}
 	if unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) != nil {
-		return "this user may not open /dev/fuse: chmod 666 /dev/fuse, as distributions do"
+		return "this user may not open /dev/fuse: chmod 666 /dev/fuse, the mode that distributions use"
 	}
 	if os.Geteuid() != 0 {
-		return "an ordinary user needs fusermount3: install the package fuse3"
+		return "without root this needs fusermount3: install the package fuse3"
 	}
 	return "mounting needs the capability CAP_SYS_ADMIN; in a container, --cap-add SYS_ADMIN --device /dev/fuse"
 }
@@ -140,8 +139,8 @@ func join(errs []error) string {
 	return strings.Join(texts, "; ")
 }
 
-// New mounts an image, with the best backend that works and the wish allows. The
-// error is an [UnavailableError], or the image's own.
+// New mounts an image with the best backend that works and that the options permit. The
+// error is an [UnavailableError], or an error of the image.
 func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 	type attempt struct {
 		backend Backend
@@ -188,9 +187,9 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 	return nil, &UnavailableError{reasons}
 }
 
-// Resume goes on with a mount of a process that has died. The options are those of
-// the mount, and backend is what it had. f and state are what Keep was told last;
-// f is the mount's from now on. A mount of the backend File needs neither.
+// Resume takes over a mount of a process that has died. The options are those of the
+// mount, and backend is the one that it used. f and state are the arguments of the last
+// call of Keep; the mount owns f from now on. The backend File needs neither.
 func Resume(img Image, backend Backend, reason string, f *os.File, state []byte, o Options) (*Mount, error) {
 	m := &Mount{o: o, backend: backend, reason: reason, bdi: o.BDI}
 	if backend == File {
@@ -201,14 +200,14 @@ func Resume(img Image, backend Backend, reason string, f *os.File, state []byte,
 		return nil, err
 	}
 	m.server = s
-	// The process that died may have been about to end Options.Profiled.
+	// The process may have died just before it ended Options.Profiled.
 	if m.bdi != "" {
 		writeReadAhead(m.bdi, m.readAheadErofs())
 	}
 	return m, nil
 }
 
-// Path is where the tree is seen.
+// Path returns the directory where the tree is mounted.
 func (m *Mount) Path() string {
 	if m.o.At != "" {
 		return m.o.At
@@ -216,8 +215,8 @@ func (m *Mount) Path() string {
 	return treePath(m.o.Dir)
 }
 
-// ImagePath is the file that this process shows for EROFS to be mounted from, "" for
-// the other backends.
+// ImagePath returns the file that this process shows for mounting EROFS, or "" for the
+// other backends.
 func (m *Mount) ImagePath() string {
 	if m.backend != EROFS {
 		return ""
@@ -225,17 +224,17 @@ func (m *Mount) ImagePath() string {
 	return filepath.Join(imagePath(m.o.Dir), fuse.ImageName)
 }
 
-// Backend is the one in use.
+// Backend returns the backend in use.
 func (m *Mount) Backend() Backend { return m.backend }
 
-// Reason says why it is not a better one; "" where it is the best.
+// Reason returns why it is not a better one; "" if it is the best.
 func (m *Mount) Reason() string { return m.reason }
 
-// BDI is where the kernel keeps the settings of an EROFS, for who goes on with the
-// mount; "" where that isn't known, or it is none.
+// BDI returns the directory of the kernel's settings of an EROFS, for a later Resume;
+// "" if it is unknown, or if the mount is not an EROFS.
 func (m *Mount) BDI() string { return m.bdi }
 
-// File is the descriptor that Keep was told of, nil for the backend File.
+// File returns the descriptor that was passed to Keep, nil for the backend File.
 func (m *Mount) File() *os.File {
 	if m.server == nil {
 		return nil
@@ -256,7 +255,7 @@ func (m *Mount) readAhead() int {
 	return readAhead
 }
 
-// readAheadErofs is that of an EROFS on an image of ours.
+// readAheadErofs returns the readahead of an EROFS on an image of this process.
 func (m *Mount) readAheadErofs() int {
 	if m.o.Profiled && !m.o.Record {
 		return readAheadGuided
@@ -264,15 +263,15 @@ func (m *Mount) readAheadErofs() int {
 	return m.readAhead()
 }
 
-// ReadFar ends Options.Profiled: files that are opened from now on are read ahead
-// as usual. The kernel goes on with those that are open as before.
+// ReadFar ends Options.Profiled: files opened from now on get the usual readahead.
+// Files that are already open keep theirs.
 func (m *Mount) ReadFar() {
 	if m.o.Record || !m.o.Profiled {
 		return
 	}
 	bdi := m.bdi
 	if m.backend == FUSE {
-		// Nothing is asked of this process, which serves the answer.
+		// This does not request anything from this process, which serves the mount.
 		var st unix.Statx_t
 		if err := unix.Statx(unix.AT_FDCWD, m.Path(), unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO, &st); err != nil {
 			return
@@ -288,12 +287,12 @@ func (m *Mount) fuseOptions() fuse.Options {
 	return fuse.Options{Name: m.o.Name, ReadAhead: m.readAhead(), Log: m.o.Log}
 }
 
-// mountFile has EROFS read the cached file.
+// mountFile mounts EROFS on the cached file.
 func (m *Mount) mountFile(context.Context, Image) error {
 	return m.erofs(m.o.File, "")
 }
 
-// mountErofs has EROFS read a file that this process serves.
+// mountErofs mounts EROFS on a file that this process serves.
 func (m *Mount) mountErofs(ctx context.Context, img Image) error {
 	dir := imagePath(m.o.Dir)
 	if err := makeMountPoint(dir); err != nil {
@@ -308,7 +307,8 @@ func (m *Mount) mountErofs(ctx context.Context, img Image) error {
 	if m.o.Keep != nil {
 		m.o.Keep(s.File(), s.State())
 	}
-	// What mount(2) will read is fetched first: it is made one at a time.
+	// Fetch the parts that mount(2) will read before it, since mounts are made one at a
+	// time.
 	if err := fuse.Check(ctx, img); err != nil {
 		return errors.Join(err, s.Close())
 	}
@@ -319,10 +319,10 @@ func (m *Mount) mountErofs(ctx context.Context, img Image) error {
 	return nil
 }
 
-// erofsOnFUSE mounts the image file that this process serves. With directio
-// (Linux 6.15) EROFS reads past the page cache of that file, in which every byte
-// would be a second time. It doesn't where touches are recorded: requests of
-// EROFS itself are larger than what was asked for.
+// erofsOnFUSE mounts EROFS on the image file that this process serves. With directio
+// (Linux 6.15) EROFS reads past the page cache of that file, which would cache every
+// byte a second time. It is not used when reads are recorded: EROFS's own requests are
+// larger than the reads of the users.
 func (m *Mount) erofsOnFUSE(source string) error {
 	if m.o.Record {
 		return m.erofs(source, "")
@@ -334,8 +334,8 @@ func (m *Mount) erofsOnFUSE(source string) error {
 	return err
 }
 
-// mounting is held while an EROFS is mounted, whose settings the kernel keeps where only
-// their appearance tells: the mounts of a process are told apart.
+// mounting is held while an EROFS is mounted. The directory of its settings is found by
+// its appearance, so only one may appear at a time.
 var mounting sync.Mutex
 
 // erofs mounts the image file at source.
@@ -344,8 +344,8 @@ func (m *Mount) erofs(source, options string) error {
 	if err := makeMountPoint(path); err != nil {
 		return err
 	}
-	// Trees come from elsewhere: their set-user-ID files and device nodes are shown
-	// and have no effect.
+	// Trees may come from untrusted sources: their set-user-ID files and device nodes
+	// are visible, but have no effect.
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 	mounting.Lock()
 	defer mounting.Unlock()
@@ -362,7 +362,7 @@ func (m *Mount) erofs(source, options string) error {
 	return nil
 }
 
-// mountTree has this process serve the tree itself.
+// mountTree lets this process serve the tree itself.
 func (m *Mount) mountTree(_ context.Context, img Image) error {
 	path := m.Path()
 	if m.o.At == "" {
@@ -388,24 +388,24 @@ func makeMountPoint(path string) error {
 	return nil
 }
 
-// erofsDevices lists where the kernel keeps the settings of EROFS mounts that are
-// on files. Their names are numbers that it counts up and tells nowhere.
+// erofsDevices lists the kernel's directories of settings of EROFS mounts on files.
+// Their names are numbers that the kernel increments and does not report.
 func erofsDevices() []string {
-	list, _ := filepath.Glob("/sys/class/bdi/erofs-*") // the pattern is right
+	list, _ := filepath.Glob("/sys/class/bdi/erofs-*") // the pattern is valid
 	return list
 }
 
-// writeReadAhead sets how far the kernel reads ahead. Should somebody have mounted
-// another EROFS at the same moment as this one, it reads ahead as far; where nothing
-// can be set, reading is slower: neither is an error.
+// writeReadAhead sets the kernel's readahead. If another process has mounted an EROFS
+// at the same moment, its readahead is set too; if it cannot be set, reading is slower.
+// Neither is an error.
 func writeReadAhead(bdi string, kib int) {
 	_ = os.WriteFile(bdi+"/read_ahead_kb", []byte(strconv.Itoa(kib)), 0)
 }
 
-// Close unmounts. Without lazy it gives EBUSY where somebody uses the mount, and
-// the mount goes on; with lazy it goes from sight, and is served until nobody uses
-// it any more: [Mount.Wait] tells when. A mount at Options.At is always unmounted
-// as with lazy: fusermount3 knows no other way that is safe to wait for.
+// Close unmounts. Without lazy it returns EBUSY if the mount is in use, and the mount
+// stays. With lazy the mount disappears at once, and is served until its last use ends:
+// [Mount.Wait] waits for that. A mount at Options.At is always unmounted lazily, the
+// only safe way that fusermount3 has.
 func (m *Mount) Close(lazy bool) error {
 	if m.o.At != "" {
 		return errors.Join(m.server.Close(), Remove(m.o.Dir))
@@ -418,8 +418,8 @@ func (m *Mount) Close(lazy bool) error {
 		return err
 	}
 	if m.server != nil {
-		// What serves the image goes last: unmounting may read. EROFS that was
-		// detached, and is in use, holds it.
+		// The file that serves the image goes last: unmounting may read. An EROFS that
+		// was detached and is in use keeps it.
 		if err := m.unmount(imagePath(m.o.Dir), unix.MNT_DETACH); err != nil {
 			return err
 		}
@@ -430,7 +430,7 @@ func (m *Mount) Close(lazy bool) error {
 	return Remove(m.o.Dir)
 }
 
-// unmount takes away what is mounted at path; that nothing is is no error.
+// unmount unmounts path. It is not an error if nothing is mounted there.
 func (m *Mount) unmount(path string, flags int) error {
 	err := m.o.Kernel.Unmount(path, flags|unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -439,8 +439,8 @@ func (m *Mount) unmount(path string, flags int) error {
 	return err
 }
 
-// Wait returns when nobody reads the image through this process any more. The
-// error is nil if the mount was unmounted.
+// Wait waits until no reads come to this process any more. The error is nil if the
+// mount was unmounted.
 func (m *Mount) Wait() error {
 	if m.server == nil {
 		return nil
@@ -448,7 +448,7 @@ func (m *Mount) Wait() error {
 	return m.server.Wait()
 }
 
-// DetachByHelper takes a mount of an ordinary user's away.
+// DetachByHelper unmounts, lazily, a mount of an unprivileged user.
 func DetachByHelper(dir string) error {
 	program, err := exec.LookPath("fusermount3")
 	if err != nil {
@@ -460,7 +460,7 @@ func DetachByHelper(dir string) error {
 	return nil
 }
 
-// Remove removes a private directory in which nothing is mounted any more.
+// Remove removes a private directory in which nothing is mounted.
 func Remove(dir string) error {
 	var errs []error
 	for _, path := range []string{treePath(dir), imagePath(dir), dir} {

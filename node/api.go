@@ -14,28 +14,28 @@ import (
 // Version is the version of the control protocol, and of the journal.
 const Version = 1
 
-// Kind says what a caller can do about an [Error].
+// Kind is the class of an [Error], on which a caller can decide.
 type Kind string
 
 // The kinds of errors. The command line gives each an exit code.
 const (
-	KindUsage       Kind = "usage"       // what was asked for is wrong, or not possible there
-	KindUnavailable Kind = "unavailable" // this machine cannot do it
-	KindBusy        Kind = "busy"        // somebody uses what should go
-	KindOrigin      Kind = "origin"      // no origin gave what is needed
-	KindTrust       Kind = "trust"       // what an origin gave is not to be trusted
-	KindNotRunning  Kind = "not running" // there is no node
+	KindUsage       Kind = "usage"       // the request is wrong, or not possible in this place
+	KindUnavailable Kind = "unavailable" // this machine does not support it
+	KindBusy        Kind = "busy"        // the mount is in use
+	KindOrigin      Kind = "origin"      // no origin answered with the needed data
+	KindTrust       Kind = "trust"       // the answer of an origin is not trusted
+	KindNotRunning  Kind = "not running" // no node is running
 	KindNotMounted  Kind = "not mounted"
-	KindNoTree      Kind = "no tree" // the origins answer, and have no such tag
+	KindNoTree      Kind = "no tree" // the origins answer, but do not have the tag
 	KindInternal    Kind = "internal"
 )
 
-// Error is a refusal of the node, or of the client that could not reach it.
+// Error is an error of the node, or of a client that could not reach it.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"error"`
 	Way     string `json:"hint,omitempty"`
-	// Holders are the processes that hold a mount, for KindBusy.
+	// Holders are the processes that use a mount, for KindBusy.
 	Holders []Holder `json:"holders,omitempty"`
 }
 
@@ -60,17 +60,17 @@ func (e *Error) ExitCode() exit.Code {
 	return exit.Internal
 }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *Error) Hint() string { return e.Way }
 
-// Holder is a process that holds a mount.
+// Holder is a process that uses a mount.
 type Holder struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"` // of its executable, as in comm (proc_pid_comm(5))
 	How  string `json:"how"`  // "working directory", "root", "open file", "mapped file"
 }
 
-// IsKind tells whether err is or wraps an [Error] of the kind.
+// IsKind reports whether err is or wraps an [Error] of the kind.
 func IsKind(err error, k Kind) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind == k
@@ -80,7 +80,7 @@ func usage(way, format string, args ...any) error {
 	return &Error{Kind: KindUsage, Message: fmt.Sprintf(format, args...), Way: way}
 }
 
-// statusOf is the HTTP status that goes with a kind.
+// statusOf returns the HTTP status of a kind.
 func statusOf(k Kind) int {
 	switch k {
 	case KindUsage, KindNoTree:
@@ -93,85 +93,86 @@ func statusOf(k Kind) int {
 	return http.StatusInternalServerError
 }
 
-// MountRequest asks for a mount. Paths are absolute.
+// MountRequest requests a mount. Paths are absolute.
 type MountRequest struct {
-	// ID is random: a client that lost its connection asks again with the same
-	// one, and is not told that its own mount is in the way.
+	// ID is random. A client that lost its connection repeats the request with the same
+	// ID, and gets its own mount instead of an error that the directory is in use.
 	ID  string `json:"id"`
 	Ref string `json:"ref"`
 	Dir string `json:"dir"`
-	// Within is a directory below which the node chooses Dir by the tree's digest;
-	// "" for the node's own. See [Attach].
+	// Within is a directory below which the node chooses Dir by the tree's digest; ""
+	// means the node's own directory. See [Attach].
 	Within  string   `json:"within,omitempty"`
-	Origins []string `json:"origins,omitempty"` // in order of preference; none: those of the configuration
+	Origins []string `json:"origins,omitempty"` // in order of preference; none: the configured ones
 	Proxies []string `json:"proxies,omitempty"`
-	// Files, which are read again whenever the mount is made again.
+	// Files, which are read again whenever the tree is mounted again.
 	KeyFile     string `json:"key_file,omitempty"`
 	Credentials string `json:"credentials,omitempty"` // see origin.ReadCredentials
 	CAFile      string `json:"ca_file,omitempty"`
 
-	Profile       string         `json:"profile,omitempty"`    // to prefetch; "" for the usual one, "none"
-	Record        string         `json:"record,omitempty"`     // file for the profile that is recorded
+	Profile       string         `json:"profile,omitempty"`    // to prefetch; "" for the default one, "none" for no prefetch
+	Record        string         `json:"record,omitempty"`     // file for the recorded profile
 	Eager         bool           `json:"eager,omitempty"`      // fetch all, as fast as possible
-	Background    int64          `json:"background,omitempty"` // fetch all at this rate, bytes a second; 0: don't
+	Background    int64          `json:"background,omitempty"` // fetch all at this rate, bytes per second; 0: do not
 	Backend       lazyfs.Backend `json:"backend,omitempty"`
 	AllowRollback bool           `json:"allow_rollback,omitempty"`
-	// Namespace is the client's mount namespace, as in /proc/self/ns/mnt.
+	// Namespace is the client's mount namespace, from /proc/self/ns/mnt.
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// UmountRequest asks for the end of a mount, or of all.
+// UmountRequest requests the end of one mount, or of all.
 type UmountRequest struct {
 	Dir  string `json:"dir,omitempty"`
 	All  bool   `json:"all,omitempty"`
-	Lazy bool   `json:"lazy,omitempty"` // also where somebody uses it: it goes from sight now, and for good when nobody does
+	Lazy bool   `json:"lazy,omitempty"` // permitted while it is in use: it disappears now, and ends with its last use
 }
 
-// TreeRequest names trees of the cache. A tree is named by at least 8 digits of
-// its digest, or by a reference under which it is or was mounted.
+// TreeRequest names trees in the cache. A tree is named by at least 8 digits of its
+// digest, or by a reference under which it is or was mounted.
 type TreeRequest struct {
 	Tree string `json:"tree,omitempty"`
 	All  bool   `json:"all,omitempty"`
 	RAM  bool   `json:"ram,omitempty"` // pin into memory
 }
 
-// RestartRequest asks for another worker.
+// RestartRequest requests another worker.
 type RestartRequest struct {
-	Exe string `json:"exe,omitempty"` // absolute path of the binary; "" for the one that runs
+	Exe string `json:"exe,omitempty"` // absolute path of the binary; "" for the running one
 }
 
-// StopRequest asks for the node's end.
+// StopRequest requests the node's end.
 type StopRequest struct {
-	Lazy bool `json:"lazy,omitempty"` // also where mounts are used
+	Lazy bool `json:"lazy,omitempty"` // permitted while mounts are in use
 }
 
-// Mounted is a mount in a status.
+// Mounted describes a mount in a status.
 type Mounted struct {
 	ID      string         `json:"id"`
 	Ref     string         `json:"ref"`
 	Tree    object.Digest  `json:"tree"`
 	Dir     string         `json:"dir"`
-	State   string         `json:"state"`            // "mounted", or "failed": it ought to be there
+	State   string         `json:"state"`            // "mounted", or "failed": it should be mounted
 	Backend lazyfs.Backend `json:"backend"`          // the one in use
-	Reason  string         `json:"reason,omitempty"` // why not one that is better
-	Note    string         `json:"note,omitempty"`   // to be told to whoever mounts
+	Reason  string         `json:"reason,omitempty"` // why it is not a better one
+	Note    string         `json:"note,omitempty"`   // a note for the user
 	Error   string         `json:"error,omitempty"`  // why it is "failed"
 
-	// Fetched is what the origins of this mount have sent, bytes, since the worker began.
+	// Fetched is the number of bytes received from the origins of this mount since the
+	// worker began.
 	Fetched int64 `json:"fetched"`
 
-	// Figures of the tree since the worker began, whoever has it mounted. Bytes are
-	// those of the image.
+	// Figures of the tree since the worker began, of all of its mounts. Bytes are bytes
+	// of the image.
 	Total          int64   `json:"total"`
 	Present        int64   `json:"present"`         // in the cache
-	FetchedContent int64   `json:"fetched_content"` // of chunks that were fetched
+	FetchedContent int64   `json:"fetched_content"` // of fetched chunks
 	Copied         int64   `json:"copied"`          // from other trees in the cache
 	Hits           int64   `json:"hits"`            // chunks read that were in the cache
-	Misses         int64   `json:"misses"`          // chunks read that were waited for
-	HitRatio       float64 `json:"hit_ratio"`       // 1 where no chunk was read
+	Misses         int64   `json:"misses"`          // chunks read that a reader waited for
+	HitRatio       float64 `json:"hit_ratio"`       // 1 if no chunk was read
 	Errors         int64   `json:"errors"`          // reads that failed
 	Corrupt        int64   `json:"corrupt"`         // chunks that were wrong on disk
-	NotKept        int64   `json:"not_kept"`        // chunks for which the cache had no room
+	NotKept        int64   `json:"not_kept"`        // chunks not kept for lack of space
 	Slowest        []Fetch `json:"slowest,omitempty"`
 
 	LastError string    `json:"last_error,omitempty"`
@@ -182,14 +183,14 @@ type Mounted struct {
 	Origins   []Origin  `json:"origins"`
 }
 
-// Fetch is a fetch that took long.
+// Fetch records a fetch that took long.
 type Fetch struct {
 	Chunk   int       `json:"chunk"` // of the image
 	Seconds float64   `json:"seconds"`
 	At      time.Time `json:"at"`
 }
 
-// Origin is an origin in a status.
+// Origin describes an origin in a status.
 type Origin struct {
 	URL       string  `json:"url"`
 	State     string  `json:"state"`
@@ -198,12 +199,12 @@ type Origin struct {
 	Errors    int64   `json:"errors"`
 	Corrupt   int64   `json:"corrupt"` // wrong objects
 	LastError string  `json:"last_error,omitempty"`
-	P99       float64 `json:"p99_seconds"` // of the last fetches
+	P99       float64 `json:"p99_seconds"` // of recent fetches
 }
 
 const originHealthy = "healthy"
 
-// Status is what a node tells of itself.
+// Status describes the node.
 type Status struct {
 	Version    int       `json:"version"`
 	Premix     string    `json:"premix"` // version of the worker's binary
@@ -211,8 +212,8 @@ type Status struct {
 	Cache      string    `json:"cache"`
 	Supervisor int       `json:"supervisor"` // process id
 	Worker     int       `json:"worker"`
-	Since      time.Time `json:"since"`  // the worker's
-	Deaths     int       `json:"deaths"` // of workers before it, lately
+	Since      time.Time `json:"since"`  // of the worker
+	Deaths     int       `json:"deaths"` // recent deaths of workers
 	Namespace  string    `json:"namespace"`
 	Mounts     []Mounted `json:"mounts"`
 }

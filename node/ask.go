@@ -14,8 +14,8 @@ import (
 	"premix/internal/mountinfo"
 )
 
-// Mount mounts a tree at dir through this user's node, which is started if it does
-// not run. Paths in the request may be relative to the working directory.
+// Mount mounts a tree at dir through this user's node, which it starts if none is
+// running. Paths in the request may be relative to the working directory.
 func Mount(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
 	_, missing := os.Lstat(dir)
 	var err error
@@ -24,12 +24,12 @@ func Mount(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
 	}
 	m, err := ask(ctx, r)
 	if err != nil && errors.Is(missing, os.ErrNotExist) {
-		os.Remove(r.Dir) // mountPoint has made it; it stays where a mount came to be all the same
+		os.Remove(r.Dir) // mountPoint has made it; this fails if the tree was mounted after all
 	}
 	return m, err
 }
 
-// MountOver mounts a tree over a directory that need not be empty: what is in it is
+// MountOver mounts a tree over a directory, which need not be empty: its content is
 // hidden until the mount ends.
 func MountOver(ctx context.Context, r MountRequest, dir string) (*Mounted, error) {
 	var err error
@@ -39,7 +39,7 @@ func MountOver(ctx context.Context, r MountRequest, dir string) (*Mounted, error
 	return ask(ctx, r)
 }
 
-// ask sends a request for a mount, whose paths but Dir may be relative.
+// ask sends a request for a mount. Paths in it, except Dir, may be relative.
 func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 	for _, p := range []*string{&r.KeyFile, &r.Credentials, &r.CAFile, &r.Record} {
 		if *p != "" {
@@ -61,7 +61,7 @@ func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 		return nil, err
 	}
 	if len(r.Origins)+len(c.Origins) == 0 {
-		return nil, usage("--origin URL, --store DIR, or origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
+		return nil, usage("give --origin URL or --store DIR, or set origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
 	}
 	client, _, err := Start(ctx, c)
 	if err != nil {
@@ -70,14 +70,14 @@ func ask(ctx context.Context, r MountRequest) (_ *Mounted, err error) {
 	return client.Mount(ctx, r)
 }
 
-// mountPoint returns the absolute path of dir, without symbolic links, if a tree
-// can be mounted there: on an empty directory, or over any.
+// mountPoint returns the absolute path of dir, without symbolic links, if a tree can be
+// mounted there: on an empty directory or, if over is set, on any.
 func mountPoint(dir string, over bool) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	// The table of mounts comes first: a dead mount cannot be looked at.
+	// Check the table of mounts first: stat(2) of a dead mount fails or hangs.
 	table, err := mountinfo.Read()
 	if err != nil {
 		return "", err
@@ -88,7 +88,7 @@ func mountPoint(dir string, over bool) (string, error) {
 	path, err := filepath.EvalSymlinks(abs)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		// Whoever mistypes a path mistypes more than its last part, or will see it.
+		// Make only the last directory: a wrong parent is probably a typing error.
 		if err := os.Mkdir(abs, 0o755); err != nil {
 			way := "mkdir -p " + dir
 			if !errors.Is(err, os.ErrNotExist) {
@@ -114,15 +114,15 @@ func mountPoint(dir string, over bool) (string, error) {
 	case errors.Is(err, unix.ENOTDIR):
 		return "", usage("give an empty directory", "%s is not a directory", dir)
 	case err == nil:
-		return "", usage("give an empty directory", "%s is not empty: it holds %s", dir, names[0])
+		return "", usage("give an empty directory", "%s is not empty: it contains %s", dir, names[0])
 	case !errors.Is(err, io.EOF):
 		return "", usage("give an empty directory of your own", "%v", err)
 	}
 	return path, nil
 }
 
-// Umount ends the mount at dir, or all where dir is "". Where no node runs and a
-// dead one has left mounts, a node is started: it knows what to do with them.
+// Umount ends the mount at dir, or all mounts if dir is "". If no node is running and a
+// dead one has left mounts, it starts a node to clean up.
 func Umount(ctx context.Context, dir string, lazy bool) ([]Mounted, error) {
 	r := UmountRequest{All: dir == "", Lazy: lazy}
 	if dir != "" {
@@ -144,8 +144,8 @@ func Umount(ctx context.Context, dir string, lazy bool) ([]Mounted, error) {
 	return client.Umount(ctx, r)
 }
 
-// Stop ends this user's node and all its mounts, also those that a dead node has
-// left. It tells whether there was anything to end.
+// Stop ends this user's node and all its mounts, including those of a dead node. It
+// reports whether there were any.
 func Stop(ctx context.Context, lazy bool) (was bool, err error) {
 	r := StopRequest{Lazy: lazy}
 	err = NewClient(Dir()).Stop(ctx, r)
@@ -159,8 +159,8 @@ func Stop(ctx context.Context, lazy bool) (was bool, err error) {
 	return true, client.Stop(ctx, r)
 }
 
-// reviveFor starts a node if a dead one has left a mount that matters: a node
-// knows what to do with it. The client is nil where there is none.
+// reviveFor starts a node to clean up if a dead one has left a mount for which matters
+// returns true. Otherwise the client is nil.
 func reviveFor(ctx context.Context, matters func(entry) bool) (*Client, error) {
 	j, err := readJournal(Dir())
 	if err != nil || !slices.ContainsFunc(j.Mounts, matters) {
@@ -175,11 +175,11 @@ func reviveFor(ctx context.Context, matters func(entry) bool) (*Client, error) {
 }
 
 func notMounted(dir string) error {
-	return &Error{Kind: KindNotMounted, Message: dir + " is no mount of premix", Way: "premix node status lists them; others are unmounted with umount(8)"}
+	return &Error{Kind: KindNotMounted, Message: dir + " is not a mount of premix", Way: "premix node status lists them; others are unmounted with umount(8)"}
 }
 
-// mountedPath is the absolute path of a directory at which something is mounted,
-// which may be dead: only its parent is looked at.
+// mountedPath returns the absolute path of a mount point. The mount may be dead, so
+// only its parent is accessed.
 func mountedPath(dir string) string {
 	abs := absolute(dir)
 	if table, err := mountinfo.Read(); err == nil && mountinfo.Top(table, abs) != nil {

@@ -11,31 +11,32 @@ import (
 	"premix/store/tree"
 )
 
-// attachedDir is where trees are mounted for which nobody named a directory. The
-// path of each contains its digest, and is the same on every node of root: what
-// depends on the path, such as a command line or a snapshot, depends on the
-// content and on nothing else.
+// attachedDir returns the directory of trees that are mounted without a directory
+// chosen by the user. The path of each contains its digest, and is the same on every
+// node of root: so anything that depends on the path, such as a command line or a
+// snapshot, depends only on the content.
 func attachedDir(dir string) string { return filepath.Join(dir, "at") }
 
-// AttachedPath is where [Attach] mounts a tree for a request with the given Within,
-// absolute. The name is short, since the options of an overlay mount have room for
-// 4 KiB of paths.
+// AttachedPath returns the absolute path at which [Attach] mounts a tree for a request
+// with the given Within. The name is short, since the options of an overlay mount are
+// limited to 4 KiB of paths.
 func AttachedPath(within string, d object.Digest) string {
 	return filepath.Join(within, d.String()[:16])
 }
 
-// Attach mounts a tree at a directory that the node chooses by the tree's digest,
-// or finds it mounted there: at the node's own, or below r.Within, at AttachedPath.
-// It stays until it is unmounted like any other. Like Mount it starts the node.
+// Attach mounts a tree, unless it is mounted already, at a directory that the node
+// chooses by the tree's digest: AttachedPath below r.Within, or below the node's own
+// directory. The mount stays until it is unmounted like any other. Like Mount, Attach
+// starts the node.
 func Attach(ctx context.Context, r MountRequest) (*Mounted, error) {
 	r.Dir = ""
 	return ask(ctx, r)
 }
 
-// attach answers a request for a mount at a directory of the node's choice. One that was
-// foreseen is there, or about to be.
+// attach answers a request for a mount at a directory of the node's choice. It uses a
+// premount if there is one.
 func (d *daemon) attach(ctx context.Context, r MountRequest, ref tree.Ref) (*mount, error) {
-	m, err := d.foreseen.claim(ctx, r, ref)
+	m, err := d.premounts.claim(ctx, r, ref)
 	if err == nil && (m == nil || !d.stands(m)) {
 		m, err = d.attachNow(ctx, r, ref)
 	}
@@ -57,7 +58,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	if err != nil {
 		return nil, err
 	}
-	d.foresee(r, ref, src.opening)
+	d.premountNext(r, ref, src.opening)
 	if err := src.kept(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	if r.Within != "" {
 		r.Dir = AttachedPath(r.Within, digest)
 	}
-	// What the tag stands for has been decided: it may move in between.
+	// The tag was resolved to this tree: it may change before the mount.
 	r.Ref = tree.Ref{Name: ref.Name, Digest: digest}.String()
 	for {
 		if m := d.at(r.Dir); m != nil {
@@ -100,7 +101,7 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 		m, err := d.mountWith(ctx, r, src.opening)
 		var e *Error
 		if errors.As(err, &e) && e.Kind == KindUsage && d.at(r.Dir) != nil {
-			continue // somebody else attached it at this moment
+			continue // another request attached it at the same time
 		}
 		if err == nil && note != "" {
 			d.mu.Lock()
@@ -111,14 +112,14 @@ func (d *daemon) attachNow(ctx context.Context, r MountRequest, ref tree.Ref) (*
 	}
 }
 
-// stands tells whether a mount is there still.
+// stands reports whether a mount still exists.
 func (d *daemon) stands(m *mount) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return m.state == stateMounted && d.mounts[m.entry.ID] == m
 }
 
-// at returns the mount at a directory, nil where there is none.
+// at returns the mount at a directory, or nil.
 func (d *daemon) at(dir string) *mount {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,32 +11,33 @@ import (
 )
 
 const (
-	// usualProfile is prefetched where a mount names none, if the store has it.
+	// usualProfile is prefetched if a mount does not name a profile and the store has
+	// it.
 	usualProfile = tree.UsualProfile
 	noProfile    = "none"
 )
 
-// lookup is a profile on its way: the content of its object, nil where the store
-// has none of that name.
+// lookup is a profile being looked up: the content of its object, nil if the store has
+// no profile of the name.
 type lookup struct {
 	name    string
-	asked   bool          // by the user, by name
+	asked   bool          // the user named it
 	done    chan struct{} // closed when content and err are known
 	content []byte
 	err     error
-	over    chan struct{} // closed when what the profile names is here, or does not come
+	over    chan struct{} // closed when the prefetch of the profile has ended
 }
 
-// lookUp begins to look the profile of a mount up; nil where none is wanted. It
-// needs the tree's digest and nothing else, so that the tree's manifest comes at
-// the same time.
+// lookUp begins to look up the profile of a mount; it returns nil if no profile is
+// wanted. It needs only the tree's digest, so that the tree's manifest can be fetched
+// at the same time.
 func (d *daemon) lookUp(m *mount, src *source) *lookup {
 	l := &lookup{name: m.entry.Profile, asked: true, done: make(chan struct{}), over: make(chan struct{})}
 	switch {
 	case src == nil:
 		return nil
 	case l.name == noProfile || m.entry.Record != "" && l.name == "":
-		// What is recorded should not depend on an earlier profile.
+		// A recording must not depend on an earlier profile.
 		d.say(m, "none")
 		return nil
 	case l.name == "":
@@ -44,7 +45,7 @@ func (d *daemon) lookUp(m *mount, src *source) *lookup {
 	}
 	if t, err := d.cache.Tree(m.ctx, m.entry.Tree, nil); err == nil {
 		complete := t.IsComplete()
-		_ = t.Close() // counts down, and cannot fail
+		_ = t.Close() // only decrements a count, and cannot fail
 		if complete {
 			d.say(m, "not needed: the tree is complete")
 			return nil
@@ -58,9 +59,9 @@ func (d *daemon) lookUp(m *mount, src *source) *lookup {
 	return l
 }
 
-// background begins what a mount fetches without being asked: what the profile
-// names first, if there is one, then all, if that was wished. It has the tree open
-// for as long.
+// background starts the fetches of a mount that no reader waits for: first the profile,
+// if there is one, then the whole tree, if that was requested. It keeps the tree open
+// until they end.
 func (d *daemon) background(m *mount, l *lookup) {
 	d.mu.Lock()
 	src := m.src
@@ -87,8 +88,9 @@ func (d *daemon) background(m *mount, l *lookup) {
 			close(l.over)
 		}
 		started := make(chan struct{})
-		// From then on nobody knows what will be wanted. What is recorded is what was
-		// asked for, and nothing else is fetched meanwhile.
+		// After the profile the next reads are unknown, so speculative fetches begin. A
+		// recording contains only reads that were requested, and nothing else is
+		// fetched while it is made.
 		guess := func() {
 			guided()
 			if m.entry.Record == "" {
@@ -114,8 +116,8 @@ func (d *daemon) background(m *mount, l *lookup) {
 	}()
 }
 
-// prefetch waits for a mount's profile and fetches what it names. It tells whether
-// there is one.
+// prefetch waits for a mount's profile and fetches its chunks. It reports whether there
+// is a profile.
 func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 	<-l.done
 	if l.err == nil && l.content == nil {
@@ -145,17 +147,17 @@ func (d *daemon) prefetch(m *mount, t *cache.Tree, l *lookup) bool {
 		d.say(m, l.name+": failed, reads fetch what they need")
 		return p != nil
 	}
-	d.say(m, fmt.Sprintf("%s: %d chunks are here", l.name, len(p.Parts)))
+	d.say(m, fmt.Sprintf("%s: %d chunks fetched", l.name, len(p.Parts)))
 	return true
 }
 
-// startTime is how long a start goes on, at a guess, after what its profile names
-// is here.
+// startTime is a guess of how long a program continues to start after its profile was
+// fetched.
 const startTime = 10 * time.Second
 
-// readFar has the kernel read ahead as usual when a profile can't tell any more
-// what is wanted: far readahead during a start brings chunks that nobody asks for,
-// and afterwards it saves requests of the kernel.
+// readFar sets the usual readahead of the kernel when the profile no longer predicts
+// the reads. Large readahead during a start fetches unneeded chunks; afterwards it
+// saves requests of the kernel.
 func readFar(m *mount, b *base, l *lookup) {
 	select {
 	case <-l.over:
@@ -168,7 +170,7 @@ func readFar(m *mount, b *base, l *lookup) {
 	}
 }
 
-// complete fetches all of the tree, again after a while where that fails.
+// complete fetches the whole tree, and retries after a delay if that fails.
 func (d *daemon) complete(m *mount, t *cache.Tree) {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		rate := m.entry.Background
@@ -182,7 +184,7 @@ func (d *daemon) complete(m *mount, t *cache.Tree) {
 		d.trouble(m, fmt.Errorf("fetch all: %w", err))
 		var full *cache.NoRoomError
 		if errors.As(err, &full) {
-			return // room does not come by itself
+			return // space does not free itself
 		}
 		if !sleep(m.ctx, wait) {
 			return
@@ -190,13 +192,13 @@ func (d *daemon) complete(m *mount, t *cache.Tree) {
 	}
 }
 
-// partsRate is the most that is fetched in a second, in bytes of the image, behind a
-// start whose profile has brought parts of chunks.
+// partsRate limits CompleteParts, in bytes of the image per second: the start of a
+// program has priority.
 const partsRate = 8 << 20
 
-// completeParts fetches the rest of the chunks of which a profile brought what a start
-// touches. Parts end with the node: without it a second start would need the origin
-// again for what the first one had read.
+// completeParts fetches the rest of the chunks of which a profile brought parts. Parts
+// are lost when the node ends: without this a second start would need the origin again
+// for the data that the first one had read.
 func (d *daemon) completeParts(m *mount, t *cache.Tree) {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := t.CompleteParts(m.ctx, partsRate)
@@ -204,21 +206,21 @@ func (d *daemon) completeParts(m *mount, t *cache.Tree) {
 		if err == nil || m.ctx.Err() != nil || errors.As(err, &full) {
 			return
 		}
-		d.log.Info("what a profile brought in parts is not complete", "ref", m.entry.Ref, "error", err)
+		d.log.Info("chunks of a profile are not complete", "ref", m.entry.Ref, "error", err)
 		if !sleep(m.ctx, wait) {
 			return
 		}
 	}
 }
 
-// say notes the state of a mount's prefetch.
+// say sets the state of a mount's prefetch, for the status.
 func (d *daemon) say(m *mount, state string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m.profile = state
 }
 
-// trouble notes what went wrong behind a mount that works.
+// trouble records a problem of a mount that still works.
 func (d *daemon) trouble(m *mount, err error) {
 	d.log.Warn("trouble", "ref", m.entry.Ref, "dir", m.entry.Dir, "error", err)
 	d.mu.Lock()
@@ -226,13 +228,13 @@ func (d *daemon) trouble(m *mount, err error) {
 	m.cause = err
 }
 
-// Waits between tries to fetch all of a tree.
+// Delays between tries to fetch a whole tree.
 const (
 	firstWait = time.Second
 	lastWait  = time.Minute
 )
 
-// sleep returns false when ctx has ended.
+// sleep reports whether ctx is still active after the time.
 func sleep(ctx context.Context, t time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -9,14 +9,14 @@ import (
 	"premix/store/object"
 )
 
-// CacheStatus is what the cache holds, with the names under which trees are
-// mounted.
+// CacheStatus describes the content of the cache, with the references under which trees
+// are mounted.
 type CacheStatus struct {
 	cache.Status
 	Refs map[string][]string `json:"refs"` // by digest
 }
 
-// CacheChange is what a verb of the cache has done.
+// CacheChange is the result of a cache command.
 type CacheChange struct {
 	Trees []object.Digest `json:"trees"`
 }
@@ -32,7 +32,7 @@ func (d *daemon) cacheStatus() CacheStatus {
 	return s
 }
 
-// find returns the trees that a request names.
+// find returns the trees that match a request.
 func (d *daemon) find(r TreeRequest) ([]object.Digest, error) {
 	s := d.cacheStatus()
 	var found []object.Digest
@@ -56,8 +56,8 @@ func (d *daemon) find(r TreeRequest) ([]object.Digest, error) {
 	return found, nil
 }
 
-// each does something with all trees that a request names. The error is the first
-// one; the other trees are not spared for it.
+// each calls do for all trees that match a request. It returns the first error, but
+// continues with the other trees.
 func (d *daemon) each(r TreeRequest, do func(object.Digest) error) (*CacheChange, error) {
 	list, err := d.find(r)
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *daemon) drop(_ context.Context, r TreeRequest) (*CacheChange, error) {
 
 func (d *daemon) pin(ctx context.Context, r TreeRequest) (*CacheChange, error) {
 	if r.RAM && d.config.RAM == "" {
-		return nil, usage("name a directory on a tmpfs with ram: in "+ConfigFile()+", and start the node again", "there is no place in memory for trees")
+		return nil, usage("set ram: in "+ConfigFile()+" to a directory on a tmpfs, and restart the node", "no directory in memory is configured for trees")
 	}
 	return d.each(r, func(t object.Digest) error { return d.cache.Pin(ctx, t, r.RAM) })
 }

@@ -18,14 +18,14 @@ import (
 	"premix/store/cache"
 )
 
-// Client asks a node for things. Safe for concurrent use.
+// Client sends requests to a node. It is safe for concurrent use.
 type Client struct {
 	dir  string
 	http *http.Client
 }
 
-// NewClient makes a client of the node whose directory is dir. It connects when it
-// is used.
+// NewClient returns a client of the node whose directory is dir. It connects when it is
+// used.
 func NewClient(dir string) *Client {
 	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 		err = short(dir, func(dir string) error {
@@ -35,22 +35,22 @@ func NewClient(dir string) *Client {
 		if err != nil {
 			return nil, err
 		}
-		// Another user could have put a socket there, and would learn what is asked for and
-		// say what is mounted.
+		// Another user could have put a socket there, and would receive the requests
+		// and answer them.
 		if err := owner.Peer(conn); err != nil {
 			conn.Close()
 			return nil, err
 		}
 		return conn, nil
 	}
-	// The answer to a mount may take as long as origins do.
+	// A mount may take as long as its origins.
 	return &Client{dir, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 }
 
-// lostError says that the connection broke before the answer came.
+// lostError means that the connection broke before the answer was received.
 type lostError struct{ err error }
 
-func (e *lostError) Error() string { return "the node went away: " + e.err.Error() }
+func (e *lostError) Error() string { return "the connection to the node broke: " + e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
 // do makes one request. out may be nil.
@@ -72,7 +72,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 			return notRunning(c.dir)
 		}
 		if errors.Is(err, os.ErrPermission) {
-			return &Error{Kind: KindUsage, Message: "the node in " + c.dir + " belongs to another user", Way: "be that user, or set PREMIX_HOME to a directory of your own"}
+			return &Error{Kind: KindUsage, Message: "the node in " + c.dir + " belongs to another user", Way: "run the command as that user, or set PREMIX_HOME to a directory of your own"}
 		}
 		return &lostError{err}
 	}
@@ -84,7 +84,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if resp.StatusCode/100 != 2 {
 		var e Error
 		if err := json.Unmarshal(content, &e); err != nil || e.Message == "" {
-			return &Error{Kind: KindInternal, Message: fmt.Sprintf("the node answered %s to %s", resp.Status, path), Way: "it may be of another version: premix node restart"}
+			return &Error{Kind: KindInternal, Message: fmt.Sprintf("the node answered %s to %s", resp.Status, path), Way: "it may have another version: premix node restart"}
 		}
 		return &e
 	}
@@ -105,7 +105,7 @@ func notRunning(dir string) error {
 	return &Error{Kind: KindNotRunning, Message: "no node is running in " + dir, Way: "premix node start; premix mount starts one too"}
 }
 
-// retry repeats what may be asked twice for as long as a dead worker is replaced.
+// retry repeats an idempotent request while a dead worker is being replaced.
 func (c *Client) retry(ctx context.Context, method, path string, in, out any) error {
 	for begun := time.Now(); ; {
 		err := c.do(ctx, method, path, in, out)
@@ -121,12 +121,12 @@ func (c *Client) retry(ctx context.Context, method, path string, in, out any) er
 	}
 }
 
-// ping tells whether the node answers.
+// ping returns nil if the node answers.
 func (c *Client) ping(ctx context.Context) error {
 	return c.retry(ctx, http.MethodGet, "/v1/ping", nil, nil)
 }
 
-// Mount mounts a tree and returns when it is usable.
+// Mount mounts a tree and returns when it can be used.
 func (c *Client) Mount(ctx context.Context, r MountRequest) (*Mounted, error) {
 	var m Mounted
 	if err := c.retry(ctx, http.MethodPost, "/v1/mount", r, &m); err != nil {
@@ -141,7 +141,7 @@ func (c *Client) Umount(ctx context.Context, r UmountRequest) ([]Mounted, error)
 	var lost *lostError
 	err := c.do(ctx, http.MethodPost, "/v1/umount", r, &list)
 	if errors.As(err, &lost) {
-		// The worker that died may have done it, or its successor.
+		// The worker that died may have done it, or its successor may.
 		err = c.retry(ctx, http.MethodPost, "/v1/umount", r, &list)
 		if IsKind(err, KindNotMounted) {
 			err = nil
@@ -150,7 +150,7 @@ func (c *Client) Umount(ctx context.Context, r UmountRequest) ([]Mounted, error)
 	return list, err
 }
 
-// Status tells how the node is.
+// Status returns the node's status.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	var s Status
 	if err := c.retry(ctx, http.MethodGet, "/v1/status", nil, &s); err != nil {
@@ -173,7 +173,7 @@ func (c *Client) Restart(ctx context.Context, r RestartRequest) (*Status, error)
 		return nil, err
 	}
 	var lost *lostError
-	// The worker that should answer is the one that goes.
+	// The worker that should answer is the one that ends.
 	if err := c.do(ctx, http.MethodPost, "/v1/restart", r, nil); err != nil && !errors.As(err, &lost) {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (c *Client) Stop(ctx context.Context, r StopRequest) error {
 		if err == nil {
 			defer lock.Close()
 			if j, err := readJournal(c.dir); err != nil || len(j.Mounts) > 0 {
-				return notRunning(c.dir) // it was killed, before it could do it
+				return notRunning(c.dir) // it was killed before it could answer
 			}
 			return nil
 		}
@@ -213,13 +213,13 @@ func (c *Client) Stop(ctx context.Context, r StopRequest) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &Error{Kind: KindInternal, Message: "the node does not end", Way: "look at " + logPath(c.dir)}
+			return &Error{Kind: KindInternal, Message: "the node does not end", Way: "see its log " + logPath(c.dir)}
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// Cache tells what the cache holds.
+// Cache returns the content of the cache.
 func (c *Client) Cache(ctx context.Context) (*CacheStatus, error) {
 	var s CacheStatus
 	if err := c.retry(ctx, http.MethodGet, "/v1/cache", nil, &s); err != nil {
@@ -233,12 +233,12 @@ func (c *Client) Drop(ctx context.Context, r TreeRequest) (*CacheChange, error) 
 	return c.change(ctx, "drop", r)
 }
 
-// Pin keeps trees in the cache.
+// Pin protects trees in the cache from eviction.
 func (c *Client) Pin(ctx context.Context, r TreeRequest) (*CacheChange, error) {
 	return c.change(ctx, "pin", r)
 }
 
-// Unpin lets trees be evicted again.
+// Unpin permits eviction of trees again.
 func (c *Client) Unpin(ctx context.Context, r TreeRequest) (*CacheChange, error) {
 	return c.change(ctx, "unpin", r)
 }
@@ -251,7 +251,7 @@ func (c *Client) change(ctx context.Context, verb string, r TreeRequest) (*Cache
 	return &done, nil
 }
 
-// Check hashes all that the cache holds.
+// Check hashes all chunks in the cache.
 func (c *Client) Check(ctx context.Context) (*cache.CheckReport, error) {
 	var r cache.CheckReport
 	if err := c.retry(ctx, http.MethodPost, "/v1/cache/check", struct{}{}, &r); err != nil {

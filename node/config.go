@@ -20,42 +20,43 @@ import (
 	"premix/store/trust"
 )
 
-// Config is how a node works. It is fixed when the node starts.
+// Config configures a node. It does not change after the node starts.
 type Config struct {
 	Dir   string `json:"dir"`   // the node's directory, absolute
 	Cache string `json:"cache"` // directory of the cache, absolute
 
-	Quota    int64  `json:"quota"`     // of the cache, bytes; 0: as much as Floor leaves
-	Floor    int64  `json:"floor"`     // bytes to leave free on the cache's partition; 0: the cache's own default
+	Quota    int64  `json:"quota"`     // of the cache, bytes; 0: limited by Floor only
+	Floor    int64  `json:"floor"`     // bytes to leave free on the cache's partition; 0: the default of the cache
 	RAM      string `json:"ram"`       // directory on a tmpfs for trees pinned with --ram; "" for none
 	RAMQuota int64  `json:"ram_quota"` // bytes
-	Verify   bool   `json:"verify"`    // verify what is cached on every read
+	Verify   bool   `json:"verify"`    // verify cached chunks on every read
 
-	Origins []string `json:"origins"` // of mounts that name none
+	Origins []string `json:"origins"` // of mounts without origins
 	Proxies []string `json:"proxies"`
 
-	// Timeout bounds the fetch of one object with all tries, and so the time for
-	// which a reader waits when no origin answers.
+	// Timeout bounds the fetch of one object with all retries, and so the time that a
+	// reader waits when no origin answers.
 	Timeout time.Duration `json:"timeout"`
 
 	Trust         string `json:"trust"`          // directory of package trust, absolute
 	MetricsListen string `json:"metrics_listen"` // HOST:PORT or unix:PATH for Prometheus; "" for none
-	// MetricsTokens is the file of the tokens that Prometheus must have; "" for none.
+	// MetricsTokens is a file of tokens, one of which Prometheus must send; "" for
+	// none.
 	MetricsTokens string   `json:"metrics_token_file,omitempty"`
-	MetricsOpen   bool     `json:"metrics_open,omitempty"` // answer all who reach MetricsListen
+	MetricsOpen   bool     `json:"metrics_open,omitempty"` // answer all clients of MetricsListen
 	MetricsHosts  []string `json:"metrics_hosts,omitempty"`
-	MaxDeaths     int      `json:"max_deaths"` // of workers within ten seconds, until the supervisor gives up
+	MaxDeaths     int      `json:"max_deaths"` // of workers within ten seconds, after which the supervisor gives up
 
-	// BlastWarm asks who starts the node to bring back BLAST databases that were in
-	// memory; the node itself knows nothing of them.
+	// BlastWarm asks the command that starts the node to load the BLAST databases that
+	// were in memory before; the node itself does not use it.
 	BlastWarm bool `json:"blast_warm,omitempty"`
 }
 
-// maxTimeout is less than the minute for which lazyfs/fuse lets a reader wait, so
-// that what a reader is told is what the origins said.
+// maxTimeout is less than the minute for which lazyfs/fuse lets a reader wait, so that
+// the reader gets the error of the origins.
 const maxTimeout = 45 * time.Second
 
-// ConfigFile returns the file that [ReadConfig] reads.
+// ConfigFile returns the path of the file that [ReadConfig] reads.
 func ConfigFile() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		return filepath.Join(absolute(home), "node.yaml")
@@ -91,7 +92,7 @@ type file struct {
 // size is a number of bytes; see package units for its form.
 type size int64
 
-// UnmarshalYAML reads a size.
+// UnmarshalYAML parses a size.
 func (n *size) UnmarshalYAML(v *yaml.Node) error {
 	parsed, err := units.ParseSize(v.Value)
 	if err != nil {
@@ -101,15 +102,15 @@ func (n *size) UnmarshalYAML(v *yaml.Node) error {
 	return nil
 }
 
-// ReadConfig returns the configuration of this user's node: what the file says,
-// or else what is usual.
+// ReadConfig returns the configuration of this user's node: from the file, with
+// defaults for the rest.
 func ReadConfig() (Config, error) {
 	path := ConfigFile()
 	var f file
 	content, err := owner.ReadConfig(path)
 	var foreign *owner.Error
 	if errors.As(err, &foreign) {
-		return Config{}, usage("give it to this user, or take the right to write from others (chmod go-w "+path+")", "the configuration is not used: %v", err)
+		return Config{}, usage("chown it to this user, and remove the write permission of others (chmod go-w "+path+")", "the configuration is not used: %v", err)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Config{}, err
@@ -125,14 +126,14 @@ func ReadConfig() (Config, error) {
 	}
 	for _, dir := range []string{f.Cache, f.RAM} {
 		if dir != "" && !filepath.IsAbs(dir) {
-			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), Way: "write it from / on"}
+			return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the directory %q is not absolute", path, dir), Way: "write the whole path, from / on"}
 		}
 	}
 	if f.Tokens != "" && !filepath.IsAbs(f.Tokens) {
-		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), Way: "write it from / on"}
+		return Config{}, &Error{Kind: KindUsage, Message: fmt.Sprintf("%s: the file %q is not absolute", path, f.Tokens), Way: "write the whole path, from / on"}
 	}
 	if c.Trust, err = trust.Dir(os.Getenv("PREMIX_HOME")); err != nil {
-		return Config{}, usage("set PREMIX_HOME to a directory of your own", "find a place for the keys of stores: %v", err)
+		return Config{}, usage("set PREMIX_HOME to a directory of your own", "no directory for the keys of stores: %v", err)
 	}
 	c.Trust = absolute(c.Trust)
 	if c.Cache == "" {
@@ -143,7 +144,7 @@ func ReadConfig() (Config, error) {
 	return c, nil
 }
 
-// check sets what is usual where nothing was said.
+// check validates the configuration and sets defaults.
 func (c *Config) check() error {
 	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.Cache) || !filepath.IsAbs(c.Trust) {
 		return fmt.Errorf("the directories %q, %q and %q of a node must be absolute", c.Dir, c.Cache, c.Trust)
@@ -156,7 +157,7 @@ func (c *Config) check() error {
 	}
 	if c.MetricsListen != "" {
 		if path, ok := strings.CutPrefix(c.MetricsListen, access.UnixPrefix); ok && !filepath.IsAbs(path) {
-			return usage("write it from / on", "the socket %q for metrics is not absolute", path)
+			return usage("write the whole path, from / on", "the socket %q for metrics is not absolute", path)
 		}
 		if _, err := c.metricsTokens(); err != nil {
 			return metricsError(err)
@@ -166,12 +167,12 @@ func (c *Config) check() error {
 	return nil
 }
 
-// metrics is where metrics are served, and to whom.
+// metrics returns the options of the server of metrics.
 func (c *Config) metrics() access.Options {
 	return access.Options{Address: c.MetricsListen, Secret: c.MetricsTokens != "", Open: c.MetricsOpen, Hosts: c.MetricsHosts}
 }
 
-// metricsTokens reads the tokens for metrics, nil where requests need none.
+// metricsTokens reads the tokens for metrics, nil if none are required.
 func (c *Config) metricsTokens() (*access.Tokens, error) {
 	if c.MetricsTokens == "" {
 		return nil, nil
@@ -179,18 +180,18 @@ func (c *Config) metricsTokens() (*access.Tokens, error) {
 	return access.ReadTokens(c.MetricsTokens)
 }
 
-// metricsError is the error of an address for metrics, or of its tokens.
+// metricsError converts the error of an address for metrics, or of its tokens.
 func metricsError(err error) error {
 	if err == nil {
 		return nil
 	}
 	var exposed *access.ExposedError
 	if errors.As(err, &exposed) {
-		return usage("listen on 127.0.0.1 or on unix:PATH; or name a file of tokens with metrics_token_file; or say metrics_open: true", "%v", exposed)
+		return usage("listen on 127.0.0.1 or on unix:PATH; or name a file of tokens with metrics_token_file; or set metrics_open: true", "%v", exposed)
 	}
 	var hint interface{ Hint() string }
 	if errors.As(err, &hint) {
 		return usage(hint.Hint(), "%v", err)
 	}
-	return usage("name an address with metrics_listen, and a file that can be read with metrics_token_file", "%v", err)
+	return usage("set metrics_listen to an address, and metrics_token_file to a readable file", "%v", err)
 }

@@ -20,37 +20,38 @@ import (
 
 // serve answers clients until the process ends.
 func (d *daemon) serve() error {
-	l, err := net.FileListener(d.tether.listener)
+	l, err := net.FileListener(d.supervisorConn.listener)
 	if err != nil {
 		return err
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		return errors.New("the control socket is none")
+		return errors.New("the control socket is not a Unix socket")
 	}
-	u.SetUnlinkOnClose(false) // it is the node's, not this worker's
+	u.SetUnlinkOnClose(false) // it belongs to the node, not to this worker
 	most := min(clientsMost, bounded.Descriptors())
 	return server(d.routes()).Serve(bounded.New(owner.Listener{Listener: u}, bounded.Options{Total: most, Source: most}))
 }
 
 const (
-	// clientsMost is how many connections to the control socket there are at once, and
-	// scrapersMost how many to the address for metrics.
+	// clientsMost limits the concurrent connections to the control socket, and
+	// scrapersMost those to the address for metrics.
 	clientsMost  = 1024
 	scrapersMost = 64
-	// headerTime is how long the header of a request may take, and bodyTime its body.
+	// headerTime limits the time to receive the header of a request, and bodyTime its
+	// body.
 	headerTime = 10 * time.Second
 	bodyTime   = 10 * time.Second
 	idleTime   = 2 * time.Minute
 )
 
-// server answers on connections that are bounded. The time of an answer is not: a mount
-// may wait for an origin.
+// server returns a server with limits on its connections. The time of an answer has no
+// limit: a mount may wait for an origin.
 func server(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10, ConnState: bounded.State(nil)}
 }
 
-// serveMetrics answers Prometheus at an address of its own, if the configuration has one.
+// serveMetrics answers Prometheus at a separate address, if the configuration has one.
 func (d *daemon) serveMetrics() error {
 	if d.config.MetricsListen == "" {
 		return nil
@@ -121,12 +122,12 @@ func (d *daemon) routes() http.Handler {
 	return mux
 }
 
-// answered makes a handler of what has a request and an answer.
+// answered makes a handler from a function of a request.
 func answered[R any](f func(context.Context, *R) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		var r R
 		w.Header().Set("Content-Type", "application/json")
-		// Not every writer has deadlines (those of tests have none).
+		// Writers in tests have no deadlines.
 		deadline := http.NewResponseController(w)
 		_ = deadline.SetReadDeadline(time.Now().Add(bodyTime))
 		err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(&r)
@@ -136,7 +137,7 @@ func answered[R any](f func(context.Context, *R) (any, error)) http.HandlerFunc 
 		} else {
 			var out any
 			if out, err = f(req.Context(), &r); err == nil {
-				_ = json.NewEncoder(w).Encode(out) // a client that has gone does not read it
+				_ = json.NewEncoder(w).Encode(out) // a client that is gone does not read it
 				return
 			}
 		}
@@ -149,7 +150,7 @@ func answered[R any](f func(context.Context, *R) (any, error)) http.HandlerFunc 
 	}
 }
 
-// after does something once the answer to the request has left.
+// after calls f once the answer to the request has been sent.
 func (d *daemon) after(f func()) {
 	go func() {
 		time.Sleep(20 * time.Millisecond)
@@ -157,12 +158,13 @@ func (d *daemon) after(f func()) {
 	}()
 }
 
-// checkBinary refuses a binary that is no premix before anything depends on it.
+// checkBinary refuses a binary that is not a working premix before anything depends on
+// it.
 func checkBinary(ctx context.Context, exe string) error {
 	if exe == "" {
 		return nil
 	}
-	const way = "run `premix node restart` with the binary that shall take over"
+	const way = "run `premix node restart` with the new binary"
 	if !filepath.IsAbs(exe) {
 		return usage(way, "the binary %s is not an absolute path", exe)
 	}
@@ -170,7 +172,7 @@ func checkBinary(ctx context.Context, exe string) error {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, exe, "version").Output()
 	if err != nil || !strings.HasPrefix(string(out), "premix") {
-		return usage(way, "%s is no premix that runs here: %v", exe, err)
+		return usage(way, "%s is not a premix that runs on this machine: %v", exe, err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func FuzzControl(f *testing.F) {
 	if err := c.check(); err != nil {
 		f.Fatal(err)
 	}
-	d := newDaemon(&tether{config: c, log: slog.New(slog.DiscardHandler)}, 0, "test")
+	d := newDaemon(&supervisorConn{config: c, log: slog.New(slog.DiscardHandler)}, 0, "test")
 	f.Cleanup(d.end)
 	var err error
 	if d.cache, err = openCache(d.config); err != nil {

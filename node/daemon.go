@@ -22,15 +22,15 @@ import (
 	"premix/store/trust"
 )
 
-// daemon is what a worker runs.
+// daemon is the state of a worker.
 type daemon struct {
-	config  Config
-	version string
-	log     *slog.Logger
-	tether  *tether
-	cache   *cache.Cache
-	since   time.Time
-	deaths  int
+	config         Config
+	version        string
+	log            *slog.Logger
+	supervisorConn *supervisorConn
+	cache          *cache.Cache
+	since          time.Time
+	deaths         int
 
 	ctx context.Context // ends with the daemon's background work
 	end context.CancelFunc
@@ -39,7 +39,7 @@ type daemon struct {
 	layers  layers
 	reader  reader
 
-	foreseen foreseen
+	premounts premounts
 
 	journalMu sync.Mutex // held while the journal is written; mu is taken under it
 
@@ -47,36 +47,35 @@ type daemon struct {
 	mounts   map[string]*mount // by ID
 	bases    map[string]*base  // by name
 	ending   bool
-	lastBase int // number given
+	lastBase int // last number used in a base's name
 }
 
 // States of a mount.
 const (
 	stateMounting = "mounting"
 	stateMounted  = "mounted"
-	stateFailed   = "failed" // it ought to be there: it is tried again
+	stateFailed   = "failed" // it should be mounted, and is tried again
 	stateEnding   = "ending"
 )
 
-// mount is one that was asked for. Its fields belong to daemon.mu, except where
-// something else is said.
+// mount is a requested mount. Its fields belong to daemon.mu unless stated otherwise.
 type mount struct {
 	entry entry
 	base  *base
 	state string
 	err   error  // why it failed
-	cause error  // of the last trouble behind it
-	note  string // for the user who asked
+	cause error  // the last problem of its background work
+	note  string // for the user who requested it
 	src   *source
 
-	wanted bool               // somebody has asked for it: see foreseen
+	wanted bool               // it was requested, and is not only a premount: see premounts
 	done   chan struct{}      // closed when the first attempt has ended
-	shown  chan struct{}      // closed when base is there, once
+	shown  chan struct{}      // closed when base is set for the first time
 	ctx    context.Context    // of its background work
 	cancel context.CancelFunc // ends it
 
-	work     sync.Mutex // held by who mounts or unmounts it
-	profile  string     // state of the prefetch, for people
+	work     sync.Mutex // held while it is mounted or unmounted
+	profile  string     // state of the prefetch, for the status
 	recorded *recording // nil without --record
 }
 
@@ -87,16 +86,16 @@ type base struct {
 	wish   lazyfs.Backend
 	shared bool
 
-	work  sync.Mutex // held by who makes or removes it
+	work  sync.Mutex // held while it is made or removed
 	m     *lazyfs.Mount
 	img   *image
 	users int // under daemon.mu
 	gone  bool
 }
 
-func newDaemon(t *tether, deaths int, version string) *daemon {
+func newDaemon(t *supervisorConn, deaths int, version string) *daemon {
 	d := &daemon{
-		config: *t.config, version: version, log: t.log, tether: t, since: time.Now(), deaths: deaths,
+		config: *t.config, version: version, log: t.log, supervisorConn: t, since: time.Now(), deaths: deaths,
 		mounts: map[string]*mount{}, bases: map[string]*base{}, reader: reader{log: t.log},
 	}
 	d.ctx, d.end = context.WithCancel(context.Background())
@@ -117,12 +116,12 @@ func (d *daemon) save() error {
 	d.mu.Unlock()
 	slices.SortFunc(j.Mounts, func(a, b entry) int { return a.Since.Compare(b.Since) })
 	if err := j.write(d.config.Dir); err != nil {
-		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the journal cannot be written: %v", err), Way: "make room in " + d.config.Dir}
+		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the journal cannot be written: %v", err), Way: "free space in " + d.config.Dir}
 	}
 	return nil
 }
 
-// step notes where a mount has come to, and then writes the journal.
+// step sets the step of a mount, and writes the journal.
 func (d *daemon) step(m *mount, step string) error {
 	d.mu.Lock()
 	m.entry.Step = step
@@ -135,15 +134,15 @@ func (d *daemon) mount(ctx context.Context, r MountRequest) (*mount, error) {
 	return d.mountWith(ctx, r, nil)
 }
 
-// mountWith is mount for a reference that was looked up already: opening is what came
-// then, if anything did.
+// mountWith is mount for a reference that was already resolved: opening came with its
+// record, and may be nil.
 func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.Opening) (*mount, error) {
 	ref, err := tree.ParseRef(r.Ref)
 	if err != nil {
 		return nil, usage("write it as in refs/bacteria:2026", "%v", err)
 	}
 	if here := mountNamespace(); r.Namespace != "" && here != "" && r.Namespace != here {
-		return nil, usage("premix node stop, and mount again from here; or give each its own PREMIX_HOME", "the node lives in another mount namespace: what it mounts would not be seen here")
+		return nil, usage("run premix node stop, and mount again from here; or use a separate PREMIX_HOME in each namespace", "the node runs in another mount namespace: its mounts would not be visible here")
 	}
 	if r.Dir == "" {
 		return d.attach(ctx, r, ref)
@@ -153,7 +152,7 @@ func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.O
 		return nil, err
 	}
 	if !fresh {
-		// The client lost its connection and asks again.
+		// The client lost its connection and repeats the request.
 		select {
 		case <-m.done:
 		case <-ctx.Done():
@@ -175,8 +174,8 @@ func (d *daemon) mountWith(ctx context.Context, r MountRequest, opening *trust.O
 	return m, nil
 }
 
-// admit enters a mount, whose directory nobody else may ask for from now on. An
-// equal one that is there already is returned instead.
+// admit registers a mount, which reserves its directory. If an equal mount exists,
+// admit returns that.
 func (d *daemon) admit(r MountRequest) (m *mount, fresh bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +196,7 @@ func (d *daemon) admit(r MountRequest) (m *mount, fresh bool, err error) {
 	return m, true, nil
 }
 
-// forget removes a mount of which nothing is there any more.
+// forget removes a mount that is not mounted any more.
 func (d *daemon) forget(m *mount) {
 	m.cancel()
 	d.mu.Lock()
@@ -211,8 +210,8 @@ func (d *daemon) forget(m *mount) {
 	}
 }
 
-// first mounts for the first time: the reference is looked up now, and never again
-// for this mount.
+// first mounts for the first time. The reference is resolved now, and not again for
+// this mount.
 func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *trust.Opening) error {
 	list, err := mountinfo.Read()
 	if err != nil {
@@ -238,7 +237,7 @@ func (d *daemon) first(ctx context.Context, m *mount, ref tree.Ref, opening *tru
 	return d.make(ctx, m, src)
 }
 
-// make mounts the tree of a mount that is admitted.
+// make mounts the tree of a registered mount.
 func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	m.work.Lock()
 	defer m.work.Unlock()
@@ -250,7 +249,7 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	d.mu.Lock()
 	m.src = src
 	d.mu.Unlock()
-	// What the profile names is fetched while the kernel mounts.
+	// The profile is fetched while the kernel mounts.
 	d.background(m, l)
 	b, err := d.acquire(ctx, m, t, l != nil)
 	if err != nil {
@@ -258,7 +257,7 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	}
 	err = t.Close() // the base has it open too
 	if err == nil && src != nil {
-		err = src.kept(ctx) // before anybody sees the tree
+		err = src.kept(ctx) // before the tree becomes visible
 	}
 	if err == nil {
 		err = d.bind(m, b)
@@ -286,12 +285,12 @@ func (d *daemon) make(ctx context.Context, m *mount, src *source) error {
 	return nil
 }
 
-// inPlace tells whether mounts are made at the users' directories themselves: only
-// root can make bind mounts.
+// inPlace reports whether mounts are made directly at the users' directories: only root
+// can make bind mounts.
 func inPlace() bool { return os.Geteuid() != 0 }
 
-// acquire returns the base for a mount, which is made if there is none. The mount
-// is in the journal before the first system call. profiled tells that a profile is
+// acquire returns the base for a mount, and makes one if there is none. The mount is in
+// the journal before the first system call. profiled reports that a profile is being
 // looked up.
 func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled bool) (*base, error) {
 	d.mu.Lock()
@@ -331,7 +330,7 @@ func (d *daemon) acquire(ctx context.Context, m *mount, t *cache.Tree, profiled 
 	return b, nil
 }
 
-// makeBase makes a base unless somebody has.
+// makeBase makes a base unless it exists.
 func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree, profiled bool) error {
 	b.work.Lock()
 	defer b.work.Unlock()
@@ -339,7 +338,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 		return nil
 	}
 	if b.gone {
-		return &Error{Kind: KindInternal, Message: "the tree was being unmounted at this moment", Way: "try again"}
+		return &Error{Kind: KindInternal, Message: "the tree is being unmounted", Way: "try again"}
 	}
 	img, err := d.openImage(ctx, t, m.entry)
 	if err != nil {
@@ -367,7 +366,7 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	}
 	b.m, err = lazyfs.New(ctx, img, o)
 	if err != nil {
-		d.tether.drop(b.name)
+		d.supervisorConn.drop(b.name)
 		return explain(fail(err))
 	}
 	if b.m.Backend() != lazyfs.File {
@@ -377,12 +376,12 @@ func (d *daemon) makeBase(ctx context.Context, b *base, m *mount, t *cache.Tree,
 	return nil
 }
 
-// options are those of a base's mount.
+// options returns the options of a base's mount.
 func (d *daemon) options(b *base, e entry) lazyfs.Options {
 	o := lazyfs.Options{
 		Dir: filepath.Join(treesDir(d.config.Dir), b.name), Name: "premix:" + e.Ref, Backend: e.Backend,
-		Record: e.Record != "", Kernel: d.tether,
-		Keep: func(f *os.File, state []byte) { d.tether.keep(b.name, f, state) },
+		Record: e.Record != "", Kernel: d.supervisorConn,
+		Keep: func(f *os.File, state []byte) { d.supervisorConn.keep(b.name, f, state) },
 		Log:  func(msg string) { d.log.Warn(msg, "dir", e.Dir) },
 	}
 	if inPlace() {
@@ -391,12 +390,12 @@ func (d *daemon) options(b *base, e entry) lazyfs.Options {
 	return o
 }
 
-// bind shows a base at the mount's directory.
+// bind mounts a base at the mount's directory.
 func (d *daemon) bind(m *mount, b *base) error {
 	if inPlace() {
 		return nil
 	}
-	if err := d.tether.Mount(b.m.Path(), m.entry.Dir, "", unix.MS_BIND, ""); err != nil {
+	if err := d.supervisorConn.Mount(b.m.Path(), m.entry.Dir, "", unix.MS_BIND, ""); err != nil {
 		way := "give an existing, empty directory"
 		if errors.Is(err, unix.EPERM) {
 			way = "mounting needs the capability CAP_SYS_ADMIN"
@@ -406,7 +405,7 @@ func (d *daemon) bind(m *mount, b *base) error {
 	return nil
 }
 
-// release gives a base back, and removes it where nobody else uses it.
+// release drops one use of a base, and removes it with the last.
 func (d *daemon) release(b *base) {
 	d.mu.Lock()
 	b.users--
@@ -431,12 +430,12 @@ func (d *daemon) release(b *base) {
 	if err != nil {
 		d.log.Error("unmount", "base", b.name, "error", err)
 	}
-	// Whoever has files open in what was detached goes on reading.
+	// Processes with open files in a detached mount continue to read.
 	go func() {
 		if err := b.m.Wait(); err != nil {
 			d.log.Warn("a connection to the kernel ended", "base", b.name, "error", err)
 		}
-		d.tether.drop(b.name)
+		d.supervisorConn.drop(b.name)
 		if err := b.img.Close(); err != nil {
 			d.log.Warn("close a tree", "base", b.name, "error", err)
 		}
@@ -471,7 +470,7 @@ func (d *daemon) umount(dir string, lazy bool) (*mount, error) {
 	return m, nil
 }
 
-// unmake unmounts. m.work is held. On an error everything is as before.
+// unmake unmounts. The caller holds m.work. After an error nothing has changed.
 func (d *daemon) unmake(m *mount, lazy bool) error {
 	d.mu.Lock()
 	was := m.state
@@ -509,7 +508,7 @@ func (d *daemon) unmake(m *mount, lazy bool) error {
 	return nil
 }
 
-// unbind takes the mount away from its directory.
+// unbind unmounts the mount's directory.
 func (d *daemon) unbind(m *mount, lazy bool) error {
 	list, err := mountinfo.Read()
 	if err != nil {
@@ -517,10 +516,10 @@ func (d *daemon) unbind(m *mount, lazy bool) error {
 	}
 	at := mountinfo.Top(list, m.entry.Dir)
 	if at == nil {
-		return nil // somebody has unmounted it with umount(8)
+		return nil // it was unmounted with umount(8)
 	}
 	busy := func() error {
-		e := &Error{Kind: KindBusy, Message: m.entry.Dir + " is in use", Way: "end them, or premix umount --lazy " + m.entry.Dir, Holders: holders(*at)}
+		e := &Error{Kind: KindBusy, Message: m.entry.Dir + " is in use", Way: "end these processes, or premix umount --lazy " + m.entry.Dir, Holders: holders(*at)}
 		var names []string
 		for _, h := range e.Holders {
 			names = append(names, fmt.Sprintf("%d (%s, %s)", h.PID, h.Name, h.How))
@@ -533,27 +532,27 @@ func (d *daemon) unbind(m *mount, lazy bool) error {
 		return e
 	}
 	if inPlace() {
-		// fusermount3 would only tell that it is busy, and not who.
+		// fusermount3 would only report that it is busy, without the processes.
 		if !lazy && len(holders(*at)) > 0 {
 			return busy()
 		}
-		return nil // the base is what is mounted there
+		return nil // the base itself is mounted there
 	}
 	flags := unix.UMOUNT_NOFOLLOW
 	if lazy {
 		flags |= unix.MNT_DETACH
 	}
-	err = outwait(*at, glance, func() error { return d.tether.Unmount(m.entry.Dir, flags) })
+	err = retryBusy(*at, busyGrace, func() error { return d.supervisorConn.Unmount(m.entry.Dir, flags) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return busy()
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-		return nil // it has gone since
+		return nil // it has been unmounted since
 	}
 	return err
 }
 
-// umountAll ends all mounts. Without lazy nothing is done where one is in use.
+// umountAll ends all mounts. Without lazy it does nothing if one is in use.
 func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
 	d.mu.Lock()
 	var list []*mount
@@ -576,7 +575,7 @@ func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
 			}
 		}
 		if len(errs) > 0 {
-			return nil, &Error{Kind: KindBusy, Message: errors.Join(errs...).Error(), Way: "end them, or use --lazy"}
+			return nil, &Error{Kind: KindBusy, Message: errors.Join(errs...).Error(), Way: "end these processes, or use --lazy"}
 		}
 	}
 	var gone []*mount
@@ -595,7 +594,7 @@ func (d *daemon) umountAll(lazy bool) ([]*mount, error) {
 	return gone, nil
 }
 
-// retry mounts again what has failed and ought to be there, until the daemon ends.
+// retry mounts failed mounts again, until the daemon ends.
 func (d *daemon) retry() {
 	for {
 		select {
@@ -617,7 +616,7 @@ func (d *daemon) retry() {
 	}
 }
 
-// again mounts what an earlier node had mounted.
+// again mounts a tree that an earlier node had mounted.
 func (d *daemon) again(m *mount) {
 	ctx, cancel := context.WithTimeout(m.ctx, time.Minute)
 	defer cancel()
@@ -635,7 +634,7 @@ func (d *daemon) again(m *mount) {
 	}
 }
 
-// mountNamespace names this process's, "" where it is not known.
+// mountNamespace returns this process's mount namespace, "" if it is unknown.
 func mountNamespace() string {
 	ns, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {

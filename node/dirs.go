@@ -14,7 +14,7 @@ import (
 	"premix/internal/owner"
 )
 
-// Dir returns the directory of this user's node; see the package's description.
+// Dir returns the directory of this user's node; see the package comment.
 func Dir() string {
 	if dir := os.Getenv("PREMIX_NODE_DIR"); dir != "" {
 		return absolute(dir)
@@ -29,8 +29,7 @@ func Dir() string {
 	return filepath.Join(dir, "node")
 }
 
-// CacheDir returns where this user's trees are cached unless a configuration says
-// something else.
+// CacheDir returns the default directory of this user's cache of trees.
 func CacheDir() (string, error) {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		return filepath.Join(absolute(home), "cache", "node"), nil
@@ -40,12 +39,12 @@ func CacheDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", &Error{Kind: KindUsage, Message: fmt.Sprintf("find a place for the cache: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
+		return "", &Error{Kind: KindUsage, Message: fmt.Sprintf("no directory for the cache: %v", err), Way: "set PREMIX_HOME to a directory of your own"}
 	}
 	return filepath.Join(dir, "premix", "node"), nil
 }
 
-// absolute leaves a path as it is where the working directory is unknown.
+// absolute returns path unchanged if the working directory is unknown.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -58,8 +57,8 @@ func statePath(dir string) string  { return filepath.Join(dir, "state.json") }
 func logPath(dir string) string    { return filepath.Join(dir, "log") }
 func treesDir(dir string) string   { return filepath.Join(dir, "trees") }
 
-// makeDir makes the node's directory, and refuses one that does not belong to this user
-// alone: whoever may write there decides what is mounted.
+// makeDir makes the node's directory. It refuses one that does not belong to this user
+// alone: a user who can write there controls the mounts.
 func makeDir(dir string) error {
 	err := os.MkdirAll(filepath.Dir(dir), 0o755)
 	if base, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
@@ -79,8 +78,8 @@ func makeDir(dir string) error {
 	return nil
 }
 
-// checkDir refuses a node's directory in which another user could have put what is there.
-// It is nil where there is none.
+// checkDir refuses a node's directory whose content another user could have written. It
+// returns nil if the directory does not exist.
 func checkDir(dir string) error {
 	dirs := []string{dir}
 	if _, runtime := owner.RuntimeDir(); filepath.Dir(dir) == runtime {
@@ -100,10 +99,11 @@ func dirError(dir string, err error) error {
 	return &Error{Kind: KindUsage, Message: fmt.Sprintf("the node's directory %s cannot be used: %v", dir, err), Way: "set PREMIX_HOME, or PREMIX_NODE_DIR, to a directory of your own"}
 }
 
-// errLocked says that a node is there already.
+// errLocked means that a node is running already.
 var errLocked = errors.New("a node is running there")
 
-// takeLock makes the node's directory and takes its lock, or gives errLocked.
+// takeLock makes the node's directory and takes its lock. If it is held, the error is
+// errLocked.
 func takeLock(dir string) (*os.File, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, err
@@ -122,8 +122,8 @@ func takeLock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// short calls f with a name of dir that is short enough for the address of a
-// socket, of which there are only 108 bytes (unix(7)).
+// short calls f with a name of dir that is short enough for the address of a socket,
+// which is limited to 108 bytes (unix(7)).
 func short(dir string, f func(dir string) error) error {
 	if len(socketPath(dir)) < 100 {
 		return f(dir)
@@ -136,10 +136,10 @@ func short(dir string, f func(dir string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d", d.Fd()))
 }
 
-// maxLog is the size in bytes from which a log is begun afresh.
+// maxLog is the size in bytes from which a new log is begun.
 const maxLog = 4 << 20
 
-// openLog opens the log for appending. The last one stays beside it.
+// openLog opens the log for appending. The previous log stays beside it.
 func openLog(dir string) (*os.File, error) {
 	path := logPath(dir)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {

@@ -18,34 +18,34 @@ import (
 	"premix/internal/mountinfo"
 )
 
-// holdersWithin bounds the search for holders. A process that hangs in the kernel
-// can make whoever looks at it hang too, and must not keep a mount from its end.
+// holdersWithin bounds the search for holders. Reading about a process that hangs in
+// the kernel can hang too, and must not delay the end of a mount.
 const holdersWithin = 5 * time.Second
 
-// glance is how long a mount may be in use that no process holds: premix watch and df(1)
-// ask each mount for its size, and a file that was closed goes a moment later.
-const glance = time.Second
+// busyGrace is how long a mount may be in use without a process that holds it: premix
+// watch and df(1) query each mount's size, and closing a file takes effect a moment
+// later.
+const busyGrace = time.Second
 
-// outwait repeats what unmounts m while it is in use for no longer than that, and no
+// retryBusy repeats unmount while m is in use, but not longer than within, and not if a
 // process holds it.
-func outwait(m mountinfo.Mount, within time.Duration, unmount func() error) error {
+func retryBusy(m mountinfo.Mount, within time.Duration, unmount func() error) error {
 	err := unmount()
 	for begun := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(begun) < within && len(holders(m)) == 0; {
-		time.Sleep(glance / 50)
+		time.Sleep(busyGrace / 50)
 		err = unmount()
 	}
 	return err
 }
 
-// holders finds the processes that hold a mount, by what /proc tells: it never
-// looks into the mount, which may be dead. Processes of others are invisible to
-// an ordinary user.
+// holders finds the processes that use a mount, from /proc: it does not access the
+// mount, which may be dead. An unprivileged user does not see processes of others.
 func holders(m mountinfo.Mount) []Holder {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil
 	}
-	found := make(chan Holder, len(dirs)) // room for all: nobody waits to send
+	found := make(chan Holder, len(dirs)) // enough for all: senders do not block
 	var all sync.WaitGroup
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
@@ -76,8 +76,8 @@ func holders(m mountinfo.Mount) []Holder {
 	return list
 }
 
-// holds tells how the process with the given directory of /proc holds m, "" where
-// it doesn't.
+// holds returns how the process with the given directory of /proc uses m, or "" if it
+// does not.
 func holds(proc string, m mountinfo.Mount) string {
 	inside := func(path string) bool { return path == m.Path || strings.HasPrefix(path, m.Path+"/") }
 	for _, l := range []struct{ name, how string }{{"cwd", "working directory"}, {"root", "root"}, {"exe", "executable"}} {

@@ -45,7 +45,7 @@ func TestOutwait(t *testing.T) {
 	if err := hold.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := outwait(*at, time.Hour, try); !errors.Is(err, unix.EBUSY) || tries != 1 {
+	if err := retryBusy(*at, time.Hour, try); !errors.Is(err, unix.EBUSY) || tries != 1 {
 		t.Errorf("a process holds it: %v after %d tries", err, tries)
 	}
 	if err := hold.Process.Kill(); err != nil {
@@ -72,11 +72,11 @@ func TestOutwait(t *testing.T) {
 		release()
 		t.Fatal(err)
 	}
-	if err := outwait(*at, glance/10, try); !errors.Is(err, unix.EBUSY) {
+	if err := retryBusy(*at, busyGrace/10, try); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("somebody keeps it: %v", err)
 	}
 	tries = 0
-	err = outwait(*at, 2*time.Minute, func() error {
+	err = retryBusy(*at, 2*time.Minute, func() error {
 		if tries == 3 {
 			release()
 		}

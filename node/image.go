@@ -13,25 +13,25 @@ import (
 	"premix/store/object"
 )
 
-// image is what a base reads: a tree of the cache. After a restart the tree may
-// have to be fetched again before it can be opened, as when the cache was removed
-// meanwhile: then each read tries.
+// image is the image that a base reads: a tree of the cache. After a restart the tree
+// may have to be fetched again before it can be opened, for example if the cache was
+// removed: then each read tries to open it.
 type image struct {
 	d      *daemon
 	digest object.Digest
 	size   int64
-	src    *source // for opening again; may be nil
-	within string  // where the layers lie that it belongs to; "" for none
+	src    *source // for opening it again; may be nil
+	within string  // the directory of the layers it belongs to; "" for none
 
 	ctx       context.Context // ends with the image
 	end       context.CancelFunc
 	libraries *libraries.Finder
 
 	mu      sync.Mutex
-	tree    *cache.Tree // nil until it could be opened
-	release func()      // of a tree that is held
+	tree    *cache.Tree // nil until it is open
+	release func()      // releases a held tree
 	closed  bool
-	last    error // of a read
+	last    error // of the last failed read
 	lastAt  time.Time
 }
 
@@ -39,7 +39,7 @@ func (d *daemon) newImage(digest object.Digest, size int64, e entry) *image {
 	i := &image{d: d, digest: digest, size: size}
 	i.ctx, i.end = context.WithCancel(d.ctx)
 	i.libraries = libraries.New(i.ctx, askable{i}, i.elsewhere)
-	// Of what is recorded nothing is read but what was asked for.
+	// When a profile is recorded, only requested reads may happen.
 	if e.Record == "" && e.Within != "" {
 		i.within = e.Within
 		d.layers.add(i)
@@ -47,7 +47,7 @@ func (d *daemon) newImage(digest object.Digest, size int64, e entry) *image {
 	return i
 }
 
-// layers are the images that may be layers of one container, the newest last.
+// layers holds images that may be layers of one container, the newest last.
 type layers struct {
 	mu   sync.Mutex // a leaf
 	list []*image
@@ -65,7 +65,7 @@ func (l *layers) remove(i *image) {
 	l.list = slices.DeleteFunc(l.list, func(o *image) bool { return o == i })
 }
 
-// beside are the others where an image lies, the newest first.
+// beside returns the other images in the same directory, the newest first.
 func (l *layers) beside(i *image) []*image {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,9 +78,8 @@ func (l *layers) beside(i *image) []*image {
 	return list
 }
 
-// elsewhere looks for a library in the other layers. Those that were mounted last most
-// likely belong to the same container; where an older one has it too, that is not
-// looked for.
+// elsewhere searches the other layers for a library. The layers mounted last most
+// likely belong to the same container, so the search ends with the first that has it.
 func (i *image) elsewhere(name string, dirs []string) bool {
 	if i.within == "" {
 		return false
@@ -88,7 +87,7 @@ func (i *image) elsewhere(name string, dirs []string) bool {
 	return slices.ContainsFunc(i.d.layers.beside(i), func(o *image) bool { return o.libraries.Find(name, dirs) })
 }
 
-// openImage makes the image of a tree that is open.
+// openImage returns the image of an open tree.
 func (d *daemon) openImage(ctx context.Context, t *cache.Tree, e entry) (*image, error) {
 	t, err := d.cache.Tree(ctx, t.Digest(), nil) // closed on its own
 	if err != nil {
@@ -99,27 +98,28 @@ func (d *daemon) openImage(ctx context.Context, t *cache.Tree, e entry) (*image,
 	return i, nil
 }
 
-// reopenImage opens a tree that is mounted, at once or when it can be.
+// reopenImage returns the image of a mounted tree. The tree is opened at once, or when
+// that becomes possible.
 func (d *daemon) reopenImage(e entry, src *source) *image {
 	digest := e.Tree
 	i := d.newImage(digest, e.Size, e)
 	i.src = src
-	// Without an origin: the node does not wait for the network here.
+	// Without an origin, so that the node does not wait for the network.
 	t, err := d.cache.Tree(d.ctx, digest, nil)
 	if err != nil {
 		return i
 	}
 	i.tree = t
 	if src != nil {
-		// It is here, so that this opens nothing: it says from where to fetch.
+		// The tree is cached, so this only sets its fetcher.
 		if again, err := d.cache.Tree(d.ctx, digest, src.fetcher()); err == nil {
-			_ = again.Close() // counts down, and cannot fail
+			_ = again.Close() // only decrements a count, and cannot fail
 		}
 	}
 	return i
 }
 
-// get returns the tree, which is opened if it was not.
+// get returns the tree, and opens it if necessary.
 func (i *image) get(ctx context.Context) (*cache.Tree, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -147,7 +147,7 @@ func (i *image) opened() *cache.Tree {
 	return i.tree
 }
 
-// ReadAt is that of the tree.
+// ReadAt reads from the tree.
 func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	t, err := i.get(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if t.Foresees() {
 		i.libraries.Read(p[:n], off)
 	}
-	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // one that wraps io.EOF is trouble, a reader that has gone is none
+	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // an error that wraps io.EOF is a problem, a reader that has gone is not
 		i.mu.Lock()
 		i.last, i.lastAt = err, time.Now()
 		i.mu.Unlock()
@@ -165,7 +165,7 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// askable is the image for whoever foresees what will be read of it.
+// askable is the image as package libraries sees it.
 type askable struct{ i *image }
 
 func (a askable) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
@@ -184,12 +184,12 @@ func (a askable) Ask(from, to int64) {
 
 func (a askable) Size() int64 { return a.i.size }
 
-// verifyWithin is how long a mount waits for a complete image to be hashed. What
-// takes longer is mounted through this process, which verifies what is read.
+// verifyWithin is how long a mount waits for a complete image to be hashed. If that
+// takes longer, the image is mounted through this process, which verifies reads.
 const verifyWithin = 500 * time.Millisecond
 
-// whole returns the path of the image file if the tree is complete and verified,
-// and holds it; otherwise it says why not.
+// whole returns the path of the image file, and holds it, if the tree is complete and
+// verified; otherwise it returns the reason why it is not.
 func (i *image) whole(ctx context.Context) (path, reason string) {
 	t := i.opened()
 	if !t.IsComplete() {
@@ -228,14 +228,14 @@ func (i *image) holdAgain() error {
 	return nil
 }
 
-// lastError is that of the last read that failed, nil if none has.
+// lastError returns the error of the last failed read, or nil.
 func (i *image) lastError() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.last
 }
 
-// Size is that of the tree.
+// Size returns the size of the tree's image in bytes.
 func (i *image) Size() int64 { return i.size }
 
 // Close closes the tree.
@@ -254,7 +254,7 @@ func (i *image) Close() error {
 	return t.Close()
 }
 
-// letGo gives up the hold on the image file.
+// letGo releases the hold on the image file.
 func (i *image) letGo() {
 	i.mu.Lock()
 	release := i.release

@@ -15,10 +15,10 @@ import (
 
 // Steps of a mount in the journal.
 const (
-	stepBegun   = "begun"   // system calls may have been made; nobody has been told that it is usable
-	stepMounted = "mounted" // it ought to be there
-	stepAgain   = "again"   // the same, of one that ought to be there: an earlier node had mounted it
-	stepEnding  = "ending"  // it ought to go
+	stepBegun   = "begun"   // system calls may have been made, but no client has its answer yet
+	stepMounted = "mounted" // it should be mounted
+	stepAgain   = "again"   // likewise, but by an earlier node: it must be mounted again
+	stepEnding  = "ending"  // it is being removed
 )
 
 // entry is a mount in the journal.
@@ -61,7 +61,7 @@ func readJournal(dir string) (*journal, error) {
 	return &j, nil
 }
 
-// write replaces the journal, whole or not at all.
+// write replaces the journal atomically.
 func (j *journal) write(dir string) error {
 	content, err := json.MarshalIndent(j, "", " ")
 	if err != nil {

@@ -17,24 +17,24 @@ import (
 // configuration, a few KiB.
 const maxPacket = 64 << 10
 
-// operations of a message
+// Operations of a message.
 const (
 	opConfig   = "config"   // Config; supervisor to worker
 	opListener = "listener" // and a descriptor
 	opLock     = "lock"     // and a descriptor
 	opKept     = "kept"     // Key, State and a descriptor
-	opGo       = "go"       // all has been handed over; Deaths
+	opGo       = "go"       // all state has been sent; Deaths
 	opResult   = "result"   // ID, Errno
-	opEnd      = "end"      // somebody wants the node to end; the worker unmounts, then says stop
+	opEnd      = "end"      // the node should end; the worker unmounts, then sends stop
 
 	opPID     = "pid"     // PID: of the worker; worker to supervisor
 	opKeep    = "keep"    // Key, State and a descriptor
 	opDrop    = "drop"    // Key
-	opReady   = "ready"   // the worker serves
-	opFailed  = "failed"  // Err: why the worker cannot serve; it is about to end
+	opReady   = "ready"   // the worker is ready
+	opFailed  = "failed"  // Err: why the worker cannot serve; it then ends
 	opCall    = "call"    // ID, Call
-	opRestart = "restart" // Exe: the worker is about to end, start this binary instead
-	opStop    = "stop"    // the worker is about to end for good
+	opRestart = "restart" // Exe: the worker ends, start this binary instead
+	opStop    = "stop"    // the worker ends, and the node with it
 )
 
 // message is a packet of the link.
@@ -50,10 +50,10 @@ type message struct {
 	Call   *call      `json:"call,omitempty"`
 	Errno  unix.Errno `json:"errno,omitempty"`
 	Err    *Error     `json:"err,omitempty"`
-	fd     *os.File   // travels beside the JSON
+	fd     *os.File   // sent beside the JSON
 }
 
-// call is a mount(2), or where Unmount is set an umount2(2).
+// call is a mount(2) or, if Unmount is set, an umount2(2).
 type call struct {
 	Unmount bool    `json:"unmount,omitempty"`
 	Source  string  `json:"source,omitempty"`
@@ -63,13 +63,13 @@ type call struct {
 	Data    string  `json:"data,omitempty"`
 }
 
-// link is one end.
+// link is one end of the socket pair.
 type link struct {
 	conn *net.UnixConn
 	mu   sync.Mutex // of writes
 }
 
-// newLink makes a link: one end, and the other one for a child.
+// newLink makes a link. It returns one end, and the other for a child process.
 func newLink() (*link, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -84,7 +84,7 @@ func newLink() (*link, *os.File, error) {
 	return l, child, nil
 }
 
-// openLink takes the end that f is, and closes f.
+// openLink returns the link whose end is f, and closes f.
 func openLink(f *os.File) (*link, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -101,8 +101,8 @@ func openLink(f *os.File) (*link, error) {
 
 func (l *link) Close() error { return l.conn.Close() }
 
-// send sends a message and its descriptor, which stays the caller's. An error
-// means that the other end is gone.
+// send sends a message and its descriptor, which the caller still owns. An error means
+// that the other end is gone.
 func (l *link) send(m message) error {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -117,7 +117,7 @@ func (l *link) send(m message) error {
 		if err != nil {
 			return fmt.Errorf("link: send a descriptor: %w", err)
 		}
-		// Within Control the descriptor can't be closed and given to somebody else.
+		// Within Control the descriptor cannot be closed and reused.
 		var sent error
 		err = raw.Control(func(fd uintptr) {
 			rights = unix.UnixRights(int(fd))
@@ -135,14 +135,14 @@ func (l *link) write(data, rights []byte) error {
 	return err
 }
 
-// receive waits for a message. Its descriptor, if any, is the caller's. The error
-// is io.EOF when the other end is gone and all that it sent has been received.
+// receive waits for a message. The caller owns its descriptor, if any. The error is
+// io.EOF when the other end is gone and all of its messages have been received.
 func (l *link) receive() (message, error) {
 	data := make([]byte, maxPacket+1)
 	rights := make([]byte, unix.CmsgSpace(4))
 	n, nr, _, _, err := l.conn.ReadMsgUnix(data, rights)
 	if err != nil {
-		if errors.Is(err, syscall.ECONNRESET) { // the other end died with packets unread
+		if errors.Is(err, syscall.ECONNRESET) { // the other end died with unread packets
 			err = io.EOF
 		}
 		return message{}, err
@@ -167,7 +167,7 @@ func (l *link) receive() (message, error) {
 	return m, nil
 }
 
-// descriptor takes the descriptor out of a control message.
+// descriptor returns the descriptor in a control message.
 func descriptor(rights []byte) (*os.File, error) {
 	list, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {

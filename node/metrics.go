@@ -4,15 +4,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// collector makes metrics of what the daemon knows at the moment in which it is
-// asked. There is nothing to count twice, and nothing runs in between.
+// collector computes metrics from the daemon's state when they are requested. So
+// nothing is counted twice, and nothing runs between requests.
 type collector struct{ d *daemon }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("premix_"+name, help, labels, nil)
 }
 
-// families are the metrics' descriptions.
+// families holds the descriptions of the metrics.
 type families struct {
 	info, deaths, mounts                                 *prometheus.Desc
 	total, present, fetched, hits, misses, errs, corrupt *prometheus.Desc
@@ -52,15 +52,15 @@ func newFamilies() families {
 	}
 }
 
-// registry has the node's metrics and no others: not those of the Go runtime,
-// which belong to a default registry that this program does not have.
+// registry returns a registry with the node's metrics only, without those of the Go
+// runtime.
 func (d *daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collector{d})
 	return r
 }
 
-// Describe sends nothing: which series there are depends on the mounts.
+// Describe sends nothing: the set of series depends on the mounts.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all metrics.
@@ -81,7 +81,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range s.Mounts {
 		mounts[kind{string(m.Backend), m.State}]++
 		for _, o := range m.Origins {
-			// Mounts have connections of their own to one origin: their counts add up.
+			// Mounts count separately for the same origin: add up.
 			sum := origins[o.URL]
 			sum.Requests, sum.Bytes, sum.Errors, sum.Corrupt = sum.Requests+o.Requests, sum.Bytes+o.Bytes, sum.Errors+o.Errors, sum.Corrupt+o.Corrupt
 			if sum.State == "" || o.State != originHealthy {
@@ -89,7 +89,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			}
 			origins[o.URL] = sum
 		}
-		// The figures are the tree's, whoever has mounted it.
+		// The figures belong to the tree, not to the mount.
 		if trees[m.Tree.String()] {
 			continue
 		}

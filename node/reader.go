@@ -19,32 +19,32 @@ import (
 	"premix/store/tree"
 )
 
-// reader is the worker's side of a process that has the kernel read what the bundles of
-// profiles have brought. A program that is being started reads its files in pieces of
-// 16 KiB, each of which costs a request of the kernel to the worker, for which it waits:
-// half the time of a start of which everything is here. Read ahead in large pieces it
-// costs a tenth of that, and nobody waits.
+// reader is the worker's side of a process that makes the kernel read ahead the files
+// whose data bundles have brought. A program that starts reads its files in pieces of
+// 16 KiB, and waits for a request of the kernel to the worker for each: half the time
+// of a start with a full cache. Reading ahead in large pieces costs a tenth of that,
+// and the program does not wait.
 //
-// It has to be another process: one that waits for the worker, and holds none of its
-// descriptors, so that it hinders nobody from dying. It starts when it is first needed,
-// and ends with the worker.
+// It must be another process: it waits for the worker, and holds none of its
+// descriptors, so that it cannot keep a dying worker alive. It starts when it is first
+// needed, and ends with the worker.
 type reader struct {
 	log *slog.Logger
 
-	mu     sync.Mutex // held while something is written
+	mu     sync.Mutex // held during a write
 	in     io.WriteCloser
 	broken bool
 }
 
-// aheadRequest is a line of JSON to a reader.
+// aheadRequest is a request to a reader, a line of JSON.
 type aheadRequest struct {
 	Tree  string      `json:"tree"`            // mount point of an EROFS
 	Image string      `json:"image,omitempty"` // the file that it is mounted from
 	Spans []tree.Span `json:"spans"`
 }
 
-// ahead has the kernel read spans of a mount. What cannot be done is not done: whoever
-// wants to read them does so himself.
+// ahead makes the kernel read spans of a mount. It ignores errors: programs then read
+// the data themselves.
 func (r *reader) ahead(a aheadRequest) {
 	line, err := json.Marshal(a)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *reader) start() error {
 	cmd := exec.Command(self)
 	cmd.Args = []string{"premix", ReaderArg}
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as for the worker: Ctrl-C is for the supervisor
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as for the worker: Ctrl-C is for the supervisor only
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -82,28 +82,27 @@ func (r *reader) start() error {
 		return err
 	}
 	go func() {
-		_ = cmd.Wait() // how it ended does not matter
+		_ = cmd.Wait() // its exit status does not matter
 	}()
 	r.in = in
 	return nil
 }
 
 const (
-	// readersAtOnce bounds the requests that a reader works on at a time.
+	// readersAtOnce limits a reader's concurrent requests.
 	readersAtOnce = 8
-	// aheadPiece is how much the kernel reads ahead when it is asked to, in bytes.
+	// aheadPiece is the size of one readahead of the kernel, in bytes.
 	aheadPiece = 128 << 10
 )
 
-// Types of file handles, as in include/linux/exportfs.h of Linux. Both hold the number of
-// an inode and its generation, which is always 0 in EROFS.
+// Types of file handles, from include/linux/exportfs.h of Linux. Both contain the
+// number of an inode and its generation, which is always 0 in EROFS.
 const (
 	ino32Handle = 0x01 // FILEID_INO32_GEN: number, generation
 	ino64Handle = 0x81 // FILEID_INO64_GEN: upper half of the number, lower half, generation
 )
 
-// handleOf makes the handle of an inode, in the form that the kernel gives those of its
-// file system.
+// handleOf returns the handle of an inode, in the form that its file system uses.
 func handleOf(form int32, inode uint64) (unix.FileHandle, error) {
 	switch {
 	case form == ino32Handle && inode <= math.MaxUint32:
@@ -117,7 +116,7 @@ func handleOf(form int32, inode uint64) (unix.FileHandle, error) {
 	return unix.FileHandle{}, unix.EOPNOTSUPP
 }
 
-// readAheadUntil is the main function of a reader: it ends when in does.
+// readAheadUntil is the main function of a reader. It returns when in ends.
 func readAheadUntil(in io.Reader) error {
 	places := make(chan struct{}, readersAtOnce)
 	lines := json.NewDecoder(in)
@@ -137,8 +136,8 @@ func readAheadUntil(in io.Reader) error {
 	}
 }
 
-// read reads until something can't be: the mount may have gone, and the kernel may not
-// permit it.
+// read stops at the first error: the mount may be gone, or the kernel may not permit
+// it.
 func (a *aheadRequest) read() {
 	mount, err := os.Open(a.Tree)
 	if err != nil {
@@ -175,7 +174,7 @@ func (a *aheadRequest) read() {
 	}
 }
 
-// readRuns has the kernel read blocks of a file, and does not wait for them.
+// readRuns makes the kernel read blocks of a file, and does not wait for them.
 func readRuns(fd int, runs []object.Run) error {
 	for _, r := range runs {
 		for from, to := int64(r.From)<<12, int64(r.To)<<12; from < to; from += aheadPiece {
@@ -187,14 +186,14 @@ func readRuns(fd int, runs []object.Run) error {
 	return nil
 }
 
-// ahead is what the kernel is to read of what a bundle brings.
+// ahead holds the spans of a bundle that the kernel has yet to read.
 type ahead struct {
 	size   int64 // of the bundle
 	blocks int64 // of all spans
 
 	mu   sync.Mutex
 	left []tree.Span // of one run each
-	done int64       // blocks of those that were taken from left
+	done int64       // blocks of the spans already taken from left
 }
 
 func newAhead(b tree.Bundle) *ahead {
@@ -208,14 +207,15 @@ func newAhead(b tree.Bundle) *ahead {
 	return a
 }
 
-// lead is how much more of a bundle the kernel is asked to read than what has come, in
-// bytes. A program is faster than what it runs on arrives: where it finds that the kernel
-// reads a page already it waits for that, and else it reads in pieces of its own. Spans
-// stand in the order of what the bundle brings. More would take the places of the
-// kernel's requests from those that come sooner.
+// lead is how far the requested readahead is ahead of the received part of a bundle, in
+// bytes. A program may need a page before its data has been received: if the kernel is
+// already reading that page, the program waits for it; otherwise it reads in small
+// pieces of its own. Spans are in the order of the bundle's content. A larger lead
+// would take slots for requests of the kernel from data that arrives sooner.
 const lead = 512 << 10
 
-// upTo returns what is to be read from now on, when so many bytes of the bundle are here.
+// upTo returns the spans to read next, when here bytes of the bundle have been
+// received.
 func (a *ahead) upTo(here int64) []tree.Span {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,8 +243,8 @@ func (a *ahead) upTo(here int64) []tree.Span {
 	return now
 }
 
-// readAhead has the kernel read what a bundle of a mount's profile has brought, once the
-// mount is there.
+// readAhead makes the kernel read the spans that a bundle of a mount's profile has
+// brought, once the mount exists.
 func (d *daemon) readAhead(m *mount, spans []tree.Span) {
 	if len(spans) == 0 || m.entry.Record != "" {
 		return
@@ -259,7 +259,7 @@ func (d *daemon) readAhead(m *mount, spans []tree.Span) {
 		b := m.base
 		d.mu.Unlock()
 		if b == nil || b.m.Backend() != lazyfs.EROFS {
-			return // unmounted, or the kernel reads itself
+			return // unmounted, or the kernel reads the image itself
 		}
 		d.reader.ahead(aheadRequest{Tree: b.m.Path(), Image: b.m.ImagePath(), Spans: spans})
 	}()

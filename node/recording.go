@@ -12,22 +12,22 @@ import (
 	"premix/store/tree"
 )
 
-// recording is the profile that a mount with --record makes. Its file is written
-// every second in which something was touched: neither a signal nor the death of
-// the worker loses more.
+// recording is the profile recorded by a mount with --record. Its file is written every
+// second in which there were reads: neither a signal nor the death of the worker loses
+// more.
 type recording struct {
 	path  string
-	prior []tree.Part // what earlier workers have noted
+	prior []tree.Part // recorded by earlier workers
 
 	mu       sync.Mutex
 	recorder *cache.Recorder
-	written  int // leaves in the file that the recorder has noted; -1 before the first
+	written  int // the recorder's leaves that are in the file; -1 before the first write
 }
 
-// recordEvery is the time between two writings of a profile.
+// recordEvery is the time between two writes of a profile.
 const recordEvery = time.Second
 
-// newRecording begins a recording, or goes on with the one in the file.
+// newRecording begins a recording, or continues the one in the file.
 func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 	r := &recording{path: path, written: -1}
 	if goOn {
@@ -42,7 +42,7 @@ func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 		r.prior = p.Parts
 	}
 	r.recorder = t.Record()
-	// Now, so that a file that cannot be written is known before the work is done.
+	// Write now, so that an unwritable file is reported before the work is done.
 	if err := r.save(); err != nil {
 		r.recorder.Stop()
 		return nil, usage("name a file in a directory in which this user may write", "--record: %v", err)
@@ -50,7 +50,7 @@ func newRecording(path string, t *cache.Tree, goOn bool) (*recording, error) {
 	return r, nil
 }
 
-// save writes the file if there is something new.
+// save writes the file if there are new reads.
 func (r *recording) save() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +71,7 @@ func (r *recording) save() error {
 	return nil
 }
 
-// merge returns the parts of two recordings, the second one of which went on where
-// the first had ended.
+// merge returns the parts of two recordings, of which the second continues the first.
 func merge(first, then []tree.Part) []tree.Part {
 	parts, place := slices.Clone(first), map[int]int{}
 	for i, p := range parts {
@@ -92,14 +91,14 @@ func merge(first, then []tree.Part) []tree.Part {
 	return parts
 }
 
-// finish writes what was recorded, and records no more.
+// finish writes the profile and ends the recording.
 func (r *recording) finish() error {
 	err := r.save()
 	r.recorder.Stop()
 	return err
 }
 
-// saveRecordings writes those of all mounts.
+// saveRecordings saves the recordings of all mounts.
 func (d *daemon) saveRecordings() {
 	d.mu.Lock()
 	var list []*mount
@@ -116,7 +115,7 @@ func (d *daemon) saveRecordings() {
 	}
 }
 
-// keepRecordings writes recordings for as long as the daemon runs.
+// keepRecordings saves recordings for as long as the daemon runs.
 func (d *daemon) keepRecordings() {
 	for {
 		select {

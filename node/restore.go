@@ -16,9 +16,9 @@ import (
 	"premix/lazyfs"
 )
 
-// restore brings the mounts into the state that the journal demands: what lives
-// goes on, what is half done or dead goes away, and what ought to be there and is
-// not is mounted again. left are the descriptors of earlier workers.
+// restore brings the mounts into the state of the journal: live mounts are taken over,
+// unfinished or dead ones are unmounted, and missing ones are mounted again. left holds
+// the descriptors of earlier workers.
 func (d *daemon) restore(left map[string]kept) error {
 	j, err := readJournal(d.config.Dir)
 	if err != nil {
@@ -41,16 +41,17 @@ func (d *daemon) restore(left map[string]kept) error {
 			continue
 		}
 		if err := d.revive(name, wanted, k, table); err != nil {
-			// Its readers get EIO until it is mounted again, as with a node that died.
-			d.log.Error("go on with a mount", "ref", wanted[0].Ref, "error", err)
+			// Its readers get EIO until it is mounted again, as after the death of a
+			// node.
+			d.log.Error("take over a mount", "ref", wanted[0].Ref, "error", err)
 			continue
 		}
 		alive[name] = true
 		delete(left, name)
 	}
 	for name, k := range left {
-		d.tether.drop(name)
-		k.fd.Close() // before anything is unmounted: nobody is to wait for an answer
+		d.supervisorConn.drop(name)
+		k.fd.Close() // before anything is unmounted, so that readers do not wait for an answer
 	}
 	var again []*mount
 	for name, entries := range byBase {
@@ -59,7 +60,7 @@ func (d *daemon) restore(left map[string]kept) error {
 				continue
 			}
 			if err := d.detach(e, table); err != nil {
-				d.log.Error("take a dead mount away", "dir", e.Dir, "error", err)
+				d.log.Error("unmount a dead mount", "dir", e.Dir, "error", err)
 			}
 			if e.Step == stepMounted || e.Step == stepAgain {
 				again = append(again, d.readmit(e, stateFailed))
@@ -73,7 +74,7 @@ func (d *daemon) restore(left map[string]kept) error {
 	for _, dir := range dirs {
 		if !alive[dir.Name()] {
 			if err := d.sweep(dir.Name()); err != nil {
-				d.log.Error("take a dead base away", "base", dir.Name(), "error", err)
+				d.log.Error("unmount a dead base", "base", dir.Name(), "error", err)
 			}
 		}
 	}
@@ -85,8 +86,8 @@ func (d *daemon) restore(left map[string]kept) error {
 	return d.save()
 }
 
-// filesFirst orders bases: what the kernel reads from the cached file has to be
-// held before anything is fetched, for which something might be evicted.
+// filesFirst sorts bases: cached files that the kernel reads directly must be held
+// before anything is fetched, which might evict them.
 func filesFirst(byBase map[string][]entry) []string {
 	var files, others []string
 	for name, entries := range byBase {
@@ -99,7 +100,7 @@ func filesFirst(byBase map[string][]entry) []string {
 	return append(files, others...)
 }
 
-// wantedEntries are those that ought to be mounted.
+// wantedEntries returns the entries that should be mounted.
 func wantedEntries(entries []entry) []entry {
 	var wanted []entry
 	for _, e := range entries {
@@ -110,7 +111,7 @@ func wantedEntries(entries []entry) []entry {
 	return wanted
 }
 
-// basePath is where the tree of an entry's base is seen.
+// basePath returns the mount point of an entry's base.
 func (d *daemon) basePath(e entry) string {
 	if inPlace() {
 		return e.Dir
@@ -118,12 +119,12 @@ func (d *daemon) basePath(e entry) string {
 	return filepath.Join(treesDir(d.config.Dir), e.Base, "tree")
 }
 
-// lives tells whether the base of an entry is mounted, and can be gone on with.
+// lives reports whether the base of an entry is mounted, and can be taken over.
 func (d *daemon) lives(e entry, table []mountinfo.Mount, held bool) bool {
 	return mountinfo.Top(table, d.basePath(e)) != nil && (held || e.InUse == lazyfs.File)
 }
 
-// revive goes on with a base, and with the mounts of it.
+// revive takes over a base and its mounts.
 func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.Mount) error {
 	e := entries[0]
 	b := &base{name: name, digest: e.Tree, wish: e.Backend, shared: e.Record == "" && !inPlace()}
@@ -140,7 +141,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	var r *recording
 	if t := b.img.opened(); e.Record != "" && t != nil {
 		if r, err = newRecording(e.Record, t, true); err != nil {
-			d.log.Error("go on with a recording", "file", e.Record, "error", err)
+			d.log.Error("continue a recording", "file", e.Record, "error", err)
 		}
 	}
 	o := d.options(b, e)
@@ -149,7 +150,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 		return errors.Join(err, b.img.Close())
 	}
 	if k.fd != nil {
-		d.tether.hold(name, k.fd, k.state)
+		d.supervisorConn.hold(name, k.fd, k.state)
 	}
 	d.mu.Lock()
 	d.bases[name] = b
@@ -157,7 +158,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	dev := mountinfo.Top(table, d.basePath(e)).Dev
 	for _, e := range entries {
 		if at := mountinfo.Top(table, e.Dir); at == nil || at.Dev != dev {
-			d.log.Warn("somebody has unmounted it", "ref", e.Ref, "dir", e.Dir)
+			d.log.Warn("it was unmounted by another program", "ref", e.Ref, "dir", e.Dir)
 			continue
 		}
 		m := d.readmit(e, stateMounted)
@@ -175,7 +176,7 @@ func (d *daemon) revive(name string, entries []entry, k kept, table []mountinfo.
 	return nil
 }
 
-// readmit enters a mount of the journal.
+// readmit registers a mount of the journal.
 func (d *daemon) readmit(e entry, state string) *mount {
 	m := &mount{entry: e, state: state, done: make(chan struct{}), shown: make(chan struct{}), profile: "none"}
 	m.ctx, m.cancel = context.WithCancel(d.ctx)
@@ -186,7 +187,7 @@ func (d *daemon) readmit(e entry, state string) *mount {
 	return m
 }
 
-// detach takes a mount away from a user's directory, if it is one of ours.
+// detach unmounts a user's directory, if the mount is premix's.
 func (d *daemon) detach(e entry, table []mountinfo.Mount) error {
 	at := mountinfo.Top(table, e.Dir)
 	if at == nil || !d.ours(e, *at, table) {
@@ -195,10 +196,10 @@ func (d *daemon) detach(e entry, table []mountinfo.Mount) error {
 	if inPlace() {
 		return lazyfs.DetachByHelper(e.Dir)
 	}
-	return d.tether.Unmount(e.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	return d.supervisorConn.Unmount(e.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
-// ours tells whether what is mounted at an entry's directory was mounted for it.
+// ours reports whether the mount at an entry's directory was made for it.
 func (d *daemon) ours(e entry, at mountinfo.Mount, table []mountinfo.Mount) bool {
 	if b := mountinfo.Top(table, d.basePath(e)); b != nil && !inPlace() {
 		return b.Dev == at.Dev
@@ -207,7 +208,7 @@ func (d *daemon) ours(e entry, at mountinfo.Mount, table []mountinfo.Mount) bool
 	return strings.HasPrefix(at.Source, "premix:") || under(treesDir(d.config.Dir)) || under(d.config.Cache)
 }
 
-// sweep takes away whatever is mounted in a base's directory, and the directory.
+// sweep unmounts everything in a base's directory, and removes the directory.
 func (d *daemon) sweep(name string) error {
 	dir := filepath.Join(treesDir(d.config.Dir), name)
 	for begun := time.Now(); ; {
@@ -216,17 +217,17 @@ func (d *daemon) sweep(name string) error {
 			return err
 		}
 		for _, m := range mountinfo.Under(table, dir) {
-			// Force ends a connection that somebody still waits for.
+			// Force ends a connection for which a process still waits.
 			flags := unix.MNT_DETACH | unix.UMOUNT_NOFOLLOW
 			if strings.HasPrefix(m.Type, "fuse.") {
 				flags |= unix.MNT_FORCE
 			}
-			if err := d.tether.Unmount(m.Path, flags); err != nil && !errors.Is(err, unix.EINVAL) {
+			if err := d.supervisorConn.Unmount(m.Path, flags); err != nil && !errors.Is(err, unix.EINVAL) {
 				return err
 			}
 		}
 		err = lazyfs.Remove(dir)
-		// A mount(2) that was under way when its worker died ends now.
+		// A mount(2) of a dead worker may be about to end.
 		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > 10*time.Second {
 			return err
 		}

@@ -17,15 +17,15 @@ import (
 	"premix/store/trust"
 )
 
-// source is where the tree of a mount comes from.
+// source holds the origins of a mount's tree.
 type source struct {
 	group    *origin.Group
 	resolver *trust.Resolver
-	opening  *trust.Opening // what came with the tag's record; may be nil
+	opening  *trust.Opening // that came with the tag's record; may be nil
 	resolved *trust.Resolved
 }
 
-// source opens the origins of a mount. Nothing is connected to yet.
+// source opens the origins of a mount. It makes no connection.
 func (d *daemon) source(r MountRequest) (*source, error) {
 	urls, proxies := r.Origins, r.Proxies
 	if len(urls) == 0 {
@@ -35,12 +35,12 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 		proxies = d.config.Proxies
 	}
 	if len(urls) == 0 {
-		return nil, usage("--origin URL, --store DIR, or origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
+		return nil, usage("give --origin URL or --store DIR, or set origins in "+ConfigFile(), "there is no origin for %s", r.Ref)
 	}
 	t := d.config.Timeout
 	o := origin.Options{
 		Proxies: proxies, CAFile: r.CAFile, UserAgent: "premix/" + d.version,
-		// One try of several within the time of a fetch.
+		// Several tries fit into the time of a fetch.
 		Connect: t / 4, Header: t / 2, Stall: t / 2, Patience: t / 2,
 	}
 	if r.Credentials != "" {
@@ -64,19 +64,19 @@ func (d *daemon) source(r MountRequest) (*source, error) {
 	return &source{group: origin.NewGroup(list, o), resolver: trust.New(trust.Options{Dir: d.config.Trust, Keys: keys, AllowRollback: r.AllowRollback})}, nil
 }
 
-// mostOrigins bounds how many lists of origins are remembered.
+// mostOrigins bounds the remembered lists of origins.
 const mostOrigins = 64
 
-// origins are those that were opened before. Mounts whose trees come from the same
-// place share connections: an image has many layers, and a new connection costs a
-// round trip. How well an origin serves is counted for each mount alone.
+// origins holds origins that were opened before. Mounts with the same origins share
+// connections: an image has many layers, and a new connection costs a round trip. The
+// health of an origin is tracked for each mount separately.
 type origins struct {
 	mu    sync.Mutex // a leaf: nothing is locked or connected to under it
 	known map[string][]origin.Origin
 }
 
-// open opens origins, or finds them. Files that are named with them may change: then
-// they are others.
+// open opens origins, or returns those opened before. If a file of their options has
+// changed, they are opened again.
 func (k *origins) open(urls []string, o origin.Options, credentials string) ([]origin.Origin, error) {
 	key := fmt.Sprintf("%q %q %s %s", urls, o.Proxies, stateOf(o.CAFile), stateOf(credentials))
 	k.mu.Lock()
@@ -99,7 +99,7 @@ func (k *origins) open(urls []string, o origin.Options, credentials string) ([]o
 	return list, nil
 }
 
-// stateOf changes when a file does.
+// stateOf returns a text that changes when a file does.
 func stateOf(file string) string {
 	if file == "" {
 		return ""
@@ -111,7 +111,7 @@ func stateOf(file string) string {
 	return fmt.Sprintf("%q %d %d", file, st.Size(), st.ModTime().UnixNano())
 }
 
-// resolve looks the reference of a mount up. The note, if any, is for the user.
+// resolve resolves the reference of a mount. The note, if any, is for the user.
 func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRequest) (digest object.Digest, note string, err error) {
 	var res *trust.Resolved
 	if d.knows(s, ref) {
@@ -125,7 +125,7 @@ func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRe
 	s.opening, s.resolved = res.Opening, res
 	switch {
 	case res.Offline != nil:
-		note = fmt.Sprintf("no origin answers (%v): %s is what it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
+		note = fmt.Sprintf("no origin answers (%v): using %s as it was at %s", res.Offline, ref, res.Record.Time.Format(time.RFC3339))
 	case res.First:
 		var keys []string
 		for _, k := range res.Keys {
@@ -136,8 +136,8 @@ func (d *daemon) resolve(ctx context.Context, s *source, ref tree.Ref, r MountRe
 	return res.Tree, note, nil
 }
 
-// knows tells whether what the reference stood for last is in the cache: then an
-// opening would bring what is here.
+// knows reports whether the last known tree of the reference is in the cache: an
+// opening would bring nothing new then.
 func (d *daemon) knows(s *source, ref tree.Ref) bool {
 	last, ok := s.resolver.Last(s.group, ref)
 	if !ok {
@@ -147,11 +147,11 @@ func (d *daemon) knows(s *source, ref tree.Ref) bool {
 	if err != nil {
 		return false
 	}
-	_ = t.Close() // counts down, and cannot fail
+	_ = t.Close() // only decrements a count, and cannot fail
 	return true
 }
 
-// openingOf names the profile whose opening serves a mount.
+// openingOf returns the profile whose opening a mount uses.
 func openingOf(r MountRequest) string {
 	if r.Profile == "" || r.Profile == noProfile {
 		return tree.UsualProfile
@@ -159,7 +159,7 @@ func openingOf(r MountRequest) string {
 	return r.Profile
 }
 
-// kept returns when what the source was believed is remembered.
+// kept waits until the source's pins and records are on disk.
 func (s *source) kept(ctx context.Context) error {
 	if s.resolved == nil {
 		return nil
@@ -167,7 +167,7 @@ func (s *source) kept(ctx context.Context) error {
 	return explain(s.resolved.Kept(ctx))
 }
 
-// fetcher is what the cache fetches with; nil where there is nothing.
+// fetcher returns the fetcher for the cache, nil if there is none.
 func (s *source) fetcher() cache.Fetcher {
 	switch {
 	case s == nil:
@@ -178,13 +178,13 @@ func (s *source) fetcher() cache.Fetcher {
 	return s.group
 }
 
-// opened fetches what did not come with the opening.
+// opened fetches objects from an opening first, and then from origins.
 type opened struct {
 	*origin.Group
 	opening *trust.Opening
 }
 
-// Verified serves cache.Fetcher.
+// Verified implements cache.Fetcher.
 func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]byte, error) {
 	if content := o.opening.Object(ctx, d); content != nil && (size < 0 || int64(len(content)) == size) {
 		return content, nil
@@ -192,7 +192,7 @@ func (o *opened) Verified(ctx context.Context, d object.Digest, size int64) ([]b
 	return o.Group.Verified(ctx, d, size)
 }
 
-// Stream serves cache.Streamer.
+// Stream implements cache.Streamer.
 func (o *opened) Stream(ctx context.Context, d object.Digest, size int64, got func(soFar []byte)) ([]byte, error) {
 	if content := o.opening.Stream(ctx, d, size, got); content != nil {
 		return content, nil
@@ -200,7 +200,7 @@ func (o *opened) Stream(ctx context.Context, d object.Digest, size int64, got fu
 	return o.Group.Stream(ctx, d, size, got)
 }
 
-// profile returns the content of a profile's object, nil where the store has none of
+// profile returns the content of a profile's object, nil if the store has no profile of
 // this name.
 func (s *source) profile(ctx context.Context, d object.Digest, name string) ([]byte, error) {
 	if s.opening != nil {
@@ -215,13 +215,13 @@ func (s *source) profile(ctx context.Context, d object.Digest, name string) ([]b
 	return content, err
 }
 
-// hinted is an error that knows the way out.
+// hinted is an error with a hint.
 type hinted interface {
 	error
 	Hint() string
 }
 
-// explain makes an [Error] of what a package below said.
+// explain converts an error of another package to an [Error].
 func explain(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -235,7 +235,7 @@ func explain(err error) error {
 	return e
 }
 
-// explainFile is explain for a file that the user named.
+// explainFile is explain for a file named by the user.
 func explainFile(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

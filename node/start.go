@@ -16,13 +16,12 @@ import (
 	"premix/internal/cgroup"
 )
 
-// startWithin bounds the wait for a node that begins, which mounts again what an
-// earlier one has left.
+// startWithin bounds the wait for a starting node, which mounts again the mounts of an
+// earlier one.
 const startWithin = time.Minute
 
-// Start returns a client of this user's node, which it starts where none runs: in
-// a session of its own, with nothing of this process's but the environment.
-// started tells whether it did.
+// Start returns a client of this user's node. If none is running, Start starts one, in
+// a new session, which inherits only the environment, and reports that in started.
 func Start(ctx context.Context, c Config) (client *Client, started bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
@@ -39,10 +38,11 @@ func Start(ctx context.Context, c Config) (client *Client, started bool, err err
 		case err == nil:
 			started = true
 		case errors.Is(err, errLocked):
-			// Somebody else has just started it, or a worker is between two supervisors.
+			// Another process has just started it, or a worker is replacing its
+			// supervisor.
 			select {
 			case <-ctx.Done():
-				return nil, false, &Error{Kind: KindInternal, Message: fmt.Sprintf("a node holds %s/lock and does not answer", c.Dir), Way: "look at " + logPath(c.Dir)}
+				return nil, false, &Error{Kind: KindInternal, Message: fmt.Sprintf("a node holds %s/lock and does not answer", c.Dir), Way: "see its log " + logPath(c.Dir)}
 			case <-time.After(20 * time.Millisecond):
 			}
 		default:
@@ -51,8 +51,8 @@ func Start(ctx context.Context, c Config) (client *Client, started bool, err err
 	}
 }
 
-// A supervisor that a client starts reads its configuration from standard input
-// and reports on statusFD, one line of JSON: a [started].
+// started is the report of a supervisor that was started by a client: a line of JSON on
+// statusFD. Such a supervisor reads its configuration from standard input.
 type started struct {
 	Error  *Error `json:"error,omitempty"`
 	Locked bool   `json:"locked,omitempty"`
@@ -97,7 +97,7 @@ func startSupervisor(ctx context.Context, c Config) error {
 	// Where it cannot leave a task, it ends with it; the next client starts another.
 	_ = cgroup.Leave(cmd.Process.Pid)
 	go func() {
-		_ = cmd.Wait() // only so that it doesn't stay a zombie of a client that lives long
+		_ = cmd.Wait() // so that it does not stay a zombie of a long-lived client
 	}()
 	if _, err := feed.Write(config); err != nil {
 		return fmt.Errorf("start a node: %w", err)
@@ -105,18 +105,18 @@ func startSupervisor(ctx context.Context, c Config) error {
 	feed.Close()
 	answer := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(status).ReadString('\n') // "" where it died
+		line, _ := bufio.NewReader(status).ReadString('\n') // "" if it died
 		answer <- line
 	}()
 	var line string
 	select {
 	case <-ctx.Done():
-		return &Error{Kind: KindInternal, Message: "the node does not become ready", Way: "look at " + logPath(c.Dir)}
+		return &Error{Kind: KindInternal, Message: "the node does not become ready", Way: "see its log " + logPath(c.Dir)}
 	case line = <-answer:
 	}
 	var s started
 	if err := json.Unmarshal([]byte(line), &s); err != nil {
-		return &Error{Kind: KindInternal, Message: "the node ended while it was starting", Way: "look at " + logPath(c.Dir)}
+		return &Error{Kind: KindInternal, Message: "the node ended while it was starting", Way: "see its log " + logPath(c.Dir)}
 	}
 	switch {
 	case s.Locked:
@@ -138,7 +138,7 @@ func background() error {
 		} else if err != nil {
 			s.Error = &Error{Kind: KindInternal, Message: err.Error()}
 		}
-		_ = json.NewEncoder(out).Encode(s) // a client that has gone does not wait
+		_ = json.NewEncoder(out).Encode(s) // the client may be gone
 		out.Close()
 	}
 	var c Config
@@ -154,7 +154,7 @@ func background() error {
 	if err != nil {
 		tell(err)
 		if errors.Is(err, errLocked) {
-			return nil // the other one is as good
+			return nil // the node that holds the lock is as good
 		}
 		return err
 	}

@@ -7,14 +7,14 @@ import (
 	"premix/store/cache"
 )
 
-// status tells how everything is. Recorded profiles are written first, so that
-// what is told is also on disk.
+// status returns the node's status. It writes recorded profiles first, so that the
+// reported state is also on disk.
 func (d *daemon) status() Status {
 	d.saveRecordings()
 	d.mu.Lock()
 	s := Status{
 		Version: Version, Premix: d.version, Dir: d.config.Dir, Cache: d.config.Cache,
-		Supervisor: d.tether.supervisor(), Worker: os.Getpid(), Since: d.since, Deaths: d.deaths, Namespace: mountNamespace(),
+		Supervisor: d.supervisorConn.supervisor(), Worker: os.Getpid(), Since: d.since, Deaths: d.deaths, Namespace: mountNamespace(),
 	}
 	var list []*mount
 	for _, m := range d.mounts {
@@ -26,7 +26,7 @@ func (d *daemon) status() Status {
 	return s
 }
 
-// describeAll describes several mounts; none is a list, too.
+// describeAll describes several mounts. The result is not nil, so that JSON has a list.
 func (d *daemon) describeAll(list []*mount) []Mounted {
 	all := []Mounted{}
 	for _, m := range list {
@@ -35,7 +35,7 @@ func (d *daemon) describeAll(list []*mount) []Mounted {
 	return all
 }
 
-// describe tells how a mount is.
+// describe returns the status of a mount.
 func (d *daemon) describe(m *mount) Mounted {
 	d.mu.Lock()
 	out := Mounted{

@@ -19,60 +19,60 @@ import (
 	"premix/lazyfs"
 )
 
-// The first arguments of the command lines of a node's processes. The second one
-// is the node's directory, for people who look at the list of processes.
+// The first arguments of the command lines of a node's processes. The second is the
+// node's directory, for readers of the process list.
 const (
 	SupervisorArg = "__node"
-	AdoptArg      = "__node-adopt" // a supervisor that a worker starts in place of its dead one
+	AdoptArg      = "__node-adopt" // a supervisor that a worker starts after the death of its own
 	WorkerArg     = "__node-worker"
 	ReaderArg     = "__node-reader" // see reader
 )
 
 const (
-	// self is the binary of this process, also when its file has been replaced.
+	// self is the binary of this process, even if its file has been replaced.
 	self = "/proc/self/exe"
 
-	linkFD   = 3 // of a worker, and of a supervisor that adopts one
+	linkFD   = 3 // of a worker, and of a supervisor that is adopted by one
 	statusFD = 3 // of a supervisor that a client starts: see startSupervisor
 
 	deathsWithin = 10 * time.Second
 )
 
-// supervisor keeps what must outlive a worker.
+// supervisor keeps the state that must outlive a worker.
 type supervisor struct {
 	config   *Config
-	exe      string // what the next worker runs: the path of a binary, or self
-	before   string // what the last worker that became ready ran
+	exe      string // binary of the next worker: a path, or self
+	before   string // binary of the last worker that became ready
 	listener *os.File
 	lock     *os.File
 	log      *slog.Logger
-	ready    func(error) // told once: that the node serves, or why it does not
+	ready    func(error) // called once: with nil when the node is ready, or with the error
 
 	mu   sync.Mutex
 	kept map[string]kept
-	// The worker that is there now; both change under mu.
+	// The current worker; both change under mu.
 	link *link
 	pid  int
 
-	served bool   // the worker that is there now has become ready
+	served bool   // the current worker has become ready
 	failed *Error // why it could not serve, if it said so
 
-	ending bool        // somebody wants the node to end; under mu
-	deaths []time.Time // of workers that nobody had asked to end
+	ending bool        // the node should end; under mu
+	deaths []time.Time // of workers that were not asked to end
 }
 
-// kept is a descriptor with what fuse.Resume wants beside it.
+// kept is a descriptor with the state that fuse.Resume needs.
 type kept struct {
 	fd    *os.File
 	state []byte
 }
 
-// supervise runs until the node has ended. The first worker is the given one, or
-// one that it starts.
+// supervise runs until the node has ended. The first worker is the adopted one, or one
+// that it starts.
 func (s *supervisor) supervise(adopted *link) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
-	signal.Ignore(unix.SIGHUP) // the terminal of whoever started the node is none of its business
+	signal.Ignore(unix.SIGHUP) // the node does not depend on the terminal in which it was started
 	defer signal.Stop(signals)
 	go func() {
 		for range signals {
@@ -95,11 +95,11 @@ func (s *supervisor) supervise(adopted *link) error {
 		s.link.Close()
 		switch {
 		case child != nil:
-			// It has closed the link, and has no reason to stay.
+			// It has closed the link, and must end.
 			if next == nextAgain {
-				_ = child.Process.Kill() // may be dead already, which is what is wanted
+				_ = child.Process.Kill() // it may already be dead
 			}
-			_ = child.Wait() // how it ended does not matter: it is gone
+			_ = child.Wait() // its exit status does not matter
 		case next == nextAgain && s.pid > 0:
 			_ = unix.Kill(s.pid, unix.SIGKILL)
 		}
@@ -129,20 +129,20 @@ func (s *supervisor) supervise(adopted *link) error {
 			return err
 		}
 		if s.failed != nil && s.before == "" {
-			return s.failed // the first one: there is nothing to keep alive
+			return s.failed // the first worker: there is nothing to preserve
 		}
 		if ending {
 			return errors.New("the worker died while the node was ending")
 		}
 		s.log.Warn("the worker died, another one goes on", "pid", s.pid, "deaths", len(s.deaths))
 		if !s.served {
-			// What kept it from serving may pass, and is given a little time.
+			// The fault may pass: wait a little.
 			time.Sleep(time.Duration(len(s.deaths)) * 100 * time.Millisecond)
 		}
 	}
 }
 
-// start starts a worker and hands everything over.
+// start starts a worker and passes all state to it.
 func (s *supervisor) start() (*exec.Cmd, error) {
 	l, theirs, err := newLink()
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *supervisor) start() (*exec.Cmd, error) {
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
-	// Ctrl-C in the terminal of a node in the foreground is for the supervisor.
+	// Ctrl-C in the terminal of a node in the foreground is for the supervisor only.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		l.Close()
@@ -163,13 +163,13 @@ func (s *supervisor) start() (*exec.Cmd, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.link, s.pid = l, cmd.Process.Pid
-	// A worker that dies now is noticed by serve.
+	// If the worker dies now, serve notices.
 	_ = handOver(l, s.config, s.listener, s.lock, s.kept)
 	_ = l.send(message{Op: opGo, Deaths: len(s.deaths)})
 	return cmd, nil
 }
 
-// handOver sends all that the other end needs to take this one's place.
+// handOver sends all state that the other end needs to take over.
 func handOver(l *link, c *Config, listener, lock *os.File, all map[string]kept) error {
 	err := errors.Join(
 		l.send(message{Op: opConfig, Config: c}),
@@ -185,11 +185,11 @@ type next int
 
 const (
 	nextAgain   next = iota // the worker died
-	nextRestart             // it ended to be replaced
-	nextStop                // it ended with the node
+	nextRestart             // the worker ended to be replaced
+	nextStop                // the worker ended with the node
 )
 
-// serve does what the worker says until it is gone.
+// serve handles the worker's messages until the worker is gone.
 func (s *supervisor) serve() next {
 	how := nextAgain
 	s.served, s.failed = false, nil
@@ -225,7 +225,7 @@ func (s *supervisor) serve() next {
 		case opFailed:
 			s.failed = m.Err
 		case opCall:
-			// The link is this worker's: an answer to its successor would be wrong.
+			// The answer must not go to the successor of this worker.
 			go answer(s.link, m)
 		case opRestart:
 			how = nextRestart
@@ -238,7 +238,7 @@ func (s *supervisor) serve() next {
 	}
 }
 
-// keep keeps a descriptor under a key, in place of the one that was there.
+// keep keeps a descriptor under a key, replacing an earlier one.
 func (s *supervisor) keep(key string, k kept) {
 	s.mu.Lock()
 	old := s.kept[key]
@@ -264,7 +264,7 @@ func answer(l *link, m message) {
 	if err != nil && !errors.As(err, &errno) {
 		errno = unix.EIO
 	}
-	// A worker that is gone looks at the table of mounts when it comes back.
+	// If the worker is gone, its successor reads the table of mounts.
 	_ = l.send(message{Op: opResult, ID: m.ID, Errno: errno})
 }
 
@@ -274,12 +274,11 @@ func (s *supervisor) end() {
 	defer s.mu.Unlock()
 	s.ending = true
 	if s.link != nil {
-		_ = s.link.send(message{Op: opEnd}) // a worker that is gone is noticed by serve
+		_ = s.link.send(message{Op: opEnd}) // if the worker is gone, serve notices
 	}
 }
 
-// Foreground runs a node in this process until it is ended by a signal, by a
-// client, or by itself.
+// Foreground runs a node in this process until a signal, a client, or an error ends it.
 func Foreground(c Config, log io.Writer) error {
 	s, err := newSupervisor(&c, log)
 	if err != nil {
@@ -288,7 +287,7 @@ func Foreground(c Config, log io.Writer) error {
 	return s.supervise(nil)
 }
 
-// newSupervisor takes the node's directory.
+// newSupervisor takes the lock of the node's directory.
 func newSupervisor(c *Config, log io.Writer) (*supervisor, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -305,8 +304,8 @@ func newSupervisor(c *Config, log io.Writer) (*supervisor, error) {
 	return &supervisor{config: c, exe: self, listener: listener, lock: lock, log: newLog(log, "supervisor"), kept: map[string]kept{}}, nil
 }
 
-// listen makes the control socket. Whoever holds the lock may take away what a
-// dead node left there.
+// listen makes the control socket. The caller holds the lock, and so may remove the
+// socket of a dead node.
 func listen(dir string) (*os.File, error) {
 	path := socketPath(dir)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -328,14 +327,14 @@ func listen(dir string) (*os.File, error) {
 	return l.File()
 }
 
-// IsProcess tells whether arg, the first of a command line, begins one of a node's
-// own processes.
+// IsProcess reports whether arg, the first argument of a command line, marks one of a
+// node's own processes.
 func IsProcess(arg string) bool {
 	return arg == SupervisorArg || arg == AdoptArg || arg == WorkerArg || arg == ReaderArg
 }
 
-// Main is the main function of a node's own processes: the binary, executed again
-// with one of the arguments above. It returns the exit status.
+// Main is the main function of a node's own processes: the binary, executed with one of
+// the arguments above. It returns the exit status.
 func Main(arg, version string) int {
 	var err error
 	switch arg {
@@ -355,7 +354,8 @@ func Main(arg, version string) int {
 	return 0
 }
 
-// adopt is a supervisor whose worker was there before it.
+// adopt is the main function of a supervisor that a worker has started after the death
+// of its own.
 func adopt() error {
 	l, err := openLink(os.NewFile(linkFD, "link"))
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 	"premix/store/cache"
 )
 
-// slack is memory that is allocated and never touched, so that it takes none: the
-// garbage collector, which waits until the heap has doubled, waits until that much more
-// has come through it. A worker lives on little and moves much: without slack, a quarter
-// of its own processor time of a sequential read was tracing. GOGC would do the same, and
-// take a multiple of the memory of trees with millions of chunks instead of some 35 MB once.
+// slack is the size of memory that is allocated but never touched, so that it takes
+// none. The garbage collector, which waits until the heap has doubled, then runs less
+// often. A worker has a small heap and allocates much: without slack, a quarter of its
+// own processor time in a sequential read was spent on tracing. GOGC would have the
+// same effect, but would take a multiple of the memory of trees with millions of
+// chunks, instead of some 35 MB once.
 const slack = 32 << 20
 
-// runWorker is the main function of a worker. It returns only on an error.
+// runWorker is the main function of a worker. It returns only with an error.
 func runWorker(version string) error {
 	l, err := openLink(os.NewFile(linkFD, "link"))
 	if err != nil {
@@ -31,7 +32,7 @@ func runWorker(version string) error {
 	}
 	held := make([]byte, slack)
 	defer runtime.KeepAlive(held)
-	t := in.tether
+	t := in.supervisorConn
 	t.log = newLog(os.Stderr, "worker")
 	d := newDaemon(t, in.deaths, version)
 	t.onEnd = func() { d.terminate() }
@@ -42,7 +43,7 @@ func runWorker(version string) error {
 		<-signals
 		d.terminate()
 	}()
-	// A link whose other end has gone must not end this process.
+	// Writing to a link whose other end is gone must not end this process.
 	signal.Ignore(unix.SIGPIPE)
 	go t.run()
 	if err := d.begin(in.kept); err != nil {
@@ -62,7 +63,7 @@ func runWorker(version string) error {
 	return d.serve()
 }
 
-// begin brings everything to where it was.
+// begin restores the state of the mounts.
 func (d *daemon) begin(left map[string]kept) error {
 	err := makeDir(d.config.Dir)
 	if err != nil {
@@ -74,7 +75,8 @@ func (d *daemon) begin(left map[string]kept) error {
 	return d.restore(left)
 }
 
-// openCache opens the cache. The process that had it may not be quite dead.
+// openCache opens the cache. The process that had it open may not have ended
+// completely.
 func openCache(c Config) (*cache.Cache, error) {
 	for begun := time.Now(); ; {
 		ch, err := cache.Open(c.Cache, cache.Options{
@@ -88,15 +90,15 @@ func openCache(c Config) (*cache.Cache, error) {
 	}
 }
 
-// shut unmounts everything and closes the cache. Without lazy, a mount that is in
-// use is an error, and the node goes on.
+// shut unmounts everything and closes the cache. Without lazy it returns an error if a
+// mount is in use, and the node continues.
 func (d *daemon) shut(lazy bool) error {
 	d.mu.Lock()
 	was := d.ending
 	d.ending = true
 	d.mu.Unlock()
 	if was {
-		return &Error{Kind: KindUnavailable, Message: "the node is ending already", Way: "wait"}
+		return &Error{Kind: KindUnavailable, Message: "the node is ending already", Way: "wait until it has ended"}
 	}
 	if _, err := d.umountAll(lazy); err != nil {
 		d.mu.Lock()
@@ -107,8 +109,8 @@ func (d *daemon) shut(lazy bool) error {
 	return nil
 }
 
-// terminate ends the node because of a signal, which cannot be refused: mounts
-// that are in use go from sight.
+// terminate ends the node because of a signal, which cannot be refused: mounts that are
+// in use disappear.
 func (d *daemon) terminate() {
 	if err := d.shut(true); err != nil {
 		d.log.Error("unmount", "error", err)
@@ -117,7 +119,7 @@ func (d *daemon) terminate() {
 	d.exit()
 }
 
-// exit ends the node. Everything is unmounted.
+// exit ends the node after everything was unmounted.
 func (d *daemon) exit() {
 	d.end()
 	if err := d.cache.Close(); err != nil {
@@ -129,14 +131,14 @@ func (d *daemon) exit() {
 		}
 	}
 	d.log.Info("the node ends")
-	d.tether.say(message{Op: opStop})
+	d.supervisorConn.say(message{Op: opStop})
 	os.Exit(0)
 }
 
-// restart ends this worker for another one to go on. What readers wait for is
-// asked again of that one: nothing has to be finished here.
+// restart ends this worker so that another takes over. Pending reads are delivered to
+// the new worker, so nothing has to be finished here.
 func (d *daemon) restart(exe string) {
 	d.saveRecordings()
-	d.tether.say(message{Op: opRestart, Exe: exe})
+	d.supervisorConn.say(message{Op: opRestart, Exe: exe})
 	os.Exit(0)
 }

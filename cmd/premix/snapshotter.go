@@ -49,7 +49,7 @@ containerd is told of it in its config.toml:
 				t.proxies = c.Proxies
 			}
 			if len(t.origins) == 0 {
-				return &usageError{errors.New("there is no origin for layers"), "--origin URL, --store DIR, or origins in " + node.ConfigFile()}
+				return &usageError{errors.New("there is no origin for layers"), "give --origin URL or --store DIR, or set origins in " + node.ConfigFile()}
 			}
 			if o.Record != "" {
 				if o.Record, err = filepath.Abs(o.Record); err != nil {

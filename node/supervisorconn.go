@@ -16,9 +16,9 @@ import (
 	"premix/internal/mountinfo"
 )
 
-// tether is the worker's side of the link. It outlives the supervisor: it starts
-// another one, and nobody who uses the tether notices. It is a [lazyfs.Kernel].
-type tether struct {
+// supervisorConn is the worker's side of the link. It outlives the supervisor: it
+// starts another one, without a visible effect on its users. It is a [lazyfs.Kernel].
+type supervisorConn struct {
 	config   *Config
 	listener *os.File
 	lock     *os.File
@@ -27,29 +27,29 @@ type tether struct {
 
 	mu       sync.Mutex
 	link     *link
-	kept     map[string]kept // the worker's own descriptors, which others close
+	kept     map[string]kept // the worker's own duplicates; their owners close them
 	calls    map[uint64]chan error
 	lastCall uint64
 	pid      int // of the supervisor
 	ready    bool
 	closing  bool
-	losses   []time.Time // of supervisors
+	losses   []time.Time // deaths of supervisors
 }
 
-// errLost says that the supervisor died before it answered.
+// errLost means that the supervisor died before it answered.
 var errLost = errors.New("the supervisor died")
 
-// inheritance is what a worker finds on the link when it begins.
+// inheritance is the state that a worker receives on the link when it begins.
 type inheritance struct {
-	tether *tether
-	kept   map[string]kept // the descriptors of earlier workers
-	deaths int
+	supervisorConn *supervisorConn
+	kept           map[string]kept // the descriptors of earlier workers
+	deaths         int
 }
 
-// inherit reads all that the supervisor hands over. A supervisor that dies in the
-// middle of it ends the worker: what it had not sent yet is lost anyway.
+// inherit receives all state from the supervisor. If the supervisor dies before it has
+// sent all, the worker ends: the unsent state is lost anyway.
 func inherit(l *link) (*inheritance, error) {
-	t := &tether{link: l, pid: os.Getppid(), kept: map[string]kept{}, calls: map[uint64]chan error{}}
+	t := &supervisorConn{link: l, pid: os.Getppid(), kept: map[string]kept{}, calls: map[uint64]chan error{}}
 	in := &inheritance{t, map[string]kept{}, 0}
 	for {
 		m, err := l.receive()
@@ -75,8 +75,8 @@ func inherit(l *link) (*inheritance, error) {
 	}
 }
 
-// run reads what the supervisor says, for ever.
-func (t *tether) run() {
+// run handles the supervisor's messages, and never returns.
+func (t *supervisorConn) run() {
 	for {
 		t.mu.Lock()
 		l := t.link
@@ -99,8 +99,8 @@ func (t *tether) run() {
 	}
 }
 
-// result gives the answer of a call to whoever waits for it.
-func (t *tether) result(m message) {
+// result delivers the answer of a call to the goroutine that waits for it.
+func (t *supervisorConn) result(m message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c, ok := t.calls[m.ID]; ok {
@@ -112,12 +112,12 @@ func (t *tether) result(m message) {
 	}
 }
 
-// renew starts another supervisor in place of the one that died.
-func (t *tether) renew() error {
+// renew starts another supervisor after the death of the old one.
+func (t *supervisorConn) renew() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closing {
-		select {} // the process is about to end, and needs no supervisor for that
+		select {} // the process is about to end, and needs no supervisor
 	}
 	now := time.Now()
 	t.losses = append(t.losses, now)
@@ -141,10 +141,10 @@ func (t *tether) renew() error {
 		return err
 	}
 	go func() {
-		_ = cmd.Wait() // its end is seen on the link
+		_ = cmd.Wait() // the link shows its end
 	}()
 	t.link, t.pid = l, cmd.Process.Pid
-	// Should this one die too, run notices.
+	// If this one dies too, run notices.
 	_ = l.send(message{Op: opPID, PID: os.Getpid()})
 	_ = handOver(l, t.config, t.listener, t.lock, t.kept)
 	if t.ready {
@@ -159,31 +159,31 @@ func (t *tether) renew() error {
 	return nil
 }
 
-// supervisor is the supervisor's process id.
-func (t *tether) supervisor() int {
+// supervisor returns the supervisor's process id.
+func (t *supervisorConn) supervisor() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pid
 }
 
-// keep has the supervisor keep a descriptor, which stays the caller's: it must
-// drop the key before it closes it.
-func (t *tether) keep(key string, f *os.File, state []byte) {
+// keep makes the supervisor keep a descriptor. The caller still owns it, and must drop
+// the key before closing it.
+func (t *supervisorConn) keep(key string, f *os.File, state []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept[key] = kept{f, state}
-	_ = t.link.send(message{Op: opKeep, Key: key, State: state, fd: f}) // lost: renew sends it again
+	_ = t.link.send(message{Op: opKeep, Key: key, State: state, fd: f}) // if it is lost, renew sends it again
 }
 
-// hold notes a descriptor that the supervisor keeps already.
-func (t *tether) hold(key string, f *os.File, state []byte) {
+// hold records a descriptor that the supervisor already keeps.
+func (t *supervisorConn) hold(key string, f *os.File, state []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept[key] = kept{f, state}
 }
 
-// drop has the supervisor close a descriptor.
-func (t *tether) drop(key string) {
+// drop makes the supervisor close a descriptor.
+func (t *supervisorConn) drop(key string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.kept, key)
@@ -191,7 +191,7 @@ func (t *tether) drop(key string) {
 }
 
 // say sends a message that has no answer.
-func (t *tether) say(m message) {
+func (t *supervisorConn) say(m message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch m.Op {
@@ -200,26 +200,26 @@ func (t *tether) say(m message) {
 	case opStop, opRestart:
 		t.closing = true
 	}
-	_ = t.link.send(m) // lost: renew repeats what matters
+	_ = t.link.send(m) // if it is lost, renew repeats it if necessary
 }
 
 // Mount is mount(2), made by the supervisor.
-func (t *tether) Mount(source, target, fstype string, flags uintptr, data string) error {
+func (t *supervisorConn) Mount(source, target, fstype string, flags uintptr, data string) error {
 	return t.call(call{Source: source, Target: target, Type: fstype, Flags: flags, Data: data})
 }
 
 // Unmount is umount2(2), made by the supervisor.
-func (t *tether) Unmount(target string, flags int) error {
+func (t *supervisorConn) Unmount(target string, flags int) error {
 	return t.call(call{Unmount: true, Target: target, Flags: uintptr(flags)})
 }
 
-func (t *tether) call(c call) error {
+func (t *supervisorConn) call(c call) error {
 	for {
 		answer := make(chan error, 1)
 		t.mu.Lock()
 		t.lastCall++
 		t.calls[t.lastCall] = answer
-		_ = t.link.send(message{Op: opCall, ID: t.lastCall, Call: &c}) // lost: renew answers
+		_ = t.link.send(message{Op: opCall, ID: t.lastCall, Call: &c}) // if it is lost, renew ends the call with errLost
 		t.mu.Unlock()
 		err := <-answer
 		if !errors.Is(err, errLost) {
@@ -232,7 +232,8 @@ func (t *tether) call(c call) error {
 			}
 			return nil
 		}
-		// The dead one may have made the call. Nothing else is ever mounted on a target of ours.
+		// The dead supervisor may have made the call. Only premix mounts on this
+		// target.
 		list, err := mountinfo.Read()
 		if err != nil {
 			return err

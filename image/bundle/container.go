@@ -22,15 +22,15 @@ import (
 	"premix/internal/owner"
 )
 
-// A Bundle is a directory for one container, kept by the premix that made it.
+// A Bundle is a directory for one container, held by the premix process that made it.
 type Bundle struct {
 	Dir  string
 	ID   string // for the container, and its cgroup's name
 	lock *os.File
 }
 
-// New makes a bundle in dir, which is made if it is missing, after it has cleared
-// away those of premix that were killed.
+// New makes a bundle in dir, which it makes if necessary. It removes the bundles of
+// dead premix processes first.
 func New(dir string) (*Bundle, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -42,22 +42,22 @@ func New(dir string) (*Bundle, error) {
 	return &Bundle{Dir: b, ID: "premix-" + strconv.Itoa(os.Getpid()) + "." + filepath.Base(b), lock: lock}, nil
 }
 
-// Close removes the bundle, whose processes are dead, and the container's cgroup.
+// Close removes the bundle, whose processes must be dead, and the container's cgroup.
 func (b *Bundle) Close() error {
 	return errors.Join(clear(b.Dir), b.lock.Close())
 }
 
-// Join moves the calling thread, or all of the process, into cgroups. leave brings
-// back whatever else of the process has been moved.
+// Join moves the calling thread, or the whole process, into cgroups. leave moves the
+// other threads of the process back.
 type Join func() (leave func(), err error)
 
-// A Container is one that runc has made and that waits, with its namespaces and
-// mounts, for somebody to put a process into it: runc itself (Exec), or whoever
-// goes there with Enter. Its processes have the ids of the caller's PID namespace
-// and are its children, or become so.
+// A Container was made by runc and waits, with its namespaces and mounts, until a
+// process is put into it: by runc itself (Exec), or by a process that enters it with
+// Enter. Its processes have ids of the caller's PID namespace and are, or become, its
+// children.
 type Container struct {
-	Upper   string   // directory of what its processes have written in the root
-	Cgroups []string // directories of what runc has made for it
+	Upper   string   // directory of files that its processes have written in the root
+	Cgroups []string // directories of the cgroups that runc made for it
 	Init    int      // runc's own process, which holds the namespaces; 0 after Release
 	UID     uint32   // of its processes
 	GID     uint32
@@ -66,21 +66,20 @@ type Container struct {
 	process       []byte // for runc exec
 }
 
-// Make makes a container in the bundle dir, and calls it id. The caller is PID 1 of a PID namespace,
-// alone in its mount namespace, and its end ends the container. seed is what the
-// root's upper layer begins with, as a call that fills an empty directory; nil is
-// nothing. The container is where join leads.
+// Make makes a container named id in the bundle dir. The caller is PID 1 of a PID
+// namespace, alone in its mount namespace, and the container ends with it. seed fills
+// the root's upper layer, an empty directory; it may be nil. The container is placed in
+// the cgroups of join.
 //
-// The container has no PID namespace of its own: processes would be as PID 1 in it,
-// to which signals do not come that it has no handler for, and their parent could
-// not be the caller.
+// The container has no PID namespace of its own: its process would be PID 1 there,
+// which ignores signals without a handler, and it could not be a child of the caller.
 func Make(dir, id string, r Request, seed func(upper string) error, join Join) (*Container, error) {
 	runc, err := runtimePath()
 	if err != nil {
 		return nil, err
 	}
 	if a := r.Image.Architecture; a != "" && a != runtime.GOARCH {
-		return nil, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is one for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the one for it"}
+		return nil, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
 	}
 	c := &Container{id: id, dir: dir, runc: runc}
 	root := filepath.Join(dir, "root")
@@ -121,15 +120,15 @@ func Make(dir, id string, r Request, seed func(upper string) error, join Join) (
 	return c, nil
 }
 
-// Path is where a file of the container is seen from outside, in the container's
-// own mounts: what is opened there belongs to no other mount namespace.
+// Path returns the path of a file of the container from outside, in the container's own
+// mounts: a file opened by it belongs to no other mount namespace.
 func (c *Container) Path(file string) string {
 	return filepath.Join("/proc", strconv.Itoa(c.Init), "root", file)
 }
 
-// Exec executes argv by runc, as the container's process and with files as its
-// descriptors from 0 on, at least three, and returns its id. It becomes a child of
-// the caller.
+// Exec executes argv through runc as the container's process, with files as its
+// descriptors from 0 on, at least three, and returns its id. The process becomes a
+// child of the caller.
 func (c *Container) Exec(argv []string, files []*os.File, join Join) (int, error) {
 	var p map[string]any
 	if err := json.Unmarshal(c.process, &p); err != nil {
@@ -155,21 +154,21 @@ func (c *Container) Exec(argv []string, files []*os.File, join Join) (int, error
 	return strconv.Atoi(strings.TrimSpace(string(content)))
 }
 
-// Release ends runc's own process. The container lasts as long as other processes
-// are in it.
+// Release ends runc's own process. The container lasts as long as other processes run
+// in it.
 func (c *Container) Release() {
 	if c.Init > 0 {
-		_ = unix.Kill(c.Init, unix.SIGKILL) // our child, not yet reaped: there is no other error
+		_ = unix.Kill(c.Init, unix.SIGKILL) // an unreaped child: this cannot fail
 		c.Init = 0
 	}
 }
 
-// apart calls f on a thread of its own, which ends with it, in the cgroups of join.
+// apart calls f on a separate thread, which ends afterwards, in the cgroups of join.
 func apart(join Join, f func() error) error {
 	done := make(chan error)
 	leave := func() {}
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread is of no use to others
+		runtime.LockOSThread() // and never unlocked: the thread must not be reused
 		var err error
 		if leave, err = join(); err == nil {
 			err = f()
@@ -183,17 +182,17 @@ func apart(join Join, f func() error) error {
 	return err
 }
 
-// run runs runc. It sees no hierarchy of cgroups (version 1) but that of devices,
-// and so makes none in the others: there the container is where join has led, and
-// what the caller measures and limits is the whole of it. For each hierarchy that
-// runc joins, the kernel waits some milliseconds, too.
+// run runs runc. It hides all hierarchies of cgroups (version 1) from runc except
+// devices, so that runc makes no cgroups in the others: there the container stays in
+// the cgroups of join, which the caller measures and limits as a whole. It also saves
+// the milliseconds that the kernel takes for each hierarchy that runc joins.
 func (c *Container) run(join Join, files []*os.File, args ...string) error {
 	cmd := exec.Command(c.runc, append([]string{"--root", filepath.Join(c.dir, "runc"), "--log", filepath.Join(c.dir, "log"), "--log-format", "json"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	cmd.Env = owner.Environ()
 	var said *os.File
 	if files == nil {
-		// A file: the container's process keeps it open, and a pipe would not end.
+		// A file: a pipe would not end, since the container's process keeps it open.
 		var err error
 		if said, err = os.CreateTemp(c.dir, "said-"); err != nil {
 			return err
@@ -214,12 +213,12 @@ func (c *Container) run(join Join, files []*os.File, args ...string) error {
 	})
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return &image.Error{Kind: image.Unavailable, Reason: "runc " + args[0] + ": " + c.logged(exit), Way: "`premix exec` of the same image tells whether runc works here at all", Err: err}
+		return &image.Error{Kind: image.Unavailable, Reason: "runc " + args[0] + ": " + c.logged(exit), Way: "`premix exec` of the same image shows whether runc works on this machine", Err: err}
 	}
 	return err
 }
 
-// logged is the last thing that runc has written to its log.
+// logged returns the last message in runc's log.
 func (c *Container) logged(exit error) string {
 	content, err := os.ReadFile(filepath.Join(c.dir, "log"))
 	if err != nil {
@@ -235,7 +234,7 @@ func (c *Container) logged(exit error) string {
 	return exit.Error()
 }
 
-// hideCgroups unmounts what runc is not to see.
+// hideCgroups unmounts the hierarchies that runc must not see.
 func hideCgroups() error {
 	mounts, err := mountinfo.Read()
 	if err != nil {

@@ -4,46 +4,44 @@
 // # Words
 //
 // A bundle is a directory with an OCI runtime configuration
-// (https://github.com/opencontainers/runtime-spec) and what belongs to it. The
-// stage is the premix binary, executed again with [StageArg].
+// (https://github.com/opencontainers/runtime-spec) and related files. The stage is the
+// premix binary, executed again with [StageArg].
 //
-// # Who does what
+// # Processes
 //
-//	premix       makes the bundle, starts the stage, hands signals on, waits, clears away
-//	  stage      PID 1 of a PID namespace, in a mount namespace of its own
+//	premix       makes the bundle, starts the stage, forwards signals, waits, cleans up
+//	  stage      PID 1 of a PID namespace, in a separate mount namespace
 //	    runc     makes the container
 //	      CMD
 //
-// The stage mounts the root: an overlay of the mounted tree below and a tmpfs, or a
-// directory on a disk, above, which takes what the command writes and is gone
+// The stage mounts the root: an overlay of the mounted tree and, above it, a tmpfs or a
+// directory on a disk, which receives the writes of the command and is removed
 // afterwards. All mounts are in the stage's namespace, and every process is in it or
-// below it. The stage dies with premix (PR_SET_PDEATHSIG), so that even when premix
-// is killed the kernel ends every process and mount. What is left then is a
-// directory and cgroups, which the next [Run] clears away: a bundle whose lock can
-// be had is one of a dead premix. Lock order: DIR itself, then a bundle's lock.
+// below it. The stage dies with premix (PR_SET_PDEATHSIG), so that even if premix is
+// killed, the kernel ends every process and mount. Only a directory and cgroups are
+// left then, which the next [Run] removes: a bundle whose lock is free belongs to a
+// dead premix. Lock order: DIR itself, then a bundle's lock.
 //
 //	DIR/ID/
 //	  lock           flock(2): held by premix and by the stage
-//	  stage.json     what the stage is to do
+//	  stage.json     the request to the stage
 //	  config.json    for runc
-//	  runc/          runc's own state, which tells the cgroups
+//	  runc/          runc's own state, which lists the cgroups
 //	  rw/            the tmpfs: upper and work directories
 //	  root/          the overlay
 //
-// # A container for others
+// # Containers for other packages
 //
-// Package hotstart has processes in containers that are started from snapshots. Its
-// own stage calls [Make], in a bundle that [New] has made: the
-// same root and the same configuration, but for the PID namespace, which is the
-// stage's. runc's process waits in there, as after `runc create`, until somebody has
-// put a process beside it: runc, by [Container.Exec], or whoever uses
-// [Container.Enter].
+// Package hotstart starts processes in containers from snapshots. Its own stage calls
+// [Make], in a bundle from [New]: the root and the configuration are the same, except
+// for the PID namespace, which is the stage's. As after `runc create`, runc's process
+// waits in the container until another process is put into it: by runc, with
+// [Container.Exec], or by a caller of [Container.Enter].
 //
-// # What a command may
+// # Rights of a command
 //
-// As in docker: the same 14 capabilities for root and none for others, the same
-// seccomp profile, no devices but the harmless ones, masked and read-only parts of
-// /proc and /sys. Unlike docker the network is the host's unless it is to have none:
-// scientific tools fetch data and talk to license servers, and nothing here serves
-// others.
+// As in docker: the same 14 capabilities for root and none for others, the same seccomp
+// profile, only harmless devices, masked and read-only parts of /proc and /sys. Unlike
+// in docker the network is the host's unless none is requested: scientific tools fetch
+// data and talk to license servers, and do not serve others.
 package bundle

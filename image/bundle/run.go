@@ -29,41 +29,41 @@ import (
 // StageArg is the first argument of a stage.
 const StageArg = "__exec"
 
-// The networks that a command may have.
+// Networks of a command.
 const (
 	NetworkHost = "host"
 	NetworkNone = "none"
 )
 
-// Bind is a directory or file of the host that a command sees.
+// Bind is a directory or file of the host that is mounted for a command.
 type Bind struct {
 	Source   string // absolute
 	Target   string // absolute, in the image
 	ReadOnly bool
 }
 
-// Request says what is run, and how.
+// Request describes a command to run.
 type Request struct {
 	Image   *image.Image
-	Root    string   // where the image's root is mounted
-	Command []string // none: the image's own
+	Root    string   // mount point of the image's root
+	Command []string // none: the command of the image
 	Env     []string // NAME=VALUE, besides the image's
 	User    string   // "": the image's
 	Workdir string   // "": the image's
 	Binds   []Bind
 	Network string // one of the above
-	// Scratch is a directory on a disk for what the command writes in the root; ""
-	// for memory.
+	// Scratch is a directory on a disk for the command's writes in the root; "" means
+	// memory.
 	Scratch string
 
-	// NoNewPrivileges keeps setuid programs from giving the command more rights.
+	// NoNewPrivileges prevents setuid programs from raising the command's privileges.
 	NoNewPrivileges bool
 
 	Terminal bool // set by Run
 	sharePID bool // set by Make
 }
 
-// stage.json
+// order is the content of stage.json.
 type order struct {
 	Request Request
 	Runc    string
@@ -71,22 +71,22 @@ type order struct {
 	Scratch string // made for this bundle, "" for a tmpfs
 }
 
-// Run runs a command in the foreground and returns its exit status, 128 and the
-// signal's number where one ended it. Standard input, output and error are
-// premix' own. Bundles lie in dir, which is made if it is missing. An error is
-// one of what comes before the command.
+// Run runs a command in the foreground and returns its exit status, or 128 and the
+// number of the signal that ended it. The command has premix's standard input, output
+// and error. Bundles lie in dir, which Run makes if necessary. An error means that the
+// command was not started.
 func Run(dir string, r Request) (status int, err error) {
 	runc, err := runtimePath()
 	if err != nil {
 		return 0, err
 	}
 	if a := r.Image.Architecture; a != "" && a != runtime.GOARCH {
-		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is one for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the one for it"}
+		return 0, &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("the image is for %s, and this machine is %s", a, runtime.GOARCH), Way: "premix image add --platform linux/" + runtime.GOARCH + " adds the image for this machine"}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err
 	}
-	// What earlier bundles say there is removed below.
+	// Files of earlier bundles name the directories that are removed below.
 	if err := owner.Private(dir); err != nil {
 		return 0, err
 	}
@@ -107,15 +107,16 @@ func Run(dir string, r Request) (status int, err error) {
 		return 0, err
 	}
 	if o.Scratch != "" {
-		// After stage.json, which tells a later premix what to remove.
+		// After stage.json, from which a later premix learns that it has to be removed.
 		if err := os.Mkdir(o.Scratch, 0o700); err != nil {
-			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), Way: "--scratch names a directory that is there", Err: err}
+			return 0, &image.Error{Kind: image.Usage, Reason: err.Error(), Way: "give an existing directory with --scratch", Err: err}
 		}
 	}
 	return start(b, lock)
 }
 
-// Possible tells why a command cannot be run here, before anything is mounted.
+// Possible returns the reason why a command cannot be run here, before anything is
+// mounted.
 func Possible() error {
 	_, err := runtimePath()
 	return err
@@ -165,11 +166,11 @@ func start(b string, lock *os.File) (int, error) {
 	stage.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		Pdeathsig:  unix.SIGKILL,
-		// Ctrl-C reaches a foreground group as a whole, and would count twice. A
-		// process that is not of the foreground cannot read from a terminal.
+		// Ctrl-C reaches the whole foreground process group, and would be delivered
+		// twice. A process outside of the foreground cannot read from a terminal.
 		Setpgid: !tty,
 	}
-	// The parent of PDEATHSIG is a thread.
+	// PR_SET_PDEATHSIG refers to the parent thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	signals := make(chan os.Signal, 16)
@@ -178,7 +179,7 @@ func start(b string, lock *os.File) (int, error) {
 	err = stage.Start()
 	reporter.Close()
 	if err != nil {
-		return 0, fmt.Errorf("start a stage in namespaces of its own: %w", err)
+		return 0, fmt.Errorf("start a stage in new namespaces: %w", err)
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -187,7 +188,7 @@ func start(b string, lock *os.File) (int, error) {
 			select {
 			case s := <-signals:
 				if tty && (s == unix.SIGINT || s == unix.SIGQUIT) {
-					continue // from the terminal: the stage has it too
+					continue // from the terminal: the stage gets it too
 				}
 				_ = stage.Process.Signal(s) // it may have ended
 			case <-done:
@@ -218,7 +219,7 @@ func start(b string, lock *os.File) (int, error) {
 	return stage.ProcessState.ExitCode(), nil
 }
 
-// forwarded are the signals that a command gets when premix gets them.
+// forwarded lists the signals that premix passes on to a command.
 var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM}
 
 func takeLock(b string) (*os.File, error) {
@@ -233,9 +234,9 @@ func takeLock(b string) (*os.File, error) {
 	return f, nil
 }
 
-// begin makes a bundle and takes its lock, after it has cleared away what a premix
-// that was killed has left. The directory's own lock is held meanwhile: a bundle
-// whose lock can be had then is a dead one.
+// begin makes a bundle and takes its lock. It removes the bundles of dead premix
+// processes first. While the directory's own lock is held, a bundle whose lock is free
+// is a dead one.
 func begin(dir string) (b string, held *os.File, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -252,7 +253,7 @@ func begin(dir string) (b string, held *os.File, err error) {
 	for _, e := range list {
 		old := filepath.Join(dir, e.Name())
 		if held, err := takeLock(old); err == nil {
-			// What cannot be taken away stays for the next time.
+			// On failure the next call tries again.
 			_ = clear(old)
 			held.Close()
 		}
@@ -265,7 +266,7 @@ func begin(dir string) (b string, held *os.File, err error) {
 	return b, held, err
 }
 
-// clear takes a bundle away, whose processes are dead.
+// clear removes a bundle whose processes are dead.
 func clear(b string) error {
 	err := errors.Join(clearCgroups(b), clearScratch(b))
 	if err != nil {
@@ -284,13 +285,13 @@ func clearScratch(b string) error {
 	}
 	var o order
 	if err := json.Unmarshal(content, &o); err != nil || o.Scratch == "" {
-		return nil // cut off: there is no scratch directory yet
+		return nil // an unfinished bundle: there is no scratch directory yet
 	}
 	return os.RemoveAll(o.Scratch)
 }
 
-// clearCgroups removes the cgroups that runc noted in its state. runc has removed
-// both if it came to its end.
+// clearCgroups removes the cgroups in runc's state. If runc has ended normally, it has
+// removed both.
 func clearCgroups(b string) error {
 	states, err := filepath.Glob(filepath.Join(b, "runc", "*", "state.json"))
 	if err != nil {
@@ -319,8 +320,8 @@ func clearCgroups(b string) error {
 	return nil
 }
 
-// removeCgroup removes a cgroup and those below. The last processes of a namespace
-// that was killed may take a moment.
+// removeCgroup removes a cgroup and those below it. The last processes of a killed
+// namespace may take a moment to end.
 func removeCgroup(dir string) error {
 	var err error
 	for range 100 {

@@ -16,19 +16,19 @@ import (
 	"premix/image"
 )
 
-// capabilities are those that docker and containerd give to root in a container.
+// capabilities are the capabilities of root in a container of docker and containerd.
 var capabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
 	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
 }
 
-// usualPath is where commands are looked for in an image that does not say.
+// usualPath is the PATH of an image that does not set it.
 const usualPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// spec makes the runtime's configuration. The root is mounted at root.
+// spec returns the runtime's configuration for a root that is mounted at root.
 func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 	s := &specs.Spec{
-		Version: "1.0.2", // of the specification that runc 1.1 knows
+		Version: "1.0.2", // of the specification that runc 1.1 supports
 		Root:    &specs.Root{Path: root},
 		Mounts:  mounts(),
 		Linux: &specs.Linux{
@@ -49,7 +49,7 @@ func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace}, specs.LinuxNamespace{Type: specs.UTSNamespace})
 		s.Hostname = "premix"
 	} else {
-		// Names are looked up as on the host.
+		// Host names are resolved as on the host.
 		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
 			if real, err := os.Stat(file); err == nil && real.Mode().IsRegular() {
 				s.Mounts = append(s.Mounts, specs.Mount{Destination: file, Type: "bind", Source: file, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
@@ -70,7 +70,7 @@ func (r *Request) spec(root, cgroup string) (*specs.Spec, error) {
 	return s, nil
 }
 
-// process fills in what is executed.
+// process sets the command, its user and its environment.
 func (r *Request) process(s *specs.Spec, root string) error {
 	set := &r.Image.Settings
 	p := &specs.Process{Terminal: r.Terminal, Cwd: "/", Args: r.Command, NoNewPrivileges: r.NoNewPrivileges}
@@ -79,7 +79,7 @@ func (r *Request) process(s *specs.Spec, root string) error {
 		p.Args = slices.Concat(set.Entrypoint, set.Cmd)
 	}
 	if len(p.Args) == 0 {
-		return &image.Error{Kind: image.Usage, Reason: "the image names no command", Way: "name one: premix exec IMAGE -- CMD"}
+		return &image.Error{Kind: image.Usage, Reason: "the image has no default command", Way: "give a command: premix exec IMAGE -- CMD"}
 	}
 	who := set.User
 	if r.User != "" {
@@ -107,7 +107,7 @@ func (r *Request) process(s *specs.Spec, root string) error {
 	return err
 }
 
-// Merge joins lists of NAME=VALUE. What comes later wins.
+// Merge joins lists of NAME=VALUE. Later values win.
 func Merge(lists ...[]string) []string {
 	var env []string
 	for _, e := range slices.Concat(lists...) {
@@ -118,7 +118,7 @@ func Merge(lists ...[]string) []string {
 	return env
 }
 
-// Account is how an image's user sees the world.
+// Account is the user of an image's commands.
 type Account struct {
 	UID, GID uint32
 	Env      []string // the image's, with PATH and HOME
@@ -133,16 +133,16 @@ func AccountOf(im *image.Image, root string) (Account, error) {
 	return Account{u.UID, u.GID, Merge([]string{usualPath, "HOME=" + home}, im.Settings.Env)}, nil
 }
 
-// Find returns the path of a command in the image whose root is mounted at root,
-// by the PATH of env. The path is empty where only the runtime can tell.
+// Find returns the path of a command in the image whose root is mounted at root, by the
+// PATH of env. The path is empty if only the runtime can find it.
 func Find(root, name string, env []string) (string, error) {
 	r := Request{}
 	return r.findCommand(root, &specs.Process{Args: []string{name}, Env: env, Cwd: "/"})
 }
 
-// findCommand returns the path of a command, so that a missing one is named before
-// the runtime fails. With bind mounts, which it does not look into, the path is
-// empty.
+// findCommand returns the path of a command, so that a missing command is reported
+// before the runtime fails. It does not look into bind mounts; if there are any, the
+// path is empty.
 func (r *Request) findCommand(root string, p *specs.Process) (string, error) {
 	if len(r.Binds) > 0 {
 		return "", nil
@@ -172,7 +172,7 @@ func (r *Request) findCommand(root string, p *specs.Process) (string, error) {
 			continue
 		}
 		if err != nil {
-			return "", nil // the runtime says why
+			return "", nil // the runtime reports the reason
 		}
 		st, err := f.Stat()
 		f.Close()
@@ -180,10 +180,10 @@ func (r *Request) findCommand(root string, p *specs.Process) (string, error) {
 			return t, nil
 		}
 	}
-	return "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "a command is looked for in the image, in " + strings.Join(tries, ", ")}
+	return "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no command %s", name), Way: "it was searched for in the image, in " + strings.Join(tries, ", ")}
 }
 
-// mounts are those of every container.
+// mounts returns the mounts of every container.
 func mounts() []specs.Mount {
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},

@@ -22,8 +22,8 @@ const (
 	lockFD   = 4
 )
 
-// Main is main for a stage, which is PID 1 of its namespace, and returns its exit
-// status: that of the command.
+// Main is the main function of a stage, which is PID 1 of its namespace. It returns the
+// exit status, which is the command's.
 func Main(b string) int {
 	unix.CloseOnExec(reportFD)
 	unix.CloseOnExec(lockFD)
@@ -39,7 +39,7 @@ func Main(b string) int {
 		if !errors.As(err, &e) {
 			e = &image.Error{Kind: image.Unavailable, Reason: err.Error(), Way: "premix exec needs namespaces, overlayfs and cgroups: see dmesg for what the kernel refused"}
 		}
-		// Err holds whatever was wrapped, which need not have a JSON form.
+		// e.Err may wrap an error without a JSON form.
 		_ = json.NewEncoder(report).Encode(image.Error{Kind: e.Kind, Reason: e.Reason, Way: e.Way})
 		return 1
 	}
@@ -63,7 +63,7 @@ func Main(b string) int {
 	return 0
 }
 
-// prepare mounts the root and makes what runs the container.
+// prepare mounts the root and returns the command that runs the container.
 func prepare(b string) (*exec.Cmd, error) {
 	content, err := os.ReadFile(filepath.Join(b, "stage.json"))
 	if err != nil {
@@ -73,7 +73,8 @@ func prepare(b string) (*exec.Cmd, error) {
 	if err := json.Unmarshal(content, &o); err != nil {
 		return nil, err
 	}
-	// Mounts of here are not seen there, but what is unmounted there goes here too.
+	// Mounts made here do not propagate to the host, but unmounts on the host propagate
+	// to here.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return nil, fmt.Errorf("mount namespace: %w", err)
 	}
@@ -97,8 +98,8 @@ func prepare(b string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// mountRoot mounts what the command sees as "/", and returns the directory that
-// takes what is written there. seed fills it before, if it is not nil.
+// mountRoot mounts the command's root, and returns the directory that receives its
+// writes. seed fills that directory first, if it is not nil.
 func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper string, err error) {
 	rw := o.Scratch
 	if rw == "" {
@@ -116,7 +117,7 @@ func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper 
 			return "", err
 		}
 	}
-	// The upper directory's own mode is that of "/".
+	// The mode of the upper directory becomes the mode of "/".
 	if err := os.Chmod(upper, 0o755); err != nil {
 		return "", err
 	}
@@ -127,16 +128,16 @@ func (o *order) mountRoot(b, root string, seed func(upper string) error) (upper 
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(o.Request.Root), escape(upper), escape(work))
 	if err := unix.Mount("premix", root, "overlay", unix.MS_NODEV, options); err != nil {
-		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), Way: "the kernel needs overlayfs (modprobe overlay)", Err: err}
+		e := &image.Error{Kind: image.Unavailable, Reason: fmt.Sprintf("overlayfs cannot be mounted: %v", err), Way: "load overlayfs, if it is missing: sudo modprobe overlay", Err: err}
 		if o.Scratch != "" {
-			e.Way += ", and --scratch a filesystem that can be its upper one, such as ext4 or xfs"
+			e.Way += "; and give --scratch on a filesystem that supports an upper directory, such as ext4 or xfs"
 		}
 		return "", e
 	}
 	return upper, nil
 }
 
-// escape quotes what overlayfs would take for the end of a path.
+// escape quotes characters that are special in options of overlayfs.
 func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`).Replace(path)
 }

@@ -16,11 +16,11 @@ import (
 	"premix/image"
 )
 
-// maxAccounts is how many bytes of a root's passwd(5) and group(5) are read.
+// maxAccounts limits the bytes read of a root's passwd(5) and group(5).
 const maxAccounts = 16 << 20
 
-// user finds the user that a command runs as: USER, UID, USER:GROUP or numbers of
-// either, by the accounts of the root. It returns the home directory too.
+// user returns the user of a command from its name, USER, UID, USER:GROUP or numbers of
+// either, by the accounts of the root. It also returns the home directory.
 func user(root, who string) (u specs.User, home string, err error) {
 	name, group, grouped := strings.Cut(who, ":")
 	if name == "" {
@@ -64,7 +64,7 @@ func user(root, who string) (u specs.User, home string, err error) {
 			return u, "", &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the image has no group %s", group), Way: "name one of its /etc/group, or a number"}
 		}
 		u.GID = gid
-		return u, home, nil // as in docker: a named group is the only one
+		return u, home, nil // as in docker: an explicit group is the only one
 	}
 	for _, f := range groups {
 		if n, ok := number(f[2]); ok && found && n != u.GID && slices.Contains(strings.Split(f[3], ","), name) {
@@ -74,14 +74,14 @@ func user(root, who string) (u specs.User, home string, err error) {
 	return u, home, nil
 }
 
-// number reads an id.
+// number parses an id.
 func number(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n < 1<<32-1
 }
 
-// accounts reads the lines of a file of accounts, each of so many fields. A file
-// that is not there has none.
+// accounts reads the lines of a file of accounts with at least this many fields. A
+// missing file has no accounts.
 func accounts(root, file string, fields int) ([][]string, error) {
 	f, err := openIn(root, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func accounts(root, file string, fields int) ([][]string, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxAccounts {
-		return nil, &image.Error{Kind: image.Damaged, Reason: fmt.Sprintf("the image's /%s is no file that could list accounts", file), Way: "build the image again"}
+		return nil, &image.Error{Kind: image.Damaged, Reason: fmt.Sprintf("the image's /%s is not a readable file of accounts", file), Way: "build the image again"}
 	}
 	var list [][]string
 	lines := bufio.NewScanner(f)
@@ -109,7 +109,7 @@ func accounts(root, file string, fields int) ([][]string, error) {
 	return list, lines.Err()
 }
 
-// openIn opens a file of a root, in which all symbolic links stay.
+// openIn opens a file of a root, and resolves symbolic links within the root.
 func openIn(root, file string, flags uint64) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

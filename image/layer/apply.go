@@ -23,8 +23,8 @@ const (
 	opaqueXattr = "trusted.overlay.opaque"
 )
 
-// Limits are those of all layers that they are given for. A field that is 0 sets
-// none.
+// Limits limit all layers that they are used for together. A field that is 0 sets no
+// limit.
 type Limits struct {
 	Bytes   int64 // of archives, and of the files in them
 	Entries int64
@@ -52,29 +52,29 @@ func (l *Limits) addEntry() error {
 	return nil
 }
 
-// Options say how a layer is unpacked.
+// Options configure how a layer is unpacked.
 type Options struct {
-	Overlay bool    // into a directory of its own
-	Parent  string  // with Overlay: a directory with the layers below, flat; "" for none
+	Overlay bool    // into a separate directory
+	Parent  string  // with Overlay: a directory with the layers below, flat; "" if there are none
 	Limits  *Limits // nil for none; not safe for concurrent use
 }
 
-// Applied tells what was unpacked.
+// Applied is the result of unpacking.
 type Applied struct {
 	Entries int64
-	// Leans is true where the archive cannot be unpacked without the layers
-	// below: it lacks a directory of something, or links to a file that it does
-	// not have. On other layers it becomes another directory.
+	// Leans is true if the archive cannot be unpacked without the layers below: a
+	// parent directory is missing in it, or a hard link leads to a file outside of it.
+	// On other layers it becomes another directory.
 	Leans bool
-	// Whiteouts tells how often the archive takes something away. Without any, and
-	// on top of nothing, both ways to unpack give the same directory.
+	// Whiteouts counts the entries that remove something. If there are none, and no
+	// layers below, both ways to unpack give the same directory.
 	Whiteouts int64
 }
 
-// Apply unpacks a tar archive, uncompressed, into a directory that nobody else may
-// write to. It reads to the end of r, of which an archive may be a part. An archive
-// that cannot be unpacked gives an [Error] or a [LimitError], and leaves the
-// directory with a part of it.
+// Apply unpacks a tar archive, uncompressed, into a directory to which no other user
+// may write. It reads r to its end; the archive may end before. If the archive cannot
+// be unpacked, the error is an [Error] or a [LimitError], and the directory has a part
+// of it.
 func Apply(ctx context.Context, dir string, r io.Reader, o Options) (*Applied, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -119,7 +119,7 @@ func Apply(ctx context.Context, dir string, r io.Reader, o Options) (*Applied, e
 
 type onlyReader struct{ io.Reader }
 
-// explain makes an [Error] of whatever an archive is to blame for.
+// explain converts errors that the archive has caused to an [Error].
 func (a *applier) explain(h *tar.Header, err error) error {
 	var known *Error
 	var limit *LimitError
@@ -135,19 +135,19 @@ func (a *applier) explain(h *tar.Header, err error) error {
 		e.Entry = h.Name
 	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
-		e.Reason = "it is no whole tar archive: " + err.Error()
+		e.Reason = "it is not a complete tar archive: " + err.Error()
 	}
 	return e
 }
 
-// limited reads an archive, and counts.
+// limited reads an archive within limits.
 type limited struct {
 	ctx context.Context
 	r   io.Reader
 	l   *Limits
 }
 
-// sourceError keeps an error of whoever gives the archive apart from those of the
+// sourceError marks an error of the archive's reader, as opposed to an error in the
 // archive.
 type sourceError struct{ err error }
 
@@ -167,8 +167,8 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// applier unpacks one layer. Names of its maps are those of real directories
-// below the root, without symbolic links, "" for the root itself.
+// applier unpacks one layer. The keys of its maps are real directories below the root,
+// without symbolic links, "" for the root itself.
 type applier struct {
 	ctx     context.Context
 	o       Options
@@ -177,11 +177,11 @@ type applier struct {
 	parent  int
 	buf     []byte
 
-	own    map[string]bool          // names that this layer made or went through
+	own    map[string]bool          // names that this layer made or passed through
 	hidden map[string]bool          // whiteouts of this layer
-	times  map[string]unix.Timespec // of directories that were changed, set at the end
+	times  map[string]unix.Timespec // of changed directories, set at the end
 
-	last     int // the directory used last, -1 for none
+	last     int // the directory used last, -1 if there is none
 	lastName string
 	lastReal string
 }
@@ -207,8 +207,8 @@ func (a *applier) prepareRoot() error {
 	if err := unix.Fstat(a.root, &st); err != nil {
 		return err
 	}
-	// A fresh directory has the time of now. One that was unpacked into has one
-	// that a layer gave it.
+	// A new directory has the present time. A directory that was unpacked into has the
+	// time that a layer set.
 	empty, err := isEmpty(a.root)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (a *applier) entry(h *tar.Header, content io.Reader) error {
 		return nil
 	}
 	if strings.ContainsRune(h.Name, 0) {
-		return &Error{Entry: h.Name, Reason: "its name holds a NUL"}
+		return &Error{Entry: h.Name, Reason: "its name contains a NUL"}
 	}
 	dir, base := path.Split(path.Clean("/" + h.Name))
 	if base == "" { // the root
@@ -263,7 +263,7 @@ func (a *applier) entry(h *tar.Header, content io.Reader) error {
 	case strings.HasPrefix(base, whiteout):
 		base = base[len(whiteout):]
 		if base == "" || base == "." || base == ".." {
-			return &Error{Entry: h.Name, Reason: "it is a whiteout of nothing"}
+			return &Error{Entry: h.Name, Reason: "it is a whiteout without a name"}
 		}
 		return a.whiteout(fd, base, path.Join(real, base), h)
 	case h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0:
@@ -276,14 +276,14 @@ func (a *applier) entry(h *tar.Header, content io.Reader) error {
 	return a.describe(fd, base, name, h)
 }
 
-// touch notes that a directory belongs to this layer, and those above it.
+// touch records that a directory, and those above it, belong to this layer.
 func (a *applier) touch(real string) {
 	for ; real != "" && !a.own[real]; real = dirOf(real) {
 		a.own[real] = true
 	}
 }
 
-// dirOf is the directory of a name below the root.
+// dirOf returns the directory of a name below the root.
 func dirOf(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i]
@@ -302,8 +302,8 @@ func (a *applier) openDir(real string) (int, error) {
 	})
 }
 
-// directory opens the directory that an entry's name leads to, and makes what is
-// missing of it. The descriptor belongs to the applier, until the next call.
+// directory opens the directory of an entry's name, and makes missing parts of it. The
+// applier owns the descriptor; it is valid until the next call.
 func (a *applier) directory(name string) (fd int, real string, err error) {
 	if a.last >= 0 && a.lastName == name {
 		return a.last, a.lastReal, nil
@@ -323,7 +323,7 @@ func (a *applier) directory(name string) (fd int, real string, err error) {
 	return fd, real, nil
 }
 
-// changing notes the time of a directory that is about to be changed.
+// changing saves the time of a directory that is about to be changed.
 func (a *applier) changing(fd int, real string) error {
 	if _, ok := a.times[real]; ok {
 		return nil
@@ -336,13 +336,13 @@ func (a *applier) changing(fd int, real string) error {
 	return nil
 }
 
-// maxLinks is how many symbolic links a name may lead through, as in
+// maxLinks is the number of symbolic links that a name may lead through, as in
 // path_resolution(7).
 const maxLinks = 40
 
-// resolve finds the real directory that a name stands for, below the root and
-// following symbolic links as if it were "/". What is missing is made, or, where
-// make is false, is an error that wraps ENOENT.
+// resolve returns the real directory of a name below the root, following symbolic links
+// as if the root were "/". If make is true it makes missing directories, otherwise the
+// error wraps ENOENT.
 func (a *applier) resolve(name string, make bool) (string, error) {
 	rest := strings.Split(name, "/")
 	real, links := "", 0
@@ -383,13 +383,13 @@ func (a *applier) resolve(name string, make bool) (string, error) {
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 			real = next
 		default:
-			return "", fmt.Errorf("%s is no directory: %w", next, unix.ENOTDIR)
+			return "", fmt.Errorf("%s is not a directory: %w", next, unix.ENOTDIR)
 		}
 	}
 	return real, nil
 }
 
-// imply makes a directory that no entry has described yet.
+// imply makes a directory that no entry has described so far.
 func (a *applier) imply(dir, base, name string) error {
 	a.applied.Leans = true
 	fd, err := a.openDir(dir)
@@ -427,7 +427,7 @@ func (a *applier) imply(dir, base, name string) error {
 	return unix.Fchmodat(fd, base, mode, 0)
 }
 
-// below opens what a name stands for in the layers below, as O_PATH.
+// below opens a name in the layers below, as O_PATH.
 func (a *applier) below(name string) (int, *unix.Stat_t, error) {
 	fd, err := unix.Openat2(a.parent, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
@@ -444,7 +444,7 @@ func (a *applier) below(name string) (int, *unix.Stat_t, error) {
 	return fd, &st, nil
 }
 
-// procPath names a file for calls that take a path alone.
+// procPath returns a path of a file, for calls without a directory descriptor.
 func procPath(fd int, base string) string {
 	if base == "" {
 		return fmt.Sprintf("/proc/self/fd/%d", fd)
@@ -452,7 +452,7 @@ func procPath(fd int, base string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, base)
 }
 
-// remove takes away what is at a name, if anything is.
+// remove removes a name if it exists.
 func (a *applier) remove(fd int, base, name string) error {
 	err := unix.Unlinkat(fd, base, 0)
 	switch {
@@ -469,13 +469,13 @@ func (a *applier) remove(fd int, base, name string) error {
 		return err
 	}
 	delete(a.own, name)
-	// The name of the directory used last may mean another one now. Its descriptor
-	// may be in use, so it is not closed here; no entry's directory is named "".
+	// The name of the directory used last may now mean another one. Its descriptor may
+	// be in use, so it is not closed here; no entry's directory is named "".
 	a.lastName = ""
 	return nil
 }
 
-// makeOpaque hides what the layers below have in a directory.
+// makeOpaque hides the content that the layers below have in a directory.
 func (a *applier) makeOpaque(fd int, real string) error {
 	a.applied.Whiteouts++
 	if a.o.Overlay {
@@ -484,7 +484,7 @@ func (a *applier) makeOpaque(fd int, real string) error {
 	return a.clear(fd, real)
 }
 
-// clear removes what this layer has not made.
+// clear removes entries that this layer has not made.
 func (a *applier) clear(fd int, real string) error {
 	own, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -522,12 +522,13 @@ func (a *applier) clear(fd int, real string) error {
 	return nil
 }
 
-// whiteout hides what the layers below have at a name.
+// whiteout hides a name of the layers below.
 func (a *applier) whiteout(fd int, base, name string, h *tar.Header) error {
 	a.hidden[name] = true
 	a.applied.Whiteouts++
 	if a.own[name] {
-		// What this layer has there stays; of a directory, only that.
+		// Entries that this layer made there stay, and so does a directory with such
+		// entries, without the others.
 		sub, err := a.openDir(name)
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 			return nil
@@ -557,7 +558,7 @@ func (a *applier) whiteout(fd int, base, name string, h *tar.Header) error {
 	return setTime(fd, base, timeOf(h.ModTime))
 }
 
-// make makes what an entry describes, without its metadata.
+// make makes the file of an entry, without its metadata.
 func (a *applier) make(fd int, base, name string, h *tar.Header, content io.Reader) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -587,7 +588,7 @@ func (a *applier) make(fd int, base, name string, h *tar.Header, content io.Read
 		return a.file(fd, base, h, content)
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) >= 4096 || strings.ContainsRune(h.Linkname, 0) {
-			return &Error{Entry: h.Name, Reason: "no symbolic link can have its target"}
+			return &Error{Entry: h.Name, Reason: "a symbolic link cannot have its target"}
 		}
 		return unix.Symlinkat(h.Linkname, fd, base)
 	case tar.TypeLink:
@@ -602,12 +603,12 @@ func (a *applier) make(fd int, base, name string, h *tar.Header, content io.Read
 	return &Error{Entry: h.Name, Reason: fmt.Sprintf("its type %q is unknown", h.Typeflag)}
 }
 
-// holeSize is the size of the pieces that become holes where they are zero.
+// holeSize is the size of the pieces that become holes if they are zero.
 const holeSize = 64 << 10
 
 // file writes a regular file.
 func (a *applier) file(fd int, base string, h *tar.Header, content io.Reader) (err error) {
-	// A sparse file claims more than the archive has.
+	// A sparse file may have more bytes than the archive.
 	if h.Typeflag == tar.TypeGNUSparse || h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
 		if err := a.o.Limits.addBytes(h.Size); err != nil {
 			return err
@@ -691,7 +692,7 @@ func linkError(h *tar.Header, err error) error {
 	return fmt.Errorf("link it to %q: %w", h.Linkname, err)
 }
 
-// copyUp copies a file of the layers below into this one.
+// copyUp copies a file of the layers below into this layer.
 func (a *applier) copyUp(name string) error {
 	a.applied.Leans = true
 	below, st, err := a.below(name)
@@ -722,7 +723,7 @@ func (a *applier) copyUp(name string) error {
 			return err
 		}
 		defer in.Close()
-		// It was counted in its own layer; here it is there once more.
+		// It was counted in its own layer; this is another copy.
 		if err := a.o.Limits.addBytes(st.Size); err != nil {
 			return err
 		}
@@ -758,10 +759,10 @@ func (a *applier) copyUp(name string) error {
 	return setTime(fd, base, st.Mtim)
 }
 
-// describe gives what is at a name the metadata of its entry.
+// describe sets the metadata of an entry.
 func (a *applier) describe(fd int, base, name string, h *tar.Header) error {
 	if h.Uid < 0 || h.Gid < 0 || h.Uid >= 1<<32-1 || h.Gid >= 1<<32-1 {
-		return &Error{Entry: h.Name, Reason: fmt.Sprintf("nobody can be its owner: %d:%d", h.Uid, h.Gid)}
+		return &Error{Entry: h.Name, Reason: fmt.Sprintf("its owner is out of range: %d:%d", h.Uid, h.Gid)}
 	}
 	if err := unix.Fchownat(fd, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -786,7 +787,7 @@ func (a *applier) describe(fd int, base, name string, h *tar.Header) error {
 		}
 	}
 	if kind != unix.S_IFLNK {
-		// After the owner, whose change takes setuid bits away.
+		// After the owner, since chown clears setuid bits.
 		if err := unix.Fchmodat(fd, base, uint32(h.Mode)&0o7777, 0); err != nil {
 			return err
 		}
@@ -798,9 +799,9 @@ func (a *applier) describe(fd int, base, name string, h *tar.Header) error {
 	return setTime(fd, base, timeOf(h.ModTime))
 }
 
-// timeOf is a time of modification as it is set.
+// timeOf returns the modification time to set.
 func timeOf(t time.Time) unix.Timespec {
-	if t.Unix() < 0 || t.Unix() >= 1<<33 { // before 1970, or beyond what a clock of nanoseconds has
+	if t.Unix() < 0 || t.Unix() >= 1<<33 { // before 1970, or beyond the range of a clock of nanoseconds
 		return unix.Timespec{}
 	}
 	return unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
@@ -810,7 +811,7 @@ func setTime(fd int, base string, t unix.Timespec) error {
 	return unix.UtimesNanoAt(fd, base, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// setTimes gives all directories that were changed their times.
+// setTimes sets the times of all changed directories.
 func (a *applier) setTimes() error {
 	a.forget()
 	for real, t := range a.times {
@@ -830,7 +831,7 @@ func (a *applier) setTimes() error {
 	return nil
 }
 
-// copyXattrs copies extended attributes, except overlayfs' own.
+// copyXattrs copies extended attributes, except those of overlayfs.
 func copyXattrs(from, to string) error {
 	names := make([]byte, 64<<10)
 	n, err := unix.Listxattr(from, names)

@@ -1,52 +1,52 @@
-// Package layer unpacks the layers of OCI images: tar archives of what a layer
-// adds to, changes in, or takes away from those below it
+// Package layer unpacks the layers of OCI images: tar archives of the files that a
+// layer adds, changes or removes relative to the layers below
 // (https://github.com/opencontainers/image-spec/blob/main/layer.md).
 //
 // # Two ways to unpack
 //
-// A layer is unpacked as containerd does it, either into a directory of its own
-// that becomes one of the lower directories of an overlay mount (Overlay), or on
-// top of a directory in which the layers below are unpacked already, which makes a
-// flat root of them all. They differ in how something is taken away:
+// A layer is unpacked as by containerd: either into a separate directory that becomes
+// one of the lower directories of an overlay mount (Overlay), or into a directory in
+// which the layers below are unpacked already, which makes a flat root. The ways differ
+// in how a removal is represented:
 //
 //	tar entry               overlay                            flat
 //	dir/.wh.NAME            character device 0:0 at dir/NAME   dir/NAME is removed
 //	dir/.wh..wh..opq        trusted.overlay.opaque=y on dir    what lower layers have in dir is removed
 //
-// # What is as in containerd
+// # Same as containerd
 //
-//   - Names are taken from the root, whatever "/" or ".." they begin with, and
+//   - Names are relative to the root, whatever "/" or ".." they begin with, and
 //     symbolic links in them are followed within the root.
 //   - The entry of the root itself is not applied: the root has mode 0755 and
-//     belongs to root. Its time, however, is that of the entry.
-//   - A directory that no entry describes gets the owner, mode, attributes and time
-//     that it has in the layers below, else root, 0755 and time 0.
-//   - An entry for a name that is there replaces it, but for a directory on a
-//     directory, which only gets the entry's metadata.
-//   - Times before 1970 are 0.
+//     belongs to root. It gets only the entry's time.
+//   - A directory without an entry gets the owner, mode, attributes and time that it
+//     has in the layers below, else root, 0755 and time 0.
+//   - An entry for an existing name replaces it, except that for an existing directory
+//     a directory entry changes only the metadata.
+//   - Times before 1970 become 0.
 //
-// # What differs
+// # Different from containerd
 //
-// Equal layers become equal directories. So whiteouts have the time of their
-// entries, and a directory that is changed only through what lies in it keeps its
-// time: an overlay mount shows it like that too.
+// Equal layers become equal directories. So whiteouts have the time of their entries,
+// and a directory keeps its time if only entries below it change: an overlay mount
+// shows it like that too.
 //
-// What a layer adds beside a whiteout of the same name stays, since whiteouts are
-// about lower layers; a directory added so is opaque.
+// Files that a layer adds beside a whiteout of the same name stay, since whiteouts
+// refer to lower layers; a directory added in this way is opaque.
 //
-// A hard link to a file of a lower layer copies that file up, as overlayfs does it.
+// A hard link to a file of a lower layer copies that file up, as overlayfs does.
 //
 // Attributes trusted.overlay.* and user.overlay.* of an archive are left out: in a
-// lower directory they would redirect an overlay mount to where the archive wants.
-// Character devices 0:0 are whiteouts to overlayfs, and are treated as such.
+// lower directory they could redirect an overlay mount to other directories. Character
+// devices 0:0 are whiteouts to overlayfs, and are treated as whiteouts.
 //
 // # Hostile archives
 //
-// All that is written is written to names of one part in a directory that was
-// opened below the root, with no symbolic link on its way (openat2(2)). Nobody else
-// may write to the directory meanwhile. Device nodes are made as such; who may open
-// them is a matter of the mounts in which they appear. Bytes and entries are limited,
-// also those that a sparse file only claims to have.
+// All writes go to names of one part in a directory that was opened below the root,
+// without symbolic links in its path (openat2(2)). No other user may write to the
+// directory at the same time. Device nodes are created; the mounts in which they appear
+// decide who may open them. Bytes and entries are limited, including the claimed size
+// of sparse files.
 //
 // Owners, devices and capabilities need root.
 package layer

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// Error tells that an archive cannot be unpacked: it is no archive, or an entry
-// is not possible.
+// Error reports that an archive cannot be unpacked: it is not an archive, or an entry
+// is invalid.
 type Error struct {
-	Entry  string // as the archive has it; "" where none is meant
+	Entry  string // as in the archive; "" for the archive as a whole
 	Reason string
 	Err    error // may be nil
 }
@@ -22,17 +22,17 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// LimitError tells that there is more in an archive than is permitted.
+// LimitError reports that an archive exceeds a limit.
 type LimitError struct {
 	What  string // "bytes", "entries"
 	Limit int64
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("it holds more than %d %s", e.Limit, e.What)
+	return fmt.Sprintf("it has more than %d %s", e.Limit, e.What)
 }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *LimitError) Hint() string {
 	return "if the image can be trusted, permit more: --max-" + e.What
 }

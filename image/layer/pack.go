@@ -10,19 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packer writes an archive of what [Apply] unpacked for overlayfs: unpacked on top
-// of a flat root it does what the archive it came from does, if that stands alone.
+// Packer writes an archive of a directory that [Apply] unpacked for overlayfs. For a
+// layer that stands alone, unpacking it on top of a flat root has the same result as
+// unpacking the original archive.
 type Packer struct {
 	w     *tar.Writer
 	first map[uint64]string // names of files with several links
 }
 
-// NewPacker makes a packer that writes to w.
+// NewPacker returns a packer that writes to w.
 func NewPacker(w io.Writer) *Packer {
 	return &Packer{tar.NewWriter(w), map[uint64]string{}}
 }
 
-// Entry describes something in a layer's directory.
+// Entry describes a file or directory of a layer.
 type Entry struct {
 	Name     string // below the directory, "." for itself
 	Ino      uint64
@@ -37,7 +38,7 @@ type Entry struct {
 	Content  io.Reader // of a regular file
 }
 
-// Add adds an entry. A directory comes before what is in it.
+// Add adds an entry. A directory must be added before its entries.
 func (p *Packer) Add(e *Entry) error {
 	h := &tar.Header{
 		Name: "./" + e.Name, Mode: int64(e.Mode & 0o7777), Uid: int(e.UID), Gid: int(e.GID),
@@ -80,7 +81,7 @@ func (p *Packer) Add(e *Entry) error {
 			h.Typeflag, h.Name, h.PAXRecords = tar.TypeReg, dir+whiteout+base, nil
 		}
 	default:
-		return errors.New("a layer has no sockets")
+		return errors.New("a layer cannot contain sockets")
 	}
 	if err := p.w.WriteHeader(h); err != nil {
 		return err

@@ -1,49 +1,49 @@
-// Package watch keeps images of a store as a list says that they should be: tags
-// of registries, which move, come and go.
+// Package watch keeps the images of a store up to date with a list of tags in
+// registries.
 //
 // # Words
 //
 // A watch list is a YAML file; [Load] reads it and images.schema.json describes it.
-// Each of its entries names images of a registry, with wildcards where it likes. An
-// entry is expanded when the registry is asked which names and tags fit it. An image
-// belongs to a list from the moment at which the list is about to add it until it is
-// removed. A round expands all entries, compares each image with its registry, adds
-// what is new, and removes what should not be there any more.
+// Each of its entries names images of a registry, possibly with wildcards. To expand an
+// entry is to ask the registry for the names and tags that match it. An image belongs
+// to a list from the moment the list is about to add it until it is removed. A round
+// expands all entries, compares each image with its registry, adds new images, and
+// removes those that should not exist any more.
 //
-// # What a round does
+// # Steps of a round
 //
-//  1. Entries are expanded. Where this fails, what belongs to the entry stays as
-//     it is: nothing is ever removed because a registry did not answer.
-//  2. Each image's tag is asked for its digest, with HEAD. An image whose digest is
-//     the one that was added, and which the store still has, costs nothing more.
-//     Others are added by that digest, so that a tag that moves meanwhile makes no
-//     mixture: the next round sees that it has moved.
-//  3. Images of the list that are not wanted are removed: at once those that no
-//     entry fits, or that an entry keeps only the newest of; and those that their
-//     registry has no more when their entry says so.
-//  4. Where the list asks for it and something was replaced or removed, the store's
-//     garbage is collected.
+//  1. Entries are expanded. If that fails, the entry's images stay as they are: nothing
+//     is ever removed because a registry did not answer.
+//  2. The registry is asked for the digest of each image's tag, with HEAD. If it is the
+//     digest that was added, and the store still has the image, the image is done.
+//     Otherwise the image is added by that digest, so that a tag that changes in the
+//     meantime cannot mix two images: the next round finds the change.
+//  3. Images of the list that are not wanted are removed. Images that no entry matches,
+//     or that are not among the newest that an entry keeps, are removed at once. Images
+//     that their registry no longer has are removed when their entry says so.
+//  4. If the list asks for it, and an image was replaced or removed, a gc of the store
+//     follows.
 //
-// What fails is tried again after a time that doubles with each failure. A registry
-// that cannot be reached, or asks for patience (429, 503, with Retry-After), is left
-// alone as a whole until then.
+// Failures are retried after a time that doubles with each failure. A registry that
+// cannot be reached, or asks for a delay (429, 503, with Retry-After), is not asked
+// at all until then.
 //
-// # What is kept
+// # State
 //
-// One file a list, in the store's own work directory, which no web server serves:
+// One file for each list, in the store's own work directory, which is never served:
 //
 //	work/own/watch/NAME.json    a [State]
 //
-// It is replaced by rename(2) and on the disk before an image is added: an image that
-// the list has claimed is known to be the list's, whenever the process dies. All else
-// in it can be found out again. An image that is in the store already when it is
-// claimed, because somebody has added it by hand or a process died, belongs to the
-// list from then on; what another list has claimed is left to that list.
+// It is replaced by rename(2), and synced before an image is added: so it is known
+// which images the list has claimed, whenever the process dies. The rest of the file
+// can be recomputed. An image that is in the store before it is claimed, because a user
+// has added it or a process died, belongs to the list from then on; images that another
+// list has claimed are left to that list.
 //
 // # Locks
 //
-// Whoever runs rounds of a list holds the store's lock own-watch-NAME, so that two
-// never run at once. It comes before the locks that adding and removing images take.
-// The mutex of a round guards its state and is never held while a registry or the
-// store is waited for.
+// A process that runs rounds of a list holds the store's lock own-watch-NAME, so that
+// rounds never overlap. It comes before the locks for adding and removing images. The
+// mutex of a round guards its state and is never held during a wait for a registry or
+// the store.
 package watch

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// List is a watch list that was checked.
+// List is a checked watch list.
 type List struct {
 	Name     string
 	Path     string        // absolute
 	Interval time.Duration // between rounds
 	Together int           // images at a time
 	Timeout  time.Duration // of adding one image
-	GC       *GC           // nil: no gc
+	GC       *GC           // nil: no gc after a round
 	Entries  []Entry
 }
 
-// GC says what a gc after a round keeps, as store.GCOptions do.
+// GC says which trees a gc after a round keeps, like store.GCOptions.
 type GC struct {
 	Keep    int
 	KeepFor time.Duration
@@ -28,24 +28,24 @@ type GC struct {
 // Entry names images of one registry.
 type Entry struct {
 	Line         int
-	Registry     string   // as go-containerregistry writes it
-	Name         string   // within it; may hold wildcards
-	Tags         []string // may hold wildcards
+	Registry     string   // in the form of go-containerregistry
+	Name         string   // within the registry; may contain wildcards
+	Tags         []string // may contain wildcards
 	Exclude      []string // patterns of tags
 	ExcludeNames []string // patterns of names
 	Newest       int      // tags of each name; 0: all
 	As           string   // template of the name in the store
-	Platform     string   // "" for this machine's
+	Platform     string   // "" for the platform of this machine
 	Gone         Gone
 }
 
-// Gone says what becomes of an image that its registry has no more.
+// Gone says what happens to an image that its registry no longer has.
 type Gone struct {
 	Keep  bool          // it stays
-	After time.Duration // it goes after this time, unless it comes back
+	After time.Duration // it is removed after this time, unless it reappears
 }
 
-// What is usual.
+// Defaults.
 const (
 	defaultInterval = 15 * time.Minute
 	defaultTogether = 4
@@ -53,17 +53,17 @@ const (
 	defaultGone     = 24 * time.Hour
 )
 
-// wild tells whether a pattern is more than one text.
+// wild reports whether a pattern matches more than one text.
 func wild(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
 
 func matchesAny(patterns []string, s string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		ok, err := path.Match(p, s)
-		return ok && err == nil // Load has seen that patterns are well-formed
+		return ok && err == nil // Load has checked the patterns
 	})
 }
 
-// fitsName tells whether the entry means a name of its registry.
+// fitsName reports whether the entry matches a name of its registry.
 func (e *Entry) fitsName(name string) bool {
 	return matchesAny([]string{e.Name}, name) && !matchesAny(e.ExcludeNames, name)
 }
@@ -72,15 +72,15 @@ func (e *Entry) fitsTag(tag string) bool {
 	return matchesAny(e.Tags, tag) && !matchesAny(e.Exclude, tag)
 }
 
-// fits tells whether the entry means an image, if its registry has it.
+// fits reports whether the entry matches an image, if its registry has it.
 func (e *Entry) fits(registry, name, tag string) bool {
 	return e.Registry == registry && e.fitsName(name) && e.fitsTag(tag)
 }
 
-// listed tells whether the registry must be asked for a name's tags.
+// listed reports whether the registry must be asked for a name's tags.
 func (e *Entry) listed() bool { return e.Newest > 0 || slices.ContainsFunc(e.Tags, wild) }
 
-// choose picks the tags that are wanted from those that there are.
+// choose returns the tags to add from the existing ones.
 func (e *Entry) choose(tags []string) []string {
 	var fit []string
 	for _, t := range tags {
@@ -96,20 +96,20 @@ func (e *Entry) choose(tags []string) []string {
 	return fit
 }
 
-// as is the name in the store of a name of the registry.
+// as returns the name in the store for a name of the registry.
 func (e *Entry) as(name string) string {
 	return strings.NewReplacer("${name}", name, "${base}", path.Base(name)).Replace(e.As)
 }
 
-// String is the entry as people see it.
+// String returns the entry for messages.
 func (e *Entry) String() string {
 	return displayed(e.Registry, e.Name, strings.Join(e.Tags, ","))
 }
 
-// displayed writes a source out.
+// displayed returns a source for messages.
 func displayed(registry, name, tag string) string { return registry + "/" + name + ":" + tag }
 
-// compareVersions orders tags as people count: runs of digits are numbers.
+// compareVersions compares tags like versions: runs of digits are numbers.
 func compareVersions(a, b string) int {
 	first, second := a, b
 	for a != "" && b != "" {
@@ -129,7 +129,7 @@ func compareVersions(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(first, second))
 }
 
-// run is what s begins with: digits alone, or none.
+// run returns the longest prefix of s that has either only digits or no digits.
 func run(s string) string {
 	for i := 1; i < len(s); i++ {
 		if isDigit(s[i]) != isDigit(s[0]) {

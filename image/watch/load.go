@@ -19,17 +19,17 @@ import (
 	"premix/store/tree"
 )
 
-// maxList is the size above which a file is taken for something else, bytes.
+// maxList is the size limit of a watch list, in bytes.
 const maxList = 16 << 20
 
-// Keys, in the order in which people write them.
+// Keys, in their usual order.
 var (
 	listKeys  = []string{"name", "interval", "together", "timeout", "platform", "gone", "gc", "images"}
 	entryKeys = []string{"image", "tags", "exclude", "exclude_names", "newest", "as", "platform", "gone"}
 	gcKeys    = []string{"keep", "keep_for"}
 )
 
-// Forms of texts; the schema has the same.
+// Forms of values; the schema has the same.
 var (
 	nameForm     = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
 	platformForm = regex.Lazy(`^[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?$`)
@@ -38,8 +38,7 @@ var (
 
 var document = problem.Document{Name: "watch list", Form: "a watch list has a key images: with a list of names below it"}
 
-// Load reads and checks a watch list. What its writer can mend is returned as
-// [Problems], all of it.
+// Load reads and checks a watch list. It returns all mistakes in it as [Problems].
 func Load(file string) (*List, error) {
 	l := &loader{Collector: problem.Collector{File: file}, gone: Gone{After: defaultGone}}
 	abs, err := filepath.Abs(file)
@@ -75,15 +74,15 @@ func readFile(file string) ([]byte, error) {
 	return text, err
 }
 
-// loader turns one YAML file into a List.
+// loader converts one YAML file to a List.
 type loader struct {
 	problem.Collector
 	list     *List
-	platform string // of entries that name none
+	platform string // of entries without one
 	gone     Gone
 }
 
-// texts reads a list of at least one text.
+// texts reads a non-empty list of texts.
 func (l *loader) texts(n *yaml.Node, key string) (list []string) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		l.Add(n.Line, key+": [ONE, ANOTHER]", "%s must be a list", key)
@@ -108,7 +107,7 @@ func (l *loader) patterns(n *yaml.Node, key string) []string {
 
 func (l *loader) pattern(line int, key, p string) {
 	if _, err := path.Match(p, ""); err != nil {
-		l.Add(line, "each [ has its ], and \\ takes a wildcard its meaning", "%s: the pattern %q is malformed", key, p)
+		l.Add(line, "close each [ with ], and write \\ before a wildcard that is meant literally", "%s: the pattern %q is malformed", key, p)
 	}
 }
 
@@ -121,7 +120,7 @@ func (l *loader) number(n *yaml.Node, key string, most int) int {
 	return i
 }
 
-// duration reads a time of more than nothing, which may begin with days.
+// duration reads a positive time, which may begin with days.
 func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 	s, ok := l.Text(n, key)
 	if !ok {
@@ -142,7 +141,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 		}
 	}
 	if d <= 0 {
-		l.Add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is no time", key, s)
+		l.Add(n.Line, "write it as in 90s, 2h or 1d12h", "%s: %q is not a time", key, s)
 		return time.Second
 	}
 	return d
@@ -151,7 +150,7 @@ func (l *loader) duration(n *yaml.Node, key string) time.Duration {
 func (l *loader) readPlatform(n *yaml.Node) string {
 	s, ok := l.Text(n, "platform")
 	if ok && !platformForm().MatchString(s) {
-		l.Add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is none", s)
+		l.Add(n.Line, "write it as in linux/amd64 or linux/arm64/v8", "platform: %q is not a platform", s)
 	}
 	return s
 }
@@ -189,7 +188,7 @@ func (l *loader) top(root *yaml.Node) {
 		}
 	})
 	if !nameForm().MatchString(l.list.Name) {
-		l.Add(0, "name: mine, in small letters, digits and . _ -", "the list has no name: %q does not do", l.list.Name)
+		l.Add(0, "name: mine, in small letters, digits and . _ -", "the list has no name, and its file name %q is not valid as one", l.list.Name)
 	}
 	switch {
 	case images == nil:
@@ -256,7 +255,7 @@ func (l *loader) entry(n *yaml.Node) {
 			}
 		})
 		if image == "" && len(l.List) == was {
-			l.Add(n.Line, "image: REGISTRY/NAME:TAG", "an image has no image: that says which")
+			l.Add(n.Line, "image: REGISTRY/NAME:TAG", "the key image is missing")
 		}
 	default:
 		l.Add(n.Line, "write REGISTRY/NAME:TAG, or image: and more keys", "an image must be a text or a mapping")
@@ -270,7 +269,7 @@ func (l *loader) entry(n *yaml.Node) {
 	}
 }
 
-// source takes [REGISTRY/]NAME[:TAG] apart.
+// source splits [REGISTRY/]NAME[:TAG].
 func (l *loader) source(e *Entry, image string) {
 	rest := strings.TrimPrefix(image, "docker://")
 	host := name.DefaultRegistry
@@ -281,7 +280,7 @@ func (l *loader) source(e *Entry, image string) {
 		host = name.DefaultRegistry
 	}
 	if strings.Contains(rest, "@") {
-		l.Add(e.Line, "write a tag; premix image add adds what never changes", "%s names a digest", image)
+		l.Add(e.Line, "write a tag; an image that never changes is added with premix image add", "%s names a digest", image)
 		return
 	}
 	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
@@ -297,7 +296,7 @@ func (l *loader) source(e *Entry, image string) {
 	}
 	registry, err := name.NewRegistry(host)
 	if err != nil || wild(host) {
-		l.Add(e.Line, "it is a host, and perhaps a port; wildcards stand behind it", "%q is no registry", host)
+		l.Add(e.Line, "give a host, and perhaps a port; wildcards may only follow it", "%q is not a registry", host)
 		return
 	}
 	e.Registry = registry.RegistryStr()
@@ -315,7 +314,7 @@ func (l *loader) source(e *Entry, image string) {
 	l.local(e)
 }
 
-// local settles the name in the store.
+// local determines the name in the store.
 func (l *loader) local(e *Entry) {
 	given := e.As != ""
 	if !given {
@@ -341,7 +340,7 @@ func (l *loader) local(e *Entry) {
 			tag = tree.DefaultTag
 		}
 		if _, err := tree.ParseRef(e.as(example) + ":" + tag); err != nil {
-			l.Add(e.Line, way, "the name %s does not do in a store: %v", e.as(example), err)
+			l.Add(e.Line, way, "the name %s is not valid in a store: %v", e.as(example), err)
 			return
 		}
 	}

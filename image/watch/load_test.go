@@ -38,7 +38,7 @@ gc: {keep_for: 7d}
 images:
   - debian:12
 `)
-	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), file+`:6: gone: "1w2d" is no time`) {
+	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), file+`:6: gone: "1w2d" is not a time`) {
 		t.Errorf("an unknown unit: %v", err)
 	}
 	file = written(t, `name: nightly
@@ -141,19 +141,19 @@ func TestProblems(t *testing.T) {
 		{"images:\n  - image: debian\n    tag: x\n", ":3: unknown key tag in an image", true},
 		{"imagse: []\nimages: []\n", ":1: unknown key imagse in the watch list", true},
 		{"images: []\nimages: []\n", ":2: images stands twice", false},
-		{"images:\n  - {tags: [x]}\n", ":2: an image has no image:", true},
+		{"images:\n  - {tags: [x]}\n", ":2: the key image is missing", true},
 		{"images:\n  - {image: debian, tags: x}\n", ":2: tags must be a list", true},
 		{"images:\n  - {image: debian, tags: []}\n", ":2: tags must be a list", true},
 		{"images:\n  - {image: 'debian:12', tags: [x]}\n", ":2: debian:12 has a tag, and there are tags: besides", false},
 		{"images:\n  - debian@sha256:" + strings.Repeat("a", 64) + "\n", ":2: debian@sha256", false},
 		{"images:\n  - {image: debian, newest: 0}\n", ":2: newest must be a whole number", true},
-		{"images:\n  - {image: debian, gone: later}\n", `:2: gone: "later" is no time`, true},
+		{"images:\n  - {image: debian, gone: later}\n", `:2: gone: "later" is not a time`, true},
 		{"images:\n  - {image: debian, platform: arm}\n", ":2: platform: ", true},
 		{"images:\n  - {image: debian, tags: ['[']}\n", `:2: tags: the pattern "["`, false},
 		{"images:\n  - {image: 'quay.io/b/*', as: x}\n", ":2: as: several names would become one", false},
-		{"images:\n  - 127.0.0.1:5000/a/b\n", ":2: the name 127.0.0.1:5000/a/b does not do", false},
+		{"images:\n  - 127.0.0.1:5000/a/b\n", ":2: the name 127.0.0.1:5000/a/b is not valid in a store", false},
 		{"images:\n  - quay.io/Upper/x\n", ":2: quay.io/Upper/x: ", false},
-		{"interval: 0s\nimages: []\n", `:1: interval: "0s" is no time`, false},
+		{"interval: 0s\nimages: []\n", `:1: interval: "0s" is not a time`, false},
 		{"together: 100\nimages: []\n", ":1: together must be", true},
 		{"gc: 3\nimages: []\n", ":1: gc must be true, false or a mapping", true},
 		{"name: A b\nimages: []\n", ": the list has no name", true},

@@ -5,5 +5,5 @@ import "premix/internal/problem"
 // Problem is one mistake in a watch list.
 type Problem = problem.Problem
 
-// Problems is all that is wrong with a watch list, in the order of its lines.
+// Problems is the list of mistakes in a watch list, in the order of its lines.
 type Problems = problem.List

@@ -18,19 +18,19 @@ import (
 	"premix/image"
 )
 
-// registries asks registries for one round. Credentials are read anew in each
-// round, and each repository is greeted once.
+// registries asks registries during one round. Credentials are read again for each
+// round, and each repository is authenticated once.
 type registries struct {
 	puller *remote.Puller
 	now    func() time.Time
 
-	// mu guards what follows. It is never held while a registry is asked.
+	// mu guards the fields below. It is not held during a request to a registry.
 	mu     sync.Mutex
-	asks   map[string]time.Time // by host: until when it asks for patience
-	silent map[string]error     // by registry: why it is asked no more in this round, as it was learned
+	asks   map[string]time.Time // by host: the end of its Retry-After
+	silent map[string]error     // by registry: why it is not asked any more in this round
 }
 
-// maxPatience bounds what a Retry-After can ask for.
+// maxPatience limits the delay of a Retry-After.
 const maxPatience = 6 * time.Hour
 
 func newRegistries(now func() time.Time, base http.RoundTripper) (*registries, error) {
@@ -41,14 +41,14 @@ func newRegistries(now func() time.Time, base http.RoundTripper) (*registries, e
 	var err error
 	r.puller, err = remote.NewPuller(remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("premix"),
 		remote.WithTransport(&listening{base, r}),
-		// One more try at once, for connections that were just closed; after
-		// that the round's own back-off is at work.
+		// One more try at once, for connections that were just closed; further tries
+		// follow the round's own back-off.
 		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 1, Steps: 2}),
 		remote.WithRetryStatusCodes(http.StatusBadGateway, http.StatusGatewayTimeout))
 	return r, err
 }
 
-// listening notes for how long a registry wants to be left alone.
+// listening records the Retry-After of registries.
 type listening struct {
 	http.RoundTripper
 	r *registries
@@ -74,16 +74,17 @@ func (l *listening) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// patience is until when a registry wants to be left alone; zero for as long as
-// anybody.
+// patience returns the time until which a registry must not be asked; zero if there is
+// none.
 func (r *registries) patience(registry string) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.asks[registry]
 }
 
-// ask asks a registry, unless it is to be left alone in this round. The error names
-// what was asked for here, whoever it was that the registry failed first.
+// ask calls question, which asks a registry, unless the registry is not to be asked in
+// this round. The error names the item that was asked for here, even if the registry
+// failed for another one.
 func (r *registries) ask(ctx context.Context, registry, what string, question func() error) error {
 	r.mu.Lock()
 	cause := r.silent[registry]
@@ -102,7 +103,7 @@ func (r *registries) ask(ctx context.Context, registry, what string, question fu
 	return image.RemoteError(ctx, what, cause)
 }
 
-// leaveAlone tells whether an error is one of the registry as a whole.
+// leaveAlone reports whether an error concerns the registry as a whole.
 func leaveAlone(err error) bool {
 	var answer *transport.Error
 	var network net.Error
@@ -115,9 +116,9 @@ func leaveAlone(err error) bool {
 	return false
 }
 
-// missing tells whether a registry has answered, in a registry's own words, that it
-// does not have something. A 404 of somebody else, such as a proxy that was set up
-// wrongly, is a failure: images are removed for the sake of this answer.
+// missing reports whether a registry has answered, with a registry's own error code,
+// that it does not have an item. A 404 of another server, such as a misconfigured
+// proxy, is a failure: images are removed because of this answer.
 func missing(err error) bool {
 	var answer *transport.Error
 	if !errors.As(err, &answer) || answer.StatusCode != http.StatusNotFound {
@@ -132,7 +133,7 @@ func repository(registry, path string) (name.Repository, error) {
 	return name.NewRepository(registry+"/"+path, name.StrictValidation)
 }
 
-// names lists what a registry has.
+// names returns the names in a registry.
 func (r *registries) names(ctx context.Context, registry string) (list []string, err error) {
 	reg, err := name.NewRegistry(registry)
 	if err != nil {
@@ -144,12 +145,12 @@ func (r *registries) names(ctx context.Context, registry string) (list []string,
 	})
 	var known *image.Error
 	if errors.As(err, &known) && !leaveAlone(err) {
-		return nil, &image.Error{Kind: image.Unreachable, Reason: known.Reason, Way: "not every registry tells its names, and some only to users that are logged in: write the names out instead of a wildcard", Err: err}
+		return nil, &image.Error{Kind: image.Unreachable, Reason: known.Reason, Way: "some registries do not list their names, or only for users that are logged in: write the names instead of a wildcard", Err: err}
 	}
 	return list, err
 }
 
-// tags lists those of a name; a name that is not there has none.
+// tags returns the tags of a name; a missing name has none.
 func (r *registries) tags(ctx context.Context, registry, path string) (list []string, err error) {
 	repo, err := repository(registry, path)
 	if err != nil {
@@ -165,7 +166,7 @@ func (r *registries) tags(ctx context.Context, registry, path string) (list []st
 	return list, err
 }
 
-// digest is what a tag stands for; "" if it is not there.
+// digest returns the digest of a tag, or "" if the tag does not exist.
 func (r *registries) digest(ctx context.Context, registry, path, tag string) (digest string, err error) {
 	repo, err := repository(registry, path)
 	if err != nil {
@@ -182,8 +183,9 @@ func (r *registries) digest(ctx context.Context, registry, path, tag string) (di
 		if leaveAlone(err) || errors.As(err, &answer) && !slices.Contains([]int{http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotFound}, answer.StatusCode) {
 			return err
 		}
-		// It knows no HEAD, or does not tell the digest there. Or the tag is gone:
-		// only an answer with a body says who it comes from.
+		// The registry does not support HEAD, or does not return the digest with it. Or
+		// the tag is gone: only an answer with a body shows whether it comes from a
+		// registry.
 		got, err := r.puller.Get(ctx, ref)
 		if err == nil {
 			digest = got.Digest.String()

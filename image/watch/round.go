@@ -21,32 +21,32 @@ import (
 	"premix/store/tree"
 )
 
-// Options say how rounds are made.
+// Options configure rounds.
 type Options struct {
-	Add image.Options // of each image; platform and progress are the round's own
-	// Eager tries also what should wait because it failed.
+	Add image.Options // of each image; the round sets platform and progress
+	// Eager retries failed images before their time.
 	Eager  bool
-	Report func(Row) // is told of each image as its turn ends; may be nil
+	Report func(Row) // called for each image when it is done; may be nil
 
 	now       func() time.Time  // of tests
 	transport http.RoundTripper // of tests
 }
 
-// Action is what a round did about an image.
+// Action is the result of a round for an image.
 type Action string
 
-// The actions. Failed, Waiting and Vanished leave in the store what is there.
+// The actions. With Failed, Waiting and Vanished the store is unchanged.
 const (
 	Unchanged Action = "unchanged"
 	Added     Action = "added"
 	Updated   Action = "updated"
 	Removed   Action = "removed"
-	Vanished  Action = "gone"    // its registry has it no more, and it stays for now
-	Waiting   Action = "waiting" // it failed before and is not tried yet
+	Vanished  Action = "gone"    // its registry no longer has it, and it stays for now
+	Waiting   Action = "waiting" // it failed before and is not yet retried
 	Failed    Action = "failed"
 )
 
-// Row tells about one image, or about an entry that could not be expanded.
+// Row describes one image, or an entry that could not be expanded.
 type Row struct {
 	Action Action        `json:"action"`
 	Ref    string        `json:"ref,omitempty"` // in the store; "" for an entry
@@ -61,14 +61,14 @@ type Row struct {
 	Err    error         `json:"-"`
 }
 
-// Summary tells what a round did.
+// Summary is the result of a round.
 type Summary struct {
 	Rows  []Row // in the order of references; entries first
 	GC    *store.Collected
-	Retry time.Time // when the first of what failed may be tried again; zero: nothing failed
+	Retry time.Time // the earliest retry of a failed image; zero: none failed
 }
 
-// Count is the number of rows with an action.
+// Count returns the number of rows with an action.
 func (s *Summary) Count(a Action) (n int) {
 	for _, r := range s.Rows {
 		if r.Action == a {
@@ -78,14 +78,14 @@ func (s *Summary) Count(a Action) (n int) {
 	return n
 }
 
-// FailedError tells that a round did not get all that it should.
+// FailedError reports that a round failed for some images.
 type FailedError struct {
 	Failed, All int
-	Unreachable bool // nothing but registries that did not answer
+	Unreachable bool // all failures are registries that did not answer
 }
 
 func (e *FailedError) Error() string {
-	return fmt.Sprintf("%d of %d images are not what the list says", e.Failed, e.All)
+	return fmt.Sprintf("%d of %d images are not up to date with the list", e.Failed, e.All)
 }
 
 // ExitCode implements exit.Coded.
@@ -96,12 +96,12 @@ func (e *FailedError) ExitCode() exit.Code {
 	return exit.Failed
 }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *FailedError) Hint() string {
-	return "what is in the store stays as it was; each is tried again, at the latest with --now"
+	return "their copies in the store are unchanged; each is tried again later, or at once with --now"
 }
 
-// Err is nil if nothing failed or waits for another try.
+// Err returns nil unless an image failed or waits for a retry.
 func (s *Summary) Err() error {
 	e := &FailedError{Unreachable: true, All: len(s.Rows)}
 	for _, r := range s.Rows {
@@ -120,7 +120,7 @@ func (s *Summary) Err() error {
 	return e
 }
 
-// BusyError tells that another process makes rounds of the list.
+// BusyError reports that another process makes rounds of the list.
 type BusyError struct{ List, Store string }
 
 func (e *BusyError) Error() string {
@@ -130,9 +130,9 @@ func (e *BusyError) Error() string {
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *BusyError) Hint() string {
-	return "wait for it, or stop it; two lists that are both to be synced need names of their own (name: ...)"
+	return "wait for it, or stop it; if it syncs another list, give the lists different names (name: ...)"
 }
 
 // Watcher makes rounds of a list. It is not safe for concurrent use.
@@ -145,7 +145,7 @@ type Watcher struct {
 	unlock func()
 }
 
-// New takes the list's lock, which Close gives back.
+// New takes the list's lock, which Close releases.
 func New(s *store.Store, l *List, o Options) (*Watcher, error) {
 	if o.Report == nil {
 		o.Report = func(Row) {}
@@ -159,7 +159,7 @@ func New(s *store.Store, l *List, o Options) (*Watcher, error) {
 		return nil, err
 	}
 	w.file = filepath.Join(w.dir, l.Name+".json")
-	// With a context that has ended the lock is tried once.
+	// With an ended context the lock is tried once.
 	once, cancel := context.WithCancel(context.Background())
 	cancel()
 	w.unlock, err = s.Lock(once, "watch-"+l.Name)
@@ -176,8 +176,8 @@ func New(s *store.Store, l *List, o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// own refuses a list whose name is that of another one: what the other has added
-// would be removed.
+// own refuses a list that has the name of another one: images of the other list would
+// be removed.
 func (w *Watcher) own() error {
 	st, err := readState(w.file)
 	if err != nil || st.List == "" || st.List == w.list.Path {
@@ -192,19 +192,19 @@ func (w *Watcher) own() error {
 		return nil
 	}
 	return Problems{{File: w.list.Path, Message: fmt.Sprintf("the store has a list %s already, %s", w.list.Name, st.List),
-		Hint: fmt.Sprintf("give this one a name of its own, as in name: %s-2; what it replaces must be gone", w.list.Name)}}
+		Hint: fmt.Sprintf("give this one another name, as in name: %s-2; if it replaces the other list, remove that file", w.list.Name)}}
 }
 
-// Close gives the list's lock back.
+// Close releases the list's lock.
 func (w *Watcher) Close() { w.unlock() }
 
-// wanted is an image that the list asks for.
+// wanted is an image in the list.
 type wanted struct {
 	Image
 	entry *Entry
 }
 
-// round is one round under way.
+// round is the state of one round.
 type round struct {
 	*Watcher
 	reg     *registries
@@ -212,21 +212,21 @@ type round struct {
 	began   time.Time
 	expands map[*Entry]*expansion
 
-	// mu guards what follows, and the file of the state.
+	// mu guards the fields below, and the file of the state.
 	mu      sync.Mutex
 	state   *State
 	images  map[string]*Image // of the state, by reference
-	changed bool              // something was replaced or removed
+	changed bool              // an image was replaced or removed
 }
 
-// expansion is what an entry came to.
+// expansion is the result of expanding an entry.
 type expansion struct {
 	err  error
-	tags map[string][]string // by name: all that the registry has, where it was asked
+	tags map[string][]string // by name: all tags in the registry, if it was asked
 }
 
-// Round makes one round. Its error is one of the store or of ctx; what went wrong
-// with images is in the summary.
+// Round makes one round. The error comes from the store or from ctx; the summary has
+// the failures of images.
 func (w *Watcher) Round(ctx context.Context) (*Summary, error) {
 	st, err := readState(w.file)
 	if err != nil {
@@ -267,7 +267,7 @@ func (w *Watcher) Round(ctx context.Context) (*Summary, error) {
 	return r.sum, r.save()
 }
 
-// save writes the state; whoever calls it holds mu, or is alone.
+// save writes the state. The caller holds mu, or is alone.
 func (r *round) save() error {
 	r.state.Images = []Image{}
 	for _, i := range r.images {
@@ -293,17 +293,17 @@ func (r *round) report(row Row) {
 	r.o.Report(row)
 }
 
-// Back-off after a failure: it doubles from the first to the last.
+// Back-off after failures: it doubles from the first to the last.
 const (
 	firstRetry = time.Minute
 	lastRetry  = 4 * time.Hour
 )
 
-// failed counts a failure and says when to try again.
+// failed counts a failure and sets the time of the next try.
 func (r *round) failed(t *Trouble, registry string, err error) {
 	t.Failures++
 	wait := min(firstRetry<<min(t.Failures-1, 16), lastRetry)
-	wait += time.Duration(rand.Int64N(int64(wait / 5))) // not all at once
+	wait += time.Duration(rand.Int64N(int64(wait / 5))) // spread the retries
 	t.Retry, t.Error, t.Hint = r.o.now().Add(wait), err.Error(), ""
 	if until := r.reg.patience(registry); until.After(t.Retry) {
 		t.Retry = until
@@ -314,10 +314,10 @@ func (r *round) failed(t *Trouble, registry string, err error) {
 	}
 }
 
-// waits tells whether something that failed is not to be tried yet.
+// waits reports whether a failed item is not yet to be retried.
 func (r *round) waits(t *Trouble) bool { return !r.o.Eager && t.Retry.After(r.o.now()) }
 
-// expand asks registries which images the entries mean.
+// expand asks registries for the images of all entries.
 func (r *round) expand(ctx context.Context, owners map[string]string) ([]*wanted, error) {
 	troubles := map[string]Trouble{}
 	for _, t := range r.state.Entries {
@@ -355,12 +355,12 @@ func (r *round) expand(ctx context.Context, owners map[string]string) ([]*wanted
 			case first != nil && first.Source() == i.Source():
 			case first != nil:
 				r.report(Row{Action: Failed, Ref: i.Ref, Source: i.Source(), Err: &image.Error{Kind: image.Usage,
-					Reason: fmt.Sprintf("the name %s is that of %s already (line %d)", i.Ref, first.Source(), first.entry.Line),
+					Reason: fmt.Sprintf("the name %s is already used by %s (line %d)", i.Ref, first.Source(), first.entry.Line),
 					Way:    fmt.Sprintf("give one of them another name, in line %d: as: ...", e.Line)}})
 			case owner != "" && (have == nil || !have.Claimed):
 				r.report(Row{Action: Failed, Ref: i.Ref, Source: i.Source(), Err: &image.Error{Kind: image.Usage,
 					Reason: fmt.Sprintf("%s belongs to the watch list %s", i.Ref, owner),
-					Way:    fmt.Sprintf("take it out of one of the lists, or name it otherwise, in line %d (as: ...); if %s is this list's former name, give it back (name: %s)", e.Line, owner, owner)}})
+					Way:    fmt.Sprintf("remove it from one of the lists, or give it another name in line %d (as: ...); if this list was named %s before, restore that name (name: %s)", e.Line, owner, owner)}})
 			default:
 				all[i.Ref] = i
 			}
@@ -391,7 +391,7 @@ func (r *round) expandEntry(ctx context.Context, e *Entry, x *expansion) (found 
 			ref, err := tree.ParseRef(e.as(name) + ":" + tag)
 			if err != nil {
 				r.report(Row{Action: Failed, Source: displayed(e.Registry, name, tag), Err: &image.Error{Kind: image.Usage,
-					Reason: fmt.Sprintf("the name does not do in a store: %v", err), Way: fmt.Sprintf("leave it out (exclude), or rename it, in line %d: as: ...", e.Line), Err: err}})
+					Reason: fmt.Sprintf("the name is not valid in a store: %v", err), Way: fmt.Sprintf("leave it out (exclude), or rename it, in line %d: as: ...", e.Line), Err: err}})
 				continue
 			}
 			found = append(found, &wanted{Image{Ref: ref.String(), Registry: e.Registry, Name: name, Tag: tag, Platform: e.Platform}, e})
@@ -400,7 +400,7 @@ func (r *round) expandEntry(ctx context.Context, e *Entry, x *expansion) (found 
 	return found, nil
 }
 
-// each brings every wanted image up to date, several at a time.
+// each updates all wanted images, several at a time.
 func (r *round) each(ctx context.Context, wants []*wanted) error {
 	var workers sync.WaitGroup
 	var once sync.Once
@@ -428,7 +428,7 @@ func (r *round) each(ctx context.Context, wants []*wanted) error {
 	return cmp.Or(fatal, context.Cause(ctx))
 }
 
-// one brings an image up to date. Its error ends the round.
+// one updates an image. Its error ends the round.
 func (r *round) one(ctx context.Context, x *wanted) error {
 	r.mu.Lock()
 	var i Image
@@ -437,7 +437,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	}
 	r.mu.Unlock()
 	if i.Source() != x.Source() || i.Platform != x.Platform {
-		// Claimed by nobody, or by an entry that meant another image.
+		// It was not claimed, or claimed by an entry for another image.
 		i = Image{Ref: x.Ref, Registry: x.Registry, Name: x.Name, Tag: x.Tag, Platform: x.Platform, Claimed: i.Claimed, Record: i.Record, Changed: i.Changed}
 	}
 	row := Row{Ref: i.Ref, Source: i.Source(), Digest: i.Digest, Record: i.Record}
@@ -455,7 +455,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	case err == nil && digest == "" && wild(x.entry.Name):
 		return nil // not every name has every tag
 	case err == nil && digest == "":
-		err = &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the registry answers and does not have %s", i.Source()), Way: fmt.Sprintf("check name and tag in line %d of the list", x.entry.Line)}
+		err = &image.Error{Kind: image.Usage, Reason: fmt.Sprintf("the registry does not have %s", i.Source()), Way: fmt.Sprintf("check name and tag in line %d of the list", x.entry.Line)}
 	}
 	was := i
 	if err == nil {
@@ -486,7 +486,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	if !was.Record.IsZero() {
 		row.Action = Updated
 		if was.Record == i.Record {
-			row.Action = Unchanged // another index, and the same image in it
+			row.Action = Unchanged // another index with the same image
 		}
 	}
 	i.Trouble = Trouble{}
@@ -497,7 +497,7 @@ func (r *round) one(ctx context.Context, x *wanted) error {
 	return r.put(&i)
 }
 
-// note notes an image, which the end of the round brings into the file.
+// note records an image, without writing the file.
 func (r *round) note(i *Image) {
 	c := *i
 	r.mu.Lock()
@@ -505,7 +505,7 @@ func (r *round) note(i *Image) {
 	r.images[i.Ref] = &c
 }
 
-// put notes an image in the file too.
+// put records an image and writes the file.
 func (r *round) put(i *Image) error {
 	c := *i
 	r.mu.Lock()
@@ -514,7 +514,7 @@ func (r *round) put(i *Image) error {
 	return r.save()
 }
 
-// stands tells whether the store still has what was added.
+// stands reports whether the store still has the added image.
 func (r *round) stands(i *Image) bool {
 	ref, err := tree.ParseRef(i.Ref)
 	if err != nil {
@@ -531,7 +531,7 @@ func (r *round) add(ctx context.Context, x *wanted, i *Image, digest string) (in
 		return 0, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, r.list.Timeout, &image.Error{Kind: image.Unreachable,
-		Reason: fmt.Sprintf("%s did not come within %v", i.Source(), r.list.Timeout), Way: "see whether the registry answers; timeout: in the list gives it more time"})
+		Reason: fmt.Sprintf("%s was not fetched within %v", i.Source(), r.list.Timeout), Way: "check the connection to the registry, or raise timeout: in the list"})
 	defer cancel()
 	o := r.o.Add
 	o.Platform, o.Progress = x.Platform, nil
@@ -543,7 +543,7 @@ func (r *round) add(ctx context.Context, x *wanted, i *Image, digest string) (in
 	return added.Written, nil
 }
 
-// remove removes what belongs to the list and is not wanted.
+// remove removes images that belong to the list and are not wanted.
 func (r *round) remove(ctx context.Context, wants []*wanted) error {
 	still := map[string]bool{}
 	for _, x := range wants {
@@ -558,7 +558,7 @@ func (r *round) remove(ctx context.Context, wants []*wanted) error {
 		var err error
 		switch {
 		case e != nil && !answered:
-			continue // nobody knows whether it should go
+			continue // unknown whether it should be removed
 		case e != nil && !slices.Contains(r.expands[e].tags[i.Name], i.Tag):
 			err = r.vanished(ctx, &i, e.Gone)
 		default:
@@ -571,8 +571,8 @@ func (r *round) remove(ctx context.Context, wants []*wanted) error {
 	return nil
 }
 
-// entryOf finds the entry that means an image, and tells whether its registry has
-// answered. Where several do, one that has no answer counts first.
+// entryOf returns the entry that matches an image, and whether its registry has
+// answered. If several match, one without an answer takes precedence.
 func (r *round) entryOf(i *Image) (e *Entry, answered bool) {
 	for n := range r.list.Entries {
 		x := &r.list.Entries[n]
@@ -589,7 +589,7 @@ func (r *round) entryOf(i *Image) (e *Entry, answered bool) {
 	return e, true
 }
 
-// vanished deals with an image of the list that its registry has no more.
+// vanished handles an image of the list that its registry no longer has.
 func (r *round) vanished(ctx context.Context, i *Image, gone Gone) error {
 	if i.Gone.IsZero() {
 		i.Gone = r.o.now()
@@ -602,7 +602,7 @@ func (r *round) vanished(ctx context.Context, i *Image, gone Gone) error {
 	return r.removeNow(ctx, i)
 }
 
-// removeNow removes an image, if it ever came to be the list's.
+// removeNow removes an image, if the list had added it.
 func (r *round) removeNow(ctx context.Context, i *Image) error {
 	drop := func() error {
 		r.mu.Lock()
@@ -619,7 +619,7 @@ func (r *round) removeNow(ctx context.Context, i *Image) error {
 	}
 	var none *store.UseError
 	if _, err := r.store.Resolve(image.RecordRef(ref)); errors.As(err, &none) {
-		return drop() // somebody has removed it already
+		return drop() // it has been removed already
 	}
 	row := Row{Action: Removed, Ref: i.Ref, Source: i.Source(), Digest: i.Digest, Record: i.Record, Gone: i.Gone}
 	if _, err := image.Remove(ctx, r.store, ref); err != nil {

@@ -118,7 +118,7 @@ func TestClash(t *testing.T) {
 	b.push("b/x:1", "b")
 	b.list("images:\n  - {image: 'HOST/a/x:1', as: x}\n  - {image: 'HOST/b/x:1', as: x}\n")
 	sum := b.want("failed x:1", "added x:1")
-	if !strings.Contains(sum.Rows[0].Error, "/a/x:1 already (line 2)") || !strings.Contains(sum.Rows[0].Hint, "line 3") {
+	if !strings.Contains(sum.Rows[0].Error, "/a/x:1 (line 2)") || !strings.Contains(sum.Rows[0].Hint, "line 3") {
 		t.Errorf("%+v", sum.Rows[0])
 	}
 	var failed *FailedError
@@ -431,7 +431,7 @@ func TestTimeout(t *testing.T) {
 		return true
 	})
 	sum := b.want("failed x:1")
-	if !strings.Contains(sum.Rows[0].Error, "did not come within 200ms") {
+	if !strings.Contains(sum.Rows[0].Error, "was not fetched within 200ms") {
 		t.Errorf("%+v", sum.Rows[0])
 	}
 	b.has()

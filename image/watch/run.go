@@ -14,19 +14,19 @@ type Daemon struct {
 	Store *store.Store
 	File  string // of the list
 	Options
-	Now <-chan struct{} // a round is wished for at once; may be nil
+	Now <-chan struct{} // requests a round at once; may be nil
 
-	Loaded func(*List)                          // a list is taken up; may be nil
+	Loaded func(*List)                          // called when a list is loaded; may be nil
 	Done   func(*Summary, error) error          // after each round; its error ends the daemon
-	Broken func(err error)                      // the list has changed, and cannot be read: the last one goes on
+	Broken func(err error)                      // the list has changed and is invalid; the last one stays in use
 	Pause  func(until time.Time)                // the daemon waits; may be nil
 	wait   func(time.Duration) <-chan time.Time // of tests
 }
 
-// look is how often the list is looked at for changes.
+// look is the interval at which the list is checked for changes.
 const look = 2 * time.Second
 
-// stamp tells versions of a file apart.
+// stamp identifies a version of a file.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -48,14 +48,14 @@ func (s stamp) same(o stamp) bool {
 	return s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.info, o.info)
 }
 
-// Run makes rounds. It returns the cause of ctx' end, or what makes going on
-// impossible: the list is wrong at the beginning, or another process is at it.
+// Run makes rounds. It returns the cause of ctx' end, or a permanent error: the list is
+// invalid at the start, or another process syncs it.
 func (d *Daemon) Run(ctx context.Context) error {
 	if d.wait == nil {
 		d.wait = time.After
 	}
-	seen := stampOf(d.File) // what was taken
-	last := seen            // what was there when it was last looked at
+	seen := stampOf(d.File) // of the loaded version
+	last := seen            // of the version seen last
 	w, err := d.take(nil)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 				waiting = false
 			case <-d.wait(min(left, look)):
 			}
-			// A file that is being written is let alone until it stays as it is.
+			// A file that is being written is not read until it stops changing.
 			now := stampOf(d.File)
 			settled := now.same(last)
 			last = now
@@ -108,7 +108,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 }
 
-// take reads the list, and takes its lock if it is another one than before.
+// take loads the list, and takes its lock if its name has changed.
 func (d *Daemon) take(old *Watcher) (*Watcher, error) {
 	l, err := Load(d.File)
 	if err != nil {

@@ -5,6 +5,6 @@ import _ "embed"
 //go:embed images.schema.json
 var schema []byte
 
-// Schema is the JSON Schema (draft 2020-12) of a watch list. What depends on several
-// keys only [Load] finds.
+// Schema returns the JSON Schema (draft 2020-12) of a watch list. Only [Load] checks
+// rules for several keys together.
 func Schema() []byte { return append([]byte(nil), schema...) }

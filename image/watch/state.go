@@ -21,45 +21,45 @@ import (
 // StateFormat is the format of a [State].
 const StateFormat = "premix images 1"
 
-// State is what a store remembers of a watch list.
+// State is the recorded state of a watch list in a store.
 type State struct {
 	Format  string    `json:"format"`
 	List    string    `json:"list"`              // path of the list
 	Began   time.Time `json:"began"`             // the last round
-	Ended   time.Time `json:"ended,omitzero"`    // zero while it is under way, or where it was cut off
+	Ended   time.Time `json:"ended,omitzero"`    // zero while it is running, or if it was interrupted
 	Images  []Image   `json:"images"`            // in the order of their references
-	Entries []Trouble `json:"entries,omitempty"` // that could not be expanded
+	Entries []Trouble `json:"entries,omitempty"` // entries that could not be expanded
 }
 
-// Image is an image that a list asks for, or did.
+// Image is an image of a list, or of an earlier version of it.
 type Image struct {
 	Ref      string        `json:"ref"`                // in the store
-	Registry string        `json:"registry"`           // where it comes from
-	Name     string        `json:"name"`               // there
-	Tag      string        `json:"tag"`                // there
-	Platform string        `json:"platform,omitempty"` // as the list has it
-	Claimed  bool          `json:"claimed"`            // it belongs to the list; otherwise only its trouble is remembered
-	Digest   string        `json:"digest,omitempty"`   // that the tag had when it was added; "" before
-	Record   object.Digest `json:"image,omitzero"`     // what was added
-	Changed  time.Time     `json:"changed,omitzero"`   // when that was
-	Checked  time.Time     `json:"checked,omitzero"`   // when the registry last told the digest
-	Gone     time.Time     `json:"gone,omitzero"`      // since when it has the tag no more
+	Registry string        `json:"registry"`           // its source
+	Name     string        `json:"name"`               // in the registry
+	Tag      string        `json:"tag"`                // in the registry
+	Platform string        `json:"platform,omitempty"` // from the list
+	Claimed  bool          `json:"claimed"`            // it belongs to the list; otherwise only its failures are recorded
+	Digest   string        `json:"digest,omitempty"`   // of the tag when it was added; "" before
+	Record   object.Digest `json:"image,omitzero"`     // digest of the added record
+	Changed  time.Time     `json:"changed,omitzero"`   // when it was added
+	Checked  time.Time     `json:"checked,omitzero"`   // when the registry last returned the digest
+	Gone     time.Time     `json:"gone,omitzero"`      // when the registry was first seen without the tag
 	Trouble
 }
 
-// Source is the image in its registry.
+// Source returns the image's name in its registry.
 func (i *Image) Source() string { return displayed(i.Registry, i.Name, i.Tag) }
 
-// Trouble is what keeps failing.
+// Trouble records repeated failures.
 type Trouble struct {
-	Entry    string    `json:"entry,omitempty"` // set where it is an entry's
+	Entry    string    `json:"entry,omitempty"` // set for an entry
 	Failures int       `json:"failures,omitempty"`
-	Retry    time.Time `json:"retry,omitzero"` // not before
+	Retry    time.Time `json:"retry,omitzero"` // the next try
 	Error    string    `json:"error,omitempty"`
 	Hint     string    `json:"hint,omitempty"`
 }
 
-// StateError is about the file of a state.
+// StateError is an error of the file of a state.
 type StateError struct {
 	File string
 	Err  error
@@ -71,12 +71,12 @@ func (e *StateError) Error() string { return fmt.Sprintf("%s cannot be read: %v"
 func (*StateError) ExitCode() exit.Code { return exit.Failed }
 func (e *StateError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *StateError) Hint() string {
-	return "remove it: the next round finds out what is there; images that have left the list meanwhile are then to be removed by premix image rm"
+	return "remove the file: the next round makes it again; images that have left the list since must then be removed with premix image rm"
 }
 
-// Read returns what a store remembers of a list; nothing where it never had one.
+// Read returns the recorded state of a list; it is empty for an unknown list.
 func Read(s *store.Store, name string) (*State, error) {
 	dir, err := s.Own("watch")
 	if err != nil {
@@ -103,7 +103,7 @@ func readState(file string) (*State, error) {
 	return st, nil
 }
 
-// write replaces the file, which with sync is on the disk when it returns.
+// write replaces the file, and with sync waits until it is on the disk.
 func (st *State) write(file string, sync bool) error {
 	slices.SortFunc(st.Images, func(a, b Image) int { return cmp.Compare(a.Ref, b.Ref) })
 	content, err := json.MarshalIndent(st, "", "  ")
@@ -117,8 +117,8 @@ func (st *State) write(file string, sync bool) error {
 	return beneath.Replace(file, 0o600, how, append(content, '\n'))
 }
 
-// others tells what belongs to the other lists of the store: by reference, the
-// name of the list.
+// others returns the images of the other lists of the store: by reference, the name of
+// the list.
 func others(dir, name string) (map[string]string, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {

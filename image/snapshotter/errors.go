@@ -2,17 +2,17 @@ package snapshotter
 
 import "premix/internal/exit"
 
-// Kind says what a caller can do about an [Error].
+// Kind is the class of an [Error], on which a caller can decide.
 type Kind int
 
 // The kinds of errors.
 const (
 	Usage       Kind = iota // a directory or address cannot be used
-	Unavailable             // this machine or user cannot do it
-	Busy                    // another snapshotter is there
+	Unavailable             // this machine or user does not support it
+	Busy                    // another snapshotter is running
 )
 
-// Error tells why there can be no snapshotter.
+// Error reports why a snapshotter cannot run.
 type Error struct {
 	Kind   Kind
 	Reason string
@@ -34,5 +34,5 @@ func (e *Error) ExitCode() exit.Code {
 }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *Error) Hint() string { return e.Way }

@@ -26,45 +26,45 @@ import (
 )
 
 const (
-	// quietFor is how long origins are left alone that did not answer: an image has
-	// many layers.
+	// quietFor is how long origins that did not answer are not asked again: an image
+	// has many layers.
 	quietFor = time.Minute
-	// mountsAtOnce bounds how many trees are mounted again at the same time.
+	// mountsAtOnce limits the trees that are mounted again concurrently.
 	mountsAtOnce = 4
 )
 
-// layers are the trees of lazy snapshots and their mounts, which are the node's.
+// layers holds the trees of lazy snapshots. Their mounts belong to the node.
 type layers struct {
-	dir     string // where they are mounted
+	dir     string // directory of the mounts
 	request func(ref string) node.MountRequest
 	lookUp  time.Duration
-	record  string // directory for profiles; "" for none
+	record  string // directory for profiles; "" if none are recorded
 	log     *slog.Logger
-	wanted  func(context.Context) ([]object.Digest, error) // trees that a snapshot has
+	wanted  func(context.Context) ([]object.Digest, error) // trees of all snapshots
 
-	repair sync.Mutex // held while what ought to be mounted is mounted again
+	repair sync.Mutex // held while missing mounts are made again
 
 	mu      sync.Mutex
-	finding int       // calls of find whose snapshot is not committed yet: nothing is swept meanwhile
-	owed    bool      // a sweep was put off
-	quiet   time.Time // no origin is asked before
+	finding int       // running calls of find, and those whose snapshot is not committed yet: no sweep runs then
+	owed    bool      // a sweep was postponed
+	quiet   time.Time // no origin is asked before this time
 	closed  bool
-	sweeps  sync.WaitGroup // that were put off, and run now
+	sweeps  sync.WaitGroup // postponed sweeps that are running
 }
 
-// path is where a tree is mounted.
+// path returns the mount point of a tree.
 func (l *layers) path(d object.Digest) string { return node.AttachedPath(l.dir, d) }
 
-// errNoTree says that containerd has to pull a layer.
+// errNoTree means that containerd has to pull a layer.
 var errNoTree = errors.New("no tree for this layer")
 
-// find mounts the tree of a layer, of which only the chain id is known. The mount
-// stays until release is called, and afterwards if a snapshot has it by then. All
-// errors mean that the layer has to be pulled, and have been logged.
+// find mounts the tree of a layer with this chain id. The mount stays until release is
+// called, and afterwards if a snapshot has it. All errors mean that the layer has to be
+// pulled, and have been logged.
 func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.Digest, release func(), err error) {
 	hex, ok := strings.CutPrefix(chain, "sha256:")
 	if _, err := object.ParseDigest(hex); !ok || err != nil {
-		return object.Digest{}, nil, errNoTree // of an algorithm that no store has
+		return object.Digest{}, nil, errNoTree // an algorithm that stores do not use
 	}
 	l.mu.Lock()
 	if time.Now().Before(l.quiet) {
@@ -95,7 +95,7 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 		if node.IsKind(err, node.KindNoTree) {
 			continue
 		}
-		l.log.Warn("a layer is pulled, since its tree cannot be had", "chain", chain, "error", err)
+		l.log.Warn("a layer is pulled, since its tree cannot be mounted", "chain", chain, "error", err)
 		if node.IsKind(err, node.KindOrigin) || errors.Is(err, errSlow) {
 			l.log.Warn("all layers are pulled for a while", "for", quietFor)
 			l.mu.Lock()
@@ -109,7 +109,7 @@ func (l *layers) find(ctx context.Context, chain string, lowest bool) (_ object.
 
 var errSlow = errors.New("no origin has answered in time")
 
-// found ends what find began.
+// found ends a call of find.
 func (l *layers) found() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,12 +120,12 @@ func (l *layers) found() {
 	l.owed = false
 	l.sweeps.Go(func() {
 		if err := l.sweep(context.Background()); err != nil {
-			l.log.Error("take mounts away that no snapshot has", "error", err)
+			l.log.Error("unmount trees without a snapshot", "error", err)
 		}
 	})
 }
 
-// close waits for what goes on behind the scenes.
+// close waits for background work.
 func (l *layers) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -142,8 +142,8 @@ func (l *layers) attach(ctx context.Context, ref tree.Ref) (*node.Mounted, error
 	return node.Attach(ctx, r)
 }
 
-// ensure mounts again what is not mounted: after a reboot, after both processes of
-// the node died, or where somebody has unmounted it.
+// ensure mounts missing trees again: after a reboot, after both processes of the node
+// died, or after they were unmounted by another program.
 func (l *layers) ensure(ctx context.Context, trees []object.Digest) error {
 	missing, err := l.missing(ctx, trees)
 	if err != nil || len(missing) == 0 {
@@ -172,10 +172,10 @@ func (l *layers) ensure(ctx context.Context, trees []object.Digest) error {
 	return g.Wait()
 }
 
-// unavailable makes an error one that containerd knows as temporary.
+// unavailable makes err an error that containerd considers temporary.
 func unavailable(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable) }
 
-// missing are those among trees that are not mounted by a node that lives.
+// missing returns the trees that are not mounted by a live node.
 func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.Digest, error) {
 	if len(trees) == 0 {
 		return nil, nil
@@ -184,7 +184,7 @@ func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.D
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	// A node that begins mounts again what a dead one has left.
+	// A starting node mounts again the mounts of a dead one.
 	client, _, err := node.Start(ctx, c)
 	if err != nil {
 		return nil, unavailable(err)
@@ -213,8 +213,8 @@ func (l *layers) missing(ctx context.Context, trees []object.Digest) ([]object.D
 	return missing, nil
 }
 
-// unmount takes away what is mounted at a directory below l.dir, whoever it was.
-// Whoever uses it goes on reading.
+// unmount unmounts a directory below l.dir, whichever process has mounted it. Programs
+// that use the mount continue to read.
 func (l *layers) unmount(ctx context.Context, path string) error {
 	if _, err := node.Umount(ctx, path, true); err != nil && !node.IsKind(err, node.KindNotMounted) {
 		return err
@@ -227,15 +227,14 @@ func (l *layers) unmount(ctx context.Context, path string) error {
 		if mountinfo.Top(table, path) == nil {
 			return nil
 		}
-		// A node of which nothing is left, not even its journal.
+		// Nothing is left of the node, not even its journal.
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
 }
 
-// sweep takes away the mounts that no snapshot has. While trees are being found it
-// is put off.
+// sweep unmounts trees without a snapshot. It is postponed while find is running.
 func (l *layers) sweep(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +262,7 @@ func (l *layers) sweep(ctx context.Context) error {
 		}
 		err := l.unmount(ctx, path)
 		if err == nil {
-			err = os.Remove(path) // never what is in it
+			err = os.Remove(path) // fails if it is not empty
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
@@ -272,7 +271,7 @@ func (l *layers) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// usage is what a tree takes in the node's cache.
+// usage returns the space of a tree in the node's cache.
 func (l *layers) usage(ctx context.Context, text string) snapshots.Usage {
 	d, err := object.ParseDigest(text)
 	if err != nil {
@@ -280,7 +279,7 @@ func (l *layers) usage(ctx context.Context, text string) snapshots.Usage {
 	}
 	status, err := node.NewClient(node.Dir()).Status(ctx)
 	if err != nil {
-		return snapshots.Usage{} // without a node nobody knows, and it is no reason to fail
+		return snapshots.Usage{} // without a node it is unknown, which is not an error
 	}
 	for _, m := range status.Mounts {
 		if m.Dir == l.path(d) {

@@ -8,10 +8,10 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 )
 
-// mounts tells containerd how to mount an active snapshot or a view.
+// mounts returns the mounts of an active snapshot or a view.
 func (s *Snapshotter) mounts(kind snapshots.Kind, id string, list []lower) []mount.Mount {
 	readOnly := kind == snapshots.KindView
-	// overlayfs wants two directories.
+	// overlayfs needs at least two directories.
 	switch {
 	case len(list) == 0:
 		return bind(s.upperPath(id), readOnly)
@@ -37,12 +37,12 @@ func bind(dir string, readOnly bool) []mount.Mount {
 	return []mount.Mount{{Type: "bind", Source: dir, Options: []string{access, "rbind"}}}
 }
 
-// overlayOptions turn the index of hard links off, which would tie an upper
-// directory to the very file systems that were below it first: a tree that was
-// mounted again is another one.
+// overlayOptions disables the index of hard links, which would bind an upper directory
+// to the file systems that were first below it: a tree that is mounted again is a
+// different file system.
 func overlayOptions() []string {
 	if _, err := os.Stat("/sys/module/overlay/parameters/index"); err != nil {
-		return nil // a kernel without the index
+		return nil // the kernel has no index
 	}
 	return []string{"index=off"}
 }

@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// clientsMost is how many connections there are at once, and callsMost how many
-	// calls of one of them.
+	// clientsMost limits the concurrent connections, and callsMost the concurrent calls
+	// of one.
 	clientsMost = 256
 	callsMost   = 1024
-	// handshakeTime is how long a client may take to begin.
+	// handshakeTime limits the time in which a client must begin.
 	handshakeTime = 10 * time.Second
 )
 
-// endWithin is how long calls that are under way may take when the snapshotter ends.
+// endWithin limits how long running calls may continue when the snapshotter ends.
 const endWithin = 10 * time.Second
 
-// Run serves the snapshots API at address, the path of a socket, until ctx ends.
-// Mounts stay: those who use them, and the next snapshotter, go on with them.
+// Run serves the snapshots API at address, the path of a socket, until ctx ends. Mounts
+// stay: containers and the next snapshotter continue to use them.
 func Run(ctx context.Context, o Options, address string) (err error) {
 	if os.Geteuid() != 0 {
 		return &Error{Unavailable, "only root can mount the layers of containers", "sudo premix snapshotter ...", nil}
@@ -54,14 +54,14 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := s.Cleanup(ctx); err != nil {
-		o.Log.Error("take away what a snapshotter that was killed has left", "error", err)
+		o.Log.Error("clean up after a killed snapshotter", "error", err)
 	}
 	l, err := listen(address)
 	if err != nil {
 		return err
 	}
-	// Only root reaches the socket. The bounds are against a client of root that opens
-	// connections, and says nothing.
+	// Only root can connect to the socket. The limits protect against clients of root
+	// that open connections and send nothing.
 	most := min(clientsMost, bounded.Descriptors())
 	l = bounded.New(l, bounded.Options{Total: most, Source: most, Kept: true})
 	server := grpc.NewServer(grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(callsMost))
@@ -91,8 +91,8 @@ func Run(ctx context.Context, o Options, address string) (err error) {
 	return nil
 }
 
-// restore mounts again what is missing, so that the first container need not wait
-// for it. What cannot be mounted is tried again when somebody wants it.
+// restore mounts missing trees again, so that the first container does not wait for it.
+// Failed mounts are tried again when they are needed.
 func (s *Snapshotter) restore(ctx context.Context) {
 	trees, err := s.wanted(ctx)
 	if err == nil {
@@ -103,8 +103,7 @@ func (s *Snapshotter) restore(ctx context.Context) {
 	}
 }
 
-// makeRoot makes the root, and returns its path as the kernel's table of mounts
-// shows it.
+// makeRoot makes the root, and returns its path as in the kernel's table of mounts.
 func makeRoot(root string) (string, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -128,8 +127,8 @@ func makeRoot(root string) (string, error) {
 	return root, nil
 }
 
-// takeLock keeps other snapshotters from a root. The kernel gives the lock back
-// when the process ends, however it does.
+// takeLock excludes other snapshotters from a root. The kernel releases the lock when
+// the process ends.
 func takeLock(root string) (*os.File, error) {
 	f, err := own.OpenFile(filepath.Join(root, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -142,8 +141,8 @@ func takeLock(root string) (*os.File, error) {
 	return f, nil
 }
 
-// listen makes the socket, or takes the one that systemd has made: calls then wait
-// while a snapshotter is restarted (sd_listen_fds(3)).
+// listen makes the socket, or takes the one from systemd: calls then wait while a
+// snapshotter is restarted (sd_listen_fds(3)).
 func listen(address string) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && os.Getenv("LISTEN_FDS") == "1" {
 		f := os.NewFile(3, "socket of systemd")
@@ -157,11 +156,11 @@ func listen(address string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(address), 0o711); err != nil {
 		return nil, addressError(address, err)
 	}
-	// Whoever may connect decides what containers see: the socket has mode 0600.
+	// A client controls the files that containers see: the socket has mode 0600.
 	l, err := access.Listen(context.Background(), access.Options{Address: access.UnixPrefix + address})
 	switch {
 	case errors.Is(err, access.ErrBusy):
-		return nil, &Error{Busy, "somebody serves " + address + " already", "end it, or give another path with --address", nil}
+		return nil, &Error{Busy, "another process already serves " + address, "end it, or give another path with --address", nil}
 	case err != nil:
 		return nil, addressError(address, errors.Unwrap(err))
 	}
@@ -172,8 +171,8 @@ func addressError(address string, err error) error {
 	return &Error{Usage, fmt.Sprintf("%s cannot be a socket: %v", address, err), "give the path of a socket with --address, of at most 107 bytes", err}
 }
 
-// notifyReady tells systemd that containerd may start, if systemd asks
-// (sd_notify(3)). It is no matter of life and death.
+// notifyReady notifies systemd that containerd may start, if systemd requests that
+// (sd_notify(3)). Errors are ignored.
 func notifyReady() {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

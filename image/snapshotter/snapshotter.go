@@ -25,21 +25,23 @@ import (
 )
 
 const (
-	refLabel  = "containerd.io/snapshot.ref" // the chain id of the layer that is about to be pulled
+	refLabel  = "containerd.io/snapshot.ref" // the chain id of the layer to be pulled
 	treeLabel = "premix.tree"                // the tree of a lazy snapshot
 
-	orphanPrefix = "orphan-" // of directories that are being removed
+	orphanPrefix = "orphan-" // of directories being removed
 )
 
 // Options of a snapshotter.
 type Options struct {
 	Root string // absolute
-	// Request is a request for a tree, which says where it comes from.
+	// Request returns a request to mount a tree, with its origins.
 	Request func(ref string) node.MountRequest
-	// LookUp bounds the search for a layer's tree. Whoever pulls an image waits for it.
+	// LookUp limits the search for a layer's tree, for which the pull of an image
+	// waits.
 	LookUp time.Duration
-	// Record is an existing directory, absolute, into which profiles are recorded: CHAIN.jsonl
-	// for each layer that is mounted, by its chain id without "sha256:". "" for none.
+	// Record is an existing directory, absolute, for recorded profiles: CHAIN.jsonl for
+	// each mounted layer, by its chain id without "sha256:". "" means that none are
+	// recorded.
 	Record string
 	Log    *slog.Logger
 }
@@ -57,7 +59,7 @@ var (
 	_ snapshots.Cleaner     = (*Snapshotter)(nil)
 )
 
-// New opens a snapshotter, which must be the only one of its root.
+// New opens a snapshotter, which must be the only one with its root.
 func New(o Options) (*Snapshotter, error) {
 	s := &Snapshotter{root: o.Root, log: o.Log}
 	for _, dir := range []string{s.root, s.snapshotsDir(), s.treesDir()} {
@@ -82,13 +84,13 @@ func (s *Snapshotter) treesDir() string           { return filepath.Join(s.root,
 func (s *Snapshotter) upperPath(id string) string { return filepath.Join(s.snapshotsDir(), id, "fs") }
 func (s *Snapshotter) workPath(id string) string  { return filepath.Join(s.snapshotsDir(), id, "work") }
 
-// Close ends the use of the database. Mounts stay.
+// Close closes the database. Mounts stay.
 func (s *Snapshotter) Close() error {
 	s.layers.close()
 	return s.store.Close()
 }
 
-// view reads the database, and change changes it, wholly or not at all.
+// view reads the database, and change changes it atomically.
 func (s *Snapshotter) view(ctx context.Context, do func(ctx context.Context) error) error {
 	return s.store.WithTransaction(ctx, false, do)
 }
@@ -97,7 +99,7 @@ func (s *Snapshotter) change(ctx context.Context, do func(ctx context.Context) e
 	return s.store.WithTransaction(ctx, true, do)
 }
 
-// Stat tells what a snapshot is.
+// Stat returns the description of a snapshot.
 func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
 	err = s.view(ctx, func(ctx context.Context) error {
 		_, info, _, err = storage.GetInfo(ctx, key)
@@ -106,7 +108,7 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info
 	return info, err
 }
 
-// Update changes labels, which are all that may change.
+// Update changes labels. Other fields cannot be changed.
 func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fields ...string) (updated snapshots.Info, err error) {
 	err = s.change(ctx, func(ctx context.Context) error {
 		_, was, _, err := storage.GetInfo(ctx, info.Name)
@@ -120,7 +122,7 @@ func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fields ..
 	return updated, err
 }
 
-// withTree returns labels with that of the tree as it is to be, "" for none.
+// withTree returns labels with the label of the tree set; "" removes it.
 func withTree(labels map[string]string, tree string) map[string]string {
 	all := make(map[string]string, len(labels)+1)
 	for name, value := range labels {
@@ -134,7 +136,7 @@ func withTree(labels map[string]string, tree string) map[string]string {
 	return all
 }
 
-// labelsOf are the labels that the caller of a method wishes.
+// labelsOf returns the labels in the options of a call.
 func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 	var info snapshots.Info
 	for _, opt := range opts {
@@ -145,8 +147,8 @@ func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 	return withTree(info.Labels, ""), nil
 }
 
-// Usage tells what a snapshot takes on disk without its parents: of a lazy one,
-// what has been fetched.
+// Usage returns the disk space of a snapshot without its parents; for a lazy snapshot,
+// of its fetched content.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Usage, err error) {
 	var id string
 	var info snapshots.Info
@@ -170,13 +172,13 @@ func (s *Snapshotter) measure(ctx context.Context, id string) (snapshots.Usage, 
 	return snapshots.Usage(u), err
 }
 
-// Walk calls fn for all snapshots that the filters let through.
+// Walk calls fn for all snapshots that match the filters.
 func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error {
 	return s.view(ctx, func(ctx context.Context) error { return storage.WalkInfo(ctx, fn, filters...) })
 }
 
-// Prepare makes an active snapshot, or a lazy one: then the error is
-// errdefs.ErrAlreadyExists, as containerd expects it.
+// Prepare makes an active snapshot or a lazy one. For a lazy one the error is
+// errdefs.ErrAlreadyExists, as containerd expects.
 func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	labels, err := labelsOf(opts)
 	if err != nil {
@@ -194,7 +196,7 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	return s.create(ctx, snapshots.KindActive, key, parent, labels)
 }
 
-// View makes a snapshot that is only read.
+// View makes a read-only snapshot.
 func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	labels, err := labelsOf(opts)
 	if err != nil {
@@ -203,7 +205,7 @@ func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snap
 	return s.create(ctx, snapshots.KindView, key, parent, labels)
 }
 
-// lazy commits a lazy snapshot, if there is a tree for it.
+// lazy commits a lazy snapshot if there is a tree for it, and reports whether it did.
 func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, labels map[string]string) (bool, error) {
 	name, there := chain, false
 	err := s.view(ctx, func(ctx context.Context) error {
@@ -218,7 +220,7 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		there = err == nil
 		return nil
 	})
-	// Before the first snapshot there is no database to find anything in.
+	// Before the first snapshot there is no database.
 	if err != nil && (parent != "" || !errdefs.IsNotFound(err)) {
 		return false, err
 	}
@@ -230,10 +232,10 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		if err == nil {
 			release()
 		}
-		return false, ctx.Err() // nobody waits for a snapshot any more
+		return false, ctx.Err() // the caller has given up
 	}
 	if err != nil {
-		return false, nil // containerd pulls the layer; find has said why
+		return false, nil // containerd pulls the layer; find has logged the reason
 	}
 	defer release()
 	err = s.change(ctx, func(ctx context.Context) error {
@@ -241,7 +243,7 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		if err != nil {
 			return err
 		}
-		// A transaction that failed at its end has used the same id.
+		// A transaction that failed at its end may have used the same id.
 		if err := os.RemoveAll(filepath.Join(s.snapshotsDir(), made.ID)); err != nil {
 			return err
 		}
@@ -249,7 +251,7 @@ func (s *Snapshotter) lazy(ctx context.Context, key, parent, chain string, label
 		return err
 	})
 	if errdefs.IsAlreadyExists(err) {
-		return true, nil // made at this moment, for another namespace
+		return true, nil // it was just made for another namespace
 	}
 	if err != nil {
 		return false, err
@@ -264,7 +266,8 @@ type lower struct {
 	tree *object.Digest // nil for an ordinary snapshot
 }
 
-// lowers are those of a snapshot with the given parent, the highest first.
+// lowers returns the lower directories of a snapshot with the given parent, highest
+// first.
 func (s *Snapshotter) lowers(ctx context.Context, parent string) ([]lower, error) {
 	var list []lower
 	for parent != "" {
@@ -280,8 +283,8 @@ func (s *Snapshotter) lowers(ctx context.Context, parent string) ([]lower, error
 			}
 			l = lower{s.layers.path(d), &d}
 		}
-		// An image may have one layer twice, and overlayfs refuses that. The lower one
-		// of two can go: whatever it has, the higher one has too.
+		// An image may contain a layer twice, which overlayfs refuses. The lower of the
+		// two can be dropped: the higher one hides all of it.
 		if !slices.ContainsFunc(list, func(other lower) bool { return other.path == l.path }) {
 			list = append(list, l)
 		}
@@ -290,7 +293,7 @@ func (s *Snapshotter) lowers(ctx context.Context, parent string) ([]lower, error
 	return list, nil
 }
 
-// ready has all trees among lowers mounted.
+// ready mounts all trees among lowers.
 func (s *Snapshotter) ready(ctx context.Context, list []lower) error {
 	var trees []object.Digest
 	for _, l := range list {
@@ -322,7 +325,7 @@ func (s *Snapshotter) create(ctx context.Context, kind snapshots.Kind, key, pare
 		}
 	}
 	var made storage.Snapshot
-	// Cleanup runs in transactions too, and takes none of this for an orphan.
+	// Cleanup runs in transactions too, so it does not consider this an orphan.
 	err = s.change(ctx, func(ctx context.Context) error {
 		if made, err = storage.CreateSnapshot(ctx, kind, key, parent, snapshots.WithLabels(labels)); err != nil {
 			return err
@@ -335,9 +338,9 @@ func (s *Snapshotter) create(ctx context.Context, kind snapshots.Kind, key, pare
 	return s.mounts(kind, made.ID, list), nil
 }
 
-// makeDirectory makes what an active snapshot or a view has on disk.
+// makeDirectory makes the directory of an active snapshot or a view.
 func (s *Snapshotter) makeDirectory(made storage.Snapshot, o *owner) (err error) {
-	// A transaction that failed at its end has used the same id.
+	// A transaction that failed at its end may have used the same id.
 	dir := filepath.Join(s.snapshotsDir(), made.ID)
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -365,7 +368,7 @@ func (s *Snapshotter) makeDirectory(made storage.Snapshot, o *owner) (err error)
 	return nil
 }
 
-// Mounts are those of an active snapshot or a view.
+// Mounts returns the mounts of an active snapshot or a view.
 func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	var snap storage.Snapshot
 	var list []lower
@@ -388,7 +391,7 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return s.mounts(snap.Kind, snap.ID, list), nil
 }
 
-// Commit makes a committed snapshot of an active one.
+// Commit turns an active snapshot into a committed one.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	labels, err := labelsOf(opts)
 	if err != nil {
@@ -411,8 +414,8 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	})
 }
 
-// Remove removes a snapshot that is nobody's parent. What it has on disk goes with
-// the next Cleanup.
+// Remove removes a snapshot without children. The next Cleanup removes its directory or
+// mount.
 func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	return s.change(ctx, func(ctx context.Context) error {
 		if _, _, err := storage.Remove(ctx, key); err != nil {
@@ -422,10 +425,10 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	})
 }
 
-// Cleanup takes away the directories and mounts that no snapshot has.
+// Cleanup removes directories and mounts without a snapshot.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var orphans []string
-	// No snapshot is made while this transaction lasts.
+	// No snapshot can be made during this transaction.
 	if err := s.change(ctx, func(ctx context.Context) error {
 		ids, err := storage.IDMap(ctx)
 		if err != nil && !errdefs.IsNotFound(err) {
@@ -439,7 +442,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 			if _, ok := ids[e.Name()]; ok {
 				continue
 			}
-			// Another snapshot may get the id while this one's directory is removed.
+			// Another snapshot may get the id while this directory is being removed.
 			orphan := filepath.Join(s.snapshotsDir(), orphanPrefix+rand.Text())
 			if err := beneath.Move(filepath.Join(s.snapshotsDir(), e.Name()), orphan, beneath.Volatile); err != nil {
 				return err
@@ -458,7 +461,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wanted are the trees of all lazy snapshots.
+// wanted returns the trees of all lazy snapshots.
 func (s *Snapshotter) wanted(ctx context.Context) ([]object.Digest, error) {
 	var trees []object.Digest
 	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
@@ -479,8 +482,8 @@ func (s *Snapshotter) wanted(ctx context.Context) ([]object.Digest, error) {
 	return trees, err
 }
 
-// owner is whom a directory belongs to. The root of a container has that of the
-// layer below.
+// owner is the owner of a directory. The root of a container has the owner of the layer
+// below.
 type owner struct{ uid, gid int }
 
 func ownerOf(dir string) (*owner, error) {

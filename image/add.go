@@ -21,36 +21,36 @@ import (
 	"premix/store/tree"
 )
 
-// Limits of an image unless others are given.
+// Default limits of an image.
 const (
 	DefaultBytes   = 256 << 30
 	DefaultEntries = 20_000_000
 )
 
-// Options say how an image is added.
+// Options configure how an image is added.
 type Options struct {
 	Key      tree.PrivateKey
-	Platform string // as in linux/arm64, for images that come in several; "" for this machine's
-	// Limits of all layers together: bytes of their archives, uncompressed, and
-	// entries. 0 stands for the default, less for none.
+	Platform string // as in linux/arm64, for images for several platforms; "" for this machine's
+	// Limits of all layers together: bytes of their uncompressed archives, and entries.
+	// 0 means the default, a negative number no limit.
 	MaxBytes, MaxEntries int64
 	Progress             *Progress // may be nil
 }
 
-// Progress is counted while an image is added. All fields only grow.
+// Progress has the counts of a running add. All fields only grow.
 type Progress struct {
 	Layers, DoneLayers atomic.Int64
 	Fetched            atomic.Int64 // bytes from a registry
 }
 
-// Added tells what was added.
+// Added is the result of adding an image.
 type Added struct {
 	Ref       tree.Ref
 	Record    Record
 	Digest    object.Digest // of the record's tree
 	Serial    int64
-	Unchanged bool // the tag stood for this image already
-	Unpacked  int  // layers that the store did not have
+	Unchanged bool // the tag named this image already
+	Unpacked  int  // layers that the store lacked
 	Written   int64
 	Took      time.Duration
 }
@@ -65,17 +65,17 @@ type adder struct {
 	written int64
 }
 
-// Add adds the image that a source names, under ref, or its own name where ref is
-// nil. A source is
+// Add adds the image of a source under ref or, if ref is nil, under its own name. A
+// source is
 //
 //	oci:DIR, oci:DIR:NAME, oci:DIR@DIGEST     an OCI layout
-//	docker-archive:FILE[:NAME:TAG]            what docker save wrote
+//	docker-archive:FILE[:NAME:TAG]            an archive of docker save
 //	docker://NAME, or NAME                    an image in a registry; credentials are those of docker login
 //	dir:DIR, or DIR                           a root
 //
-// Everything is verified by its digests before a tag stands for it. Layers that
-// the store has are not unpacked again, nor fetched if they stand alone. Killed at any moment it leaves what the next
-// gc removes.
+// Everything is verified by its digests before a tag names it. Layers in the store are
+// not unpacked again, nor fetched if they stand alone. If Add is killed, the next gc
+// removes its leftovers.
 func Add(ctx context.Context, s *store.Store, where string, ref *tree.Ref, o Options) (*Added, error) {
 	began := time.Now()
 	if o.Progress == nil {
@@ -119,14 +119,14 @@ func limit(n, usual int64) int64 {
 	return max(0, cmp.Or(n, usual))
 }
 
-// image adds an image that consists of layers.
+// image adds an image with layers.
 func (a *adder) image(ctx context.Context, src *source, name tree.Ref) (*Added, error) {
 	config, err := parseConfig(src.config)
 	if err != nil {
 		return nil, err
 	}
 	if os := config.OS; os != "" && os != "linux" {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("the image is one for %s", os), Way: "premix runs images for linux"}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("the image is for %s", os), Way: "premix only supports images for linux"}
 	}
 	r := &Record{
 		Format: RecordFormat, Config: sum(src.config), OS: "linux", Architecture: config.Architecture, Variant: config.Variant,
@@ -165,8 +165,8 @@ func (a *adder) image(ctx context.Context, src *source, name tree.Ref) (*Added, 
 	return added, nil
 }
 
-// same completes a record from that of an equal image in the store, under
-// whatever name, if all its trees are there.
+// same completes a record from the record of an equal image in the store, of any name,
+// if all its trees exist.
 func (a *adder) same(r *Record) (bool, error) {
 	list, err := List(a.s)
 	if err != nil {
@@ -200,7 +200,7 @@ func (a *adder) same(r *Record) (bool, error) {
 	return false, nil
 }
 
-// unpack unpacks the layers that are not there, and all of them into the root.
+// unpack unpacks the missing layers, and all layers into the root.
 func (a *adder) unpack(ctx context.Context, src *source, name tree.Ref, r *Record) (int, error) {
 	root := filepath.Join(a.scratch, "root")
 	if err := os.Mkdir(root, 0o755); err != nil {
@@ -236,7 +236,7 @@ func (a *adder) unpack(ctx context.Context, src *source, name tree.Ref, r *Recor
 		if !flat {
 			limits := &a.limits
 			if !have {
-				limits = nil // they were counted
+				limits = nil // they were counted already
 			}
 			if _, err := apply(ctx, b, root, layer.Options{Limits: limits}); err != nil {
 				return 0, explain(b.String(), err)
@@ -277,9 +277,9 @@ func (a *adder) have(l *Layer) (bool, error) {
 	return false, nil
 }
 
-// unpackLayer unpacks a layer into a directory of its own and publishes it. The
-// lowest one is unpacked in the root, which is empty so far; flat tells whether it
-// can stay there.
+// unpackLayer unpacks a layer into a separate directory and publishes it. The lowest
+// layer is unpacked in the root, which is still empty; flat reports whether it can stay
+// there.
 func (a *adder) unpackLayer(ctx context.Context, b *blob, l *Layer, root string, lowest bool) (flat bool, err error) {
 	dir, o := root, layer.Options{Overlay: true, Limits: &a.limits}
 	if !lowest {
@@ -317,7 +317,7 @@ func apply(ctx context.Context, b *blob, dir string, o layer.Options) (*layer.Ap
 	var broken *Error
 	switch {
 	case errors.As(err, &bad), errors.As(err, &broken):
-		// That the layer is not the one that was meant says more.
+		// A wrong digest of the layer is the more useful error.
 		return nil, cmp.Or(s.verifyRaw(), err)
 	case err != nil:
 		return nil, err
@@ -334,7 +334,7 @@ func (a *adder) publish(ctx context.Context, dir string, ref tree.Ref) (object.D
 	return p.Tree, nil
 }
 
-// directory adds a root that is there already.
+// directory adds an existing root.
 func (a *adder) directory(ctx context.Context, dir string, name tree.Ref, platform v1.Platform) (*Added, error) {
 	root, err := a.publish(ctx, dir, name)
 	if err != nil {
@@ -352,17 +352,17 @@ func (a *adder) directory(ctx context.Context, dir string, name tree.Ref, platfo
 	return a.finish(ctx, name, r, &source{config: config})
 }
 
-// lockName is the lock under which an image is completed or removed.
+// lockName is the lock for completing or removing an image.
 const lockName = "images"
 
-// finish gives all tags of an image, the record's last.
+// finish writes all tags of an image, the record's last.
 func (a *adder) finish(ctx context.Context, name tree.Ref, r *Record, src *source) (*Added, error) {
 	unlock, err := a.s.Lock(ctx, lockName)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	// Another image may have been removed since, and tags with it.
+	// An image, and with it some of these tags, may have been removed since.
 	var chain []tree.Ref
 	for _, l := range r.Layers {
 		chain = append(chain, ChainRef(l.ChainID))
@@ -399,13 +399,13 @@ func (a *adder) tag(ctx context.Context, ref tree.Ref, d object.Digest) error {
 		return err
 	}
 	if !whole {
-		return &store.DamageError{What: "tree " + d.Short(), Reason: "it went while the image was added", Way: "add the image again"}
+		return &store.DamageError{What: "tree " + d.Short(), Reason: "it was removed while the image was being added", Way: "add the image again"}
 	}
 	_, err = a.w.Tag(ctx, store.TagOptions{Ref: ref, Tree: d, Key: a.o.Key})
 	return err
 }
 
-// writeRecord makes the record's tree, which depends on the image alone.
+// writeRecord makes the record's tree, which depends only on the image.
 func writeRecord(dir string, r *Record, src *source) error {
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -424,7 +424,7 @@ func writeRecord(dir string, r *Record, src *source) error {
 		if err := os.WriteFile(path, content, 0o644); err != nil {
 			return err
 		}
-		if err := os.Chmod(path, 0o644); err != nil { // whatever the umask
+		if err := os.Chmod(path, 0o644); err != nil { // independent of the umask
 			return err
 		}
 		paths = append(paths, path)

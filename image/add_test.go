@@ -569,7 +569,7 @@ func TestDamaged(t *testing.T) {
 		"a platform it is not for": {source: func(t *testing.T) string {
 			return "oci:" + writeLayout(t, good, layout.WithPlatform(v1.Platform{OS: "linux", Architecture: "s390x"}))
 		}, kind: Usage, says: "linux/s390x"},
-		"a layout that is not there": {source: func(t *testing.T) string { return "oci:" + t.TempDir() }, kind: Usage, says: "no OCI layout"},
+		"a layout that is not there": {source: func(t *testing.T) string { return "oci:" + t.TempDir() }, kind: Usage, says: "not an OCI layout"},
 		"a registry that is down":    {source: func(*testing.T) string { return "docker://127.0.0.1:1/a:b" }, kind: Unreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -642,22 +642,22 @@ func TestNoImage(t *testing.T) {
 		{"docker-archive:root", "root is a directory", "dir:root adds the directory as it is"},
 		{"docker-archive:none", "none is a directory", "it is an OCI layout: oci:none adds the image in it"},
 		{"docker-archive:void", "void is empty", save},
-		{"docker-archive:fifo", "fifo is no file", save},
-		{"docker-archive:text", "text is no archive of docker save: ", save},
-		{"docker-archive:other.tar", "other.tar is no archive of docker save: ", save},
-		{"docker-archive:list.tar", "list.tar is no archive of docker save: its manifest lists no image", save},
-		{"docker-archive:word.tar", "word.tar is no archive of docker save: ", save},
+		{"docker-archive:fifo", "fifo is not a regular file", save},
+		{"docker-archive:text", "text is not an archive of docker save: ", save},
+		{"docker-archive:other.tar", "other.tar is not an archive of docker save: ", save},
+		{"docker-archive:list.tar", "list.tar is not an archive of docker save: its manifest lists no image", save},
+		{"docker-archive:word.tar", "word.tar is not an archive of docker save: ", save},
 		{"docker-archive:named.tar:tools/two:1", "there is no image tools/two:1 in named.tar", "there are: tools/one:1"},
 		{"docker-archive:nothing", "stat nothing: ", sourceWay},
-		{"oci:root", "root is no OCI layout: ", "dir:root adds the directory as it is"},
-		{"oci:void", "void is no OCI layout: ", "docker-archive:void adds what docker save wrote"},
-		{"oci:nothing", "nothing is no OCI layout: ", sourceWay},
-		{"oci:blank", "blank is no OCI layout: its index.json: ", layoutWay},
-		{"oci:word", "word is no OCI layout: its index.json: ", layoutWay},
+		{"oci:root", "root is not an OCI layout: ", "dir:root adds the directory as it is"},
+		{"oci:void", "void is not an OCI layout: ", "docker-archive:void adds an archive of docker save"},
+		{"oci:nothing", "nothing is not an OCI layout: ", sourceWay},
+		{"oci:blank", "blank is not an OCI layout: its index.json: ", layoutWay},
+		{"oci:word", "word is not an OCI layout: its index.json: ", layoutWay},
 		{"oci:none", "there is no image in the layout", layoutWay},
 		{"oci:none:x", "there is no image x in the layout", "index.json of the layout lists them"},
-		{"dir:void", "void is no directory", sourceWay},
-		{"./void", "./void is a file", "docker-archive:./void adds what docker save wrote"},
+		{"dir:void", "void is not a directory", sourceWay},
+		{"./void", "./void is a file", "docker-archive:./void adds an archive of docker save"},
 	} {
 		_, err := find(t.Context(), c.source, v1.Platform{OS: "linux", Architecture: "amd64"})
 		var known *Error

@@ -11,19 +11,19 @@ import (
 	"premix/internal/exit"
 )
 
-// Kind says what a caller can do about an [Error].
+// Kind is the class of an [Error], on which a caller can decide.
 type Kind int
 
 // The kinds of errors.
 const (
-	Usage       Kind = iota // what was asked for is not there, or is malformed
-	Unavailable             // this user or machine cannot do it
-	Damaged                 // the image is not what its digests say, or cannot be unpacked
-	Unreachable             // a registry did not give it
-	Disk                    // there is no room
+	Usage       Kind = iota // the image or file does not exist, or a name is malformed
+	Unavailable             // this user or machine does not support it
+	Damaged                 // the image does not match its digests, or cannot be unpacked
+	Unreachable             // a registry did not answer as needed
+	Disk                    // there is no space on the disk
 )
 
-// Error tells why an image cannot be had.
+// Error reports a failure to add, find or run an image.
 type Error struct {
 	Kind   Kind
 	Reason string
@@ -49,10 +49,10 @@ func (e *Error) ExitCode() exit.Code {
 }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *Error) Hint() string { return e.Way }
 
-// explain says what was wrong with a part of an image.
+// explain converts an error about a part of an image.
 func explain(what string, err error) error {
 	var known *Error
 	var bad *layer.Error
@@ -65,7 +65,7 @@ func explain(what string, err error) error {
 	case errors.As(err, &bad):
 		return &Error{Damaged, fmt.Sprintf("%s cannot be unpacked: %v", what, bad), "nothing was added; build or fetch the image again", err}
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &Error{Disk, fmt.Sprintf("%s: %v", what, err), "a layer is unpacked twice beside the store for a while: make room on its disk", err}
+		return &Error{Disk, fmt.Sprintf("%s: %v", what, err), "free space on the disk of the store: each layer is temporarily unpacked twice there", err}
 	case errors.Is(err, os.ErrNotExist):
 		return &Error{Damaged, fmt.Sprintf("%s is missing: %v", what, err), "build or fetch the image again", err}
 	}

@@ -9,17 +9,17 @@ import (
 	"premix/store/tree"
 )
 
-// Listed is an image as a store has it.
+// Listed is an image of a store.
 type Listed struct {
 	Ref    tree.Ref
-	Tag    *tree.TagRecord // of its record; nil where it is damaged
-	Image  *Image          // nil where it is damaged
+	Tag    *tree.TagRecord // of its record; nil if it is damaged
+	Image  *Image          // nil if it is damaged
 	Inodes int64           // of the root
 	Bytes  int64           // of its files
-	Err    error           // the damage, nil if there is none to be seen
+	Err    error           // the damage found, or nil
 }
 
-// List tells what images a store has, in order of names.
+// List returns the images of a store, in order of names.
 func List(s *store.Store) ([]Listed, error) {
 	refs, err := s.Tags()
 	if err != nil {
@@ -43,15 +43,15 @@ func List(s *store.Store) ([]Listed, error) {
 	return list, nil
 }
 
-// CheckLoose says why a tag may not be taken away by itself: it is not there, it
-// names a tree, or it belongs to an image.
+// CheckLoose returns an error if a tag may not be removed by itself: it does not exist,
+// it names a tree by digest, or it belongs to an image.
 func CheckLoose(s *store.Store, ref tree.Ref) error {
 	if ref.Tag == "" {
 		return &Error{Kind: Usage, Reason: ref.String() + " names a tree by its digest", Way: "name a tag: " + ref.Name + ":" + tree.DefaultTag}
 	}
 	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
 		if strings.HasPrefix(ref.Name, p) {
-			return &Error{Kind: Usage, Reason: ref.String() + " belongs to an image", Way: "premix image ls lists the images, premix image rm takes one away"}
+			return &Error{Kind: Usage, Reason: ref.String() + " belongs to an image", Way: "premix image ls lists the images, premix image rm removes one"}
 		}
 	}
 	if _, err := s.Resolve(ref); err != nil {
@@ -62,18 +62,18 @@ func CheckLoose(s *store.Store, ref tree.Ref) error {
 	if errors.As(err, &use) {
 		return nil
 	}
-	return &Error{Kind: Usage, Reason: ref.String() + " is the root of an image", Way: "premix image rm " + ref.String() + " takes the image away", Err: err}
+	return &Error{Kind: Usage, Reason: ref.String() + " is the root of an image", Way: "premix image rm " + ref.String() + " removes the image", Err: err}
 }
 
-// Removed tells what was removed.
+// Removed is the result of removing an image.
 type Removed struct {
 	Ref    tree.Ref
-	Layers int // tags of layers and chains that no image needs any more
+	Layers int // removed tags of layers and chains that no image needs any more
 }
 
-// Remove takes an image's tags away, and those of all layers that no image needs.
-// Their objects go with the next gc. Where another image's record cannot be read,
-// no layer is touched, and the error says so.
+// Remove removes an image's tags, and the tags of layers that no image needs any more.
+// The next gc removes their objects. If another image's record cannot be read, no layer
+// is removed, and the error says so.
 func Remove(ctx context.Context, s *store.Store, ref tree.Ref) (*Removed, error) {
 	unlock, err := s.Lock(ctx, lockName)
 	if err != nil {
@@ -85,7 +85,7 @@ func Remove(ctx context.Context, s *store.Store, ref tree.Ref) (*Removed, error)
 		return nil, err
 	}
 	if !was {
-		return nil, &Error{Kind: Usage, Reason: "the store " + s.Dir() + " has no image " + ref.String(), Way: "premix image ls --store " + s.Dir() + " lists what is there"}
+		return nil, &Error{Kind: Usage, Reason: "the store " + s.Dir() + " has no image " + ref.String(), Way: "premix image ls --store " + s.Dir() + " lists its images"}
 	}
 	if _, err := s.Untag(ctx, ref); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ const (
 	configFile   = "config.json"
 	manifestFile = "manifest.json"
 
-	maxFile = 16 << 20 // bytes of each
+	maxFile = 16 << 20 // of each file, in bytes
 )
 
 // Prefixes of the names of trees that belong to images.
@@ -35,7 +35,7 @@ const (
 	chainsPrefix = "chains/"
 )
 
-// Record tells what belongs to an image. Digests with "sha256:" are those of OCI.
+// Record lists the parts of an image. Digests with "sha256:" are OCI's.
 type Record struct {
 	Format       string        `json:"format"`
 	Config       string        `json:"config"`             // digest of config.json
@@ -51,8 +51,8 @@ type Record struct {
 type Layer struct {
 	DiffID    string        `json:"diff_id"`
 	ChainID   string        `json:"chain_id"`
-	Digest    string        `json:"digest,omitempty"` // of the archive, perhaps compressed, as it came
-	Size      int64         `json:"size,omitempty"`   // of it, bytes
+	Digest    string        `json:"digest,omitempty"` // of the archive, perhaps compressed, as received
+	Size      int64         `json:"size,omitempty"`   // of the archive, bytes
 	MediaType string        `json:"media_type,omitempty"`
 	Tree      object.Digest `json:"tree"`
 	Alone     bool          `json:"alone"` // the tree is the same on top of any layers
@@ -61,29 +61,29 @@ type Layer struct {
 // Image is an image of a store.
 type Image struct {
 	Record
-	Settings v1.Config // how a container is started
+	Settings v1.Config // defaults for its containers
 }
 
-// RecordRef is the reference of an image's record. The image is named NAME[:TAG],
+// RecordRef returns the reference of an image's record. The image is named NAME[:TAG],
 // or NAME@DIGEST by the digest of the record.
 func RecordRef(ref tree.Ref) tree.Ref {
 	ref.Name = imagesPrefix + ref.Name
 	return ref
 }
 
-// LayerRef is the reference of a layer that stands alone, by its diff id, with
-// "sha256:" or without.
+// LayerRef returns the reference of a layer that stands alone, by its diff id, with or
+// without "sha256:".
 func LayerRef(diffID string) tree.Ref {
 	return tree.Ref{Name: layersPrefix + strings.TrimPrefix(diffID, "sha256:"), Tag: tree.DefaultTag}
 }
 
-// ChainRef is the reference of a layer on top of those below it, by its chain id,
-// with "sha256:" or without.
+// ChainRef returns the reference of a layer on top of those below it, by its chain id,
+// with or without "sha256:".
 func ChainRef(chainID string) tree.Ref {
 	return tree.Ref{Name: chainsPrefix + strings.TrimPrefix(chainID, "sha256:"), Tag: tree.DefaultTag}
 }
 
-// Open reads an image's record where its tree is mounted.
+// Open reads an image's record from the mount of its tree.
 func Open(dir string) (*Image, error) {
 	return read(func(name string) ([]byte, error) {
 		f, err := os.Open(filepath.Join(dir, name))
@@ -95,7 +95,7 @@ func Open(dir string) (*Image, error) {
 	})
 }
 
-// Load reads an image's record from a store. Where there is none, the error is a
+// Load reads an image's record from a store. If there is none, the error is a
 // store.UseError or an [Error].
 func Load(s *store.Store, ref tree.Ref) (*Image, *tree.TagRecord, error) {
 	tag, err := s.Resolve(RecordRef(ref))
@@ -159,13 +159,13 @@ func read(file func(name string) ([]byte, error)) (*Image, error) {
 }
 
 func notRecord(why string) error {
-	return &Error{Kind: Damaged, Reason: "it is no record of an image that this premix can read: " + why, Way: "add the image again, with this premix"}
+	return &Error{Kind: Damaged, Reason: "it is not a record of an image that this premix can read: " + why, Way: "add the image again, with this premix"}
 }
 
 func parseConfig(content []byte) (*v1.ConfigFile, error) {
 	var c v1.ConfigFile
 	if err := json.Unmarshal(content, &c); err != nil {
-		return nil, &Error{Kind: Damaged, Reason: "the image's configuration is not one of OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		return nil, &Error{Kind: Damaged, Reason: "the image's configuration is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
 	}
 	return &c, nil
 }

@@ -13,8 +13,8 @@ import (
 	"premix/store/object"
 )
 
-// applyTree unpacks a layer on top of the root from its tree in the store, so that
-// its archive need not be fetched. The layer stands alone.
+// applyTree unpacks a layer on top of the root from its tree in the store, so that its
+// archive need not be fetched. The layer must stand alone.
 func (a *adder) applyTree(ctx context.Context, d object.Digest, root string) error {
 	r, w := io.Pipe()
 	done := make(chan struct{})
@@ -23,7 +23,7 @@ func (a *adder) applyTree(ctx context.Context, d object.Digest, root string) err
 		w.CloseWithError(packTree(a.s, d, w))
 	}()
 	_, err := layer.Apply(ctx, root, r, layer.Options{Limits: &a.limits})
-	r.Close() // where the archive was not read to its end, its writer ends too
+	r.Close() // if the archive was not read to its end, this ends its writer
 	<-done
 	return err
 }

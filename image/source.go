@@ -25,33 +25,33 @@ import (
 	"premix/store/tree"
 )
 
-// source is an image that was found, wherever it is.
+// source is an image to be added, in any of its forms.
 type source struct {
-	dir      string // a root that is there already; then nothing else is set
-	name     string // that it has itself, "" for none
+	dir      string // an existing root; the other fields are then not set
+	name     string // its own name, "" if it has none
 	config   []byte
-	manifest []byte // nil where there is none
+	manifest []byte // nil if there is none
 	layers   []blob // lowest first
-	far      bool   // a layer is to be fetched once, not read twice
+	far      bool   // layers must be fetched once, and not read twice
 }
 
-// blob is a layer as its source has it.
+// blob is a layer of a source.
 type blob struct {
 	diffID    string
-	digest    string // of what open gives, "" where only the diff id is known
-	size      int64  // of it, 0 where it is unknown
+	digest    string // of the bytes that open returns, "" if only the diff id is known
+	size      int64  // of these bytes, 0 if it is unknown
 	mediaType string
 	open      func() (io.ReadCloser, error)
 }
 
 func (b *blob) String() string { return "layer " + short(b.diffID) }
 
-// short is a digest as people see it.
+// short returns the beginning of a digest, for messages.
 func short(digest string) string {
 	return fmt.Sprintf("%.19s", digest)
 }
 
-// find looks a source up. Nothing but manifest and configuration is read.
+// find finds a source. It reads only manifest and configuration.
 func find(ctx context.Context, where string, platform v1.Platform) (*source, error) {
 	scheme, rest, _ := strings.Cut(where, ":")
 	switch {
@@ -72,7 +72,7 @@ func find(ctx context.Context, where string, platform v1.Platform) (*source, err
 		}
 		return findDir(where)
 	case err == nil:
-		return nil, &Error{Kind: Usage, Reason: where + " is a file", Way: "docker-archive:" + where + " adds what docker save wrote"}
+		return nil, &Error{Kind: Usage, Reason: where + " is a file", Way: "docker-archive:" + where + " adds an archive of docker save"}
 	case strings.HasPrefix(where, "/") || strings.HasPrefix(where, "."):
 		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
 	}
@@ -83,7 +83,7 @@ const sourceWay = "a source is oci:DIR, docker-archive:FILE, docker://REGISTRY/N
 
 const saveWay = "docker save -o FILE NAME:TAG writes one; a compressed one is to be decompressed first"
 
-// dirWay is how to add what is in a directory.
+// dirWay returns the hint for adding a directory.
 func dirWay(dir string) string {
 	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err == nil {
 		return "it is an OCI layout: oci:" + dir + " adds the image in it"
@@ -94,7 +94,7 @@ func dirWay(dir string) string {
 func findDir(dir string) (*source, error) {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {
-		err = fmt.Errorf("%s is no directory", dir)
+		err = fmt.Errorf("%s is not a directory", dir)
 	}
 	if err != nil {
 		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
@@ -114,14 +114,14 @@ func findLayout(where string, platform v1.Platform) (*source, error) {
 	}
 	l, err := layout.FromPath(dir)
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: %v", dir, err), Way: notLayoutWay(dir), Err: err}
 	}
 	index, err := l.ImageIndex()
 	if err == nil {
 		_, err = index.IndexManifest()
 	}
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an OCI layout: its index.json: %v", dir, err), Way: layoutWay, Err: err}
 	}
 	im, desc, err := choose(index, platform, pick)
 	if err != nil {
@@ -135,8 +135,8 @@ func findLayout(where string, platform v1.Platform) (*source, error) {
 	return s, nil
 }
 
-// splitName takes PATH or PATH:NAME apart. Both may hold slashes and colons, so the path is
-// what is there.
+// splitName splits PATH or PATH:NAME. Both may contain slashes and colons, so the path
+// is the part that exists.
 func splitName(where string) (path, name string) {
 	for i := range len(where) {
 		if where[i] != ':' {
@@ -154,7 +154,7 @@ func splitName(where string) (path, name string) {
 
 const layoutWay = "skopeo copy docker://NAME:TAG oci:DIR writes one"
 
-// notLayoutWay is how to add what is no layout.
+// notLayoutWay returns the hint for a path that is not a layout.
 func notLayoutWay(path string) string {
 	switch st, err := os.Stat(path); {
 	case err != nil:
@@ -162,10 +162,10 @@ func notLayoutWay(path string) string {
 	case st.IsDir():
 		return dirWay(path)
 	}
-	return "docker-archive:" + path + " adds what docker save wrote"
+	return "docker-archive:" + path + " adds an archive of docker save"
 }
 
-// names that tools give an image in a layout.
+// Annotations with the name of an image in a layout.
 const (
 	refAnnotation        = "org.opencontainers.image.ref.name"
 	containerdAnnotation = "io.containerd.image.name"
@@ -173,14 +173,15 @@ const (
 
 func refName(d *v1.Descriptor) string {
 	for _, n := range []string{d.Annotations[containerdAnnotation], d.Annotations[refAnnotation]} {
-		if strings.Contains(n, ":") { // others are tags alone
+		if strings.Contains(n, ":") { // others contain the tag only
 			return familiar(n)
 		}
 	}
 	return ""
 }
 
-// familiar is a reference without what Docker's own registry needs not.
+// familiar returns a reference without the parts that are optional for Docker's own
+// registry.
 func familiar(ref string) string {
 	for _, p := range []string{"index.docker.io/", "docker.io/", "library/"} {
 		ref = strings.TrimPrefix(ref, p)
@@ -188,11 +189,11 @@ func familiar(ref string) string {
 	return ref
 }
 
-// choose finds the one image that is meant in an index and those within it.
+// choose returns the one image of an index, and of indexes within it, that matches.
 func choose(index v1.ImageIndex, platform v1.Platform, pick string) (v1.Image, *v1.Descriptor, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
-		return nil, nil, &Error{Kind: Damaged, Reason: "an index in the layout is not one of OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		return nil, nil, &Error{Kind: Damaged, Reason: "an index in the layout is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
 	}
 	var fits, all []v1.Descriptor
 	for _, d := range m.Manifests {
@@ -255,7 +256,7 @@ func cmpOr(a, b string) string {
 	return b
 }
 
-// fromImage takes an image with a manifest, whose digest is known.
+// fromImage returns the source of an image with a manifest of a known digest.
 func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
 	s := &source{}
 	var err error
@@ -267,7 +268,7 @@ func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
 	}
 	m, err := v1.ParseManifest(bytes.NewReader(s.manifest))
 	if err != nil {
-		return nil, &Error{Kind: Damaged, Reason: "the manifest is not one of OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
+		return nil, &Error{Kind: Damaged, Reason: "the manifest is not valid in OCI: " + err.Error(), Way: "build or fetch the image again", Err: err}
 	}
 	if s.config, err = im.RawConfigFile(); err != nil {
 		return nil, explain("configuration "+short(m.Config.Digest.String()), err)
@@ -293,19 +294,19 @@ func fromImage(im v1.Image, digest v1.Hash) (*source, error) {
 	return s, nil
 }
 
-// diffIDs are those that a configuration lists, of which there must be n.
+// diffIDs returns the n diff ids in a configuration.
 func diffIDs(config []byte, n int) ([]string, error) {
 	c, err := parseConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	if len(c.RootFS.DiffIDs) != n {
-		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration speaks of %d", n, len(c.RootFS.DiffIDs)), Way: "build or fetch the image again"}
+		return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the image has %d layers, and its configuration lists %d", n, len(c.RootFS.DiffIDs)), Way: "build or fetch the image again"}
 	}
 	var ids []string
 	for _, h := range c.RootFS.DiffIDs {
 		if raw, err := hex.DecodeString(h.Hex); h.Algorithm != "sha256" || err != nil || len(raw) != sha256.Size {
-			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is no SHA-256", h), Way: "build the image again with another tool"}
+			return nil, &Error{Kind: Damaged, Reason: fmt.Sprintf("the diff id %s is not a SHA-256", h), Way: "build the image again with another tool"}
 		}
 		ids = append(ids, h.String())
 	}
@@ -326,7 +327,7 @@ func sum(content []byte) string {
 }
 
 func wrongDigest(what, want, got string) error {
-	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s has not the digest that the image says: it is %s, not %s", what, got, want), Way: "nothing was added; build or fetch the image again"}
+	return &Error{Kind: Damaged, Reason: fmt.Sprintf("%s does not match its digest: it has %s instead of %s", what, got, want), Way: "nothing was added; build or fetch the image again"}
 }
 
 // findArchive finds the image in FILE or FILE:NAME of docker save.
@@ -338,8 +339,8 @@ func findArchive(where string) (*source, error) {
 		return nil, &Error{Kind: Usage, Reason: err.Error(), Way: sourceWay, Err: err}
 	case st.IsDir():
 		return nil, &Error{Kind: Usage, Reason: file + " is a directory", Way: dirWay(file)}
-	case !st.Mode().IsRegular(): // which would be read more than once
-		return nil, &Error{Kind: Usage, Reason: file + " is no file", Way: saveWay}
+	case !st.Mode().IsRegular(): // other files could be read only once
+		return nil, &Error{Kind: Usage, Reason: file + " is not a regular file", Way: saveWay}
 	case st.Size() == 0:
 		return nil, &Error{Kind: Usage, Reason: file + " is empty", Way: saveWay}
 	}
@@ -349,7 +350,7 @@ func findArchive(where string) (*source, error) {
 		err = errors.New("its manifest lists no image")
 	}
 	if err != nil {
-		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is no archive of docker save: %v", file, err), Way: saveWay, Err: err}
+		return nil, &Error{Kind: Usage, Reason: fmt.Sprintf("%s is not an archive of docker save: %v", file, err), Way: saveWay, Err: err}
 	}
 	var tags []string
 	for _, d := range list {
@@ -447,35 +448,35 @@ func findRemote(ctx context.Context, where string, platform v1.Platform) (*sourc
 	return s, nil
 }
 
-// RemoteError says why a registry did not give something.
+// RemoteError converts an error of a request to a registry.
 func RemoteError(ctx context.Context, what string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	e := &Error{Kind: Unreachable, Reason: fmt.Sprintf("%s: %v", what, err), Err: err,
-		Way: "see whether the registry can be reached"}
+		Way: "check that the registry can be reached"}
 	var answer *transport.Error
 	if errors.As(err, &answer) {
 		switch {
 		case answer.StatusCode == 401 || answer.StatusCode == 403:
 			e.Way = "log in as for docker: credentials are taken from ~/.docker/config.json"
 		case answer.StatusCode == 429:
-			e.Way = "the registry wants to be asked less often: log in, or wait"
+			e.Way = "the registry limits requests: log in, or wait"
 		case answer.StatusCode == 404:
-			e.Kind, e.Way = Usage, "the registry answers and does not have it: check name and tag"
+			e.Kind, e.Way = Usage, "the registry does not have it: check name and tag"
 		}
 	}
 	return e
 }
 
-// parsePlatform reads OS/ARCHITECTURE[/VARIANT]; "" is this machine's.
+// parsePlatform parses OS/ARCHITECTURE[/VARIANT]; "" means this machine's.
 func parsePlatform(s string) (v1.Platform, error) {
 	if s == "" {
 		return v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, nil
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is no platform", s), Way: "write it as in linux/amd64 or linux/arm64/v8"}
+		return v1.Platform{}, &Error{Kind: Usage, Reason: fmt.Sprintf("%q is not a platform", s), Way: "write it as in linux/amd64 or linux/arm64/v8"}
 	}
 	p := v1.Platform{OS: parts[0], Architecture: parts[1]}
 	if len(parts) == 3 {
@@ -484,15 +485,15 @@ func parsePlatform(s string) (v1.Platform, error) {
 	return p, nil
 }
 
-// reference is the name of an image: that which is given, or its own.
+// reference returns the name of an image: the given one, or its own.
 func reference(given *tree.Ref, own string) (tree.Ref, error) {
 	if given == nil {
 		if own == "" {
-			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", Way: "name it: premix image add SOURCE NAME:TAG"}
+			return tree.Ref{}, &Error{Kind: Usage, Reason: "the image has no name of its own", Way: "give it a name: premix image add SOURCE NAME:TAG"}
 		}
 		ref, err := tree.ParseRef(own)
 		if err != nil {
-			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name does not do here: %v", err), Way: "name it: premix image add SOURCE NAME:TAG", Err: err}
+			return ref, &Error{Kind: Usage, Reason: fmt.Sprintf("the image's own name is not valid here: %v", err), Way: "give it a name: premix image add SOURCE NAME:TAG", Err: err}
 		}
 		given = &ref
 	}
@@ -501,7 +502,7 @@ func reference(given *tree.Ref, own string) (tree.Ref, error) {
 	}
 	for _, p := range []string{imagesPrefix, layersPrefix, chainsPrefix} {
 		if strings.HasPrefix(given.Name, p) {
-			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("no image can be named %s", given), Way: "names with " + p + " belong to parts of images: choose another one"}
+			return tree.Ref{}, &Error{Kind: Usage, Reason: fmt.Sprintf("an image cannot be named %s", given), Way: "names with " + p + " are reserved for parts of images: choose another one"}
 		}
 	}
 	return *given, nil

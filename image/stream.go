@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// stream is a layer's archive, uncompressed, while it is read.
+// stream reads a layer's archive, decompressed.
 type stream struct {
 	b        *blob
 	raw      io.ReadCloser
@@ -28,11 +28,11 @@ type stream struct {
 	close func()
 }
 
-// zstdWindow is the most memory, in bytes, that a layer may ask a decompressor for:
-// what zstd --long writes at most without being told that readers agree.
+// zstdWindow limits the memory, in bytes, of decompressing a layer: by default zstd
+// --long writes frames that need no more.
 const zstdWindow = 128 << 20
 
-// openStream opens a layer. What is read is verified by verify, at the end.
+// openStream opens a layer. Its content is only verified by verify, at the end.
 func openStream(b *blob) (*stream, error) {
 	raw, err := b.open()
 	if err != nil {
@@ -66,7 +66,7 @@ func openStream(b *blob) (*stream, error) {
 	return s, nil
 }
 
-// decoding tells errors of compressed data from those of reading it.
+// decoding distinguishes errors of compressed data from errors of reading it.
 type decoding struct {
 	s *stream
 	r io.Reader
@@ -98,7 +98,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// verifyRaw compares what the source gives, read to its end, with its digest.
+// verifyRaw reads the source to its end, and compares its digest.
 func (s *stream) verifyRaw() error {
 	if _, err := io.Copy(io.Discard, s.buffered); err != nil { // behind the compressed data
 		return err
@@ -109,7 +109,7 @@ func (s *stream) verifyRaw() error {
 	return nil
 }
 
-// verify compares all that was read, to the end of the archive, with the digests.
+// verify reads to the end of the archive, and compares all digests.
 func (s *stream) verify() error {
 	if err := s.verifyRaw(); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (s *stream) verify() error {
 	return nil
 }
 
-// Close ends reading, at any place.
+// Close closes the stream, at any position.
 func (s *stream) Close() error {
 	s.close()
 	return s.raw.Close()
@@ -131,7 +131,7 @@ func (s *stream) Close() error {
 
 func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(nil)) }
 
-// downloads is how often a layer is fetched before it is given up.
+// downloads is how many times a layer is fetched before giving up.
 const downloads = 3
 
 // spool fetches a layer into a file, from which it is then read.
@@ -154,7 +154,7 @@ func (b *blob) spool(ctx context.Context, file string, got func(int64)) error {
 	if errors.As(last, &known) {
 		return last
 	}
-	return &Error{Unreachable, fmt.Sprintf("%s did not come whole: %v", b, last), "try again; nothing was added", last}
+	return &Error{Unreachable, fmt.Sprintf("%s was not fetched completely: %v", b, last), "try again; nothing was added", last}
 }
 
 func (b *blob) download(ctx context.Context, file string, got func(int64)) error {

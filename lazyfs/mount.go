@@ -188,7 +188,7 @@ func New(ctx context.Context, img Image, o Options) (*Mount, error) {
 }
 
 // Resume takes over a mount of a process that has died. The options are those of the
-// mount, and backend is the one that it used. f and state are the arguments of the last
+// mount, and backend is its backend. f and state are the arguments of the last
 // call of Keep; the mount owns f from now on. The backend File needs neither.
 func Resume(img Image, backend Backend, reason string, f *os.File, state []byte, o Options) (*Mount, error) {
 	m := &Mount{o: o, backend: backend, reason: reason, bdi: o.BDI}

@@ -23,7 +23,7 @@ type OpStats struct {
 // Stats counts the work of a server since it began to serve; a resumed server begins at
 // zero.
 type Stats struct {
-	Ops       map[string]OpStats // by the operation's name in lower case; those that occurred
+	Ops       map[string]OpStats // by the operation's name in lower case, without operations that did not occur
 	InFlight  int                // requests being answered now
 	Timeouts  uint64             // answered EIO because of Options.Timeout
 	Cancelled uint64             // cancelled because the reader was killed

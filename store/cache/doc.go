@@ -60,7 +60,7 @@
 // the read fails.
 // The sums also make it needless to lock a chunk against eviction while it is
 // The sums also make it unnecessary to lock a chunk against eviction while it is read:
-// if it has been punched meanwhile, the zeros do not match its sums, and the reader
+// if it has been punched in between, the zeros do not match its sums, and the reader
 // checks again whether it is present.
 // # Memory
 //

@@ -127,7 +127,7 @@ func (c *Cache) findVictims() {
 	}
 	each(func(v victim) { oldest, newest = min(oldest, v.used), max(newest, v.used) })
 	span := func(v victim) uint64 {
-		// A chunk may be used again meanwhile: count it as newest.
+		// A chunk may have been used since: count it as newest.
 		return (min(max(v.used, oldest), newest) - oldest) / ((newest-oldest)/spans + 1)
 	}
 	each(func(v victim) {

@@ -55,7 +55,7 @@ type OCI struct {
 	web  *web
 
 	// loading is held by one goroutine at a time while it adds or drops sets; mu guards
-	// the fields that others read meanwhile.
+	// the fields that are read concurrently.
 	loading sync.Mutex
 	mu      sync.RWMutex
 	sets    map[string]*objectSet // by tag in the registry

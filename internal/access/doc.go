@@ -7,15 +7,15 @@
 // A Unix socket has mode 0600, and a directory that [Listen] makes for it has mode 0700:
 // its owner and root can connect. Every local user can connect to a loopback address.
 //
-// [Listener.Protect] stands before the handler of a service:
+// [Listener.Protect] wraps the handler of a service:
 //
-//   - A request through a loopback address or a Unix socket must be sent to localhost, to
-//     a loopback address or to a name that the owner gave with --host. A page of another
-//     site whose name was bound to 127.0.0.1 (DNS rebinding) has that name in its requests.
-//     On other addresses names are compared where --host was given.
+//   - The Host header of a request through a loopback address or a Unix socket must be
+//     localhost, a loopback address or a name that the owner gave with --host. Requests
+//     of a page whose site bound its name to 127.0.0.1 (DNS rebinding) carry that name.
+//     On other addresses the header is compared where --host was given.
 //   - A browser may not change anything on behalf of a page of another origin.
-//   - All answers have headers that keep browsers from guessing types, from showing pages
-//     in frames of others and from giving content to pages of others.
+//   - All responses have headers that keep browsers from guessing content types and from
+//     showing pages in frames of, or giving content to, other origins.
 //
 // Tokens are read from a file that only its owner can read. They are compared by their
 // SHA-256 digests in constant time.

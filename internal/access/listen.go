@@ -23,18 +23,18 @@ const UnixPrefix = "unix:"
 // longestSocket is the longest path of a socket, in bytes. See unix(7).
 const longestSocket = 107
 
-// ErrBusy is within the error of a socket on which another server listens.
+// ErrBusy is wrapped by the error for a socket on which another server listens.
 var ErrBusy = errors.New("another server listens on the socket")
 
-// Options are the address of a service and the clients that it answers.
+// Options are the address of a service and the clients that it serves.
 type Options struct {
 	// Address is HOST:PORT or unix:PATH.
 	Address string
 	// Secret is true where requests must bear a token or another secret.
 	Secret bool
-	// Open is true where all clients that reach the address are answered.
+	// Open is true where the service serves every client that reaches the address.
 	Open bool
-	// Hosts are names to which requests may be sent besides those of loopback.
+	// Hosts are host names that requests may have besides loopback names.
 	Hosts []string
 }
 
@@ -57,7 +57,7 @@ func (e *ExposedError) Error() string {
 // ExitCode implements exit.Coded.
 func (*ExposedError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint says how the service can be protected.
+// Hint returns ways to protect the service.
 func (e *ExposedError) Hint() string {
 	return "listen on 127.0.0.1 or on unix:PATH; or make a token with (umask 077; openssl rand -hex 16 > FILE) and name the file; or give --open if all who reach the address may use the service"
 }
@@ -82,7 +82,7 @@ func (e *AddressError) Unwrap() error { return e.Err }
 // ExitCode implements exit.Coded.
 func (*AddressError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint says which addresses are possible.
+// Hint returns the addresses that are possible.
 func (e *AddressError) Hint() string {
 	if e.Way != "" {
 		return e.Way
@@ -107,7 +107,7 @@ func Listen(ctx context.Context, o Options) (*Listener, error) {
 	return &Listener{Listener: l, o: o, local: at.IP.IsLoopback()}, nil
 }
 
-// Check returns the error that Listen would return because of the rule. It opens nothing.
+// Check returns the *ExposedError that Listen would return. It opens nothing.
 func Check(o Options) error {
 	if strings.HasPrefix(o.Address, UnixPrefix) {
 		return nil
@@ -129,8 +129,8 @@ func allowed(o Options) (*net.TCPAddr, error) {
 	return at, nil
 }
 
-// listenUnix makes a socket. It is made in a new directory of mode 0700 and moved, so that
-// it never has another mode than 0600 where others can reach it.
+// listenUnix makes a socket in a new directory of mode 0700 and then moves it, so that
+// other users can never reach it before its mode is 0600.
 func listenUnix(ctx context.Context, path string, o Options) (_ *Listener, err error) {
 	defer func() {
 		if err != nil {
@@ -184,10 +184,10 @@ func listenUnix(ctx context.Context, path string, o Options) (_ *Listener, err e
 	return &Listener{Listener: l, o: o, local: true, socket: st, path: path}, nil
 }
 
-// makeParent makes the directory of a socket. In one that others may write to they could
-// put a socket of their own in its place.
+// makeParent makes the directory of a socket. It refuses one that other users may write
+// to: they could replace the socket by their own.
 func makeParent(dir string) error {
-	// The directories above may have others than the socket below them.
+	// The directories above may hold other files than the socket.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -207,8 +207,8 @@ func makeParent(dir string) error {
 	return nil
 }
 
-// vacant returns an error if a server answers on a socket, or if the path is something
-// else. A socket on which no process listens is one of a server that was killed.
+// vacant returns an error if a server answers on a socket, or if the path is another kind
+// of file. If no process listens on the socket, its server was killed.
 func vacant(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -237,14 +237,14 @@ func (l *Listener) Close() error {
 	if l.socket == nil {
 		return err
 	}
-	// A later server may have put its own in the place.
+	// A later server may have replaced the socket by its own.
 	if st, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(st, l.socket) {
 		return errors.Join(err, os.Remove(l.path))
 	}
 	return err
 }
 
-// Name returns where the service listens: HOST:PORT or unix:PATH.
+// Name returns the address of the service: HOST:PORT or unix:PATH.
 func (l *Listener) Name() string {
 	if l.socket != nil {
 		return UnixPrefix + l.path
@@ -260,8 +260,8 @@ func (l *Listener) URL() string {
 	return "http://" + l.Name() + "/"
 }
 
-// Loopback returns whether a host is this machine's alone: localhost or a loopback
-// address, with or without a port.
+// Loopback reports whether host is localhost or a loopback address, with or without a
+// port.
 func Loopback(host string) bool {
 	host = hostOf(host)
 	if host == "localhost" {
@@ -271,7 +271,7 @@ func Loopback(host string) bool {
 	return err == nil && a.Unmap().IsLoopback() && a.Zone() == ""
 }
 
-// hostOf removes the port and brackets, and makes letters small.
+// hostOf removes the port and brackets from a host, and converts it to lower case.
 func hostOf(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

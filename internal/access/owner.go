@@ -29,12 +29,13 @@ type peer struct {
 	own  bool
 }
 
-// ConnContext notes a connection for [Own]. It is the ConnContext of an http.Server.
+// ConnContext adds a connection to a context for [Own]. Use it as the ConnContext of an
+// http.Server.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, ownerKey{}, &peer{conn: c})
 }
 
-// Own returns whether the request with this context came through a loopback connection
+// Own reports whether the request with this context came through a loopback connection
 // from a process of root or of this user. It returns false where that is not known.
 func Own(ctx context.Context) bool {
 	p, ok := ctx.Value(ownerKey{}).(*peer)
@@ -70,8 +71,8 @@ func userOf(local, remote netip.AddrPort) (int, error) {
 	return -1, errNoSocket
 }
 
-// lookUp finds a socket in a table. The kernel gives one that its process has closed to
-// user 0 and inode 0: its user is not known.
+// lookUp finds the user of a socket in a table. The kernel shows user 0 and inode 0 for a
+// socket that its process has closed: the user is not known then.
 func lookUp(file, local, remote string) (int, error) {
 	if local == "" || remote == "" {
 		return -1, errNoSocket
@@ -97,7 +98,7 @@ func lookUp(file, local, remote string) (int, error) {
 	return -1, errors.Join(in.Err(), errNoSocket)
 }
 
-// form4 is how /proc/net/tcp writes an address, "" for one that has no such form.
+// form4 returns an address as /proc/net/tcp writes it, "" for an IPv6 address.
 func form4(a netip.AddrPort) string {
 	ip := a.Addr().Unmap()
 	if !ip.Is4() {
@@ -107,15 +108,15 @@ func form4(a netip.AddrPort) string {
 	return hexWords(b[:]) + fmt.Sprintf(":%04X", a.Port())
 }
 
-// form6 is how /proc/net/tcp6 writes an address. Those of IPv4 are there too, where a
-// socket of IPv6 is connected to one.
+// form6 returns an address as /proc/net/tcp6 writes it. An IPv4 address is there too, as
+// the peer of an IPv6 socket.
 func form6(a netip.AddrPort) string {
 	b := a.Addr().As16()
 	return hexWords(b[:]) + fmt.Sprintf(":%04X", a.Port())
 }
 
-// hexWords writes words of 32 bits of the network as this machine, which is
-// little-endian, has them as numbers.
+// hexWords writes 32-bit words in network byte order as hexadecimal numbers of this
+// machine, which is little-endian.
 func hexWords(b []byte) string {
 	var text strings.Builder
 	for i := 0; i < len(b); i += 4 {

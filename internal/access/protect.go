@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Protect returns a handler that refuses requests which the rule does not allow, and
-// passes others on. It sets headers of all answers; h may replace them.
+// Protect returns a handler that refuses the requests that the rule does not allow and
+// passes the others to h. It sets headers of all responses; h may replace them.
 func (l *Listener) Protect(h http.Handler) http.Handler {
 	hosts := make([]string, len(l.o.Hosts))
 	for i, name := range l.o.Hosts {
@@ -34,8 +34,8 @@ func (l *Listener) Protect(h http.Handler) http.Handler {
 	})
 }
 
-// OtherSite returns whether a browser sent a request because of a page of another origin.
-// A handler asks it before a GET that changes something.
+// OtherSite reports whether a browser sent a request on behalf of a page of another
+// origin. A handler calls it before a GET that changes something.
 func OtherSite(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site != "" && site != "same-origin" && site != "none"
@@ -45,5 +45,5 @@ func refuse(w http.ResponseWriter, status int, text, hint string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": text, "hint": hint}) // it fails where the client has gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text, "hint": hint}) // fails if the client has disconnected
 }

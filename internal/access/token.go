@@ -44,7 +44,7 @@ func (e *FileError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FileError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint says how the file is mended.
+// Hint returns the way to correct the file.
 func (e *FileError) Hint() string { return e.Way }
 
 // ReadTokens reads a file of tokens. A line is a token, or a user and its token. Empty
@@ -93,8 +93,8 @@ func (t *Tokens) Named(path string) error {
 	return nil
 }
 
-// MakeToken reads the tokens of a file, which it makes with a new token where it is
-// missing. Only the owner of the file can read it.
+// MakeToken reads the tokens of a file. If the file is missing, MakeToken makes it with a
+// new token. Only the owner of the file can read it.
 func MakeToken(path string) (*Tokens, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -112,7 +112,7 @@ func MakeToken(path string) (*Tokens, error) {
 	return ReadTokens(path)
 }
 
-// ReadToken reads a file with the one token of a client.
+// ReadToken reads a file with one token, for a client.
 func ReadToken(path string) (string, error) {
 	text, err := owner.ReadSecret(path)
 	if err != nil {
@@ -125,8 +125,8 @@ func ReadToken(path string) (string, error) {
 	return fields[0], nil
 }
 
-// Guard returns a handler that passes on requests with a token. It passes on all where t
-// is nil.
+// Guard returns a handler that passes requests with a token to h. If t is nil it passes
+// all requests.
 func (t *Tokens) Guard(realm string, h http.Handler) http.Handler {
 	if t == nil {
 		return h
@@ -150,7 +150,7 @@ func NewTokens(tokens ...string) *Tokens {
 	return t
 }
 
-// find compares a digest with those of all tokens, in a time that does not depend on them.
+// find compares a digest with the digests of all tokens, in constant time.
 func (t *Tokens) find(sum [sha256.Size]byte) (user string, ok bool) {
 	found := 0
 	for i := range t.sums {

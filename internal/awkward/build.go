@@ -31,7 +31,7 @@ var trees = [Trees]struct {
 	{"deep", deep},
 }
 
-// Name says in a word or two what is awkward about a tree.
+// Name returns a short name of a tree, such as "sparse".
 func Name(n int) string { return trees[n].name }
 
 // Build makes tree n, of [Trees], in the empty directory dir.
@@ -54,12 +54,12 @@ func Build(dir string, n int) error {
 	return nil
 }
 
-// builder makes entries of one directory. After the first error, which all
-// builders of a tree share, nothing more happens.
+// builder makes entries of one directory. All builders of a tree share the first
+// error, and do nothing after it.
 type builder struct {
 	err  *error
 	fd   int
-	path string // below the tree's root, for messages and usual times
+	path string // relative to the tree's root, for messages and usual times
 }
 
 func (b *builder) check(op, name string, err error) {
@@ -70,7 +70,7 @@ func (b *builder) check(op, name string, err error) {
 
 func (b *builder) ok() bool { return *b.err == nil }
 
-// proc names an entry for calls that take no directory descriptor.
+// proc returns a path of an entry for calls that take no directory descriptor.
 func (b *builder) proc(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", b.fd, name) }
 
 // dir makes a directory and its entries.
@@ -92,8 +92,7 @@ func (b *builder) dir(name string, mode uint32, fill func(*builder)) {
 	b.check("chmod", name, unix.Fchmod(fd, mode))
 }
 
-// write makes a file that begins with data and is size bytes long; what follows
-// data is a hole.
+// write makes a file of size bytes that begins with data and ends with a hole.
 func (b *builder) write(name string, mode uint32, data []byte, size int64) {
 	b.pieces(name, mode, size, map[int64][]byte{0: data})
 }
@@ -131,7 +130,7 @@ func (b *builder) node(name string, mode uint32, dev uint64) {
 	}
 }
 
-// link makes a hard link of old, which may lie below another directory.
+// link makes a hard link of old, which may be in another directory.
 func (b *builder) link(from *builder, old, name string) {
 	b.check("link", name, unix.Linkat(from.fd, old, b.fd, name, 0))
 }
@@ -146,14 +145,14 @@ func (b *builder) xattr(name, attr string, value []byte) {
 	}
 }
 
-// times sets a time that settle would otherwise choose.
+// times sets the time of modification of an entry. settle keeps it.
 func (b *builder) times(name string, t unix.Timespec) {
 	ts := []unix.Timespec{{Sec: 981173106}, t}
 	b.check("set the time of", name, unix.UtimesNanoAt(b.fd, name, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// usualTime is that of everything with no time of its own: it follows from the
-// path, and is never whole seconds.
+// usualTime returns the time of modification of an entry for which the tree set
+// none. It follows from the path, and is never whole seconds.
 func (b *builder) usualTime(name string) unix.Timespec {
 	h := hash(b.path + name)
 	return unix.Timespec{Sec: 1_000_000_000 + int64(h%500_000_000), Nsec: 1 + int64(h>>32%999_999_999)}
@@ -165,13 +164,13 @@ func hash(s string) uint64 {
 	return h.Sum64()
 }
 
-// settle gives everything below a directory its usual time, the deepest first,
-// but for what has a time that the tree chose: see chosen.
+// settle gives all entries below a directory their usual time, the deepest first,
+// except entries for which the tree set a time: see chosen.
 func (b *builder) settle(fd int, name string) {
 	if !b.ok() {
 		return
 	}
-	// A descriptor of its own: the position of the shared one is not ours.
+	// Listing moves the position of a descriptor, so fd itself is not used.
 	own, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	b.check("open", name, err)
 	if err != nil {
@@ -203,7 +202,7 @@ func (b *builder) settle(fd int, name string) {
 		case fixed:
 			here.times(e, st.Mtim)
 		case st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR:
-			// Its names would take turns: one time for all of them.
+			// All names of a file share one time.
 			here.times(e, unix.Timespec{Sec: 1_400_000_000, Nsec: 5})
 		default:
 			here.times(e, here.usualTime(e))
@@ -211,14 +210,14 @@ func (b *builder) settle(fd int, name string) {
 	}
 }
 
-// chosen tells whether a time was set on purpose: the time of the status change
-// is always the clock's.
+// chosen reports whether the tree set the time of modification: it differs from the
+// time of status change, which is always the clock's, by more than a day.
 func chosen(st *unix.Stat_t) bool {
 	d := st.Mtim.Sec - st.Ctim.Sec
 	return d < -86400 || d > 86400
 }
 
-// noise is n bytes that follow from a name and do not compress.
+// noise returns n bytes that follow from a name and do not compress.
 func noise(name string, n int) []byte {
 	r := rand.New(rand.NewPCG(hash(name), 1))
 	p := make([]byte, (n+7)&^7)
@@ -239,7 +238,7 @@ func names(b *builder) {
 	} {
 		b.file(n, []byte("the name is "+n))
 	}
-	// In the order of bytes of whole paths a/x comes behind a-b and before a0.
+	// By the bytes of whole paths a/x sorts after a-b and before a0.
 	b.dir("a0", 0o755, func(b *builder) { b.file("x", nil) })
 	b.dir("dir\nwith\nlines", 0o755, func(b *builder) { b.file("\n", []byte("\n")) })
 	b.dir(strings.Repeat("d", 255), 0o755, func(b *builder) { b.file(strings.Repeat("f", 255), []byte("f")) })
@@ -277,7 +276,7 @@ func links(b *builder) {
 	})
 }
 
-// acl is a POSIX ACL as the kernel takes it in an extended attribute
+// acl returns a POSIX ACL as the kernel takes it in an extended attribute
 // (linux/posix_acl_xattr.h): version 2, then tag, permissions and id of each.
 func acl(entries ...[3]uint32) []byte {
 	p := binary.LittleEndian.AppendUint32(nil, 2)

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxDifferences is how many differences [Compare] tells before it gives up.
+// MaxDifferences is the number of differences after which [Compare] stops.
 const MaxDifferences = 50
 
-// Compare walks the directories a and b and tells every difference, as
-// "path: what": names, types, modes, owners, sizes, device numbers, times of
+// Compare walks the directories a and b and returns every difference, as
+// "path: difference": names, types, modes, owners, sizes, device numbers, times of
 // modification to the nanosecond, link targets, extended attributes of all
 // namespaces, contents, the type that a directory listing shows, and which names
-// are hard links of one file. Times of access and of status change, inode
-// numbers, the sizes of directories and holes are not compared. An error means
-// that something could not be read; a difference is none.
+// are hard links of one file. It does not compare times of access and of status
+// change, inode numbers, the sizes of directories and holes. An error means that
+// a file could not be read; a difference is not an error.
 func Compare(a, b string) ([]string, error) {
 	c := &comparison{links: [2]map[inode]string{{}, {}}, bufs: [2][]byte{make([]byte, 1<<20), make([]byte, 1<<20)}}
 	var fds [2]int
@@ -123,7 +123,7 @@ func (c *comparison) descend(fds [2]int, name, path string) error {
 }
 
 // list reads the names of a directory and the types it shows for them, and
-// compares these with what stat says.
+// compares these with the types that stat returns.
 func list(fd int) (map[string]uint32, error) {
 	own, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -153,7 +153,7 @@ func list(fd int) (map[string]uint32, error) {
 	return out, nil
 }
 
-// entry compares one entry of two directories, without what is below it.
+// entry compares one entry of two directories, without its own entries.
 func (c *comparison) entry(fds [2]int, name, path string, root bool) error {
 	var st [2]unix.Stat_t
 	for i := range fds {
@@ -203,7 +203,7 @@ func (c *comparison) entry(fds [2]int, name, path string, root bool) error {
 }
 
 // hardLinks compares which earlier name, if any, is a link of the same file. It
-// tells whether that file was compared already.
+// reports whether that file was compared already.
 func (c *comparison) hardLinks(st [2]unix.Stat_t, path string) (done bool, err error) {
 	var first [2]string
 	for i := range st {

@@ -1,13 +1,13 @@
 // Package awkward builds directory trees that are hard to copy exactly, and
 // compares two trees byte by byte and field by field. Only tests import it.
 //
-// It shares no code with the store: what the store reads wrongly this package
-// would otherwise read wrongly in the same way, and call it equal. Both halves
-// work below a directory's descriptor, so that paths longer than PATH_MAX are no
-// obstacle.
+// It shares no code with the store: with shared code both would read a tree
+// wrongly in the same way, and a test would find no difference. Both halves use
+// paths relative to a directory's descriptor, so that a path may be longer than
+// PATH_MAX.
 //
 // The trees are the same in every run: times, owners and contents follow from
 // names. They need root (device nodes, owners, trusted attributes) and a
-// filesystem with extended attributes; [Build] says so with an error that wraps
-// [io/fs.ErrPermission] where it is not root.
+// filesystem with extended attributes. For another user [Build] returns an error
+// that wraps [io/fs.ErrPermission].
 package awkward

@@ -35,11 +35,11 @@ func Open(path string) (*Dir, error) {
 	return &Dir{f, path}, nil
 }
 
-// Of returns the directory that a descriptor is open on, which belongs to it from then on.
+// Of returns the directory of an open descriptor. The Dir owns the descriptor.
 func Of(fd int, path string) *Dir { return &Dir{os.NewFile(uintptr(fd), path), path} }
 
-// From returns the directory that a file is open on, which belongs to it from then on.
-// Messages name it by path.
+// From returns the directory of an open file. The Dir owns the file. Messages name it by
+// path.
 func From(f *os.File, path string) *Dir { return &Dir{f, path} }
 
 // Close closes the directory.
@@ -48,11 +48,11 @@ func (d *Dir) Close() error { return d.f.Close() }
 // Fd returns the descriptor, which is valid until Close.
 func (d *Dir) Fd() int { return int(d.f.Fd()) }
 
-// Path returns the path of the open directory for this process: it stays the same
-// directory when its name is given to another one.
+// Path returns a path of the open directory for this process. It leads to the same
+// directory even after the directory was renamed.
 func (d *Dir) Path() string { return "/proc/self/fd/" + strconv.Itoa(d.Fd()) }
 
-// Sync brings the directory's entries to the disk.
+// Sync writes the directory's entries to the disk.
 func (d *Dir) Sync() error { return d.f.Sync() }
 
 // OpenDir opens a directory beneath this one.
@@ -73,7 +73,7 @@ func (d *Dir) OpenFile(rel string, flags int, perm fs.FileMode) (*os.File, error
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, rel)), nil
 }
 
-// OpenAt opens a file beneath the directory that dir is a descriptor of, and follows no
+// OpenAt opens a file beneath the directory with the descriptor dir, and follows no
 // symbolic link. The error is unix.ELOOP for a link, and unix.EXDEV for a name that leads
 // out of the directory.
 func OpenAt(dir int, rel string, flags int, mode uint32) (int, error) {
@@ -94,10 +94,10 @@ func OpenAt(dir int, rel string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// openat2 is replaced by tests of kernels that have none.
+// openat2 is replaced by tests of kernels without it.
 var openat2 = unix.Openat2
 
-// hasOpenat2 reports whether the call is there. Sandboxes answer it with EPERM.
+// hasOpenat2 reports whether the system call works. Sandboxes refuse it with EPERM.
 func hasOpenat2() bool {
 	fd, err := openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC})
 	if err != nil {
@@ -107,7 +107,7 @@ func hasOpenat2() bool {
 	return true
 }
 
-// walk is OpenAt without openat2.
+// walk implements OpenAt without openat2.
 func walk(dir int, rel string, flags int, mode uint32) (int, error) {
 	if rel == "" {
 		return -1, unix.ENOENT
@@ -140,7 +140,7 @@ func openOne(dir int, name string, flags int, mode uint32) (int, error) {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		// O_DIRECTORY reports a link as a file that is not a directory.
+		// With O_DIRECTORY the error for a link is ENOTDIR, as for a file.
 		var st unix.Stat_t
 		if errors.Is(err, unix.ENOTDIR) && unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			err = unix.ELOOP
@@ -154,7 +154,7 @@ func openOne(dir int, name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// Lstat returns the state of a file beneath the directory, of a link itself.
+// Lstat returns the state of a file beneath the directory. It does not follow a link.
 func (d *Dir) Lstat(rel string) (st unix.Stat_t, err error) {
 	dir := d.Fd()
 	if parent := filepath.Dir(rel); parent != "." {
@@ -169,7 +169,7 @@ func (d *Dir) Lstat(rel string) (st unix.Stat_t, err error) {
 	return st, nil
 }
 
-// SyncDir brings the entries of a directory to the disk.
+// SyncDir writes the entries of a directory to the disk.
 func SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -178,8 +178,8 @@ func SyncDir(path string) error {
 	return errors.Join(fsync(d), d.Close())
 }
 
-// MkdirAll makes a directory and those that it lies in. Their names are on the disk when
-// it returns.
+// MkdirAll makes a directory and its missing parents. Their names are on the disk when it
+// returns.
 func MkdirAll(path string, perm fs.FileMode) error {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -209,8 +209,8 @@ func (d *Dir) Mkdir(name string, perm fs.FileMode) (*Dir, error) {
 	return made, nil
 }
 
-// fresh returns an error for a directory that cannot be one that this process has just
-// made: a user who may write to the directory above can put another one in its place.
+// fresh returns an error for a directory that this process cannot have made just now: a
+// user who may write to the directory above can replace it by another one.
 func (d *Dir) fresh() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(d.Fd(), &st); err != nil {
@@ -227,7 +227,7 @@ func (d *Dir) fresh() error {
 // Temporary returns a name that no other user can know in advance.
 func Temporary(prefix string) string { return prefix + rand.Text() }
 
-// Durability says which crashes a file survives.
+// Durability states which crashes a file survives.
 type Durability bool
 
 const (
@@ -241,15 +241,15 @@ const (
 type File struct {
 	*os.File
 	dir  *Dir
-	name string // empty: it has its final name, or is gone
+	name string // empty: it has its final name, or was removed
 
-	// Of a file that Create has made:
+	// The function Create sets these:
 	mine   bool   // dir is closed with it
 	as     string // its final name
-	direct bool   // it is a pipe or a device
+	direct bool   // a pipe or a device
 }
 
-// Prefix begins the names of files that are not whole yet.
+// Prefix begins the names of files that are still being written.
 const Prefix = ".premix-part-"
 
 // Create makes an empty file with a temporary name, for reading and writing. The mode is
@@ -263,9 +263,9 @@ func (d *Dir) Create(perm fs.FileMode) (*File, error) {
 	return &File{File: f, dir: d, name: name}, nil
 }
 
-// Create makes an empty file that [File.Commit] gives the name at path, with a mode that
-// is subject to the umask. A symbolic link of the caller or of root is followed; one of
-// another user is refused. A pipe or a device is opened as it is, for writing.
+// Create makes an empty file with a temporary name, which [File.Commit] renames to path.
+// The mode is subject to the umask. Create follows a symbolic link of the caller or of
+// root, and refuses a link of another user. It opens a pipe or a device itself.
 func Create(path string, perm fs.FileMode) (*File, error) {
 	dir, name, err := final(path)
 	if err != nil {
@@ -274,7 +274,7 @@ func Create(path string, perm fs.FileMode) (*File, error) {
 	var f *File
 	st, err := dir.Lstat(name)
 	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG {
-		// Only in /proc a link is left here: of a descriptor that is not a file's.
+		// final leaves a link only in /proc: the link of a pipe or a socket.
 		direct, err := os.OpenFile(filepath.Join(dir.Path(), name), os.O_WRONLY, 0)
 		if err != nil {
 			return nil, errors.Join(&fs.PathError{Op: "write", Path: path, Err: err}, dir.Close())
@@ -299,8 +299,8 @@ func (f *File) Commit(how Durability) error {
 	return f.Replace(f.as, how)
 }
 
-// Replace closes the file and gives it a name in its directory. What has that name goes;
-// a symbolic link is replaced itself. When Replace fails the file is removed.
+// Replace closes the file and renames it in its directory. It replaces a file or a symbolic
+// link that has the name. When Replace fails it removes the file.
 func (f *File) Replace(name string, how Durability) error { return f.ReplaceIn(f.dir, name, how) }
 
 // ReplaceIn is Replace with a name in another directory of the same file system.
@@ -325,7 +325,7 @@ func (f *File) ReplaceIn(dir *Dir, name string, how Durability) error {
 	return errors.Join(err, f.Discard())
 }
 
-// own returns an error if the temporary name is not the file's any more.
+// own returns an error if the temporary name belongs to another file by now.
 func (f *File) own() error {
 	var open, named unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &open); err != nil {
@@ -363,7 +363,8 @@ var (
 	unlinkat = unix.Unlinkat
 )
 
-// Write makes the file at path of what write writes, whole or not at all. See [Create].
+// Write makes the file at path with the bytes that write writes. On an error there is no
+// new file. See [Create].
 func Write(path string, perm fs.FileMode, how Durability, write func(io.Writer) error) error {
 	f, err := Create(path, perm)
 	if err != nil {
@@ -375,7 +376,7 @@ func Write(path string, perm fs.FileMode, how Durability, write func(io.Writer) 
 	return f.Commit(how)
 }
 
-// Replace is Write with the file's text.
+// Replace is Write with the content of the file.
 func Replace(path string, perm fs.FileMode, how Durability, text []byte) error {
 	return Write(path, perm, how, func(w io.Writer) error {
 		_, err := w.Write(text)
@@ -385,7 +386,8 @@ func Replace(path string, perm fs.FileMode, how Durability, text []byte) error {
 
 const linksMost = 40 // as the kernel, see path_resolution(7)
 
-// final opens the directory in which the file of a path is, and returns its name there.
+// final opens the directory of the file that a path leads to, and returns the name of the
+// file there.
 func final(path string) (*Dir, string, error) {
 	path = filepath.Clean(path)
 	for range linksMost {
@@ -402,7 +404,7 @@ func final(path string) (*Dir, string, error) {
 			}
 			return dir, name, nil
 		}
-		// Links in /proc/self/fd may have a text that is not a path: /dev/stdout leads there.
+		// The text of a link in /proc/self/fd may not be a path. /dev/stdout is such a link.
 		var sys unix.Statfs_t
 		if _, err := os.Lstat(to); err != nil && unix.Fstatfs(dir.Fd(), &sys) == nil && sys.Type == unix.PROC_SUPER_MAGIC {
 			return dir, name, nil
@@ -416,7 +418,7 @@ func final(path string) (*Dir, string, error) {
 	return nil, "", &fs.PathError{Op: "open", Path: path, Err: unix.ELOOP}
 }
 
-// readlink returns the text of a link that may be followed, "" for what is not a link.
+// readlink returns the text of a link that may be followed, "" for another file.
 func readlink(dir *Dir, name string) (string, error) {
 	fd, err := unix.Openat(dir.Fd(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

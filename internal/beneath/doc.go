@@ -7,20 +7,21 @@
 //
 // A file that is being written has an unpredictable name and is made with O_EXCL, so no
 // other user can put a link or a file of their own in its place beforehand. [File.Replace]
-// then gives it its final name by one rename. What a process that was killed has left under
-// such a name is removed when a later one writes in the directory, a week after.
+// then gives it its final name by one rename. A process that is killed leaves its file
+// under the temporary name. A later process that writes in the directory removes it after
+// a week.
 //
-// [Move] does the last step for what other programs have made, or for a whole directory.
-// Other packages rename files by this one alone (TestOneHome of internal/arrows).
+// [Move] renames a file that another program has made, or a whole directory. Other
+// packages rename files only through this package (TestOneHome of internal/arrows).
 //
-// A [Stage] is the same for a whole tree, and for programs that write by path: a private
-// directory (mode 0700) beside the destination. A record in a directory of the user says
-// which stage belongs to which destination, so that a later call can go on with it.
+// A [Stage] does the same for a whole tree, and for programs that write by path. It is a
+// private directory (mode 0700) beside the destination. A record in a directory of the
+// user names the stage of each destination, so that a later call can resume the work.
 //
 // # Durability
 //
 // [Volatile] files are whole or absent to every process, but a crash of the machine may
 // lose them or leave them empty. [Durable] files are on the disk when the call returns:
-// fsync(2) of the file, rename, fsync of the directory. TestFaults stops every way to give a
-// name at every call, by an error and by a kill.
+// fsync(2) of the file, rename, fsync of the directory. TestFaults interrupts each of these
+// functions at each system call, by an error and by a kill.
 package beneath

@@ -13,7 +13,7 @@ import (
 )
 
 // Move gives a file or a directory another name on the same file system, as [os.Rename]
-// does. [Durable] brings what it holds to the disk before, and its new name afterwards.
+// does. With [Durable] it first writes the content to the disk, and then the new name.
 func Move(from, to string, how Durability) error {
 	if how == Durable {
 		if err := SyncTree(from); err != nil {
@@ -26,8 +26,8 @@ func Move(from, to string, how Durability) error {
 	return SyncDir(filepath.Dir(to))
 }
 
-// Exchange swaps the names of two files or directories. Where the file system cannot, the
-// second one is called from.old afterwards, and for a moment nothing has its name.
+// Exchange swaps the names of two files or directories. On a file system that cannot, the
+// second one gets the name from.old, and for a moment its old name does not exist.
 func Exchange(from, to string) error {
 	err := renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
 	if err == nil {
@@ -45,12 +45,12 @@ func Exchange(from, to string) error {
 // rename is replaced by fault tests.
 var rename = os.Rename
 
-// SyncTree brings a file to the disk, or a directory with all files and directories in it.
-// What this user cannot open is as durable as the file system makes it.
+// SyncTree writes a file to the disk, or a directory with all its files and directories.
+// It skips files that this user cannot open.
 func SyncTree(root string) error {
 	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && (e.Type().IsRegular() || e.IsDir()) {
-			err = SyncDir(path) // fsync is the same for both
+			err = SyncDir(path) // fsync works for files too
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			return nil
@@ -59,19 +59,18 @@ func SyncTree(root string) error {
 	})
 }
 
-// SweepAge is the age from which a file with a temporary name is one of a process that was
-// killed.
+// SweepAge is the age at which a file with a temporary name is removed. The process that
+// made it was killed.
 const SweepAge = 7 * 24 * time.Hour
 
-// sweepMost is how many names of a directory are looked at.
+// sweepMost is the largest number of names of a directory that sweep examines.
 const sweepMost = 10_000
 
-// swept has the paths of the directories that this process has swept.
+// swept holds the paths of the directories that this process has swept.
 var swept sync.Map
 
-// sweep removes files that processes of this user have left under temporary names, if
-// nothing has changed in them for [SweepAge]. It is best effort: a later process does the
-// rest.
+// sweep removes files that processes of this user have left under temporary names, if they
+// have not changed for [SweepAge]. It ignores errors: a later process removes the rest.
 func (d *Dir) sweep() {
 	list, err := os.Open(d.Path())
 	if err != nil {

@@ -17,30 +17,31 @@ import (
 	"premix/internal/lock"
 )
 
-// Stage is a private directory in which something is made that gets its name, in the
-// directory of the stage, when it is whole. Only its owner can enter it.
+// Stage is a private directory for a file or a tree that is being made. Commit moves it,
+// when it is complete, to its final name in the parent of the stage. Only the owner can
+// enter the stage.
 type Stage struct {
-	Name    string // the final name, and the name within the stage
-	Resumed bool   // an earlier call has begun it
+	Name    string // the name within the stage, and the final name
+	Resumed bool   // an earlier call has started it
 
 	parent *Dir
 	dir    *Dir
 	as     string   // name of the stage in parent
-	record *os.File // locked; nil: there is none
+	record *os.File // locked; nil without a record
 }
 
-// stageRecord says which stage belongs to a destination. It is a JSON file in a directory
-// of the user, named by the destination's digest.
+// stageRecord names the stage of a destination. It is a JSON file in a directory of the
+// user; its name is the digest of the destination.
 //
 // A stage is recognised by its device, inode and time of birth, which no other directory
-// has; by its owner; and by its mode. The time of status change is not compared: it moves
-// with every file that is made in the stage, and a process that is killed cannot note it.
+// has; by its owner; and by its mode. The time of status change is not compared: it changes
+// with every file that is made in the stage, and a killed process cannot record it.
 type stageRecord struct {
 	Directory string `json:"directory"` // for people
 	Stage     string `json:"stage"`
 	Device    uint64 `json:"device"`
 	Inode     uint64 `json:"inode"`
-	Born      int64  `json:"born"` // nanoseconds since 1970; 0: the file system does not say
+	Born      int64  `json:"born"` // nanoseconds since 1970; 0: the file system does not record it
 }
 
 // BusyError reports a destination that another process is writing.
@@ -48,12 +49,12 @@ type BusyError struct{ Path string }
 
 func (e *BusyError) Error() string { return "another premix is copying to " + e.Path }
 
-// Hint says what to do.
+// Hint returns the advice for the user.
 func (e *BusyError) Hint() string { return "wait for its end, or give another destination" }
 
-// Stage opens the stage of what will be called name in the directory. Records are kept in
-// the directory records, which is made with mode 0700; where that is "", or cannot be
-// written, nothing is gone on with.
+// Stage opens the stage for the destination name in the directory. It keeps records in the
+// directory records, which it makes with mode 0700. If records is "" or cannot be written,
+// no later call can resume the stage.
 func (d *Dir) Stage(records, name string) (_ *Stage, err error) {
 	s := &Stage{Name: name, parent: d}
 	defer func() {
@@ -80,7 +81,7 @@ func (d *Dir) Stage(records, name string) (_ *Stage, err error) {
 
 // find locks the record of the destination, and opens the stage that it names.
 func (s *Stage) find(records string) (err error) {
-	// A user who can keep no records copies without.
+	// Without records the copy still works, but cannot be resumed.
 	if os.MkdirAll(records, 0o700) != nil {
 		return nil
 	}
@@ -120,7 +121,7 @@ func (s *Stage) find(records string) (err error) {
 		if err != nil {
 			return err
 		}
-		// The process that had the lock has removed the file.
+		// The process that held the lock has removed the file.
 	}
 	s.record = f
 	var r stageRecord
@@ -179,12 +180,12 @@ func (s *Stage) Dir() *Dir { return s.dir }
 // Path returns the path at which to write, for this process alone.
 func (s *Stage) Path() string { return s.dir.Path() + "/" + s.Name }
 
-// Shown returns the path of the stage for people: another user may give its name to
-// something else.
+// Shown returns the path of the stage for messages. It must not be opened: another user
+// may have replaced the directory at this path.
 func (s *Stage) Shown() string { return filepath.Join(s.parent.path, s.as, s.Name) }
 
-// Plain takes set-user-ID, set-group-ID and sticky bits away from all that lies in the
-// stage. Directories keep a set-group-ID bit that they have from the stage's directory.
+// Plain removes the set-user-ID, set-group-ID and sticky bits of everything in the stage.
+// Directories keep a set-group-ID bit that they inherited from the stage's directory.
 func (s *Stage) Plain() error {
 	var top unix.Stat_t
 	if err := unix.Fstat(s.dir.Fd(), &top); err != nil {
@@ -219,7 +220,7 @@ type ExistError struct{ Path string }
 
 func (e *ExistError) Error() string { return e.Path + " is there already" }
 
-// Free returns an [ExistError] if something has the final name.
+// Free returns an [ExistError] if the final name is taken.
 func (s *Stage) Free() error {
 	_, err := s.parent.Lstat(s.Name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,8 +232,8 @@ func (s *Stage) Free() error {
 	return err
 }
 
-// Commit gives what was made its final name, never in the place of something else, and
-// removes the stage. The name is on the disk then.
+// Commit moves the file or tree in the stage to its final name and removes the stage. It
+// never replaces a file. The name is on the disk when it returns.
 func (s *Stage) Commit() error {
 	st, err := s.dir.Lstat(s.Name)
 	if err != nil {
@@ -271,8 +272,9 @@ func renameNew(from int, name string, to int, as string) error {
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// Some file systems cannot (NFS). A directory replaces at most an empty one; a file
-	// gets a second name first, which is refused where the name is taken.
+	// Some file systems, such as NFS, lack RENAME_NOREPLACE. rename(2) of a directory
+	// replaces at most an empty directory, and link(2) of a file fails if the name is
+	// taken.
 	var st unix.Stat_t
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -291,7 +293,7 @@ func renameNew(from int, name string, to int, as string) error {
 
 var renameat2 = unix.Renameat2
 
-// Clear removes what lies in the stage, which stays.
+// Clear removes everything in the stage, but not the stage itself.
 func (s *Stage) Clear() error {
 	root, err := os.OpenRoot(s.dir.Path())
 	if err != nil {
@@ -305,11 +307,10 @@ func (s *Stage) Clear() error {
 	return err
 }
 
-// Remove removes the stage with all that lies in it, and its record.
+// Remove removes the stage with everything in it, and its record.
 func (s *Stage) Remove() error {
 	err := s.Clear()
-	// Its name may stand for something else by now, which is left alone: what is not an
-	// empty directory is not removed.
+	// Another file or directory may have the stage's name by now. It is not removed.
 	if st, serr := s.parent.Lstat(s.as); serr == nil {
 		if now, _, ierr := identity(s.dir); ierr == nil && now.Inode == st.Ino && now.Device == uint64(st.Dev) {
 			err = errors.Join(err, unlinkat(s.parent.Fd(), s.as, unix.AT_REMOVEDIR))
@@ -322,8 +323,8 @@ func (s *Stage) Remove() error {
 	return errors.Join(err, s.Close())
 }
 
-// Close lets go of the stage. What lies in it stays for a later call; a stage that is
-// empty, or has no record, is removed.
+// Close closes the stage. Its content stays for a later call. A stage that is empty, or has
+// no record, is removed.
 func (s *Stage) Close() error {
 	if s.dir == nil {
 		if s.record != nil {
@@ -348,7 +349,7 @@ func (s *Stage) Close() error {
 	s.dir, s.record = nil, nil
 	// An empty directory is all that rmdir removes.
 	if err := unlinkat(s.parent.Fd(), s.as, unix.AT_REMOVEDIR); err == nil && record != nil {
-		_ = os.Remove(record.Name()) // a record of a stage that is gone is of no harm
+		_ = os.Remove(record.Name()) // the record of a removed stage does no harm
 	}
 	err := dir.Close()
 	if record != nil {

@@ -17,72 +17,72 @@ import (
 const (
 	// most is the largest number of connections that [Descriptors] returns.
 	most = 16384
-	// spare is how many descriptors are left for other purposes.
+	// spare is the number of descriptors that are left for other purposes.
 	spare = 64
-	// small is the number of connections up to which one source may have all.
+	// small is the number of connections that one source may always have.
 	small = 64
 	// silence is how long the other end of a TCP connection may leave data or probes
 	// without an answer.
 	silence = 60 * time.Second
-	// pieceSize is how much is written within Options.Stall, bytes.
+	// pieceSize is the number of bytes that must be written within Options.Stall.
 	pieceSize = 1 << 20
 	// scarce is how long Accept waits where the system has run out of descriptors.
 	scarce = 10 * time.Millisecond
-	// quiet is how long nothing is told after Options.Tell was called.
+	// quiet is the least time between two calls of Options.Tell.
 	quiet = 10 * time.Second
 )
 
 // Options are the bounds of a listener.
 type Options struct {
-	// Total is the number of connections at once. 0 stands for [Descriptors].
+	// Total is the largest number of connections at once. 0 means [Descriptors].
 	Total int
-	// Strangers is the number of connections that are not trusted. The rest of Total
-	// is kept for trusted ones. 0 stands for Total: nothing is kept.
+	// Strangers is the largest number of connections that are not trusted. The rest of
+	// Total is reserved for trusted ones. 0 means Total: nothing is reserved.
 	Strangers int
-	// Source is the number of connections of one source, without the trusted ones. 0
-	// stands for a quarter of Strangers, or for all of them where there are few.
+	// Source is the largest number of connections of one source, without the trusted
+	// ones. 0 means a quarter of Strangers, but at least 64 if Strangers permits.
 	Source int
-	// Kept has every connection be busy from its beginning: none is closed to make room.
+	// Kept makes every connection busy from its start: none is closed to make room.
 	Kept bool
-	// Patience is how long a new connection may wait until it is closed. 0 stands for
-	// any time: the server has deadlines of its own.
+	// Patience is the time after which a new connection that still waits is closed. 0
+	// means never: the server has deadlines of its own.
 	Patience time.Duration
-	// Stall is how long one MiB may take to be written. 0 stands for any time.
+	// Stall is the longest time in which one MiB must be written. 0 means no limit.
 	Stall time.Duration
 	// Tell is called with the number of connections that were closed to make room, at
 	// most once in ten seconds. It may be nil.
 	Tell func(closed int)
 }
 
-// Descriptors is the number of connections that the limit of open files permits, with
-// a file for each: at most 16384.
+// Descriptors returns the number of connections that the limit of open files permits, with
+// a file for each, but at most 16384.
 func Descriptors() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return small // the call fails for no valid resource
+		return small // the call does not fail for a valid resource
 	}
 	return max(1, min(most, int(min(limit.Cur, math.MaxInt32)-spare)/2))
 }
 
-// source is a comparable form of where a connection comes from.
+// source identifies the source of a connection.
 type source struct {
 	network netip.Prefix
 	user    uint32
 }
 
-// room is the connections of one source.
+// room holds the connections of one source that are not trusted.
 type room struct {
 	count   int
 	waiting list.List // of *place, oldest first
 }
 
-// place is one connection in the books of its listener.
+// place is the state that a listener keeps of one connection.
 type place struct {
 	l       *Listener
 	from    source
 	conn    net.Conn
 	state   state
-	inAll   *list.Element // of l.waiting; nil where it does not wait
+	inAll   *list.Element // of l.waiting; nil if the connection does not wait
 	inRoom  *list.Element // of its room's waiting
 	expires *time.Timer
 }
@@ -96,13 +96,13 @@ const (
 	gone
 )
 
-// Listener lets in a bounded number of connections.
+// Listener accepts a bounded number of connections.
 type Listener struct {
 	net.Listener
 	o Options
 
-	mu      sync.Mutex // of the following
-	free    sync.Cond  // a connection has gone or waits, or the listener is closed
+	mu      sync.Mutex // guards the fields below
+	free    sync.Cond  // a connection was closed or waits, or the listener was closed
 	rooms   map[source]*room
 	waiting list.List // of *place, oldest first
 	count   int       // of all connections
@@ -128,15 +128,16 @@ func New(l net.Listener, o Options) *Listener {
 	return b
 }
 
-// Conn is a connection that was let in.
+// Conn is an accepted connection.
 type Conn interface {
 	net.Conn
-	// Trust notes that the client has shown a secret. It returns false where there is
-	// no place for a further trusted connection; the caller closes this one then.
+	// Trust marks the connection as trusted, since its client has shown a secret. It
+	// returns false if the listener has as many trusted connections as it may; the
+	// caller then closes this one.
 	Trust() bool
 }
 
-// Accept returns the next connection. It is a [Conn]; one of TCP is a [*TCP].
+// Accept returns the next connection. It is a [Conn]; for TCP it is a [*TCP].
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -150,7 +151,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			continue
 		}
 		if errors.Is(err, unix.ECONNABORTED) {
-			continue // the client has gone before it was accepted
+			continue // the client has disconnected before it was accepted
 		}
 		if err != nil {
 			return nil, err
@@ -170,7 +171,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the listener. Connections stay.
+// Close closes the listener. Its connections stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -179,7 +180,7 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// admit finds a place for a connection, or closes it.
+// admit makes room for a connection, or closes it and returns nil.
 func (l *Listener) admit(c net.Conn) *place {
 	from := sourceOf(c)
 	l.mu.Lock()
@@ -219,7 +220,7 @@ func (l *Listener) admit(c net.Conn) *place {
 	}
 }
 
-// wait notes that a connection waits. The caller holds mu.
+// wait marks a connection as waiting. The caller holds mu.
 func (l *Listener) wait(p *place) {
 	p.state = waiting
 	p.inAll = l.waiting.PushBack(p)
@@ -227,7 +228,7 @@ func (l *Listener) wait(p *place) {
 	l.free.Broadcast()
 }
 
-// rouse notes that a connection does not wait any more. The caller holds mu.
+// rouse removes a connection from the waiting ones. The caller holds mu.
 func (l *Listener) rouse(p *place) {
 	if p.inAll != nil {
 		l.waiting.Remove(p.inAll)
@@ -239,7 +240,8 @@ func (l *Listener) rouse(p *place) {
 	}
 }
 
-// evict closes the connection that has waited longest. The caller holds mu.
+// evict closes the connection of a list that has waited longest, and reports whether there
+// was one. The caller holds mu.
 func (l *Listener) evict(from *list.List) bool {
 	e := from.Front()
 	if e == nil {
@@ -277,7 +279,7 @@ func (l *Listener) remove(p *place) {
 	l.free.Broadcast()
 }
 
-// depart takes a connection from those of its source. The caller holds mu.
+// depart reduces the number of connections of a source. The caller holds mu.
 func (l *Listener) depart(from source) {
 	r := l.rooms[from]
 	if r.count--; r.count == 0 {
@@ -319,7 +321,7 @@ func (p *place) Trust() bool {
 	return true
 }
 
-// hold notes that a request of a connection is answered from now on.
+// hold marks a connection as busy: a request has arrived.
 func (p *place) hold() {
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
@@ -329,7 +331,7 @@ func (p *place) hold() {
 	}
 }
 
-// release notes that a connection waits for its next request.
+// release marks a connection as waiting for its next request.
 func (p *place) release() {
 	p.l.mu.Lock()
 	defer p.l.mu.Unlock()
@@ -338,20 +340,20 @@ func (p *place) release() {
 	}
 }
 
-// TCP is a connection of TCP that was let in.
+// TCP is an accepted TCP connection.
 type TCP struct {
 	*net.TCPConn
 	*place
 	stall time.Duration
 }
 
-// Close closes the connection, and gives up its place.
+// Close closes the connection, and makes room for another.
 func (c *TCP) Close() error {
 	defer c.leave()
 	return c.TCPConn.Close()
 }
 
-// Write writes within the time that the listener's options give.
+// Write writes with the deadline of Options.Stall for each MiB.
 func (c *TCP) Write(b []byte) (n int, err error) {
 	if c.stall <= 0 {
 		return c.TCPConn.Write(b)
@@ -367,14 +369,15 @@ func (c *TCP) Write(b []byte) (n int, err error) {
 	}
 }
 
-// ReadFrom is Write of the content of r, without a copy where the system permits it.
+// ReadFrom writes the content of r with the same deadline, without copying it where the
+// system permits that.
 func (c *TCP) ReadFrom(r io.Reader) (n int64, err error) {
 	if c.stall <= 0 {
 		return c.TCPConn.ReadFrom(r)
 	}
 	left := int64(math.MaxInt64)
 	if limited, ok := r.(*io.LimitedReader); ok {
-		r, left = limited.R, limited.N // net looks for a file one level below a limit
+		r, left = limited.R, limited.N // net looks for a file within a LimitedReader
 		defer func() { limited.N -= n }()
 	}
 	for n < left {
@@ -390,19 +393,19 @@ func (c *TCP) ReadFrom(r io.Reader) (n int64, err error) {
 	return n, nil
 }
 
-// local is a connection of a Unix socket that was let in.
+// local is an accepted connection of a Unix socket.
 type local struct {
 	*net.UnixConn
 	*place
 }
 
-// Close closes the connection, and gives up its place.
+// Close closes the connection, and makes room for another.
 func (c *local) Close() error {
 	defer c.leave()
 	return c.UnixConn.Close()
 }
 
-// sourceOf returns where a connection comes from.
+// sourceOf returns the source of a connection.
 func sourceOf(c net.Conn) (s source) {
 	switch c := c.(type) {
 	case *net.TCPConn:
@@ -415,18 +418,18 @@ func sourceOf(c net.Conn) (s source) {
 	return s
 }
 
-// network is the part of an address that one client has.
+// network returns an IPv4 address, or the /64 network of an IPv6 address.
 func network(a *net.TCPAddr) netip.Prefix {
 	at := a.AddrPort().Addr().Unmap().WithZone("")
 	bits := 32
 	if at.Is6() {
 		bits = 64
 	}
-	p, _ := at.Prefix(bits) // of a length that the address has
+	p, _ := at.Prefix(bits) // bits is valid for the address
 	return p
 }
 
-// User is the user at the other end of a Unix socket.
+// User returns the user at the other end of a Unix socket.
 func User(c net.Conn) (uint32, error) {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
@@ -447,7 +450,7 @@ func User(c net.Conn) (uint32, error) {
 	return who.Uid, nil
 }
 
-// persist has the kernel end a connection whose other end is gone.
+// persist makes the kernel end a connection whose other end does not respond.
 func persist(c *net.TCPConn) {
 	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silence / 4, Interval: silence / 4, Count: 3})
 	raw, err := c.SyscallConn()
@@ -459,7 +462,7 @@ func persist(c *net.TCPConn) {
 	})
 }
 
-// reset closes a connection at once: the kernel keeps nothing of it.
+// reset closes a connection at once by a reset: the kernel keeps no state of it.
 func reset(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

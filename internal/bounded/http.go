@@ -5,13 +5,14 @@ import (
 	"net/http"
 )
 
-// State is for http.Server.ConnState: a connection of which the header of a request has
-// come is busy until the answer was written. next is called afterwards; it may be nil.
+// State returns a function for http.Server.ConnState. It marks a connection as busy from
+// the header of a request until the response was written, and then calls next, which may
+// be nil.
 func State(next func(net.Conn, http.ConnState)) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		inner := c
 		for {
-			wrapped, ok := inner.(interface{ NetConn() net.Conn }) // as tls.Conn
+			wrapped, ok := inner.(interface{ NetConn() net.Conn }) // such as tls.Conn
 			if !ok {
 				break
 			}

@@ -15,20 +15,20 @@ import (
 	"premix/internal/shortdir"
 )
 
-// Patience is how long a page is waited for.
+// Patience is the time for which a test waits for a page.
 const Patience = 2 * time.Minute
 
 // Browser is a Chromium without a window, with one page. Its messages are JSON that
 // ends with a NUL (--remote-debugging-pipe).
 type Browser struct {
-	// Wrong is what the page complained of: exceptions, errors and warnings on the console,
-	// what was refused or could not be had.
+	// Wrong holds the complaints of the page: exceptions, errors and warnings on the
+	// console, requests that were refused or failed.
 	Wrong []string
-	// Asked are the addresses of all requests.
+	// Asked holds the addresses of all requests.
 	Asked []string
 
 	t       *testing.T
-	watch   *time.Timer // kills it when no call has been made for long
+	watch   *time.Timer // kills the browser after a long time without a call
 	in      *os.File
 	out     *bufio.Reader
 	last    int
@@ -46,7 +46,7 @@ func New(t *testing.T) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its helpers end a moment after it, and write until then.
+	// The browser's helper processes end a moment later, and write until then.
 	t.Cleanup(func() {
 		err := os.RemoveAll(home)
 		for deadline := time.Now().Add(Patience); err != nil && time.Now().Before(deadline); err = os.RemoveAll(home) {
@@ -73,10 +73,10 @@ func New(t *testing.T) *Browser {
 	theirIn.Close()
 	theirOut.Close()
 	b := &Browser{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20)}
-	b.watch = time.AfterFunc(2*Patience, func() { _ = cmd.Process.Kill() }) // ends what a call waits for
+	b.watch = time.AfterFunc(2*Patience, func() { _ = cmd.Process.Kill() }) // ends a call that waits
 	t.Cleanup(func() {
 		b.watch.Stop()
-		in.Close() // which ends it
+		in.Close() // ends the browser
 		_ = cmd.Wait()
 		out.Close()
 	})
@@ -91,7 +91,7 @@ func New(t *testing.T) *Browser {
 	return b
 }
 
-// Call calls a method of the protocol and waits for its answer.
+// Call calls a method of the protocol and waits for its result.
 func (b *Browser) Call(method string, params, result any) {
 	b.t.Helper()
 	b.watch.Reset(2 * Patience)
@@ -127,7 +127,7 @@ func (b *Browser) Call(method string, params, result any) {
 	}
 }
 
-// message is what the browser sends: the answer to a call, or an event, which has no ID.
+// message is a message of the browser: the result of a call, or an event, which has no ID.
 type message struct {
 	ID     int
 	Method string
@@ -136,7 +136,7 @@ type message struct {
 	Error  *struct{ Message string }
 }
 
-// next is the next message; what it tells of the page is noted.
+// next returns the next message, after it has recorded an event.
 func (b *Browser) next() message {
 	b.t.Helper()
 	text, err := b.out.ReadBytes(0)
@@ -151,11 +151,11 @@ func (b *Browser) next() message {
 	return m
 }
 
-// note keeps what an event tells.
+// note records an event in Wrong or Asked.
 func (b *Browser) note(method string, params json.RawMessage) {
 	switch method {
 	case "Runtime.exceptionThrown", "Log.entryAdded":
-		// Recommendations are about what a page of another kind would do.
+		// Recommendations are not faults of the page.
 		if !strings.Contains(string(params), `"source":"recommendation"`) {
 			b.Wrong = append(b.Wrong, string(params))
 		}
@@ -186,7 +186,7 @@ func (b *Browser) Reload() {
 	}
 }
 
-// Eval is the value of an expression in the page, as text.
+// Eval returns the value of an expression in the page, as text.
 func (b *Browser) Eval(expression string) string {
 	b.t.Helper()
 	var r struct {
@@ -200,7 +200,7 @@ func (b *Browser) Eval(expression string) string {
 	return fmt.Sprint(r.Result.Value)
 }
 
-// Comes waits until an expression is true, and tells whether it was.
+// Comes waits until an expression is true, and reports whether it became so.
 func (b *Browser) Comes(expression string) bool {
 	b.t.Helper()
 	for deadline := time.Now().Add(Patience); b.Eval(expression) != "true"; time.Sleep(50 * time.Millisecond) {
@@ -211,7 +211,7 @@ func (b *Browser) Comes(expression string) bool {
 	return true
 }
 
-// Until waits until an expression is true, and fails the test where it never is.
+// Until waits until an expression is true, and fails the test if it never is.
 func (b *Browser) Until(expression string) {
 	b.t.Helper()
 	if !b.Comes(expression) {
@@ -219,8 +219,8 @@ func (b *Browser) Until(expression string) {
 	}
 }
 
-// View sets the size of the window and whether the system is dark. Less than 600 wide is
-// a telephone.
+// View sets the size of the window in pixels, and whether the system prefers dark colours.
+// A window narrower than 600 is a telephone.
 func (b *Browser) View(width, height int, dark bool) {
 	scheme := map[bool]string{true: "dark", false: "light"}[dark]
 	b.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
@@ -228,8 +228,8 @@ func (b *Browser) View(width, height int, dark bool) {
 	b.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// Shoot takes a picture where $PREMIX_SCREENSHOTS names a directory: of the window, or of
-// the whole page.
+// Shoot takes a picture of the window, or of the whole page, and writes it to the directory
+// $PREMIX_SCREENSHOTS. It does nothing if the variable is not set.
 func (b *Browser) Shoot(name string, whole bool) {
 	b.t.Helper()
 	dir := os.Getenv("PREMIX_SCREENSHOTS")
@@ -253,7 +253,7 @@ const (
 	Shift   = 8
 )
 
-// codes are those of keys without a letter.
+// codes holds the key codes of keys without a letter.
 var codes = map[string]int{"Enter": 13, "Escape": 27, "Tab": 9, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
 
 // Key presses a key: a letter, or the name of a key as in KeyboardEvent.key.
@@ -275,14 +275,14 @@ func (b *Browser) Key(key string, modifiers int) {
 	b.Call("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}, nil)
 }
 
-// Type enters text where the focus is.
+// Type enters text into the element that has the focus.
 func (b *Browser) Type(text string) {
 	b.t.Helper()
 	b.Call("Input.insertText", map[string]any{"text": text}, nil)
 }
 
-// Drag presses the mouse's button at one place and lets go at another; the same place is
-// a click. Places are pixels of the window.
+// Drag presses the mouse's button at one place and releases it at another. With one place
+// for both it is a click. Places are in pixels of the window.
 func (b *Browser) Drag(x1, y1, x2, y2 float64) {
 	b.t.Helper()
 	event := func(kind string, x, y float64, buttons int) {

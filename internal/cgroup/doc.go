@@ -1,6 +1,6 @@
 // Package cgroup moves services out of the cgroups of tasks.
 //
-// A task of premix ends with all its processes. A service that premix starts when it first
-// needs one, such as the node, serves others too: it must not end with the task that came
-// first.
+// When a task ends, premix kills all its processes. A task may be the first to need a
+// service, such as the node, and start it. Other tasks use the service too, so it must not
+// end with that task.
 package cgroup

@@ -16,18 +16,19 @@ import (
 	"premix/internal/regex"
 )
 
-// services is the cgroup for services where the kernel permits no processes beside tasks.
+// services is the cgroup for services where the kernel permits no processes in the parent
+// of the tasks' cgroups.
 const services = "premix-services"
 
-// ofPremix matches the cgroup of a premix that runs tasks, in a path.
+// ofPremix matches, in a path, the cgroup of a premix process that runs tasks.
 var ofPremix = regex.Lazy(`/premix-\d+\.\d+\.\d+(/|$)`)
 
-// Leave moves a process out of all cgroups of tasks, to where the outermost premix that
-// runs tasks is. A process that is in none stays where it is.
+// Leave moves a process out of all cgroups of tasks, into the cgroup of the outermost
+// premix that runs tasks. It does not move a process that is in no such cgroup.
 func Leave(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the kernel has none, or the process has ended
+		return nil // the kernel has no cgroups, or the process has ended
 	}
 	if err != nil {
 		return err
@@ -61,8 +62,8 @@ func leave(pid int, cgroups string, mounts []mountinfo.Mount) error {
 	return errors.Join(errs...)
 }
 
-// join moves a process into a cgroup, or into one for services in it: in version 2 a cgroup
-// whose children have controllers has no processes (cgroups(7)).
+// join moves a process into a cgroup, or into a child of it for services: in version 2 a
+// cgroup whose children have controllers may hold no processes (cgroups(7)).
 func join(dir string, pid int) error {
 	err := write(dir, pid)
 	if !errors.Is(err, unix.EBUSY) {

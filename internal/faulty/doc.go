@@ -1,3 +1,3 @@
-// Package faulty is a web server with faults, for tests of what has to live with
-// one: it stands before a good handler and spoils its answers as it is told.
+// Package faulty is a web server with faults, for tests of clients: it wraps a good
+// handler and spoils its responses.
 package faulty

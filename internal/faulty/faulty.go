@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Fault is a way in which answers are spoiled.
+// Fault is a way to spoil responses.
 type Fault string
 
 // The faults.
 const (
 	None      Fault = ""
 	HangUp    Fault = "hangs up"        // the connection is closed without an answer
-	Late      Fault = "is late"         // the answer's header does not come
-	Stall     Fault = "stalls"          // half of the body, then nothing
-	Trickle   Fault = "trickles"        // the body comes a byte at a time
+	Late      Fault = "is late"         // no header is sent
+	Stall     Fault = "stalls"          // half of the body is sent, then nothing
+	Trickle   Fault = "trickles"        // the body is sent a byte at a time
 	Truncate  Fault = "truncates"       // half of the body, then the connection is closed
 	Flip      Fault = "flips a bit"     // in the middle of the body
-	Short     Fault = "is short"        // half of the body, with a length that fits it
-	Long      Fault = "is long"         // bytes are appended, with a length that fits
+	Short     Fault = "is short"        // half of the body, with the length of that half
+	Long      Fault = "is long"         // bytes are appended, with the new length
 	Huge      Fault = "is huge"         // a body without end
-	Other     Fault = "gives another"   // the body of the answer to another path
+	Other     Fault = "gives another"   // the body of another path
 	Fail      Fault = "fails"           // 500
 	Overload  Fault = "is overloaded"   // 503
 	Refuse    Fault = "refuses"         // 401
@@ -38,19 +38,19 @@ const (
 	Forbidden Fault = "forbids objects" // 403
 )
 
-// All are the faults after which no answer can be of use.
+// All returns the faults with which no response is usable.
 func All() []Fault {
 	return []Fault{HangUp, Late, Stall, Trickle, Truncate, Flip, Short, Long, Huge, Other, Fail, Overload, Refuse, Loop, Portal, Compress, Strange, Forbidden}
 }
 
-// Handler spoils what another handler answers.
+// Handler spoils the responses of another handler.
 type Handler struct {
 	good http.Handler
 
 	mu    sync.Mutex
 	fault Fault
-	only  string    // paths that contain it
-	seen  [2]answer // good answers of two paths
+	only  string    // a part of the paths that are spoiled
+	seen  [2]answer // good responses of two paths
 	stop  chan struct{}
 
 	requests atomic.Int64
@@ -62,33 +62,33 @@ type answer struct {
 	body []byte
 }
 
-// New returns a handler before a good one, without a fault.
+// New returns a handler that wraps a good one, without a fault.
 func New(good http.Handler) *Handler { return &Handler{good: good, stop: make(chan struct{})} }
 
-// Set begins a fault, for paths that contain only.
+// Set sets the fault, for paths that contain only.
 func (h *Handler) Set(f Fault, only string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fault, h.only = f, only
 }
 
-// Fault returns the one that was set last.
+// Fault returns the fault that was set last.
 func (h *Handler) Fault() Fault {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.fault
 }
 
-// Requests returns how many have come.
+// Requests returns the number of requests so far.
 func (h *Handler) Requests() int64 { return h.requests.Load() }
 
-// Bytes returns how many bytes of bodies went out without a fault.
+// Bytes returns the number of body bytes that were sent without a fault.
 func (h *Handler) Bytes() int64 { return h.bytes.Load() }
 
-// Stop lets those go who were left waiting. It is for the end of a test.
+// Stop ends all requests that still wait. Call it at the end of a test.
 func (h *Handler) Stop() { close(h.stop) }
 
-// another remembers an answer and returns the one to another path.
+// another keeps the response of a path and returns the response of another one.
 func (h *Handler) another(path string, code int, body []byte) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,7 +105,7 @@ func (h *Handler) another(path string, code int, body []byte) []byte {
 	return []byte("another")
 }
 
-// wait holds an answer back until the client is gone.
+// wait waits until the client disconnects or the test ends.
 func (h *Handler) wait(r *http.Request) {
 	select {
 	case <-r.Context().Done():
@@ -136,7 +136,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", strconv.Itoa(length))
 		w.WriteHeader(code)
 		if r.Method != http.MethodHead {
-			_, _ = w.Write(b) // a client that is gone is no fault of ours
+			_, _ = w.Write(b) // fails if the client has disconnected
 		}
 	}
 	flush := func() { _ = http.NewResponseController(w).Flush() }

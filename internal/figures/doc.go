@@ -1,11 +1,10 @@
-// Package figures is what the programs under bench have in common: how a figure
-// is written down and how it is printed.
+// Package figures writes and prints the figures of the programs under bench.
 //
-// A figure is one number with a name and a unit, compared with a peer where it
-// has one. Figures are written as JSON Lines, one object a figure:
+// A figure is one number with a name and a unit. It may be compared with the number
+// of a peer. Figures are written as JSON Lines, one object for each:
 //
 //	{"name":"bwa-yeast/whole/hot","value":0.09,"unit":"s","peer":"cold","ratio":2.9}
 //
-// ratio says how many times better than the peer the figure is: above 1 is
-// better, whatever the unit.
+// ratio is the factor by which the figure is better than the peer: above 1 is better,
+// whatever the unit.
 package figures

@@ -11,19 +11,19 @@ import (
 
 // Figure is one result.
 type Figure struct {
-	Name  string  `json:"name"` // what was measured, from the general to the particular, with slashes
+	Name  string  `json:"name"` // from the general to the particular, with slashes
 	Value float64 `json:"value"`
-	Unit  string  `json:"unit"` // s, B, 1/s, B/s or what is counted
-	// Peer is what the figure is compared with; empty: with nothing.
+	Unit  string  `json:"unit"` // s, B, 1/s, B/s or the name of the things counted
+	// Peer is the name of the figure's peer; empty without one.
 	Peer  string  `json:"peer,omitempty"`
-	Ratio float64 `json:"ratio,omitempty"` // how many times better than the peer
+	Ratio float64 `json:"ratio,omitempty"` // factor by which it is better than the peer
 	Note  string  `json:"note,omitempty"`
 }
 
-// Results collects figures, one line of the file each as they come: what was
-// measured before an interruption is not lost.
+// Results collects figures. It writes each to the file at once, so that an
+// interruption loses none.
 type Results struct {
-	Human io.Writer // where tables go
+	Human io.Writer // for tables
 	All   []Figure  // of this run
 
 	file *os.File
@@ -64,8 +64,8 @@ func (r *Results) Table(title string, rows [][]string) {
 // Close closes the file.
 func (r *Results) Close() error { return r.file.Close() }
 
-// Lower and Higher say how many times better value is than peer, where lower or
-// higher values are the better ones; 0 where that cannot be said.
+// Lower and Higher return the factor by which value is better than peer, where lower or
+// higher values are better; 0 without a divisor.
 func Lower(value, peer float64) float64  { return quotient(peer, value) }
 func Higher(value, peer float64) float64 { return quotient(value, peer) }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Texts for people, with three figures that count.
+// The functions below print with three significant digits.
 
 // Seconds prints a time in seconds.
 func Seconds(v float64) string {
@@ -25,7 +25,7 @@ func Seconds(v float64) string {
 	return fmt.Sprintf("%.0f s", v)
 }
 
-// Times prints a ratio; 0 is none.
+// Times prints a ratio; 0 means that there is none.
 func Times(v float64) string {
 	if v == 0 {
 		return "-"
@@ -33,7 +33,7 @@ func Times(v float64) string {
 	return fmt.Sprintf("%.3gx", v)
 }
 
-// Machine describes what figures depend on, for a benchmark that works in dir.
+// Machine describes the machine, for a benchmark that works in dir.
 func Machine(dir string) string {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	thp, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")

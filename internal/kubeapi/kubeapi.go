@@ -25,7 +25,7 @@ type Client struct {
 	parameters runtime.ParameterCodec
 }
 
-// quiet keeps what client-go logs, for programmers, from the standard error of its user.
+// quiet turns off client-go's log, which is for programmers, on the standard error.
 var quiet sync.Once
 
 // New makes a client. It does not connect.
@@ -65,7 +65,7 @@ func New(config *rest.Config) (*Client, error) {
 	return c, nil
 }
 
-// List lists objects into a list of theirs.
+// List reads the list of the objects of a resource into into.
 func (c *Client) List(ctx context.Context, group rest.Interface, namespace, resource string, o metav1.ListOptions, into runtime.Object) error {
 	return group.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).VersionedParams(&o, c.parameters).Do(ctx).Into(into)
 }
@@ -75,9 +75,9 @@ func (c *Client) Delete(ctx context.Context, group rest.Interface, namespace, re
 	return group.Delete().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Name(name).Body(&o).Do(ctx).Error()
 }
 
-// ListWatch is what a reflector of objects needs: list makes an empty list of them.
-// namespace is "" for those of all namespaces, or without any. fields and labels
-// select.
+// ListWatch returns a source for a reflector of a resource. list makes an empty list of
+// its objects. namespace is "" for the objects of all namespaces, or outside of any.
+// fields and labels are selectors.
 func (c *Client) ListWatch(group rest.Interface, namespace, resource, fields, labels string, list func() runtime.Object) cache.ListerWatcher {
 	selected := func(o metav1.ListOptions) metav1.ListOptions {
 		o.FieldSelector, o.LabelSelector = fields, labels

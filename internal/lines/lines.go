@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShorter is the error for a file that has lost a part of what it had.
+// ErrShorter is the error for a file from which bytes at the end were removed.
 var ErrShorter = errors.New("the file is shorter than it was")
 
-// Append writes text at end, where the whole records of a file end, and returns where they
-// end then. With sync they are on the disk. On an error nothing of the text stays.
+// Append writes text at end, which is the end of the whole records of a file, and returns
+// their new end. With sync they are on the disk. On an error the file keeps nothing of text.
 func Append(f *os.File, end int64, text []byte, sync bool) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -23,7 +23,7 @@ func Append(f *os.File, end int64, text []byte, sync bool) (int64, error) {
 	switch size := info.Size(); {
 	case size < end:
 		return end, &fs.PathError{Op: "append", Path: f.Name(), Err: ErrShorter}
-	case size > end: // to cut a file that fits would give up space reserved behind its end
+	case size > end: // truncating a file of the right size would release space reserved behind its end
 		if err := f.Truncate(end); err != nil {
 			return end, err
 		}
@@ -47,15 +47,15 @@ var (
 )
 
 // Read calls f with each whole line of r that begins at or after an offset, its newline
-// included, and returns where the last one ends. A line may have any length, and is valid
-// until f returns. An error of f ends the reading, before its line.
+// included, and returns the end of the last one. A line may have any length, and is valid
+// until f returns. An error of f stops Read; the returned end is before that line.
 //
-// Lines are read twice, and again until both readings are equal: a writer that replaces the
-// torn end of a killed one during a reading would else leave the beginning of the old line
-// before the end of the new one.
+// Lines are read repeatedly until two readings are equal: a writer may replace a partial
+// line during a reading, which would then return the start of the old line with the end of
+// the new one.
 func Read(r io.ReaderAt, from int64, f func(line []byte, at int64) error) (end int64, err error) {
-	// Most often there is little or nothing new: a worker that is told of a task at a time
-	// comes here some times for each.
+	// Most calls find little or nothing new: a worker that gets one task at a time calls
+	// Read a few times for each.
 	const little, much = 4 << 10, 256 << 10
 	buf, again := make([]byte, little), make([]byte, little)
 	end = from

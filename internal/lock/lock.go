@@ -28,7 +28,7 @@ type Fd int
 // Fd implements [File].
 func (fd Fd) Fd() uintptr { return uintptr(fd) }
 
-// Wait is the time for which Take tries to have a lock.
+// Wait is the time for which Take tries to get a lock.
 const Wait = time.Second
 
 // Try locks an open file, or returns [ErrHeld] at once.
@@ -43,8 +43,8 @@ func Take(f File, kind Kind) error {
 	}
 }
 
-// Await locks an open file. It waits for as long as another one holds the lock, or until
-// ctx ends, and returns the cause of that end.
+// Await locks an open file. It waits while another open file holds the lock. If ctx ends
+// first it returns the cause.
 func Await(ctx context.Context, f File, kind Kind) error {
 	if ctx.Done() == nil {
 		return flock(f, int(kind)) // sleeps in the kernel
@@ -61,7 +61,7 @@ func Await(ctx context.Context, f File, kind Kind) error {
 	}
 }
 
-// Release gives a lock back. Closing the file does so too.
+// Release releases a lock. Closing the file does so too.
 func Release(f File) error { return flock(f, unix.LOCK_UN) }
 
 // flock calls flock(2) again when a signal interrupts it.

@@ -11,20 +11,21 @@ import (
 
 // Mount is a line of the table.
 type Mount struct {
-	ID      int      // the same number is in /proc/PID/fdinfo
-	Dev     string   // "major:minor" of the file system: equal for all bind mounts of one
-	Root    string   // the directory of the file system that is seen
-	Path    string   // where
+	ID      int      // as mnt_id in /proc/PID/fdinfo
+	Dev     string   // "major:minor" of the file system, equal for all its bind mounts
+	Root    string   // the directory of the file system that is mounted
+	Path    string   // the mount point
 	Type    string   // "erofs", "fuse.premix", ...
-	Source  string   // what was mounted, as mount(2) was told
+	Source  string   // the source argument of mount(2)
 	Options []string // of the file system; of a cgroup of version 1 its controllers
 }
 
 // Cgroup reports whether a hierarchy of cgroups is mounted, of either version.
 func (m *Mount) Cgroup() bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
 
-// Shows returns where the mount shows a directory of its file system. In a container, where
-// it has another root than the path is from, the path is taken from the root.
+// Shows returns the path at which a directory of the mount's file system is visible. If the
+// path does not lie in the root of the mount, as in a container, Shows joins it to the mount
+// point.
 func (m *Mount) Shows(path string) string {
 	if rel, ok := strings.CutPrefix(path+"/", strings.TrimSuffix(m.Root, "/")+"/"); ok {
 		return filepath.Join(m.Path, rel)
@@ -42,8 +43,8 @@ func Read() ([]Mount, error) {
 	return Parse(string(text))
 }
 
-// Parse reads the text of a table. Lines that have another form are left out, and are the
-// error.
+// Parse reads the text of a table. It skips lines of another form, and returns an error for
+// them with the others.
 func Parse(text string) (list []Mount, err error) {
 	for line := range strings.Lines(text) {
 		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
@@ -63,8 +64,8 @@ func Parse(text string) (list []Mount, err error) {
 	return list, err
 }
 
-// Unescape undoes the octal forms that the kernel gives blank, tab, newline and backslash
-// in lists of mounts (proc_pid_mounts(5)).
+// Unescape replaces the octal escapes that the kernel writes for space, tab, newline and
+// backslash in lists of mounts (proc_pid_mounts(5)).
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -83,7 +84,7 @@ func Unescape(s string) string {
 	return b.String()
 }
 
-// Top returns the mount that is seen at path, nil where nothing is mounted there.
+// Top returns the mount that is visible at path, or nil if path is not a mount point.
 func Top(list []Mount, path string) *Mount {
 	for i := len(list) - 1; i >= 0; i-- {
 		if list[i].Path == path {
@@ -93,8 +94,8 @@ func Top(list []Mount, path string) *Mount {
 	return nil
 }
 
-// Under returns the mounts at or below dir, the last mounted first: the order in
-// which they come off.
+// Under returns the mounts at or below dir, the last mounted first, which is the order to
+// unmount them.
 func Under(list []Mount, dir string) []Mount {
 	var under []Mount
 	for i := len(list) - 1; i >= 0; i-- {

@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// wireOverhead is what a cable carries besides the frame: preamble 8,
-	// checksum 4, gap between frames 12 bytes.
+	// wireOverhead is the number of bytes that a cable carries besides a frame:
+	// preamble 8, checksum 4, gap between frames 12.
 	wireOverhead = 24
-	// smallFrame is the size up to which a frame is copied to a small buffer
-	// while it waits. Acknowledgements are many.
+	// smallFrame is the size up to which a waiting frame is copied to a small
+	// buffer. Most such frames are acknowledgements.
 	smallFrame = 2 << 10
 	// largeFrame is the size of the largest frame, with offload, and its headers.
 	largeFrame = 72 << 10
-	// waiting is how many frames a direction can hold; more are dropped.
+	// waiting is the number of frames that a direction can hold; more are dropped.
 	waiting = 1 << 16
-	// slack is the shortest sleep. Frames that are due within it leave together.
+	// slack is the shortest sleep. Frames that are due within it are sent together.
 	slack = 50 * time.Microsecond
 )
 
-// direction carries frames from one device to the other. receive decides when a
-// frame leaves, send lets it leave.
+// direction carries frames from one device to the other. receive computes the time
+// at which a frame is due, send sends it then.
 type direction struct {
 	in, out *os.File
 	o       Options
@@ -35,16 +35,16 @@ type direction struct {
 	begin   time.Time
 	queue   chan frame
 
-	// free is when the sender will have sent all that was admitted, since begin.
+	// free is the time, since begin, when all admitted frames will have been sent.
 	free time.Duration
 
-	cut     atomic.Bool      // nothing is carried
+	cut     atomic.Bool      // no frame is carried
 	carried func(size int64) // is called for each frame that enters the queue
 
 	packets, bytes, lost, dropped atomic.Int64
 }
 
-// frame is one that waits.
+// frame is a frame that waits.
 type frame struct {
 	data []byte
 	due  time.Duration // since begin
@@ -71,7 +71,7 @@ func (d *direction) receive() {
 	for {
 		n, err := d.in.Read(buf[:])
 		if err != nil {
-			// A device that is gone ends the direction, whatever the error.
+			// Every error means that the device is closed, which ends the direction.
 			return
 		}
 		packets, size := 1, n
@@ -103,8 +103,8 @@ func (d *direction) receive() {
 	}
 }
 
-// admit says when a frame that comes now will arrive, if it does: packets wire
-// packets of size bytes together.
+// admit returns the time at which a frame that comes now will arrive, unless it is
+// lost or dropped. The frame is packets wire packets of size bytes together.
 func (d *direction) admit(now time.Duration, packets, size int) (due time.Duration, ok bool) {
 	if d.o.Loss > 0 && d.random.Float64() < d.o.Loss {
 		d.lost.Add(int64(packets))
@@ -126,12 +126,11 @@ func (d *direction) admit(now time.Duration, packets, size int) (due time.Durati
 }
 
 // send writes frames when they are due. It has a thread of its own, which sleeps
-// in the kernel: Go's timers are only exact to the millisecond when nothing else
-// happens.
+// in the kernel: Go's timers can be late by a millisecond in an idle process.
 func (d *direction) send() {
 	runtime.LockOSThread()
-	// The kernel may add 50 us to a sleep otherwise. The thread ends with this
-	// goroutine, as it is never unlocked.
+	// Otherwise the kernel may add 50 us to a sleep. The thread is never unlocked, so
+	// it ends with this goroutine.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 	for f := range d.queue {
 		for {
@@ -140,14 +139,14 @@ func (d *direction) send() {
 				break
 			}
 			ts := unix.NsecToTimespec(int64(max(wait, slack)))
-			_ = unix.Nanosleep(&ts, nil) // a signal that ends it early is caught by the loop
+			_ = unix.Nanosleep(&ts, nil) // if a signal interrupts it, the loop sleeps again
 		}
 		if d.cut.Load() {
 			release(f.data)
 			continue
 		}
-		// A write fails where the other device is closed or down. A network
-		// carries a frame whether or not somebody is there to take it.
+		// A write fails if the other device is closed or down. A network does not
+		// report a missing receiver either.
 		_, err := d.out.Write(f.data)
 		release(f.data)
 		if closed(err) {

@@ -31,8 +31,8 @@ type Host struct {
 
 func newHost(addr netip.Addr, o Options) (*Host, error) {
 	h := &Host{Addr: addr}
-	// The thread is not given back: it belongs to the new namespace, and ends
-	// with its goroutine.
+	// The thread is never unlocked: it belongs to the new namespace, and ends with
+	// its goroutine.
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
@@ -50,7 +50,8 @@ func newHost(addr netip.Addr, o Options) (*Host, error) {
 	return h, nil
 }
 
-// onThread runs f on a thread of its own, which f may change for good.
+// onThread runs f on a thread of its own, which ends afterwards, so f may change its
+// state.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -60,8 +61,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Do runs f on a thread that is in the host's network namespace. Sockets that f
-// itself makes are the host's; goroutines that f starts are not.
+// Do runs f on a thread in the host's network namespace. Sockets that f itself makes
+// belong to the host; goroutines that f starts run outside of it.
 func (h *Host) Do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(h.ns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -71,9 +72,9 @@ func (h *Host) Do(f func() error) error {
 	})
 }
 
-// Start starts a program on the host. The thread that starts it ends at once, so
-// that cmd must not ask for a signal at its parent's death (Pdeathsig): the
-// kernel means the thread, see prctl(2).
+// Start starts a program on the host. cmd must not ask for a signal at its parent's
+// death (Pdeathsig): the kernel sends it when the starting thread ends, see prctl(2),
+// and this thread ends at once.
 func (h *Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
 
 // Run starts a program on the host, and waits for it.
@@ -120,10 +121,10 @@ func (h *Host) close() {
 	}
 }
 
-// configure sets up the network of the namespace that the calling thread is in.
+// configure sets up the network of the calling thread's namespace.
 func (h *Host) configure(o Options) error {
-	// One transfer must not profit from what an earlier one learned. No IPv6:
-	// its announcements would be counted.
+	// A transfer must not use metrics that the kernel saved from an earlier one. IPv6
+	// is off, since its announcements would be counted.
 	for path, value := range map[string]string{
 		"/proc/sys/net/ipv4/tcp_no_metrics_save":       "1",
 		"/proc/sys/net/ipv6/conf/default/disable_ipv6": "1",
@@ -150,7 +151,7 @@ func (h *Host) configure(o Options) error {
 	)
 }
 
-// ioctl does a request of netdevice(7) whose argument is set by set.
+// ioctl makes a request of netdevice(7); set fills in its argument.
 func ioctl(socket int, request uint, dev string, set func(*unix.Ifreq) error) error {
 	r, err := unix.NewIfreq(dev)
 	if err != nil {
@@ -172,7 +173,7 @@ func (h *Host) openTAP(offload bool) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
 	}
-	// NAPI: frames that arrive are joined on their way up, as with a network card.
+	// With NAPI the kernel joins arriving frames, as with a network card.
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_NAPI)
 	if offload {
 		flags |= unix.IFF_VNET_HDR
@@ -191,7 +192,7 @@ func (h *Host) openTAP(offload bool) error {
 	return nil
 }
 
-// readMAC asks for the Ethernet address. Its ifreq has a sockaddr, for which
+// readMAC reads the Ethernet address. It is a sockaddr in the ifreq, for which
 // x/sys/unix has no accessor.
 func (h *Host) readMAC(socket int) error {
 	var r struct {
@@ -208,7 +209,7 @@ func (h *Host) readMAC(socket int) error {
 	return nil
 }
 
-// neighbour tells the host the Ethernet address of the other, see arp(7).
+// neighbour adds the other host to this host's ARP table, see arp(7).
 func (h *Host) neighbour(other *Host) error {
 	type sockaddr struct {
 		family uint16

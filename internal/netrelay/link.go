@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// Options describe a link. Both directions are alike.
+// Options describe a link. Both directions have the same properties.
 type Options struct {
-	// Rate in bits a second; 0: as fast as the relay is.
+	// Rate in bits per second; 0: no limit.
 	Rate int64
-	// Delay is how long a frame is under way, one way.
+	// Delay is the time that a frame travels, one way.
 	Delay time.Duration
-	// Queue is how long a frame may wait to be sent; 0: the time of a round trip,
-	// at least 10 ms.
+	// Queue is the longest time that a frame may wait to be sent; 0: the time of a
+	// round trip, at least 10 ms.
 	Queue time.Duration
 	// Loss is the probability that a frame is lost.
 	Loss float64
 	// MTU of the devices; 0: 1500.
 	MTU int
-	// Offload lets the kernel hand over up to 64 KiB at once. See the package.
+	// Offload lets the kernel pass up to 64 KiB at once. See the package.
 	Offload bool
-	// Seed of the random numbers that decide about loss.
+	// Seed of the random numbers for loss.
 	Seed uint64
 }
 
@@ -53,7 +53,7 @@ func (o *Options) complete() error {
 type Counters struct {
 	Packets int64 // wire packets that entered the queue
 	Bytes   int64 // their bytes, with Ethernet headers
-	Lost    int64 // wire packets taken by loss
+	Lost    int64 // wire packets that were lost
 	Dropped int64 // wire packets that found the queue full
 }
 
@@ -62,8 +62,8 @@ type Link struct {
 	A, B *Host
 
 	ab, ba *direction
-	left   atomic.Int64  // bytes until the link goes dark, where that is to come
-	dark   chan struct{} // closed when it does
+	left   atomic.Int64  // bytes until CutAfter cuts the link
+	dark   chan struct{} // closed when CutAfter cuts the link
 	work   sync.WaitGroup
 	once   sync.Once
 }
@@ -82,8 +82,7 @@ func New(o Options) (*Link, error) {
 		l.A.close()
 		return nil, fmt.Errorf("make a host: %w", err)
 	}
-	// A host is told where the other is: the first packet of a measurement should
-	// not wait for address resolution.
+	// The first packet of a measurement should not wait for address resolution.
 	if err := errors.Join(l.A.neighbour(l.B), l.B.neighbour(l.A)); err != nil {
 		l.A.close()
 		l.B.close()
@@ -99,19 +98,19 @@ func New(o Options) (*Link, error) {
 	return l, nil
 }
 
-// Counters tells what went from A to B and from B to A.
+// Counters returns the counters from A to B and from B to A.
 func (l *Link) Counters() (ab, ba Counters) { return l.ab.counters(), l.ba.counters() }
 
-// Cut has the link carry nothing, in either direction, or carry frames again. What is
-// under way is lost. Devices stay up: nobody is told.
+// Cut cuts the link in both directions, or makes it carry frames again. Frames that are
+// travelling are lost. Devices stay up, so programs get no notice.
 func (l *Link) Cut(cut bool) {
 	l.ab.cut.Store(cut)
 	l.ba.cut.Store(cut)
 }
 
 // CutAfter cuts the link, as [Link.Cut] does, as soon as it has carried n more bytes in both
-// directions together. The channel is closed then. Whoever reads the counters and calls Cut
-// may come too late.
+// directions together, and then closes the channel. It is exact, while a caller that polls
+// the counters and calls Cut may be late.
 func (l *Link) CutAfter(n int64) <-chan struct{} {
 	l.dark = make(chan struct{})
 	l.left.Store(n)
@@ -126,8 +125,8 @@ func (l *Link) spend(size int64) {
 	}
 }
 
-// Close ends the link and gives up the hosts. Programs that still run on them
-// keep their namespace, and reach nobody.
+// Close ends the link and closes the hosts. Programs that still run on a host keep
+// its namespace, without a connection.
 func (l *Link) Close() error {
 	l.once.Do(func() {
 		l.A.close()
@@ -137,5 +136,5 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// closed says whether an error means that the device was closed by us.
+// closed reports whether an error means that Close has closed the device.
 func closed(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -7,8 +7,8 @@ const (
 	ethernet   = 14
 )
 
-// wirePackets tells how many packets a cable would carry for one frame that was
-// read with its virtio_net_hdr, and how many bytes they would have together.
+// wirePackets returns the number of packets that a cable would carry for one frame
+// that was read with its virtio_net_hdr, and their size together.
 func wirePackets(b []byte) (packets, size int) {
 	if len(b) < vnetHeader {
 		return 1, len(b)
@@ -25,9 +25,9 @@ func wirePackets(b []byte) (packets, size int) {
 	return packets, payload + packets*headers
 }
 
-// tcpHeaders is the length of the Ethernet, IPv4 and TCP headers of a frame; 0
-// where it has others. The kernel's hdr_len is not that: it tells how much of
-// the packet was contiguous in memory.
+// tcpHeaders returns the length of the Ethernet, IPv4 and TCP headers of a frame, or
+// 0 for other headers. The kernel's hdr_len is a different length: the part of the
+// packet that was contiguous in memory.
 func tcpHeaders(b []byte) int {
 	const ipv4, tcp = 0x0800, 6
 	if len(b) < ethernet+20 || binary.BigEndian.Uint16(b[12:]) != ipv4 || b[ethernet+9] != tcp {

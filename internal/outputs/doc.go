@@ -1,9 +1,10 @@
-// Package outputs decides which files a command may replace by what it writes.
+// Package outputs decides which files a command may replace by its output.
 //
-// A command that writes to a file which the user names replaces a file of its own kind, as
-// from an earlier call, and nothing else. A kind is recognised by a mark in the content, not
-// by the name of the file: a sample sheet that somebody names by mistake stays.
+// A command that writes to a file named by the user replaces only a file of the same kind,
+// such as the output of an earlier call. It recognises a kind by a mark in the content, not
+// by the name of the file. So it does not replace a sample sheet that the user names by
+// mistake.
 //
-// The benchmarks in bench do not ask this package: their users name directories (-work,
-// -traces), which are theirs alone, and results are appended to.
+// The benchmarks in bench do not use this package: their users name directories for them
+// alone (-work, -traces), and results are appended.
 package outputs

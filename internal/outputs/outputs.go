@@ -11,16 +11,16 @@ import (
 // Kind is a kind of file that premix writes.
 type Kind string
 
-// Kinds, and what marks them.
+// Kinds, and their marks.
 const (
 	Page    Kind = "page"    // HTML with the generator premix in its head
 	Table   Kind = "table"   // Parquet with a key of premix in its metadata
 	Trace   Kind = "trace"   // a Standard Workload File with the conversion premix in its header
-	Profile Kind = "profile" // a profile of a tree, whose format begins it
-	Text    Kind = "text"    // a figure, or a text of other programs' formats, that ends with Mark
+	Profile Kind = "profile" // a profile of a tree, which begins with the name of its format
+	Text    Kind = "text"    // a figure, or a text in another program's format, that ends with Mark
 )
 
-// Mark ends files of the kind Text, where the format has comments like those of XML.
+// Mark ends files of the kind Text in formats that have XML comments.
 const Mark = "<!-- premix -->\n"
 
 // TakenError reports a file that a command would have replaced.
@@ -33,20 +33,20 @@ func (e *TakenError) Error() string {
 	return e.Path + " is there already, and is not a " + string(e.Kind) + " that premix wrote"
 }
 
-// Hint says what to do.
+// Hint returns the advice for the user.
 func (e *TakenError) Hint() string {
 	return "give a name that is free; --force replaces the file, whose content is lost then"
 }
 
-// Check returns a [TakenError] for a file that is there and is not of a kind. A file without
-// content, and something that is not a regular file, such as a pipe, may be written to.
+// Check returns a [TakenError] if the file exists and is not of the kind. An empty file may
+// be replaced. A file that is not a regular one, such as a pipe, may be written to.
 func Check(path string, kind Kind) error {
 	if path == "" || path == "-" {
 		return nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil // it is not there, or the command says why it cannot write there
+		return nil // it does not exist, or the command will fail to write it
 	}
 	if !info.Mode().IsRegular() || info.Size() == 0 {
 		return nil
@@ -64,11 +64,11 @@ func Check(path string, kind Kind) error {
 }
 
 const (
-	headMost   = 4 << 10  // bytes in which a mark is looked for
+	headMost   = 4 << 10  // bytes that are searched for a mark
 	footerMost = 64 << 20 // bytes of a Parquet file's metadata
 )
 
-// keys are in the metadata of tables, the quotation of neither a path nor a name of a column.
+// keys are the metadata keys of premix's tables.
 var keys = []string{"premix.files", "premix.records"}
 
 // of reports whether a file has the mark of a kind.

@@ -17,11 +17,11 @@ import (
 	"premix/internal/bounded"
 )
 
-// Error reports something that does not belong to this user alone.
+// Error reports a file, a directory or a peer that other users control.
 type Error struct {
 	Path   string
 	Reason string
-	Way    string // the hint, "" where it depends on the caller
+	Way    string // the hint; "" if it depends on the caller
 }
 
 func (e *Error) Error() string { return e.Path + " " + e.Reason }
@@ -29,15 +29,14 @@ func (e *Error) Error() string { return e.Path + " " + e.Reason }
 // Is makes an Error match [fs.ErrPermission].
 func (e *Error) Is(target error) bool { return target == fs.ErrPermission }
 
-// Hint says what to do.
+// Hint returns the advice for the user.
 func (e *Error) Hint() string { return e.Way }
 
-// also is a user who is trusted besides, plus one; 0 for none.
+// also is a further trusted user ID plus one, or 0.
 var also atomic.Int64
 
-// TrustOwner has the owner of dir trusted from now on. It is for the jobs of an engine:
-// the engine names the directory, and in a container this user may not be the one who
-// made it.
+// TrustOwner adds the owner of dir to the trusted users. It is for the jobs of an engine:
+// the engine names the directory, and in a container another user may own it.
 func TrustOwner(dir string) {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) == nil {
@@ -45,19 +44,19 @@ func TrustOwner(dir string) {
 	}
 }
 
-// Trusts reports whether files of a user are as good as those of this process's user.
+// Trusts reports whether this process may rely on files of a user as on its own.
 func Trusts(uid uint32) bool {
 	euid := os.Geteuid()
 	if uid == 0 || int(uid) == euid || int64(uid)+1 == also.Load() {
 		return true
 	}
-	// sudo sets SUDO_UID itself. Whoever could set it for root is root.
+	// sudo sets SUDO_UID itself. A user who could set it for root is root.
 	return euid == 0 && os.Getenv("SUDO_UID") == strconv.FormatUint(uint64(uid), 10)
 }
 
-// check refuses what belongs to a user who is not trusted, and what users can write to
-// whose bits are in forbidden. dir is the directory in which a file system is noticed
-// that shows other owners or modes than those that were set.
+// check refuses a file whose owner is not trusted or whose mode has a bit of forbidden. If
+// it would, it first makes a file in dir, to find out whether the file system shows the
+// true owner and mode.
 func check(path, dir string, st *unix.Stat_t, forbidden uint32) error {
 	foreign, open := !Trusts(st.Uid), st.Mode&forbidden != 0
 	if !foreign && !open {
@@ -76,7 +75,8 @@ func check(path, dir string, st *unix.Stat_t, forbidden uint32) error {
 	return nil
 }
 
-// made returns what a file with mode 0600 that this process makes in dir looks like.
+// made makes a file with mode 0600 in dir and returns the owner and mode that the file
+// system shows for it.
 func made(dir string) (st unix.Stat_t, ok bool) {
 	f, err := os.CreateTemp(dir, ".premix-owner-")
 	if err != nil {
@@ -87,17 +87,17 @@ func made(dir string) (st unix.Stat_t, ok bool) {
 	return st, unix.Fstat(int(f.Fd()), &st) == nil
 }
 
-// Trusted refuses a directory in which root would write by path if another user can put
-// something else in its place, or in the place of what lies there. For every directory on
-// the way to it, and for itself, the owner is trusted, and so is the owner of each symbolic
-// link; and where there is no sticky bit, nobody else can write: neither all users nor a
-// group other than root's and the one of the caller of sudo. What does not exist yet is
-// trusted. It is for root alone: other users share directories as they like.
+// Trusted refuses a directory in which root would write by path if another user could
+// replace the directory or its entries. It resolves the path and checks each directory on
+// the way, the last one too: its owner, and the owner of each symbolic link, must be
+// trusted. Without a sticky bit it must not be writable by all users, nor by a group other
+// than root's group and the group of the user who called sudo. Directories that do not
+// exist yet are trusted. The check is for root only: other users may share directories.
 //
 // Root of a container without a user namespace of its own is this machine's root: the
-// owner of a directory that is mounted into it can change names in it just the same.
+// owner of a directory that is mounted into the container can change names in it too.
 //
-// The rule is the one of systemd-tmpfiles(8) for unsafe path transitions.
+// systemd-tmpfiles(8) has the same rule for unsafe path transitions.
 func Trusted(dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -120,17 +120,16 @@ func Trusted(dir string) error {
 	return err
 }
 
-// oneUser reports whether a map of user IDs, see user_namespaces(7), is of a namespace that
-// has root alone, and whose root is an ordinary user outside. Such a root has no rights over
-// the files of other users: the kernel gives capabilities over a file only to a namespace that
-// has its owner. Root outside owns what is root's in any case.
+// oneUser reports whether a map of user IDs, see user_namespaces(7), belongs to a namespace
+// whose only user is root, and whose root is an ordinary user outside. Such a root has no
+// rights over the files of other users: in a namespace, the kernel gives capabilities over a
+// file only if the namespace maps its owner.
 func oneUser(uids string) bool {
 	f := strings.Fields(uids)
 	return len(f) == 3 && f[0] == "0" && f[1] != "0" && f[2] == "1"
 }
 
-// MkdirAll makes a directory, as [os.MkdirAll] does, where [Trusted] does not refuse it. What
-// is refused is not made.
+// MkdirAll makes a directory, as [os.MkdirAll] does, unless [Trusted] refuses it.
 func MkdirAll(dir string, mode fs.FileMode) error {
 	var foreign *Error
 	if err := Trusted(dir); errors.As(err, &foreign) {
@@ -139,7 +138,7 @@ func MkdirAll(dir string, mode fs.FileMode) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
 		return err
 	}
-	return Trusted(dir) // where all users can make names, it may have come in between
+	return Trusted(dir) // in a directory that all users can write to, another user may have made it meanwhile
 }
 
 // trustedWay is Trusted for an absolute path, whose names it resolves as the kernel does.
@@ -201,9 +200,9 @@ func Link(path string, uid uint32) error {
 }
 
 // Environ returns the environment for the programs of the system that premix starts, such
-// as runc and ssh. For root the variables of ld.so(8) in it name no place
-// relative to the working directory, which may belong to another user: an empty element of
-// LD_LIBRARY_PATH, as in LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/lib, is such a place.
+// as runc and ssh. For root it removes relative paths from the variables of ld.so(8): the
+// working directory may belong to another user. An empty element of LD_LIBRARY_PATH, as in
+// LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/lib, is a relative path too.
 func Environ() []string {
 	env := os.Environ()
 	if os.Geteuid() != 0 {
@@ -216,7 +215,7 @@ func Environ() []string {
 			var list []string
 			for _, place := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(":; ", r) }) {
 				if filepath.IsAbs(place) || name != "LD_LIBRARY_PATH" && !strings.Contains(place, "/") {
-					list = append(list, place) // a name without a slash is looked up as libraries are
+					list = append(list, place) // a name without a slash is searched in the library path
 				}
 			}
 			env[i] = name + "=" + strings.Join(list, ":")
@@ -240,7 +239,7 @@ func Named(dir string) error {
 func Directory(dir string) error { return directory(dir, 0o002) }
 
 // Private refuses dir unless it is a directory, not a symbolic link to one, whose owner is
-// trusted and to which nobody else can write.
+// trusted and to which no other user can write.
 func Private(dir string) error { return directory(dir, 0o022) }
 
 func directory(dir string, forbidden uint32) error {
@@ -257,9 +256,9 @@ func directory(dir string, forbidden uint32) error {
 	return check(dir, dir, &st, forbidden)
 }
 
-// MakePrivate makes dir and the directories above it up to, and without, base, with mode
-// 0700, and refuses any of them that is there already and is not private. base is a
-// directory in which every user can make entries, such as /tmp. dir lies below base.
+// MakePrivate makes dir and its missing parents below base with mode 0700, and refuses any
+// of them that exists and is not private. base is a directory in which every user can make
+// entries, such as /tmp.
 func MakePrivate(base, dir string) error {
 	rel, err := filepath.Rel(base, dir)
 	if err != nil {
@@ -282,9 +281,9 @@ func MakePrivate(base, dir string) error {
 	return Private(dir)
 }
 
-// Shared refuses a directory in which another user could rename the entries of this one:
-// it belongs to someone who is not trusted, or all can write to it and it has no sticky
-// bit. Symbolic links to it are followed.
+// Shared refuses a directory in which another user could rename the entries of this user:
+// its owner is not trusted, or all users can write to it and it has no sticky bit. Symbolic
+// links to it are followed.
 func Shared(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -300,11 +299,11 @@ func Shared(dir string) error {
 }
 
 // RuntimeDir returns the directory for sockets and locks of this user on this machine:
-// premix in $XDG_RUNTIME_DIR if that belongs to this user, or else premix-UID in the
-// directory for temporary files. base is the directory above it, for [MakePrivate].
+// premix in $XDG_RUNTIME_DIR if that directory belongs to this user, or else premix-UID in
+// the directory for temporary files. base is the parent, for [MakePrivate].
 func RuntimeDir() (base, dir string) {
 	if base := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(base) {
-		// After su(1) or sudo(8) it may be the one of another user.
+		// After su(1) or sudo(8) the variable may name the directory of another user.
 		var st unix.Stat_t
 		if unix.Stat(base, &st) == nil && int(st.Uid) == os.Geteuid() && st.Mode&0o022 == 0 {
 			return base, filepath.Join(base, "premix")
@@ -316,8 +315,8 @@ func RuntimeDir() (base, dir string) {
 
 // OpenFile opens a file of premix's state, as [os.OpenFile] does. It refuses symbolic
 // links, files that are not regular, files whose owner is not trusted, and files to which
-// all users can write. For writing it also refuses files that another user may have given a
-// further name. A FIFO does not make it wait.
+// all users can write. For writing it also refuses files to which another user may have
+// made a hard link. It does not block on a FIFO.
 func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	truncate := flags&os.O_TRUNC != 0 // only after the checks
 	f, err := os.OpenFile(path, flags&^os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
@@ -343,13 +342,12 @@ func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// secretMost is the most bytes of a file of tokens or keys.
+// secretMost is the largest size of a file of tokens or keys, in bytes.
 const secretMost = 1 << 20
 
 // ReadSecret reads a file of tokens or keys. Symbolic links to it are followed. It refuses
-// files that are not regular, files whose owner is not trusted, since whoever wrote a
-// secret knows it, and files that other users can read or write. A FIFO does not make it
-// wait.
+// files that are not regular, files whose owner is not trusted, since the owner knows the
+// secret, and files that other users can read or write. It does not block on a FIFO.
 func ReadSecret(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -363,7 +361,8 @@ func ReadSecret(path string) ([]byte, error) {
 		}
 		return nil, err
 	}
-	// Where a file system shows one mode for all files, others can read them.
+	// Unlike check, this trusts the mode that the file system shows: if it shows the
+	// same mode for all files, other users can read them.
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -379,7 +378,7 @@ func ReadSecret(path string) ([]byte, error) {
 
 // ReadConfig reads a file with settings. Symbolic links to it are followed. It refuses
 // files that are not regular, files whose owner is not trusted, and files to which all
-// users can write. A FIFO does not make it wait.
+// users can write. It does not block on a FIFO.
 func ReadConfig(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -392,9 +391,9 @@ func ReadConfig(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// onlyName refuses a file with several names in a directory where other users can have made
-// one of them: it may be the name of another file of this user. The kernel keeps them from it
-// where fs.protected_hardlinks is set, but not what they do on another machine.
+// onlyName refuses a file with several hard links in a directory where other users can make
+// one: the file may be another file of this user. The kernel prevents such links if
+// fs.protected_hardlinks is set, but not if they are made on another machine.
 func onlyName(f *os.File) error {
 	var st, dir unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -426,7 +425,7 @@ func checkMode(f *os.File, forbidden uint32) error {
 }
 
 // OpenOthers opens a file for reading that may belong to another user. It refuses symbolic
-// links and files that are not regular. A FIFO does not make it wait.
+// links and files that are not regular. It does not block on a FIFO.
 func OpenOthers(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -466,7 +465,7 @@ func Peer(c net.Conn) error {
 	return nil
 }
 
-// Listener accepts connections of this user and root alone: see [Peer].
+// Listener accepts connections of this user and root only: see [Peer].
 type Listener struct{ net.Listener }
 
 // Accept returns the next connection of this user or root. It closes others.
@@ -480,13 +479,13 @@ func (l Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Planted refuses a path in a directory to which all users can write if what is there
-// belongs to a user who is not trusted, as the kernel does where fs.protected_symlinks,
-// protected_regular and protected_fifos are set.
+// Planted refuses a file whose owner is not trusted in a directory to which all users can
+// write. The kernel does the same where fs.protected_symlinks, protected_regular and
+// protected_fifos are set.
 func Planted(path string) error {
 	var st, dir unix.Stat_t
 	if unix.Lstat(path, &st) != nil || unix.Stat(filepath.Dir(path), &dir) != nil {
-		return nil // there is nothing
+		return nil // the file does not exist
 	}
 	if dir.Mode&0o002 == 0 {
 		return nil

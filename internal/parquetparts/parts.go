@@ -10,11 +10,11 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Magic is what a Parquet file begins and ends with.
+// Magic is the first and the last four bytes of a Parquet file.
 const Magic = "PAR1"
 
-// Metadata is that of a file with no rows of type Row, as the library makes it of the tags
-// of the type: the schema, whose first element is the root, and the orders of columns.
+// Metadata returns the metadata that the library makes for a file of type Row without rows:
+// the schema, whose first element is the root, and the orders of columns.
 func Metadata[Row any]() (format.FileMetaData, error) {
 	var b bytes.Buffer
 	if err := parquet.NewGenericWriter[Row](&b).Close(); err != nil {
@@ -29,9 +29,9 @@ func Metadata[Row any]() (format.FileMetaData, error) {
 	return m, nil
 }
 
-// AppendPage appends a page to b: its header, to which sizes in bytes and the checksum are
-// added, and its body, which takes plain bytes before it is compressed. It returns also
-// what the page takes before that, with its header.
+// AppendPage appends a page to b: its header, to which it adds sizes in bytes and the
+// checksum, and its body, whose uncompressed size is plain. It also returns the
+// uncompressed size of the page with its header.
 func AppendPage(b []byte, header format.PageHeader, body []byte, plain int) (_ []byte, size int64, err error) {
 	header.UncompressedPageSize, header.CompressedPageSize = int32(plain), int32(len(body))
 	header.CRC = int32(crc32.ChecksumIEEE(body))
@@ -42,7 +42,7 @@ func AppendPage(b []byte, header format.PageHeader, body []byte, plain int) (_ [
 	return append(append(b, head...), body...), int64(len(head) + plain), nil
 }
 
-// AppendFooter appends the end of a file to b.
+// AppendFooter appends the footer of a file to b.
 func AppendFooter(b []byte, m *format.FileMetaData) ([]byte, error) {
 	text, err := thrift.Marshal(new(thrift.CompactProtocol), m)
 	if err != nil {

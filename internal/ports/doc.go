@@ -1,7 +1,7 @@
 // Package ports finds TCP ports for programs in tests that cannot choose one by themselves.
 //
-// A port that was free may be taken before such a program listens on it, and again while
-// it is restarted. The kernel gives connections that go out ports of a range of its own,
-// many in a second when a machine is busy; those found here lie below it, where a port is
-// only had by who asks for it.
+// Another process may take a free port before such a program listens on it, or while it is
+// restarted. The kernel gives outgoing connections ports of a range of its own, many in a
+// second on a busy machine. The ports found here lie below this range, where a process gets
+// a port only if it asks for that number.
 package ports

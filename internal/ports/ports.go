@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// rangeFile tells the range of ports of connections that go out (ip(7)).
+// rangeFile holds the range of ports for outgoing connections (ip(7)).
 const rangeFile = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// Free finds ports that nobody listens on at any address.
+// Free returns n ports on which no process listens, at any address.
 func Free(n int) (list []int, err error) {
 	text, err := os.ReadFile(rangeFile)
 	if err != nil {
@@ -22,7 +22,7 @@ func Free(n int) (list []int, err error) {
 	if _, err := fmt.Sscan(string(text), &first); err != nil {
 		return nil, fmt.Errorf("%s: %w", rangeFile, err)
 	}
-	// The lower half is that of services.
+	// The lower half is for services.
 	if first < 4096 {
 		return nil, fmt.Errorf("%s: there is no room below port %d", rangeFile, first)
 	}
@@ -35,7 +35,7 @@ func Free(n int) (list []int, err error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // at the end: none is found twice
+		defer l.Close() // only at the end, so that no port is found twice
 		list = append(list, port)
 	}
 	return list, nil

@@ -1,3 +1,3 @@
-// Package quantile has medians and other quantiles of values, interpolated linearly between
-// neighbours: type 7 of Hyndman and Fan, as the quantile of R and numpy.
+// Package quantile computes medians and other quantiles of values, with linear interpolation
+// between neighbours: type 7 of Hyndman and Fan, as quantile in R and numpy does.
 package quantile

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Of returns the quantile q of values in any order; NaN of none.
+// Of returns the quantile q of values in any order; NaN without values.
 func Of(v []float64, q float64) float64 { return Sorted(slices.Sorted(slices.Values(v)), q) }
 
 // Sorted is [Of] for values in ascending order.
@@ -21,7 +21,7 @@ func Sorted(v []float64, q float64) float64 {
 	return v[i] + (at-float64(i))*(v[i+1]-v[i])
 }
 
-// Median returns the median of values in any order, of which there is at least one.
+// Median returns the median of at least one value, in any order.
 func Median[T ~int64 | ~float64](v []T) T {
 	s := slices.Sorted(slices.Values(v))
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2

@@ -1,3 +1,3 @@
-// Package regex has regular expressions that wait to be compiled until somebody uses
-// them: premix is started for one verb, which needs few of them or none.
+// Package regex compiles regular expressions at their first use: a premix process runs one
+// verb, which needs few of them or none.
 package regex

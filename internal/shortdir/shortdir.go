@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Base returns the directory for temporary files, or /tmp if the path of that one is long.
+// Base returns the directory for temporary files, or /tmp if its path is long.
 func Base() string {
 	if base := os.TempDir(); len(base) <= 32 {
 		return base

@@ -1,3 +1,3 @@
-// Package spare finds out how much memory this process may still take: of the machine,
-// and of the limits of its cgroups.
+// Package spare returns the memory that this process may still use: of the machine, and
+// within the limits of its cgroups.
 package spare

@@ -22,7 +22,7 @@ func Memory() (available, total int64, err error) {
 	return available, total, nil
 }
 
-// meminfo is a field of /proc/meminfo in bytes.
+// meminfo returns a field of /proc/meminfo in bytes.
 func meminfo(text, field string) int64 {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == field+":" {
@@ -33,8 +33,8 @@ func meminfo(text, field string) int64 {
 	return 0
 }
 
-// Cgroup returns the memory that the limits of the cgroups of this process leave; ok is
-// false where they set none. Page cache that could be dropped does not count as used.
+// Cgroup returns the memory that is free within the limits of this process's cgroups; ok is
+// false without a limit. Page cache that could be dropped does not count as used.
 func Cgroup() (room int64, ok bool) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -58,7 +58,7 @@ func Cgroup() (room int64, ok bool) {
 			continue
 		}
 		for dir := filepath.Join(base, f[2]); len(dir) >= len(base); dir = filepath.Dir(dir) {
-			// A file that is not there, and "max", give no number: no limit.
+			// A missing file, and "max", give no number: no limit.
 			limit, err := number(filepath.Join(dir, limitName))
 			if err != nil || limit >= 1<<60 {
 				continue

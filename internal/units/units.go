@@ -97,7 +97,7 @@ func Exact(n int64) string {
 	return strconv.FormatInt(n, 10) + names[i-1:i]
 }
 
-// daysForm is the beginning of a time, or all of it.
+// daysForm matches a time that begins with days.
 var daysForm = regex.Lazy(`^([0-9]+)d(.*)$`)
 
 // ParseDuration reads a time, which must be more than 0.
@@ -128,8 +128,8 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseMemory is ParseSize for an amount of memory. It must be at least one byte, and
-// must have a unit: a plain number most often counts gigabytes in the mind of its writer.
+// ParseMemory reads an amount of memory, in bytes. It must be at least one byte, and must
+// have a unit: users who write a plain number often mean gigabytes.
 func ParseMemory(s string) (int64, error) {
 	n, err := ParseSize(s)
 	switch {

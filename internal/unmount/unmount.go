@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long somebody may use a file system that is to go.
+// patience is the longest time to wait for a file system in use.
 const patience = 2 * time.Minute
 
-// Dir unmounts what is mounted at dir, when nobody uses it any more.
+// Dir unmounts the file system mounted at dir as soon as it is not in use.
 func Dir(dir string) error {
 	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EBUSY) || time.Since(begun) > patience {

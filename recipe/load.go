@@ -204,7 +204,7 @@ func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 			continue
 		}
 		if line, ok := first[k.Value]; ok {
-			p.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, line)
+			p.Add(k.Line, "keep one of them", "%s occurs twice in %s, first in line %d", k.Value, what, line)
 			continue
 		}
 		first[k.Value] = k.Line
@@ -436,7 +436,7 @@ func (p *parser) inputs(n *yaml.Node) {
 	const example = "inputs: [r1, r2], or inputs: {r1: {file: r1.fq.gz}}"
 	seen := func(name string, line int) bool {
 		if first, ok := p.inputLines[name]; ok {
-			p.Add(line, "keep one of them", "%s stands twice in inputs, first in line %d", name, first)
+			p.Add(line, "keep one of them", "%s occurs twice in inputs, first in line %d", name, first)
 			return false
 		}
 		p.inputLines[name] = line

@@ -175,7 +175,7 @@ func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 		}
 		var bad *csv.ParseError
 		if errors.As(err, &bad) {
-			c.Add(bad.StartLine, `quote a cell that holds a comma or a quote, and double the quotes in it: "a ""b"", c"`, "this is no CSV: %s", bad.Err)
+			c.Add(bad.StartLine, `quote a cell that holds a comma or a quote, and double the quotes in it: "a ""b"", c"`, "this is not CSV: %s", bad.Err)
 			continue
 		}
 		if err != nil {
@@ -242,7 +242,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns
 	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return problem.Near(name, missing) != "" }) {
 		// Another file, or rows without a header: each of its rows would be a mistake.
 		c.List = nil
-		c.Add(header.line, "the header is "+r.header(), "this is no sample sheet: its first line names none of the columns")
+		c.Add(header.line, "the header is "+r.header(), "this is not a sample sheet: its first line names none of the columns")
 		return nil, ""
 	}
 	guessed := make(map[string]bool)

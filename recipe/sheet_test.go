@@ -128,7 +128,7 @@ func TestSheetEncodings(t *testing.T) {
 		"\xff\xfes\x00a\x00":                   "UTF-16",
 		"PK\x03\x04xx":                         "workbook",
 		"\x1f\x8b\x08\x00xx":                   "compressed file",
-		"@read 1\nACGT\n+\nF,\"F\n":            "s.csv:1: this is no sample sheet: its first line names none of the columns\n  hint: the header is sample,r1,r2",
+		"@read 1\nACGT\n+\nF,\"F\n":            "s.csv:1: this is not a sample sheet: its first line names none of the columns\n  hint: the header is sample,r1,r2",
 		"sample,r1,r2\nA\xff,x,y\n":            "UTF-8",
 		"sample,r1,r2\r\nA\x00,a_1.fq,b\r\n":   "UTF-8",
 		"sample,r1,r2\rA,a_1.fq,a_2.fq\rA,x,y": "stands twice",

@@ -134,7 +134,7 @@ func TestFind(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                                 "bad.yaml: the description of a tool is empty",
-		"- a\n":                            "bad.yaml:1: this is no description of a tool",
+		"- a\n":                            "bad.yaml:1: this is not a description of a tool",
 		"flags: -a\nargs: [input]\n":       "bad.yaml:2: unknown key args in a description",
 		"style: gnu\n":                     "bad.yaml:1: unknown style gnu",
 		"options:\n  -o: outptu\n":         "bad.yaml:2: unknown role outptu",

@@ -23,7 +23,7 @@ func TestLoad(t *testing.T) {
 		"tiers:\n  - {name: a, dir: flash}\n  - {name: b, dir: flash/in}\n": "T:3:5: one of " + dir + "/flash/in and " + dir + "/flash contains the other\n  hint: tiers must not contain each other",
 		"tiers:\n  - {name: a, dir: flash}\n  - {name: a, dir: disk}\n":     "T:3:5: two tiers have the name a\n  hint: give each tier a name of its own",
 		"tiers: 3":             "T:1:8: this is not a list\n  hint: write tiers: with a list of {name: ..., dir: ...} below it",
-		"tiers: [":             "T:1: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces",
+		"tiers: [":             "T:1: this is not YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces",
 		two + "interval: soon": "T:4:11: \"soon\" is not a length of time\n  hint: write it as in 30d, 12h or 10m",
 		two + "pools: []":      "T:4: tiers and pools mean the same\n  hint: keep one of them",
 		two + "rules: [{from: a, to: flash, older: 1d}]":                                                "T:4:16: unknown tier \"a\"\n  hint: use the name of a tier in the list",

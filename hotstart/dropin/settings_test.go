@@ -46,7 +46,7 @@ func TestSettings(t *testing.T) {
 	for text, want := range map[string]string{
 		"quota: much\n": "hot.yaml:1: ",
 		"\nquoat: 1G\n": "hot.yaml:2: unknown key quoat",
-		"- a\n":         "hot.yaml:1: this is no configuration of hot starts",
+		"- a\n":         "hot.yaml:1: this is not a configuration of hot starts",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -135,12 +135,12 @@ func TestProblems(t *testing.T) {
 		form       bool // the schema refuses it too
 	}{
 		{"", ": the watch list is empty", false},
-		{"- debian:12\n", ":1: this is no watch list", true},
+		{"- debian:12\n", ":1: this is not a watch list", true},
 		{"name: x\n", ":1: images is missing", true},
 		{"images: debian\n", ":1: images must be a list", true},
 		{"images:\n  - image: debian\n    tag: x\n", ":3: unknown key tag in an image", true},
 		{"imagse: []\nimages: []\n", ":1: unknown key imagse in the watch list", true},
-		{"images: []\nimages: []\n", ":2: images stands twice", false},
+		{"images: []\nimages: []\n", ":2: images occurs twice", false},
 		{"images:\n  - {tags: [x]}\n", ":2: the key image is missing", true},
 		{"images:\n  - {image: debian, tags: x}\n", ":2: tags must be a list", true},
 		{"images:\n  - {image: debian, tags: []}\n", ":2: tags must be a list", true},
@@ -157,7 +157,7 @@ func TestProblems(t *testing.T) {
 		{"together: 100\nimages: []\n", ":1: together must be", true},
 		{"gc: 3\nimages: []\n", ":1: gc must be true, false or a mapping", true},
 		{"name: A b\nimages: []\n", ": the list has no name", true},
-		{"images:\n\t- x\n", ":2: this is no YAML", false},
+		{"images:\n\t- x\n", ":2: this is not YAML", false},
 		{"images: []\n---\nimages: []\n", ":2: a second document begins", false},
 	} {
 		file := written(t, c.text)

@@ -184,8 +184,8 @@ func listenUnix(ctx context.Context, path string, o Options) (_ *Listener, err e
 	return &Listener{Listener: l, o: o, local: true, socket: st, path: path}, nil
 }
 
-// makeParent makes the directory of a socket. It refuses one that other users may write
-// to: they could replace the socket by their own.
+// makeParent makes the directory of a socket. It refuses a directory to which other users
+// may write: they could replace the socket by their own.
 func makeParent(dir string) error {
 	// The directories above may hold other files than the socket.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {

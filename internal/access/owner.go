@@ -15,9 +15,9 @@ import (
 	"sync"
 )
 
-// Each user of a machine can connect to its loopback addresses. The kernel knows whose
-// socket is at the other end of such a connection: /proc/net/tcp has the user of every
-// socket, see proc_net_tcp.rst in the kernel's documentation.
+// Each user of a machine can connect to its loopback addresses. The kernel knows the user
+// at the other end of the connection: /proc/net/tcp has the user of every socket, see
+// proc_net_tcp.rst in the kernel's documentation.
 
 // ownerKey is the key of a connection's *peer in a context.
 type ownerKey struct{}

@@ -404,7 +404,7 @@ func final(path string) (*Dir, string, error) {
 			}
 			return dir, name, nil
 		}
-		// The text of a link in /proc/self/fd may not be a path. /dev/stdout is such a link.
+		// The text of a link in /proc/self/fd may not be a path. /dev/stdout leads to one.
 		var sys unix.Statfs_t
 		if _, err := os.Lstat(to); err != nil && unix.Fstatfs(dir.Fd(), &sys) == nil && sys.Type == unix.PROC_SUPER_MAGIC {
 			return dir, name, nil

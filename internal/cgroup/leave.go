@@ -24,7 +24,7 @@ const services = "premix-services"
 var ofPremix = regex.Lazy(`/premix-\d+\.\d+\.\d+(/|$)`)
 
 // Leave moves a process out of all cgroups of tasks, into the cgroup of the outermost
-// premix that runs tasks. It does not move a process that is in no such cgroup.
+// premix that runs tasks. It does not move other processes.
 func Leave(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -39,8 +39,7 @@ const (
 
 const adminToken = "admin"
 
-// startTime bounds how long a program may take to get ready, on a machine that has much
-// else to do.
+// startTime is the longest time in which a program must be ready, on a busy machine.
 const startTime = 5 * time.Minute
 
 // Box is a running cluster.
@@ -60,10 +59,10 @@ type Box struct {
 // process is a program that was started.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
-// binary is where a program is.
+// binary returns the path of a program.
 func binary(program string) (string, error) {
 	if program == Etcd {
 		return exec.LookPath(Etcd)
@@ -77,7 +76,8 @@ func binary(program string) (string, error) {
 	return path, err
 }
 
-// Missing says what a box cannot do without and is not there; "" if nothing is missing.
+// Missing returns a message about a program that a box needs and that is not installed, or
+// "".
 func Missing() string {
 	for _, p := range []string{Etcd, APIServer, Controller, Scheduler} {
 		if _, err := binary(p); err != nil {
@@ -93,7 +93,7 @@ func Start(ctx context.Context, dir string) (*Box, error) {
 		return nil, errors.New(missing)
 	}
 	var err error
-	// Between finding a free port and listening on it somebody else may take it.
+	// Another process may take a free port before a program listens on it.
 	for range 3 {
 		var b *Box
 		if b, err = start(ctx, dir); err == nil {
@@ -146,7 +146,7 @@ func start(ctx context.Context, dir string) (_ *Box, err error) {
 			fmt.Sprintf("--secure-port=%d", free[2]), "--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=RBAC",
 			"--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key", "--service-account-issuer=https://kubebox.invalid",
 			"--allow-privileged=true", "--service-cluster-ip-range=10.96.0.0/24", "--endpoint-reconciler-type=none",
-			// Its controller is not run here, so nobody would take the taint away.
+			// The controller that removes the taint does not run here.
 			"--disable-admission-plugins=TaintNodesByCondition"},
 		Controller: {"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0",
 			"--controllers=job-controller,garbage-collector-controller,pod-garbage-collector-controller,ttl-after-finished-controller,serviceaccount-controller,persistentvolume-binder-controller",
@@ -168,10 +168,10 @@ func start(ctx context.Context, dir string) (_ *Box, err error) {
 	return b, nil
 }
 
-// Kubeconfig writes a file by which a client becomes the bearer of a token.
+// Kubeconfig writes a kubeconfig file with a token, and returns its path.
 func (b *Box) Kubeconfig(name, token, namespace string) (path string, err error) {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["box"] = &clientcmdapi.Cluster{Server: b.URL, InsecureSkipTLSVerify: true} // its certificate is made at its start
+	c.Clusters["box"] = &clientcmdapi.Cluster{Server: b.URL, InsecureSkipTLSVerify: true} // the API server makes its certificate when it starts
 	c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
 	c.Contexts["box"] = &clientcmdapi.Context{Cluster: "box", AuthInfo: name, Namespace: namespace}
 	c.CurrentContext = "box"
@@ -179,10 +179,10 @@ func (b *Box) Kubeconfig(name, token, namespace string) (path string, err error)
 	return path, clientcmd.WriteToFile(*c, path)
 }
 
-// Admin is a kubeconfig for one who may do everything.
+// Admin returns the path of a kubeconfig with all rights.
 func (b *Box) Admin() string { return filepath.Join(b.Dir, "admin.kubeconfig") }
 
-// Start starts a program that does not run, and returns when it is ready to serve.
+// Start starts a program that does not run, and returns when it is ready.
 func (b *Box) Start(ctx context.Context, program string) error {
 	path, err := binary(program)
 	if err != nil {
@@ -213,13 +213,13 @@ func (b *Box) execute(program string, attr *syscall.SysProcAttr, path string, ar
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The signal comes when the thread ends that started the process.
+		// The kernel sends Pdeathsig when the thread that started the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // its log shows how it ended
 		}
 		_ = log.Close()
 		close(p.done)
@@ -233,7 +233,8 @@ func (b *Box) execute(program string, attr *syscall.SysProcAttr, path string, ar
 	return nil
 }
 
-// await waits until a program that was started is ready; err says why it is not yet.
+// await waits until a program is ready. If it does not become ready, its error wraps the
+// last error of ready.
 func (b *Box) await(ctx context.Context, program string, ready func() (bool, error)) error {
 	b.mu.Lock()
 	p := b.running[program]
@@ -247,16 +248,16 @@ func (b *Box) await(ctx context.Context, program string, ready func() (bool, err
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.done:
-			return fmt.Errorf("%s ended:\n%s", program, b.said(program))
+			return fmt.Errorf("%s ended:\n%s", program, b.logTail(program))
 		case <-time.After(100 * time.Millisecond):
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("%s does not get ready (%w):\n%s", program, err, b.said(program))
+			return fmt.Errorf("%s is not ready (%w):\n%s", program, err, b.logTail(program))
 		}
 	}
 }
 
-// Kill kills a program and returns when it is gone.
+// Kill kills a program and returns when it has ended.
 func (b *Box) Kill(program string) {
 	b.mu.Lock()
 	p := b.running[program]
@@ -269,7 +270,7 @@ func (b *Box) Kill(program string) {
 	<-p.done
 }
 
-// CPU is the processor time that a program has taken so far.
+// CPU returns the processor time that a program has used so far.
 func (b *Box) CPU(program string) (time.Duration, error) {
 	b.mu.Lock()
 	p := b.running[program]
@@ -282,7 +283,7 @@ func (b *Box) CPU(program string) (time.Duration, error) {
 		return 0, err
 	}
 	// proc_pid_stat(5): utime and stime are fields 14 and 15; the name, field 2, is in
-	// parentheses and may hold anything.
+	// parentheses and may have spaces and parentheses.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/%d/stat is short", p.cmd.Process.Pid)
@@ -295,13 +296,13 @@ func (b *Box) CPU(program string) (time.Duration, error) {
 	return time.Duration(user+system) * tick, nil
 }
 
-// said is the end of a program's log.
-func (b *Box) said(program string) []byte {
+// logTail returns the end of a program's log.
+func (b *Box) logTail(program string) []byte {
 	text, _ := os.ReadFile(filepath.Join(b.Dir, program+".log")) // for a message only
 	return text[max(0, len(text)-4096):]
 }
 
-// Close ends everything.
+// Close ends all programs.
 func (b *Box) Close() {
 	for i := len(b.closers) - 1; i >= 0; i-- {
 		b.closers[i]()
@@ -313,7 +314,7 @@ func (b *Box) Close() {
 
 // Apply makes or changes an object of a YAML file as `kubectl apply --server-side` does.
 // path is its collection, such as /api/v1/namespaces/default/pods, and its name. Unknown
-// fields are refused.
+// fields are an error.
 func (b *Box) Apply(ctx context.Context, document []byte, path string) (warnings []string, err error) {
 	client, err := rest.HTTPClientFor(b.admin)
 	if err != nil {

@@ -25,16 +25,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Kubelet is a stand-in for the kubelets of some nodes. What it does as a kubelet does:
-// it registers its nodes, watches the pods that the scheduler gives them, runs the
-// command of their one container with its environment, reports phases, exit statuses
-// and the end of what it printed, starts it again as restartPolicy says, and ends it in
-// order when the pod is deleted.
+// Kubelet is a replacement for the kubelets of some nodes. Like a kubelet it registers
+// its nodes, watches the pods that the scheduler assigns to them, runs the command of
+// their one container with its environment, reports phases, exit statuses and the end of
+// the output, starts the command again according to restartPolicy, and ends it
+// gracefully when the pod is deleted.
 //
-// What it does not: there is no container. The image is ignored and the command runs on
-// this machine, as this user; a volume has to be mounted at the path where it is on this
-// machine; no limit is enforced. A pod costs it one process and two requests, less than
-// any real kubelet.
+// But there is no container. It ignores the image and runs the command on this machine,
+// as this user. A volume must be mounted at its path on this machine. No limit is
+// enforced. A pod costs one process and two requests, less than with a real kubelet.
 type Kubelet struct {
 	box    *Box
 	claims map[string]string
@@ -43,37 +42,38 @@ type Kubelet struct {
 
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	starts chan func() // worked off by one thread, see begin
+	starts chan func() // run by one thread, see startCommand
 	closed sync.Once
 
 	mu   sync.Mutex
-	pods map[types.UID]*pod // all that were seen
+	pods map[types.UID]*pod // all pods so far
 }
 
 // Nodes are nodes with the same capacity.
 type Nodes struct {
 	Names  []string
 	Cores  int
-	Memory string            // such as 16Gi
-	Pods   int               // at a time, each; 0: 110, the kubelet's default
+	Memory string            // as in 16Gi
+	Pods   int               // at a time, for each node; 0: 110, the kubelet's default
 	Labels map[string]string // besides the host name
-	// Claims are the directories of volumes, by the name of the claim. They are
-	// mounted where they are.
+	// Claims are the directories of volumes, by the name of the claim. The mount path of
+	// a volume is this directory.
 	Claims map[string]string
 }
 
-// pod is one that runs here.
+// pod is a pod of this kubelet.
 type pod struct {
 	*corev1.Pod
 	mu      sync.Mutex
-	group   int    // of processes; 0: it has not begun
-	deleted bool   // it is to end
-	reason  string // why it is ended, if somebody says so
+	group   int    // of processes; 0: it has not started
+	deleted bool   // it must end
+	reason  string // of the call of Kill, if any
 	ended   chan struct{}
-	over    bool // it has ended and was reported; guarded by the kubelet's mu
+	over    bool // its end was reported; guarded by the kubelet's mu
 }
 
-// StartKubelet registers nodes and runs their pods until the box is closed, or Stop.
+// StartKubelet registers nodes and runs their pods until the box is closed or Stop is
+// called.
 func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
 	if n.Pods == 0 {
 		n.Pods = 110
@@ -96,7 +96,7 @@ func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
 		&corev1.Pod{}, store, cache.ReflectorOptions{Name: "standin kubelet"})
 	k.done.Go(func() { r.RunWithContext(run) })
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the kubelet
+		runtime.LockOSThread() // never unlocked: the thread ends with the kubelet
 		for start := range k.starts {
 			start()
 		}
@@ -105,7 +105,7 @@ func (b *Box) StartKubelet(ctx context.Context, n Nodes) (*Kubelet, error) {
 	return k, nil
 }
 
-// events tells of every pod that a reflector brings.
+// events passes every pod that a reflector delivers to see.
 type events struct {
 	cache.Store
 	seen func(*corev1.Pod)
@@ -120,7 +120,7 @@ func (e *events) Replace(list []any, version string) error {
 	return e.Store.Replace(list, version)
 }
 
-// addNode registers a node that is ready.
+// addNode registers a node and marks it as ready.
 func (b *Box) addNode(ctx context.Context, name string, n Nodes) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	for k, v := range n.Labels {
@@ -141,7 +141,7 @@ func (b *Box) addNode(ctx context.Context, name string, n Nodes) error {
 	return b.Client.Core.Put().Resource("nodes").Name(name).SubResource("status").Body(node).Do(ctx).Error()
 }
 
-// see starts a pod that is new here, and ends one that was deleted.
+// see starts a new pod, and ends a deleted one.
 func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 	if !k.nodes[p.Spec.NodeName] {
 		return
@@ -154,7 +154,7 @@ func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 	have := k.pods[p.UID]
 	if have == nil {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			// It has ended; if it was deleted, nobody waits for it any more.
+			// It has ended. If it was deleted, only the object is left to remove.
 			if p.DeletionTimestamp != nil {
 				k.done.Go(func() { k.forget(ctx, p) })
 			}
@@ -165,7 +165,7 @@ func (k *Kubelet) see(ctx context.Context, p *corev1.Pod) {
 		k.done.Go(func() { k.run(ctx, have) })
 	}
 	if have.over {
-		// The watch may be late, and show it as it was before: it does not begin again.
+		// The watch may be late and show an earlier state: do not start it again.
 		if p.DeletionTimestamp != nil {
 			k.done.Go(func() { k.forget(ctx, p) })
 		}
@@ -189,7 +189,7 @@ func (p *pod) end(grace time.Duration) {
 	}
 	p.deleted = true
 	if p.group == 0 {
-		return // it will not begin
+		return // it will not start
 	}
 	_ = syscall.Kill(-p.group, syscall.SIGTERM) // it may have ended
 	go func() {
@@ -213,8 +213,8 @@ func (p *pod) kill(reason string) {
 	}
 }
 
-// Kill kills the processes of a running pod, and reports this reason, such as
-// OOMKilled. It tells whether there was such a pod.
+// Kill kills the processes of a running pod, and makes the kubelet report the reason, for
+// example OOMKilled. Kill reports whether the pod was running.
 func (k *Kubelet) Kill(name, reason string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *Kubelet) Kill(name, reason string) bool {
 	return false
 }
 
-// Running are the names of the pods that run.
+// Running returns the names of the running pods.
 func (k *Kubelet) Running() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,13 +248,13 @@ func (k *Kubelet) Running() []string {
 	return list
 }
 
-// Stop kills all pods and says nothing about it, as when the power fails.
+// Stop kills all pods and reports nothing, as in a power failure.
 func (k *Kubelet) Stop() {
 	k.stop()
 	k.mu.Lock()
 	for _, p := range k.pods {
 		p.mu.Lock()
-		p.deleted = true // those that have not begun will not
+		p.deleted = true // a pod that has not started will not start
 		p.mu.Unlock()
 		p.kill("")
 	}
@@ -274,9 +274,9 @@ func (k *Kubelet) run(ctx context.Context, p *pod) {
 	var last *corev1.ContainerStateTerminated
 	for restarts := int32(0); ; restarts++ {
 		running.ContainerStatuses[0].RestartCount = restarts
-		cmd, err := k.begin(p)
+		cmd, err := k.startCommand(p)
 		if err == nil {
-			// As with a real one, the status comes after the start.
+			// Like a real kubelet, report the status after the start.
 			k.report(ctx, p, running)
 		}
 		last = k.wait(p, cmd, err)
@@ -294,7 +294,7 @@ func (k *Kubelet) run(ctx context.Context, p *pod) {
 		}
 	}
 	if ctx.Err() != nil {
-		return // the node is lost, and says nothing
+		return // the node is lost, and reports nothing
 	}
 	ended := running.DeepCopy()
 	ended.Phase = corev1.PodSucceeded
@@ -315,8 +315,8 @@ func (k *Kubelet) run(ctx context.Context, p *pod) {
 	}
 }
 
-// begin starts the container's command.
-func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
+// startCommand starts the container's command.
+func (k *Kubelet) startCommand(p *pod) (*exec.Cmd, error) {
 	c := &p.Spec.Containers[0]
 	if err := k.volumes(p); err != nil {
 		return nil, err
@@ -328,7 +328,7 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 			continue
 		}
 		if e.ValueFrom.FieldRef == nil {
-			return nil, fmt.Errorf("the standin kubelet knows no variable from other than a field")
+			return nil, fmt.Errorf("the standin kubelet knows no variable from a source other than a field")
 		}
 		path := e.ValueFrom.FieldRef.FieldPath
 		switch {
@@ -346,7 +346,7 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 			return nil, fmt.Errorf("the standin kubelet does not know the field %s", path)
 		}
 	}
-	// $(NAME) is replaced, as Kubernetes says.
+	// $(NAME) is replaced, as in Kubernetes.
 	var pairs []string
 	for name, value := range env {
 		pairs = append(pairs, "$("+name+")", value)
@@ -357,7 +357,7 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 		argv = append(argv, expand.Replace(a))
 	}
 	if len(argv) == 0 {
-		return nil, errors.New("the standin kubelet knows no image, so there has to be a command")
+		return nil, errors.New("the standin kubelet runs no image: the container must have a command")
 	}
 	log, err := os.OpenFile(k.log(p), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
@@ -374,7 +374,7 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 	if p.deleted {
 		return nil, errors.New("it was deleted before it began")
 	}
-	// It dies with the thread that has started it.
+	// The kernel kills it when the thread that started it ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	k.starts <- func() { started <- cmd.Start() }
@@ -385,15 +385,15 @@ func (k *Kubelet) begin(p *pod) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// wait waits for the end of the container's command, which could not be begun if err is
-// not nil.
+// wait waits for the end of the container's command. If err is not nil the command could
+// not be started.
 func (k *Kubelet) wait(p *pod, cmd *exec.Cmd, err error) *corev1.ContainerStateTerminated {
 	if err != nil {
 		return &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: err.Error(), FinishedAt: metav1.Now()}
 	}
 	err = cmd.Wait()
 	p.mu.Lock()
-	_ = syscall.Kill(-p.group, syscall.SIGKILL) // with its first process a container ends
+	_ = syscall.Kill(-p.group, syscall.SIGKILL) // a container ends with its first process
 	p.group = 0
 	reason := p.reason
 	p.mu.Unlock()
@@ -420,12 +420,12 @@ func (k *Kubelet) wait(p *pod, cmd *exec.Cmd, err error) *corev1.ContainerStateT
 	return t
 }
 
-// log is the file with what a pod prints.
+// log returns the path of the file with the output of a pod.
 func (k *Kubelet) log(p *pod) string {
 	return filepath.Join(k.logs, p.Namespace+"_"+p.Name+"_"+string(p.UID)+".log")
 }
 
-// volumes tells what of a pod's volumes cannot be had.
+// volumes returns an error if a volume of a pod is not available.
 func (k *Kubelet) volumes(p *pod) error {
 	where := make(map[string]string)
 	for _, v := range p.Spec.Volumes {
@@ -447,21 +447,21 @@ func (k *Kubelet) volumes(p *pod) error {
 	return nil
 }
 
-// report brings a status to the API server, however long that does not answer.
+// report sends a status to the API server, and retries until the server responds.
 func (k *Kubelet) report(ctx context.Context, p *pod, status *corev1.PodStatus) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": p.UID},
 		"status":   map[string]any{"phase": status.Phase, "startTime": status.StartTime, "containerStatuses": status.ContainerStatuses},
 	})
 	if err != nil {
-		panic(err) // it is made of strings and numbers
+		panic(err) // cannot happen: it holds strings and numbers
 	}
 	k.insist(ctx, func() error {
 		return k.box.Client.Core.Patch(types.StrategicMergePatchType).Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status").Body(bytes.Clone(patch)).Do(ctx).Error()
 	})
 }
 
-// forget removes a pod that was deleted and has ended.
+// forget removes the object of a pod that was deleted and has ended.
 func (k *Kubelet) forget(ctx context.Context, p *corev1.Pod) {
 	var now int64
 	k.insist(ctx, func() error {
@@ -470,7 +470,7 @@ func (k *Kubelet) forget(ctx context.Context, p *corev1.Pod) {
 	})
 }
 
-// insist asks until there is an answer.
+// insist calls ask until it succeeds, or the object is missing, has changed or is invalid.
 func (k *Kubelet) insist(ctx context.Context, ask func() error) {
 	for {
 		err := ask()

@@ -13,16 +13,16 @@ import (
 // RealKubelet is the program of a [Node].
 const RealKubelet = "kubelet"
 
-// Node is this machine as the box's only node: a real kubelet before a container runtime
-// of somebody else. It needs root. Pods must ask for the network of the machine: there is
-// no other.
+// Node is this machine as the box's only node: a real kubelet with a container runtime
+// that already runs. It needs root. Pods must ask for the network of the machine
+// (hostNetwork), since there is no other.
 type Node struct {
 	Name    string
-	Runtime string // socket at which the runtime has its CRI
-	Cgroup  string // below which the pods' are made, such as /box; it is there in every hierarchy
+	Runtime string // socket of the runtime's CRI
+	Cgroup  string // parent of the pods' cgroups, such as /box; it must exist in every hierarchy
 }
 
-// MissingNode is [Missing], for a box with a node.
+// MissingNode is like [Missing], for a box with a node.
 func MissingNode() string {
 	if missing := Missing(); missing != "" {
 		return missing
@@ -33,12 +33,13 @@ func MissingNode() string {
 	return ""
 }
 
-// tuned are the settings of the kernel that a kubelet changes.
+// tuned lists the settings of the kernel that a kubelet changes.
 var tuned = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 
-// aside executes a program, in a mount namespace of its own, that changes files of a
-// directory instead of settings of the kernel, and leaves nothing at its usual places. Its
-// arguments: directory setting... -- program argument...
+// aside is a script that executes a program in a mount namespace of its own, where files
+// of a directory replace settings of the kernel, so that the program cannot change them,
+// and where /var/lib and /var/log are empty. Its arguments: directory setting... --
+// program argument...
 const aside = `
 mount -t tmpfs none /var/lib
 mount -t tmpfs none /var/log
@@ -54,7 +55,7 @@ shift
 exec "$@"
 `
 
-// StartNode starts a node, and returns when it is registered. Its pods outlive it.
+// StartNode starts a node, and returns when it is registered. Its pods do not end with it.
 func (b *Box) StartNode(ctx context.Context, n Node) error {
 	root := filepath.Join(b.Dir, "kubelet")
 	if err := os.MkdirAll(root, 0o755); err != nil {
@@ -71,7 +72,7 @@ func (b *Box) StartNode(ctx context.Context, n Node) error {
 		"makeIPTablesUtilChains":   false,
 		"resolvConf":               "",
 		"failSwapOn":               false,
-		// What the machine does besides is no reason to evict pods or to remove images.
+		// Other load on the machine must not evict pods or remove images.
 		"imageGCHighThresholdPercent":   100,
 		"localStorageCapacityIsolation": false,
 		"evictionHard":                  map[string]string{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},

@@ -16,7 +16,7 @@ const (
 	// preamble 8, checksum 4, gap between frames 12.
 	wireOverhead = 24
 	// smallFrame is the size up to which a waiting frame is copied to a small
-	// buffer. Most such frames are acknowledgements.
+	// buffer. Most of them are acknowledgements.
 	smallFrame = 2 << 10
 	// largeFrame is the size of the largest frame, with offload, and its headers.
 	largeFrame = 72 << 10

@@ -392,7 +392,7 @@ func ReadConfig(path string) ([]byte, error) {
 }
 
 // onlyName refuses a file with several hard links in a directory where other users can make
-// one: the file may be another file of this user. The kernel prevents such links if
+// one: the file may be another file of this user. The kernel prevents these links if
 // fs.protected_hardlinks is set, but not if they are made on another machine.
 func onlyName(f *os.File) error {
 	var st, dir unix.Stat_t

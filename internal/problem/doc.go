@@ -1,5 +1,4 @@
-// Package problem says what is wrong with a file that somebody wrote: a recipe, a sample
-// sheet, a list of images, rules. Whoever checks such a file tells all mistakes at once,
-// each with its place and the way out. What such files have in common as YAML is read
-// here, too.
+// Package problem reports the mistakes in a file that a user wrote: a recipe, a sample
+// sheet, a list of images, rules. All mistakes are reported at once, each with its place
+// and a hint. The package also has functions to read such files as YAML.
 package problem

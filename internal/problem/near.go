@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// Near is the one of known that word was most likely meant to be, or "".
+// Near returns the most similar word of known, if it is likely that word is a misspelling
+// of it, or "".
 func Near(word string, known []string) string {
 	best, least := "", 1+max(1, len(word)/3)
 	lower := strings.ToLower(word)
 	for _, k := range known {
-		// Words that have no letter in common are not alike, however short they are.
+		// Short words without a common letter are not similar.
 		if d := distance(lower, strings.ToLower(k)); d < least && d < max(len(word), len(k)) {
 			best, least = k, d
 		}
@@ -18,8 +19,8 @@ func Near(word string, known []string) string {
 	return best
 }
 
-// Meant is a hint that names what word was likely meant to be, and otherwise
-// all that there is to choose from. form says how one of them is written.
+// Meant returns a hint for an unknown word: the word that was likely meant, or else
+// all known words. form is the format of a known word in the hint.
 func Meant(word string, known []string, form string) string {
 	if k := Near(word, known); k != "" {
 		return fmt.Sprintf("did you mean "+form+"?", k)
@@ -34,8 +35,8 @@ func Meant(word string, known []string, form string) string {
 	return "there are: " + strings.Join(list, ", ")
 }
 
-// distance is the number of bytes to insert, delete, replace or swap with their
-// neighbour to get from a to b.
+// distance returns the number of bytes to insert, delete, replace or swap with their
+// neighbour to change a to b.
 func distance(a, b string) int {
 	before := make([]int, len(b)+1)
 	last := make([]int, len(b)+1)

@@ -12,14 +12,14 @@ import (
 // Problem is one mistake.
 type Problem struct {
 	File    string // as the caller named it
-	Line    int    // from 1; 0 where the file as a whole is meant
-	Column  int    // from 1, in characters; 0 where the line as a whole is meant
-	Message string // what is wrong
-	Hint    string // the way out; empty where the message says it all
-	Err     error  // what came of doing what the file says; nil where it is the file that is wrong
+	Line    int    // from 1; 0: the whole file
+	Column  int    // from 1, in characters; 0: the whole line
+	Message string
+	Hint    string // how to correct it; may be empty
+	Err     error  // the error of an action that the file asks for; nil for a mistake in the file
 }
 
-// Place is FILE:LINE:COLUMN as far as they are known.
+// Place returns FILE:LINE:COLUMN, as far as they are known.
 func (p Problem) Place() string {
 	switch {
 	case p.Line == 0:
@@ -30,11 +30,11 @@ func (p Problem) Place() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// List is all that is wrong with one file, in the order of its lines. It is the error for
-// whatever the writer of the file can mend.
+// List holds all problems of one file, in the order of its lines. It is the error for
+// mistakes that the writer of the file can correct.
 type List []Problem
 
-// Error gives one PLACE: MESSAGE line a problem, each followed by its hint.
+// Error returns a line PLACE: MESSAGE for each problem, followed by its hint.
 func (l List) Error() string {
 	var b strings.Builder
 	for i, p := range l {
@@ -49,8 +49,8 @@ func (l List) Error() string {
 	return b.String()
 }
 
-// Unwrap is what the first problem came of, where nothing is wrong with the file itself:
-// a server that does not answer is no mistake of its writer.
+// Unwrap returns the Err of the first problem if every problem has one, else nil. In that
+// case the file itself has no mistake: a server may not respond, for example.
 func (l List) Unwrap() error {
 	if slices.ContainsFunc(l, func(p Problem) bool { return p.Err == nil }) {
 		return nil
@@ -58,8 +58,8 @@ func (l List) Unwrap() error {
 	return l[0].Err
 }
 
-// ExitCode implements exit.Coded. Where nothing is wrong with the file itself, the code is
-// the cause's.
+// ExitCode implements exit.Coded. If Unwrap returns an error the code is the code of that
+// error.
 func (l List) ExitCode() exit.Code {
 	if code := exit.Of(l.Unwrap()); code != exit.OK && code != exit.Internal {
 		return code
@@ -67,8 +67,8 @@ func (l List) ExitCode() exit.Code {
 	return exit.Usage
 }
 
-// Enough is how many mistakes are told of a file that may be as long as it likes, and be of
-// another kind than what is read in it.
+// Enough is the number of mistakes that are reported for a file of any length, which may be
+// a file of another kind.
 const Enough = 20
 
 // Collector gathers the problems of one file.
@@ -82,12 +82,13 @@ func (c *Collector) Add(line int, hint, format string, args ...any) {
 	c.AddAt(line, 0, hint, format, args...)
 }
 
-// AddAt adds a problem of a place in a line.
+// AddAt adds a problem at a column of a line.
 func (c *Collector) AddAt(line, column int, hint, format string, args ...any) {
 	c.List = append(c.List, Problem{File: c.File, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// AddError adds a problem of a line that came of err, whose way out the hint is.
+// AddError adds a problem of a line for an error of an action that the line asks for. Its
+// hint is the hint of err.
 func (c *Collector) AddError(line int, what string, err error) {
 	hint := ""
 	var h interface{ Hint() string }
@@ -97,7 +98,7 @@ func (c *Collector) AddError(line int, what string, err error) {
 	c.List = append(c.List, Problem{File: c.File, Line: line, Message: fmt.Sprintf("%s: %v", what, err), Hint: hint, Err: err})
 }
 
-// Err is nil, or a List sorted by place; problems of one place keep their order.
+// Err returns nil, or a List sorted by place; problems of one place keep their order.
 func (c *Collector) Err() error {
 	if len(c.List) == 0 {
 		return nil

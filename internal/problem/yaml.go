@@ -13,18 +13,18 @@ import (
 	"premix/internal/regex"
 )
 
-// Document is a kind of YAML file, as messages about one name it.
+// Document describes a kind of YAML file for messages.
 type Document struct {
-	Name string // "recipe", as in: this is no recipe
-	Form string // what such a file has at least: the hint where it is something else
+	Name string // "recipe", as in: this is not a recipe
+	Form string // the hint for a file of another kind: what a file of this kind must have
 	Void bool   // whether it may be empty
-	// Syntax gives the hint for what is no YAML, and the line, which the library counts
-	// from the line before in some cases. Without it there is a hint that always holds.
+	// Syntax returns a hint for a syntax error in a line, and the true line, since the
+	// library reports the line before in some cases. If it is nil there is a general hint.
 	Syntax func(line int) (at int, hint string)
 }
 
-// YAML reads a file of one document that is a mapping. Nil says that there is none. Where
-// there are more documents, which is a problem, the first is read.
+// YAML reads a file of one document that is a mapping. It returns nil if there is none.
+// More than one document is a problem; YAML returns the first one.
 func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -41,7 +41,7 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 	}
 	root := Follow(doc.Content[0])
 	if root.Kind != yaml.MappingNode {
-		c.Add(root.Line, d.Form, "this is no %s", d.Name)
+		c.Add(root.Line, d.Form, "this is not a %s", d.Name)
 		return nil
 	}
 	if err := dec.Decode(&second); err == nil {
@@ -52,21 +52,21 @@ func (c *Collector) YAML(text []byte, d Document) *yaml.Node {
 	return root
 }
 
-// syntaxPlace finds the line in yaml.v3's message, which holds it nowhere else.
+// syntaxPlace finds the line in yaml.v3's message: its errors have no field for it.
 var syntaxPlace = regex.Lazy(`^(?:yaml: )?(?:line ([0-9]+): )?(.*)$`)
 
 func (c *Collector) syntax(err error, text []byte, d Document) {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	m := syntaxPlace().FindStringSubmatch(first)
-	line, _ := strconv.Atoi(m[1]) // 0 where there is none
+	line, _ := strconv.Atoi(m[1]) // 0 without a line
 	hint := "quote a text that begins with a special character, and indent with spaces"
 	if d.Syntax != nil {
 		line, hint = d.Syntax(line)
 	}
-	if hint == "" || bytes.IndexByte(text, 0) >= 0 { // which may be no text at all
+	if hint == "" || bytes.IndexByte(text, 0) >= 0 { // a binary file
 		hint = d.Form
 	}
-	c.Add(line, hint, "this is no YAML: %s", m[2])
+	c.Add(line, hint, "this is not YAML: %s", m[2])
 }
 
 var (
@@ -74,9 +74,9 @@ var (
 	wrongKind    = regex.Lazy("cannot unmarshal \\S+ (?:(`.*`) )?into .+")
 )
 
-// Words is what yaml.v3 says where it fills in Go's types by itself, in the words of who
-// writes the file: a line a mistake, each with the line it is in. The library tells them as
-// texts, and nothing else.
+// Words returns the mistakes in an error of yaml.v3's Decode, one a line, each with its line
+// in the file. It replaces the names of Go types, which mean nothing to the writer of the
+// file. The library reports the mistakes as texts only.
 func Words(err error) string {
 	list := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	var types *yaml.TypeError
@@ -85,12 +85,12 @@ func Words(err error) string {
 	}
 	for i, s := range list {
 		s = unknownField().ReplaceAllString(s, "unknown key $1")
-		list[i] = strings.ReplaceAll(wrongKind().ReplaceAllString(s, "$1 does not do for this key"), ":  does", ": this does")
+		list[i] = strings.ReplaceAll(wrongKind().ReplaceAllString(s, "$1 is not a value of this key"), ":  is", ": this is")
 	}
 	return strings.Join(list, "\n  ")
 }
 
-// Follow is the node that an alias stands for.
+// Follow returns the node to which an alias refers, and any other node itself.
 func Follow(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -98,8 +98,8 @@ func Follow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Mapping gives each key of a mapping, with what follows it; what names the mapping in
-// messages. Keys are of those that are known, or any where known is nil.
+// Mapping calls each for every key of a mapping, with its value; what is the name of the
+// mapping in messages. Keys must be in known, unless known is nil.
 func (c *Collector) Mapping(n *yaml.Node, what string, known []string, each func(key string, v *yaml.Node)) {
 	var there string
 	if known != nil {
@@ -116,7 +116,7 @@ func (c *Collector) Mapping(n *yaml.Node, what string, known []string, each func
 		case k.Kind != yaml.ScalarNode || known != nil && !slices.Contains(known, k.Value):
 			c.Add(k.Line, there, "unknown key %s in %s", k.Value, what)
 		case seen[k.Value] > 0:
-			c.Add(k.Line, "keep one of them", "%s stands twice in %s, first in line %d", k.Value, what, seen[k.Value])
+			c.Add(k.Line, "keep one of them", "%s occurs twice in %s, first in line %d", k.Value, what, seen[k.Value])
 		default:
 			seen[k.Value] = k.Line
 			each(k.Value, v)
@@ -124,7 +124,7 @@ func (c *Collector) Mapping(n *yaml.Node, what string, known []string, each func
 	}
 }
 
-// Text reads a scalar as it is written: 1.10 need not be quoted.
+// Text returns the text of a scalar as it is written: 1.10 need not be quoted.
 func (c *Collector) Text(n *yaml.Node, key string) (string, bool) {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" || strings.ContainsRune(n.Value, 0) {
 		c.Add(n.Line, "", "%s must be a text", key)

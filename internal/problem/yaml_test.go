@@ -15,12 +15,12 @@ func TestYAML(t *testing.T) {
 		{"", "f: the sheet is empty\n  hint: a sheet has rows:"},
 		{"# nothing\n", "f: the sheet is empty\n  hint: a sheet has rows:"},
 		{"~\n", "f: the sheet is empty\n  hint: a sheet has rows:"},
-		{"- rows\n", "f:1: this is no sheet\n  hint: a sheet has rows:"},
+		{"- rows\n", "f:1: this is not a sheet\n  hint: a sheet has rows:"},
 		{"rows: 1\n---\nrows: 2\n", "f:2: a second document begins\n  hint: give each sheet a file of its own"},
-		{"rows: 1\n---\nrows: [\n", "f:3: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
-		{"rows: [\n", "f:1: this is no YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
-		{"\x1f\x8b\x08\x00rows", "f: this is no YAML: control characters are not allowed\n  hint: a sheet has rows:"},
-		{"rows: 1\ncolumns: 2\nrows: 3\n", "f:3: rows stands twice in the sheet, first in line 1\n  hint: keep one of them"},
+		{"rows: 1\n---\nrows: [\n", "f:3: this is not YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
+		{"rows: [\n", "f:1: this is not YAML: did not find expected node content\n  hint: quote a text that begins with a special character, and indent with spaces"},
+		{"\x1f\x8b\x08\x00rows", "f: this is not YAML: control characters are not allowed\n  hint: a sheet has rows:"},
+		{"rows: 1\ncolumns: 2\nrows: 3\n", "f:3: rows occurs twice in the sheet, first in line 1\n  hint: keep one of them"},
 		{"? [a]\n: 1\n", "f:1: unknown key  in the sheet\n  hint: there are: rows, columns"},
 	} {
 		p := Collector{File: "f"}
@@ -43,7 +43,7 @@ func TestYAML(t *testing.T) {
 	sheet.Syntax = func(line int) (int, string) { return line + 1, "look there" }
 	p.File = "f"
 	p.YAML([]byte("rows: [\n"), sheet)
-	if err := p.Err(); err == nil || !strings.HasPrefix(err.Error(), "f:2: this is no YAML") || !strings.HasSuffix(err.Error(), "hint: look there") {
+	if err := p.Err(); err == nil || !strings.HasPrefix(err.Error(), "f:2: this is not YAML") || !strings.HasSuffix(err.Error(), "hint: look there") {
 		t.Errorf("with a look at the line: %v", err)
 	}
 }
@@ -56,7 +56,7 @@ func TestWords(t *testing.T) {
 	}
 	dec := yaml.NewDecoder(strings.NewReader("cores: many\ncors: 1\nnodes: 3\n"))
 	dec.KnownFields(true)
-	if got, want := Words(dec.Decode(&into)), "line 1: `many` does not do for this key\n  line 2: unknown key cors\n  line 3: `3` does not do for this key"; got != want {
+	if got, want := Words(dec.Decode(&into)), "line 1: `many` is not a value of this key\n  line 2: unknown key cors\n  line 3: `3` is not a value of this key"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if got, want := Words(yaml.Unmarshal([]byte("cores: 1\nnodes: [{}\n"), &into)), "line 1: did not find expected ',' or ']'"; got != want {

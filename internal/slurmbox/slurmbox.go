@@ -20,14 +20,14 @@ import (
 	"premix/internal/ports"
 )
 
-// Options say what is in a box.
+// Options describe a box.
 type Options struct {
 	Nodes      int    // 0: 4
 	CPUs       int    // of a node; 0: 2
 	Memory     int    // of a node, MB; 0: 4000
 	Accounting bool   // with MariaDB and slurmdbd
 	Config     string // more lines for slurm.conf
-	Scheduler  string // SchedulerParameters; "": such that jobs start at once
+	Scheduler  string // SchedulerParameters; "": parameters with which jobs start at once
 }
 
 // Box is a running Slurm.
@@ -45,13 +45,13 @@ type daemon struct {
 	ended chan struct{}
 }
 
-// patience is how long is waited for a daemon. A machine may be slow.
+// patience is the time to wait for a daemon on a slow machine.
 const patience = 2 * time.Minute
 
 // sbin are directories of daemons that an ordinary PATH may lack.
 const sbin = "/usr/local/sbin:/usr/sbin:/sbin"
 
-// Missing names the programs that are not there and that a box needs.
+// Missing returns the names of the programs that a box needs and that are not installed.
 func Missing(accounting bool) []string {
 	var list []string
 	names := []string{"munged", "slurmctld", "slurmd", "sbatch", "squeue"}
@@ -75,8 +75,8 @@ func find(name string) string {
 	return ""
 }
 
-// Start starts a box in a new or empty directory, whose path must be short: sockets lie
-// there.
+// Start starts a box in a new or empty directory. Its path must be short, since it is part
+// of the paths of sockets.
 func Start(dir string, o Options) (_ *Box, err error) {
 	if o.Nodes == 0 {
 		o.Nodes = 4
@@ -112,7 +112,7 @@ func Start(dir string, o Options) (_ *Box, err error) {
 	if err := b.await("munged", func() error { _, err := os.Stat(b.path("munge/sock")); return err }); err != nil {
 		return nil, err
 	}
-	// A port that was free may be taken in between by somebody else.
+	// Another process may take a free port before a daemon listens on it.
 	for try := 0; ; try++ {
 		if err = b.startSlurm(); err == nil || try == 2 {
 			return b, err
@@ -121,7 +121,7 @@ func Start(dir string, o Options) (_ *Box, err error) {
 	}
 }
 
-// startSlurm takes ports, writes the configuration and starts all but munged.
+// startSlurm chooses ports, writes the configuration and starts all daemons but munged.
 func (b *Box) startSlurm() error {
 	names := []string{"slurmctld", "slurmdbd", "mariadbd"}
 	names = append(names, b.Nodes()...)
@@ -144,7 +144,7 @@ func (b *Box) startSlurm() error {
 	return b.AwaitIdle()
 }
 
-// Nodes are the names of the nodes.
+// Nodes returns the names of the nodes.
 func (b *Box) Nodes() []string {
 	var list []string
 	for i := range b.o.Nodes {
@@ -155,13 +155,13 @@ func (b *Box) Nodes() []string {
 
 func (b *Box) path(name string) string { return filepath.Join(b.Dir, name) }
 
-// Conf is the box's slurm.conf.
+// Conf returns the path of the box's slurm.conf.
 func (b *Box) Conf() string { return b.path("etc/slurm.conf") }
 
-// Env is the environment of this process, with the box.
+// Env returns the environment of this process with SLURM_CONF of the box.
 func (b *Box) Env() []string { return append(os.Environ(), "SLURM_CONF="+b.Conf()) }
 
-// Command is a program of Slurm, or any other, that finds the box.
+// Command returns a command with the environment Env.
 func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	path := find(name)
 	if path == "" {
@@ -172,7 +172,7 @@ func (b *Box) Command(ctx context.Context, name string, args ...string) *exec.Cm
 	return cmd
 }
 
-// Run runs such a program and returns what it printed.
+// Run runs a command with the environment Env and returns its standard output.
 func (b *Box) Run(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -213,7 +213,7 @@ func (b *Box) configure() error {
 	line("SlurmdUser=%s", me.Username)
 	line("SlurmctldPort=%d", b.ports["slurmctld"])
 	line("AuthType=auth/munge")
-	// A job that is requeued may start again when its old credential has expired.
+	// Slurm starts a requeued job again only after its old credential has expired.
 	line("AuthInfo=socket=%s,cred_expire=5", b.path("munge/sock"))
 	line("CredType=cred/munge")
 	line("StateSaveLocation=%s", b.path("state"))
@@ -317,7 +317,7 @@ func (b *Box) startAccounting() error {
 	return nil
 }
 
-// arguments are how a daemon is executed in the foreground.
+// arguments returns the command line of a daemon that stays in the foreground.
 func (b *Box) arguments(name string) []string {
 	switch name {
 	case "munged":
@@ -358,15 +358,15 @@ func (b *Box) StartDaemon(name string) error {
 	cmd := b.Command(context.Background(), args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir = b.Dir
-	// In a group of its own, so that an interrupt of a test is not one of the daemon;
-	// and it ends with the test.
+	// It has a process group of its own, so that an interrupt of the test does not reach
+	// it. It ends with the test.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	d := &daemon{cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // its status is of no interest
+		_ = cmd.Wait() // the status does not matter
 		close(d.ended)
 	}()
 	b.mu.Lock()
@@ -375,7 +375,7 @@ func (b *Box) StartDaemon(name string) error {
 	return nil
 }
 
-// PID is the process of a daemon; 0 if it does not run.
+// PID returns the process ID of a daemon; 0 if it does not run.
 func (b *Box) PID(name string) int {
 	d := b.daemon(name)
 	if d == nil {
@@ -395,8 +395,8 @@ func (b *Box) daemon(name string) *daemon {
 	return b.daemons[name]
 }
 
-// Kill kills a daemon with SIGKILL, and waits until it is gone. The jobs of a node go
-// on.
+// Kill kills a daemon with SIGKILL, and waits until it has ended. The jobs of a node
+// continue.
 func (b *Box) Kill(name string) {
 	if d := b.daemon(name); d != nil {
 		_ = d.cmd.Process.Kill() // it may be gone
@@ -404,7 +404,7 @@ func (b *Box) Kill(name string) {
 	}
 }
 
-// await waits for what a daemon makes true, as long as the daemon runs.
+// await calls is until it returns nil, as long as the daemon runs.
 func (b *Box) await(name string, is func() error) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		err := is()
@@ -418,7 +418,7 @@ func (b *Box) await(name string, is func() error) error {
 	}
 }
 
-// AwaitIdle waits until all nodes are there and have nothing to do.
+// AwaitIdle waits until all nodes are up and idle.
 func (b *Box) AwaitIdle() error {
 	return b.await("slurmctld", func() error {
 		out, err := b.Run("sinfo", "-h", "-N", "-o", "%N %t")
@@ -438,7 +438,7 @@ func (b *Box) AwaitIdle() error {
 	})
 }
 
-// Stop ends all daemons, and whatever jobs have left.
+// Stop ends all daemons and all processes that jobs have left.
 func (b *Box) Stop() error {
 	b.stopAll("")
 	mark := []byte("SLURM_CONF=" + b.Conf() + "\x00")
@@ -473,7 +473,7 @@ func (b *Box) stopAll(but string) {
 	}
 }
 
-// marked are the processes with an entry in their environment, but this one.
+// marked returns the processes, except this one, with an entry in their environment.
 func marked(mark []byte) []int {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -17,15 +17,16 @@ import (
 	"premix/internal/netrelay"
 )
 
-// Daemon is a process that stays while its contender is measured.
+// Daemon is a process that runs during a measurement.
 type Daemon struct {
 	cmd   *exec.Cmd
 	In    io.WriteCloser
 	lines *bufio.Reader
 }
 
-// StartDaemon starts a command on a host; nil: here. It is in a process group of
-// its own: an interrupt of the benchmark must not end it before its mount is gone.
+// StartDaemon starts a command on a host; nil means this machine. It has a process
+// group of its own: an interrupt of the benchmark must not end it before its file
+// system was unmounted.
 func StartDaemon(h *netrelay.Host, cmd *exec.Cmd) (*Daemon, error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	d := &Daemon{cmd: cmd}
@@ -56,7 +57,7 @@ func (d *Daemon) Says(want string) error {
 	return nil
 }
 
-// Stop asks the daemon to end, and kills it where it does not.
+// Stop sends SIGTERM to the daemon, and kills it if it does not end.
 func (d *Daemon) Stop() error {
 	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		return nil // it has ended
@@ -70,7 +71,7 @@ func (d *Daemon) Stop() error {
 	select {
 	case <-ended:
 	case <-time.After(5 * time.Second):
-		// nydusd stays while its prefetch waits for something.
+		// nydusd does not end while its prefetch waits.
 		if err := unix.Kill(-d.cmd.Process.Pid, unix.SIGKILL); err != nil {
 			return os.NewSyscallError("kill", err)
 		}
@@ -79,7 +80,7 @@ func (d *Daemon) Stop() error {
 	return nil
 }
 
-// Mounted waits until something is mounted at dir.
+// Mounted waits until a file system is mounted at dir.
 func Mounted(ctx context.Context, dir string) error {
 	var before, now unix.Stat_t
 	if err := unix.Stat(dir+"/..", &before); err != nil {
@@ -95,8 +96,8 @@ func Mounted(ctx context.Context, dir string) error {
 	}
 }
 
-// UnmountBelow ends all mounts below a directory that a repetition has left, those
-// whose server is gone too.
+// UnmountBelow unmounts all file systems below a directory that a repetition has left,
+// also if their server has ended.
 func UnmountBelow(dir string) error {
 	list, err := mountinfo.Read()
 	if err != nil {

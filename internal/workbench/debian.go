@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// DebianMirrors tells, for each suite of a release, the mirror that this machine's
-// apt is configured with.
+// DebianMirrors returns the mirror in this machine's apt configuration for each suite
+// of a release.
 func DebianMirrors(ctx context.Context, release string) (map[string]string, error) {
 	out, err := Command(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages").Output()
 	if err != nil {

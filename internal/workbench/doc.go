@@ -1,11 +1,12 @@
-// Package workbench is what the programs under bench that need other programs have
-// in common: a directory in which data and peers are made once, processes on this
-// machine or on a host of a link (package netrelay), and a web server that counts.
+// Package workbench is the common part of the programs under bench that need other
+// programs: a directory for data and peers, processes on this machine or on a host of a
+// link (package netrelay), and a web server that counts requests.
 //
 // Words used here:
 //
-//   - A lab is the work directory. What [Lab.Once] makes is there whole or not at
-//     all, and is kept for later runs; [Lab.Scratch] is for one repetition.
-//   - A daemon is a process that stays while something is measured.
-//   - The origin is the one web server from which everything measured fetches.
+//   - A lab is the work directory. [Lab.Once] makes a file or directory completely or
+//     not at all, and keeps it for later runs. [Lab.Scratch] makes a directory for one
+//     repetition.
+//   - A daemon is a process that runs during a measurement.
+//   - The origin is the web server from which all measured programs fetch.
 package workbench

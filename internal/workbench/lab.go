@@ -24,7 +24,7 @@ type Lab struct {
 	lock *os.File
 }
 
-// Open makes or opens the work directory, which nobody else may use meanwhile.
+// Open makes or opens the work directory, and locks it until Close.
 func Open(dir string) (*Lab, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -50,11 +50,11 @@ func Open(dir string) (*Lab, error) {
 	}}, nil
 }
 
-// Close lets others use the directory.
+// Close unlocks the directory.
 func (l *Lab) Close() error { return l.lock.Close() }
 
-// Once makes the file or directory name of the work directory if it is not there:
-// make is given another path, which is renamed when all is well.
+// Once makes the file or directory name in the work directory if it does not exist. It
+// calls make with another path, and renames the result if make succeeds.
 func (l *Lab) Once(name string, make func(path string) error) (string, error) {
 	path := filepath.Join(l.Dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -83,14 +83,14 @@ func (l *Lab) Scratch() (string, error) {
 	return os.MkdirTemp(dir, "")
 }
 
-// Command is one whose output is shown when it fails.
+// Command returns a command whose output is shown when it fails.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stderr = new(strings.Builder)
 	return cmd
 }
 
-// Run runs a command on a host; nil: here.
+// Run runs a command on a host; nil means this machine.
 func Run(h *netrelay.Host, cmd *exec.Cmd) error {
 	var err error
 	if h == nil {
@@ -108,7 +108,7 @@ func Run(h *netrelay.Host, cmd *exec.Cmd) error {
 	return nil
 }
 
-// Start starts a command on a host; nil: here.
+// Start starts a command on a host; nil means this machine.
 func Start(h *netrelay.Host, cmd *exec.Cmd) error {
 	if h == nil {
 		return cmd.Start()
@@ -124,7 +124,7 @@ func DropCaches() error {
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
 }
 
-// Usage is the number of bytes that the files below dir have, each counted once.
+// Usage returns the number of bytes of the files below dir. It counts hard links once.
 func Usage(dir string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

@@ -18,18 +18,17 @@ import (
 
 const release = "bookworm"
 
-// Layer makes one layer of an image on top of others.
+// Layer describes how to make a layer of an image on top of others.
 type Layer struct {
 	Name     string
 	Variant  string // of mmdebstrap, for the lowest layer
-	Packages string // that are installed
-	Outside  string // a shell script, whose working directory is the root
-	Inside   string // a shell script, whose root is the root; it comes last
+	Packages string // packages to install
+	Outside  string // a shell script that runs in the root directory of the image
+	Inside   string // a shell script that runs last, with the image as its root (chroot)
 }
 
-// Debian makes an image's layers as archives of OCI, lowest first: of the release that
-// this machine's apt has mirrors of. Images that have their first layers in common
-// share them.
+// Debian makes an image's layers as OCI archives, lowest first, of the Debian release for
+// which this machine's apt has mirrors. Images with the same first layers share them.
 func (l *Lab) Debian(ctx context.Context, layers []Layer) (archives []string, err error) {
 	for n := range layers {
 		dir, err := l.upper(ctx, layers[:n+1])
@@ -51,8 +50,8 @@ func (l *Lab) Debian(ctx context.Context, layers []Layer) (archives []string, er
 	return archives, nil
 }
 
-// upper is the directory with what the last layer adds to those below it, as
-// overlayfs keeps it.
+// upper returns the upper directory of overlayfs for the last layer: its differences from
+// the layers below.
 func (l *Lab) upper(ctx context.Context, layers []Layer) (string, error) {
 	s, below := layers[len(layers)-1], layers[:len(layers)-1]
 	text, err := json.Marshal(layers)
@@ -90,8 +89,8 @@ func (l *Lab) upper(ctx context.Context, layers []Layer) (string, error) {
 			return err
 		}
 		defer os.RemoveAll(scratch)
-		// All mounts are in the namespace of the script, and end with it. What it
-		// mounts below /run has gone from the layer by then.
+		// All mounts are in the script's namespace and end with it, so mounts below
+		// /run do not become a part of the layer.
 		script := `set -e
 lower=$1 upper=$2 scratch=$3 packages=$4 sources=$5 outside=$6 inside=$7
 mkdir "$scratch/work" "$scratch/root"
@@ -117,11 +116,11 @@ rm -f var/log/apt/* var/log/dpkg.log var/log/alternatives.log
 	})
 }
 
-// writeLayer writes what overlayfs keeps of a layer as the archive of one
+// writeLayer writes an upper directory of overlayfs as the archive of a layer
 // (https://github.com/opencontainers/image-spec/blob/main/layer.md).
 func writeLayer(w io.Writer, dir string) error {
 	t := tar.NewWriter(w)
-	first := map[uint64]string{} // names of files with several, by inode
+	first := map[uint64]string{} // first names of files with hard links, by inode
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
@@ -186,8 +185,8 @@ func writeLayer(w io.Writer, dir string) error {
 	return errors.Join(err, t.Close())
 }
 
-// attributes adds extended attributes to a header, without overlayfs' own, and tells
-// whether a directory hides what is below it.
+// attributes adds extended attributes, except those of overlayfs, to a header. It reports
+// whether a directory is opaque: it hides the directory in the layers below.
 func attributes(path string, h *tar.Header) (opaque bool, err error) {
 	list := make([]byte, 64<<10)
 	n, err := unix.Llistxattr(path, list)

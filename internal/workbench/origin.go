@@ -12,26 +12,27 @@ import (
 	"premix/internal/netrelay"
 )
 
-// Origin is the web server that everything measured fetches from. It serves the
-// directory served of the lab, and as much of the registry protocol (OCI distribution
-// specification) as it takes to pull: /v2/NAME/blobs/DIGEST and /v2/NAME/manifests/TAG
-// are the files NAME/blobs/DIGEST and NAME/manifests/TAG there.
+// Origin is the web server from which all measured programs fetch. It serves the lab's
+// directory "served", and the part of the registry protocol (OCI distribution
+// specification) that a pull needs: /v2/NAME/blobs/DIGEST and /v2/NAME/manifests/TAG are
+// the files NAME/blobs/DIGEST and NAME/manifests/TAG there.
 type Origin struct {
 	URL string
 
 	server   *http.Server
-	Requests atomic.Int64 // that were answered
+	Requests atomic.Int64 // number of requests so far
 	watcher  atomic.Pointer[func(Request)]
 }
 
-// Request is one that was answered.
+// Request is a request to the origin that has ended.
 type Request struct {
 	Path       string
 	Begin, End time.Time
-	Bytes      int64 // of the body that was sent
+	Bytes      int64 // of the response's body
 }
 
-// Watch has all requests told that end from now on; nil: none.
+// Watch calls f for each request that starts from now on, when it ends. With nil it stops
+// the calls.
 func (o *Origin) Watch(f func(Request)) {
 	if f == nil {
 		o.watcher.Store(nil)
@@ -40,7 +41,7 @@ func (o *Origin) Watch(f func(Request)) {
 	o.watcher.Store(&f)
 }
 
-// counted counts what is written.
+// counted counts the bytes that are written.
 type counted struct {
 	http.ResponseWriter
 	bytes int64
@@ -52,7 +53,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Serve listens on the host; nil: on loopback.
+// Serve starts the origin on a host; nil means loopback on this machine.
 func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 	var listener net.Listener
 	var err error
@@ -69,12 +70,12 @@ func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 	o.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.Requests.Add(1)
 		if watch := o.watcher.Load(); watch != nil {
-			told := Request{Path: r.URL.Path, Begin: time.Now()}
+			seen := Request{Path: r.URL.Path, Begin: time.Now()}
 			c := &counted{ResponseWriter: w}
 			w = c
 			defer func() {
-				told.End, told.Bytes = time.Now(), c.bytes
-				(*watch)(told)
+				seen.End, seen.Bytes = time.Now(), c.bytes
+				(*watch)(seen)
 			}()
 		}
 		if rest, ok := strings.CutPrefix(r.URL.Path, "/v2/"); ok {
@@ -93,7 +94,7 @@ func (l *Lab) Serve(h *netrelay.Host) (*Origin, error) {
 	return o, nil
 }
 
-// manifestType is the only one of manifests that is served.
+// manifestType is the media type of all manifests that are served.
 const manifestType = "application/vnd.oci.image.manifest.v1+json"
 
 // Close ends the server.

@@ -21,23 +21,24 @@ import (
 type SSH struct {
 	Host       string // address
 	Port       int
-	Identity   string // private key that is let in
+	Identity   string // private key that sshd accepts
 	KnownHosts string
 
-	here, there string // directories of files that stand for those of /etc at the two hosts
+	here, there string // directories with files that replace files of /etc at the two hosts
 	cmd         *exec.Cmd
 }
 
-// Command is one for the other host of the link, the first, where both hosts have
-// names: no name server can be reached from there, and some programs insist on a name
-// for each address.
+// Command returns a command for the other, first host of the link, with names for both
+// hosts in /etc/hosts: no name server can be reached from there, and some programs need a
+// name for each address.
 func (s *SSH) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return named(ctx, s.here, name, args...)
 }
 
-// named is a command in a mount namespace of its own, in which the shell of this
-// machine's user reads no ~/.bashrc: bash does for every command that comes by ssh, and
-// what happens to stand there (a second of pyenv) is no property of a protocol.
+// named returns a command that runs in a mount namespace of its own, where the files in
+// the directory etc replace files of /etc, and where the user's ~/.bashrc is empty: bash
+// reads it for every command that comes by ssh, and a slow one (a second of pyenv) would
+// distort a measurement.
 func named(ctx context.Context, etc, name string, args ...string) *exec.Cmd {
 	script := `for f in "$0"/*; do mount --bind "$f" "/etc/${f##*/}" || exit; done
 rc=$(getent passwd "$(id -u)" | cut -d: -f6)/.bashrc
@@ -46,12 +47,12 @@ exec "$@"`
 	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, etc, name}, args...)...)
 }
 
-// Guest is an ordinary user whom sshd lets in with the same key: some servers refuse to
-// be root, or somebody without a password. It exists at the second host alone.
+// Guest is an ordinary user for whom sshd accepts the same key: some servers refuse to run
+// as root, or as a user without a password. It exists at the second host only.
 const Guest = "guest"
 
-// accounts are passwd(5) and shadow(5) at the second host: the ones of this machine,
-// with a guest, whose password nobody can have, and root, who has none.
+// accounts writes passwd(5) and shadow(5) for the second host: the users of this machine,
+// and the guest. The passwords of guest and root match no text.
 func accounts(etc string) error {
 	users, err := os.ReadFile("/etc/passwd")
 	if err != nil {
@@ -62,11 +63,11 @@ func accounts(etc string) error {
 	return errors.Join(os.WriteFile(filepath.Join(etc, "passwd"), users, 0o644), os.WriteFile(filepath.Join(etc, "shadow"), []byte(shadow), 0o600))
 }
 
-// sshPort is free: the host is of this link alone.
+// sshPort is free, since the host is a network namespace of its own.
 const sshPort = 22
 
-// StartSSH starts an sshd on a host, with its files in dir. Whoever has its key gets
-// in as the user that runs this program, who must be root.
+// StartSSH starts an sshd on a host, with its files in dir. A client with its key logs in
+// as the user of this process, which must be root.
 func StartSSH(ctx context.Context, dir string, h *netrelay.Host) (*SSH, error) {
 	s := &SSH{Host: h.Addr.String(), Port: sshPort, Identity: filepath.Join(dir, "identity"), KnownHosts: filepath.Join(dir, "known_hosts")}
 	s.here, s.there = filepath.Join(dir, "hosts.here"), filepath.Join(dir, "hosts.there")
@@ -110,8 +111,8 @@ Subsystem sftp internal-sftp
 		return nil, err
 	}
 	defer log.Close()
-	// sshd executes itself again for each connection, and wants its whole path.
-	// It is to outlive ctx: Stop ends it.
+	// sshd executes itself again for each connection, and needs its absolute path.
+	// It runs until Stop, also after ctx has ended.
 	s.cmd = named(context.WithoutCancel(ctx), s.there, "/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
 	s.cmd.Stderr = log
 	if err := h.Start(s.cmd); err != nil {
@@ -131,7 +132,7 @@ Subsystem sftp internal-sftp
 	}
 }
 
-// Stop ends sshd and what it has let in.
+// Stop ends sshd and the processes of its connections.
 func (s *SSH) Stop() {
 	all := []int{s.cmd.Process.Pid}
 	for i := 0; i < len(all); i++ {
@@ -140,13 +141,13 @@ func (s *SSH) Stop() {
 	for _, p := range all {
 		_ = unix.Kill(p, unix.SIGKILL) // it may have ended
 	}
-	_ = s.cmd.Wait() // killed
+	_ = s.cmd.Wait() // the error is that it was killed
 }
 
-// Sessions is how many connections are open.
+// Sessions returns the number of open connections.
 func (s *SSH) Sessions() int { return len(children(s.cmd.Process.Pid)) }
 
-// children of a process, by /proc.
+// children returns the child processes of a process, from /proc.
 func children(pid int) (list []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well-formed
 	for _, t := range tasks {

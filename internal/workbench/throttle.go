@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Throttle limits what this process and those it starts read from the device
-// under dir, in bytes per second, until undo is called. It needs root and the
-// blkio controller of cgroup v1.
+// Throttle limits the rate, in bytes per second, at which this process and its children
+// read from the device of dir, until undo is called. It needs root and the blkio
+// controller of cgroup v1.
 func Throttle(dir string, rate int64) (undo func() error, err error) {
 	const root = "/sys/fs/cgroup/blkio"
 	device, err := disk(dir)
@@ -45,8 +45,8 @@ func Throttle(dir string, rate int64) (undo func() error, err error) {
 	return undo, nil
 }
 
-// controllerGroup is the group of a cgroup v1 controller that this process is
-// in, relative to the controller's root (cgroups(7), /proc/PID/cgroup).
+// controllerGroup returns this process's group of a cgroup v1 controller, relative to
+// the controller's root (cgroups(7), /proc/PID/cgroup).
 func controllerGroup(controller string) (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -61,7 +61,7 @@ func controllerGroup(controller string) (string, error) {
 	return "", fmt.Errorf("no cgroup v1 controller %s", controller)
 }
 
-// disk is the device number, MAJOR:MINOR, of the whole disk that holds dir.
+// disk returns the device number, MAJOR:MINOR, of the whole disk that holds dir.
 func disk(dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

@@ -399,7 +399,7 @@ func (l *loader) entry(n *yaml.Node) {
 	}
 	for _, other := range l.link.Protocols {
 		if other.Name == p.Name && p.Name != "" {
-			l.Add(n.Line, "give one of them another name:", "%s stands twice in protocols", p.Name)
+			l.Add(n.Line, "give one of them another name:", "%s occurs twice in protocols", p.Name)
 		}
 	}
 	l.link.Protocols = append(l.link.Protocols, p)

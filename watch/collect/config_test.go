@@ -55,7 +55,7 @@ scripts:
 
 func TestConfigProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"- a\n", ":1: this is no configuration"},
+		{"- a\n", ":1: this is not a configuration"},
 		{"nodes: a\n", ":1: unknown key nodes in the configuration"},
 		{"node: a\nnode: b\n", ":2: node stands twice"},
 		{"node: [a]\n", ":1: node must be a word"},
@@ -80,7 +80,7 @@ func TestConfigProblems(t *testing.T) {
 		{"scripts: [{name: a, command: a, format: lines, interval: 1s, timeout: 2s}]\n", ":1: script a: its timeout is longer than its interval"},
 		{"scripts: [{name: disk, command: a, format: lines}]\n", ":1: there is another collector disk"},
 		{"scripts:\n  - {name: a, command: a, format: lines}\n  - {name: a, command: a, format: lines}\n", ":3: there is another collector a"},
-		{"a: b: c\n", ": this is no YAML: mapping values are not allowed"},
+		{"a: b: c\n", ": this is not YAML: mapping values are not allowed"},
 		{"node: a\n---\nnode: b\n", ":2: a second document begins"},
 	} {
 		path := written(t, c.text)

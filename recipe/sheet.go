@@ -85,7 +85,7 @@ func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, string, error) 
 		if s.Name != "" {
 			if line, ok := first[s.Name]; ok {
 				c.Add(row.line, "give each row its own name; several files of one sample are joined before, or get a name each",
-					"sample %s stands twice, in lines %d and %d", s.Name, line, row.line)
+					"sample %s occurs twice, in lines %d and %d", s.Name, line, row.line)
 				continue
 			}
 			first[s.Name] = row.line
@@ -224,7 +224,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns
 	for i, cell := range header.cells {
 		name, ok := known[cell]
 		if _, twice := columns[name]; twice {
-			c.Add(header.line, "remove one of them", "column %s stands twice", cell)
+			c.Add(header.line, "remove one of them", "column %s occurs twice", cell)
 		} else if ok {
 			columns[name] = i
 		} else if cell == "" {

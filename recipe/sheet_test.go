@@ -131,7 +131,7 @@ func TestSheetEncodings(t *testing.T) {
 		"@read 1\nACGT\n+\nF,\"F\n":            "s.csv:1: this is not a sample sheet: its first line names none of the columns\n  hint: the header is sample,r1,r2",
 		"sample,r1,r2\nA\xff,x,y\n":            "UTF-8",
 		"sample,r1,r2\r\nA\x00,a_1.fq,b\r\n":   "UTF-8",
-		"sample,r1,r2\rA,a_1.fq,a_2.fq\rA,x,y": "stands twice",
+		"sample,r1,r2\rA,a_1.fq,a_2.fq\rA,x,y": "occurs twice",
 	} {
 		_, _, err := r.sheet("s.csv", "testdata/sheets", []byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -206,7 +206,7 @@ func (d *description) option(c *problem.Collector, line int, option string, r ro
 		c.Add(line, "write it with its dash: -t", "%s is not an option", option)
 	}
 	if _, twice := d.Options[option]; twice {
-		c.Add(line, "keep one of them", "the option %s stands twice", option)
+		c.Add(line, "keep one of them", "the option %s occurs twice", option)
 	}
 	d.Options[option] = r
 }

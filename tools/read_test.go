@@ -139,7 +139,7 @@ func TestFind(t *testing.T) {
 		"style: gnu\n":                     "bad.yaml:1: unknown style gnu",
 		"options:\n  -o: outptu\n":         "bad.yaml:2: unknown role outptu",
 		"flags: -a t\n":                    "bad.yaml:1: t is not an option",
-		"flags: -a\nvalues: -b -a\n":       "bad.yaml:2: the option -a stands twice",
+		"flags: -a\nvalues: -b -a\n":       "bad.yaml:2: the option -a occurs twice",
 		"arguments: input\n":               "bad.yaml:1: arguments must be a list",
 		"arguments: [input..., data]\n":    "bad.yaml:1: only the last argument may be several words",
 		"commands:\n  mem:\n    flg: -a\n": "bad.yaml:3: unknown key flg in mem",

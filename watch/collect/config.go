@@ -107,7 +107,7 @@ func (l *loader) keys(n *yaml.Node, what string, known map[string]func(v *yaml.N
 		case f == nil:
 			l.add(k, "its keys are "+strings.Join(sortedKeys(known), ", "), "unknown key %s in %s", k.Value, what)
 		case seen[k.Value]:
-			l.add(k, "", "%s stands twice", k.Value)
+			l.add(k, "", "%s occurs twice", k.Value)
 		default:
 			f(v)
 		}

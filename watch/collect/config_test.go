@@ -57,7 +57,7 @@ func TestConfigProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"- a\n", ":1: this is not a configuration"},
 		{"nodes: a\n", ":1: unknown key nodes in the configuration"},
-		{"node: a\nnode: b\n", ":2: node stands twice"},
+		{"node: a\nnode: b\n", ":2: node occurs twice"},
 		{"node: [a]\n", ":1: node must be a word"},
 		{"interval: soon\n", `:1: interval: "soon" is not a time`},
 		{"interval: 1ms\n", ":1: interval must be from 100ms to 24h0m0s"},

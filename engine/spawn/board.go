@@ -312,10 +312,11 @@ func stat(pid int) []string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }
 
-// startTime is when a process began, in clock ticks since boot; 0 if there is none.
+// startTime is when a process began, in clock ticks since boot; 0 if there is none, or only
+// its zombie, for which process 1 may take its time.
 func startTime(pid int) uint64 {
 	f := stat(pid)
-	if len(f) < 20 {
+	if len(f) < 20 || f[0] == "Z" {
 		return 0
 	}
 	v, err := strconv.ParseUint(f[19], 10, 64)

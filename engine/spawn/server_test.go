@@ -2,8 +2,38 @@ package spawn
 
 import (
 	"os"
+	"os/exec"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+// A spawner that has ended is not alive, whenever its parent waits for it.
+func TestZombieIsNotAlive(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	b := &Board{Session: pid, place: Place(), start: startTime(pid)}
+	if !b.Alive() {
+		t.Error("it is not alive")
+	}
+	in.Close()
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if b.Alive() {
+		t.Error("its zombie is alive")
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
 
 // A slot does not wait for who sends batches, however many it fills in the meantime.
 func TestSlotsDoNotWaitForTheFlusher(t *testing.T) {

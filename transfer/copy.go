@@ -23,13 +23,13 @@ const (
 	Put Direction = "put" // from here to the peer
 )
 
-// Causes of a copy that is not to be counted, in [Copy.Cause]. Empty is success.
+// The causes of a failed copy, in [Copy.Cause]. It is empty for a copy that succeeded.
 const (
 	CauseExit      = "exit"      // the command ended with a status other than 0, or by a signal
-	CauseTimeout   = "timeout"   // it was ended, with all its children, at its timeout
-	CauseStall     = "stall"     // it was ended, with all its children, since it did not go on
-	CauseContent   = "content"   // what arrived is not what was sent
-	CauseWire      = "wire"      // it did not use the protocol that it should have: no UDP packet, say
+	CauseTimeout   = "timeout"   // it was killed with all its children at its timeout
+	CauseStall     = "stall"     // it was killed with all its children, because it made no progress
+	CauseContent   = "content"   // the content that arrived differs from the source
+	CauseWire      = "wire"      // it did not use the expected protocol: for example, no UDP packet was seen
 	CauseServer    = "server"    // its server did not start
 	CausePeer      = "peer"      // the peer could not be reached
 	CauseInterrupt = "interrupt" // premix was asked to end
@@ -49,10 +49,10 @@ type Copy struct {
 	Protocol  string    `json:"protocol" parquet:"protocol,dict"`
 	Direction Direction `json:"direction" parquet:"direction,dict"`
 	Size      int64     `json:"size" parquet:"size"`          // of the data
-	Files     int       `json:"files" parquet:"files"`        // 1: a single file; more: a tree of that many
+	Files     int       `json:"files" parquet:"files"`        // 1: a single file; more: a tree with this number of files
 	Round     int       `json:"round" parquet:"round"`        // from 1, within the invocation
 	Order     int       `json:"order" parquet:"order"`        // from 1, within the invocation
-	Period    string    `json:"period" parquet:"period,dict"` // peak or off-peak, where the link says when that is
+	Period    string    `json:"period" parquet:"period,dict"` // peak or off-peak, if the link defines them
 	Command   string    `json:"command" parquet:"command,dict"`
 	Host      string    `json:"host" parquet:"host,dict"` // name of here
 	Here      string    `json:"here" parquet:"here,dict"` // address
@@ -60,26 +60,26 @@ type Copy struct {
 
 	Started time.Time `json:"started" parquet:"started,timestamp(nanosecond)"`
 	Hour    float64   `json:"hour" parquet:"hour"`   // of the day at which it started, local time, 0 to 24
-	Setup   float64   `json:"setup" parquet:"setup"` // what starting its server took, before: not in Seconds
+	Setup   float64   `json:"setup" parquet:"setup"` // duration of starting its server, before the copy: not in Seconds
 	Seconds float64   `json:"seconds" parquet:"seconds"`
 	Speed   float64   `json:"speed" parquet:"speed"`
-	Steady  float64   `json:"steady" parquet:"steady"`      // 0: too short to tell
+	Steady  float64   `json:"steady" parquet:"steady"`      // 0: the copy was too short
 	First   float64   `json:"first" parquet:"first"`        // until the first byte of payload in the direction of the data
-	Flowing float64   `json:"flowing" parquet:"flowing"`    // until 64 KiB had gone there: more than a handshake takes; 0: never
+	Flowing float64   `json:"flowing" parquet:"flowing"`    // until 64 KiB had been carried: more than a handshake needs; 0: never
 	Ratio   float64   `json:"ratio" parquet:"ratio"`        // 0: not captured
-	OK      bool      `json:"ok" parquet:"ok"`              // it ended well, and the content is right
-	Cause   string    `json:"cause" parquet:"cause,dict"`   // why not: one of the causes
+	OK      bool      `json:"ok" parquet:"ok"`              // the command succeeded, and the content is right
+	Cause   string    `json:"cause" parquet:"cause,dict"`   // why not OK: one of the causes
 	Error   string    `json:"error" parquet:"error"`        // the same for people
 	Exit    int       `json:"exit" parquet:"exit"`          // status of the command; -1 by a signal
-	SHA256  string    `json:"sha256" parquet:"sha256,dict"` // of the content; of a tree that of sha256sum's list, sorted by name
+	SHA256  string    `json:"sha256" parquet:"sha256,dict"` // of the content; for a tree, of the list that sha256sum prints, sorted by name
 
-	BytesDown       int64   `json:"bytes_down" parquet:"bytes_down"` // with all headers, Ethernet's too
+	BytesDown       int64   `json:"bytes_down" parquet:"bytes_down"` // including all headers, also Ethernet
 	BytesUp         int64   `json:"bytes_up" parquet:"bytes_up"`
 	PacketsDown     int64   `json:"packets_down" parquet:"packets_down"`
 	PacketsUp       int64   `json:"packets_up" parquet:"packets_up"`
-	PayloadDown     int64   `json:"payload_down" parquet:"payload_down"` // within TCP and UDP
+	PayloadDown     int64   `json:"payload_down" parquet:"payload_down"` // content of TCP and UDP packets
 	PayloadUp       int64   `json:"payload_up" parquet:"payload_up"`
-	RetransmitsDown int64   `json:"retransmits_down" parquet:"retransmits_down"` // TCP segments that begin before what had been seen already
+	RetransmitsDown int64   `json:"retransmits_down" parquet:"retransmits_down"` // TCP segments that begin before the end of those already seen
 	RetransmitsUp   int64   `json:"retransmits_up" parquet:"retransmits_up"`
 	TCP             int64   `json:"tcp" parquet:"tcp"` // packets
 	UDP             int64   `json:"udp" parquet:"udp"`
@@ -88,35 +88,35 @@ type Copy struct {
 
 	Congestion       string `json:"congestion" parquet:"congestion,dict"`               // default for new connections here
 	CongestionPeer   string `json:"congestion_peer" parquet:"congestion_peer,dict"`     // and at the peer
-	CongestionSocket string `json:"congestion_socket" parquet:"congestion_socket,dict"` // of the copy's own sockets here, as seen while it ran
+	CongestionSocket string `json:"congestion_socket" parquet:"congestion_socket,dict"` // of the copy's own sockets here, while it ran
 
 	CPU           float64 `json:"cpu" parquet:"cpu"`                              // user and system, of the command and its children here
 	CPUPeer       float64 `json:"cpu_peer" parquet:"cpu_peer"`                    // at the peer, see CPUPeerSource
-	CPUPeerSource string  `json:"cpu_peer_source" parquet:"cpu_peer_source,dict"` // server: of sshd and the protocol's server; machine: of everything there; empty: unknown
+	CPUPeerSource string  `json:"cpu_peer_source" parquet:"cpu_peer_source,dict"` // server: of sshd and the protocol's server; machine: of all programs there; empty: unknown
 
 	Capture     string  `json:"capture" parquet:"capture,dict"` // packet, tcpdump or none
 	Interface   string  `json:"interface" parquet:"interface,dict"`
 	MTU         int     `json:"mtu" parquet:"mtu"`
-	Offload     string  `json:"offload" parquet:"offload,dict"`  // what joins or cuts packets below the capture: tso, gso, gro, lro
-	Oversize    int64   `json:"oversize" parquet:"oversize"`     // frames larger than the MTU allows: each was several packets on the wire
-	Drops       int64   `json:"drops" parquet:"drops"`           // packets that escaped the capture
-	Others      int64   `json:"others" parquet:"others"`         // bytes that the interface carried meanwhile for somebody else
+	Offload     string  `json:"offload" parquet:"offload,dict"`  // offloads that join or split packets below the capture: tso, gso, gro, lro
+	Oversize    int64   `json:"oversize" parquet:"oversize"`     // frames larger than the MTU permits: each was several packets on the wire
+	Drops       int64   `json:"drops" parquet:"drops"`           // packets that the capture missed
+	Others      int64   `json:"others" parquet:"others"`         // bytes of other traffic on the interface during the copy
 	Disturbed   string  `json:"disturbed" parquet:"disturbed"`   // why; empty: not disturbed
 	Background  float64 `json:"background" parquet:"background"` // rate on the interface before the copy began
 	Packets     string  `json:"packets" parquet:"packets"`       // file of all packets, relative to the directory of results
 	PremixBuild string  `json:"premix" parquet:"premix,dict"`    // version that measured
 }
 
-// Usable tells whether a copy may be compared with others.
+// Usable reports whether a copy may be compared with others.
 func (c *Copy) Usable() bool { return c.OK && c.Disturbed == "" }
 
-// Bytes on the wire, both directions.
+// Bytes returns the bytes on the wire in both directions.
 func (c *Copy) Bytes() int64 { return c.BytesDown + c.BytesUp }
 
-// Data names what was copied, as people say it: 500M, or 10000x4K.
+// Data returns a short name for the copied data: 500M, or 10000x4K.
 func (c *Copy) Data() string { return DataName(c.Size, c.Files) }
 
-// DataName is the name of so much data in so many files.
+// DataName returns a short name for data of a size in a number of files.
 func DataName(size int64, files int) string {
 	if files > 1 {
 		return fmt.Sprintf("%dx%s", files, Short(size/int64(files)))
@@ -124,7 +124,7 @@ func DataName(size int64, files int) string {
 	return Short(size)
 }
 
-// Short writes a size as link files do.
+// Short returns a size in the form of link files.
 func Short(n int64) string {
 	for _, u := range []struct {
 		name string
@@ -147,10 +147,10 @@ type Packet struct {
 	Size    int32   `json:"size" parquet:"size"`       // of the frame
 	Payload int32   `json:"payload" parquet:"payload"` // within TCP or UDP
 	TCP     bool    `json:"tcp" parquet:"tcp"`
-	Port    int32   `json:"port" parquet:"port"` // of here: tells connections apart
+	Port    int32   `json:"port" parquet:"port"` // of here: identifies the connection
 }
 
-// NoResults tells that a directory has no table of copies.
+// NoResults is returned for a directory without a table of copies.
 type NoResults struct{ Dir string }
 
 func (e *NoResults) Error() string { return fmt.Sprintf("%s has no results of transfers", e.Dir) }
@@ -158,13 +158,13 @@ func (e *NoResults) Error() string { return fmt.Sprintf("%s has no results of tr
 // ExitCode implements exit.Coded.
 func (*NoResults) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the command that makes results.
 func (e *NoResults) Hint() string { return "premix transfer bench LINK.yaml --out " + e.Dir }
 
-// Table of a directory: the pattern of its parts.
+// tables is the pattern of the names of the tables in a directory.
 const tables = "transfers-*.jsonl"
 
-// Create begins a table of the directory of results dir, which is made if need be.
+// Create creates a table in the directory of results dir, and the directory if necessary.
 func Create(dir string, h record.Header) (*record.Writer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -178,11 +178,11 @@ func Create(dir string, h record.Header) (*record.Writer, error) {
 	}
 }
 
-// Read returns all copies of the directories of results, by time.
+// Read returns all copies in directories of results, sorted by time.
 func Read(dirs ...string) ([]Copy, error) {
 	var all []Copy
 	for _, dir := range dirs {
-		// A pattern without wildcards of its own can't be malformed, whatever dir is.
+		// A directory's name may contain wildcards, so only the names inside are matched.
 		names, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 			return nil, err
@@ -208,7 +208,7 @@ func Read(dirs ...string) ([]Copy, error) {
 	return all, nil
 }
 
-// Rows gives copies to [record.ToParquet].
+// Rows returns an iterator over copies for [record.ToParquet].
 func Rows(copies []Copy) iter.Seq2[*Copy, error] {
 	return func(yield func(*Copy, error) bool) {
 		for i := range copies {

@@ -1,25 +1,24 @@
-// Package transfer is about copying data between two machines: what a copy is
-// called, and the table in which every measured copy is a row. The packages below
-// it measure, compare and choose.
+// Package transfer defines the terms for copying data between two machines, and the table
+// in which every measured copy is a row. The packages below it measure, compare and choose.
 //
 // Words:
 //
-//   - here is the machine that premix runs on, the peer is the other one. A link is
-//     the way between the two, with everything on it: [link] reads its description.
+//   - here is the machine on which premix runs; the peer is the other one. A link is
+//     the network path between the two; [link] reads its description.
 //   - A protocol is a program, or a pair of them, that copies; [link] knows some and
 //     takes any that has a command line.
 //   - A copy is one execution of a protocol's command. Its direction is [Get] or
 //     [Put]: the client is always here, so that get is down and put is up.
 //   - down is from the peer to here, and up from here to the peer, whatever the
 //     direction of the copy: acknowledgements of a get are up.
-//   - A round is one copy of everything that is to be measured, in random order.
+//   - A round is one copy by each measured protocol of each data, in random order.
 //   - speed is the size of the data divided by the whole time of the command; steady
-//     is the rate between a quarter and 95 % of what was carried, without handshake,
+//     is the rate between a quarter and 95 % of the carried bytes, without handshake,
 //     slow start and end.
-//   - ratio is what was on the wire, both directions and all headers, divided by the
+//   - ratio is the number of bytes on the wire, in both directions and with headers, divided by the
 //     size of the data.
-//   - A copy is disturbed when the link carried something else too, or packets
-//     escaped the capture. Its row is kept and marked, and not used to choose.
+//   - A copy is disturbed if the link carried other traffic, too, or if packets
+//     escaped the capture. Its row is kept and marked, but not used to choose.
 //
 // A directory of results holds
 //

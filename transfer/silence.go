@@ -27,7 +27,7 @@ func (e *SilenceError) Error() string {
 // ExitCode implements exit.Coded.
 func (*SilenceError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint says what to write.
+// Hint shows a valid value.
 func (e *SilenceError) Hint() string { return "write it as in 40s or 2m, or unset it" }
 
 var silence = sync.OnceValues(func() (time.Duration, error) {
@@ -42,16 +42,16 @@ var silence = sync.OnceValues(func() (time.Duration, error) {
 	return d, nil
 })
 
-// Silence is how long the other end of a copy may say nothing until the copy ends: 40
-// seconds, unless the environment says otherwise. Ends that are alive say something four
-// times as often.
+// Silence returns the time without a sign of the other end after which a copy ends: 40
+// seconds, or the value of the environment variable. A working end sends a sign four times
+// in this time.
 func Silence() time.Duration {
 	d, _ := silence() // CheckSilence returns the error
 	return d
 }
 
-// SilenceOf is the time of silence that the other end of a copy asks for, within the
-// bounds of [SilenceVariable], or [Silence] where it asks for none.
+// SilenceOf returns the time of silence that the other end asks for, limited to the bounds
+// of [SilenceVariable], or [Silence] if it asks for none.
 func SilenceOf(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return Silence()
@@ -59,8 +59,7 @@ func SilenceOf(asked time.Duration) time.Duration {
 	return min(max(asked, silenceLeast), silenceMost)
 }
 
-// CheckSilence returns a [*SilenceError] where the environment has a value that is not
-// valid.
+// CheckSilence returns a [*SilenceError] if the environment has an invalid value.
 func CheckSilence() error {
 	_, err := silence()
 	return err

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Drain is how long a capture goes on after it was asked to end.
+// Drain is the time for which a capture continues after Stop.
 const Drain = 250 * time.Millisecond
 
-// Snap is how much of a frame is captured: Ethernet, IPv6 and the longest TCP
-// header.
+// Snap is the number of captured bytes of a frame: enough for Ethernet, IPv6 and the
+// longest TCP header.
 const Snap = 128
 
 const (
@@ -30,17 +30,17 @@ const (
 	retire    = 50 // ms after which a block that is not full is handed over
 )
 
-// Options of a capture.
+// Options are the settings of a capture.
 type Options struct {
 	Interface  string
 	Here, Peer netip.Addr
-	ExceptPort uint16 // of here: packets of this TCP connection do not count; 0: none
+	ExceptPort uint16 // a port of here whose TCP connection is not counted; 0: none
 	MTU        int    // of the interface, see [MTU]
 	Packets    bool   // keep a row for each packet
-	Pcap       string // file to write headers to; empty: none
+	Pcap       string // file for captured headers; empty: none
 }
 
-// PrivilegeError tells that this process may not capture.
+// PrivilegeError is returned if this process is not permitted to capture.
 type PrivilegeError struct{ Err error }
 
 func (e *PrivilegeError) Error() string { return fmt.Sprintf("packets cannot be captured: %v", e.Err) }
@@ -49,18 +49,18 @@ func (e *PrivilegeError) Error() string { return fmt.Sprintf("packets cannot be 
 func (*PrivilegeError) ExitCode() exit.Code { return exit.Unavailable }
 func (e *PrivilegeError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint names two ways to measure.
 func (e *PrivilegeError) Hint() string {
 	return "run premix as root, or measure times alone with --capture none"
 }
 
-// Source is a running capture, whoever does it.
+// Source is a running capture of any kind.
 type Source interface {
-	// Stop goes on for Drain, ends the capture and returns what was counted.
+	// Stop continues for Drain, ends the capture and returns the totals.
 	Stop() (*Totals, error)
 }
 
-// Capture is one with a ring.
+// Capture is a capture with a ring buffer.
 type Capture struct {
 	fd       int
 	ring     []byte
@@ -71,14 +71,14 @@ type Capture struct {
 	done     chan error
 }
 
-// Open begins a capture. It listens when Open returns. The interface is looked for
-// in the network namespace of the calling thread.
+// Open starts a capture, which is active when Open returns. The interface must be in the
+// network namespace of the calling thread.
 func Open(o Options) (_ *Capture, err error) {
 	dev, err := net.InterfaceByName(o.Interface)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", o.Interface, err)
 	}
-	// Protocol 0: nothing arrives before the filter is there.
+	// With protocol 0 no packets arrive before the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		err = os.NewSyscallError("socket", err)
@@ -119,7 +119,7 @@ func Open(o Options) (_ *Capture, err error) {
 	return c, nil
 }
 
-// Begin is when the capture began: times in [Totals] count from there.
+// Begin returns the begin of the capture, from which times in [Totals] are counted.
 func (c *Capture) Begin() time.Time { return c.tally.begin }
 
 // Stop implements [Source].
@@ -161,7 +161,7 @@ const (
 	packetKind = 48 + 10
 )
 
-// read takes blocks until it is told to stop and the ring is empty.
+// read processes blocks until Stop is called and the ring is empty.
 func (c *Capture) read() error {
 	for i := 0; ; i = (i + 1) % blocks {
 		block := c.ring[i*blockSize : (i+1)*blockSize]
@@ -172,7 +172,7 @@ func (c *Capture) read() error {
 			if err != nil && !errors.Is(err, unix.EINTR) {
 				return os.NewSyscallError("poll", err)
 			}
-			// Told to stop before a whole wait in which nothing came.
+			// End only if Stop was called before a wait in which no packet came.
 			if stopping && n == 0 && atomic.LoadUint32(status)&unix.TP_STATUS_USER == 0 {
 				return nil
 			}
@@ -203,7 +203,7 @@ func (c *Capture) block(block []byte) error {
 	return nil
 }
 
-// setFilter has the kernel drop what is not between the two addresses.
+// setFilter makes the kernel drop packets that are not between the two addresses.
 func (c *Capture) setFilter(o Options) error {
 	program, err := filter(o.Here.Unmap(), o.Peer.Unmap())
 	if err != nil {
@@ -230,13 +230,13 @@ func filter(a, b netip.Addr) ([]bpf.Instruction, error) {
 	if !a.Is4() {
 		kind, source, words = 0x86dd, ethernet+8, 4
 	}
-	// Each pair of addresses is compared word by word; the last comparison that
-	// holds returns, any other goes on behind the pair.
+	// Each pair of addresses is compared word by word. If the last comparison holds, the
+	// filter returns; if any fails, it continues after the pair.
 	pair := func(from, to []byte) (list []bpf.Instruction) {
 		compare := append(append([]byte{}, from...), to...)
 		length := 4 * words // instructions: two a word, two addresses
 		for i := range 2 * words {
-			rest := uint8(length - 2*i - 2 + 1) // to behind the return
+			rest := uint8(length - 2*i - 2 + 1) // distance to the instruction after the return
 			list = append(list,
 				bpf.LoadAbsolute{Off: source + uint32(4*i), Size: 4},
 				bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(compare[4*i:]), SkipFalse: rest})

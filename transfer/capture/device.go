@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Route tells by which interface, and from which address, packets to a peer leave.
+// Route returns the interface by which, and the address from which, packets to a peer
+// leave.
 func Route(peer netip.Addr) (device string, here netip.Addr, err error) {
 	// Connecting a UDP socket sends nothing, and asks the kernel for the route.
 	c, err := net.Dial("udp", netip.AddrPortFrom(peer, 9).String())
@@ -34,8 +35,8 @@ func Route(peer netip.Addr) (device string, here netip.Addr, err error) {
 		return "", here, err
 	}
 	if here == peer.Unmap().WithZone("") {
-		// What a machine sends to an address of its own goes through the loopback device,
-		// whichever device has the address.
+		// Packets to an address of this machine go through the loopback device, whichever
+		// device has the address.
 		for _, i := range list {
 			if i.Flags&net.FlagLoopback != 0 {
 				return i.Name, here, nil
@@ -56,7 +57,7 @@ func Route(peer netip.Addr) (device string, here netip.Addr, err error) {
 	return "", here, fmt.Errorf("no interface has the address %s", here)
 }
 
-// MTU of an interface.
+// MTU returns the MTU of an interface.
 func MTU(device string) int {
 	i, err := net.InterfaceByName(device)
 	if err != nil {
@@ -65,9 +66,9 @@ func MTU(device string) int {
 	return i.MTU
 }
 
-// Carries is the number of bytes that an interface has received and sent. The loopback
-// device receives what it sends, and each byte counts once. Carries reads /proc, as /sys
-// shows the devices of the namespace that it was mounted in.
+// Carries returns the number of bytes that an interface has received and sent. The loopback
+// device receives the bytes that it sends; they count once. Carries reads /proc, because
+// /sys shows the devices of the namespace in which it was mounted.
 func Carries(device string) (int64, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
@@ -96,13 +97,13 @@ func Carries(device string) (int64, error) {
 var offloads = []struct {
 	name    string
 	request uint32
-	flag    uint32 // in the answer; 0: any
+	flag    uint32 // bit in the answer; 0: any
 }{
 	{"tso", 0x1e, 0}, {"gso", 0x23, 0}, {"gro", 0x2b, 0}, {"lro", 0x25, 1 << 15},
 }
 
-// Offload names what is on of that which joins or cuts packets below a capture,
-// with spaces between; empty: nothing, or the interface does not tell.
+// Offload returns the active offloads that join or split packets below a capture, separated
+// by blanks. It returns "" if there are none, or if the interface does not report them.
 func Offload(device string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -127,9 +128,9 @@ func Offload(device string) string {
 	return strings.Join(on, " ")
 }
 
-// Congestion tells which congestion control the established TCP connections of
-// this machine to a peer use, other than the one from port except: their names,
-// with spaces between. It asks sock_diag(7).
+// Congestion returns the congestion controls of the established TCP connections of this
+// machine to a peer, except those at port except, separated by blanks. It uses
+// sock_diag(7).
 func Congestion(peer netip.Addr, except uint16) string {
 	const (
 		byFamily    = 20 // SOCK_DIAG_BY_FAMILY
@@ -143,8 +144,8 @@ func Congestion(peer netip.Addr, except uint16) string {
 		return ""
 	}
 	defer unix.Close(fd)
-	// struct inet_diag_req_v2 behind the header: family, protocol, extensions,
-	// padding, states, and an id that is not used in a dump.
+	// The header is followed by struct inet_diag_req_v2: family, protocol, extensions,
+	// padding, states, and an id that a dump does not use.
 	req := make([]byte, headerSize+56)
 	native := func(b []byte, v uint32) { *(*uint32)(unsafe.Pointer(&b[0])) = v }
 	native(req, uint32(len(req)))

@@ -11,27 +11,27 @@ import (
 // Tick is the resolution of [Totals.Series].
 const Tick = 10 * time.Millisecond
 
-// Totals of a capture.
+// Totals are the counts of a capture.
 type Totals struct {
 	Down, Up    Way
 	TCP, UDP    int64
 	Histogram   []int64 // by transfer.SizeEdges
-	Oversize    int64   // frames that are larger than the MTU allows
+	Oversize    int64   // frames that are larger than the MTU permits
 	Drops       int64
 	Connections int
 	Series      []Carried // payload by ticks since the tally began
 	DownTimes   Times
 	UpTimes     Times
-	Packets     []Packet // where asked for
+	Packets     []Packet // if requested
 }
 
-// Way is one direction.
+// Way holds the counts of one direction.
 type Way struct{ Packets, Bytes, Payload, Retransmits int64 }
 
-// Times of one direction; zero: it never came to that.
+// Times are the times of one direction; zero if an event did not happen.
 type Times struct {
 	First   time.Time // byte of payload
-	Flowing time.Time // when 64 KiB of payload had been carried: handshakes take less
+	Flowing time.Time // time at which 64 KiB of payload had been carried: handshakes need less
 }
 
 const flowing = 64 << 10
@@ -39,7 +39,7 @@ const flowing = 64 << 10
 // Carried is the payload of one tick.
 type Carried struct{ Down, Up int64 }
 
-// Packet is one that was seen, in the fewest bytes: a capture may have millions.
+// Packet is a captured packet in the fewest bytes: a capture may have millions.
 type Packet struct {
 	At      time.Duration // since the tally began
 	Size    uint32
@@ -52,13 +52,14 @@ type Packet struct {
 // Tally counts frames.
 type Tally struct {
 	here, peer netip.Addr
-	except     uint16 // port of a connection that does not count; 0: none
+	except     uint16 // port of a connection that is not counted; 0: none
 	mtu        int
 	keep       bool
 	begin      time.Time
 	t          Totals
 	next       map[connection]*edges
-	// ends tells which of two ports is here where both ends have the same address.
+	// ends stores, for connections with the same address at both ends, which of the two
+	// ports is here.
 	ends map[connection]bool
 }
 
@@ -68,7 +69,7 @@ type connection struct {
 	here, peer uint16
 }
 
-// edges are the sequence numbers behind what was seen of a connection.
+// edges are the sequence numbers after the last byte seen of a connection.
 type edges struct {
 	seen    [2]bool
 	next    [2]uint32
@@ -80,20 +81,21 @@ const (
 	up   = 1
 )
 
-// NewTally counts what is between two addresses, from begin on.
+// NewTally returns a Tally of packets between two addresses, whose times are relative to
+// begin.
 func NewTally(o Options, begin time.Time) *Tally {
 	return &Tally{here: o.Here.Unmap(), peer: o.Peer.Unmap(), except: o.ExceptPort, mtu: o.MTU, keep: o.Packets, begin: begin,
 		t: Totals{Histogram: make([]int64, len(transfer.SizeEdges)+1)}, next: map[connection]*edges{}, ends: map[connection]bool{}}
 }
 
-// Totals is what was counted.
+// Totals returns the counts so far.
 func (y *Tally) Totals() *Totals { return &y.t }
 
 // ethernet is the length of the link's header: 14 bytes, with the protocol last.
 const ethernet = 14
 
-// Add counts a frame that begins with an Ethernet header. data is as much of it as
-// was captured, size its whole length.
+// Add counts a frame that begins with an Ethernet header. data is its captured part, size
+// its whole length.
 func (y *Tally) Add(at time.Time, data []byte, size int) {
 	src, dst, proto, l4, total, ok := network(data)
 	if !ok {
@@ -178,9 +180,8 @@ func (y *Tally) Add(at time.Time, data []byte, size int) {
 	}
 }
 
-// outward tells of a packet between two ports of the same address whether it comes from
-// the one that is here: the one that has made the connection. c has the port that the
-// packet comes from as the one here.
+// outward reports whether a packet between two ports of the same address comes from here,
+// which is the end that opened the connection. In c, the source port is the one here.
 func (y *Tally) outward(c connection, flags byte) bool {
 	back := connection{c.tcp, c.peer, c.here}
 	begins := c.tcp && flags&(tcpSYN|tcpACK) == tcpSYN
@@ -193,24 +194,24 @@ func (y *Tally) outward(c connection, flags byte) bool {
 	case c.tcp && flags&tcpSYN != 0: // the answer
 		out = false
 	case c.tcp:
-		out = c.here > c.peer // it began before the capture: servers have the low ports
+		out = c.here > c.peer // the connection is older than the capture: servers have the low ports
 	}
 	y.ends[c], y.ends[back] = out, !out
 	return out
 }
 
-// maxTicks is a day.
+// maxTicks is the number of ticks in a day.
 const maxTicks = int(24 * time.Hour / Tick)
 
-// follow notes where a connection has got to. A segment that begins before that
-// fills a hole or repeats something: at both ends of a link that is a
-// retransmission, or rarely a packet that another one overtook.
+// follow updates the sequence numbers of a connection. A segment that begins before the
+// expected number fills a hole or is a repetition: at both ends of a link that is a
+// retransmission, or rarely a reordered packet.
 func (y *Tally) follow(c connection, w int, way *Way, seq uint32, flags byte, payload int) {
 	if payload == 0 && flags&tcpSYN == 0 {
 		return
 	}
 	e := y.next[c]
-	// A SYN is a new connection, though its ports may have been used before.
+	// A SYN begins a new connection, even if its ports were used before.
 	if e == nil || c.tcp && flags&tcpSYN != 0 && w == up && payload == 0 {
 		if e == nil {
 			e = &edges{}
@@ -247,8 +248,8 @@ const (
 	tcpACK = 0x10
 )
 
-// network reads the header of IPv4 or IPv6. total is the length of what follows it,
-// l4 what was captured of that; of a later fragment there is nothing.
+// network parses the header of IPv4 or IPv6. total is the length of the payload, and l4 its
+// captured part, which is empty for a later fragment.
 func network(b []byte) (src, dst netip.Addr, proto byte, l4 []byte, total int, ok bool) {
 	if len(b) < ethernet+20 {
 		return
@@ -273,8 +274,8 @@ func network(b []byte) (src, dst netip.Addr, proto byte, l4 []byte, total int, o
 			return
 		}
 		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		// Extension headers are rare on links that data is copied over; a packet
-		// with one counts, as neither TCP nor UDP.
+		// Extension headers are rare on links for data; a packet with one counts as neither
+		// TCP nor UDP.
 		return src, dst, b[6], b[40:], int(binary.BigEndian.Uint16(b[4:])), true
 	}
 	return

@@ -18,17 +18,17 @@ import (
 	"premix/internal/regex"
 )
 
-// Tcpdump is a capture by tcpdump(8): the alternative, and the cross-check.
+// Tcpdump is a capture by tcpdump(8): an alternative to Capture, and a check of it.
 type Tcpdump struct {
 	o       Options
 	cmd     *exec.Cmd
 	begin   time.Time
 	path    string
-	last    chan string // what it says at its end
+	last    chan string // its last line of output
 	ownFile bool
 }
 
-// OpenTcpdump begins a capture with tcpdump. It listens when OpenTcpdump returns.
+// OpenTcpdump starts a capture with tcpdump, which is active when OpenTcpdump returns.
 // start starts the program; nil: here.
 func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 	d := &Tcpdump{o: o, path: o.Pcap, last: make(chan string, 1)}
@@ -44,7 +44,7 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 	if o.ExceptPort != 0 {
 		expression += fmt.Sprintf(" and not tcp port %d", o.ExceptPort)
 	}
-	// As root it would give up root, and with it the right to write the file.
+	// As root, tcpdump would give up root, and could not write the file.
 	d.cmd = exec.Command("tcpdump", "-i", o.Interface, "-nn", "-p", "-s", strconv.Itoa(Snap), "-B", "65536", "-Z", "root",
 		"--time-stamp-precision=nano", "-w", d.path, expression)
 	if os.Geteuid() != 0 {
@@ -88,17 +88,17 @@ func OpenTcpdump(o Options, start func(*exec.Cmd) error) (*Tcpdump, error) {
 	return nil, err
 }
 
-// Begin is when tcpdump was listening.
+// Begin returns the time from which tcpdump was capturing.
 func (d *Tcpdump) Begin() time.Time { return d.begin }
 
 func (d *Tcpdump) remove() {
 	if d.ownFile {
-		_ = os.Remove(d.path) // it is temporary, and nothing depends on it
+		_ = os.Remove(d.path) // it is temporary
 	}
 }
 
-// tcpdumpRetire is how long the kernel keeps packets from tcpdump where few come.
-// What it has not been given when it is asked to end is lost, and not counted as
+// tcpdumpRetire is the time for which the kernel holds packets back from tcpdump when few
+// come. Packets still held when tcpdump is asked to end are lost, and not counted as
 // dropped.
 const tcpdumpRetire = time.Second
 
@@ -121,13 +121,13 @@ func (d *Tcpdump) Stop() (*Totals, error) {
 	}
 	m := droppedForm().FindStringSubmatch(last)
 	if m == nil {
-		return nil, fmt.Errorf("tcpdump does not tell what it dropped: %q", last)
+		return nil, fmt.Errorf("tcpdump printed no number of dropped packets: %q", last)
 	}
-	t.t.Drops, _ = strconv.ParseInt(m[1], 10, 64) // digits, by the form
+	t.t.Drops, _ = strconv.ParseInt(m[1], 10, 64) // the pattern permits only digits
 	return t.Totals(), nil
 }
 
-// ReadPcap counts the frames of a pcap file of Ethernet.
+// ReadPcap adds the frames of a pcap file of Ethernet to a Tally.
 func ReadPcap(path string, t *Tally) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -150,7 +150,7 @@ func ReadPcap(path string, t *Tally) error {
 		}
 	}
 	if order == nil || order.Uint32(h[20:])&0xffff != linkEthernet {
-		return fmt.Errorf("%s is no pcap file of Ethernet", path)
+		return fmt.Errorf("%s is not a pcap file of Ethernet", path)
 	}
 	buf := make([]byte, 1<<16)
 	for {

@@ -27,47 +27,48 @@ import (
 	"premix/transfer/testbed"
 )
 
-// Job is one get or put.
+// Job is one copy to or from a peer.
 type Job struct {
 	Link      *link.Link
 	Known     *Known
 	Direction transfer.Direction
 	Remote    string // path at the peer
 	Local     string
-	Open      bool   // allow open protocols
+	Open      bool   // permit open protocols
 	Protocol  string // only this one; empty: choose
 	Premix    string // path of this program
-	Parts     string // directory of records of copies that are not whole; empty: none
+	Parts     string // directory of records of incomplete copies; empty: none
 	Keep      stream.Keep
-	Have      string // what the receiver has that may hold much of it; empty: nothing
-	// Server is the address of a standing server, and Key lets in there: the copy is
-	// made by it, and nothing is chosen. Link, Known, Open, Protocol and Premix are not
-	// looked at then.
+	Have      string // path at the receiver that may contain much of the data; empty: none
+	// Server is the address of a standing server, and Key gives access to it. The server
+	// then makes the copy, and no protocol is chosen: Link, Known, Open, Protocol and
+	// Premix are ignored.
 	Server string
 	Key    *stream.Key
-	// Note is called with what happens, for people. It may be nil.
+	// Note is called with messages for people. It may be nil.
 	Note func(string)
-	// Progress is called now and then with the bytes that have arrived. It may be nil.
+	// Progress is called now and then with the number of bytes that have arrived. It may be
+	// nil.
 	Progress func(done, all int64)
 }
 
-// Done tells of a copy.
+// Done describes a completed copy.
 type Done struct {
 	Protocol string     `json:"protocol"`
 	Size     int64      `json:"size"`
 	Files    int        `json:"files"`
 	Seconds  float64    `json:"seconds"`
-	Verified string     `json:"verified"`         // how
-	SHA256   string     `json:"sha256,omitempty"` // of both ends, where that is how
+	Verified string     `json:"verified"`         // by which method
+	SHA256   string     `json:"sha256,omitempty"` // of both ends, if that is the method
 	Order    []Estimate `json:"order"`
-	Failed   []string   `json:"failed"` // PROTOCOL: why, of those that were tried before
-	// Lost is what of a tree could not be read, and is left out; More is how much of that
-	// is not in the list.
+	Failed   []string   `json:"failed"` // PROTOCOL: reason, for the protocols tried before
+	// Lost lists the files of a tree that could not be read and are missing in the copy;
+	// More is the number of those that are not in the list.
 	Lost []stream.Failure `json:"lost,omitempty"`
 	More int              `json:"more_lost,omitempty"`
 }
 
-// SourceError tells that there is nothing to copy, or that it may not be read.
+// SourceError is returned if the source does not exist, or must not be read.
 type SourceError struct{ Reason string }
 
 func (e *SourceError) Error() string { return e.Reason }
@@ -75,10 +76,10 @@ func (e *SourceError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*SourceError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
-func (e *SourceError) Hint() string { return "name a file or a directory that you may read" }
+// Hint describes a valid source.
+func (e *SourceError) Hint() string { return "name a file or a directory that you can read" }
 
-// TargetError tells that the destination can't take the copy.
+// TargetError is returned if the copy cannot be written to the destination.
 type TargetError struct{ Reason string }
 
 func (e *TargetError) Error() string { return e.Reason }
@@ -86,10 +87,10 @@ func (e *TargetError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*TargetError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
-func (e *TargetError) Hint() string { return "make room, or give another destination" }
+// Hint returns the ways to resolve the error.
+func (e *TargetError) Hint() string { return "free some space, or give another destination" }
 
-// FailedError tells that no protocol has made the copy.
+// FailedError is returned if no protocol could make the copy.
 type FailedError struct {
 	Failed []string
 	Part   string
@@ -97,7 +98,7 @@ type FailedError struct {
 
 func (e *FailedError) Error() string {
 	if len(e.Failed) == 0 {
-		return "there is no protocol that can make this copy"
+		return "no protocol can make this copy"
 	}
 	return "every protocol failed: " + strings.Join(e.Failed, "; ")
 }
@@ -105,33 +106,33 @@ func (e *FailedError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FailedError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the command to continue with.
 func (e *FailedError) Hint() string {
 	if e.Part == "" {
-		return "premix transfer why PEER tells what is left out and why"
+		return "premix transfer why PEER lists the protocols left out, with reasons"
 	}
-	return "the same command goes on with what has arrived: " + e.Part
+	return "run the same command again: it continues with the part that has arrived: " + e.Part
 }
 
-// minRoom is how much must be free beyond the size, bytes.
+// minRoom is the space that must be free in addition to the size, in bytes.
 const minRoom = 1 << 20
 
-// longestSocket is the longest path for a socket that ssh can use: it adds 17 bytes
-// of its own while it makes it, of the 107 that there are (unix(7)).
+// longestSocket is the longest path of a socket that ssh can use: of the 107 bytes
+// (unix(7)), ssh needs 17 for a suffix while it creates the socket.
 const longestSocket = 90
 
-// run is a copy under way.
+// run is a running copy.
 type run struct {
 	*Job
 	s             *peer.Session
-	temp          string         // directory here; at the peer the session has one
-	local, remote string         // what is fetched is in its stage
-	stage         *beneath.Stage // of what is fetched
-	there         *remoteStage   // of what is put; nil: no protocol needed it yet
-	unreadable    string         // something of the source; empty: nothing
+	temp          string         // directory here; at the peer, the session has one
+	local, remote string         // a get writes to its stage
+	stage         *beneath.Stage // for a get
+	there         *remoteStage   // for a put; nil: no protocol has needed it yet
+	unreadable    string         // a file of the source that cannot be read; empty: none
 	missing       map[string]bool
 	d             *Done
-	source        *digest // of the source, once it was needed
+	source        *digest // of the source, once it was requested
 }
 
 // Run makes the copy.
@@ -161,8 +162,8 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	// All that goes through ssh shares one connection, of which only the first command
-	// waits for keys to be exchanged.
+	// All commands through ssh share one connection, so that only the first one waits for
+	// the key exchange.
 	l := *j.Link
 	if l.Control = filepath.Join(temp, "ssh"); len(l.Control) > longestSocket {
 		l.Control = ""
@@ -180,12 +181,12 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 	}()
 	d.Order = Order(j.Link, copies, Task{j.Direction, d.Size, d.Files, j.Open, j.Have != ""})
 	if r.stage != nil {
-		defer r.stage.Close() // what it has is kept
+		defer r.stage.Close() // an incomplete copy is kept
 	}
 	defer r.forget(ctx)
 	for _, e := range d.Order {
 		if e.Left || j.Protocol != "" && e.Protocol != j.Protocol || len(d.Failed) > 0 && e.Protocol == own {
-			continue // failed is what was tried without a question
+			continue // failed protocols were tried by direct
 		}
 		p := j.protocol(e.Protocol)
 		if lacks := r.cannot(p); lacks != "" {
@@ -196,7 +197,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 		}
 		if missing := r.lacks(p); missing != "" {
 			d.Failed = append(d.Failed, e.Protocol+": "+missing+" is not at the peer")
-			// Where the best is not to be had people want to know it.
+			// If the best protocol is not available, the user should know.
 			if e.Seconds > 0 || e.Protocol == own {
 				j.note("%s is left out: %s is not installed at the peer", e.Protocol, missing)
 			}
@@ -245,10 +246,10 @@ func (j *Job) protocol(name string) *link.Protocol {
 			return p
 		}
 	}
-	return nil // an order names protocols of the link alone
+	return nil // an order has only protocols of the link
 }
 
-// cannot is why a protocol does not make this copy as it shall be; empty: it does.
+// cannot returns why a protocol cannot make this copy as requested, or "" if it can.
 func (r *run) cannot(p *link.Protocol) string {
 	switch {
 	case r.ownShipped(p):
@@ -260,7 +261,7 @@ func (r *run) cannot(p *link.Protocol) string {
 	return ""
 }
 
-// lacks is a program that the peer has not, of those that a protocol needs there.
+// lacks returns a program that a protocol needs and that the peer does not have.
 func (r *run) lacks(p *link.Protocol) string {
 	for _, n := range p.AtPeer() {
 		if r.missing[n] {
@@ -270,7 +271,7 @@ func (r *run) lacks(p *link.Protocol) string {
 	return ""
 }
 
-// Scripts that tell of the peer, in lines of a word and what belongs to it.
+// Scripts that query the peer. They print lines of a keyword and its value.
 const (
 	findPrograms = `; for n in %s; do command -v "$n" >/dev/null 2>&1 || echo "missing $n"; done
 `
@@ -285,8 +286,8 @@ mkdir -p %[2]s && df -Pk %[2]s | awk 'END { print "free", $4 }'; du -sk %[3]s 2>
 `
 )
 
-// look reaches the peer, and finds out in the same question how much there is to copy, that there
-// is room for it, and which programs the peer has.
+// look connects to the peer. With the same command it determines the size of the source,
+// the free space at the destination, and which programs the peer has.
 func (r *run) look(ctx context.Context) (failed error) {
 	var needs []string
 	for i := range r.Link.Protocols {
@@ -310,7 +311,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 	if s == nil {
 		return err
 	}
-	// Whoever returns an error has not got the session.
+	// A function that returns an error returns no session.
 	if r.s = s; err != nil {
 		s.Close()
 		if r.Direction == transfer.Put {
@@ -350,7 +351,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 			files, size, _ := strings.Cut(rest, " ")
 			r.d.Files, r.d.Size, counted = int(number(files)), number(size), true
 			if word == "tree" {
-				r.d.Files = max(2, r.d.Files) // a tree of one file is copied as trees are
+				r.d.Files = max(2, r.d.Files) // a tree with one file is copied like other trees
 			}
 		case "there":
 			return &TargetError{r.remote + " is at the peer already"}
@@ -362,7 +363,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 		return err
 	}
 	if !counted {
-		return fmt.Errorf("the peer does not say how much there is: %q", text)
+		return fmt.Errorf("the peer returned no size: %q", text)
 	}
 	if r.Direction == transfer.Get {
 		if err := r.makeWay(); err != nil {
@@ -380,7 +381,8 @@ func (r *run) look(ctx context.Context) (failed error) {
 	return nil
 }
 
-// lookHere counts what is to be put. unreadable is something of a tree that cannot be read.
+// lookHere counts the data of a put. unreadable is a file of a tree that cannot be read, or
+// "".
 func lookHere(ctx context.Context, at string, d *Done) (unreadable string, err error) {
 	info, err := os.Stat(at)
 	if err != nil {
@@ -428,7 +430,7 @@ func lookHere(ctx context.Context, at string, d *Done) (unreadable string, err e
 	return unreadable, nil
 }
 
-// try makes the copy by one protocol, and compares it.
+// try makes the copy by one protocol, and verifies it.
 func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	outer := ctx
 	ctx, done := r.s.Watch(ctx)
@@ -452,7 +454,7 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 		return err
 	}
 	clear := "mkdir -p " + link.Quote(there)
-	// What another protocol has left is in the way of one that doesn't go on with it.
+	// Remove the part that another protocol has left, unless this one can continue with it.
 	if !p.Resumes {
 		if put {
 			if !p.Stages {
@@ -475,7 +477,8 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	}
 	addr, err := testbed.Resolve(ctx, r.Link.Host)
 	if err != nil {
-		// A name of ssh's own: the session has reached it.
+		// The server's name may be one of ssh's configuration: use the address of the
+		// session.
 		var serr error
 		if addr, serr = netip.ParseAddr(r.s.Address()); serr != nil {
 			return err
@@ -527,11 +530,11 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	return r.verify(ctx, target)
 }
 
-// tidyTime is how long the end of a server at the peer may take.
+// tidyTime is the time that a server at the peer may take to end.
 const tidyTime = 10 * time.Second
 
-// stop ends a server, unless the copy was interrupted: a server ends with the session at
-// the latest.
+// stop ends a server, unless the copy was interrupted: a server ends no later than its
+// session.
 func (r *run) stop(ctx context.Context, v *peer.Server) {
 	if ctx.Err() != nil {
 		return
@@ -541,9 +544,8 @@ func (r *run) stop(ctx context.Context, v *peer.Server) {
 	_ = v.Stop(ctx)
 }
 
-// commit gives the copy that a protocol has made its name. Set-user-ID, set-group-ID and
-// sticky bits that it has brought are taken away before: they would give the rights of
-// the receiver.
+// commit renames a complete copy to its name. First it clears set-user-ID, set-group-ID and
+// sticky bits that a protocol has copied: they would give away the rights of the receiver.
 func (r *run) commit(ctx context.Context, p *link.Protocol) error {
 	if r.Direction == transfer.Put {
 		if p.Stages {
@@ -552,7 +554,7 @@ func (r *run) commit(ctx context.Context, p *link.Protocol) error {
 		return r.there.commit(ctx, r)
 	}
 	var err error
-	if !r.ownShipped(p) { // which keeps them only with the owners that were asked for
+	if !r.ownShipped(p) { // it keeps them only together with the owners
 		err = r.stage.Plain()
 	}
 	if err == nil {
@@ -564,16 +566,16 @@ func (r *run) commit(ctx context.Context, p *link.Protocol) error {
 	return nil
 }
 
-// began is where at the peer an earlier call may have begun the copy, for the room that
-// it takes.
+// began returns the path at the peer where an earlier call may have begun the copy: its
+// size reduces the space needed.
 func (r *run) began() string {
 	if known, _ := r.known(); known.Directory != "" {
 		return known.Directory
 	}
-	return path.Join(r.remote, "none") // the destination is free: there is no such file
+	return path.Join(r.remote, "none") // the destination does not exist, nor does this file
 }
 
-// left is where a copy that failed has got to.
+// left returns the place of the part of a failed copy.
 func (r *run) left() string {
 	switch {
 	case r.stage != nil:
@@ -584,19 +586,20 @@ func (r *run) left() string {
 	return r.remote
 }
 
-// onDisk is how much of a file or tree has arrived.
+// onDisk returns the number of bytes of a file or tree that have arrived.
 func onDisk(at string) (n int64) {
 	_ = filepath.WalkDir(at, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			if i, err := e.Info(); err == nil {
 				n += i.Size()
-				// Of a file whose end came before its middle, what is there.
+				// If the end of a file was written before its middle, count the allocated
+				// blocks.
 				if st, ok := i.Sys().(*syscall.Stat_t); ok {
 					n -= max(0, i.Size()-st.Blocks*512)
 				}
 			}
 		}
-		return nil // what goes meanwhile doesn't count
+		return nil // files that are removed during the walk do not count
 	})
 	return n
 }

@@ -19,11 +19,11 @@ import (
 	"premix/transfer/testbed"
 )
 
-// digest is a SHA-256 that is made while something is copied, so that at the end
-// there is little left to read.
+// digest is a SHA-256 that is computed during a copy, so that little is left to read at the
+// end.
 type digest struct {
-	there *peer.Server // makes it at the peer
-	here  chan answer  // or it is made here
+	there *peer.Server // computes it at the peer
+	here  chan answer  // or receives it from here
 	stop  context.CancelFunc
 	known string
 }
@@ -33,7 +33,7 @@ type answer struct {
 	err error
 }
 
-// digestHere makes one here.
+// digestHere starts to compute a digest here.
 func digestHere(ctx context.Context, read func(context.Context) (string, error)) *digest {
 	ctx, stop := context.WithCancel(ctx)
 	d := &digest{here: make(chan answer, 1), stop: stop}
@@ -44,7 +44,7 @@ func digestHere(ctx context.Context, read func(context.Context) (string, error))
 	return d
 }
 
-// wait for the digest.
+// wait waits for the digest.
 func (d *digest) wait(ctx context.Context) (string, error) {
 	switch {
 	case d.known != "":
@@ -59,14 +59,14 @@ func (d *digest) wait(ctx context.Context) (string, error) {
 	}
 	select {
 	case a := <-d.here:
-		d.here <- a // for who asks again
+		d.here <- a // for further calls
 		return a.sum, a.err
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
 }
 
-// drop ends what makes a digest, which may be nil.
+// drop stops the computation of a digest, which may be nil.
 func (r *run) drop(ctx context.Context, d *digest) {
 	switch {
 	case d == nil:
@@ -77,11 +77,12 @@ func (r *run) drop(ctx context.Context, d *digest) {
 	}
 }
 
-// forget ends what a copy has begun.
+// forget stops the computations of a copy.
 func (r *run) forget(ctx context.Context) { r.drop(ctx, r.source) }
 
-// watch begins to read both ends: the source as it is, the target as it grows. The
-// result is that of the target; nil: it can't be read while it is written.
+// watch begins to read both ends: the source, and the target while it is written. It
+// returns the digest of the target, or nil if the target cannot be read while it is
+// written.
 func (r *run) watch(ctx context.Context) (*digest, error) {
 	tree := r.d.Files > 1
 	if r.Direction == transfer.Get {
@@ -103,7 +104,7 @@ func (r *run) watch(ctx context.Context) (*digest, error) {
 	if tree {
 		return nil, nil
 	}
-	// tail ends when head has what it wants.
+	// tail ends when head has read enough.
 	q := link.Quote(r.there.path())
 	const script = `[ ! -e "$f" ] || exit 0; until [ -e "$f" ]; do sleep 0.1; done; tail -c +1 -f "$f" 2>/dev/null | head -c "$n" | sha256sum`
 	v, err := r.s.Serve(ctx, "f="+q+"; n="+strconv.FormatInt(r.d.Size, 10)+"; "+script, path.Join(r.s.Temp(), "target"))
@@ -113,15 +114,15 @@ func (r *run) watch(ctx context.Context) (*digest, error) {
 	return &digest{there: v}, nil
 }
 
-// errSkips tells that a file is not written from its beginning to its end.
+// errSkips is returned for a file that is not written from its beginning to its end.
 var errSkips = errors.New("the file has holes")
 
-// behind is how far follow stays behind the end of a file, bytes: there writes may
-// overtake each other.
+// behind is the number of bytes by which follow stays behind the end of a file: close to
+// the end, writes may come out of order.
 const behind = 4 << 20
 
-// follow makes the digest of a file while it is written, as long as it looks as if
-// that were done in order. Who believes it compares it with another.
+// follow computes the digest of a file while it is written, for as long as the writes seem
+// to be in order. The caller must compare it with the source's.
 func follow(ctx context.Context, at string, size int64) (string, error) {
 	h := sha256.New()
 	var f *os.File
@@ -167,7 +168,7 @@ func follow(ctx context.Context, at string, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// verify compares both ends. target may be nil, or wrong: then the target is read.
+// verify compares both ends. If target is nil or differs, it reads the target again.
 func (r *run) verify(ctx context.Context, target *digest) error {
 	want, err := r.source.wait(ctx)
 	if err != nil {
@@ -190,14 +191,14 @@ func (r *run) verify(ctx context.Context, target *digest) error {
 		return err
 	}
 	if sum != want {
-		return errors.New("what arrived is not what was sent: its SHA-256 differs")
+		return errors.New("the copy differs from the source by its SHA-256")
 	}
 	r.d.SHA256, r.d.Verified = sum, "SHA-256"
 	return nil
 }
 
-// whole tells whether the target has the size that it should: who follows a file that
-// has not would wait for ever.
+// whole reports whether the target has the expected size. Following a file that has not
+// would never end.
 func (r *run) whole(ctx context.Context) bool {
 	if r.Direction == transfer.Get {
 		info, err := os.Stat(r.local)

@@ -21,36 +21,36 @@ import (
 	"premix/transfer/testbed"
 )
 
-// What asking the peer first costs, and comparing both ends afterwards: some processes at
-// each of them, and round trips. premix's own protocol does without, and may be expected
-// to take so much longer than the best; longer still beyond what was measured, to where
-// two figures that scatter would be drawn out.
+// The cost of asking the peer before a copy and comparing both ends afterwards: processes
+// at both ends, and round trips. premix's own protocol needs neither, and may be estimated
+// to take longer than the best by this amount, and by more beyond the measured sizes, where
+// extrapolation amplifies the scatter.
 const (
 	question  = 0.1  // seconds
 	tolerance = 0.05 // of the time of the best
-	guess     = 0.25 // of it, beyond what was measured
+	guess     = 0.25 // as a fraction of it, beyond the measured sizes
 )
 
-// errElsewhere tells that another protocol is to make a copy: nothing was written.
+// errElsewhere is returned if another protocol should make a copy. No data was written.
 var errElsewhere = errors.New("another protocol is faster for so much")
 
-// surely tells whether premix's own protocol is to begin whatever there is to copy. It
-// gives up a file when its size is known and elsewhere says so.
+// surely reports whether premix's own protocol is to begin without knowing the size. When
+// the size of a file is known, elsewhere reports whether it should give up.
 func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, ok bool) {
 	p := j.protocol(own)
 	if p == nil || j.Direction != transfer.Get || !j.ownShipped(p) {
 		return nil, false
 	}
 	if j.Protocol == "" && j.Keep != (stream.Keep{}) {
-		return func(int64) bool { return false }, true // no other protocol keeps it
+		return func(int64) bool { return false }, true // no other protocol keeps these
 	}
 	if j.Protocol != "" {
 		return func(int64) bool { return false }, j.Protocol == own
 	}
 	here := installed()
-	again := question + reaching(j.Link, copies, j.Direction) // what giving up costs
-	// judge tells whether own takes at most so many seconds more than the best, and rare
-	// that this takes so long itself that giving up does not count beside it.
+	again := question + reaching(j.Link, copies, j.Direction) // the cost of giving up
+	// judge reports whether own takes at most more seconds longer than the best (near), and
+	// whether it takes so long that the cost of giving up does not matter (rare).
 	judge := func(t Task, more float64) (near, rare bool) {
 		t.Direction, t.Open, t.Have = j.Direction, j.Open, j.Have != ""
 		list := order(j.Link, copies, t, here)
@@ -65,8 +65,8 @@ func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, o
 		}
 		return e.Seconds <= (1+share)*best.Seconds+more, again <= tolerance*best.Seconds
 	}
-	// Between what was measured estimates are straight lines, so that the ends decide;
-	// where giving up is rare, also what lies between.
+	// Estimates are straight lines between measured sizes, so it suffices to check these;
+	// if giving up is rare, also sizes in between.
 	tasks := []Task{{Size: 1, Files: 1}, {Size: 2, Files: 2}, {Size: 1 << 32, Files: 1 << 20}, {Size: 1 << 40, Files: 2}}
 	for size := int64(1 << 20); size <= 1<<40; size <<= 2 {
 		tasks = append(tasks, Task{Size: size, Files: 1})
@@ -87,17 +87,17 @@ func (j *Job) surely(copies []transfer.Copy) (elsewhere func(size int64) bool, o
 	}, true
 }
 
-// beyond tells whether nothing as large was measured.
+// beyond reports whether the size is above all measured ones.
 func beyond(copies []transfer.Copy, t Task) bool {
 	return !slices.ContainsFunc(copies, func(c transfer.Copy) bool {
 		return c.Usable() && c.Direction == t.Direction && (c.Files > 1) == (t.Files > 1) && c.Size >= t.Size && c.Files >= t.Files
 	})
 }
 
-// direct copies by premix's own protocol, through the first connection to the peer. The
-// other end looks at the source, so that nothing is asked before; elsewhere tells of a file
-// of what size another protocol is better. An error for which done is false tells that
-// another way may do.
+// direct copies by premix's own protocol, over the first connection to the peer. The other
+// end examines the source, so that no question is asked before. elsewhere reports for the
+// size of a file whether another protocol is better. If direct returns an error and done is
+// false, another protocol may succeed.
 func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func(size int64) bool) (_ *Done, done bool, err error) {
 	begin := time.Now()
 	if err := j.makeWay(); err != nil {
@@ -108,14 +108,14 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 	if err != nil {
 		return nil, true, err
 	}
-	defer stage.Close() // what it has is kept
+	defer stage.Close() // an incomplete copy is kept
 	s, err := j.ownJob(p)
 	if err != nil {
 		return nil, true, err
 	}
 	s.Local, s.Remote = stage.Path(), j.Remote
 	if addr, err := testbed.Resolve(ctx, j.Link.Host); err == nil {
-		s.Host = addr.String() // otherwise a name of ssh's own: the far end says its address
+		s.Host = addr.String() // otherwise it is a name of ssh's configuration: the far end sends its address
 	}
 	limited, cancel := context.WithTimeout(ctx, j.Link.Timeout)
 	defer cancel()
@@ -133,15 +133,14 @@ func (j *Job) direct(ctx context.Context, copies []transfer.Copy, elsewhere func
 	return d, true, nil
 }
 
-// ownShipped reports whether a protocol is premix's own. One that a link file has changed is
-// what the file says.
+// ownShipped reports whether a protocol is premix's own, unchanged by a link file.
 func (j *Job) ownShipped(p *link.Protocol) bool {
 	shipped, err := link.Shipped()
 	s := shipped[own]
 	return p.Name == own && err == nil && p.Get == s.Get && p.GetTree == s.GetTree && p.Put == s.Put && p.PutTree == s.PutTree
 }
 
-// ownJob is a copy by premix's own protocol, without its ends.
+// ownJob returns a copy by premix's own protocol, without source and destination.
 func (j *Job) ownJob(p *link.Protocol) (*stream.Job, error) {
 	s := &stream.Job{Congestion: p.Settings["congestion"], Keep: j.Keep,
 		Command: append(j.Link.SSH(), j.Link.Peer(),
@@ -156,7 +155,7 @@ func (j *Job) ownJob(p *link.Protocol) (*stream.Job, error) {
 	return s, nil
 }
 
-// tryOwn makes the copy by premix's own protocol, through the connection that there is.
+// tryOwn makes the copy by premix's own protocol, over the existing connection.
 func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) error {
 	s, err := r.ownJob(p)
 	if err != nil {
@@ -185,12 +184,13 @@ func (r *run) tryOwn(ctx context.Context, p *link.Protocol, address string) erro
 	return nil
 }
 
-// take has a copy made whose destination is here, where there is room. elsewhere may be nil.
+// take makes a copy whose destination is here, if there is space for it. elsewhere may be
+// nil.
 func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64) bool) (*stream.Done, error) {
 	if j.Have != "" {
 		s.Have = []string{j.Have}
 	}
-	var size atomic.Int64 // of a file; 0 of a tree
+	var size atomic.Int64 // of a file; 0 for a tree
 	begins := sync.OnceFunc(func() { j.note("by %s", own) })
 	s.Begin = func(n int64) error {
 		if elsewhere != nil && elsewhere(n) {
@@ -207,14 +207,14 @@ func (j *Job) take(ctx context.Context, s *stream.Job, elsewhere func(size int64
 	return s.Run(ctx)
 }
 
-// keep gives a copy that is whole its name.
+// keep renames a complete copy to its name.
 func (j *Job) keep(sent *stream.Done, stage *beneath.Stage) (*Done, error) {
 	j.note("%s", sent)
 	d := done(sent)
 	if info, err := os.Lstat(stage.Path()); err == nil && info.IsDir() {
-		d.Files = max(2, d.Files) // as trees are counted everywhere
+		d.Files = max(2, d.Files) // as all trees are counted
 	}
-	// Special bits are here only with the owners that were asked for.
+	// Special bits are only set together with owners.
 	if err := stage.Commit(); err != nil {
 		return nil, &TargetError{err.Error()}
 	}
@@ -225,7 +225,7 @@ func done(sent *stream.Done) *Done {
 	return &Done{Protocol: own, Size: sent.Bytes, Files: sent.Files, Verified: "by " + own, Lost: sent.Lost, More: sent.More}
 }
 
-// stand copies from or to a standing server.
+// stand copies to or from a standing server.
 func (j *Job) stand(ctx context.Context) (*Done, error) {
 	begin := time.Now()
 	s := &stream.Job{Server: j.Server, Key: j.Key, Local: j.Local, Remote: j.Remote, Congestion: standingCongestion, Keep: j.Keep}
@@ -238,7 +238,7 @@ func (j *Job) stand(ctx context.Context) (*Done, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer stage.Close() // what it has is kept
+		defer stage.Close() // an incomplete copy is kept
 		s.Local = stage.Path()
 		sent, err := j.take(ctx, s, nil)
 		if err != nil {
@@ -268,10 +268,11 @@ func (j *Job) stand(ctx context.Context) (*Done, error) {
 	return d, nil
 }
 
-// standingCongestion is asked of a standing server, as of any far end by default.
+// standingCongestion is requested from a standing server, as it is from any far end by
+// default.
 const standingCongestion = "bbr"
 
-// peer is whom it is copied from or to.
+// peer returns the name of the peer for messages.
 func (j *Job) peer() string {
 	if j.Server != "" {
 		return j.Server
@@ -279,11 +280,11 @@ func (j *Job) peer() string {
 	return j.Link.Peer()
 }
 
-// sshFailed is the status of ssh where it has failed itself, see ssh(1).
+// sshFailed is the exit status of ssh for its own errors, see ssh(1).
 const sshFailed = 255
 
-// explain is an error of stream as one of this package; final tells that no other
-// protocol would do better.
+// explain converts an error of package stream to one of this package. final reports that
+// other protocols would fail, too.
 func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
 	var source *stream.SourceError
 	var target *stream.TargetError
@@ -306,7 +307,7 @@ func (j *Job) explain(ctx context.Context, err error) (final bool, _ error) {
 	return false, err
 }
 
-// makeWay sees to it that the destination here can be written.
+// makeWay checks that the destination here is free and can be written.
 func (j *Job) makeWay() error {
 	if err := os.MkdirAll(filepath.Dir(j.Local), 0o755); err != nil {
 		return &TargetError{err.Error()}
@@ -317,7 +318,8 @@ func (j *Job) makeWay() error {
 	return nil
 }
 
-// room is an error where there is none for so many bytes more than a part has.
+// room returns an error if there is not enough space for size bytes, part of which has
+// arrived.
 func room(part string, size int64) error {
 	if free := freeSpace(filepath.Dir(part)) + onDisk(part); free < size+minRoom {
 		return noRoom(size, free)
@@ -329,7 +331,7 @@ func noRoom(size, free int64) error {
 	return &TargetError{fmt.Sprintf("there is no space for %s at the destination: %s are free", units.Size(size), units.Size(free))}
 }
 
-// every does something again and again until it is stopped.
+// every calls do at an interval until it is stopped.
 func every(interval time.Duration, do func()) (stop func()) {
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {

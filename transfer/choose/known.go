@@ -15,7 +15,7 @@ import (
 	"premix/transfer/link"
 )
 
-// Known is what premix remembers of a link.
+// Known is the data that premix stores about a link.
 type Known struct {
 	Name    string   `json:"name"`
 	Host    string   `json:"host"`
@@ -24,20 +24,20 @@ type Known struct {
 	Results []string `json:"results"` // directories, absolute
 }
 
-// Home is the directory that premix keeps, and what it knows of links in it.
+// Home is premix's directory, with the data about links.
 type Home struct{ Dir string }
 
 func (h Home) links() string { return filepath.Join(h.Dir, "transfer", "links") }
 
-// Probes is the directory of results of a link's probes.
+// Probes returns the directory of results of a link's probes.
 func (h Home) Probes(name string) string { return filepath.Join(h.Dir, "transfer", "probes", name) }
 
-// Key is where the key of a standing server is looked for, by its address.
+// Key returns the default path of the key of a standing server, by its address.
 func (h Home) Key(server string) string {
 	return filepath.Join(h.Dir, "transfer", "servers", server+".key")
 }
 
-// Remember enters a directory of results in the list of its link.
+// Remember adds a directory of results to the list of its link.
 func (h Home) Remember(l *link.Link, results string) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -67,8 +67,8 @@ func (h Home) Remember(l *link.Link, results string) error {
 	return beneath.Replace(path, 0o666, beneath.Volatile, append(text, '\n'))
 }
 
-// Find is the link that a name stands for: of a link, or [USER@]HOST. A host that
-// nothing is known of has a link of its own, without measurements.
+// Find returns the link with a name, which is the name of a link or [USER@]HOST. For an
+// unknown host it returns a new link without measurements.
 func (h Home) Find(name string) (*link.Link, *Known, error) {
 	entries, err := os.ReadDir(h.links())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -83,7 +83,7 @@ func (h Home) Find(name string) (*link.Link, *Known, error) {
 		text, err := os.ReadFile(filepath.Join(h.links(), e.Name()))
 		k := &Known{}
 		if err != nil || filepath.Ext(e.Name()) != ".json" || json.Unmarshal(text, k) != nil {
-			continue // one that is being written, or is damaged, is as if it were not there
+			continue // a file that is being written, or is damaged, is ignored
 		}
 		if k.Name == name {
 			found = k
@@ -101,7 +101,7 @@ func (h Home) Find(name string) (*link.Link, *Known, error) {
 		if _, serr := os.Stat(found.File); serr == nil {
 			return nil, nil, err
 		}
-		// The file has gone; what was measured is still true.
+		// The link file was removed; its measurements are still valid.
 	}
 	if found != nil {
 		name = found.Host
@@ -120,7 +120,7 @@ func (h Home) Find(name string) (*link.Link, *Known, error) {
 	return l, found, nil
 }
 
-// Measurements of a link. Directories that are gone are left out.
+// Measurements returns the usable copies of a link. It skips directories that were removed.
 func (k *Known) Measurements() ([]transfer.Copy, error) {
 	var all []transfer.Copy
 	for _, dir := range k.Results {

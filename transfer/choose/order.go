@@ -11,48 +11,50 @@ import (
 	"premix/transfer/link"
 )
 
-// Estimate of one protocol.
+// Estimate is the expected time of one protocol.
 type Estimate struct {
 	Protocol string  `json:"protocol"`
-	Seconds  float64 `json:"seconds"` // 0: not measured, or it can't be used
-	Copies   int     `json:"copies"`  // that the estimate is made of
-	Why      string  `json:"why"`     // in words
+	Seconds  float64 `json:"seconds"` // 0: not measured, or it cannot be used
+	Copies   int     `json:"copies"`  // number of copies on which it is based
+	Why      string  `json:"why"`     // the reason, in words
 	Left     bool    `json:"left_out"`
 }
 
-// Task is what is to be copied.
+// Task describes the data to be copied.
 type Task struct {
 	Direction transfer.Direction
 	Size      int64
 	Files     int // more than 1: a tree
 	Open      bool
-	Have      bool // the receiver has something that may hold much of it
+	Have      bool // the receiver has a path that may contain much of it
 }
 
-// own is premix's own protocol, and ownServer the same from a standing server, which get
-// and put do not start: it would cost more than it saves, as ssh begins own at once.
+// own is premix's own protocol, and ownServer the same with a standing server. get and put
+// do not start a standing server: that would cost more than it saves, because ssh starts
+// own at once.
 const (
 	own       = "premix"
 	ownServer = "premix-server"
 )
 
-// habit is the order of protocols that were not measured: for a file, and for a tree.
+// habit is the default order of protocols without measurements: for a file, and for a tree.
 var habit = map[bool][]string{
 	false: {own, "rsync", "scp", "sftp"},
 	true:  {own, "tar", "rsync", "scp", "sftp"},
 }
 
-// smallFile is the mean size, bytes, below which a tree is a matter of the number of
-// its files rather than of its size.
+// smallFile is the mean size in bytes below which the time for a tree depends on the number
+// of its files and not on its size.
 const smallFile = 1 << 20
 
-// Order tells in which order protocols are tried, and why. Those that are left out
-// come last.
+// Order returns the protocols in the order in which they are tried, with the reasons.
+// Protocols that are left out come last.
 func Order(l *link.Link, copies []transfer.Copy, t Task) []Estimate {
 	return order(l, copies, t, installed())
 }
 
-// installed tells whether a program is here, and looks once for each.
+// installed returns a function that reports whether a program is installed here. It
+// searches once for each program.
 func installed() func(name string) bool {
 	known := map[string]bool{}
 	return func(name string) bool {
@@ -94,8 +96,8 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// reaching is what it takes until the peer can be asked to start a server, seconds: as
-// long as those that go through ssh needed until their data flowed. 0: it is not known.
+// reaching returns the seconds until the peer can be asked to start a server: the time
+// until data flowed in copies through ssh. It returns 0 if it is not known.
 func reaching(l *link.Link, copies []transfer.Copy, way transfer.Direction) (least float64) {
 	serves := map[string]bool{}
 	for i := range l.Protocols {
@@ -107,7 +109,7 @@ func reaching(l *link.Link, copies []transfer.Copy, way transfer.Direction) (lea
 		if !known || serving || !c.Usable() || c.Direction != way {
 			continue
 		}
-		took := c.Seconds // where no packets were captured it is at most this
+		took := c.Seconds // without captured packets, it is at most this
 		if c.Flowing > 0 {
 			took = c.Flowing
 		}
@@ -132,10 +134,10 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 		return leave("it cannot %s %s", t.Direction, what)
 	}
 	if p.Name == ownServer {
-		return leave("a server that runs already is named by premix://HOST:PORT/PATH")
+		return leave("use premix://HOST:PORT/PATH for a server that runs already")
 	}
 	if p.Open && !t.Open {
-		return leave("it lets in whoever reaches its port, or is not encrypted: --allow-open allows it")
+		return leave("it gives access to all who can reach its port, or is not encrypted: --allow-open permits it")
 	}
 	for _, n := range p.Needs {
 		if !here(n) {
@@ -143,7 +145,7 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 		}
 	}
 	usable, failed := map[int64][]float64{}, 0
-	for i := range copies { // a row is large, and there may be many
+	for i := range copies { // pointers, because a row is large and there may be many
 		c := &copies[i]
 		if c.Protocol != p.Name || c.Direction != t.Direction || (c.Files > 1) != (t.Files > 1) {
 			continue
@@ -162,7 +164,7 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 		}
 	}
 	if t.Have && p.Name == own {
-		e.Why = "it alone sends only what is not there already"
+		e.Why = "only this protocol sends just the missing parts"
 		return e
 	}
 	if e.Copies == 0 {
@@ -181,8 +183,8 @@ func estimate(p *link.Protocol, copies []transfer.Copy, t Task, reach float64, h
 	return e
 }
 
-// measure is the size of a copy as its time depends on it: bytes, or the number of
-// files where these are small.
+// measure returns the size on which the time of a copy depends: bytes, or the number of
+// files if these are small.
 func measure(size int64, files int, t Task) (int64, float64) {
 	if t.Files > 1 && t.Size/int64(t.Files) < smallFile {
 		return int64(files), float64(files)
@@ -190,7 +192,7 @@ func measure(size int64, files int, t Task) (int64, float64) {
 	return size, float64(size)
 }
 
-// predict the time at x from the medians at other sizes.
+// predict returns the time at x, from the medians at other sizes.
 func predict(at map[int64][]float64, x float64) float64 {
 	var xs, ys []float64
 	for size := range at {
@@ -206,8 +208,8 @@ func predict(at map[int64][]float64, x float64) float64 {
 	switch {
 	case n == 1 || x <= xs[0]:
 		if x <= xs[0] {
-			// Below the smallest nothing tells overhead and rate apart: overhead is
-			// what matters there, and no copy takes longer for being smaller.
+			// Below the smallest measured size, overhead and rate cannot be separated: the
+			// overhead dominates there, and a smaller copy does not take longer.
 			return ys[0]
 		}
 		return ys[0] * x / xs[0]

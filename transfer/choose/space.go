@@ -2,7 +2,7 @@ package choose
 
 import "golang.org/x/sys/unix"
 
-// freeSpace of the file system of a directory, for this user, bytes.
+// freeSpace returns the bytes that this user can write to the file system of a directory.
 func freeSpace(dir string) int64 {
 	var s unix.Statfs_t
 	if unix.Statfs(dir, &s) != nil {

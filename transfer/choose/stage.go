@@ -16,10 +16,10 @@ import (
 	"premix/transfer/link"
 )
 
-// Parts is the directory of records of copies that are not whole, see package beneath.
+// Parts returns the directory of records of incomplete copies, see package beneath.
 func (h Home) Parts() string { return filepath.Join(h.Dir, "transfer", "parts") }
 
-// stage opens the private directory in which what is fetched is made.
+// stage opens the private directory to which a get writes.
 func (j *Job) stage() (*beneath.Stage, error) {
 	dir, err := beneath.Open(filepath.Dir(j.Local))
 	if err != nil {
@@ -32,30 +32,30 @@ func (j *Job) stage() (*beneath.Stage, error) {
 	return s, nil
 }
 
-// forScripts is the path at which a script writes to a stage: it leads to the directory that
-// this process holds open, whatever another user renames.
+// forScripts returns the path by which a script writes to a stage. It refers to the
+// directory that this process holds open, even if another user renames it.
 func forScripts(s *beneath.Stage) string {
 	return fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), s.Dir().Fd(), s.Name)
 }
 
-// remoteStage is the private directory at the peer in which what is put is made, by the
-// protocols that write by path.
+// remoteStage is the private directory at the peer to which protocols that write by path
+// copy a put.
 type remoteStage struct {
 	final  string // destination
 	dir    string // the private directory
-	record string // file with a remoteRecord; empty: there is none
+	record string // file with a remoteRecord; empty: none
 }
 
-// remoteRecord says which directory at a peer belongs to a destination.
+// remoteRecord stores which directory at a peer belongs to a destination.
 type remoteRecord struct {
 	Peer      string `json:"peer"` // for people
 	Directory string `json:"directory"`
-	Identity  string `json:"identity"` // what identify prints
+	Identity  string `json:"identity"` // the output of identify
 }
 
-// A directory at the peer is recognised by device, inode, time of birth, owner and mode.
-// Scripts of sh: $d is the directory of the destination. Root does not write by path where
-// another user can rename the directories of that path.
+// A directory at the peer is identified by device, inode, time of birth, owner and mode.
+// These are scripts of sh; $d is the directory of the destination. Root does not write by
+// path if another user can rename a directory on that path.
 const (
 	identify   = `stat -c %%d:%%i:%%W:%%u:%%a "$s"`
 	openRemote = `d=%[1]s; s=%[2]s
@@ -71,8 +71,8 @@ fi
 if [ -z "$s" ] || [ -L "$s" ] || [ ! -d "$s" ] || [ "$(` + identify + `)" != %[3]s ]; then s=$(mktemp -d "$d/` + beneath.Prefix + `XXXXXXXXXXXX") || exit 1; fi
 echo "stage $(` + identify + `) $s"
 `
-	// Set-user-ID, set-group-ID and sticky bits do not travel. Directories keep a
-	// set-group-ID bit that they have from the one that they are in.
+	// Set-user-ID, set-group-ID and sticky bits are not copied. Directories keep a
+	// set-group-ID bit that they inherited from their parent.
 	commitRemote = `s=%[1]s; f=%[2]s
 find "$s"/* ! -type d ! -type l -perm /7000 -exec chmod u-s,g-s,-t {} + || exit 1
 find "$s"/* -type d -perm /5000 -exec chmod u-s,-t {} + || exit 1
@@ -82,7 +82,7 @@ mv -T "$s"/%[3]s "$f" && rmdir "$s"
 `
 )
 
-// known reads the record of the destination. file is empty where there can be none.
+// known reads the record of the destination. file is empty if there cannot be one.
 func (r *run) known() (known remoteRecord, file string) {
 	if r.Parts == "" || os.MkdirAll(r.Parts, 0o700) != nil {
 		return known, ""
@@ -90,7 +90,7 @@ func (r *run) known() (known remoteRecord, file string) {
 	sum := sha256.Sum256([]byte(r.Link.Peer() + "\n" + r.remote))
 	file = filepath.Join(r.Parts, "put-"+hex.EncodeToString(sum[:16])+".json")
 	text, err := os.ReadFile(file)
-	// One that is damaged, or of another directory, is as if it were not there.
+	// A damaged record, or one of another directory, is ignored.
 	if err != nil || json.Unmarshal(text, &known) != nil || path.Dir(known.Directory) != path.Dir(r.remote) {
 		known = remoteRecord{}
 	}
@@ -129,10 +129,10 @@ func (r *run) stageRemote(ctx context.Context) (*remoteStage, error) {
 	return st, nil
 }
 
-// path is where the protocols write.
+// path returns the path to which the protocols write.
 func (st *remoteStage) path() string { return path.Join(st.dir, path.Base(st.final)) }
 
-// commit gives what was put its name.
+// commit renames a put to its destination.
 func (st *remoteStage) commit(ctx context.Context, r *run) error {
 	text, err := r.s.Run(ctx, fmt.Sprintf(commitRemote, link.Quote(st.dir), link.Quote(st.final), link.Quote(path.Base(st.final))))
 	if err != nil {

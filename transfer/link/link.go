@@ -7,54 +7,54 @@ import (
 	"premix/transfer"
 )
 
-// Link is a link file that was checked.
+// Link is a checked link file.
 type Link struct {
 	Name string
-	Path string // absolute; empty: it was made from a name alone
+	Path string // absolute; empty: the link has no file
 
 	Host       string // name or address of the peer
 	Port       int    // of its sshd
 	User       string
-	Identity   string // file of a private key; empty: ssh's own choice
-	KnownHosts string // file; empty: ssh's own
+	Identity   string // file with a private key; empty: ssh's default
+	KnownHosts string // file; empty: ssh's default
 	// Control is a socket through which ssh shares one connection, see ControlPath in
-	// ssh_config(5); empty: each command has a connection of its own.
+	// ssh_config(5). If it is empty, each command has its own connection.
 	Control string
 
-	Directory     string // here, for what is copied
+	Directory     string // here, for copied data
 	PeerDirectory string // at the peer
 
-	Interface string // empty: where the route to the peer goes
+	Interface string // empty: the interface of the route to the peer
 	Data      []Data
 	Ways      []transfer.Direction
 	Repeat    int
 	Seed      uint64
 	Timeout   time.Duration // of one copy
-	Stall     time.Duration // see StallOf; 0: as is usual
+	Stall     time.Duration // see StallOf; 0: the default
 	Quiet     Quiet
-	Peak      []Span // of the day, local time; none: periods are not told apart
+	Peak      []Span // of the day, local time; none: there are no periods
 	Protocols []Protocol
 }
 
-// Data is what is copied: one file, or a tree of equal ones.
+// Data is the data to copy: one file, or a tree of files of equal size.
 type Data struct {
 	Files int
-	Size  int64 // of all together
+	Size  int64 // of all files together
 }
 
-// String is the data as link files name it.
+// String returns the data in the form of link files.
 func (d Data) String() string { return transfer.DataName(d.Size, d.Files) }
 
-// Quiet says when a link is quiet enough.
+// Quiet defines when a link is quiet enough to measure.
 type Quiet struct {
-	For  time.Duration // how long it is watched before a copy
-	Rate int64         // bytes a second that are let pass
+	For  time.Duration // time for which the link is watched before a copy
+	Rate int64         // permitted traffic, bytes a second
 }
 
-// Span of a day, from its beginning; To may be smaller than From, over midnight.
+// Span is a span of a day. To is less than From if it contains midnight.
 type Span struct{ From, To time.Duration }
 
-// Contains tells whether a time of day is within the span.
+// Contains reports whether a time of day is within the span.
 func (s Span) Contains(at time.Duration) bool {
 	if s.From <= s.To {
 		return at >= s.From && at < s.To
@@ -62,7 +62,7 @@ func (s Span) Contains(at time.Duration) bool {
 	return at >= s.From || at < s.To
 }
 
-// Period is peak or off-peak, or empty where the link does not say.
+// Period returns peak or off-peak, or "" if the link does not define them.
 func (l *Link) Period(at time.Time) string {
 	if len(l.Peak) == 0 {
 		return ""
@@ -77,7 +77,8 @@ func (l *Link) Period(at time.Time) string {
 	return "off-peak"
 }
 
-// Protocol is a way to copy. Scripts are empty where it can't.
+// Protocol is a way to copy. A script is empty if the protocol does not support the
+// operation.
 type Protocol struct {
 	Name      string
 	About     string
@@ -89,22 +90,22 @@ type Protocol struct {
 	Server    string // executed at the peer, in the foreground
 	Prepare   string // executed here once its server is ready
 	Settings  map[string]string
-	Open      bool   // see the package
-	Resumes   bool   // the same command again goes on with a part
-	Verifies  bool   // it ends well only if what it wrote is what was sent
-	Stages    bool   // put makes a private copy beside its destination, and gives it its name
+	Open      bool   // see the package documentation
+	Resumes   bool   // running the command again continues with a part
+	Verifies  bool   // it succeeds only if the written data equals the source
+	Stages    bool   // put writes a private copy beside its destination, and renames it
 	Expect    string // udp: the capture must have seen UDP
 }
 
 const (
-	// stallDirect is how long a copy from or to a server may make no progress, and
-	// stallSSH one through ssh, which itself ends when the peer is silent: a peer may
-	// take long to bring to disk what it has.
+	// stallDirect is the time that a copy from or to a server may make no progress, and
+	// stallSSH the same for a copy through ssh, which itself ends when the peer is silent:
+	// a peer may need long to sync the data.
 	stallDirect = time.Minute
 	stallSSH    = 10 * time.Minute
 )
 
-// StallOf is how long a copy by a protocol may make no progress.
+// StallOf returns the time that a copy by a protocol may make no progress.
 func (l *Link) StallOf(p *Protocol) time.Duration {
 	switch {
 	case l.Stall > 0:
@@ -115,7 +116,7 @@ func (l *Link) StallOf(p *Protocol) time.Duration {
 	return stallSSH
 }
 
-// AtPeer is NeedsPeer with the settings that it names.
+// AtPeer returns NeedsPeer with the values of settings in it.
 func (p *Protocol) AtPeer() []string {
 	var list []string
 	for _, n := range p.NeedsPeer {
@@ -124,7 +125,7 @@ func (p *Protocol) AtPeer() []string {
 	return list
 }
 
-// Script is the one for a direction, of a single file or a tree.
+// Script returns the script for a direction, and for a single file or a tree.
 func (p *Protocol) Script(way transfer.Direction, tree bool) string {
 	switch {
 	case way == transfer.Get && tree:

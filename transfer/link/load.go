@@ -29,16 +29,16 @@ import (
 //go:embed link.schema.json
 var schema []byte
 
-// Schema is the JSON Schema (draft 2020-12) of a link file.
+// Schema returns the JSON Schema (draft 2020-12) of a link file.
 func Schema() []byte { return slices.Clone(schema) }
 
 //go:embed protocols.yaml
 var shipped []byte
 
-// maxLink is the size above which a file is taken for something else, bytes.
+// maxLink is the size in bytes above which a file cannot be a link file.
 const maxLink = 1 << 20
 
-// Keys, in the order in which people write them.
+// The keys, in the order in which people write them.
 var (
 	linkKeys = []string{"name", "host", "port", "user", "identity", "known_hosts", "directory", "peer_directory", "interface",
 		"sizes", "trees", "directions", "repeat", "seed", "timeout", "stall", "quiet", "peak", "protocols"}
@@ -47,7 +47,7 @@ var (
 	quietKeys    = []string{"for", "below"}
 )
 
-// Forms of texts; the schema has the same.
+// The forms of texts; the schema has the same.
 var (
 	nameForm    = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
 	hostForm    = regex.Lazy(`^[A-Za-z0-9:][A-Za-z0-9._:-]*$`)
@@ -55,11 +55,11 @@ var (
 	settingForm = regex.Lazy(`^[a-z][a-z0-9_]*$`)
 	rateForm    = regex.Lazy(`^([0-9]+(?:\.[0-9]+)?) ?([KMG]?)bit/s$`)
 	spanForm    = regex.Lazy(`^([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})$`)
-	// Paths stand unquoted in commands that are lists of words for ssh.
+	// Paths are not quoted in commands that are lists of words for ssh.
 	pathForm = regex.Lazy(`^[A-Za-z0-9_./@%+=:,~-]+$`)
 )
 
-// What is usual.
+// The default values.
 const (
 	defaultRepeat  = 5
 	defaultTimeout = 30 * time.Minute
@@ -71,17 +71,16 @@ var defaultQuiet = Quiet{For: 500 * time.Millisecond, Rate: 1e6 / 8}
 // Problem is one mistake in a link file.
 type Problem = problem.Problem
 
-// Problems is all that is wrong with one file, sorted by line.
+// Problems is the list of all mistakes in one file, sorted by line.
 type Problems = problem.List
 
 type loader struct {
 	problem.Collector
-	known map[string]Protocol // shipped; nil while they are read themselves
+	known map[string]Protocol // shipped protocols; nil while these are being read
 	link  *Link
 }
 
-// Load reads and checks a link file. What its writer can mend is returned as
-// [Problems], all of it.
+// Load reads and checks a link file. It returns all mistakes in the file as [Problems].
 func Load(file string) (*Link, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -99,7 +98,7 @@ func Load(file string) (*Link, error) {
 	return Parse(file, abs, text)
 }
 
-// Parse is Load for a text; abs is the path that relative ones in it start from.
+// Parse parses the text of a link file; relative paths in it start from abs.
 func Parse(file, abs string, text []byte) (*Link, error) {
 	known, err := Shipped()
 	if err != nil {
@@ -116,8 +115,8 @@ func Parse(file, abs string, text []byte) (*Link, error) {
 	return l.link, nil
 }
 
-// Shipped are the protocols that premix knows, by name. They are read once: nobody
-// changes the map, or what is in it.
+// Shipped returns the protocols of protocols.yaml, by name. They are read once; the map and
+// its values must not be changed.
 var Shipped = sync.OnceValues(readShipped)
 
 func readShipped() (map[string]Protocol, error) {
@@ -133,8 +132,8 @@ func readShipped() (map[string]Protocol, error) {
 	return list, l.Err()
 }
 
-// ForHost is a link without a file: a host that was named on the command line, as
-// [USER@]HOST, with the shipped protocols that give nobody else access.
+// ForHost returns a link without a file, for a host named on the command line as
+// [USER@]HOST, with the shipped protocols that are not open.
 func ForHost(peer string) (*Link, error) {
 	known, err := Shipped()
 	if err != nil {
@@ -153,7 +152,7 @@ func ForHost(peer string) (*Link, error) {
 	l.Name = strings.ToLower(l.Host)
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if p := known[name]; !p.Open && p.Server == "" {
-			p.Settings = maps.Clone(p.Settings) // the link's own from now on
+			p.Settings = maps.Clone(p.Settings) // a copy for this link
 			l.Protocols = append(l.Protocols, p)
 		}
 	}
@@ -167,7 +166,7 @@ func (l *loader) text(n *yaml.Node, key string) string {
 	return s
 }
 
-// formed is a text of a form.
+// formed returns a text that matches a form.
 func (l *loader) formed(n *yaml.Node, key string, form *regexp.Regexp, hint string) string {
 	s := l.text(n, key)
 	if s != "" && !form.MatchString(s) {
@@ -287,7 +286,7 @@ func (l *loader) top(root *yaml.Node) {
 	})
 	for _, key := range []string{"host", "directory", "peer_directory", "protocols"} {
 		if !seen[key] {
-			l.Add(root.Line, "docs/transfer.md shows a link file", "%s is missing", key)
+			l.Add(root.Line, "docs/transfer.md shows an example", "%s is missing", key)
 		}
 	}
 	if !seen["sizes"] && !seen["trees"] {
@@ -313,7 +312,7 @@ func (l *loader) path(n *yaml.Node, key string) string {
 		s = filepath.Join(filepath.Dir(l.link.Path), s)
 	}
 	if !pathForm().MatchString(s) {
-		l.Add(n.Line, "give an absolute path without blanks", "%s: %q stands in commands, where its characters would mean something", key, s)
+		l.Add(n.Line, "give an absolute path without blanks", "%s: %q is used in commands, where some of its characters have a special meaning", key, s)
 	}
 	return filepath.Clean(s)
 }
@@ -342,19 +341,19 @@ func (l *loader) rate(n *yaml.Node) int64 {
 		l.Add(n.Line, "write it as in 1Mbit/s", "quiet.below must be a rate")
 		return 0
 	}
-	v, _ := strconv.ParseFloat(m[1], 64) // digits, by the form
+	v, _ := strconv.ParseFloat(m[1], 64) // the form permits only digits
 	return int64(v * map[string]float64{"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[m[2]] / 8)
 }
 
 func (l *loader) span(n *yaml.Node) {
 	s, ok := ParseSpan(l.text(n, "peak"))
 	if !ok {
-		l.Add(n.Line, `peak: ["11:00-15:00"]`, "peak: %q is no span of a day", n.Value)
+		l.Add(n.Line, `peak: ["11:00-15:00"]`, "peak: %q is not a span of a day", n.Value)
 	}
 	l.link.Peak = append(l.link.Peak, s)
 }
 
-// ParseSpan reads HH:MM-HH:MM.
+// ParseSpan parses HH:MM-HH:MM.
 func ParseSpan(text string) (Span, bool) {
 	m := spanForm().FindStringSubmatch(text)
 	if m == nil {
@@ -362,20 +361,20 @@ func ParseSpan(text string) (Span, bool) {
 	}
 	var v [4]int
 	for i := range v {
-		v[i], _ = strconv.Atoi(m[i+1]) // digits, by the form
+		v[i], _ = strconv.Atoi(m[i+1]) // the form permits only digits
 	}
 	s := Span{time.Duration(v[0])*time.Hour + time.Duration(v[1])*time.Minute, time.Duration(v[2])*time.Hour + time.Duration(v[3])*time.Minute}
 	return s, v[0] < 24 && v[1] < 60 && (v[2] < 24 || v[2] == 24 && v[3] == 0) && v[3] < 60 && s.From != s.To
 }
 
-// entry reads an entry of protocols: the name of one, or a mapping.
+// entry parses an entry of protocols: a name, or a mapping.
 func (l *loader) entry(n *yaml.Node) {
 	p := Protocol{Settings: map[string]string{}}
 	use := func(n *yaml.Node) {
 		name := l.text(n, "protocol")
 		from, ok := l.known[name]
 		if !ok && name != "" {
-			l.Add(n.Line, "there are: "+strings.Join(slices.Sorted(maps.Keys(l.known)), ", ")+"; describe another one with name:, get: and put:", "there is no protocol %s", name)
+			l.Add(n.Line, "there are: "+strings.Join(slices.Sorted(maps.Keys(l.known)), ", ")+"; describe another one with name:, get: and put:", "unknown protocol %s", name)
 		}
 		from.Name = name
 		from.Settings = maps.Clone(from.Settings)
@@ -405,7 +404,7 @@ func (l *loader) entry(n *yaml.Node) {
 	l.link.Protocols = append(l.link.Protocols, p)
 }
 
-// protocol reads a mapping over what p has.
+// protocol parses a mapping, which overrides the values in p.
 func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 	scripts := map[string]*string{"get": &p.Get, "put": &p.Put, "get_tree": &p.GetTree, "put_tree": &p.PutTree, "server": &p.Server, "prepare": &p.Prepare}
 	lines := map[string]int{}
@@ -427,7 +426,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 		case "set":
 			l.Mapping(n, key, nil, func(name string, v *yaml.Node) {
 				if !settingForm().MatchString(name) || slices.Contains(placeNames, name) {
-					l.Add(v.Line, "small letters, digits and _; a name that has no meaning yet", "%q can't be the name of a setting", name)
+					l.Add(v.Line, "use lower-case letters, digits and _, and a name that is not in use", "%q can't be the name of a setting", name)
 				}
 				p.Settings[name] = l.text(v, "set."+name)
 			})
@@ -455,7 +454,7 @@ func (l *loader) protocol(p *Protocol, n *yaml.Node) {
 	for key, line := range lines {
 		for _, m := range placeForm().FindAllStringSubmatch(*scripts[key], -1) {
 			if !slices.Contains(known, m[1]) {
-				l.Add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} stands for nothing", key, m[1])
+				l.Add(line, "there are: "+strings.Join(known, ", ")+"; a variable of the script's own is written $"+m[1], "%s: ${%s} is not defined", key, m[1])
 			}
 		}
 	}

@@ -14,27 +14,27 @@ import (
 	"premix/transfer"
 )
 
-// Names of the variables that every script has.
+// placeNames are the names of the variables that every script has.
 var placeNames = []string{"host", "host_address", "port", "user", "peer", "ssh", "scp", "identity", "known_hosts",
 	"local", "local_directory", "local_name", "remote", "remote_directory", "remote_inside", "remote_name", "remote_quoted",
 	"temp", "remote_temp", "src", "dst", "premix", "have", "silence"}
 
 var placeForm = regex.Lazy(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// Places are what a script's variables stand for.
+// Places are the values of a script's variables.
 type Places struct {
-	Local, Remote string // paths of what is copied, absolute
-	// RemoteRoot is the directory that servers give out; remote_inside is Remote
-	// relative to it. Empty: the directory that Remote is in.
+	Local, Remote string // paths of the source and the copy, absolute
+	// RemoteRoot is the directory that servers serve; remote_inside is Remote relative to
+	// it. Empty: the directory that contains Remote.
 	RemoteRoot       string
 	Temp, RemoteTemp string // directories for the protocol's own use
 	Address          string // of the peer
 	Premix           string // path of this program
-	Have             string // what the receiver has that may hold much of it; empty: nothing
+	Have             string // path at the receiver that may contain much of the data; empty: none
 	Put              bool
 }
 
-// Variables are the lines that set a protocol's variables, for sh.
+// Variables returns lines of sh that set a protocol's variables.
 func (l *Link) Variables(p *Protocol, at Places) string {
 	if at.RemoteRoot == "" {
 		at.RemoteRoot = path.Dir(at.Remote)
@@ -62,7 +62,7 @@ func (l *Link) Variables(p *Protocol, at Places) string {
 	return b.String()
 }
 
-// Peer is USER@HOST, or HOST where ssh is to decide.
+// Peer returns USER@HOST, or HOST if ssh is to choose the user.
 func (l *Link) Peer() string {
 	if l.User == "" {
 		return l.Host
@@ -70,18 +70,18 @@ func (l *Link) Peer() string {
 	return l.User + "@" + l.Host
 }
 
-// SSH is the command that reaches the peer, without its name.
+// SSH returns the command that connects to the peer, without the peer's name.
 func (l *Link) SSH() []string { return append([]string{"ssh", "-T"}, l.options("-p")...) }
 
-// connectTime is how long a connection may take to come about, seconds.
+// connectTime is the time limit for a connection, in seconds.
 const connectTime = 15
 
-// options are those that ssh, scp and sftp have in common; port is the name of the
-// one that they don't.
+// options returns the options that ssh, scp and sftp have in common; port is the name of
+// the option that differs.
 func (l *Link) options(port string) []string {
-	// No question may be asked: nobody is there to answer.
+	// ssh must not ask questions: there is no user to answer.
 	o := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=" + strconv.Itoa(connectTime),
-		// ssh ends when four of these intervals have passed without a word.
+		// ssh ends after four of these intervals without an answer.
 		"-o", "ServerAliveInterval=" + strconv.Itoa(max(1, int(transfer.Silence()/time.Second/4))), "-o", "ServerAliveCountMax=3"}
 	if l.Control != "" {
 		o = append(o, "-o", "ControlPath="+l.Control)
@@ -98,7 +98,7 @@ func (l *Link) options(port string) []string {
 	return o
 }
 
-// bracket writes an address as URLs do.
+// bracket returns an address as URLs need it.
 func bracket(address string) string {
 	if strings.Contains(address, ":") {
 		return "[" + address + "]"
@@ -106,5 +106,5 @@ func bracket(address string) string {
 	return address
 }
 
-// Quote makes one word of sh of any text.
+// Quote returns a text as one word of sh.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -23,10 +23,11 @@ import (
 	"premix/transfer/link"
 )
 
-// UnreachableError tells that no session came about, or that it broke.
+// UnreachableError is returned if a session could not be opened, or if its connection
+// broke.
 type UnreachableError struct {
 	Peer string
-	Said string // by ssh
+	Said string // last line of ssh's messages
 	Err  error
 }
 
@@ -41,12 +42,12 @@ func (e *UnreachableError) Error() string {
 func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
 func (e *UnreachableError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns a command to check the connection.
 func (e *UnreachableError) Hint() string {
-	return "see that ssh " + e.Peer + " true works without a question: host key, private key or agent, address and port"
+	return "check that ssh " + e.Peer + " true works without a question: host key, private key or agent, address and port"
 }
 
-// ScriptError tells that a script ended with a status other than 0.
+// ScriptError is returned for a script that ended with a status other than 0.
 type ScriptError struct {
 	Status int
 	Output string
@@ -60,24 +61,24 @@ func (e *ScriptError) Error() string {
 	return fmt.Sprintf("status %d at the peer: %s", e.Status, last)
 }
 
-// beginTime is how long a session may take to begin. ssh has a limit for its connection,
-// and none for what comes before the shell runs.
+// beginTime is the time limit for opening a session. ssh limits the time of its connection,
+// but not the time until the shell runs.
 const beginTime = 45 * time.Second
 
-// maxOutput is how much of a script's output is kept, bytes.
+// maxOutput is the number of bytes of a script's output that are kept.
 const maxOutput = 16 << 20
 
-// Session with a peer.
+// Session is a shell at a peer, through ssh.
 type Session struct {
 	link *link.Link
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
-	// ended is closed when ssh has ended, and lost when that was not asked for.
+	// ended is closed when ssh has ended, and lost if it ended without being asked to.
 	ended, lost chan struct{}
 	closing     atomic.Bool
 	hurry       atomic.Bool
-	begun       *time.Timer // kills a session that does not begin; stopped by the first line
+	begun       *time.Timer // kills a session that does not begin in time; stopped by the first line
 	said        *lockedBuffer
 	mark        string
 	port        uint16
@@ -88,7 +89,7 @@ type Session struct {
 	dead error
 }
 
-// lockedBuffer keeps the beginning of what ssh says.
+// lockedBuffer keeps the beginning of ssh's messages.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -103,7 +104,7 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the last line.
+// String returns the last line.
 func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,8 +112,8 @@ func (l *lockedBuffer) String() string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// begin sets up the shell of a session: what it has started ends with it. No -- in
-// front of a process group: dash takes none.
+// begin sets up the shell of a session, so that everything it starts ends with it. There is
+// no -- before a process group, because dash does not support it.
 const begin = `servers=; temp=
 stop() { for s in $servers; do
     kill -TERM "-$s" 2>/dev/null || continue
@@ -122,25 +123,25 @@ stop() { for s in $servers; do
 trap 'stop; [ -z "$temp$*" ] || rm -rf ${temp:+"$temp"} "$@"' EXIT; trap 'exit 1' HUP TERM INT; set +m
 `
 
-// Open reaches a peer. Where the link has a socket to share a connection through, the
-// session is the one that makes it.
+// Open opens a session with a peer. If the link has a socket for sharing a connection, the
+// session creates it.
 func Open(ctx context.Context, l *link.Link) (*Session, error) {
 	s, _, err := Ask(ctx, l, ":")
 	return s, err
 }
 
-// Ask is Open and Run of a script in the same round trip. There is a session where the
-// error is that of the script.
+// Ask opens a session and runs a script in the same round trip. If the error is a
+// *ScriptError, the session is open.
 func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, error) {
 	words := l.SSH()
-	// The shell is sh whatever the user's own is.
+	// The shell is sh, whatever the user's login shell is.
 	if l.Control != "" {
 		words = append(words, "-o", "ControlMaster=yes", "-o", "ControlPersist=no")
 	}
 	words = append(words, l.Peer(), "exec sh")
 	s := &Session{link: l, cmd: exec.Command(words[0], words[1:]...), said: &lockedBuffer{}, mark: "premix-" + rand.Text(),
 		ended: make(chan struct{}), lost: make(chan struct{})}
-	// A Ctrl-C is premix's affair: the session is needed to clean up.
+	// Do not pass on Ctrl-C: the session is needed to clean up.
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	s.cmd.Env = owner.Environ()
 	s.cmd.Stderr = s.said
@@ -148,7 +149,7 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, "", err
 	}
-	// Not StdoutPipe: what ssh has said may be read after it was waited for.
+	// Not StdoutPipe, because the output may be read after Wait.
 	out, w, err := os.Pipe()
 	if err != nil {
 		return nil, "", err
@@ -163,7 +164,7 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 	}
 	s.begun = time.AfterFunc(beginTime, s.kill)
 	go func() {
-		_ = s.cmd.Wait() // its output says more
+		_ = s.cmd.Wait() // its output has the better reason
 		s.begun.Stop()
 		if !s.closing.Load() {
 			close(s.lost)
@@ -187,39 +188,39 @@ func Ask(ctx context.Context, l *link.Link, script string) (*Session, string, er
 	return s, text, err
 }
 
-// shell is a line that executes a script in a shell of its own.
+// shell returns a line that executes a script in a shell of its own.
 func shell(script string) string { return "sh -c " + link.Quote(script) + " </dev/null 2>&1" }
 
-// Port is the one that the session's connection comes from; 0: it is not known.
+// Port returns the local port of the session's connection, or 0 if it is not known.
 func (s *Session) Port() uint16 { return s.port }
 
-// Address is the peer's, as it sees the session; empty: it is not known.
+// Address returns the address of the peer as the session sees it, or "" if it is not known.
 func (s *Session) Address() string { return s.at }
 
-// Temp is a directory at the peer that nobody else may read. It is gone when the
-// session is. Empty: the peer can't make one.
+// Temp returns a directory at the peer that no other user may read. It is removed at the
+// end of the session. Temp returns "" if the peer could not create one.
 func (s *Session) Temp() string { return s.temp }
 
-// Remove has a path at the peer removed when the session ends, however it does.
+// Remove makes the peer remove a path at the end of the session, however the session ends.
 func (s *Session) Remove(ctx context.Context, path string) error {
 	_, err := s.do(ctx, "", `set -- "$@" `+link.Quote(path))
 	return err
 }
 
-// Run executes a script in a shell of its own and returns its output, standard error
-// too. The error of one that ends with another status than 0 is a *ScriptError.
+// Run executes a script in a shell of its own and returns its output, including standard
+// error. If the script ends with a status other than 0, the error is a *ScriptError.
 func (s *Session) Run(ctx context.Context, script string) (string, error) {
 	return s.do(ctx, "", shell(script))
 }
 
-// do has the session's own shell execute a line.
+// do executes a line in the session's own shell.
 func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dead != nil {
 		return "", s.dead
 	}
-	// A session whose answer nobody waits for any more is of no further use.
+	// Without its answer being read, the session cannot be used again.
 	stop := context.AfterFunc(ctx, s.kill)
 	defer stop()
 	if _, err := io.WriteString(s.in, before+line+"\nprintf '\\n%s %d\\n' "+s.mark+" $?\n"); err != nil {
@@ -246,7 +247,7 @@ func (s *Session) do(ctx context.Context, before, line string) (string, error) {
 }
 
 func (s *Session) broke(ctx context.Context, err error) error {
-	// What ssh has to say may come after the end of its output.
+	// ssh's messages may arrive after the end of its output.
 	s.await(2 * time.Second)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -258,7 +259,7 @@ func (s *Session) broke(ctx context.Context, err error) error {
 	return s.dead
 }
 
-// Server is a script in the background.
+// Server is a script that runs in the background.
 type Server struct {
 	s   *Session
 	pid int
@@ -278,7 +279,7 @@ func (s *Session) Serve(ctx context.Context, script, log string) (*Server, error
 	return &Server{s: s, pid: pid, log: log}, nil
 }
 
-// Alive tells whether the server runs; where not, with the end of its output.
+// Alive reports whether the server runs. If not, it also returns the end of its output.
 func (v *Server) Alive(ctx context.Context) (bool, string, error) {
 	_, err := v.s.do(ctx, "", fmt.Sprintf("kill -0 %d 2>/dev/null", v.pid))
 	var status *ScriptError
@@ -289,15 +290,15 @@ func (v *Server) Alive(ctx context.Context) (bool, string, error) {
 	return false, text, err
 }
 
-// Wait waits until the script has ended by itself, and returns its output. The session
-// does nothing else meanwhile.
+// Wait waits until the script ends, and returns its output. The session cannot do anything
+// else during that time.
 func (v *Server) Wait(ctx context.Context) (string, error) {
 	return v.s.do(ctx, "", fmt.Sprintf("wait %d; s=$?; cat %s; (exit $s)", v.pid, link.Quote(v.log)))
 }
 
-// CPU is the time, in seconds, that the server and its children have taken so far.
+// CPU returns the processor time in seconds of the server and its children so far.
 func (v *Server) CPU(ctx context.Context) (float64, error) {
-	// All processes of its session; their ended children are in their own count.
+	// Add up all processes of its session; each includes its ended children.
 	text, err := v.s.Run(ctx, fmt.Sprintf(`getconf CLK_TCK; cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | awk '$4 == %d { t += $12 + $13 + $14 + $15 } END { print t + 0 }'`, v.pid))
 	if err != nil {
 		return 0, err
@@ -305,7 +306,7 @@ func (v *Server) CPU(ctx context.Context) (float64, error) {
 	return ticks(text)
 }
 
-// ticks reads two lines: ticks a second, and ticks.
+// ticks parses two lines: ticks a second, and ticks.
 func ticks(text string) (float64, error) {
 	f := strings.Fields(text)
 	if len(f) != 2 {
@@ -319,12 +320,12 @@ func ticks(text string) (float64, error) {
 	return n / hz, nil
 }
 
-// CPU is the time that programs which came by ssh have taken so far, counted when
-// they have ended; source is server. Where no sshd stays (started by systemd for
-// each connection) it is the time of everything at the peer, and source is machine.
+// CPU returns the processor time of the programs that ssh has started, counted when they
+// end; source is server. If no sshd process stays (systemd starts one for each connection),
+// it returns the time of all programs at the peer, and source is machine.
 func (s *Session) CPU(ctx context.Context) (seconds float64, source string, err error) {
-	// The shell's ancestors, up to the sshd that is not of this connection: the
-	// second one whose name is sshd and whose parent is not.
+	// Walk up the shell's ancestors to the sshd that does not belong to this connection:
+	// the second one named sshd whose parent has another name.
 	text, err := s.Run(ctx, `p=$PPID; listener=
 while [ "$p" -gt 1 ] 2>/dev/null; do
   s=$(cat /proc/$p/stat 2>/dev/null) || break
@@ -360,7 +361,7 @@ func (v *Server) Stop(ctx context.Context) error {
 	return err
 }
 
-// Close ends the session, and its servers with it.
+// Close ends the session and its servers.
 func (s *Session) Close() {
 	s.closing.Store(true)
 	s.in.Close()
@@ -370,16 +371,16 @@ func (s *Session) Close() {
 		return
 	}
 	s.dead = errors.New("the session was closed")
-	// The peer ends servers, and removes what is temporary, when its input has ended: it
-	// need not be waited for, and one that is gone does not answer.
+	// The peer ends servers and removes temporary files when its input ends. Do not wait
+	// for that: a peer that is gone would not answer.
 	go func() { _, _ = io.Copy(io.Discard, s.out) }()
 	s.await(s.patience())
 }
 
-// Hurry has Close not wait: premix was asked to end.
+// Hurry makes Close return without waiting, because premix was asked to end.
 func (s *Session) Hurry() { s.hurry.Store(true) }
 
-// patience is how long Close waits for what the peer still does.
+// patience returns how long Close waits for the peer.
 func (s *Session) patience() time.Duration {
 	if s.hurry.Load() {
 		return time.Second
@@ -390,13 +391,13 @@ func (s *Session) patience() time.Duration {
 // kill ends ssh at once.
 func (s *Session) kill() {
 	select {
-	case <-s.ended: // its number may be that of another process
+	case <-s.ended: // its process id may be in use again
 	default:
 		_ = unix.Kill(-s.cmd.Process.Pid, unix.SIGKILL)
 	}
 }
 
-// await waits for the end of ssh, and kills it when it takes longer.
+// await waits for the end of ssh, and kills it after patience.
 func (s *Session) await(patience time.Duration) {
 	select {
 	case <-s.ended:
@@ -406,8 +407,8 @@ func (s *Session) await(patience time.Duration) {
 	}
 }
 
-// Watch is a context that is done when the session is lost, as it is when the peer has
-// been silent for [transfer.Silence]. Its cause is an *UnreachableError then.
+// Watch returns a context that is done when the session is lost, which it is after
+// [transfer.Silence] without a sign of the peer. The cause is then an *UnreachableError.
 func (s *Session) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

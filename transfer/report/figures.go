@@ -12,17 +12,17 @@ import (
 	"premix/transfer"
 )
 
-// Figure of the page.
+// Figure is a figure of the page.
 type Figure struct {
 	Name string // of its file
 	Kind string // hour, fingerprint, totals, speed or ratio
 	SVG  string
 }
 
-// drawn is how many packets of a fingerprint are drawn in each direction.
+// drawn is the number of packets of a fingerprint that are drawn in each direction.
 const drawn = 1500
 
-// figures draws all.
+// figures draws all figures.
 func (r *Report) figures() ([]Figure, error) {
 	var list []Figure
 	colors := r.colors()
@@ -34,7 +34,7 @@ func (r *Report) figures() ([]Figure, error) {
 	return append(list, prints...), err
 }
 
-// colors gives each protocol one, the same in all figures.
+// colors assigns a color to each protocol, the same in all figures.
 func (r *Report) colors() map[string]string {
 	var names []string
 	for _, g := range r.Groups {
@@ -48,7 +48,7 @@ func (r *Report) colors() map[string]string {
 	return colors
 }
 
-// sets are groups that copied the same.
+// sets returns the sets of groups with the same data, link and direction.
 func (r *Report) sets() (sets [][]*Group) {
 	for _, g := range r.Groups {
 		if g.Copies == 0 {
@@ -179,8 +179,8 @@ func (r *Report) bySize(colors map[string]string) (list []Figure) {
 	return list
 }
 
-// fingerprints draws one copy of each protocol and direction: the last of the
-// largest single file whose packets were kept.
+// fingerprints draws one copy for each protocol and direction: the last one of the largest
+// single file whose packets were kept.
 func (r *Report) fingerprints(colors map[string]string) (list []Figure, err error) {
 	chosen := map[string]transfer.Copy{}
 	for _, c := range r.copies {
@@ -196,7 +196,7 @@ func (r *Report) fingerprints(colors map[string]string) (list []Figure, err erro
 	slices.Sort(names)
 	for _, k := range names {
 		c := chosen[k]
-		// Its own table names it, and nothing beyond the directory.
+		// The path comes from a table, and must not lead out of the directory.
 		if !filepath.IsLocal(c.Packets) {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 //go:embed page.html
 var pageHTML string
 
-// section of figures of the page.
+// section is a section of the page with figures.
 type section struct {
 	Title, Note string
 	Figures     []template.HTML
@@ -61,14 +61,14 @@ func (r *Report) writeHTML(w io.Writer, figures []Figure) error {
 		{"totals", "Bytes on the wire", "Means, with all headers; the dashed line is the size of the data."},
 		{"ratio", "Overhead", "Bytes on the wire, both directions, in per cent of the size."},
 		{"hour", "Speed by hour", "Each dot is a copy."},
-		{"fingerprint", "Fingerprints", "Each dot is a packet, down above the axis and up below; of many packets every n-th is drawn."},
+		{"fingerprint", "Fingerprints", "Each dot is a packet, down above the axis and up below; if there are many packets, only every n-th is drawn."},
 	}
 	var sections []section
 	for _, k := range titles {
 		s := section{Title: k.title, Note: k.note}
 		for _, f := range figures {
 			if f.Kind == k.kind {
-				// Made by this package, all texts escaped.
+				// The SVG comes from this package, with all texts escaped.
 				s.Figures = append(s.Figures, template.HTML(f.SVG))
 			}
 		}
@@ -88,7 +88,7 @@ func (r *Report) writeHTML(w io.Writer, figures []Figure) error {
 	}{r, first, sections})
 }
 
-// transferFacts are what the last copy says about the conditions.
+// transferFacts are the conditions recorded with the last copy.
 type transferFacts struct {
 	Here, Peer, Interface, Offload, Capture, Congestion, CongestionPeer, Version string
 	MTU                                                                          int

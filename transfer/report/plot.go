@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// plot is a figure in the making: linear or logarithmic axes, and marks.
+// plot is a figure being built: axes, linear or logarithmic, and marks.
 type plot struct {
 	title, x, y            string
 	xMin, xMax, yMin, yMax float64
 	logX                   bool
-	xTicks                 []tick // nil: made
+	xTicks                 []tick // nil: computed
 	b                      strings.Builder
 	keys                   []key
 }
@@ -24,8 +24,8 @@ type tick struct {
 
 type key struct{ name, color string }
 
-// Colours that can be told apart, also by those who see few (Okabe and Ito), and
-// then some that are only different.
+// The first colours can be distinguished by people with colour blindness, too (Okabe and
+// Ito); the others are just different.
 var palette = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00", "#555555",
 	"#7b3294", "#a6611a", "#1b7837", "#c51b7d", "#2166ac", "#b2182b", "#4d9221", "#5e3c99"}
 
@@ -80,13 +80,13 @@ func (p *plot) bar(x, width, from, to float64, color, title string) {
 		left, p.py(to), right-left, max(0, p.py(from)-p.py(to)), color, html.EscapeString(title))
 }
 
-// rule is a horizontal line with a label.
+// rule adds a horizontal line with a label.
 func (p *plot) rule(y float64, label string) {
 	fmt.Fprintf(&p.b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="currentColor" stroke-dasharray="6 4"/><text x="%d" y="%.1f" class="k">%s</text>`+"\n",
 		plotLeft, plotWidth-plotRight, p.py(y), p.py(y), plotWidth-plotRight+6, p.py(y)+4, html.EscapeString(label))
 }
 
-// nice are round values between two, about n of them.
+// nice returns about n round values between two values.
 func nice(lo, hi float64, n int) []tick {
 	if hi <= lo {
 		hi = lo + 1
@@ -108,7 +108,7 @@ func nice(lo, hi float64, n int) []tick {
 	return list
 }
 
-// svg is the whole figure. It takes the colour of the text around it.
+// svg returns the figure. Its lines have the colour of the surrounding text.
 func (p *plot) svg() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="%s" font-family="system-ui, sans-serif" font-size="12" fill="currentColor" color="#44506a">`+"\n",
@@ -123,7 +123,7 @@ func (p *plot) svg() string {
 		ticks = nice(p.xMin, p.xMax, 8)
 	}
 	for i, t := range ticks {
-		// Long names take turns.
+		// Long names alternate between two lines.
 		drop := 0
 		if len(ticks) > 7 && i%2 == 1 && p.xTicks != nil {
 			drop = 12

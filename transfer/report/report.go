@@ -22,10 +22,10 @@ import (
 	"premix/transfer/stats"
 )
 
-// Confidence of all intervals.
+// Confidence is the confidence level of all intervals.
 const Confidence = 0.95
 
-// Group is what is known of one protocol with some data. Speeds are bytes a second.
+// Group is the summary of one protocol with some data. Speeds are bytes a second.
 type Group struct {
 	Link      string             `json:"link"`
 	Protocol  string             `json:"protocol"`
@@ -38,7 +38,7 @@ type Group struct {
 	Disturbed int                `json:"disturbed"`
 	Seconds   float64            `json:"seconds"` // median
 	Speed     float64            `json:"speed"`   // median
-	Low       *float64           `json:"low"`     // confidence interval of the mean speed; none of fewer than two
+	Low       *float64           `json:"low"`     // confidence interval of the mean speed; nil for fewer than two copies
 	High      *float64           `json:"high"`
 	Steady    float64            `json:"steady"`  // median
 	Flowing   float64            `json:"flowing"` // median
@@ -54,7 +54,7 @@ type Group struct {
 	rows   []transfer.Copy
 }
 
-// Comparison of two sets of speeds.
+// Comparison is a comparison of two sets of speeds.
 type Comparison struct {
 	Link      string             `json:"link"`
 	Direction transfer.Direction `json:"direction"`
@@ -66,13 +66,13 @@ type Comparison struct {
 	Diff      float64            `json:"difference"` // of the means, in per cent of B
 	Low       *float64           `json:"low"`        // its confidence interval
 	High      *float64           `json:"high"`
-	Welch     *float64           `json:"p_welch"` // corrected; none where it can't be told
+	Welch     *float64           `json:"p_welch"` // corrected; nil if it cannot be computed
 	Ranks     *float64           `json:"p_ranks"`
 	G         *float64           `json:"hedges_g"`
 	Delta     float64            `json:"cliffs_delta"`
 }
 
-// Report of some results.
+// Report is the report on a directory of results.
 type Report struct {
 	Made     time.Time     `json:"made"`
 	Copies   int           `json:"copies"`
@@ -85,7 +85,7 @@ type Report struct {
 	copies []transfer.Copy
 }
 
-// Read sums up a directory of results.
+// Read computes the report on a directory of results.
 func Read(dir string) (*Report, error) {
 	copies, err := transfer.Read(dir)
 	if err != nil {
@@ -162,12 +162,12 @@ func (r *Report) group() {
 	}
 }
 
-// same tells whether two groups copied the same.
+// same reports whether two groups have the same data, link and direction.
 func same(a, b *Group) bool {
 	return a.Link == b.Link && a.Direction == b.Direction && a.Size == b.Size && a.Files == b.Files
 }
 
-// number is nil for what JSON can't say.
+// number returns a pointer to v, or nil for a value that JSON cannot represent.
 func number(v float64) *float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil

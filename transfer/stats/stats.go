@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Mean of values; NaN of none.
+// Mean returns the mean of values, or NaN for none.
 func Mean(v []float64) float64 {
 	var sum float64
 	for _, x := range v {
@@ -17,7 +17,7 @@ func Mean(v []float64) float64 {
 	return sum / float64(len(v))
 }
 
-// Variance is the unbiased estimate; NaN of fewer than two values.
+// Variance returns the unbiased estimate of the variance, or NaN for fewer than two values.
 func Variance(v []float64) float64 {
 	if len(v) < 2 {
 		return math.NaN()
@@ -32,14 +32,14 @@ func Variance(v []float64) float64 {
 // Test is the result of a test.
 type Test struct {
 	Statistic float64
-	DF        float64 // degrees of freedom, where there are some
+	DF        float64 // degrees of freedom, for tests that have them
 	P         float64
-	Low, High float64 // confidence interval of the difference of means; Welch's alone
-	Exact     bool    // Mann and Whitney's alone
+	Low, High float64 // confidence interval of the difference of means; only by Welch
+	Exact     bool    // only by MannWhitney
 }
 
-// Welch compares the means of two groups of at least two values; confidence as in
-// 0.95. Groups without any variance have a P of NaN where their means are equal.
+// Welch compares the means of two groups of at least two values; confidence is for example
+// 0.95. If neither group has any variance and their means are equal, P is NaN.
 func Welch(a, b []float64, confidence float64) Test {
 	na, nb := float64(len(a)), float64(len(b))
 	va, vb := Variance(a)/na, Variance(b)/nb
@@ -60,17 +60,18 @@ func Welch(a, b []float64, confidence float64) Test {
 	return t
 }
 
-// MeanInterval is the confidence interval of the mean of at least two values.
+// MeanInterval returns the confidence interval of the mean of at least two values.
 func MeanInterval(v []float64, confidence float64) (low, high float64) {
 	n := float64(len(v))
 	half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.5+confidence/2) * math.Sqrt(Variance(v)/n)
 	return Mean(v) - half, Mean(v) + half
 }
 
-// exactLimit is the size up to which the smaller group is counted out.
+// exactLimit is the size of the smaller group up to which the exact distribution is
+// computed.
 const exactLimit = 8
 
-// MannWhitney compares two groups by ranks. The statistic is U of the first.
+// MannWhitney compares two groups by ranks. The statistic is the U of the first.
 func MannWhitney(a, b []float64) Test {
 	type value struct {
 		v     float64
@@ -116,11 +117,11 @@ func MannWhitney(a, b []float64) Test {
 	return t
 }
 
-// tailU is the probability that U is at least u where nothing distinguishes the
-// groups. The number of arrangements with each U is counted by the recurrence of
-// Mann and Whitney: the largest value is of the one group or of the other.
+// tailU returns the probability that U is at least u if the groups do not differ. It counts
+// the arrangements with each U by the recurrence of Mann and Whitney: the largest value
+// belongs to one group or to the other.
 func tailU(m, n, u int) float64 {
-	// ways[j][k]: arrangements of i and j values with a U of k, as a share.
+	// ways[j][k] is the fraction of arrangements of i and j values that have a U of k.
 	ways := make([][]float64, n+1)
 	for j := range ways {
 		ways[j] = make([]float64, m*n+1)
@@ -151,14 +152,15 @@ func tailU(m, n, u int) float64 {
 	return p
 }
 
-// HedgesG is the difference of means in pooled standard deviations, corrected.
+// HedgesG returns the difference of means in pooled standard deviations, corrected.
 func HedgesG(a, b []float64) float64 {
 	na, nb := float64(len(a)), float64(len(b))
 	pooled := math.Sqrt(((na-1)*Variance(a) + (nb-1)*Variance(b)) / (na + nb - 2))
 	return (Mean(a) - Mean(b)) / pooled * (1 - 3/(4*(na+nb)-9))
 }
 
-// CliffsDelta is how much more often a value of a is larger than one of b.
+// CliffsDelta returns the frequency with which a value of a is larger than one of b, minus
+// the frequency of the opposite.
 func CliffsDelta(a, b []float64) float64 {
 	var sum int
 	for _, x := range a {
@@ -169,19 +171,19 @@ func CliffsDelta(a, b []float64) float64 {
 	return float64(sum) / float64(len(a)*len(b))
 }
 
-// Holm corrects P values of many comparisons, in their order. NaN stays, and is not
-// counted.
+// Holm corrects the P values of many comparisons, and keeps their order. NaN stays NaN, and
+// does not count as a comparison.
 func Holm(p []float64) []float64 {
 	return adjust(p, func(p, rank, n float64) float64 { return p * (n - rank + 1) }, false)
 }
 
-// BenjaminiHochberg corrects them for the share of false discoveries.
+// BenjaminiHochberg corrects P values for the rate of false discoveries.
 func BenjaminiHochberg(p []float64) []float64 {
 	return adjust(p, func(p, rank, n float64) float64 { return p * n / rank }, true)
 }
 
-// adjust applies a factor by rank, from 1 for the smallest, and makes the results
-// grow with P: from the largest down, or from the smallest up.
+// adjust multiplies P values by a factor that depends on the rank, from 1 for the smallest,
+// and makes the results monotonic in P: from the largest down, or from the smallest up.
 func adjust(p []float64, f func(p, rank, n float64) float64, fromLargest bool) []float64 {
 	out := slices.Clone(p)
 	var order []int

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// kindAlive is sent by either end four times in the time of silence, and means nothing
-// else. It has no payload.
+// kindAlive is a frame without payload that either end sends four times in the time of
+// silence, as a sign of life.
 const kindAlive = 'a'
 
-// silentError is the error of a copy whose other end has said nothing for too long.
+// silentError is the error of a copy whose other end has sent nothing for too long.
 type silentError struct{ time.Duration }
 
 func (e silentError) Error() string { return "the other end has said nothing for " + e.String() }
 
-// epoch is when this process began, as far as [ear] is concerned.
+// epoch is the start of this process, to which [ear] refers.
 var epoch = time.Now()
 
-// ear is a reader that knows for how long it has been waiting.
+// ear is a reader that records since when it has been waiting.
 type ear struct {
 	r     io.Reader
-	since atomic.Int64 // of the read under way, after epoch; 0: there is none
+	since atomic.Int64 // begin of the pending read, after epoch; 0: none is pending
 }
 
 func (e *ear) Read(p []byte) (int, error) {
@@ -30,17 +30,17 @@ func (e *ear) Read(p []byte) (int, error) {
 	return e.r.Read(p)
 }
 
-// waits is for how long nothing has come, where something is waited for.
+// waits returns for how long a read has been pending without data, or 0 if none is.
 func (e *ear) waits() time.Duration {
 	since := e.since.Load()
 	if since == 0 {
-		return 0 // what has come is being handled
+		return 0 // the last frame is being handled
 	}
 	return time.Since(epoch) - time.Duration(since)
 }
 
-// live sends signs of life until the session is over, and ends a session whose other
-// end gives none for the time of silence.
+// live sends signs of life until the session is over. It ends the session if the other end
+// sends none for the time of silence.
 func (x *session) live(silence time.Duration) {
 	go func() {
 		t := time.NewTicker(silence / 4)
@@ -71,13 +71,13 @@ func (x *session) live(silence time.Duration) {
 	}()
 }
 
-// alive sends a sign of life, unless a frame is on its way, which is one too.
+// alive sends a sign of life, unless another frame is being sent.
 func (c *control) alive() {
 	if !c.mu.TryLock() {
 		return
 	}
 	defer c.mu.Unlock()
 	if writeFrame(c.out, kindAlive) == nil {
-		_ = c.out.Flush() // who reads the connection notices that it broke
+		_ = c.out.Flush() // the reader of the connection notices if it broke
 	}
 }

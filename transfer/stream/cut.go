@@ -10,22 +10,22 @@ import (
 	"premix/store"
 )
 
-// errShort tells that a file ended before its size.
+// errShort is returned for a file that ended before its size.
 var errShort = errors.New("the file is shorter than it was")
 
-// windows hold what was read of a file and not yet cut.
+// windows hold the parts of a file that were read and not yet cut.
 var windows = sync.Pool{New: func() any { b := make([]byte, 2*maxChunk); return &b }}
 
-// cutFile cuts a file as a store does: where the content says, and where it holds
-// [store.HoleSize] zeros in their place. each is called with the pieces in order;
-// data, which is nil of a hole, is good until it returns.
+// cutFile cuts a file as a store does: at boundaries that depend on the content, and with
+// holes in place of [store.HoleSize] zeros. It calls each with the pieces in order; data is
+// nil for a hole, and valid until each returns.
 func cutFile(ctx context.Context, f *os.File, size int64, each func(at, length int64, data []byte) error) error {
 	w := windows.Get().(*[]byte)
 	defer windows.Put(w)
 	window := *w
 	cutter := store.FileChunker()
-	begin, kept := int64(0), 0 // of the window in the file; bytes in it that are not cut
-	var hole int64             // length of the one that ends at begin
+	begin, kept := int64(0), 0 // offset of the window in the file; bytes in it that are not cut yet
+	var hole int64             // length of the hole that ends at begin
 	gap := func() error {
 		if hole == 0 {
 			return nil
@@ -34,7 +34,7 @@ func cutFile(ctx context.Context, f *os.File, size int64, each func(at, length i
 		hole = 0
 		return each(begin-n, n, nil)
 	}
-	// cut takes the pieces off data, all of it where it ends here.
+	// cut removes the pieces from the front of data; if the data ends here, all of it.
 	cut := func(data []byte, ends bool) (rest []byte, err error) {
 		for len(data) >= maxChunk || ends && len(data) > 0 {
 			if err := gap(); err != nil {
@@ -77,7 +77,7 @@ func cutFile(ctx context.Context, f *os.File, size int64, each func(at, length i
 			return err
 		}
 		if kept = copy(window, rest); kept == 0 && hole > 0 && at < size {
-			// The system may know how far the hole goes.
+			// The file system may know where the hole ends.
 			if next := nextData(f, at, size) / store.HoleSize * store.HoleSize; next > at {
 				hole, begin, at = hole+next-at, begin+next-at, next
 			}
@@ -86,7 +86,7 @@ func cutFile(ctx context.Context, f *os.File, size int64, each func(at, length i
 	return gap()
 }
 
-// zero tells whether all bytes of p are.
+// zero reports whether all bytes of p are 0.
 func zero(p []byte) bool {
 	for len(p) >= 8 {
 		if p[0]|p[1]|p[2]|p[3]|p[4]|p[5]|p[6]|p[7] != 0 {

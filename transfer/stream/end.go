@@ -22,10 +22,10 @@ import (
 	"premix/transfer"
 )
 
-// Serve is the far end: it answers the near one, at in and out, until in ends.
-// address is the one of this machine at which streams are let in; empty: all. A port
-// of 0 stands for any. asked is the text that the near end has put in the place of
-// [Asked]; empty: it asks through in. records is as in [Server].
+// Serve is the far end: it answers the near end, at in and out, until in ends. address is
+// the address of this machine on which it accepts streams; empty: all. Port 0 chooses any
+// port. asked is the text that the near end has substituted for [Asked]; if it is empty,
+// the near end sends the request through in. records is as in [Server].
 func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, port int, asked, records string) error {
 	ctl := newControl(in, out)
 	h := hello{Version: Version}
@@ -34,7 +34,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 		defer d.listener.Close()
 		h = d.hello
 	}
-	// Without a door the control connection is the only one.
+	// Without a door only the control connection is used.
 	if err := ctl.sendJSON(kindHello, &h); err != nil {
 		return err
 	}
@@ -60,10 +60,10 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	if q.Whole && !q.Send {
 		c, err := stageFor(ctx, at, records, &q)
 		if err != nil {
-			_ = ctl.sendJSON(kindError, toWire(err)) // it may have gone
+			_ = ctl.sendJSON(kindError, toWire(err)) // the other end may be gone
 			return err
 		}
-		defer c.close() // what is lost with it is gone on with
+		defer c.close() // a later call continues with a part
 		at, done = c.place, c.commit
 	}
 	return answer(ctx, ctl, &q, at, done, func(join func(*stream)) {
@@ -73,8 +73,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, address string, por
 	})
 }
 
-// answer is a copy at the far end, until it has ended or the control connection has.
-// setup has streams join. done is nil, or called when everything has been received.
+// answer makes a copy at the far end, until the copy or the control connection ends. setup
+// makes streams join. done, which may be nil, is called when all data has been received.
 func answer(ctx context.Context, ctl *control, q *request, at place, done func() error, setup func(join func(*stream))) error {
 	x := newSession(ctx, ctl, transfer.SilenceOf(q.Silence))
 	x.keep = q.Keep
@@ -117,7 +117,7 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 		return err
 	case <-x.ctx.Done():
 	}
-	// Somebody may be stuck in writing to a connection that nobody reads.
+	// A goroutine may be blocked writing to a connection that is not read.
 	select {
 	case err := <-ended:
 		return err
@@ -126,18 +126,19 @@ func answer(ctx context.Context, ctl *control, q *request, at place, done func()
 	}
 }
 
-// Asked, in a word of a command that starts the far end, is replaced by what is asked
-// of it, a text of letters, digits, - and _ for premix transfer serve --asked. ssh sends
-// what it reads only a round trip after the command. It is no secret, nor is any there.
+// Asked, in a word of a command that starts the far end, is replaced by the request, as a
+// text of letters, digits, - and _ for premix transfer serve --asked. The reason is that
+// ssh sends its input only a round trip after the command. The request contains no secret.
 const Asked = "@asked@"
 
-// askedMost is how long that text may be: a word of a command has 128 KiB, see execve(2).
+// askedMost bounds the length of that text: a word of a command may have 128 KiB, see
+// execve(2).
 const askedMost = 64 << 10
 
-// askedLater stands for one that is longer, and comes as a frame.
+// askedLater replaces a longer text, which is sent as a frame.
 const askedLater = "-"
 
-// asked is what the near end wants, as the command told it or as it comes.
+// asked returns the request, from the word of the command or from a frame.
 func (c *control) asked(word string) (q request, err error) {
 	var text []byte
 	if word != "" && word != askedLater {
@@ -158,7 +159,7 @@ func (c *control) asked(word string) (q request, err error) {
 	return q, nil
 }
 
-// ask puts a request into a command; told is whether it has a place for it.
+// ask puts a request into a command; told reports whether the command has a place for it.
 func ask(command []string, q *request) (words []string, told bool, err error) {
 	text, err := json.Marshal(q)
 	if err != nil {
@@ -175,45 +176,46 @@ func ask(command []string, q *request) (words []string, told bool, err error) {
 	return words, told, nil
 }
 
-// Job is a copy, at the near end.
+// Job is a copy, as seen from the near end.
 type Job struct {
 	Command []string // starts the far end; see [Asked]
-	// Server is the address of a standing server, which is used in place of Command,
-	// and Key what lets in there. Remote is below what it serves.
+	// Server is the address of a standing server, which is used in place of Command, and
+	// Key gives access to it. Remote is relative to the directory that it serves.
 	Server string
 	Key    *Key
-	// Whole has what is put made in a private directory beside Remote, which must be free,
-	// and gives it its name when it is whole.
+	// Whole makes the far end write a put to a private directory beside Remote, which must
+	// not exist, and rename it when it is complete.
 	Whole   bool
 	Keep    Keep
 	Send    bool // from here to there
 	Local   string
-	Remote  string   // absolute, or relative to where the command starts
-	Have    []string // at the receiver: files, directories, stores that may hold some of it
-	Host    string   // of the far end; empty: as it says
-	Streams int      // 0: as many as are useful
-	// Congestion is asked for where the system permits it; empty: what is usual there.
+	Remote  string   // absolute, or relative to the working directory of the command
+	Have    []string // paths at the receiver (files, directories, stores) that may contain some of the data
+	Host    string   // of the far end; empty: the address that it sends
+	Streams int      // 0: chosen automatically
+	// Congestion is the congestion control to use if the system permits it; empty: the
+	// default.
 	Congestion string
-	// Begin is called at a near receiver before anything is written, with the size of
-	// the file, or 0 of a tree. Its error ends the copy. It may be nil.
+	// Begin is called at a near receiver before any data is written, with the size of the
+	// file, or 0 for a tree. If it returns an error, the copy ends. It may be nil.
 	Begin func(size int64) error
 }
 
-// Done tells of a copy.
+// Done describes a completed copy.
 type Done struct {
 	Files   int   `json:"files"`
 	Bytes   int64 `json:"bytes"`   // of the files
-	Sent    int64 `json:"sent"`    // of them, through the wire, by the last attempt
+	Sent    int64 `json:"sent"`    // of these, sent by the last attempt
 	Skipped int   `json:"skipped"` // neither files, directories nor links
-	// Lost is what could not be read, and is left out; More is how much of that is not
-	// in the list.
+	// Lost lists the files that could not be read and are missing in the copy; More is the
+	// number of failures not in the list.
 	Lost    []Failure `json:"lost"`
 	More    int       `json:"more_lost"`
-	Streams int       `json:"streams"` // 0: through the control connection
+	Streams int       `json:"streams"` // 0: only the control connection
 	Tries   int       `json:"tries"`
 }
 
-// String says it in words.
+// String describes the copy in words.
 func (d *Done) String() string {
 	way := "through the control connection"
 	if d.Streams > 0 {
@@ -223,19 +225,19 @@ func (d *Done) String() string {
 		way += fmt.Sprintf("; %d could not be read and are left out", n)
 	}
 	if d.Skipped > 0 {
-		way += fmt.Sprintf("; %d that are neither files nor directories nor links are left out", d.Skipped)
+		way += fmt.Sprintf("; %d entries that are not files, directories or links are left out", d.Skipped)
 	}
 	return fmt.Sprintf("sent %s of %s %s", transfer.Short(d.Sent), transfer.DataName(d.Bytes, d.Files), way)
 }
 
-// helloTime is how long the far end may take to begin: ssh has a limit for its
-// connection, and none for what comes before the command runs.
+// helloTime is the time limit for the far end to begin. ssh limits the time of its
+// connection, but not the time until the command runs.
 const helloTime = time.Minute
 
-// tries is how often a copy goes on whose connection broke.
+// tries is the number of times that a copy is resumed after its connection broke.
 const tries = 5
 
-// Run copies. Where the connection breaks after something has arrived, it goes on.
+// Run makes the copy. If the connection breaks after data has arrived, Run resumes it.
 func (j *Job) Run(ctx context.Context) (*Done, error) {
 	for try := 1; ; try++ {
 		d, moved, err := j.run(ctx)
@@ -250,7 +252,7 @@ func (j *Job) Run(ctx context.Context) (*Done, error) {
 	}
 }
 
-// run is one attempt; moved tells whether streams were set up.
+// run makes one attempt; moved reports whether streams were set up.
 func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	q := request{Version: Version, Send: !j.Send, Path: []byte(j.Remote), Congestion: j.Congestion, Streams: j.Streams, Silence: transfer.Silence(), Whole: j.Whole && j.Send, Keep: j.Keep}
 	if j.Send {
@@ -273,7 +275,8 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	alone := context.AfterFunc(ctx, kill)
 	cmd := exec.CommandContext(life, words[0], words[1:]...)
 	cmd.Env = owner.Environ()
-	// Killed by terminals it could not say what is wrong, and is killed with ctx.
+	// A Ctrl-C at the terminal must not kill the command, which could then not report
+	// errors; the end of ctx kills it.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = lastWords
@@ -294,11 +297,11 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	late := time.AfterFunc(helloTime, kill)
 	defer late.Stop()
 	defer func() {
-		// The far end ends when its input does; ssh ends with it.
+		// The far end ends when its input ends, and ssh ends with it.
 		in.Close()
 		var gone *PeerError
 		if err == nil {
-			// It has said all: the round trips of its end are nobody's concern.
+			// The copy is complete: do not wait for the round trips of its end.
 			alone()
 			go reap(cmd, kill)
 			return
@@ -308,7 +311,7 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 		}
 		reap(cmd, kill)
 		if gone != nil && gone.Said == "" {
-			gone.Met, gone.Said, gone.Status = moved, said.String(), cmd.ProcessState.ExitCode() // what it says tells more than its status
+			gone.Met, gone.Said, gone.Status = moved, said.String(), cmd.ProcessState.ExitCode() // its message is better than its status
 		}
 	}()
 	if !told {
@@ -330,8 +333,8 @@ func (j *Job) run(ctx context.Context) (_ *Done, moved bool, err error) {
 	return d, true, err
 }
 
-// copy is a copy at the near end, where the far end is known. breakOff has writes to the
-// control connection fail.
+// copy makes the copy at the near end, after the hello of the far end. breakOff makes
+// writes to the control connection fail.
 func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, breakOff func()) (_ *Done, err error) {
 	x := newSession(ctx, ctl, transfer.Silence())
 	x.keep = j.Keep
@@ -344,7 +347,8 @@ func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, brea
 		case <-returned:
 			return
 		}
-		// A write may be under way that nobody reads, and the copy waits for it.
+		// A goroutine may be blocked writing to a connection that is not read, and the copy
+		// waits for it.
 		select {
 		case <-time.After(lastWords):
 			breakOff()
@@ -364,7 +368,7 @@ func (j *Job) copy(ctx context.Context, ctl *control, q *request, h *hello, brea
 	return &Done{Files: t.Files, Bytes: t.Bytes, Sent: t.Sent, Skipped: t.Skipped, Lost: t.lost.list, More: t.lost.more, Streams: p.count()}, nil
 }
 
-// reap waits for the end of a command that is about to end, and ends it where it is not.
+// reap waits for a command that should end, and kills it if it does not.
 func reap(cmd *exec.Cmd, kill func()) {
 	late := time.AfterFunc(lastWords, kill)
 	_ = cmd.Wait()
@@ -372,13 +376,13 @@ func reap(cmd *exec.Cmd, kill func()) {
 	kill()
 }
 
-// pool makes streams at the near end.
+// pool creates streams at the near end.
 type pool struct {
 	x     *session
 	job   *Job
 	hello *hello
 	do    func(*stream) error
-	none  chan struct{} // closed when it is clear that there will be no stream
+	none  chan struct{} // closed when it is certain that there will be no stream
 
 	mu     sync.Mutex
 	joined int
@@ -391,14 +395,14 @@ func (p *pool) count() int {
 }
 
 const (
-	// shortTrip is the round trip below which few streams are enough.
+	// shortTrip is the round-trip time below which few streams are enough.
 	shortTrip = 2 * time.Millisecond
-	// fewStreams are those.
+	// fewStreams is the number of streams on a short link.
 	fewStreams = 4
 )
 
-// setup begins to make streams: few, all at once, and as many more as soon as one of
-// them knows that the other end is far.
+// setup begins to create streams: first fewStreams, all at once, and more as soon as one of
+// them has measured a long round trip.
 func (p *pool) setup(do func(*stream) error) {
 	p.do = do
 	n, met := p.job.Streams, func(time.Duration) {}
@@ -422,12 +426,12 @@ func (p *pool) setup(do func(*stream) error) {
 		}
 		if added.Wait(); !some.Load() {
 			close(p.none)
-			_ = p.x.ctl.send(kindNone) // a control connection that breaks is noticed by who reads it
+			_ = p.x.ctl.send(kindNone) // the reader of the control connection notices if it broke
 		}
 	}()
 }
 
-// more makes further streams. One that does not come about is done without.
+// more creates further streams. It ignores failures to create one.
 func (p *pool) more(n int) error {
 	for range min(n, maxStreams-p.count()) {
 		go func() { _ = p.add(func(time.Duration) {}) }()
@@ -435,7 +439,7 @@ func (p *pool) more(n int) error {
 	return nil
 }
 
-// add makes a stream; met is called with the round trip once it is known.
+// add creates a stream, and calls met with the round-trip time as soon as it is measured.
 func (p *pool) add(met func(rtt time.Duration)) error {
 	host := p.job.Host
 	if host == "" {
@@ -455,7 +459,7 @@ func (p *pool) add(met func(rtt time.Duration)) error {
 	return nil
 }
 
-// lastLines keeps the end of what a command says.
+// lastLines keeps the end of a command's messages.
 type lastLines struct {
 	mu sync.Mutex
 	b  []byte
@@ -471,7 +475,7 @@ func (l *lastLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the last line that is not a hint.
+// String returns the last line that is not a hint.
 func (l *lastLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"premix/store/object"
 )
 
-// index finds chunks in what the receiver has elsewhere.
+// index finds chunks in other paths at the receiver.
 type index struct {
 	stores []*store.Store
 
@@ -28,7 +28,7 @@ type spot struct {
 	offset int64
 }
 
-// newIndex reads everything in files and directories; stores are asked later.
+// newIndex reads all files in the given files and directories. Stores are queried later.
 func newIndex(ctx context.Context, paths []string) (*index, error) {
 	x := &index{places: map[object.Digest]spot{}}
 	work, ctx := errgroup.WithContext(ctx)
@@ -54,7 +54,7 @@ func newIndex(ctx context.Context, paths []string) (*index, error) {
 	return x, work.Wait()
 }
 
-// add the chunks of a file. One that can't be read, or changes, is only of no use.
+// add adds the chunks of a file. It ignores a file that can't be read, or that changes.
 func (x *index) add(ctx context.Context, p string) error {
 	f, err := os.Open(p)
 	if err != nil {
@@ -91,7 +91,7 @@ func (x *index) add(ctx context.Context, p string) error {
 	return context.Cause(ctx)
 }
 
-// find fills buf, of the chunk's size, with the content of a chunk.
+// find reads a chunk into buf, which has the chunk's size.
 func (x *index) find(d object.Digest, buf []byte) bool {
 	x.mu.Lock()
 	at, ok := x.places[d]

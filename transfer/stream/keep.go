@@ -12,27 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keep says what a copy keeps of entries besides names, content, permissions and times.
+// Keep selects the properties of entries to copy besides names, content, permissions and
+// times.
 type Keep struct {
 	// Owners keeps users and groups, by number, and set-user-ID, set-group-ID and sticky
 	// bits. Only root can receive entries of another user.
 	Owners bool `json:",omitempty"`
-	// HardLinks keeps together the names of a file.
+	// HardLinks copies files with several names as such.
 	HardLinks bool `json:",omitempty"`
-	// Attributes keeps the extended attributes of files and directories: those of users,
+	// Attributes keeps the extended attributes of files and directories: attributes of users,
 	// and with Owners, where root receives, capabilities and trusted ones.
 	Attributes bool `json:",omitempty"`
 	// ACLs keeps access control lists (POSIX), whose users and groups are numbers.
 	ACLs bool `json:",omitempty"`
 }
 
-// attribute is an extended one; see xattr(7).
+// attribute is an extended attribute; see xattr(7).
 type attribute struct {
 	name  string
 	value []byte
 }
 
-// takes reports whether an attribute is one that the copy keeps.
+// takes reports whether the copy includes an attribute.
 func (k *Keep) takes(name string) bool {
 	switch {
 	case name == "system.posix_acl_access", name == "system.posix_acl_default":
@@ -45,13 +46,14 @@ func (k *Keep) takes(name string) bool {
 	return false
 }
 
-// special reports whether set-user-ID, set-group-ID and sticky bits arrive.
+// special reports whether set-user-ID, set-group-ID and sticky bits are set at the
+// receiver.
 func (k *Keep) special() bool { return k.Owners && os.Geteuid() == 0 }
 
-// most is how long lists of names, and values, may be; see xattr(7).
+// attributesMost bounds the length of lists of names, and of values; see xattr(7).
 const attributesMost = 64 << 10
 
-// attributes reads those of an open file or directory.
+// attributes reads the attributes of an open file or directory.
 func (k *Keep) attributes(fd int) (list []attribute, err error) {
 	names := make([]byte, attributesMost)
 	n, err := unix.Flistxattr(fd, names)
@@ -78,7 +80,7 @@ func (k *Keep) attributes(fd int) (list []attribute, err error) {
 	return list, nil
 }
 
-// readAttributes reads those of a file or directory at a place.
+// readAttributes reads the attributes of a file or directory at a place.
 func (k *Keep) readAttributes(at place, p string) ([]attribute, error) {
 	f, err := at.open(p)
 	if err != nil {
@@ -88,7 +90,7 @@ func (k *Keep) readAttributes(at place, p string) ([]attribute, error) {
 	return k.attributes(int(f.Fd()))
 }
 
-// mayGive returns an error if this process cannot give an entry its owner.
+// mayGive returns an error if this process cannot set the owner of an entry.
 func (k *Keep) mayGive(e *entry) error {
 	if !k.Owners || os.Geteuid() == 0 {
 		return nil
@@ -106,9 +108,9 @@ func (k *Keep) mayGive(e *entry) error {
 	return nil
 }
 
-// dress gives an open file or directory what is kept of an entry, in this order: a change
-// of owner takes set-user-ID bits and capabilities away, and one of an access control list
-// changes permissions. group is the set-group-ID bit that directories have by themselves.
+// dress sets the kept properties of an open file or directory, in this order: a change of
+// owner clears set-user-ID bits and capabilities, and a change of an access control list
+// changes permissions. group is the set-group-ID bit that directories inherit.
 func (k *Keep) dress(fd int, e *entry, group fs.FileMode) error {
 	if k.Owners {
 		if err := unix.Fchown(fd, int(e.uid), int(e.gid)); err != nil {
@@ -154,7 +156,7 @@ func (k *Keep) setAttributes(fd int, e *entry) error {
 	}
 	for _, a := range e.attributes {
 		if !k.takes(a.name) {
-			continue // of a sender that may read more than this end may write
+			continue // the sender may have read attributes that this end may not set
 		}
 		if err := unix.Fsetxattr(fd, a.name, a.value, 0); err != nil {
 			return fmt.Errorf("its attribute %s cannot be kept: %w", a.name, err)
@@ -163,19 +165,19 @@ func (k *Keep) setAttributes(fd int, e *entry) error {
 	return nil
 }
 
-// Failure is something that was left out of a tree, since it could not be read.
+// Failure is a file of a tree that was left out because it could not be read.
 type Failure struct {
 	Path   string `json:"path"` // below the tree
 	Reason string `json:"reason"`
 }
 
-// failuresMost is how many of them are remembered.
+// failuresMost is the number of failures that are listed.
 const failuresMost = 10_000
 
-// failures are those of a copy.
+// failures are the failures of a copy.
 type failures struct {
 	list []Failure
-	more int // that are not in the list
+	more int // number of failures not in the list
 }
 
 func (f *failures) add(path, reason string) {
@@ -186,15 +188,15 @@ func (f *failures) add(path, reason string) {
 	f.list = append(f.list, Failure{path, reason})
 }
 
-// lost is how a sender tells of a failure: with the number of an entry, or -1 for what is
-// not one.
+// lost is the report of a failure by a sender, with the number of the entry, or -1 if it
+// has none.
 type lost struct {
 	Entry  int
 	Path   []byte
 	Reason string
 }
 
-// reasonOf is an error without the path at this end.
+// reasonOf returns the text of an error without the path at this end.
 func reasonOf(err error) string {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -203,7 +205,7 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// ownerOf returns the owner of a file, and how many names it has.
+// ownerOf returns the owner of a file, and its number of names.
 func ownerOf(info fs.FileInfo) (uid, gid uint32, names uint64, id [2]uint64) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -21,41 +21,41 @@ import (
 	"premix/internal/owner"
 )
 
-// Keys are what a standing server is known by, and what lets others in.
+// Keys are the certificate and the secret of a standing server.
 type Keys struct {
 	cert   tls.Certificate
 	secret []byte
 }
 
-// Key is what a server's client has: the digest of the only certificate that it
-// believes, and the secret that lets it in.
+// Key is the key of a server's client: the digest of the only certificate that it accepts,
+// and the secret that gives access.
 type Key struct{ certificate, secret []byte }
 
-// KeyError tells that a file is no key.
+// KeyError is returned for a file that does not contain a key.
 type KeyError struct{ File, Reason string }
 
-func (e *KeyError) Error() string { return fmt.Sprintf("%s is no key: %s", e.File, e.Reason) }
+func (e *KeyError) Error() string { return fmt.Sprintf("%s is not a key: %s", e.File, e.Reason) }
 
 // ExitCode implements exit.Coded.
 func (*KeyError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the command that makes a key.
 func (e *KeyError) Hint() string {
 	return "premix transfer serve DIR --listen ADDRESS --key FILE writes FILE for itself and FILE" + ClientSuffix + " for others"
 }
 
 const (
-	// ClientSuffix is what the name of the file for clients has beyond the server's.
+	// ClientSuffix is appended to the server's file name for the file of its clients.
 	ClientSuffix = ".client"
-	// keyWord is what the one line of that file begins with.
+	// keyWord is the beginning of the only line in that file.
 	keyWord   = "premix-transfer-key-1 "
 	secretPEM = "PREMIX TRANSFER SECRET"
-	// certificateLife is that of a certificate, which no client looks at: it believes
-	// one certificate, whenever it meets it.
+	// certificateLife is the validity of a certificate. Clients ignore it: they accept one
+	// certificate at any time.
 	certificateLife = 100 * 365 * 24 * time.Hour
 )
 
-// certify makes a private key and a certificate of it that nobody has signed.
+// certify returns a private key with a self-signed certificate.
 func certify(life time.Duration) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -67,8 +67,8 @@ func certify(life time.Duration) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}, err
 }
 
-// MakeKeys writes new keys to file, and the key for clients beside it. Both are
-// readable by their owner alone. A file that is there is not changed.
+// MakeKeys writes new keys to file, and the key for clients beside it. Only their owner can
+// read them. It does not change existing files.
 func MakeKeys(file string) error {
 	cert, err := certify(certificateLife)
 	if err != nil {
@@ -121,7 +121,7 @@ func LoadKeys(file string) (*Keys, error) {
 	return k, nil
 }
 
-// Key is the one for clients.
+// Key returns the key for clients.
 func (k *Keys) Key() *Key {
 	digest := sha256.Sum256(k.cert.Certificate[0])
 	return &Key{digest[:], k.secret}

@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// place is where a copy is, at one end: a path of this machine, or where there is a
-// jail one in that directory, which no link leads out of.
+// place is the path of a copy at one end: a path of this machine or, if there is a jail, a
+// path in that directory, out of which no link leads.
 type place struct {
 	jail *os.Root
 	path string
 }
 
-var errOutside = errors.New("the path leads out of what is served")
+var errOutside = errors.New("the path leads out of the served directory")
 
-// within is a place in a jail, as another end names it. A leading / stands for the jail.
+// within returns the place in a jail for a path that the other end has sent. A leading /
+// refers to the jail.
 func within(jail *os.Root, asked string) (place, error) {
 	rel := filepath.Clean(strings.TrimLeft(asked, "/"))
 	if !filepath.IsLocal(rel) {
@@ -26,7 +27,7 @@ func within(jail *os.Root, asked string) (place, error) {
 	return place{jail, rel}, nil
 }
 
-// top tells of the place itself, and begins below what a link there points to.
+// top checks the place itself. If it is a link, top replaces it by the path of its target.
 func (p *place) top() error {
 	if p.jail != nil {
 		_, err := p.jail.Stat(p.path)
@@ -67,7 +68,7 @@ func (p place) readlink(at string) (string, error) {
 	return os.Readlink(at)
 }
 
-// walk calls each with everything at the place and below.
+// walk calls each for the place and all files below it.
 func (p place) walk(each fs.WalkDirFunc) error {
 	if p.jail != nil {
 		return fs.WalkDir(p.jail.FS(), p.path, each)

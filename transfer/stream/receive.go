@@ -21,36 +21,36 @@ import (
 	"premix/store/object"
 )
 
-// receiver writes what a sender sends.
+// receiver writes the entries that a sender sends.
 type receiver struct {
 	ctl     *control
 	at      place
-	have    *index                 // nil: nothing
-	resumed bool                   // there was something at the destination
+	have    *index                 // nil: none
+	resumed bool                   // there was a file or directory at the destination
 	begin   func(size int64) error // see Job
 	keep    Keep
 
 	received atomic.Int64
 	writing  sync.RWMutex // held for reading while a file is written to; taken before mu
 
-	mu      sync.Mutex // of what follows
-	changed sync.Cond  // entries, pending, ended, or the end of the context
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond  // signals changes of entries, pending and ended, or the end of the context
 	root    *os.Root
-	group   fs.FileMode // ModeSetgid where directories get it from the one that they are in
+	group   fs.FileMode // ModeSetgid if directories inherit it from their parent
 	entries []*target
-	dirs    []*target // whose modes are set at the end
-	pending int       // files that are not whole
-	sum     sum       // of files that are whole
+	dirs    []*target // their modes are set at the end
+	pending int       // number of incomplete files
+	sum     sum       // of the complete files
 	ended   *totals
 	lost    failures
 }
 
-// target is an entry as the receiver knows it.
+// target is an entry at the receiver.
 type target struct {
 	entry
-	exists  bool  // there was a file before
+	exists  bool  // there was a file at this path before
 	missing int64 // bytes
-	sum     sum   // of the chunks that are there
+	sum     sum   // of the chunks received
 	lost    bool  // the sender cannot read it
 }
 
@@ -60,7 +60,7 @@ func newReceiver(ctl *control, at place, have *index, resumed bool) *receiver {
 	return r
 }
 
-// wanted is how the sender is to send to a destination.
+// wanted returns how the sender is to send data to a destination.
 func wanted(at place, have []string) (*start, error) {
 	_, err := at.lstat(at.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func (r *receiver) close() {
 	}
 }
 
-// fault is an error of the receiver's file system.
+// fault converts an error of the receiver's file system.
 func fault(err error) error {
 	if err == nil {
 		return nil
@@ -89,7 +89,7 @@ func fault(err error) error {
 	return &TargetError{err.Error()}
 }
 
-// list takes entries over, in the order in which they come.
+// list adds entries in the order in which they arrive.
 func (r *receiver) list(stored []byte) error {
 	list, err := unpackEntries(stored)
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *receiver) list(stored []byte) error {
 	return nil
 }
 
-// shown is the path of an entry for people.
+// shown returns the path of an entry for messages.
 func (t *target) shown(r *receiver) string {
 	if t.path == "" || t.path == "." {
 		return filepath.Base(r.at.path)
@@ -130,7 +130,7 @@ func (t *target) shown(r *receiver) string {
 	return t.path
 }
 
-// lose takes over what the sender leaves out, as it cannot read it.
+// lose records an entry that the sender cannot read and leaves out.
 func (r *receiver) lose(payload []byte) error {
 	var l lost
 	if json.Unmarshal(payload, &l) != nil {
@@ -159,7 +159,7 @@ func (r *receiver) lose(payload []byte) error {
 	return nil
 }
 
-// top opens the directory below which everything will be.
+// top opens the directory that will contain the copy.
 func (r *receiver) top(t *target) (err error) {
 	if t.path != "" {
 		return errForm
@@ -199,7 +199,7 @@ func (r *receiver) top(t *target) (err error) {
 	return fault(err)
 }
 
-// prepare makes what can be made before there is content.
+// prepare creates entries before their content arrives.
 func (r *receiver) prepare(t *target) error {
 	switch t.kind {
 	case entryDir:
@@ -209,7 +209,8 @@ func (r *receiver) prepare(t *target) error {
 				return fault(err)
 			}
 		}
-		// Of a part, or the top: it must be one in which files can be made.
+		// The directory is left from an earlier call, or is the top: make sure that files
+		// can be created in it.
 		return fault(r.root.Chmod(t.path, 0o700|r.group))
 	case entryLink:
 		if r.resumed {
@@ -226,7 +227,7 @@ func (r *receiver) prepare(t *target) error {
 		return r.stampLink(t)
 	case entryFile:
 	case entryHard:
-		// It is made when the file is whole.
+		// Another name is created when the file is complete.
 		if first := t.size; !r.keep.HardLinks || first >= int64(len(r.entries)) || r.entries[first].kind != entryFile {
 			return errForm
 		}
@@ -241,9 +242,9 @@ func (r *receiver) prepare(t *target) error {
 		case err != nil:
 			return fault(err)
 		case !info.Mode().IsRegular():
-			return &TargetError{filepath.Join(r.at.path, t.path) + " is in the way: it is no file"}
+			return &TargetError{filepath.Join(r.at.path, t.path) + " is in the way: it is not a file"}
 		case manyNames(info):
-			// What is written to it would be in other files.
+			// Writing to a file with other names would change those, too.
 			if err := r.root.Remove(t.path); err != nil {
 				return fault(err)
 			}
@@ -265,7 +266,7 @@ func (r *receiver) prepare(t *target) error {
 		}
 	}
 	if t.exists && t.size > 0 || t.size > 0 && t.size < store.LargeMin {
-		return nil // it is made with its content
+		return nil // it is created with its content
 	}
 	f, err := r.root.OpenFile(t.path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err == nil {
@@ -293,10 +294,10 @@ func (r *receiver) stampLink(t *target) error {
 	return fault(unix.UtimesNanoAt(int(dir.Fd()), filepath.Base(t.path), []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// finishFile gives a file its mode and time, and what else is kept. Set-user-ID,
-// set-group-ID and sticky bits stay behind where the owner does: they would give the
-// rights of the receiver. A directory keeps the set-group-ID bit that it has from the
-// directory it is in.
+// finishFile sets mode and time of a file, and its other kept properties. Set-user-ID,
+// set-group-ID and sticky bits are not set if the owner is not kept: they would give away
+// the rights of the receiver. A directory keeps the set-group-ID bit that it inherited from
+// its parent.
 func (r *receiver) finishFile(t *target) error {
 	f, err := r.root.OpenFile(t.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -313,10 +314,10 @@ func manyNames(info fs.FileInfo) bool {
 	return names > 1
 }
 
-// complete removes files that the sender could not read, and makes the further names of
-// the others.
+// complete removes files that the sender could not read, and creates the additional names
+// of the others.
 func (r *receiver) complete() error {
-	// What comes later for a file that is left out is not written.
+	// Data that arrives later for a file that is left out is not written.
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	for _, t := range r.entries {
@@ -348,15 +349,16 @@ func (r *receiver) name(t, first *target) error {
 	return r.root.Link(first.path, t.path)
 }
 
-// known is the target of a chunk that the control connection has brought. Its entry came
-// before it there: whoever waited for it would not read it.
+// known returns the target of a chunk from the control connection. Its entry came through
+// the same connection before, so known must not wait for it: the waiting goroutine is the
+// one that reads.
 func (r *receiver) known(_ context.Context, c *chunk) (*target, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.place(c)
 }
 
-// place is the target of a chunk. Callers hold mu.
+// place returns the target of a chunk. Callers hold mu.
 func (r *receiver) place(c *chunk) (*target, error) {
 	if int64(c.entry) >= int64(len(r.entries)) {
 		return nil, errForm
@@ -368,7 +370,8 @@ func (r *receiver) place(c *chunk) (*target, error) {
 	return t, nil
 }
 
-// target of a chunk that a stream has brought, once it has been listed.
+// target returns the target of a chunk from a stream. It waits until its entry has been
+// listed.
 func (r *receiver) target(ctx context.Context, c *chunk) (*target, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -381,7 +384,7 @@ func (r *receiver) target(ctx context.Context, c *chunk) (*target, error) {
 	return r.place(c)
 }
 
-// settle notes that a chunk is where it belongs.
+// settle records that a chunk is in place.
 func (r *receiver) settle(t *target, c *chunk) error {
 	r.mu.Lock()
 	if t.lost {
@@ -411,7 +414,7 @@ func (r *receiver) settle(t *target, c *chunk) error {
 	return nil
 }
 
-// data takes the frame of a chunk, of which find is [receiver.known] or [receiver.target].
+// data handles the frame of a chunk. find is [receiver.known] or [receiver.target].
 func (r *receiver) data(ctx context.Context, payload []byte, find func(context.Context, *chunk) (*target, error)) error {
 	if len(payload) < chunkHeader {
 		return errForm
@@ -422,7 +425,7 @@ func (r *receiver) data(ctx context.Context, payload []byte, find func(context.C
 		return errors.Join(errForm, err)
 	}
 	if object.Sum(data) != c.digest {
-		return fmt.Errorf("%w: the digest of a chunk is another one", errForm)
+		return fmt.Errorf("%w: a chunk does not match its digest", errForm)
 	}
 	t, err := find(ctx, &c)
 	if err != nil {
@@ -454,14 +457,14 @@ func (r *receiver) write(t *target, c *chunk, data []byte) error {
 	}
 	_, err = f.WriteAt(data, c.offset)
 	if err == nil && t.size > store.LargeMin {
-		// The disk begins now, so that there is little left to wait for at the end.
+		// Start writing to the disk now, so that the sync at the end is short.
 		_ = unix.SyncFileRange(int(f.Fd()), c.offset, int64(c.size), unix.SYNC_FILE_RANGE_WRITE)
 	}
 	return fault(errors.Join(err, f.Close()))
 }
 
-// offered takes a batch: holes are made, and of chunks the ones wanted that are
-// neither in place nor had elsewhere.
+// offered handles a batch of offers: it creates holes, and answers with the chunks that are
+// neither in place nor in other paths.
 func (r *receiver) offered(ctx context.Context, payload []byte) error {
 	if len(payload) < 4 {
 		return errForm
@@ -503,7 +506,7 @@ func (r *receiver) offered(ctx context.Context, payload []byte) error {
 	return r.ctl.send(kindWants, number, bits)
 }
 
-// has puts a chunk in its place if it need not be sent.
+// has puts a chunk in its place, if the receiver has it.
 func (r *receiver) has(t *target, c *chunk, buf []byte) (bool, error) {
 	if t.exists {
 		f, err := r.root.OpenFile(t.path, os.O_RDONLY, 0)
@@ -522,7 +525,7 @@ func (r *receiver) has(t *target, c *chunk, buf []byte) (bool, error) {
 	return true, r.write(t, c, buf)
 }
 
-// hole makes one in a file that was there before; new files are nothing else.
+// hole creates a hole in a file that existed before; new files begin as holes.
 func (r *receiver) hole(t *target, c *chunk) error {
 	r.writing.RLock()
 	defer r.writing.RUnlock()
@@ -555,7 +558,7 @@ func (r *receiver) take(ctx context.Context, s *stream) error {
 		kind, payload, err := readFrame(in, buf)
 		switch {
 		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
-			return nil // what is missing, the sender tells
+			return nil // the sender reports missing data
 		case err != nil:
 			return &PeerError{Err: err}
 		case kind != kindData:
@@ -567,7 +570,7 @@ func (r *receiver) take(ctx context.Context, s *stream) error {
 	}
 }
 
-// end is told by the sender.
+// end stores the totals from the sender.
 func (r *receiver) end(t *totals) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -575,7 +578,7 @@ func (r *receiver) end(t *totals) {
 	r.changed.Broadcast()
 }
 
-// finish waits until everything is there, and on disk.
+// finish waits until all data has arrived, and syncs it.
 func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	stop := context.AfterFunc(ctx, func() {
 		r.mu.Lock()
@@ -597,7 +600,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 		return nil, context.Cause(ctx)
 	}
 	if !whole {
-		return nil, errors.New("what arrived is not what was sent")
+		return nil, errors.New("the copy differs from the source")
 	}
 	if err := r.complete(); err != nil {
 		return nil, err
@@ -605,7 +608,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	if err := r.alone(); err != nil {
 		return nil, err
 	}
-	// Children before their directories, whose times they change.
+	// Finish children before their directories, because they change the directories' times.
 	for i := len(r.dirs) - 1; i >= 0; i-- {
 		if err := r.finishFile(r.dirs[i]); err != nil {
 			return nil, fault(err)
@@ -615,7 +618,7 @@ func (r *receiver) finish(ctx context.Context) (*totals, error) {
 	return t, fault(r.sync())
 }
 
-// alone looks whether there is anything that is no entry.
+// alone returns an error if there are files that are not entries.
 func (r *receiver) alone() error {
 	if !r.resumed || r.entries[0].kind != entryDir {
 		return nil
@@ -635,20 +638,21 @@ func (r *receiver) alone() error {
 	})
 }
 
-// syncMost is up to how many entries are brought to disk one by one: so nobody waits
-// for what others write. Of more, a journal would take longer to note each.
+// syncMost is the number of entries up to which each is synced by itself, which does not
+// wait for other programs' writes. For more entries, one journal commit for each would take
+// longer.
 const syncMost = 256
 
-// syncAtOnce is how many of them at once.
+// syncAtOnce is the number of them that are synced at a time.
 const syncAtOnce = 8
 
-// sync waits until everything is on disk.
+// sync waits until all data is on disk.
 func (r *receiver) sync() error {
 	if len(r.entries) <= syncMost {
 		var work errgroup.Group
 		work.SetLimit(syncAtOnce)
 		for _, t := range r.entries {
-			if t.kind != entryLink && t.kind != entryHard && !t.lost { // its directory, or file, has all of it
+			if t.kind != entryLink && t.kind != entryHard && !t.lost { // the sync of its directory, or of its file, includes it
 				work.Go(func() error { return r.syncOne(t.path) })
 			}
 		}
@@ -659,7 +663,7 @@ func (r *receiver) sync() error {
 		if !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
-		// Modes, set by now, may let not even the owner read.
+		// By now the modes may prevent even the owner from reading.
 	}
 	f, err := r.root.Open(".")
 	if err != nil {

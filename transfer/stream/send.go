@@ -21,23 +21,22 @@ import (
 )
 
 const (
-	// maxStreams is how many there are at most.
+	// maxStreams is the highest number of streams.
 	maxStreams = 64
-	// batchSize is how much data a batch of offers stands for, bytes, and batchMost
-	// how many chunks it has at most.
+	// batchSize is the number of bytes of data in a batch of offers, and batchMost the
+	// highest number of chunks in it.
 	batchSize = 8 << 20
 	batchMost = 512
-	// listMost is how many entries are sent at once; the first lists are shorter, so
-	// that their data can begin.
+	// listMost is the number of entries sent at once; the first lists are shorter, so that
+	// their data can begin earlier.
 	listMost = 1024
-	// aheadMost is how many chunks wait for a stream at most. They are places, not
-	// bytes: whoever sends a chunk reads it.
+	// aheadMost is the highest number of chunks that wait for a stream. They are places,
+	// not bytes: a chunk is read just before it is sent.
 	aheadMost = 1024
-	// heldMost is how many bytes of attributes a list has before it is sent.
+	// heldMost is the number of bytes of attributes at which a list is sent.
 	heldMost = 1 << 20
-	// early is how much takes the control connection, which is there, while the first
-	// stream is being set up, bytes; and patience how long the rest waits for that
-	// until it takes it too.
+	// early is the number of bytes that take the control connection while the first stream
+	// is being set up, and patience the time after which the remaining data takes it, too.
 	early    = 1 << 20
 	patience = time.Second
 )
@@ -48,22 +47,22 @@ type sender struct {
 	at   place
 	keep Keep
 
-	files sync.Map // of uint32 to *sourceFile, as long as something of it may be sent
+	files sync.Map // of uint32 to *sourceFile, while data of it may still be sent
 	queue chan chunk
 	sent  atomic.Int64
 
-	first   chan struct{} // closed when there is a stream
+	first   chan struct{} // closed when the first stream exists
 	once    sync.Once     // closes it
-	mu      sync.Mutex    // of what follows; never held while something is sent
+	mu      sync.Mutex    // guards the fields below; never held during a send
 	streams []*stream
 	total   totals
-	batches map[uint32][]chunk // offered, and not yet answered
+	batches map[uint32][]chunk // offered, and not answered yet
 	number  uint32             // of the next batch
-	answers chan struct{}      // something was answered
+	answers chan struct{}      // signals an answer
 	lost    failures
-	single  bool                 // what is copied is a file: it is all or nothing
+	single  bool                 // the source is a single file: the copy is complete or fails
 	linked  map[[2]uint64]uint32 // entries of files with several names, by device and inode
-	names   map[uint32][]string  // further names of an entry
+	names   map[uint32][]string  // additional names of an entry
 }
 
 // sourceFile is a file that is being sent.
@@ -71,12 +70,12 @@ type sourceFile struct {
 	path  string
 	size  int64
 	mtime int64
-	// done is what of it was sent or need not be, bytes.
+	// done is the number of its bytes that were sent or need not be sent.
 	done atomic.Int64
 
-	// Under the sender's mu:
+	// The fields below are guarded by the sender's mu.
 	sum   sum
-	whole bool // sum is in that of the copy
+	whole bool // sum has been added to the sum of the copy
 	lost  bool // it is left out
 }
 
@@ -84,13 +83,13 @@ func newSender(ctl *control, at place) *sender {
 	return &sender{ctl: ctl, at: at, queue: make(chan chunk, aheadMost), batches: map[uint32][]chunk{}, linked: map[[2]uint64]uint32{}, names: map[uint32][]string{}, answers: make(chan struct{}, 1), first: make(chan struct{})}
 }
 
-// file that an entry is.
+// file returns the file of an entry.
 func (s *sender) file(i uint32) *sourceFile {
 	f, _ := s.files.Load(i)
 	return f.(*sourceFile)
 }
 
-// settle notes that a piece of a file is done, and forgets a file that is.
+// settle records that a piece of a file is done, and forgets a file that is complete.
 func (s *sender) settle(c *chunk) {
 	f := s.file(c.entry)
 	if f.done.Add(int64(c.size)) != f.size {
@@ -105,8 +104,8 @@ func (s *sender) settle(c *chunk) {
 	}
 }
 
-// survive is nil where an error is that a file of a tree cannot be read, or changes: the
-// file is left out then, and the other end is told.
+// survive returns nil if the error means that a file of a tree cannot be read, or changes:
+// the file is then left out, and the other end is informed.
 func (s *sender) survive(i uint32, file *sourceFile, err error) error {
 	var source *SourceError
 	if s.single || !errors.As(err, &source) {
@@ -132,7 +131,7 @@ func (s *sender) survive(i uint32, file *sourceFile, err error) error {
 	return s.ctl.sendJSON(kindLost, &lost{int(i), []byte(rel), source.short()})
 }
 
-// miss notes what is no entry, as it cannot be read.
+// miss records a path that cannot be read and has no entry.
 func (s *sender) miss(p string, err error) error {
 	rel, reason := s.rel(p), reasonOf(err)
 	s.mu.Lock()
@@ -141,7 +140,7 @@ func (s *sender) miss(p string, err error) error {
 	return s.ctl.sendJSON(kindLost, &lost{-1, []byte(rel), reason})
 }
 
-// rel is a path below what is copied.
+// rel returns a path relative to the source.
 func (s *sender) rel(p string) string {
 	if rel, err := filepath.Rel(s.at.path, p); err == nil {
 		return rel
@@ -149,10 +148,10 @@ func (s *sender) rel(p string) string {
 	return p
 }
 
-// run hands everything that is to be sent to the streams, and closes the queue. After
-// an error that stays open: somebody may be about to write to it.
+// run passes all chunks to the streams, and closes the queue. After an error the queue
+// stays open, because a goroutine may still write to it.
 func (s *sender) run(ctx context.Context, how start) error {
-	work, inner := errgroup.WithContext(ctx) // which is done when work is
+	work, inner := errgroup.WithContext(ctx) // done when work is
 	work.SetLimit(runtime.GOMAXPROCS(0))
 	err := s.walk(inner, how, work)
 	if werr := work.Wait(); werr != nil {
@@ -161,7 +160,7 @@ func (s *sender) run(ctx context.Context, how start) error {
 	if err != nil {
 		return err
 	}
-	// Offers that were not answered may still be wanted.
+	// Offers that were not answered may still be requested.
 	for {
 		s.mu.Lock()
 		open := len(s.batches)
@@ -178,7 +177,7 @@ func (s *sender) run(ctx context.Context, how start) error {
 	}
 }
 
-// walk lists all entries, and passes on what is to become of their content.
+// walk lists all entries, and starts the work on their content.
 func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) error {
 	var list []entry
 	first, most, held := uint32(0), 16, 0
@@ -219,9 +218,9 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 		var info fs.FileInfo
 		switch {
 		case p == s.at.path:
-			info, err = s.at.stat(p) // a link as the source stands for what it points to
+			info, err = s.at.stat(p) // if the source is a link, its target is copied
 		case s.at.jail != nil:
-			info, err = s.at.lstat(p) // d asks by a path that may lead elsewhere by now
+			info, err = s.at.lstat(p) // d uses a path that may lead to another file by now
 		default:
 			info, err = d.Info()
 		}
@@ -279,7 +278,7 @@ func (s *sender) walk(ctx context.Context, how start, work *errgroup.Group) erro
 	return flush()
 }
 
-// together makes an entry another name of the file, if it is one. Callers hold mu.
+// together makes an entry another name of a file, if it is one. Callers hold mu.
 func (s *sender) together(e *entry, n uint32, info fs.FileInfo) {
 	_, _, names, id := ownerOf(info)
 	if names < 2 {
@@ -329,12 +328,12 @@ func (s *sender) entry(p string, info fs.FileInfo) (e entry, ok bool, err error)
 	return e, true, err
 }
 
-// group is what becomes of the files of one list.
+// group processes the files of one list.
 type group struct {
 	s     *sender
 	how   start
 	work  *errgroup.Group
-	small []chunk // whole files, to be offered together
+	small []chunk // whole files, to be offered in one batch
 	size  int64
 }
 
@@ -342,7 +341,7 @@ func (s *sender) group(how start, work *errgroup.Group) *group {
 	return &group{s: s, how: how, work: work}
 }
 
-// add a file.
+// add adds a file.
 func (g *group) add(ctx context.Context, i uint32, size int64) error {
 	switch {
 	case g.how.Content && size >= store.LargeMin:
@@ -360,7 +359,7 @@ func (g *group) add(ctx context.Context, i uint32, size int64) error {
 	return g.s.cutByPlace(ctx, i, g)
 }
 
-// flush offers what was put together.
+// flush offers the collected files.
 func (g *group) flush(ctx context.Context) error {
 	if len(g.small) == 0 {
 		return nil
@@ -389,7 +388,7 @@ func (g *group) flush(ctx context.Context) error {
 	return nil
 }
 
-// enqueue hands a chunk to the streams.
+// enqueue passes a chunk to the streams.
 func (s *sender) enqueue(ctx context.Context, c chunk) error {
 	select {
 	case s.queue <- c:
@@ -399,14 +398,14 @@ func (s *sender) enqueue(ctx context.Context, c chunk) error {
 	}
 }
 
-// pieceOf is the size of the next piece of a file whose content does not decide, of
-// which rest is left: so many that all streams have some until the end, and small ones
-// there, as the copy waits for the slowest stream with its last one.
+// pieceOf returns the size of the next piece of a file that is cut by place, with rest
+// bytes left: small enough that all streams have pieces until the end, and small at the
+// end, because the copy waits for the last piece of the slowest stream.
 func pieceOf(size, rest int64) int64 {
 	return max(min(size/256, rest/64, maxChunk)>>16<<16, minPiece)
 }
 
-// cutByPlace sends, or offers, a file in pieces of the same size.
+// cutByPlace sends, or offers, a file in pieces of equal size.
 func (s *sender) cutByPlace(ctx context.Context, i uint32, g *group) error {
 	file := s.file(i)
 	return s.survive(i, file, s.pieces(ctx, i, file, g))
@@ -442,19 +441,19 @@ func (s *sender) pieces(ctx context.Context, i uint32, file *sourceFile, g *grou
 	return nil
 }
 
-// nextData is where from off on data begins, at most at size.
+// nextData returns where data begins at or after off, at most size.
 func nextData(f *os.File, off, size int64) int64 {
 	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
 	switch {
 	case errors.Is(err, unix.ENXIO):
 		return size
 	case err != nil:
-		return off // a file system that knows no holes
+		return off // the file system does not report holes
 	}
 	return min(size, max(off, next))
 }
 
-// nextHole is where data that begins at off ends.
+// nextHole returns where the data that begins at off ends.
 func nextHole(f *os.File, off, size int64) int64 {
 	next, err := unix.Seek(int(f.Fd()), off, unix.SEEK_HOLE)
 	if err != nil {
@@ -463,7 +462,7 @@ func nextHole(f *os.File, off, size int64) int64 {
 	return min(size, max(off, next))
 }
 
-// hole tells of one.
+// hole sends a hole.
 func (s *sender) hole(i uint32, at, length int64) error {
 	var list []chunk
 	for length > 0 {
@@ -479,7 +478,7 @@ func (s *sender) hole(i uint32, at, length int64) error {
 	return s.ctl.send(kindChunks, binary.LittleEndian.AppendUint32(nil, 0), packChunks(list))
 }
 
-// cutByContent offers a file as a store has it.
+// cutByContent offers a file in the chunks of a store.
 func (s *sender) cutByContent(ctx context.Context, i uint32) error {
 	file := s.file(i)
 	return s.survive(i, file, s.chunks(ctx, i, file))
@@ -524,7 +523,7 @@ func (s *sender) chunks(ctx context.Context, i uint32, file *sourceFile) error {
 	return flush()
 }
 
-// digest fills in that of a chunk.
+// digest sets the digest of a chunk.
 func (s *sender) digest(c *chunk) error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -536,7 +535,7 @@ func (s *sender) digest(c *chunk) error {
 	return nil
 }
 
-// read the bytes of a chunk.
+// read reads the bytes of a chunk.
 func (s *sender) read(c *chunk, data []byte) error {
 	file := s.file(c.entry)
 	f, err := s.at.open(file.path)
@@ -558,7 +557,7 @@ func unchanged(f *os.File, file *sourceFile) error {
 	return &SourceError{Reason: file.path + " changes while it is copied", path: file.path}
 }
 
-// count a chunk among those of the copy.
+// count adds a chunk to the totals of the copy.
 func (s *sender) count(c *chunk) {
 	file := s.file(c.entry)
 	s.mu.Lock()
@@ -566,10 +565,10 @@ func (s *sender) count(c *chunk) {
 	file.sum.add(c)
 }
 
-// offer a batch.
+// offer sends a batch of offers.
 func (s *sender) offer(batch []chunk) error {
 	s.mu.Lock()
-	s.number++ // 0 is of holes, which nobody answers
+	s.number++ // 0 is for holes, which are not answered
 	n := s.number
 	s.batches[n] = batch
 	for i := range batch {
@@ -579,7 +578,7 @@ func (s *sender) offer(batch []chunk) error {
 	return s.ctl.send(kindChunks, binary.LittleEndian.AppendUint32(nil, n), packChunks(batch))
 }
 
-// answer takes the receiver's answer to a batch, and has sent what is wanted.
+// answer handles the receiver's answer to a batch, and sends the requested chunks.
 func (s *sender) answer(ctx context.Context, payload []byte) error {
 	if len(payload) < 4 {
 		return errForm
@@ -603,13 +602,13 @@ func (s *sender) answer(ctx context.Context, payload []byte) error {
 	s.mu.Unlock()
 	select {
 	case s.answers <- struct{}{}:
-	default: // somebody is already to look
+	default: // a signal is pending already
 	}
 	return nil
 }
 
-// frame reads a chunk, and makes its frame in buf, nil where the file is left out. A digest
-// that it has already is what was offered.
+// frame reads a chunk and returns its frame, in buf, or nil if the file is left out. If the
+// chunk has a digest already, it was offered with it.
 func (s *sender) frame(c chunk, buf *[]byte) ([]byte, error) {
 	file := s.file(c.entry)
 	s.mu.Lock()
@@ -645,7 +644,7 @@ func (s *sender) fill(c chunk, buf *[]byte) ([]byte, error) {
 	return b, nil
 }
 
-// serve sends chunks through a stream until there are none left.
+// serve sends chunks through a stream until none are left.
 func (s *sender) serve(ctx context.Context, t *stream) error {
 	s.mu.Lock()
 	s.streams = append(s.streams, t)
@@ -674,7 +673,7 @@ func (s *sender) serve(ctx context.Context, t *stream) error {
 	}
 }
 
-// next is a chunk to be sent; idle is called before it is waited for.
+// next returns the next chunk to send. It calls idle before it waits for one.
 func (s *sender) next(ctx context.Context, idle func() error) (c chunk, ok bool, err error) {
 	select {
 	case c, ok = <-s.queue:
@@ -692,8 +691,8 @@ func (s *sender) next(ctx context.Context, idle func() error) (c chunk, ok bool,
 	}
 }
 
-// inline sends chunks through the control connection until there is a stream: what is
-// early at once, and the rest where none has come within patience, or will.
+// inline sends chunks through the control connection until there is a stream: the first
+// early bytes at once, and the others if no stream appears within patience, or can appear.
 func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -712,7 +711,7 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 			begun = -1
 		}
 		select {
-		case <-s.first: // which the other select may overlook
+		case <-s.first: // which the other select may miss
 			return nil
 		default:
 		}
@@ -744,8 +743,8 @@ func (s *sender) inline(ctx context.Context, none <-chan struct{}) error {
 	}
 }
 
-// state is the number of streams, and how many segments they have sent again; none
-// where BBR decides, which does not slow down for them.
+// state returns the number of streams, and how many segments they have retransmitted; 0
+// with BBR, which does not slow down for them.
 func (s *sender) state() (streams int, resent uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -757,7 +756,7 @@ func (s *sender) state() (streams int, resent uint64) {
 	return len(s.streams), resent
 }
 
-// grow asks for more streams where loss slows the ones that there are.
+// grow requests more streams if loss slows the existing ones.
 func (s *sender) grow(ctx context.Context, more func(n int) error) error {
 	const interval = 400 * time.Millisecond
 	t := time.NewTicker(interval)
@@ -769,7 +768,7 @@ func (s *sender) grow(ctx context.Context, more func(n int) error) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // nothing is to be sent any more
+			return nil // all data has been sent
 		case <-t.C:
 		}
 		n, r := s.state()
@@ -785,7 +784,7 @@ func (s *sender) grow(ctx context.Context, more func(n int) error) error {
 			continue
 		}
 		if rate < before+before/8 {
-			return nil // the last doubling was of no use
+			return nil // the last doubling did not help
 		}
 		before, wait = rate, 2
 		if err := more(min(n, maxStreams-n)); err != nil {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// lastWords is how long an end waits for the other one to say why a connection broke.
+// lastWords is the time that an end waits for the other one to report why a connection
+// broke.
 const lastWords = 3 * time.Second
 
 // session is one copy, at either end.
@@ -22,13 +23,13 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   *errgroup.Group
-	told   chan struct{} // closed when the other end has said its last
+	told   chan struct{} // closed when the other end has sent its last frame
 	keep   Keep
-	reason error // what it said, good when told is closed; nil: nothing
+	reason error // the error that it reported, valid when told is closed; nil: none
 
 	mu     sync.Mutex
 	conns  []*stream
-	over   bool          // nobody may join any more, and connections may break
+	over   bool          // no stream may join any more, and connections may break
 	closed chan struct{} // closed by close
 }
 
@@ -36,15 +37,15 @@ func newSession(ctx context.Context, ctl *control, silence time.Duration) *sessi
 	x := &session{ctl: ctl, outer: ctx, told: make(chan struct{}), closed: make(chan struct{})}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	x.work, x.ctx = errgroup.WithContext(ctx)
-	// As long as anybody may still join, the group has somebody: nobody begins while its
-	// end is being found.
+	// Keep one goroutine in the group while streams may still join, so that no goroutine
+	// starts while Wait returns.
 	x.work.Go(func() error { <-x.closed; return nil })
 	context.AfterFunc(x.ctx, x.close)
 	x.live(silence)
 	return x
 }
 
-// close closes all streams. More than one may call it.
+// close closes all streams. It may be called several times.
 func (x *session) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -52,10 +53,10 @@ func (x *session) close() {
 	cause := context.Cause(x.ctx)
 	for _, s := range x.conns {
 		if cause != nil && !errors.Is(cause, context.Canceled) {
-			// What was not sent is not to arrive when another copy goes on.
+			// Discard unsent data: it must not arrive during another attempt.
 			_ = s.raw.SetLinger(0)
 		}
-		s.raw.Close() // ends whoever reads or writes
+		s.raw.Close() // ends reads and writes
 	}
 	select {
 	case <-x.closed:
@@ -64,7 +65,7 @@ func (x *session) close() {
 	}
 }
 
-// begin has work done, unless the copy is over.
+// begin starts work in a goroutine, unless the copy is over.
 func (x *session) begin(do func() error) (begun bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -75,7 +76,7 @@ func (x *session) begin(do func() error) (begun bool) {
 	return true
 }
 
-// join adds a stream and has work done with it, until the copy is over.
+// join adds a stream and starts work with it, unless the copy is over.
 func (x *session) join(s *stream, do func(*stream) error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,8 +96,8 @@ func (x *session) join(s *stream, do func(*stream) error) {
 	})
 }
 
-// read handles frames of the control connection until it ends. buf is handle's until
-// it returns.
+// read handles the frames of the control connection until it ends. handle may use its
+// buffer until it returns.
 func (x *session) read(handle func(kind byte, payload []byte) error) {
 	defer close(x.told)
 	buf := make([]byte, 0, 64<<10)
@@ -116,7 +117,7 @@ func (x *session) read(handle func(kind byte, payload []byte) error) {
 			return
 		}
 		if x.ctx.Err() != nil || kind == kindAlive {
-			continue // only why the other end fails still matters
+			continue // only the other end's error still matters
 		}
 		if err := handle(kind, payload); err != nil {
 			x.cancel(err)
@@ -124,8 +125,8 @@ func (x *session) read(handle func(kind byte, payload []byte) error) {
 	}
 }
 
-// settle is the error of a session in the end: that of the other end where this one
-// has only noticed that it has gone. It tells the other end.
+// settle returns the final error of a session: the other end's error, if this end only
+// noticed that the connection broke. It reports this end's error to the other end.
 func (x *session) settle(err error) error {
 	if err == nil {
 		return nil
@@ -146,19 +147,19 @@ func (x *session) settle(err error) error {
 		return err
 	}
 	if err != x.reason {
-		_ = x.ctl.sendJSON(kindError, toWire(err)) // it may have gone
+		_ = x.ctl.sendJSON(kindError, toWire(err)) // the other end may be gone
 	}
 	return err
 }
 
-// send is the sender's side of a session. setup is called with what each stream is
-// to do, more with the number of further ones that would help; none is closed when
-// there will be no stream, unless it is the other end who tells. how is nil where the
-// receiver is to tell it.
+// send is the sender's side of a session. It calls setup with the work of each stream, and
+// more with the number of further streams that would help. none is closed when there will
+// be no stream; it is nil if the other end reports that. how is nil if the receiver is to
+// send it.
 func (x *session) send(at place, how *start, none chan struct{}, fixed bool, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	s := newSender(x.ctl, at)
 	s.keep = x.keep
-	alone := func() {} // it is this end that knows
+	alone := func() {} // this end has closed none
 	if none == nil {
 		none = make(chan struct{})
 		alone = sync.OnceFunc(func() { close(none) })
@@ -197,7 +198,7 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 			select {
 			case done <- t:
 				return nil
-			default: // it was said before
+			default: // it was closed before
 				return errForm
 			}
 		}
@@ -232,7 +233,7 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 		if err := s.run(x.ctx, *how); err != nil {
 			return err
 		}
-		// The queue may be full while no stream is there yet.
+		// The queue may be full while there is no stream yet.
 		hands.dismiss()
 		select {
 		case <-hands.gone:
@@ -250,7 +251,7 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 		select {
 		case result = <-done:
 		case <-x.ctx.Done():
-			// Who has said that it is done may go at once.
+			// The other end may close the connection after it has sent that it is done.
 			select {
 			case result = <-done:
 			default:
@@ -267,17 +268,18 @@ func (x *session) send(at place, how *start, none chan struct{}, fixed bool, set
 	return result, nil
 }
 
-// crew are those who send what is handed out. They may join until that has ended and
-// all who are there have left.
+// crew are the goroutines that send chunks. They may join until the queue is closed and all
+// members have left.
 type crew struct {
-	gone chan struct{} // closed then
+	gone chan struct{} // closed at that moment
 
 	mu   sync.Mutex
 	busy int
-	last bool // everything has been handed out
+	last bool // the queue is closed
 }
 
-// join tells whether there may still be something to send; who has joined leaves.
+// join reports whether there may still be chunks to send. A goroutine that has joined must
+// leave.
 func (c *crew) join() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,7 +297,7 @@ func (c *crew) leave() {
 	c.look()
 }
 
-// dismiss is called once, when everything has been handed out.
+// dismiss is called once, after the queue was closed.
 func (c *crew) dismiss() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,14 +311,15 @@ func (c *crew) look() {
 	}
 }
 
-// hooks are called by a receiver, where they are not nil: begin as [Job] has it, done
-// when everything has arrived, before the sender is told so. Their errors end the copy.
+// hooks are functions that a receiver calls if they are not nil: begin as in [Job], and
+// done when all data has arrived, before the sender is informed. If one returns an error,
+// the copy ends.
 type hooks struct {
 	begin func(size int64) error
 	done  func() error
 }
 
-// receive is the receiver's side, of which the sender knows how.
+// receive is the receiver's side of a session, whose settings the sender knows.
 func (x *session) receive(at place, have []string, how *start, on hooks, setup func(do func(*stream) error), more func(n int) error) (*totals, error) {
 	var had *index
 	if len(have) > 0 {
@@ -376,7 +379,7 @@ func (x *session) receive(at place, have []string, how *start, on hooks, setup f
 			return err
 		}
 		result = t
-		// What streams say from now on is nothing.
+		// Errors of streams do not matter any more.
 		x.close()
 		return nil
 	})

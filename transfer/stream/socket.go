@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// secretSize is the length of what the near end shows to be let in, bytes.
+	// secretSize is the length of the near end's secret in bytes.
 	secretSize = 32
-	// joinTime is how long a stream may take to be set up.
+	// joinTime is the time limit for setting up a stream.
 	joinTime = 10 * time.Second
-	// unsent is how much a stream holds in the kernel that was not sent yet, bytes:
-	// little, so that chunks go where there is room for them now.
+	// unsent bounds the unsent bytes of a stream in the kernel: few, so that chunks go to a
+	// stream that can send them now.
 	unsent = 256 << 10
-	// gatherSize is how much is handed to the kernel at once, or taken from it, bytes:
-	// TLS has records of 16 KiB, each of which would be a system call.
+	// gatherSize is the number of bytes passed to the kernel, or read from it, at once: TLS
+	// records have 16 KiB, and would each need a system call.
 	gatherSize = 128 << 10
-	// strangerSize is the length of that buffer while keys are exchanged.
+	// strangerSize is the size of that buffer during the key exchange.
 	strangerSize = 4 << 10
-	// doorMost is how many connections to the port of one copy may be about to show its
-	// secret, and doorOfOne how many of them come from one address.
+	// doorMost bounds the connections to the port of a copy that have not sent the secret
+	// yet, and doorOfOne those of them from one address.
 	doorMost  = 512
 	doorOfOne = 4 * maxStreams
 )
 
-// gather is a connection whose writes are put together once it is set up. What has
-// come is taken from the kernel as a whole.
+// gather is a connection that combines writes once it is set up. It reads all available
+// data from the kernel at once.
 type gather struct {
 	net.Conn
 	r  *bufio.Reader
@@ -56,31 +56,31 @@ func (g *gather) Write(p []byte) (int, error) {
 	return g.Conn.Write(p)
 }
 
-// stream is one that is set up.
+// stream is a stream that has been set up.
 type stream struct {
 	tls *tls.Conn
 	raw *net.TCPConn
 	out *gather
 }
 
-// newStream is a connection whose keys are still to be exchanged. It has small buffers:
-// whoever connects may be a stranger.
+// newStream returns a connection before its key exchange. It has small buffers, because the
+// other end may be a stranger.
 func newStream(raw *net.TCPConn, o func(net.Conn) *tls.Conn) *stream {
 	g := &gather{Conn: raw, r: bufio.NewReaderSize(raw, strangerSize)}
 	return &stream{tls: o(g), raw: raw, out: g}
 }
 
-// begin has a stream carry data. Nobody may read or write meanwhile.
+// begin prepares a stream for data. It must not be read or written during the call.
 func (s *stream) begin() {
 	g := s.out
 	had := make([]byte, g.r.Buffered())
-	_, _ = io.ReadFull(g.r, had) // it is in memory
+	_, _ = io.ReadFull(g.r, had) // a read from memory
 	g.r = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(had), s.raw), gatherSize)
 	g.w = bufio.NewWriterSize(s.raw, gatherSize)
 	g.on = true
 }
 
-// flush sends what was written.
+// flush sends the written data.
 func (s *stream) flush() error {
 	if err := s.out.w.Flush(); err != nil {
 		return &PeerError{Err: err}
@@ -88,8 +88,8 @@ func (s *stream) flush() error {
 	return nil
 }
 
-// tune sets a socket up for much data. What the system refuses is left as it is: a
-// copy works without.
+// tune sets the options of a socket for much data. It ignores errors, because the options
+// are not essential.
 func tune(c *net.TCPConn, congestion string) {
 	silence := transfer.Silence()
 	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: max(silence/4, time.Second), Interval: max(silence/8, time.Second), Count: 6})
@@ -106,8 +106,8 @@ func tune(c *net.TCPConn, congestion string) {
 	})
 }
 
-// resent is how many segments of a stream were sent again, and what decides how
-// much is under way: the congestion control's name.
+// resent returns how many segments of a stream were retransmitted, and the name of its
+// congestion control.
 func (s *stream) resent() (n uint32, congestion string) {
 	raw, err := s.raw.SyscallConn()
 	if err != nil {
@@ -122,14 +122,14 @@ func (s *stream) resent() (n uint32, congestion string) {
 	return n, congestion
 }
 
-// door lets streams in at the far end.
+// door accepts streams at the far end.
 type door struct {
 	listener *net.TCPListener
 	config   *tls.Config
 	hello    hello
 }
 
-// openDoor listens at an address of this machine, for whoever knows the secret.
+// openDoor listens at an address of this machine for streams with the secret.
 func openDoor(address string, port int) (*door, error) {
 	cert, err := certify(24 * time.Hour)
 	if err != nil {
@@ -148,13 +148,12 @@ func openDoor(address string, port int) (*door, error) {
 	return d, nil
 }
 
-// serverConfig has no session tickets, which would take a round trip's bytes for nothing.
+// serverConfig disables session tickets, which would only cost bytes.
 func serverConfig(cert tls.Certificate) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true, Certificates: []tls.Certificate{cert}}
 }
 
-// wait calls join with each stream that has shown the secret, until the door is
-// closed.
+// wait calls join for each stream that has sent the secret, until the door is closed.
 func (d *door) wait(congestion string, join func(*stream)) {
 	total := min(doorMost+4*maxStreams, bounded.Descriptors())
 	l := bounded.New(d.listener, bounded.Options{Total: total, Strangers: max(1, total*2/3), Source: min(doorOfOne, max(1, total*2/3)), Patience: joinTime})
@@ -185,7 +184,8 @@ func (d *door) wait(congestion string, join func(*stream)) {
 	}
 }
 
-// roundTrip is what the kernel took from a connection's handshake.
+// roundTrip returns the round-trip time of a connection's handshake, as measured by the
+// kernel.
 func roundTrip(c *net.TCPConn) (rtt time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -199,11 +199,11 @@ func roundTrip(c *net.TCPConn) (rtt time.Duration) {
 	return rtt
 }
 
-// errCertificate tells that somebody else is at an address.
+// errCertificate is returned if another server is at an address.
 var errCertificate = errors.New("the certificate is not the one that the far end has announced")
 
-// dial makes a stream at the near end. met is called with the round trip before keys
-// are exchanged.
+// dial creates a stream at the near end. It calls met with the round-trip time before the
+// key exchange.
 func dial(ctx context.Context, address string, h *hello, congestion string, met func(rtt time.Duration)) (*stream, error) {
 	ctx, done := context.WithTimeout(ctx, joinTime)
 	defer done()
@@ -216,8 +216,8 @@ func dial(ctx context.Context, address string, h *hello, congestion string, met 
 	tune(raw, congestion)
 	s := newStream(raw, func(c net.Conn) *tls.Conn {
 		return tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true,
-			// No authority has signed the certificate: the control connection has
-			// told its digest, which says more.
+			// The certificate is self-signed. The control connection has sent its digest,
+			// which is checked instead.
 			InsecureSkipVerify: true,
 			VerifyConnection: func(state tls.ConnectionState) error {
 				if len(state.PeerCertificates) == 1 {

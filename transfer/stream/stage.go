@@ -10,16 +10,16 @@ import (
 	"premix/transfer"
 )
 
-// staged is a copy on its way to a name that is free: it is made in a stage, see package
-// beneath, and has its name when it is whole.
+// staged is a copy on its way to a name that does not exist yet: it is written to a stage,
+// see package beneath, and renamed when it is complete.
 type staged struct {
 	place
 	dir *beneath.Dir
 	s   *beneath.Stage
 }
 
-// stage begins a copy to a place, or goes on with one. Records of copies are kept in the
-// directory records; where that is empty, nothing is gone on with.
+// stage begins a copy to a place, or resumes one. Records of copies are in the directory
+// records; if that is empty, no copy can be resumed.
 func stage(final place, records string) (*staged, error) {
 	parent := filepath.Dir(final.path)
 	if err := final.mkdirAll(parent, 0o777); err != nil {
@@ -51,7 +51,7 @@ func stage(final place, records string) (*staged, error) {
 	return c, nil
 }
 
-// busyError is a fault of which stageFor is to know the reason.
+// busyError is a fault that stageFor must recognise.
 type busyError struct {
 	error
 	busy *beneath.BusyError
@@ -59,8 +59,8 @@ type busyError struct {
 
 func (e *busyError) Unwrap() []error { return []error{e.error, e.busy} }
 
-// stageFor is stage for a client. The premix that had lost the connection of the same
-// client may take a moment longer to notice it than the client has.
+// stageFor is stage for a client. If the same client has lost its connection, its previous
+// copy may end a moment later than the client returns.
 func stageFor(ctx context.Context, final place, records string, q *request) (*staged, error) {
 	for deadline := time.Now().Add(transfer.SilenceOf(q.Silence) / 2); ; {
 		c, err := stage(final, records)
@@ -76,12 +76,12 @@ func stageFor(ctx context.Context, final place, records string, q *request) (*st
 	}
 }
 
-// commit gives the copy its name.
+// commit renames the copy to its name.
 func (c *staged) commit() error {
 	return fault(c.s.Commit())
 }
 
-// close lets go of the copy, which stays for a later call unless it was committed.
+// close releases the copy. Unless it was committed, it stays for a later call.
 func (c *staged) close() error {
 	return errors.Join(c.s.Close(), c.dir.Close())
 }

@@ -23,41 +23,42 @@ import (
 )
 
 const (
-	// visitSize is the length of the number by which the connections of a copy find
-	// each other at a standing server, bytes.
+	// visitSize is the length in bytes of the random number that identifies the connections
+	// of a copy at a standing server.
 	visitSize = 16
-	// strangersMost is how many connections may be about to show what lets them in, and
-	// strangersOfOne how many of them come from one address: an end may open as many
-	// streams at once as there are at most, and have several copies begin.
+	// strangersMost bounds the connections that have not sent the secret yet, and
+	// strangersOfOne those of them from one address: a client may open all its streams at
+	// once, and begin several copies.
 	strangersMost  = 4096
 	strangersOfOne = 16 * maxStreams
-	// linger is how long a server waits for who has been told everything to go.
+	// linger is the time that a server waits for a client to close the connection after the
+	// last frame.
 	linger = 5 * time.Second
-	// farewell is how long a client that was interrupted may take to say so.
+	// farewell is the time that an interrupted client has to send its last frame.
 	farewell = 500 * time.Millisecond
 )
 
-// Roles of connections to a standing server.
+// The roles of connections to a standing server.
 const (
 	roleControl = 'c'
 	roleStream  = 's'
 )
 
-// Server is a standing far end: it serves what is below a directory to whoever has its
-// key. A connection, of TLS 1.3, begins with the secret, the number of its copy and its
-// role; a control connection goes on with the request, so that data comes a round trip
-// after keys were exchanged.
+// Server is a standing far end: it serves a directory to clients with its key. A
+// connection, of TLS 1.3, begins with the secret, the number of its copy and its role. A
+// control connection continues with the request, so that data arrives one round trip after
+// the key exchange.
 type Server struct {
 	Dir   string
 	Keys  *Keys
-	Write bool // let copies be put there
-	// Owners lets who puts a copy there say whose it is: see [Keep]. Who has the key may
-	// then make files of any user, with set-user-ID, where the server is root.
+	Write bool // permit copies to this machine
+	// Owners permits clients to set the owners of their copies: see [Keep]. If the server
+	// is root, clients can then create files of any user, with set-user-ID.
 	Owners bool
-	// Records is the directory of records of copies that are not whole, by which they are
-	// gone on with; empty: they are not.
+	// Records is the directory of records of incomplete copies, with which they are
+	// resumed; empty: they are not resumed.
 	Records string
-	// Note is called with what happens, for people. It may be nil.
+	// Note is called with messages for people. It may be nil.
 	Note func(string)
 
 	jail *os.Root
@@ -67,10 +68,10 @@ type Server struct {
 	known  sync.WaitGroup // connections
 }
 
-// visit is one copy. Whichever of its connections comes first makes it.
+// visit is one copy at the server. Its first connection creates it.
 type visit struct {
-	led        bool          // it has its control connection; under the server's mu
-	begun      chan struct{} // closed when the control connection has told what is wanted
+	led        bool          // its control connection has come; guarded by the server's mu
+	begun      chan struct{} // closed when the request has been received
 	over       chan struct{} // closed when there will be no more streams
 	congestion string
 	join       func(*stream)
@@ -96,7 +97,7 @@ func (s *Server) Run(ctx context.Context, l *net.TCPListener) error {
 	total := bounded.Descriptors()
 	strangers := max(1, min(strangersMost, total/2))
 	b := bounded.New(l, bounded.Options{Total: total, Strangers: strangers, Source: min(strangersOfOne, strangers), Patience: joinTime + linger, Tell: func(closed int) {
-		s.note("%d connections that had not shown a key were closed to make room for others", closed)
+		s.note("%d connections that had not shown a key were closed in favour of others", closed)
 	}})
 	for {
 		c, err := b.Accept()
@@ -113,7 +114,7 @@ func (s *Server) Run(ctx context.Context, l *net.TCPListener) error {
 	}
 }
 
-// meet lets a connection in.
+// meet handles a new connection.
 func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 	defer c.Close()
 	raw := c.TCPConn
@@ -128,9 +129,9 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 		return
 	}
 	if subtle.ConstantTimeCompare(head[:secretSize], s.Keys.secret) != 1 {
-		s.note("%s was refused: its key is another one", raw.RemoteAddr())
+		s.note("%s was refused: it has another key", raw.RemoteAddr())
 		if head[len(head)-1] == roleControl {
-			_ = newControl(nil, t.tls).sendJSON(kindError, failure{"refused", "the server lets nobody in with this key"})
+			_ = newControl(nil, t.tls).sendJSON(kindError, failure{"refused", "the server does not accept this key"})
 		}
 		bye(t)
 		return
@@ -139,7 +140,7 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 	if !c.Trust() {
 		s.note("%s was refused: there are too many connections", raw.RemoteAddr())
 		if head[len(head)-1] == roleControl {
-			_ = newControl(nil, t.tls).sendJSON(kindError, failure{"other", "the server has as many connections as its limit of open files permits"})
+			_ = newControl(nil, t.tls).sendJSON(kindError, failure{"other", "the server has reached its limit of connections, which depends on its limit of open files"})
 		}
 		bye(t)
 		return
@@ -148,7 +149,7 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 	v := s.visit(id)
 	if head[len(head)-1] == roleControl {
 		t.begin()
-		t.out.on = false // its frames are not to wait for others
+		t.out.on = false // its frames must be sent at once
 		if s.lead(v) {
 			s.copy(ctx, t, id, v)
 		}
@@ -162,7 +163,7 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 		t.begin()
 		congest(raw, v.congestion)
 		v.join(t)
-		<-v.over // ctx ends it until then
+		<-v.over // until then ctx ends it
 	case <-v.over:
 		raw.Close()
 	case <-late.C:
@@ -172,7 +173,7 @@ func (s *Server) meet(ctx context.Context, c *bounded.TCP, config *tls.Config) {
 	}
 }
 
-// visit that a connection belongs to.
+// visit returns the visit of a connection.
 func (s *Server) visit(id [visitSize]byte) *visit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,8 @@ func (s *Server) visit(id [visitSize]byte) *visit {
 	return v
 }
 
-// lead tells whether a control connection is the first of its visit: there is one.
+// lead reports whether a control connection is the first of its visit. There may be only
+// one.
 func (s *Server) lead(v *visit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +201,7 @@ func (s *Server) leave(id [visitSize]byte) {
 	delete(s.visits, id)
 }
 
-// copy answers what a control connection asks.
+// copy handles the request of a control connection.
 func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *visit) {
 	defer close(v.over)
 	defer s.leave(id)
@@ -215,7 +217,7 @@ func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *vis
 	at, c, err := s.place(ctx, &q)
 	var done func() error
 	if c != nil {
-		defer c.close() // what is lost with it is gone on with
+		defer c.close() // a later call continues with a part
 		done = c.commit
 	}
 	if err != nil {
@@ -236,8 +238,8 @@ func (s *Server) copy(ctx context.Context, t *stream, id [visitSize]byte, v *vis
 	s.note("%s %s %q in %.2f s", t.raw.RemoteAddr(), what, q.Path, time.Since(begin).Seconds())
 }
 
-// place returns where the copy of a request is made, and the staged copy where it gets its
-// name in the end.
+// place returns the place of the copy of a request and, if it is to be renamed at the end,
+// the staged copy.
 func (s *Server) place(ctx context.Context, q *request) (at place, c *staged, err error) {
 	if at, err = within(s.jail, string(q.Path)); err != nil {
 		return at, nil, &SourceError{Reason: fmt.Sprintf("%q: %v", q.Path, err)}
@@ -253,7 +255,7 @@ func (s *Server) place(ctx context.Context, q *request) (at place, c *staged, er
 	case q.Keep.Owners && !s.Owners:
 		return at, nil, &TargetError{"the server keeps no owners: it was started without --owners"}
 	case len(q.Have) > 0:
-		return at, nil, errors.New("a server looks at nothing that is had elsewhere")
+		return at, nil, errors.New("a server does not support --have")
 	case !q.Whole:
 		return at, nil, nil
 	}
@@ -269,8 +271,8 @@ func (s *Server) note(format string, args ...any) {
 	}
 }
 
-// bye closes a connection whose other end is to read everything that was sent: what
-// was not read here would have the kernel throw that away.
+// bye closes a connection so that the other end receives all data: with unread
+// input, the kernel would discard it.
 func bye(t *stream) {
 	_ = t.raw.SetDeadline(time.Now().Add(linger))
 	_ = t.tls.CloseWrite()
@@ -278,7 +280,7 @@ func bye(t *stream) {
 	t.raw.Close()
 }
 
-// congest asks for a congestion control, where the system permits it.
+// congest sets a congestion control, if the system permits it.
 func congest(c *net.TCPConn, name string) {
 	raw, err := c.SyscallConn()
 	if err != nil || name == "" {
@@ -308,8 +310,7 @@ func (l *later) Write(p []byte) (int, error) {
 	return l.s.tls.Write(p)
 }
 
-// visit is an attempt to copy to or from a standing server. All connections are begun
-// at once.
+// visit attempts a copy to or from a standing server. It opens all connections at once.
 func (j *Job) visit(ctx context.Context, q *request) (_ *Done, moved bool, err error) {
 	host, service, err := net.SplitHostPort(j.Server)
 	if err != nil {
@@ -340,13 +341,13 @@ func (j *Job) visit(ctx context.Context, q *request) (_ *Done, moved bool, err e
 	go func() {
 		defer close(l.ready)
 		ask := bytes.NewBuffer(begin)
-		_ = writeFrame(ask, kindRequest, text) // into memory
+		_ = writeFrame(ask, kindRequest, text) // a write to memory
 		first.Secret = ask.Bytes()
 		if l.s, l.err = dial(ctx, net.JoinHostPort(host, service), &first, j.Congestion, func(time.Duration) {}); l.err == nil {
-			l.s.out.on = false // its frames are not to wait for others
+			l.s.out.on = false // its frames must be sent at once
 		}
 	}()
-	// What was interrupted has a moment to say so.
+	// An interrupted client has a moment to send its last frame.
 	stop := context.AfterFunc(ctx, func() {
 		if <-l.ready; l.err == nil {
 			_ = l.s.raw.SetDeadline(time.Now().Add(farewell))
@@ -375,7 +376,7 @@ func (j *Job) visit(ctx context.Context, q *request) (_ *Done, moved bool, err e
 	return d, true, err
 }
 
-// strange is the error of a server that cannot be talked to.
+// strange returns the error for a server that cannot be used.
 func strange(server string, err error) error {
 	if errors.Is(err, errCertificate) {
 		return &RefusedError{"at " + server + " is not the server of this key: its certificate is another one"}

@@ -18,45 +18,45 @@ import (
 	"premix/store/object"
 )
 
-// Version of the frames. Ends with different ones don't talk.
+// Version is the version of the frames. Both ends must have the same.
 const Version = 3
 
-// Kinds of frames.
+// The kinds of frames, with their sender.
 const (
-	kindRequest = 'r' // near, first, where no command has told it: a request, JSON
+	kindRequest = 'r' // near, first, unless the command contains it: a request, JSON
 	kindHello   = 'h' // far, first: a hello, JSON
-	kindStart   = 's' // far receiver: a start, JSON; nothing is sent before
+	kindStart   = 's' // far receiver: a start, JSON; the sender waits for it
 	kindEntries = 'e' // sender: entries, zstd
 	kindChunks  = 'c' // sender: a batch of chunks, zstd: offers and holes
 	kindWants   = 'w' // receiver: number of a batch, and a bit for each of its chunks
 	kindData    = 'd' // sender: a chunk and its bytes
 	kindNone    = 'n' // near: no stream can be made
 	kindGrow    = 'g' // far sender: as many streams more, 4 bytes
-	kindLost    = 'u' // sender: what is left out since it cannot be read, JSON
+	kindLost    = 'u' // sender: an entry left out because it cannot be read, JSON
 	kindEnd     = 'z' // sender: totals, JSON
 	kindDone    = 'f' // receiver, last: totals, JSON
 	kindError   = 'x' // either, last: a failure, JSON; see also kindAlive
 )
 
-// maxFrame is the longest that a frame may be, bytes.
+// maxFrame is the highest length of a frame in bytes.
 const maxFrame = 8 << 20
 
-// request is what the near end asks for.
+// request is the request of the near end.
 type request struct {
 	Version    int
 	Send       bool   // the far end is the sender
 	Path       []byte // at the far end
 	Have       [][]byte
 	Congestion string
-	Streams    int // 0: as many as are useful
-	// Silence is how long an end may say nothing. 0 stands for the far end's own time.
+	Streams    int // 0: chosen automatically
+	// Silence is the time that an end may send nothing. 0 means the far end's own setting.
 	Silence time.Duration `json:",omitempty"`
-	Start   *start        // of the near receiver, who waits for nothing
+	Start   *start        // of the near receiver, which waits for nothing
 	Whole   bool          `json:",omitempty"` // see Job
 	Keep    Keep
 }
 
-// hello is how the far end is reached.
+// hello describes how to reach the far end.
 type hello struct {
 	Version     int
 	Address     string // empty: unknown
@@ -65,37 +65,37 @@ type hello struct {
 	Secret      []byte
 }
 
-// start is how the receiver wants it.
+// start describes how the receiver wants the data.
 type start struct {
-	Offer   bool // nothing unasked
-	Content bool // chunks end where the content says
-	Resumed bool `json:"-"` // there is something at the destination
+	Offer   bool // send nothing without an offer
+	Content bool // the content decides where chunks end
+	Resumed bool `json:"-"` // there is a file or directory at the destination
 }
 
-// totals of a copy.
+// totals are the totals of a copy.
 type totals struct {
 	Entries int
 	Files   int
-	Bytes   int64 // of all files, holes counted
-	Sent    int64 // of them, through the wire
-	Skipped int   // of no kind of entry
-	Sum     sum   // of the files that are whole
+	Bytes   int64 // of all files, including holes
+	Sent    int64 // of these, sent
+	Skipped int   // entries of other types
+	Sum     sum   // of the complete files
 
-	lost failures // as this end knows them
+	lost failures // as known at this end
 }
 
-// failure is an error on its way to the other end.
+// failure is an error in the form sent to the other end.
 type failure struct {
 	Kind    string // source, target, refused or other
 	Message string
 }
 
-// SourceError tells that what is to be copied is not there, may not be read, or
-// changes.
+// SourceError is returned if the source does not exist, cannot be read, or changes during
+// the copy.
 type SourceError struct {
 	Reason string
 
-	path  string // of a file, where the reason begins with it
+	path  string // of a file, if the reason begins with it
 	cause error
 }
 
@@ -104,7 +104,7 @@ func (e *SourceError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*SourceError) ExitCode() exit.Code { return exit.Usage }
 
-// short is the reason without the path.
+// short returns the reason without the path.
 func (e *SourceError) short() string {
 	if e.cause != nil {
 		return reasonOf(e.cause)
@@ -112,12 +112,12 @@ func (e *SourceError) short() string {
 	return strings.TrimPrefix(e.Reason, e.path+" ")
 }
 
-// Hint names the way out.
+// Hint describes a valid source.
 func (e *SourceError) Hint() string {
-	return "name what you may read, and let nobody change it while it is copied"
+	return "name a file or directory that you can read, and do not change it during the copy"
 }
 
-// TargetError tells that the destination can't take the copy.
+// TargetError is returned if the copy cannot be written to the destination.
 type TargetError struct{ Reason string }
 
 func (e *TargetError) Error() string { return e.Reason }
@@ -125,11 +125,11 @@ func (e *TargetError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*TargetError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
-func (e *TargetError) Hint() string { return "make room, or give another destination" }
+// Hint returns the ways to resolve the error.
+func (e *TargetError) Hint() string { return "free some space, or give another destination" }
 
-// RefusedError tells that a standing server lets nobody in with this key, or that
-// somebody else is at its address.
+// RefusedError is returned if a standing server does not accept the key, or if another
+// server is at its address.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
@@ -137,16 +137,16 @@ func (e *RefusedError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*RefusedError) ExitCode() exit.Code { return exit.Origin }
 
-// Hint names the way out.
+// Hint says how to get the right key.
 func (e *RefusedError) Hint() string {
-	return "ask who runs the server for its key: the file whose name ends with " + ClientSuffix
+	return "ask the owner of the server for its key: the file whose name ends with " + ClientSuffix
 }
 
-// PeerError tells that the far end did not start, or that the connection to it broke.
+// PeerError is returned if the far end did not start, or if the connection to it broke.
 type PeerError struct {
-	Met    bool   // the two ends had met before
-	Server bool   // it is a standing one
-	Said   string // by the command that starts it
+	Met    bool   // the two ends had been connected before
+	Server bool   // it is a standing server
+	Said   string // last line of the command that starts it
 	Status int    // of that command; -1: it was killed
 	Err    error
 }
@@ -162,15 +162,15 @@ func (e *PeerError) Error() string {
 func (*PeerError) ExitCode() exit.Code { return exit.Origin }
 func (e *PeerError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the checks to make.
 func (e *PeerError) Hint() string {
 	if e.Server {
-		return "see that premix transfer serve runs there, and that its port can be reached; the same command goes on with what has arrived"
+		return "check that premix transfer serve runs there, and that its port can be reached; the same command continues with the part that has arrived"
 	}
-	return "see that the command after -- works without a question, and that premix is installed at the peer"
+	return "check that the command after -- works without a question, and that premix is installed at the peer"
 }
 
-// toWire is the form in which an error goes to the other end.
+// toWire returns an error in the form sent to the other end.
 func toWire(err error) failure {
 	var source *SourceError
 	var target *TargetError
@@ -195,16 +195,16 @@ func (f failure) err() error {
 	return fmt.Errorf("at the far end: %s", f.Message)
 }
 
-// entry of a tree. The first one of a copy is its top, whose path is empty.
+// entry is an entry of a tree. The first entry of a copy is its top, with an empty path.
 type entry struct {
 	kind  byte // entryFile and so on
 	path  string
 	mode  fs.FileMode // permissions, and setuid, setgid, sticky as in fs.FileMode
 	mtime int64       // nanoseconds since 1970
 	size  int64       // of a file
-	link  string      // what a symbolic link says
+	link  string      // target of a symbolic link
 
-	// As the copy keeps them.
+	// Set only as far as the copy keeps them.
 	uid, gid   uint32
 	attributes []attribute
 }
@@ -213,10 +213,10 @@ const (
 	entryFile = 'f'
 	entryDir  = 'd'
 	entryLink = 'l'
-	entryHard = 'h' // another name of a file, whose entry's number is the size
+	entryHard = 'h' // another name of a file; its size is the number of the file's entry
 )
 
-// chunk of a file. A digest of zeros stands for a hole.
+// chunk is a chunk of a file. If its digest is all zeros, it is a hole.
 type chunk struct {
 	entry  uint32
 	size   uint32
@@ -225,14 +225,14 @@ type chunk struct {
 }
 
 const (
-	// minPiece is the size of the largest file that is one piece, and that of the
-	// smallest pieces of a larger one.
+	// minPiece is the size of the largest file that is one piece, and of the smallest
+	// pieces of a larger file.
 	minPiece = 128 << 10
 	// maxChunk is the size of the largest chunk.
 	maxChunk = 1 << 20
-	// chunkHeader is the length of a chunk's form.
+	// chunkHeader is the length of an encoded chunk.
 	chunkHeader = 4 + 4 + 8 + object.DigestSize
-	// maxHole is the longest hole that one chunk stands for.
+	// maxHole is the longest hole that one chunk can describe.
 	maxHole = 1 << 30
 )
 
@@ -243,7 +243,7 @@ func (c *chunk) append(b []byte) []byte {
 	return append(b, c.digest[:]...)
 }
 
-// parseChunk reads what append wrote; b has chunkHeader bytes.
+// parseChunk decodes a chunk encoded by append; b has chunkHeader bytes.
 func parseChunk(b []byte) (c chunk, err error) {
 	c.entry, c.size = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 	c.offset = int64(binary.LittleEndian.Uint64(b[8:]))
@@ -253,13 +253,13 @@ func parseChunk(b []byte) (c chunk, err error) {
 		most = maxHole
 	}
 	if c.offset < 0 || c.size == 0 || c.size > most {
-		return c, errors.New("a chunk is of no possible size")
+		return c, errors.New("a chunk has an impossible size")
 	}
 	return c, nil
 }
 
-// sum is the same for the same chunks in any order: their digests, with their
-// places, added as four numbers each.
+// sum is a checksum of a set of chunks, independent of their order: the sum of their
+// digests with their places, as four numbers each.
 type sum [4]uint64
 
 func (s *sum) plus(other *sum) {
@@ -281,7 +281,7 @@ func (s *sum) add(c *chunk) {
 	}
 }
 
-// Both ends compress lists with these, made when first used.
+// Both ends compress lists with these; they are created on first use.
 var (
 	packer = sync.OnceValue(func() *zstd.Encoder {
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
@@ -324,7 +324,7 @@ func packEntries(list []entry) []byte {
 	return packer().EncodeAll(b, nil)
 }
 
-var errForm = errors.New("the other end sent what is not of the right form")
+var errForm = errors.New("the other end sent a malformed frame")
 
 func unpackEntries(stored []byte) ([]entry, error) {
 	b, err := unpacker().DecodeAll(stored, nil)
@@ -400,12 +400,12 @@ func unpackChunks(stored []byte) ([]chunk, error) {
 	return list, nil
 }
 
-// control is the control connection. Any goroutine may write.
+// control is the control connection. Any goroutine may write to it.
 type control struct {
 	in  *bufio.Reader
 	ear *ear // below in
 
-	mu  sync.Mutex // one frame at a time
+	mu  sync.Mutex // held while a frame is written
 	out *bufio.Writer
 }
 
@@ -414,7 +414,8 @@ func newControl(in io.Reader, out io.Writer) *control {
 	return &control{in: bufio.NewReaderSize(e, 64<<10), ear: e, out: bufio.NewWriterSize(out, 64<<10)}
 }
 
-// send a frame. Its error is a [PeerError]: the other end may have told why it went.
+// send sends a frame. Its error is a [PeerError]: the other end may have reported why the
+// connection broke.
 func (c *control) send(kind byte, parts ...[]byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -453,10 +454,10 @@ func writeFrame(w io.Writer, kind byte, parts ...[]byte) error {
 	return nil
 }
 
-// buffers hold frames of data on their way.
+// buffers hold data frames in transit.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, chunkHeader+maxChunk); return &b }}
 
-// readFrame reads one frame into *buf, which grows where it is too small.
+// readFrame reads one frame into *buf, which it enlarges if necessary.
 func readFrame(r io.Reader, buf *[]byte) (kind byte, payload []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -25,38 +25,38 @@ import (
 	"premix/transfer/peer"
 )
 
-// Path is a line of sh: where programs at the peer are looked for. Daemons are in
-// directories that not every user's PATH has, and what users install themselves is
-// not in the one that ssh gives.
+// Path is a line of sh that extends PATH at the peer. Daemons are in directories that not
+// every user's PATH has, and the PATH that ssh sets lacks the directories where users
+// install programs.
 const Path = "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.local/bin:$HOME/bin"
 
-// Ways to capture.
+// The ways to capture.
 const (
 	CapturePacket  = "packet"
 	CaptureTcpdump = "tcpdump"
 	CaptureNone    = "none"
 )
 
-// Options of a bench.
+// Options are the settings of a bench.
 type Options struct {
-	Out     string // directory of results; it may have some
-	Repeat  int    // rounds; 0: as the link says
+	Out     string // directory of results; it may contain earlier ones
+	Repeat  int    // rounds; 0: the number in the link file
 	Packets bool   // keep a table of all packets
 	Pcap    bool   // keep pcap files
-	Capture string // one of the ways; empty: packet
+	Capture string // one of the ways to capture; empty: packet
 	Only    []string
 	Premix  string // path of this program
-	Version string // of it
-	// Report is called for each copy that was done. It may be nil.
+	Version string // version of this program
+	// Report is called after each copy. It may be nil.
 	Report func(*transfer.Copy, Progress)
-	// Note is called for what is left out and why. It may be nil.
+	// Note is called for each protocol left out, with the reason. It may be nil.
 	Note func(string)
 }
 
-// Progress of a run.
+// Progress is the progress of a run in copies.
 type Progress struct{ Done, All int }
 
-// SetupError tells that a bench can't begin.
+// SetupError is returned if a bench cannot begin.
 type SetupError struct {
 	Reason string
 	Way    string
@@ -74,17 +74,17 @@ func (e *SetupError) Error() string {
 func (*SetupError) ExitCode() exit.Code { return exit.Directory }
 func (e *SetupError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *SetupError) Hint() string { return e.Way }
 
-// item is a copy that is planned.
+// item is a planned copy.
 type item struct {
 	protocol *link.Protocol
 	way      transfer.Direction
 	source   *source
 }
 
-// Bench measures a link.
+// Bench measures the protocols of a link.
 type Bench struct {
 	l       *link.Link
 	o       Options
@@ -100,18 +100,18 @@ type Bench struct {
 	out     *record.Writer
 	order   int
 
-	interrupted bool // premix was asked to end: Close does not wait for the peer
+	interrupted bool // premix was asked to end: Close must not wait for the peer
 }
 
-// server of a protocol.
+// server is the running server of a protocol.
 type server struct {
 	v     *peer.Server
 	ready bool
-	setup float64 // what its start took, seconds
+	setup float64 // duration of its start, seconds
 }
 
-// New reaches the peer, makes what is to be copied, and leaves out what can't be
-// measured. The caller must call Close, also after an error of Run.
+// New connects to the peer, creates the data to copy, and leaves out protocols that cannot
+// be measured. The caller must call Close, even after an error of Run.
 func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 	b := &Bench{l: l, o: o, servers: map[string]*server{}}
 	defer func() {
@@ -150,12 +150,12 @@ func New(ctx context.Context, l *link.Link, o Options) (_ *Bench, err error) {
 		return nil, err
 	}
 	if b.out, err = transfer.Create(o.Out, record.Header{Premix: o.Version, Host: b.host, PID: os.Getpid(), Created: time.Now().UTC()}); err != nil {
-		return nil, &SetupError{"the results can't be written", "give a directory that you may write with --out", err}
+		return nil, &SetupError{"the results can't be written", "give a directory that you can write to with --out", err}
 	}
 	return b, nil
 }
 
-// Resolve is the address of a host.
+// Resolve returns the address of a host.
 func Resolve(ctx context.Context, host string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a, nil
@@ -167,7 +167,7 @@ func Resolve(ctx context.Context, host string) (netip.Addr, error) {
 	return list[0].Unmap(), nil
 }
 
-// tryCapture finds out before anything is copied that a capture is not possible.
+// tryCapture checks before the first copy that capturing is possible.
 func (b *Bench) tryCapture() error {
 	s, _, err := b.startCapture("")
 	if err != nil || s == nil {
@@ -177,7 +177,7 @@ func (b *Bench) tryCapture() error {
 	return err
 }
 
-// startCapture returns nil where nothing is captured.
+// startCapture starts a capture. It returns nil if captures are off.
 func (b *Bench) startCapture(id string) (s capture.Source, begin time.Time, err error) {
 	o := capture.Options{Interface: b.device, Here: b.here, Peer: b.addr, ExceptPort: b.p.Port(), MTU: capture.MTU(b.device), Packets: b.o.Packets && id != ""}
 	if b.o.Pcap && id != "" {
@@ -212,7 +212,7 @@ func (b *Bench) directories(ctx context.Context) (err error) {
 		return &SetupError{"the directory here can't be written", "give another directory:", err}
 	}
 	q := link.Quote(b.l.PeerDirectory)
-	// Servers that give up their rights must be able to read what they serve.
+	// Servers that drop their rights must still be able to read the data.
 	text, err := b.p.Run(ctx, "umask 022; mkdir -p "+q+" && d=$(mktemp -d "+q+"/premix-bench-XXXXXX) && chmod 755 \"$d\" && mkdir \"$d/data\" \"$d/temp\" && chmod 711 \"$d/temp\" && echo \"$d\"")
 	if err != nil {
 		return &SetupError{"the directory at the peer can't be written", "give another peer_directory:", err}
@@ -235,7 +235,7 @@ func (b *Bench) note(format string, args ...any) {
 	}
 }
 
-// makePlan lists what can be measured and makes the sources for it.
+// makePlan lists the copies to measure and creates the data for them.
 func (b *Bench) makePlan(ctx context.Context) error {
 	for _, name := range b.o.Only {
 		if !slices.ContainsFunc(b.l.Protocols, func(p link.Protocol) bool { return p.Name == name }) {
@@ -259,7 +259,7 @@ func (b *Bench) makePlan(ctx context.Context) error {
 			continue
 		}
 		if p.Expect != "" && b.o.Capture == CaptureNone {
-			b.note("%s is left out: only a capture can tell that it is what it should be", p.Name)
+			b.note("%s is left out: only a capture can show that it uses UDP", p.Name)
 			continue
 		}
 		planned := 0
@@ -278,7 +278,7 @@ func (b *Bench) makePlan(ctx context.Context) error {
 			}
 		}
 		if planned == 0 {
-			b.note("%s is left out: it can copy nothing of what the link file lists", p.Name)
+			b.note("%s is left out: it can copy none of the data in the link file", p.Name)
 		}
 	}
 	if len(b.plan) == 0 {
@@ -286,19 +286,19 @@ func (b *Bench) makePlan(ctx context.Context) error {
 	}
 	for s := range here {
 		if err := s.make(ctx, filepath.Join(b.local, "data", s.name())); err != nil {
-			return &SetupError{"the data can't be made here", "make room, or give another directory:", err}
+			return &SetupError{"the data can't be made here", "free some space, or give another directory:", err}
 		}
 	}
 	for s := range there {
 		at := path.Join(b.remote, "data", s.name())
 		if err := s.makeAt(ctx, b.p, b.l, at, b.upload); err != nil {
-			return &SetupError{"the data can't be made at the peer", "make room, or give another peer_directory:", err}
+			return &SetupError{"the data can't be made at the peer", "free some space, or give another peer_directory:", err}
 		}
 	}
 	return nil
 }
 
-// missing is a program that a protocol lacks.
+// missing returns a program that a protocol needs and that is not installed.
 func (b *Bench) missing(ctx context.Context, p *link.Protocol) (program, where string, err error) {
 	for _, n := range p.Needs {
 		if _, err := exec.LookPath(n); err != nil {
@@ -318,7 +318,7 @@ func (b *Bench) missing(ctx context.Context, p *link.Protocol) (program, where s
 	return "", "", nil
 }
 
-// upload sends a stream to a file at the peer by a connection of its own.
+// upload sends a stream to a file at the peer through a separate connection.
 func (b *Bench) upload(ctx context.Context, in io.Reader, to string) error {
 	words := append(b.l.SSH(), b.l.Peer(), "set -C; cat >"+link.Quote(to))
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
@@ -329,14 +329,14 @@ func (b *Bench) upload(ctx context.Context, in io.Reader, to string) error {
 	return nil
 }
 
-// Planned is the number of copies of a round.
+// Planned returns the number of copies of a round.
 func (b *Bench) Planned() int { return len(b.plan) }
 
-// Summary of a run.
+// Summary counts the copies of a run.
 type Summary struct{ Copies, Failed, Disturbed int }
 
-// Run does all rounds. Its error tells that it could not go on; copies that fail
-// are counted.
+// Run runs all rounds. It returns an error if it cannot continue; failed copies are only
+// counted.
 func (b *Bench) Run(ctx context.Context) (Summary, error) {
 	var sum Summary
 	defer func() { b.interrupted = ctx.Err() != nil }()
@@ -356,7 +356,7 @@ func (b *Bench) Run(ctx context.Context) (Summary, error) {
 			c, err := b.copy(ctx, it, round)
 			if c != nil {
 				if werr := b.out.Commit(c); werr != nil {
-					return sum, &SetupError{"the results can't be written", "make room; what was measured is kept", werr}
+					return sum, &SetupError{"the results can't be written", "free some space; the rows written so far are kept", werr}
 				}
 				sum.Copies++
 				if !c.OK {
@@ -377,23 +377,23 @@ func (b *Bench) Run(ctx context.Context) (Summary, error) {
 	return sum, nil
 }
 
-// Close ends servers and session and removes what was made.
+// Close ends servers and the session, and removes the data.
 func (b *Bench) Close() error {
 	var errs []error
 	if b.p != nil {
-		// The caller's context may be done, and cleaning up must still happen.
+		// The caller's context may be done, but the cleaning up must still happen.
 		ctx, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
 		if b.interrupted {
-			b.p.Hurry() // at its end the session does all that
+			b.p.Hurry() // the end of the session does all of that
 		}
 		for _, name := range slices.Sorted(maps.Keys(b.servers)) {
 			if v := b.servers[name].v; v != nil && !b.interrupted {
-				_ = v.Stop(ctx) // a session that is gone has ended it
+				_ = v.Stop(ctx) // if the session is gone, it has ended the server
 			}
 		}
 		if b.remote != "" && !b.interrupted {
-			// A session that has ended has the peer do so too, as soon as it notices.
+			// If the session has ended, the peer removes it as soon as it notices.
 			if _, err := b.p.Run(ctx, "rm -rf "+link.Quote(b.remote)); err != nil && ctx.Err() == nil {
 				b.note("%s may stay at the peer: %v", b.remote, err)
 			}

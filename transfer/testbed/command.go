@@ -19,52 +19,51 @@ import (
 	"premix/transfer/peer"
 )
 
-// Mark is the variable in the environment of everything that a command starts.
+// Mark is a variable in the environment of all processes that a command starts.
 const Mark = "PREMIX_COPY"
 
-// Ran is what became of a command.
+// Ran is the result of a command.
 type Ran struct {
 	Begin   time.Time
 	Seconds float64
-	CPU     float64 // user and system, it and its children
+	CPU     float64 // user and system time of it and its children
 	Exit    int     // -1: by a signal
-	Cause   string  // as transfer.Copy has it; empty: it ended well
+	Cause   string  // as in transfer.Copy; empty: it succeeded
 	Error   string
 	Said    string // the end of its output
 }
 
-// grace is how long a command that is told to end may take.
+// grace is the time that a command may take to end after SIGTERM.
 const grace = time.Second
 
-// Limits of a command. The command is killed with all that it has started when a limit
-// is reached.
+// Limits are the limits of a command. When one is reached, the command is killed with all
+// its descendants.
 type Limits struct {
 	Time time.Duration // from its start to its end
-	// Stall is how long it may neither read, nor write, nor compute. 0 stands for any
-	// time.
+	// Stall is the time for which it may neither read, nor write, nor compute. 0 sets no
+	// limit.
 	Stall time.Duration
 }
 
-// Run executes a script of sh, and kills all that it has started when it has ended,
-// when a limit is reached, or when ctx is done. Where the cause of ctx is a
-// *[peer.UnreachableError], that is the cause of the command's end. id must be unique:
-// see [Mark]. dir is its
-// working directory; empty: that of this process.
+// Run executes a script of sh. When the script has ended, when a limit is reached, or when
+// ctx is done, it kills all processes that the script has started. If the cause of ctx is a
+// *[peer.UnreachableError], the result has it as the cause. id must be unique: see [Mark].
+// dir is the working directory; empty: the directory of this process.
 func Run(ctx context.Context, script, id, dir string, limits Limits, while func(pid int)) *Ran {
 	var out tail
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), Mark+"="+id, "LC_ALL=C")
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// A premix that is killed can clean up nothing: its copy ends with it.
+	// If premix is killed, it cannot clean up: its copy must end with it.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	// What a daemon that stayed keeps open is not waited for.
+	// Do not wait for files that a remaining daemon keeps open.
 	cmd.WaitDelay = grace
 	r := &Ran{Begin: time.Now()}
 	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
-		// That signal comes when the thread ends which has started the process, so it
-		// stays until the process has ended.
+		// The kernel sends Pdeathsig when the thread that started the process ends, so this
+		// thread must stay until the process has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -124,7 +123,7 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	}
 	r.Seconds = time.Since(r.Begin).Seconds()
 	if r.Cause != "" {
-		_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM) // the group may have gone meanwhile
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGTERM) // the group may be gone by now
 		select {
 		case err = <-ended:
 		case <-time.After(grace):
@@ -148,16 +147,16 @@ func Run(ctx context.Context, script, id, dir string, limits Limits, while func(
 	return r
 }
 
-// sweep kills what carries the mark of a copy.
+// sweep kills all processes with the mark of a copy.
 func sweep(id string) {
 	want := []byte(Mark + "=" + id)
-	for range 20 { // a process may have begun another one meanwhile
+	for range 20 { // a process may have started another one in between
 		found := false
 		dirs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is well-formed
 		for _, d := range dirs {
 			env, err := os.ReadFile(d)
 			if err != nil {
-				continue // of another user, or gone
+				continue // it belongs to another user, or is gone
 			}
 			for v := range bytes.SplitSeq(env, []byte{0}) {
 				if bytes.Equal(v, want) {
@@ -189,7 +188,7 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return strings.ToValidUTF8(strings.TrimSpace(string(t.b)), "?") }
 
-// lastLine of an output that is no hint about the line before it.
+// lastLine returns the last line of an output that is not a hint.
 func lastLine(s string) string {
 	last := ""
 	for line := range strings.Lines(s) {

@@ -22,8 +22,8 @@ import (
 	"premix/transfer/peer"
 )
 
-// copy does one. An error means that no further copy makes sense; the row may be
-// there nevertheless.
+// copy makes and measures one copy. An error means that further copies are pointless; the
+// row may still be valid.
 func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, error) {
 	now := time.Now()
 	h, m, s := now.Clock()
@@ -46,7 +46,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 		Temp: filepath.Join(b.local, "temp", it.protocol.Name), RemoteTemp: path.Join(b.remote, "temp", it.protocol.Name),
 		Address: b.addr.String(), Premix: b.o.Premix, Put: it.way == transfer.Put,
 	}
-	// The copy has another name than its source, as both may be here.
+	// The copy and its source have different names, because both may be on this machine.
 	if it.way == transfer.Get {
 		at.Local = filepath.Join(b.local, "copy")
 	} else {
@@ -87,7 +87,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 		fail(transfer.CauseCapture, err)
 		return c, err
 	}
-	carried, _ := capture.Carries(b.device) // 0 where it can't be told: watch has said so
+	carried, _ := capture.Carries(b.device) // 0 if it is not known: watch has reported that
 	var seen sync.Map
 	watched, unwatch := b.p.Watch(ctx)
 	defer unwatch()
@@ -154,7 +154,7 @@ func (b *Bench) copy(ctx context.Context, it item, round int) (*transfer.Copy, e
 	return c, nil
 }
 
-// lost is for a peer that does not answer any more: nothing more can be measured.
+// lost handles a peer that does not answer any more: nothing more can be measured.
 func (b *Bench) lost(ctx context.Context, c *transfer.Copy, err error) (*transfer.Copy, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -166,7 +166,7 @@ func (b *Bench) lost(ctx context.Context, c *transfer.Copy, err error) (*transfe
 	return c, err
 }
 
-// serve sees to it that the protocol's server runs.
+// serve starts the protocol's server, unless it runs.
 func (b *Bench) serve(ctx context.Context, p *link.Protocol, at link.Places, id string) error {
 	if p.Server == "" {
 		return nil
@@ -193,8 +193,8 @@ func (b *Bench) serve(ctx context.Context, p *link.Protocol, at link.Places, id 
 	return err
 }
 
-// Serve starts a protocol's server at the peer, waits until it answers, and prepares
-// for it here. The server must be stopped also where there is an error.
+// Serve starts a protocol's server at the peer, waits until it answers, and runs the
+// protocol's preparation here. The caller must stop the server even after an error.
 func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol, at link.Places, addr netip.Addr, log, id string) (*peer.Server, error) {
 	v, err := s.Serve(ctx, l.Variables(p, at)+p.Server, log)
 	if err != nil {
@@ -229,7 +229,7 @@ func Serve(ctx context.Context, s *peer.Session, l *link.Link, p *link.Protocol,
 	return v, nil
 }
 
-// asked is what the peer tells before and after a copy.
+// asked holds the values that the peer reports before and after a copy.
 type asked struct {
 	cpu        float64
 	source     string
@@ -252,7 +252,7 @@ func (b *Bench) ask(ctx context.Context, p *link.Protocol) (a asked, err error) 
 	return a, soft(err)
 }
 
-// soft lets a peer that can't tell something (it is no Linux) be measured.
+// soft ignores errors of a peer that cannot report a value (it does not run Linux).
 func soft(err error) error {
 	var status *peer.ScriptError
 	if errors.As(err, &status) {
@@ -269,11 +269,11 @@ func congestionHere() string {
 	return strings.TrimSpace(string(text))
 }
 
-// watch looks whether the link is quiet.
+// watch checks whether the link is quiet.
 func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
 	first, err := capture.Carries(b.device)
 	if err != nil {
-		b.note("whether the link is quiet cannot be told: %v", err)
+		b.note("cannot check whether the link is quiet: %v", err)
 		return nil
 	}
 	begin := time.Now()
@@ -293,14 +293,14 @@ func (b *Bench) watch(ctx context.Context, c *transfer.Copy) error {
 	return nil
 }
 
-// Shares of what was carried between which the rate is called steady.
+// The fractions of the carried bytes between which the rate counts as steady.
 const (
 	steadyFrom = 0.25
 	steadyTo   = 0.95
 )
 
-// fill takes over what was captured. carried is what the interface carried
-// meanwhile, for whomever.
+// fill sets the fields that come from the capture. carried is the number of bytes of all
+// traffic on the interface in that time.
 func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *Ran, carried int64) {
 	c.BytesDown, c.BytesUp = t.Down.Bytes, t.Up.Bytes
 	c.PacketsDown, c.PacketsUp = t.Down.Packets, t.Up.Packets
@@ -320,7 +320,7 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 	}
 	c.First, c.Flowing = since(times.First), since(times.Flowing)
 	c.Steady = steady(t.Series, c.Direction)
-	// Joined packets are shown without the headers of all but the first.
+	// The capture shows joined packets without the headers of all but the first.
 	c.Others = max(carried-c.Bytes(), 0)
 	allowed := max(256<<10, c.Bytes()/50)
 	if c.Oversize > 0 {
@@ -331,7 +331,7 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 		why = append(why, c.Disturbed)
 	}
 	if c.Others > allowed {
-		why = append(why, fmt.Sprintf("the interface carried %s for others meanwhile", units.Size(c.Others)))
+		why = append(why, fmt.Sprintf("the interface carried %s of other traffic", units.Size(c.Others)))
 	}
 	if c.Drops > 0 {
 		why = append(why, fmt.Sprintf("%d packets escaped the capture", c.Drops))
@@ -339,8 +339,8 @@ func (b *Bench) fill(c *transfer.Copy, t *capture.Totals, begin time.Time, ran *
 	c.Disturbed = strings.Join(why, "; ")
 }
 
-// steady is the rate between two shares of what was carried, 0 where that took less
-// than 50 ms.
+// steady returns the rate between two fractions of the carried bytes, or 0 if that took
+// less than 50 ms.
 func steady(series []capture.Carried, way transfer.Direction) float64 {
 	of := func(s capture.Carried) int64 {
 		if way == transfer.Put {
@@ -391,7 +391,7 @@ func (b *Bench) packets(c *transfer.Copy, t *capture.Totals, begin, started time
 	}))
 }
 
-// verify compares what arrived with what was sent.
+// verify compares the copy with the source.
 func (b *Bench) verify(ctx context.Context, it item, at link.Places) error {
 	var sum string
 	var err error
@@ -401,10 +401,10 @@ func (b *Bench) verify(ctx context.Context, it item, at link.Places) error {
 		sum, err = DigestAt(ctx, b.p, at.Remote, it.source.data.Files > 1)
 	}
 	if err != nil {
-		return fmt.Errorf("what arrived can't be read: %w", err)
+		return fmt.Errorf("the copy can't be read: %w", err)
 	}
 	if sum != it.source.digest {
-		return errors.New("what arrived is not what was sent: its SHA-256 differs")
+		return errors.New("the copy differs from the source by its SHA-256")
 	}
 	return nil
 }

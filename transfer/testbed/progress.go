@@ -9,36 +9,36 @@ import (
 )
 
 const (
-	// leastRate is what a copy that goes on reads and writes at least, bytes a second.
-	// What ssh sends to see that the peer is there is less.
+	// leastRate is the smallest rate of reading and writing, in bytes a second, at which a
+	// copy makes progress. The keep-alive messages of ssh are fewer.
 	leastRate = 64
-	// leastCPU is the share of a core that a program takes which computes.
+	// leastCPU is the smallest fraction of a core at which a program counts as computing.
 	leastCPU = 0.05
 	// ticksPerSecond is the unit of times in /proc, see sysconf(3): 100 on all
-	// architectures of Go.
+	// architectures that Go supports.
 	ticksPerSecond = 100
 )
 
-// activity is what a process has done so far.
+// activity is the work of a process so far.
 type activity struct {
 	bytes int64 // read and written, by system calls or by the disk
 	ticks int64 // of CPU time
 	known bool  // bytes could be read
 }
 
-// progress finds out whether a process group and its children go on.
+// progress detects whether a process group and its children make progress.
 type progress struct {
 	root  int
 	stall time.Duration
 	since time.Time
-	last  map[int]activity // when it went on last
+	last  map[int]activity // at the last progress
 }
 
 func newProgress(root int, stall time.Duration) *progress {
 	return &progress{root: root, stall: stall, since: time.Now(), last: group(root)}
 }
 
-// stalled tells whether the group has done nothing for the time of a stall.
+// stalled reports whether the group has made no progress for the time of a stall.
 func (p *progress) stalled() bool {
 	now := group(p.root)
 	var bytes, ticks int64
@@ -46,7 +46,7 @@ func (p *progress) stalled() bool {
 	for pid, a := range now {
 		b, ok := p.last[pid]
 		if !ok || !a.known {
-			went = true // it is new, or nobody can tell
+			went = true // it is new, or its bytes cannot be read
 			break
 		}
 		bytes += a.bytes - b.bytes
@@ -72,7 +72,8 @@ func group(root int) map[int]activity {
 		if err != nil {
 			continue // it has ended
 		}
-		// PID (NAME) STATE PPID PGRP ..., of which NAME may hold anything: proc_pid_stat(5).
+		// The format is PID (NAME) STATE PPID PGRP ..., where NAME may contain any
+		// character: proc_pid_stat(5).
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 		words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 		if err != nil || len(words) < 13 || words[0][0] == 'Z' {
@@ -99,7 +100,8 @@ func group(root int) map[int]activity {
 	return found
 }
 
-// carried is what a process has read and written, see proc_pid_io(5).
+// carried returns the number of bytes that a process has read and written, see
+// proc_pid_io(5).
 func carried(pid int) (n int64, ok bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil {

@@ -14,13 +14,14 @@ import (
 	"time"
 )
 
-// Schedule says when rounds begin: at times of the day, local time, for some time.
+// Schedule defines when rounds begin: at times of the day, local time, for a number of
+// days.
 type Schedule struct {
 	At  []time.Duration // since midnight
 	For time.Duration
 }
 
-// ParseTimes reads HH:MM,HH:MM,...
+// ParseTimes parses HH:MM,HH:MM,...
 func ParseTimes(text string) ([]time.Duration, error) {
 	var list []time.Duration
 	for _, t := range strings.Split(text, ",") {
@@ -28,7 +29,7 @@ func ParseTimes(text string) ([]time.Duration, error) {
 		hour, err1 := strconv.Atoi(h)
 		minute, err2 := strconv.Atoi(m)
 		if !ok || len(m) != 2 || errors.Join(err1, err2) != nil || hour < 0 || hour > 23 || minute < 0 || minute > 59 {
-			return nil, fmt.Errorf("%q is no time of day", t)
+			return nil, fmt.Errorf("%q is not a time of day", t)
 		}
 		list = append(list, time.Duration(hour)*time.Hour+time.Duration(minute)*time.Minute)
 	}
@@ -36,8 +37,8 @@ func ParseTimes(text string) ([]time.Duration, error) {
 	return slices.Compact(list), nil
 }
 
-// Next is the first time of the schedule after now. A day may have 23 or 25 hours:
-// times are those that a clock on the wall shows.
+// Next returns the first time of the schedule after now. Times are local times, even on
+// days of 23 or 25 hours.
 func (s Schedule) Next(now time.Time) time.Time {
 	y, m, d := now.Date()
 	for day := d; ; day++ {
@@ -50,13 +51,14 @@ func (s Schedule) Next(now time.Time) time.Time {
 	}
 }
 
-// scheduleFile, in the directory of results, keeps when a schedule began, so that it
-// ends when it should though premix was started again.
+// scheduleFile, in the directory of results, stores when a schedule began, so that it ends
+// on time even if premix is started again.
 //
 //	{"begun":"2026-01-02T03:04:05Z"}
 const scheduleFile = "schedule.json"
 
-// Begun is when the schedule of a directory of results began: now, if it has none.
+// Begun returns when the schedule of a directory of results began. If it has none, it
+// begins now.
 func Begun(dir string, now time.Time) (time.Time, error) {
 	var v struct {
 		Begun time.Time `json:"begun"`
@@ -79,8 +81,8 @@ func Begun(dir string, now time.Time) (time.Time, error) {
 	return now, os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// Wait returns at a time by the wall clock: a machine that slept, or whose clock was
-// set, is not waited for longer than a minute more.
+// Wait returns at a time by the wall clock. It checks the clock at least once a minute,
+// because the machine may sleep and the clock may be set.
 func Wait(ctx context.Context, until time.Time) error {
 	for {
 		left := time.Until(until.Round(0)) // without the monotonic clock
@@ -95,8 +97,8 @@ func Wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// Timer are the unit files of systemd for a schedule: command is executed once at
-// each time. See systemd.timer(5).
+// Timer returns the unit files of systemd for a schedule, which execute command at each
+// time. See systemd.timer(5).
 func (s Schedule) Timer(name string, command []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# /etc/systemd/system/premix-transfer-%s.service\n[Unit]\nDescription=premix transfer bench of %s\nWants=network-online.target\nAfter=network-online.target\n\n[Service]\nType=oneshot\nExecStart=%s\n", name, name, quoteUnit(command))
@@ -109,7 +111,7 @@ func (s Schedule) Timer(name string, command []string) string {
 	for _, at := range s.At {
 		words := make([]string, len(command))
 		for i, w := range command {
-			// A % ends the command in a crontab.
+			// In a crontab, an unescaped % ends the command.
 			words[i] = strings.ReplaceAll(shellWord(w), "%", `\%`)
 		}
 		fmt.Fprintf(&b, "# %d %d * * *  %s\n", at%time.Hour/time.Minute, at/time.Hour, strings.Join(words, " "))
@@ -124,7 +126,7 @@ func shellWord(w string) string {
 	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
-// quoteUnit writes a command as ExecStart= wants it, see systemd.service(5).
+// quoteUnit returns a command in the form of ExecStart=, see systemd.service(5).
 func quoteUnit(command []string) string {
 	words := make([]string, len(command))
 	for i, w := range command {

@@ -20,14 +20,14 @@ import (
 	"premix/transfer/peer"
 )
 
-// source is some data, here or at the peer.
+// source is data to copy, here or at the peer.
 type source struct {
 	data   link.Data
 	key    [16]byte
 	digest string // see transfer.Copy.SHA256
 }
 
-// perDirectory is how many files of a tree lie in one directory.
+// perDirectory is the number of files in a directory of a tree.
 const perDirectory = 1000
 
 func newSource(d link.Data, seed uint64) *source {
@@ -35,14 +35,14 @@ func newSource(d link.Data, seed uint64) *source {
 	return &source{data: d, key: [16]byte(h[:16])}
 }
 
-// name of its file or directory.
+// name returns the name of its file or directory.
 func (s *source) name() string { return "data-" + s.data.String() }
 
-// bytes is the endless stream that the data is the beginning of.
+// bytes returns an endless stream that begins with the data.
 func (s *source) bytes() io.Reader {
 	block, err := aes.NewCipher(s.key[:])
 	if err != nil {
-		panic(err) // 16 bytes are a key
+		panic(err) // AES accepts keys of 16 bytes
 	}
 	return cipher.StreamReader{S: cipher.NewCTR(block, make([]byte, aes.BlockSize)), R: zeros{}}
 }
@@ -51,7 +51,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// make writes the data to at, or nowhere where that is empty, and notes its digest.
+// make writes the data to at, or nowhere if at is empty, and stores its digest.
 func (s *source) make(ctx context.Context, at string) error {
 	in := &interruptible{ctx, bufio.NewReaderSize(s.bytes(), 1<<20)}
 	if s.data.Files == 1 {
@@ -94,7 +94,7 @@ func (i *interruptible) Read(b []byte) (int, error) {
 	return i.r.Read(b)
 }
 
-// writeFile writes n bytes to a file, or nowhere, and returns their digest.
+// writeFile writes n bytes to a file, or nowhere if at is empty, and returns their digest.
 func writeFile(at string, in io.Reader, n int64) (string, error) {
 	h := sha256.New()
 	if at == "" {
@@ -112,7 +112,7 @@ func writeFile(at string, in io.Reader, n int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// makeAt makes the data at the peer, and returns with its digest compared.
+// makeAt creates the data at the peer, and compares its digest.
 func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at string, upload func(ctx context.Context, in io.Reader, to string) error) error {
 	if err := s.make(ctx, ""); err != nil { // for the digest
 		return err
@@ -130,18 +130,18 @@ func (s *source) makeAt(ctx context.Context, p *peer.Session, l *link.Link, at s
 		script = fmt.Sprintf("mkdir -p %s && cd %s && %s | split -b %d -a 6 -d - f && for i in $(seq -f %%03g 0 %d); do mkdir d$i && mv f${i}??? d$i/ || exit 1; done",
 			q, q, stream, s.data.Size/int64(s.data.Files), (s.data.Files-1)/perDirectory)
 	}
-	// With -C the shell opens with O_EXCL, as writeFile does here.
+	// With -C the shell opens files with O_EXCL, as writeFile does here.
 	if _, err := p.Run(ctx, "set -C; "+script+"; s=$?; rm -f "+link.Quote(at+".stream")+"; exit $s"); err != nil {
 		return fmt.Errorf("make %s at the peer: %w", path.Base(at), err)
 	}
 	sum, err := DigestAt(ctx, p, at, s.data.Files > 1)
 	if err == nil && sum != s.digest {
-		err = fmt.Errorf("%s at the peer is not what it should be: is its disk full?", at)
+		err = fmt.Errorf("%s at the peer has the wrong content: is its disk full?", at)
 	}
 	return err
 }
 
-// Digest of a file or tree here, in the form of transfer.Copy.SHA256.
+// Digest returns the digest of a file or tree here, in the form of transfer.Copy.SHA256.
 func Digest(ctx context.Context, at string) (string, error) {
 	info, err := os.Lstat(at)
 	if err != nil {
@@ -185,7 +185,7 @@ func digestFile(ctx context.Context, at string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// DigestAt is Digest at the peer.
+// DigestAt is Digest for a file or tree at the peer.
 func DigestAt(ctx context.Context, p *peer.Session, at string, tree bool) (string, error) {
 	text, err := p.Run(ctx, DigestScript(at, tree))
 	if err != nil {
@@ -194,7 +194,7 @@ func DigestAt(ctx context.Context, p *peer.Session, at string, tree bool) (strin
 	return DigestOf(text), nil
 }
 
-// DigestScript is a script of sh whose output begins with what Digest returns.
+// DigestScript returns a script of sh whose output begins with the result of Digest.
 func DigestScript(at string, tree bool) string {
 	q := link.Quote(at)
 	if tree {
@@ -203,7 +203,7 @@ func DigestScript(at string, tree bool) string {
 	return "sha256sum <" + q
 }
 
-// DigestOf is the digest in the output of such a script.
+// DigestOf returns the digest from the output of such a script.
 func DigestOf(text string) string {
 	sum, _, _ := strings.Cut(strings.TrimSpace(text), " ")
 	return sum

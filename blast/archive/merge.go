@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// Source is a stream of archives of one fragment.
+// Source is a stream of archives from one fragment.
 type Source struct {
 	Archives io.Reader
-	First    int64 // OID in the whole of the fragment's first sequence
+	First    int64 // OID of the fragment's first sequence in the whole
 }
 
 // Merger reads the archives of fragments side by side. All must have been searched for
@@ -23,18 +23,18 @@ type Source struct {
 type Merger struct {
 	inputs []*input
 	head   *Head
-	query  int // of head, the next one to be merged
+	query  int // index in head.Queries of the next query
 }
 
-// input is a source with one hit in hand.
+// input is a source with its next hit.
 type input struct {
 	*Reader
 	first int64
-	ahead *Alignment // the first of the next hit; nil: there is no further one
+	ahead *Alignment // first alignment of the next hit; nil: there is none
 	hit   hit
 }
 
-// hit is what one subject has with one query.
+// hit consists of the alignments of one subject with one query.
 type hit struct {
 	query      string
 	evalue     float64
@@ -43,7 +43,7 @@ type hit struct {
 	alignments [][]byte
 }
 
-// NewMerger merges sources.
+// NewMerger returns a merger of sources.
 func NewMerger(sources []Source) *Merger {
 	m := &Merger{}
 	for _, s := range sources {
@@ -52,8 +52,8 @@ func NewMerger(sources []Source) *Merger {
 	return m
 }
 
-// Next goes to the next archive of all sources; io.EOF says that there is none. The head
-// is that of the first source.
+// Next moves to the next archive of all sources, and returns io.EOF after the last one. The
+// head comes from the first source.
 func (m *Merger) Next() (*Head, error) {
 	var ended int
 	for i, in := range m.inputs {
@@ -84,8 +84,8 @@ func (m *Merger) Next() (*Head, error) {
 
 var errBatches = errors.New("the fragments were not searched for the same queries")
 
-// Query merges the alignments of the archive's next query; io.EOF says that there was
-// none left. There may be no alignments.
+// Query merges the alignments of the archive's next query, which may have none. It returns
+// io.EOF after the last query.
 func (m *Merger) Query() ([][]byte, error) {
 	if m.query == len(m.head.Queries) {
 		for i, in := range m.inputs {
@@ -99,7 +99,7 @@ func (m *Merger) Query() ([][]byte, error) {
 	m.query++
 	var hits []hit
 	sources := 0
-	// Equal hits: those of later sources, whose OIDs are higher, come first.
+	// For equal hits, the later sources come first, because their OIDs are higher.
 	for _, in := range slices.Backward(m.inputs) {
 		n := len(hits)
 		for in.has(id) {
@@ -112,7 +112,7 @@ func (m *Merger) Query() ([][]byte, error) {
 			sources++
 		}
 	}
-	// One source is in order.
+	// A single source is already in order.
 	if sources > 1 {
 		full := len(hits) > m.head.Hitlist
 		slices.SortStableFunc(hits, func(g, h hit) int {
@@ -160,10 +160,10 @@ func (in *input) advance() error {
 	}
 }
 
-// score is that by which BLAST+ compares hits of equal e-values: of the HSP that is the first
-// one at that time. HSPs of a hit are sorted by score until the list of hits is full, and
-// then, when a further one comes, by e-value (Blast_HitListUpdate). The orders differ where
-// HSPs are linked.
+// score returns the score by which BLAST+ compares hits of equal e-values, which is the
+// score of the first HSP at that time. The HSPs of a hit are sorted by score until the list
+// of hits is full. When a further hit comes, they are sorted by e-value
+// (Blast_HitListUpdate). The orders differ if HSPs are linked.
 func (h *hit) score(full bool) int {
 	if full {
 		return h.first
@@ -171,7 +171,7 @@ func (h *hit) score(full bool) int {
 	return h.best
 }
 
-// significant is an e-value as BLAST+ compares it.
+// significant returns an e-value in the form in which BLAST+ compares it.
 func significant(e float64) float64 {
 	if e < 1e-180 {
 		return 0
@@ -210,7 +210,7 @@ func shift(b []byte, first int64) []byte {
 	}
 }
 
-// prefix is p where b begins with it, and nothing otherwise.
+// prefix returns p if b begins with it, and nil otherwise.
 func prefix(b []byte, p string) []byte {
 	if bytes.HasPrefix(b, []byte(p)) {
 		return b[:len(p)]
@@ -218,15 +218,15 @@ func prefix(b []byte, p string) []byte {
 	return nil
 }
 
-// Rename copies the alignments of a query, in which it has the id from, and calls it to
-// there. Ids are as in [Head].
+// Rename copies the alignments of a query, and changes the query's id from from to to. Ids
+// are as in [Head].
 func Rename(alignments [][]byte, from, to string) ([][]byte, error) {
 	if from == to {
 		return alignments, nil
 	}
 	const local = `local str "`
 	if !strings.HasPrefix(from, local) || !strings.HasPrefix(to, local) {
-		return nil, fmt.Errorf("queries with the ids %.60s and %.60s cannot be told from others", from, to)
+		return nil, fmt.Errorf("queries with the ids %.60s and %.60s cannot be distinguished from others", from, to)
 	}
 	list := make([][]byte, len(alignments))
 	for i, text := range alignments {

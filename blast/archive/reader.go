@@ -12,14 +12,14 @@ import (
 
 // Head is the part of an archive before its alignments.
 type Head struct {
-	Text    []byte   // up to and with "results {"
+	Text    []byte   // up to and including "results {"
 	Queries []string // their ids, in order
-	Hitlist int      // HitlistSize: how many hits a query has at most
+	Hitlist int      // HitlistSize: the highest number of hits of a query
 }
 
-// Tail is the part of an archive behind its alignments.
+// Tail is the part of an archive after its alignments.
 type Tail struct {
-	Text []byte // from behind the alignments to the end
+	Text []byte // from the end of the alignments to the end
 }
 
 // Alignment is one Seq-align.
@@ -38,26 +38,26 @@ type Reader struct {
 	where place
 }
 
-// ErrNoQueries tells of an archive that names its queries and has nothing else of them.
-// Where -parse_deflines reads the ids of public databases, and no other ids are in a batch,
-// BLAST+ writes such a one, and blast_formatter looks for the sequences elsewhere.
+// ErrNoQueries is returned for an archive that has the names of its queries, but not their
+// sequences. BLAST+ writes these if -parse_deflines finds ids of public databases, and no
+// other ids, in a batch; blast_formatter then searches the sequences in other places.
 var ErrNoQueries = errors.New("BLAST+ takes the queries for sequences of public databases, and writes archives without them")
 
-// place is what a Reader reads next.
+// place is the kind of the next item in a Reader's input.
 type place int
 
 const (
 	atHead       place = iota
-	atResults          // in front of their first value
-	atAlignments       // in front of one, or of their end
+	atResults          // before their first value
+	atAlignments       // before one of them, or their end
 	atTail
 )
 
-// NewReader reads the archives of a stream.
+// NewReader returns a reader of the archives in a stream.
 func NewReader(r io.Reader) *Reader { return &Reader{s: newScanner(r)} }
 
-// Next reads the head of the next archive; io.EOF says that there is none. What was not
-// read of the one before is skipped.
+// Next reads the head of the next archive, and returns io.EOF after the last one. It skips
+// the unread part of the previous archive.
 func (r *Reader) Next() (*Head, error) {
 	if r.where != atHead {
 		if _, err := r.Tail(); err != nil {
@@ -78,8 +78,8 @@ func (r *Reader) head() (*Head, error) {
 		return nil, s.fail("it does not begin with Blast4-archive")
 	}
 	h := &Head{Hitlist: math.MaxInt}
-	// The last words in front of the brace or value at hand, and the names of the values
-	// around it.
+	// The last words before the current brace or value, and the names of the values around
+	// it.
 	var last, before string
 	var path []string
 	for {
@@ -133,8 +133,8 @@ func (r *Reader) head() (*Head, error) {
 	}
 }
 
-// first reads the first value between braces, of which the opening one was read, and
-// skips the others.
+// first reads the first value between braces and skips the others. The opening brace has
+// been read.
 func (r *Reader) first(s *scanner) (string, error) {
 	start, end := len(s.part), -1
 	for depth := 1; depth > 0; {
@@ -164,7 +164,7 @@ func last2(path []string) [2]string {
 
 func within(path []string, names ...string) bool { return slices.Equal(path, names) }
 
-// Alignment reads the next alignment of the archive; io.EOF says that there is none.
+// Alignment reads the next alignment of the archive, and returns io.EOF after the last one.
 // Its text is valid until the next call.
 func (r *Reader) Alignment() (*Alignment, error) {
 	if r.where == atTail {
@@ -207,7 +207,7 @@ func (r *Reader) Alignment() (*Alignment, error) {
 		}
 	}
 	if k == closed {
-		// Behind the alignments: a comma, or the end of the results.
+		// After the alignments: a comma, or the end of the results.
 		s.drop()
 		if k, _, err = s.next(); err != nil {
 			return nil, inside(err)
@@ -235,12 +235,12 @@ func (r *Reader) Alignment() (*Alignment, error) {
 	return a, nil
 }
 
-// Quotes within strings are doubled, so that a pattern with a whole string in it cannot
-// be met within another.
+// Quotes within strings are doubled, so that a pattern that contains a complete string
+// cannot match inside another string.
 var (
 	scoreName = []byte(`id str "score",`)
 	valueName = []byte(`id str "e_value",`)
-	sumName   = []byte(`id str "sum_e",`) // of HSPs that were linked
+	sumName   = []byte(`id str "sum_e",`) // of linked HSPs
 	idsName   = []byte(`ids {`)
 )
 
@@ -301,7 +301,7 @@ func (a *Alignment) parse() error {
 	return nil
 }
 
-// pair are the two values before a closing brace.
+// pair returns the two values before a closing brace.
 func pair(b []byte) (first, second string, ok bool) {
 	depth, quoted, from := 0, false, 0
 	for i, c := range b {
@@ -326,8 +326,8 @@ func pair(b []byte) (first, second string, ok bool) {
 	return "", "", false
 }
 
-// value finds "NAME value TYPE ..." and returns what follows, up to the end of the line
-// or of the value.
+// value finds "NAME value TYPE ..." and returns the text after it, up to the end of the
+// line or of the value.
 func value(b, name []byte, typ string) (string, bool) {
 	at := bytes.Index(b, name)
 	if at < 0 {
@@ -348,7 +348,7 @@ func value(b, name []byte, typ string) (string, bool) {
 	return string(bytes.TrimRight(b[:end], " \r\t")), true
 }
 
-// parseReal reads "{ mantissa, base, exponent", or the 0 of X.680.
+// parseReal parses "{ mantissa, base, exponent", or 0, in the notation of X.680.
 func parseReal(s string) (float64, error) {
 	var m, base, e int64
 	if s == "0" {
@@ -357,7 +357,8 @@ func parseReal(s string) (float64, error) {
 	if n, err := fmt.Sscanf(s, "{ %d, %d, %d", &m, &base, &e); n != 3 || err != nil || base != 10 {
 		return 0, fmt.Errorf("a real number that is not one: %.30q", s)
 	}
-	// One conversion, not a product: the nearest number, and no overflow between.
+	// One conversion in place of a product gives the nearest number, without an overflow in
+	// between.
 	v, err := strconv.ParseFloat(strconv.FormatInt(m, 10)+"e"+strconv.FormatInt(e, 10), 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, err
@@ -376,8 +377,8 @@ func (r *Reader) Tail() (*Tail, error) {
 		return nil, errors.New("no archive was begun")
 	}
 	s := r.s
-	depth := 2 // in the results, in the archive
-	// The first token of the tail may have been read already, see Alignment.
+	depth := 2 // inside of the results, inside of the archive
+	// Alignment may have read the first token of the tail already.
 	if string(bytes.TrimSpace(s.part)) == "}" {
 		depth--
 	}

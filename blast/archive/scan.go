@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// FormatError tells that a text is not an archive as BLAST+ writes it.
+// FormatError is returned for a text that is not an archive as BLAST+ writes it.
 type FormatError struct {
 	Offset int64 // in the stream, in bytes
 	Reason string
@@ -18,7 +18,7 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("not a BLAST archive: %s at byte %d", e.Reason, e.Offset)
 }
 
-// kind is what a token is.
+// kind is the kind of a token.
 type kind byte
 
 const (
@@ -30,14 +30,14 @@ const (
 	comma
 )
 
-// maxPart bounds heads, tails and alignments, so that a damaged stream cannot take
-// all memory. A head holds the sequences of a batch of queries.
+// maxPart bounds the size of heads, tails and alignments, so that a damaged stream cannot
+// use all memory. A head contains the sequences of a batch of queries.
 const maxPart = 4 << 30
 
-// scanner reads tokens, and keeps the bytes that it has read until they are dropped.
+// scanner reads tokens, and keeps the bytes read until they are dropped.
 type scanner struct {
 	in     *bufio.Reader
-	part   []byte // what was read since the last drop
+	part   []byte // bytes read since the last drop
 	offset int64  // of the end of part in the stream
 }
 
@@ -45,7 +45,7 @@ func newScanner(r io.Reader) *scanner {
 	return &scanner{in: bufio.NewReaderSize(r, 256<<10)}
 }
 
-// drop forgets what was read so far.
+// drop discards the bytes read so far.
 func (s *scanner) drop() { s.part = s.part[:0] }
 
 func (s *scanner) fail(reason string) error { return &FormatError{s.offset, reason} }
@@ -67,8 +67,7 @@ func (s *scanner) read() (byte, error) {
 	return c, nil
 }
 
-// next reads a token; its bytes are part[from:]. It returns io.EOF where only white
-// space is left.
+// next reads a token, which is part[from:]. It returns io.EOF if only white space is left.
 func (s *scanner) next() (k kind, from int, err error) {
 	for {
 		c, err := s.read()
@@ -91,7 +90,7 @@ func (s *scanner) next() (k kind, from int, err error) {
 			if err := s.quoted('\''); err != nil {
 				return 0, 0, err
 			}
-			// H or B, which tells the base, follows at once.
+			// The letter H or B, for the base, follows at once.
 			_, err := s.read()
 			return hex, from, inside(err)
 		}
@@ -115,8 +114,8 @@ func (s *scanner) next() (k kind, from int, err error) {
 	}
 }
 
-// quoted reads to the end of a string whose opening quote was read. A quote within is
-// doubled.
+// quoted reads to the end of a string whose opening quote has been read. A quote within it
+// is doubled.
 func (s *scanner) quoted(quote byte) error {
 	for {
 		b, err := s.in.ReadSlice(quote)
@@ -133,7 +132,7 @@ func (s *scanner) quoted(quote byte) error {
 		}
 		after, err := s.in.Peek(1)
 		if err != nil || after[0] != quote {
-			return nil // what Peek found is met again by the next read
+			return nil // an error of Peek is returned again by the next read
 		}
 		if _, err := s.read(); err != nil {
 			return inside(err)
@@ -141,7 +140,7 @@ func (s *scanner) quoted(quote byte) error {
 	}
 }
 
-// skip reads to the brace that closes one that was read.
+// skip reads to the brace that closes the one just read.
 func (s *scanner) skip() error {
 	for depth := 1; depth > 0; {
 		k, _, err := s.next()
@@ -158,7 +157,7 @@ func (s *scanner) skip() error {
 	return nil
 }
 
-// inside is err within a value, where a stream must not end.
+// inside returns the error for a read inside of a value, where the stream must not end.
 func inside(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -166,8 +165,8 @@ func inside(err error) error {
 	return err
 }
 
-// plain is the text of a value without what depends on its place: white space between
-// tokens is one space, and lines that were broken within strings are whole.
+// plain returns the text of a value in a form that does not depend on its layout: with one
+// space between tokens, and without line breaks in strings.
 func plain(value []byte) string {
 	var b []byte
 	quoted := false

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Writer writes archives, laid out as BLAST+ does.
+// Writer writes archives with the layout of BLAST+.
 type Writer struct {
 	out *bufio.Writer
 	any bool // alignments were written in this archive
 }
 
-// NewWriter writes archives to w.
+// NewWriter returns a writer of archives to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{out: bufio.NewWriterSize(w, 256<<10)} }
 
 // Begin begins an archive.
@@ -35,7 +35,7 @@ func (w *Writer) Add(alignments ...[]byte) {
 	}
 }
 
-// End ends the archive. The writer's errors are told here.
+// End ends the archive. It returns the first error of the writer.
 func (w *Writer) End(t *Tail) error {
 	if !w.any {
 		w.put([]byte("    alignments {"))
@@ -47,12 +47,12 @@ func (w *Writer) End(t *Tail) error {
 
 func (w *Writer) put(pieces ...[]byte) {
 	for _, p := range pieces {
-		w.out.Write(p) // its error is kept and returned by Flush
+		w.out.Write(p) // Flush returns its error
 	}
 }
 
-// GappedAsUngapped is the tail with the Karlin-Altschul parameters of ungapped alignments
-// also for gapped ones, where it has none for those.
+// GappedAsUngapped returns the tail with its Karlin-Altschul parameters of ungapped
+// alignments repeated as those of gapped alignments, if it has none for these.
 func (t *Tail) GappedAsUngapped() *Tail {
 	at := bytes.Index(t.Text, []byte("ka-blocks {"))
 	if at < 0 {
@@ -62,7 +62,7 @@ func (t *Tail) GappedAsUngapped() *Tail {
 	none := bytes.Index(blocks, []byte("lambda { -1, 10, 0 }"))
 	first := bytes.Index(blocks, []byte("lambda {"))
 	if none <= first {
-		return t // there are some, or none at all
+		return t // it has both, or neither
 	}
 	end := bytes.Index(blocks[first:], []byte("gapped "))
 	end2 := bytes.Index(blocks[none:], []byte("gapped "))

@@ -17,36 +17,36 @@ import (
 	"premix/internal/owner"
 )
 
-// AddOptions say how a database is made.
+// AddOptions are the source and the settings of a new database.
 type AddOptions struct {
 	Name   string
 	Source string // a FASTA file, gzip or not; an existing BLAST database; or a local copy
-	Type   Type   // of a FASTA file; of an existing database "" where there is only one
+	Type   Type   // of a FASTA file; "" for an existing database of one type
 
-	Fragments    int   // how many; 0: by FragmentSize, or as many as cores
-	FragmentSize int64 // about how many bytes of letters each has, as they lie on disk
+	Fragments    int   // their number; 0: by FragmentSize, or as many as cores
+	FragmentSize int64 // approximate bytes of letters in each, as on disk
 
 	Version    int // of BLAST databases; 0: 5
 	ParseIDs   bool
-	Title      string // "": the source, as makeblastdb has it
+	Title      string // "": the source, as in makeblastdb
 	TaxID      int
-	TaxIDMap   string   // file, as makeblastdb wants it
+	TaxIDMap   string   // a file in the format of makeblastdb
 	Masks      []string // "dust" for nucleotides, "seg" for amino acids
-	Duplicates bool     // ids need not differ
-	Recut      bool     // format an existing database afresh
+	Duplicates bool     // ids may be repeated
+	Recut      bool     // format an existing database again
 
-	Progress *Progress // counted while it goes on; may be nil
+	Progress *Progress // updated during the call; may be nil
 }
 
-// Progress is counted while a database is made. All fields only grow.
+// Progress counts the progress of making a database. Its fields only grow.
 type Progress struct {
 	Whole     atomic.Int64 // bytes of the source
-	Checked   atomic.Int64 // of these, uncompressed
-	Pieces    atomic.Int64 // fragments there will be
-	Formatted atomic.Int64 // fragments there are
+	Checked   atomic.Int64 // of these, checked so far, uncompressed
+	Pieces    atomic.Int64 // total number of fragments
+	Formatted atomic.Int64 // number of finished fragments
 }
 
-// Add makes a database in home. It is there whole or not at all.
+// Add creates a database in home. It appears whole or not at all.
 func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description, error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
@@ -72,8 +72,8 @@ func Add(ctx context.Context, home string, o AddOptions) (*Record, *Description,
 	if err := errors.Join(writeRecord(tmp, r), os.WriteFile(filepath.Join(tmp, "change"), nil, 0o644)); err != nil {
 		return nil, nil, accessError(home, err)
 	}
-	// rename(2) refuses a directory that is not empty: of two that add at the same
-	// time one comes too late.
+	// rename(2) refuses a directory that is not empty: if two calls add at the same time,
+	// the second one fails.
 	if err := beneath.Move(tmp, filepath.Join(home, o.Name), beneath.Durable); err != nil {
 		if there := notThere(home, o.Name); there != nil {
 			return nil, nil, there
@@ -94,7 +94,7 @@ func (o *AddOptions) check() error {
 		o.Version = 5
 	}
 	if o.Version != 4 && o.Version != 5 {
-		return &Error{Kind: Use, Message: fmt.Sprintf("there is no version %d of BLAST databases", o.Version), Way: "give 4 or 5"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("BLAST databases have no version %d", o.Version), Way: "give 4 or 5"}
 	}
 	if o.ParseIDs && o.Duplicates {
 		return &Error{Kind: Use, Message: "ids that are parsed cannot be there twice", Way: "leave one of --parse-seqids and --allow-duplicates away"}
@@ -116,8 +116,8 @@ func (o *AddOptions) check() error {
 	return nil
 }
 
-// notThere fails where a database of that name exists. What an rm left that was
-// killed is removed.
+// notThere fails if a database of that name exists. It removes one that a killed rm left
+// behind.
 func notThere(home, name string) error {
 	dir := filepath.Join(home, name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -135,7 +135,7 @@ func notThere(home, name string) error {
 	return accessError(dir, os.RemoveAll(dir))
 }
 
-// make makes a database in the directory tmp.
+// make creates a database in the directory tmp.
 func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Description, error) {
 	r := &Record{Format: recordFormat, Name: o.Name, Data: filepath.Join(home, o.Name, "data"), Added: time.Now().UTC().Truncate(time.Second)}
 	if isDir(o.Source) {
@@ -173,7 +173,7 @@ func (o *AddOptions) make(ctx context.Context, home, tmp string) (*Record, *Desc
 	return r, desc, nil
 }
 
-// adopt takes a local copy that lies elsewhere, as in a mounted tree, where it is.
+// adopt uses a local copy in its present place, for example in a mounted tree.
 func (o *AddOptions) adopt(r *Record) (*Description, error) {
 	data, err := filepath.Abs(o.Source)
 	if err != nil {
@@ -202,7 +202,7 @@ func (o *AddOptions) adopt(r *Record) (*Description, error) {
 	return desc, nil
 }
 
-// pieces is how many fragments are wished for that many letters.
+// pieces returns the number of fragments for a number of letters.
 func (o *AddOptions) pieces(kind Type, letters int64) int {
 	switch {
 	case o.Fragments > 0:
@@ -217,8 +217,8 @@ func (o *AddOptions) pieces(kind Type, letters int64) int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Remove removes a database from memory and from the disk; a tree that it was
-// published as stays in its store. It waits for who uses it.
+// Remove removes a database from memory and from the disk. A tree published from it stays
+// in its store. Remove waits for all users of the database.
 func Remove(home, name string) error {
 	unlock, err := lockChange(home, name)
 	if err != nil {
@@ -230,7 +230,7 @@ func Remove(home, name string) error {
 		return err
 	}
 	dir := filepath.Join(home, name)
-	// From here on nobody finds it.
+	// From here on, the database cannot be opened any more.
 	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
 		return accessError(dir, err)
 	}
@@ -267,7 +267,7 @@ func lockChange(home, name string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// sortedFiles are the names of the files in a directory.
+// sortedFiles returns the names of the files in a directory, sorted.
 func sortedFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -23,23 +23,23 @@ import (
 	"premix/internal/beneath"
 )
 
-// builder makes the local copy of a database.
+// builder creates the local copy of a database.
 type builder struct {
 	o       *AddOptions
-	data    string // where it is made
+	data    string // directory of the copy
 	scratch string
 	desc    Description
 }
 
-// mark is a place where a file of sequences may be cut: before a header.
+// mark is an offset before a header, where a file of sequences can be cut.
 type mark struct {
 	offset    int64 // uncompressed
 	sequences int64 // before it
 	letters   int64 // before it
 }
 
-// marks are places spread over a stream whose length is not known: whenever there
-// are too many, every second one goes, and from then on fewer are kept.
+// marks are offsets spread evenly over a stream of unknown length: when there are too many,
+// every second one is dropped, and from then on fewer are kept.
 type marks struct {
 	list      []mark
 	stride    int64 // sequences from one to the next
@@ -47,8 +47,8 @@ type marks struct {
 	letters   int64
 }
 
-// mostMarks bounds the imbalance of fragments to about one part in 60,000 of the
-// whole, where sequences are many.
+// mostMarks bounds the difference in size between fragments to about one part in 60,000 of
+// the whole, if there are many sequences.
 const mostMarks = 1 << 17
 
 func (m *marks) add(s fasta.Sequence) {
@@ -69,8 +69,8 @@ func (m *marks) add(s fasta.Sequence) {
 	m.sequences, m.letters = m.sequences+1, m.letters+s.Letters
 }
 
-// cut picks where each of n fragments begins: as near as can be to equal shares of
-// the letters. There are at least n marks.
+// cut returns where each of n fragments begins, so that their numbers of letters are as
+// equal as possible. There are at least n marks.
 func (m *marks) cut(n int) []mark {
 	var at []int
 	for i := range n {
@@ -79,7 +79,7 @@ func (m *marks) cut(n int) []mark {
 		if !found && j > 0 && (j == len(m.list) || want-m.list[j-1].letters < m.list[j].letters-want) {
 			j--
 		}
-		// Each fragment has a sequence, also those that come.
+		// Each fragment has a sequence, including the ones still to come.
 		low := 0
 		if i > 0 {
 			low = at[i-1] + 1
@@ -104,12 +104,12 @@ func compare(a, b int64) int {
 	return 0
 }
 
-// fasta formats a FASTA file. It is read twice: to check it and find where to cut,
-// and to format the pieces.
+// fasta formats a FASTA file. It reads the file twice: to check it and find where to cut
+// it, and to format the fragments.
 func (b *builder) fasta(ctx context.Context, path, title string) error {
 	o := b.o
 	if o.Type == "" {
-		return &Error{Kind: Use, Message: "what the sequences are made of is not said", Way: "say --type nucl or --type prot"}
+		return &Error{Kind: Use, Message: "the type of the sequences is not given", Way: "say --type nucl or --type prot"}
 	}
 	before, err := os.Stat(path)
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 		return err
 	}
 	if after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
-		return &Error{Kind: Failed, Message: path + " changed while it was read", Way: "the same command begins anew"}
+		return &Error{Kind: Failed, Message: path + " changed while it was read", Way: "run the same command again: it starts from the beginning"}
 	}
 	b.desc.Type, b.desc.Version, b.desc.ParsedIDs = o.Type, o.Version, o.ParseIDs
 	b.desc.Title, b.desc.Masks = o.Title, o.Masks
@@ -178,7 +178,7 @@ func (b *builder) fasta(ctx context.Context, path, title string) error {
 	return nil
 }
 
-// format lets makeblastdb format one fragment and notes its volumes in p.
+// format runs makeblastdb for one fragment and stores the names of its volumes in p.
 func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Piece) error {
 	o := b.o
 	base := fmt.Sprintf("%s.%03d", o.Name, i)
@@ -199,7 +199,7 @@ func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Piece) err
 	if len(o.Masks) == 0 {
 		args = append(args, "-in", "-")
 	} else {
-		// A masker reads the piece before makeblastdb does.
+		// A masker needs the piece before makeblastdb does.
 		piece := filepath.Join(b.scratch, "piece.fa")
 		if err := writeAll(piece, in); err != nil {
 			return err
@@ -233,18 +233,18 @@ func (b *builder) format(ctx context.Context, i int, in io.Reader, p *Piece) err
 		p.Volumes = append(p.Volumes, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
 		sequences, letters = sequences+x.sequences, letters+x.letters
 	}
-	// makeblastdb passes over what it cannot use, and exits with 0.
+	// makeblastdb skips sequences that it cannot use, and still exits with 0.
 	if sequences != p.Sequences || letters != p.Letters {
-		return &Error{Kind: Failed, Message: fmt.Sprintf("makeblastdb has formatted %d sequences of %d letters, and there are %d of %d: %s", sequences, letters, p.Sequences, p.Letters, bytes.TrimSpace(said))}
+		return &Error{Kind: Failed, Message: fmt.Sprintf("makeblastdb has formatted %d sequences of %d letters, but there are %d of %d: %s", sequences, letters, p.Sequences, p.Letters, bytes.TrimSpace(said))}
 	}
-	// Its own alias for several volumes is never used.
+	// The alias that makeblastdb writes for several volumes is not used.
 	if err := os.Remove(filepath.Join(b.data, base+"."+o.Type.letter()+"al")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// mask runs the masker that was asked for over a piece.
+// mask runs the requested masker over a piece.
 func (b *builder) mask(ctx context.Context, piece string) (string, error) {
 	out := filepath.Join(b.scratch, "masks")
 	program := map[string]string{"dust": "dustmasker", "seg": "segmasker"}[b.o.Masks[0]]
@@ -259,8 +259,7 @@ func (b *builder) mask(ctx context.Context, piece string) (string, error) {
 	return out, nil
 }
 
-// tool runs a program of BLAST+ in the directory of the local copy and returns what
-// it said.
+// tool runs a program of BLAST+ in the directory of the local copy and returns its output.
 func (b *builder) tool(ctx context.Context, in io.Reader, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Stdin = b.data, in
@@ -272,7 +271,7 @@ func (b *builder) tool(ctx context.Context, in io.Reader, program string, args .
 	return said, err
 }
 
-// describe hashes the files, gives them the date of the database and writes the
+// describe hashes the files, sets the date of the database in them, and writes the
 // description.
 func (b *builder) describe(ctx context.Context) (*Description, error) {
 	d := &b.desc
@@ -317,7 +316,7 @@ func (b *builder) describe(ctx context.Context) (*Description, error) {
 	return d, d.check()
 }
 
-// sumFile is the digest of a file.
+// sumFile returns the digest of a file.
 func sumFile(ctx context.Context, path string) (sum string, size int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -329,7 +328,7 @@ func sumFile(ctx context.Context, path string) (sum string, size int64, err erro
 	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 
-// countingReader ends with its context, and counts.
+// countingReader counts the bytes read, and fails when its context ends.
 type countingReader struct {
 	ctx   context.Context
 	r     io.Reader
@@ -347,7 +346,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// writeAll writes a file and then gives it its name.
+// writeAll writes a file under a temporary name and renames it.
 func writeAll(path string, r io.Reader) error {
 	return beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error {
 		_, err := io.Copy(w, r)

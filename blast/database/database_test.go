@@ -323,7 +323,7 @@ func TestAddRefuses(t *testing.T) {
 	}{
 		{database.AddOptions{Name: "there", Source: path, Type: database.Nucl}, "already"},
 		{database.AddOptions{Name: "../x", Source: path, Type: database.Nucl}, "cannot be the name"},
-		{database.AddOptions{Name: "x", Source: path}, "not said"},
+		{database.AddOptions{Name: "x", Source: path}, "type of the sequences is not given"},
 		{database.AddOptions{Name: "x", Source: path, Type: database.Nucl, Fragments: 4}, "too few"},
 		{database.AddOptions{Name: "x", Source: path, Type: database.Nucl, Fragments: 1, FragmentSize: 1}, "by number and by size"},
 		{database.AddOptions{Name: "x", Source: path + ".not", Type: database.Nucl}, "neither a file"},

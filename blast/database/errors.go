@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind is what is wrong, as far as a caller acts upon it.
+// Kind is the kind of an error, as far as callers distinguish them.
 type Kind int
 
 const (
-	Use      Kind = iota + 1 // what was asked for cannot be
-	NotThere                 // there is no such database
+	Use      Kind = iota + 1 // the request is not possible
+	NotThere                 // the database does not exist
 	Tool                     // a program of BLAST+ is missing
-	Failed                   // it failed
-	Damaged                  // files are not what they were
-	NoRoom                   // in memory
-	Access                   // a directory may not be written, or its disk is full
+	Failed                   // a program of BLAST+ failed
+	Damaged                  // files have changed
+	NoRoom                   // not enough memory
+	Access                   // a directory cannot be written, or its disk is full
 )
 
-// Error is a failure of which its user can read what to do.
+// Error is an error with a hint for the user.
 type Error struct {
 	Kind    Kind
 	Message string
 	Way     string
-	Err     error // what was found out; may be nil
+	Err     error // the cause; may be nil
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -48,26 +48,26 @@ func (e *Error) ExitCode() exit.Code {
 }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *Error) Hint() string { return e.Way }
 
 func damagedError(name string, err error) error {
 	return &Error{Kind: Damaged, Message: fmt.Sprintf("the database %s is damaged: %v", name, err), Way: "add it again: premix blast db rm " + name + ", then premix blast db add", Err: err}
 }
 
-// accessError makes an [Error] of what the system said about a directory, where
-// somebody can do something about it.
+// accessError converts an error of the system about a directory to an [Error], if the user
+// can resolve it.
 func accessError(dir string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "make room on its disk, or set PREMIX_HOME to a directory on another", Err: err}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "free some space on its disk, or set PREMIX_HOME to a directory on another", Err: err}
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return &Error{Kind: Access, Message: fmt.Sprintf("%s: %v", dir, err), Way: "do it as the user who owns the databases, or set PREMIX_HOME", Err: err}
 	}
 	return err
 }
 
-// toolError is what became of a program of BLAST+.
+// toolError returns the error of a failed program of BLAST+.
 func toolError(program string, said []byte, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return &Error{Kind: Tool, Message: fmt.Sprintf("%s is not on PATH", program), Way: "install BLAST+: apt-get install ncbi-blast+", Err: err}

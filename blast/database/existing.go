@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// volume is one of an existing database.
+// volume is a volume of an existing database.
 type volume struct {
-	path  string // without ending
+	path  string // without extension
 	index *index
 }
 
-// existing takes over a database that makeblastdb has made.
+// existing imports a database that makeblastdb has made.
 func (b *builder) existing(ctx context.Context) error {
 	kind, err := existingType(b.o.Source, b.o.Type)
 	if err != nil {
@@ -28,7 +28,7 @@ func (b *builder) existing(ctx context.Context) error {
 		return b.recut(ctx, kind)
 	}
 	if b.o.ParseIDs || b.o.TaxID != 0 || b.o.TaxIDMap != "" || len(b.o.Masks) > 0 || b.o.Duplicates {
-		return &Error{Kind: Use, Message: b.o.Source + " is formatted already", Way: "leave away what says how to format, or give --recut to format it afresh"}
+		return &Error{Kind: Use, Message: b.o.Source + " is formatted already", Way: "leave out the options for formatting, or give --recut to format it again"}
 	}
 	alias, volumes, err := existingVolumes(b.o.Source, kind, nil)
 	if err != nil {
@@ -52,21 +52,21 @@ func (b *builder) existing(ctx context.Context) error {
 			d.Date = st.ModTime().UTC().Truncate(time.Minute)
 		}
 		if t, err := time.Parse(dateForm, v.index.date); err == nil {
-			d.Date = t // the one that BLAST+ prints
+			d.Date = t // the date that BLAST+ prints
 		}
 	}
 	if b.o.Title != "" {
 		d.Title = b.o.Title
 	}
-	// Sequences that are none leave volumes behind that hold nothing.
+	// Empty sequences leave empty volumes behind.
 	volumes = slices.DeleteFunc(volumes, func(v volume) bool { return v.index.sequences == 0 })
 	if len(volumes) == 0 {
-		return &Error{Kind: Use, Message: b.o.Source + " holds no sequence", Way: "name another database"}
+		return &Error{Kind: Use, Message: b.o.Source + " has no sequences", Way: "name another database"}
 	}
 	n := b.o.pieces(kind, letters)
 	if n > len(volumes) {
 		if b.o.Fragments > 0 {
-			return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d volumes, too few for %d fragments", b.o.Source, len(volumes), n), Way: fmt.Sprintf("ask for %d, or give --recut to format it afresh", len(volumes))}
+			return &Error{Kind: Use, Message: fmt.Sprintf("%s has %d volumes, too few for %d fragments", b.o.Source, len(volumes), n), Way: fmt.Sprintf("ask for %d, or give --recut to format it again", len(volumes))}
 		}
 		n = len(volumes)
 	}
@@ -94,11 +94,11 @@ func (b *builder) existing(ctx context.Context) error {
 	return nil
 }
 
-// take copies the files of a volume, and those that it shares with others.
+// take copies the files of a volume, and the files that it shares with others.
 func (b *builder) take(v volume, kind Type) error {
 	name := filepath.Base(v.path)
 	if !isName(name) {
-		return &Error{Kind: Use, Message: fmt.Sprintf("a volume is called %q, which an alias cannot name", name), Way: "give --recut to format the database afresh"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("a volume has the name %q, which cannot be used in an alias", name), Way: "give --recut to format the database again"}
 	}
 	files, err := filepath.Glob(escapeGlob(v.path) + "." + kind.letter() + "??")
 	if err != nil {
@@ -119,10 +119,10 @@ func (b *builder) take(v volume, kind Type) error {
 		}
 		_, err := copyFile(f, to)
 		if errors.Is(err, fs.ErrExist) && filepath.Dir(f) == filepath.Dir(v.path) && !strings.HasPrefix(filepath.Base(f), name+".") {
-			continue // shared, and here already
+			continue // shared, and copied already
 		}
 		if errors.Is(err, fs.ErrExist) {
-			return &Error{Kind: Use, Message: fmt.Sprintf("two volumes are called %s", name), Way: "give --recut to format the database afresh"}
+			return &Error{Kind: Use, Message: fmt.Sprintf("two volumes have the name %s", name), Way: "give --recut to format the database again"}
 		}
 		if err != nil {
 			return err
@@ -131,12 +131,12 @@ func (b *builder) take(v volume, kind Type) error {
 	return nil
 }
 
-// escapeGlob makes of a path a pattern that matches only it.
+// escapeGlob returns a pattern that matches only the path.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// existingType finds out which type of database lies at a path.
+// existingType returns the type of the database at a path.
 func existingType(path string, wished Type) (Type, error) {
 	var found []Type
 	for _, k := range []Type{Nucl, Prot} {
@@ -157,18 +157,18 @@ func existingType(path string, wished Type) (Type, error) {
 	return found[0], nil
 }
 
-// filters are what makes an alias a part of its volumes.
+// filters are the keywords that make an alias a part of its volumes.
 var filters = []string{"GILIST", "TILIST", "SEQIDLIST", "TAXIDLIST", "OIDLIST", "FIRST_OID", "LAST_OID", "MASKLIST", "NSEQ"}
 
-// existingVolumes lists the volumes of the database at path, and the title that its
-// alias gives it. above are the aliases that led here.
+// existingVolumes lists the volumes of the database at path, and the title in its alias.
+// above are the aliases that refer to this one.
 func existingVolumes(path string, kind Type, above []string) (title string, list []volume, err error) {
 	indexFile, aliasFile := path+"."+kind.letter()+"in", path+"."+kind.letter()+"al"
 	text, err := os.ReadFile(aliasFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		x, err := readIndex(indexFile)
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("a volume is missing: there is no %s", indexFile), Way: "fetch the database again, whole", Err: err}
+			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("a volume is missing: %s does not exist", indexFile), Way: "fetch the whole database again", Err: err}
 		}
 		return "", []volume{{path, x}}, err
 	}
@@ -185,7 +185,7 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 		case key == "TITLE":
 			title = value
 		case slices.Contains(filters, key):
-			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, key), Way: "give --recut to format the part afresh"}
+			return "", nil, &Error{Kind: Use, Message: fmt.Sprintf("%s is only a part of its volumes (%s)", path, key), Way: "give --recut to format the part again"}
 		case key == "DBLIST":
 			for _, name := range aliasNames(value) {
 				if !filepath.IsAbs(name) {
@@ -202,7 +202,7 @@ func existingVolumes(path string, kind Type, above []string) (title string, list
 	return title, list, nil
 }
 
-// aliasNames splits a DBLIST at blanks, except within double quotes.
+// aliasNames splits a DBLIST at blanks, but not within double quotes.
 func aliasNames(text string) []string {
 	quoted := false
 	return strings.FieldsFunc(text, func(r rune) bool {
@@ -214,8 +214,8 @@ func aliasNames(text string) []string {
 	})
 }
 
-// recut formats an existing database afresh from what blastdbcmd prints. Masks are
-// lost, taxonomy ids are not.
+// recut formats an existing database again from the output of blastdbcmd. It keeps taxonomy
+// ids, but not masks.
 func (b *builder) recut(ctx context.Context, kind Type) error {
 	o := b.o
 	source, err := filepath.Abs(o.Source)
@@ -244,7 +244,7 @@ func (b *builder) recut(ctx context.Context, kind Type) error {
 				return toolError("blastdbcmd", said, err)
 			}
 		}
-		// Where ids were not parsed they may well be there twice.
+		// If ids were not parsed, they may be repeated.
 		o.Duplicates = o.Duplicates || !o.ParseIDs
 	}
 	return b.fasta(ctx, path, title)

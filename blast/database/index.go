@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// index is the head of a volume's index file (.nin, .pin). Numbers are big-endian
-// except for the letters:
+// index is the head of a volume's index file (.nin, .pin). Numbers are big-endian except
+// for the letters:
 //
 //	version    uint32  4 or 5
 //	type       uint32  0: nucleotides, 1: amino acids
 //	volume     uint32  only in version 5
 //	title      uint32 length, then bytes
-//	lmdb       likewise, only in version 5: the file with the ids
-//	date       likewise, padded with NULs so that what follows is aligned to 8 bytes
+//	lmdb       the same, only in version 5: the file with the ids
+//	date       the same, padded with NULs so that the next field is aligned to 8 bytes
 //	sequences  uint32
 //	letters    uint64, little-endian
 //	longest    uint32
 //
-// The NCBI C++ Toolkit, which BLAST+ belongs to, is the source (writedb_files.cpp).
+// Source: the NCBI C++ Toolkit, which contains BLAST+ (writedb_files.cpp).
 type index struct {
 	version   int
 	kind      Type
@@ -30,12 +30,12 @@ type index struct {
 	lmdb      string // in version 5, the file with the ids
 	date      string
 	dateAt    int64 // offset of the date's bytes
-	dateRoom  int   // their number, padding included
+	dateRoom  int   // their number, including padding
 	sequences int64
 	letters   int64
 }
 
-// maxHead is more than the head of any index: titles are limited to less.
+// maxHead is larger than the head of any index, because titles are limited to less.
 const maxHead = 1 << 20
 
 func readIndex(path string) (*index, error) {
@@ -68,7 +68,7 @@ func parseIndex(b []byte) (*index, error) {
 	number := func() uint32 { return binary.BigEndian.Uint32(take(4)) }
 	x := &index{version: int(number())}
 	if x.version != 4 && x.version != 5 {
-		return nil, fmt.Errorf("an index of version %d: 4 and 5 are known", x.version)
+		return nil, fmt.Errorf("an index of version %d: only 4 and 5 are supported", x.version)
 	}
 	x.kind = Nucl
 	if number() == 1 {
@@ -92,8 +92,8 @@ func parseIndex(b []byte) (*index, error) {
 	return x, nil
 }
 
-// setDate gives an index another date, and the padding that makeblastdb would have
-// given it. Nothing in the file depends on its own offsets.
+// setDate sets the date of an index, with the padding that makeblastdb would write. The
+// file does not contain offsets into itself.
 func setDate(path, date string) error {
 	x, err := readIndex(path)
 	if err != nil {
@@ -117,5 +117,5 @@ func setDate(path, date string) error {
 	return writeAll(path, io.MultiReader(bytes.NewReader(head), f))
 }
 
-// dateForm is how makeblastdb writes dates.
+// dateForm is the format of makeblastdb's dates.
 const dateForm = "Jan 2, 2006  3:04 PM"

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// Kinds tells the types of the databases of a home. What it has told once it tells again
-// without reading: the description of a database names all of its files, of which there
-// may be thousands.
+// Kinds returns the types of the databases of a home. It caches them, because the
+// description of a database lists all of its files, of which there may be thousands.
 type Kinds struct {
 	home  string
 	mu    sync.Mutex
@@ -16,14 +15,14 @@ type Kinds struct {
 }
 
 type kind struct {
-	record os.FileInfo // of when it was read; a record is replaced, never changed
+	record os.FileInfo // state of the record when it was read; a record is replaced, never changed
 	kind   Type
 }
 
-// NewKinds knows nothing yet.
+// NewKinds returns an empty cache.
 func NewKinds(home string) *Kinds { return &Kinds{home: home, known: map[string]kind{}} }
 
-// Of is the type of a database. It fails as [Open] does.
+// Of returns the type of a database. It fails as [Open] does.
 func (k *Kinds) Of(name string) (Type, error) {
 	if err := checkName(name); err != nil {
 		return "", err

@@ -13,16 +13,16 @@ import (
 	"premix/internal/units"
 )
 
-// Budget is how much memory a database may take, and why.
+// Budget is the memory that a database may use, and the limits that it comes from.
 type Budget struct {
 	Bytes     int64
-	Available int64 // MemAvailable of /proc/meminfo, 0 where the limit was given
-	Kept      int64 // of that, for everybody else
-	Cgroup    int64 // what cgroups leave, -1 where they set no limit
-	Room      int64 // on the tmpfs
+	Available int64 // MemAvailable of /proc/meminfo, 0 if a limit was given
+	Kept      int64 // part of Available that is left to other programs
+	Cgroup    int64 // left by cgroups, -1 without a limit
+	Room      int64 // free on the tmpfs
 }
 
-// String tells the numbers.
+// String returns the limits in words.
 func (b Budget) String() string {
 	var list []string
 	if b.Available > 0 {
@@ -34,8 +34,8 @@ func (b Budget) String() string {
 	return strings.Join(append(list, fmt.Sprintf("the tmpfs has room for %s", units.Size(b.Room))), "; ")
 }
 
-// budget is what may be taken. A limit of 0 is none: then a tenth of the machine's
-// memory stays free, since searches need some too.
+// budget returns the memory that may be used. With a limit of 0, a tenth of the machine's
+// memory stays free, because searches need memory, too.
 func budget(limit int64, dir string) (Budget, error) {
 	b := Budget{Cgroup: -1}
 	var fs unix.Statfs_t
@@ -60,7 +60,7 @@ func budget(limit int64, dir string) (Budget, error) {
 	return b, nil
 }
 
-// dropCached makes the page cache forget a file; what is dirty must be on the disk.
+// dropCached drops a file from the page cache. Its pages must be on the disk.
 func dropCached(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -70,8 +70,9 @@ func dropCached(path string) error {
 	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
-// cachedBytes is how much of a file is in memory, by mincore(2). The kernel tells
-// it only to who may write the file or owns it; to others all looks cached.
+// cachedBytes returns how much of a file is in memory, by mincore(2). The kernel reports
+// that only to the owner of the file and to users who can write it; for others it reports
+// that all of it is in memory.
 func cachedBytes(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -83,7 +84,7 @@ func cachedBytes(path string) (int64, error) {
 		return 0, err
 	}
 	page := int64(os.Getpagesize())
-	// Piece by piece: a byte for each page of a large file is a lot.
+	// Work in pieces, because the result has a byte for each page.
 	const piece = 1 << 30
 	var n int64
 	for off := int64(0); off < st.Size(); off += piece {
@@ -109,7 +110,7 @@ func cachedBytes(path string) (int64, error) {
 	return n, nil
 }
 
-// isMemory tells whether a directory lies on a tmpfs.
+// isMemory reports whether a directory is on a tmpfs.
 func isMemory(dir string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -118,14 +119,14 @@ func isMemory(dir string) (bool, error) {
 	return fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC, nil
 }
 
-// ownDir makes a directory that only this user may write, and refuses one of
-// somebody else: its files are believed.
+// ownDir creates a directory that only this user can write to. It refuses one of another
+// user, because its files are trusted.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	if err := owner.Private(dir); err != nil {
-		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you may write", dir), Way: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
+		return &Error{Kind: Access, Message: fmt.Sprintf("%s is not a directory that only you can write to", dir), Way: "remove it, or set PREMIX_BLAST_RAM to a directory of your own on a tmpfs"}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"premix/internal/lock"
 )
 
-// Database is a database that may be searched until it is closed.
+// Database is a database that can be searched until it is closed.
 type Database struct {
 	Name      string
 	Type      Type
@@ -26,25 +26,25 @@ type Database struct {
 	Masks     []string
 	Sequences int64
 	Letters   int64
-	Whole     string // path of an alias of the whole, without its ending, as -db wants it
+	Whole     string // path of an alias of the whole, without extension, as -db needs it
 	Fragments []Fragment
-	Resident  bool // the paths lead into memory
+	Resident  bool // the paths are in memory
 	ID        string
 
 	locks []*os.File
 }
 
-// Fragment is a part of a database that can be searched on its own, with the
-// statistics of the whole.
+// Fragment is a part of a database that can be searched by itself, with the statistics of
+// the whole.
 type Fragment struct {
-	Path      string // of its alias, without its ending
+	Path      string // of its alias, without extension
 	First     int64  // OID of its first sequence in the whole
 	Sequences int64
 	Letters   int64
 }
 
-// Open opens a database of the directory home, see [Home]. Until it is closed it is
-// neither moved nor removed.
+// Open opens a database of the directory home, see [Home]. The database is not moved or
+// removed until it is closed.
 func Open(home, name string) (*Database, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func Open(home, name string) (*Database, error) {
 	dir := filepath.Join(home, name)
 	held, err := lockShared(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = readRecord(home, name) // which says it better
+		_, err = readRecord(home, name) // it has the better error
 		if err == nil {
 			err = damagedError(name, fs.ErrNotExist)
 		}
@@ -105,7 +105,7 @@ func open(home, name string) (*Database, error) {
 	return d, nil
 }
 
-// Close gives the database back.
+// Close releases the database.
 func (d *Database) Close() error {
 	var err error
 	for _, l := range d.locks {
@@ -118,9 +118,9 @@ const wholeAlias = "whole"
 
 func fragmentAlias(i int) string { return fmt.Sprintf("%03d", i) }
 
-// putAliases writes into the directory dir, as far as they are not there, aliases of
-// the files in the directory data. Their paths are absolute: BLAST+ would look for
-// relative ones in its working directory first.
+// putAliases writes the missing aliases of the files in the directory data into the
+// directory dir. Their paths are absolute, because BLAST+ would search relative ones in its
+// working directory first.
 func putAliases(d *Description, data, dir string) error {
 	var all []string
 	put := func(name, text string) error {
@@ -155,16 +155,16 @@ func isDir(path string) bool {
 	return err == nil && st.IsDir()
 }
 
-// lockShared takes the lock of a database for using it.
+// lockShared takes the shared lock of a database.
 func lockShared(dir string) (*os.File, error) {
 	return lockFile(filepath.Join(dir, "lock"), lock.Shared)
 }
 
-// lockFile takes the lock of a file that is there, and waits for it.
+// lockFile locks an existing file, and waits for the lock if necessary.
 func lockFile(path string, kind lock.Kind) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		f, err = os.Open(path) // flock(2) asks for no right to write
+		f, err = os.Open(path) // flock(2) does not need write permission
 	}
 	if err != nil {
 		return nil, err

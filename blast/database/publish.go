@@ -8,9 +8,8 @@ import (
 	"premix/store/tree"
 )
 
-// Publish publishes the local copy of a database as a tree and notes it in the
-// record. What the store has already, of an earlier state for instance, is not
-// written again.
+// Publish publishes the local copy of a database as a tree and records that. Objects that
+// the store has already, for example of an earlier version, are not written again.
 func Publish(ctx context.Context, home, name string, s *store.Store, ref tree.Ref, o store.PublishOptions) (*store.Published, error) {
 	unlock, err := lockChange(home, name)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"premix/internal/regex"
 )
 
-// Type is what a database holds, in makeblastdb's words.
+// Type is the type of the sequences in a database, as makeblastdb names it.
 type Type string
 
 const (
@@ -24,7 +24,7 @@ const (
 	Prot Type = "prot"
 )
 
-// letter is that with which the names of its files begin after the point.
+// letter returns the first letter of the extensions of its files.
 func (t Type) letter() string { return string(t[:1]) }
 
 // descriptionFile is the name of a description in the local copy.
@@ -32,10 +32,10 @@ const descriptionFile = "database.json"
 
 const descriptionFormat = "premix blast database 1"
 
-// Description is what a database is, wherever it lies.
+// Description describes a database independently of its place.
 type Description struct {
 	Format    string     `json:"format"`
-	ID        string     `json:"id"` // digest of what follows, its first 32 digits
+	ID        string     `json:"id"` // digest of the fields below, its first 32 digits
 	Type      Type       `json:"type"`
 	Title     string     `json:"title"`
 	Version   int        `json:"version"` // of BLAST databases: 4 or 5
@@ -48,7 +48,7 @@ type Description struct {
 	Files     []DataFile `json:"files"`
 }
 
-// Piece is a fragment as a description has it.
+// Piece is a fragment in a description.
 type Piece struct {
 	Volumes   []string `json:"volumes"`
 	First     int64    `json:"first"` // OID of its first sequence in the whole
@@ -63,7 +63,7 @@ type DataFile struct {
 	BLAKE3 string `json:"blake3"`
 }
 
-// Bytes is the size of all files.
+// Bytes returns the size of all files.
 func (d *Description) Bytes() (n int64) {
 	for _, f := range d.Files {
 		n += f.Size
@@ -71,13 +71,13 @@ func (d *Description) Bytes() (n int64) {
 	return n
 }
 
-// Record is what a machine knows of a database.
+// Record is the data that a machine stores about a database.
 type Record struct {
 	Format string    `json:"format"`
 	Name   string    `json:"name"`
 	Data   string    `json:"data"`            // directory of the local copy, absolute
-	Warm   bool      `json:"warm"`            // it ought to be resident
-	Store  string    `json:"store,omitempty"` // where it was published
+	Warm   bool      `json:"warm"`            // it should be resident
+	Store  string    `json:"store,omitempty"` // store to which it was published
 	Ref    string    `json:"ref,omitempty"`
 	Tree   string    `json:"tree,omitempty"`
 	Added  time.Time `json:"added"`
@@ -89,8 +89,8 @@ const (
 	recordFormat = "premix blast record 1"
 )
 
-// Home returns the directory of this user's databases: in $PREMIX_HOME, or below
-// the user's directory for data.
+// Home returns the directory of this user's databases: in $PREMIX_HOME, or in the user's
+// data directory.
 func Home() (string, error) {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		abs, err := filepath.Abs(home)
@@ -108,14 +108,14 @@ func Home() (string, error) {
 
 var nameForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// isName leaves the length to a comparison: a counted repetition is expensive to compile,
-// and that is done whenever premix starts.
+// isName compares the length in code: a counted repetition makes a regular expression
+// expensive to compile, and that would happen at every start of premix.
 func isName(s string) bool { return len(s) <= 100 && nameForm().MatchString(s) }
 
-// checkName refuses names that could not be file names, or that aliases cannot hold.
+// checkName refuses names that cannot be file names, or that cannot be used in aliases.
 func checkName(name string) error {
 	if !isName(name) {
-		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), Way: "a name has letters, digits, points, underscores and hyphens"}
+		return &Error{Kind: Use, Message: fmt.Sprintf("%q cannot be the name of a database", name), Way: "use letters, digits, points, underscores and hyphens"}
 	}
 	return nil
 }
@@ -158,8 +158,8 @@ func ReadDescription(data string) (*Description, error) {
 	return &d, d.check()
 }
 
-// check refuses a description that does not hold together: it may have come from
-// anywhere, and its names become paths.
+// check refuses an inconsistent description: it may come from an untrusted source, and its
+// names are used as paths.
 func (d *Description) check() error {
 	if d.Format != descriptionFormat {
 		return fmt.Errorf("its description has the format %q, and %q is known", d.Format, descriptionFormat)
@@ -180,7 +180,7 @@ func (d *Description) check() error {
 		}
 		for _, v := range p.Volumes {
 			if !isName(v) {
-				return fmt.Errorf("a volume is called %q", v)
+				return fmt.Errorf("a volume has the name %q", v)
 			}
 		}
 		sequences, letters = sequences+p.Sequences, letters+p.Letters
@@ -190,7 +190,7 @@ func (d *Description) check() error {
 	}
 	for _, f := range d.Files {
 		if !isName(f.Name) || f.Name == descriptionFile || f.Size < 0 {
-			return fmt.Errorf("a file is called %q", f.Name)
+			return fmt.Errorf("a file has the name %q", f.Name)
 		}
 	}
 	return nil
@@ -215,7 +215,7 @@ func List(home string) ([]string, error) {
 	return names, nil
 }
 
-// writeJSON replaces a file by the JSON of v, on the disk before it returns.
+// writeJSON replaces a file by v as JSON, and syncs it.
 func writeJSON(path string, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -227,7 +227,7 @@ func writeJSON(path string, v any) error {
 	return replaceFile(path, b.Bytes(), beneath.Durable)
 }
 
-// replaceFile puts a file into place whole. Other users may read it, whatever the umask.
+// replaceFile replaces a file atomically. Other users may read it, whatever the umask.
 func replaceFile(path string, content []byte, how beneath.Durability) error {
 	dir, err := beneath.Open(filepath.Dir(path))
 	if err != nil {

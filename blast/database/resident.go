@@ -22,9 +22,8 @@ import (
 	"premix/internal/units"
 )
 
-// RAM returns the directory in memory for the databases of home:
-// $PREMIX_BLAST_RAM, or a directory of this user's in /dev/shm, where each home has
-// one.
+// RAM returns the directory in memory for the databases of home: $PREMIX_BLAST_RAM, or a
+// directory for this user and this home in /dev/shm.
 func RAM(home string) string {
 	if dir := os.Getenv("PREMIX_BLAST_RAM"); dir != "" {
 		if abs, err := filepath.Abs(dir); err == nil {
@@ -38,12 +37,12 @@ func RAM(home string) string {
 
 func ramDir(home, name, id string) string { return filepath.Join(RAM(home), name+"-"+id) }
 
-// enter begins to use what is in memory of a database. The lock is nil where
-// nothing is.
+// enter begins to use the copy of a database in memory. The lock is nil if there is no
+// copy.
 func enter(home, name, id string) (dir string, held *os.File, err error) {
 	dir = ramDir(home, name, id)
 	if owner.Private(RAM(home)) != nil || owner.Private(dir) != nil {
-		return "", nil, nil // nothing was ever warm, or another user has made it
+		return "", nil, nil // no database was ever resident, or the directory belongs to another user
 	}
 	held, err = lockShared(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +51,7 @@ func enter(home, name, id string) (dir string, held *os.File, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	// Looked at under the lock: whoever removes it makes the mark first.
+	// Check under the lock: a process that removes the copy creates the mark first.
 	if _, err := os.Lstat(filepath.Join(dir, leavingMark)); err == nil || !isDir(dir) {
 		return "", nil, held.Close()
 	}
@@ -61,18 +60,18 @@ func enter(home, name, id string) (dir string, held *os.File, err error) {
 
 const leavingMark = "leaving"
 
-// Resident tells how a database lies in memory.
+// Resident describes the copy of a database in memory.
 type Resident struct {
-	Dir        string // "" where it is not resident
+	Dir        string // "" if it is not resident
 	Bytes      int64  // of its files there
 	InMemory   int64  // of these, not swapped out
-	DiskCached int64  // of the local copy, what the page cache holds
-	DiskMapped []int  // processes that have mapped the local copy: it stays cached for them
+	DiskCached int64  // bytes of the local copy in the page cache
+	DiskMapped []int  // processes that have mapped the local copy, and keep it in the page cache
 }
 
-// Warm makes a database resident, within a limit of memory in bytes, 0 for what
-// the machine has to spare. It notes that the database ought to be resident, so that
-// [WarmAll] brings it back after a reboot.
+// Warm makes a database resident, within a limit of memory in bytes; 0 for the memory that
+// is available. It records that the database should be resident, so that [WarmAll] loads it
+// again after a reboot.
 func Warm(ctx context.Context, home, name string, limit int64) (*Resident, error) {
 	unlock, err := lockChange(home, name)
 	if err != nil {
@@ -99,7 +98,7 @@ func Warm(ctx context.Context, home, name string, limit int64) (*Resident, error
 	return checkResident(home, r, desc)
 }
 
-// load copies a database into memory, unless it is there.
+// load copies a database into memory, unless it is there already.
 func load(ctx context.Context, home string, r *Record, desc *Description, limit int64) error {
 	ram := RAM(home)
 	if err := os.MkdirAll(filepath.Dir(ram), 0o755); err != nil {
@@ -112,7 +111,7 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 	case err != nil:
 		return err
 	case !in:
-		return &Error{Kind: Use, Message: ram + " is not on a tmpfs: what is put there is not in memory", Way: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
+		return &Error{Kind: Use, Message: ram + " is not on a tmpfs: files in it are not in memory", Way: "set PREMIX_BLAST_RAM to a directory on a tmpfs"}
 	}
 	to := ramDir(home, r.Name, desc.ID)
 	if isDir(to) {
@@ -159,19 +158,19 @@ func load(ctx context.Context, home string, r *Record, desc *Description, limit 
 		if err != nil {
 			return accessError(ram, err)
 		}
-		_ = useLargePages(filepath.Join(tmp, "data", f.Name)) // searches find the same without
+		_ = useLargePages(filepath.Join(tmp, "data", f.Name)) // an error only makes searches slower
 	}
-	// They lead to where the directory will be.
+	// The aliases contain the final path of the directory.
 	if err := putAliases(desc, filepath.Join(to, "data"), filepath.Join(tmp, "alias")); err != nil {
 		return err
 	}
 	return beneath.Move(tmp, to, beneath.Volatile)
 }
 
-// checkResident measures a resident database, after the page cache has let go of the
-// local copy.
+// checkResident measures a resident database, after dropping the local copy from the page
+// cache.
 func checkResident(home string, r *Record, desc *Description) (*Resident, error) {
-	// Twice: what a reader has just touched is not let go the first time.
+	// Try twice: pages that were just read are not dropped the first time.
 	for range 2 {
 		for _, f := range desc.Files {
 			if err := dropCached(filepath.Join(r.Data, f.Name)); err != nil {
@@ -212,14 +211,14 @@ func measure(home string, r *Record, desc *Description) (*Resident, error) {
 	return s, nil
 }
 
-// Warmed is what became of one database.
+// Warmed is the result for one database.
 type Warmed struct {
 	Name     string
 	Resident *Resident
 	Err      error
 }
 
-// WarmAll makes all databases resident that ought to be, as after a reboot.
+// WarmAll makes all databases resident that should be, for example after a reboot.
 func WarmAll(ctx context.Context, home string, limit int64) ([]Warmed, error) {
 	names, err := List(home)
 	if err != nil {
@@ -240,9 +239,9 @@ func WarmAll(ctx context.Context, home string, limit int64) ([]Warmed, error) {
 	return list, nil
 }
 
-// Evict takes a database out of memory. It waits for the searches that use it there;
-// those that begin meanwhile use the local copy. It tells how many bytes are free
-// again.
+// Evict removes a database from memory. It waits for the searches that use it there;
+// searches that begin during this time use the local copy. It returns the number of bytes
+// freed.
 func Evict(home, name string) (int64, error) {
 	unlock, err := lockChange(home, name)
 	if err != nil {
@@ -289,20 +288,20 @@ func removeResident(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return accessError(dir, err)
 	}
-	// The last one leaves no directory behind.
+	// Remove the directory if this was its last database.
 	if err := os.Remove(filepath.Dir(dir)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
 		return accessError(dir, err)
 	}
 	return nil
 }
 
-// newDir makes a directory with a lock that is held until release, which also
-// removes the directory where it still has this name.
+// newDir creates a directory with a lock that is held until release. release also removes
+// the directory, if it still has this name.
 func newDir(parent, prefix string) (dir string, release func(), err error) {
 	if dir, err = os.MkdirTemp(parent, prefix); err != nil {
 		return "", nil, err
 	}
-	release = func() { _ = os.RemoveAll(dir) } // what stays is swept away later
+	release = func() { _ = os.RemoveAll(dir) } // sweep removes the remainder later
 	if err := os.Chmod(dir, 0o755); err != nil {
 		release()
 		return "", nil, err
@@ -318,7 +317,7 @@ func newDir(parent, prefix string) (dir string, release func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir); f.Close() }, nil
 }
 
-// sweep removes what processes that were killed left half made in a directory.
+// sweep removes unfinished directories that killed processes have left in a directory.
 func sweep(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -329,13 +328,13 @@ func sweep(parent string) error {
 			continue
 		}
 		dir := filepath.Join(parent, e.Name())
-		// Between making a directory and locking it lies an instant.
+		// There is a moment between creating a directory and locking it.
 		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
 		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
-			continue // just made, or just removed
+			continue // it was just created, or just removed
 		}
 		if lock.Try(f, lock.Exclusive) == nil {
 			err = os.RemoveAll(dir)
@@ -347,7 +346,7 @@ func sweep(parent string) error {
 	return nil
 }
 
-// copyFile copies a file; where the filesystem can, by sharing its blocks.
+// copyFile copies a file, by sharing its blocks if the file system supports that.
 func copyFile(from, to string) (int64, error) {
 	in, err := os.Open(from)
 	if err != nil {

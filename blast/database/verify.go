@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// Status is what can be told of a database without reading it.
+// Status is the state of a database, as far as it is known without reading its files.
 type Status struct {
 	Record      *Record
-	Description *Description // nil where it cannot be read
-	Resident    *Resident    // likewise
+	Description *Description // nil if it cannot be read
+	Resident    *Resident    // nil if it is not known
 	Err         error
 }
 
-// StatusOf tells how a database is.
+// StatusOf returns the state of a database.
 func StatusOf(home, name string) (*Status, error) {
 	r, err := readRecord(home, name)
 	if err != nil {
@@ -33,15 +33,15 @@ func StatusOf(home, name string) (*Status, error) {
 	return s, nil
 }
 
-// Verified is what a verification has found.
+// Verified is the result of a verification.
 type Verified struct {
 	Name   string
-	Bytes  int64    // that were read
-	Damage []string // one a file, empty where all is well
+	Bytes  int64    // bytes read
+	Damage []string // one line for each damaged file
 }
 
-// Verify reads all files of a database, on disk and in memory, and compares them
-// with their digests.
+// Verify reads all files of a database, on disk and in memory, and compares them with their
+// digests.
 func Verify(ctx context.Context, home, name string) (*Verified, error) {
 	d, err := Open(home, name)
 	if err != nil {
@@ -79,7 +79,8 @@ func Verify(ctx context.Context, home, name string) (*Verified, error) {
 			}
 			v.Bytes += size
 			if d.Resident && dir == r.Data && err == nil {
-				// Reading has brought it into the page cache, where memory has it already.
+				// The read brought the file into the page cache, although a copy is in
+				// memory.
 				if err := dropCached(path); err != nil {
 					return nil, err
 				}

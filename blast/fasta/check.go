@@ -13,7 +13,7 @@ import (
 	"premix/internal/problem"
 )
 
-// Alphabet is what a sequence is made of.
+// Alphabet is the alphabet of a sequence.
 type Alphabet uint8
 
 const (
@@ -28,16 +28,16 @@ func (a Alphabet) String() string {
 	return "nucleotide"
 }
 
-// Options say what is accepted. Limits of 0 are none.
+// Options select the sequences to accept. A limit of 0 is not checked.
 type Options struct {
 	Alphabet     Alphabet
-	Duplicates   bool  // an id may stand there twice
+	Duplicates   bool  // ids may be repeated
 	Headless     bool  // letters may come before the first header, as in a pasted query
-	MaxSequences int64 // a [LimitError] where there are more
-	MaxLetters   int64 // of all sequences; likewise
+	MaxSequences int64 // more sequences are a [LimitError]
+	MaxLetters   int64 // the same for the letters of all sequences
 }
 
-// Sequence is what is told of one.
+// Sequence describes one sequence.
 type Sequence struct {
 	Offset  int64 // of its header in the uncompressed stream, bytes
 	Line    int64 // of its header, from 1
@@ -45,7 +45,7 @@ type Sequence struct {
 	Letters int64
 }
 
-// Summary is what a stream holds.
+// Summary describes all sequences of a stream.
 type Summary struct {
 	Sequences int64
 	Letters   int64
@@ -55,22 +55,22 @@ type Summary struct {
 // Problem is a mistake in a file.
 type Problem = problem.Problem
 
-// Problems are what is wrong with a file, in the order of lines. Of many, the
-// first problem.Enough are told.
+// Problems is the list of mistakes in a file, ordered by line. It has at most
+// problem.Enough entries.
 type Problems = problem.List
 
-// LimitError tells that there is more than [Options] allow.
+// LimitError is returned if a stream has more than [Options] permit.
 type LimitError struct {
 	What  string // "sequences" or "letters"
 	Limit int64
 }
 
-func (e *LimitError) Error() string { return fmt.Sprintf("there are more than %d %s", e.Limit, e.What) }
+func (e *LimitError) Error() string { return fmt.Sprintf("more than %d %s", e.Limit, e.What) }
 
-// errEnough ends a check that has found enough problems.
+// errEnough ends a check that has found problem.Enough problems.
 var errEnough = errors.New("enough problems")
 
-// Classes of characters.
+// The classes of characters.
 const (
 	letter = 1 << iota
 	blank
@@ -91,7 +91,7 @@ func table(letters string) (t [256]byte) {
 	return t
 }
 
-// What the present line is.
+// The kinds of the current line.
 const (
 	lineStart = iota
 	headerLine
@@ -99,8 +99,8 @@ const (
 	commentLine
 )
 
-// idLength is the longest id that is looked at. BLAST+ itself takes 50 characters
-// of what it calls a local id.
+// idLength is the length to which ids are compared. BLAST+ itself accepts local ids of 50
+// characters.
 const idLength = 1 << 10
 
 type checker struct {
@@ -108,10 +108,10 @@ type checker struct {
 	file   string
 	each   func(Sequence) error
 	class  *[256]byte
-	offset int64 // of the present piece
-	line   int64 // that is being read, from 1
+	offset int64 // of the current piece
+	line   int64 // number of the current line, from 1
 	kind   int
-	began  bool // there is a sequence
+	began  bool // a sequence has begun
 	now    Sequence
 	idDone bool // its id has ended
 	packed bool // the stream begins like a compressed file
@@ -121,9 +121,8 @@ type checker struct {
 	found  Problems
 }
 
-// Check reads a stream to its end and calls each for every sequence, in order; what it
-// is given holds only during the call. Mistakes are [Problems], which name the
-// file as it is given here.
+// Check reads a stream to its end and calls each for every sequence, in order. The argument
+// is valid during the call. Mistakes are returned as [Problems], which call the input file.
 func Check(r io.Reader, file string, o Options, each func(Sequence) error) (Summary, error) {
 	c := &checker{o: o, file: file, each: each, class: &classes[o.Alphabet], line: 1, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
 	err := c.read(r)
@@ -147,8 +146,8 @@ func (c *checker) problem(line int64, hint, format string, args ...any) error {
 
 func (c *checker) read(r io.Reader) error {
 	buf := make([]byte, 256<<10)
-	in := bufio.NewReaderSize(r, 16) // larger reads pass it by
-	head, _ := in.Peek(3)            // an error comes again with the next read
+	in := bufio.NewReaderSize(r, 16) // larger reads do not use the buffer
+	head, _ := in.Peek(3)            // the next read returns the error again
 	c.packed = bytes.HasPrefix(head, []byte{0x1f}) || bytes.HasPrefix(head, []byte("PK")) || bytes.HasPrefix(head, []byte("BZh"))
 	for {
 		n, err := in.Read(buf)
@@ -173,7 +172,7 @@ func (c *checker) read(r io.Reader) error {
 	return nil
 }
 
-// piece takes what was read. Lines may be cut anywhere.
+// piece checks the next bytes. Lines may be split anywhere.
 func (c *checker) piece(b []byte) error {
 	for at := 0; at < len(b); {
 		rest := b[at:]
@@ -193,7 +192,7 @@ func (c *checker) piece(b []byte) error {
 				at++
 				continue
 			case '\r', ' ', '\t':
-				// Nothing but letters tells that this is a line of letters.
+				// A line of letters is recognised by its first letter.
 				at++
 				continue
 			default:
@@ -245,7 +244,7 @@ func (c *checker) letters(offset int64) error {
 	return c.problem(c.line, "write a line that begins with > and the id before each sequence", "the first sequence has no header")
 }
 
-// header takes a part of a header.
+// header checks a part of a header.
 func (c *checker) header(b []byte) {
 	if c.idDone {
 		return
@@ -259,7 +258,7 @@ func (c *checker) header(b []byte) {
 	c.now.ID = append(c.now.ID, b...)
 }
 
-// sequence takes a part of a line of letters.
+// sequence checks a part of a line of letters.
 func (c *checker) sequence(b []byte) error {
 	var all byte
 	t := c.class
@@ -278,7 +277,7 @@ func (c *checker) sequence(b []byte) error {
 			case blank:
 				blanks++
 			case strange:
-				c.now.Letters += int64(i - blanks + 1) // whatever it is: the sequence is not empty
+				c.now.Letters += int64(i - blanks + 1) // whatever it is, the sequence is not empty
 				return c.strange(b, i)
 			}
 		}
@@ -287,7 +286,7 @@ func (c *checker) sequence(b []byte) error {
 	return nil
 }
 
-// strange tells of a character that is no letter, once a line.
+// strange reports a character that is not a letter, once for each line.
 func (c *checker) strange(b []byte, i int) error {
 	c.kind = commentLine
 	hint := "write the one-letter codes of IUPAC: ACGTU, and RYSWKMBDHVN for ambiguous bases"
@@ -306,10 +305,10 @@ func (c *checker) strange(b []byte, i int) error {
 	case c.o.Alphabet == Nucleotides && classes[AminoAcids][ch] == letter:
 		hint += "; if these are proteins, say --type prot"
 	}
-	return c.problem(c.line, hint, "%q is no %s", rune(b[i]), c.o.Alphabet)
+	return c.problem(c.line, hint, "%q is not a valid %s", rune(b[i]), c.o.Alphabet)
 }
 
-// end ends a sequence, where there is one.
+// end ends the current sequence, if there is one.
 func (c *checker) end() error {
 	if !c.began {
 		return nil
@@ -331,7 +330,7 @@ func (c *checker) end() error {
 	}
 	if !c.o.Duplicates && len(s.ID) > 0 {
 		if c.ids.add(maphash.Bytes(c.seeds[0], s.ID), uint32(maphash.Bytes(c.seeds[1], s.ID))) {
-			if err := c.problem(s.Line, "give every sequence an id of its own", "the id %q is that of an earlier sequence", s.ID); err != nil {
+			if err := c.problem(s.Line, "give every sequence an id of its own", "an earlier sequence has the same id %q", s.ID); err != nil {
 				return err
 			}
 		}

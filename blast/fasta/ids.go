@@ -1,16 +1,15 @@
 package fasta
 
-// ids is a set of ids, each as 96 bits of hashes: for a hundred million ids, which
-// take 1.5 to 3 GB as they are, the odds that two different ones look equal are
-// one in ten trillion. It is a hash table with linear probing; a first hash of 0
-// marks a free place.
+// ids is a set of ids, each as 96 bits of hashes: for a hundred million ids, which would
+// take 1.5 to 3 GB as text, the odds that two different ones look equal are one in ten
+// trillion. It is a hash table with linear probing; a first hash of 0 marks an empty slot.
 type ids struct {
 	first  []uint64
 	second []uint32
 	used   int
 }
 
-// add adds an id and tells whether it was there.
+// add adds an id and reports whether it was in the set before.
 func (s *ids) add(first uint64, second uint32) bool {
 	if first == 0 {
 		first = 1
@@ -27,7 +26,7 @@ func (s *ids) add(first uint64, second uint32) bool {
 	return false
 }
 
-// place is where an id stands, or would stand.
+// place returns the slot of an id, or the slot to add it in.
 func (s *ids) place(first uint64, second uint32) uint64 {
 	mask := uint64(len(s.first) - 1)
 	i := first & mask

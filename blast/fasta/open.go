@@ -31,8 +31,8 @@ type file struct {
 
 func (f *file) Close() error { return f.f.Close() }
 
-// NewReader uncompresses what r gives, where it is gzip. A mistake is told as that
-// of the file named.
+// NewReader returns a reader of the uncompressed content of r, which may be gzip. Errors
+// contain the name of the file.
 func NewReader(r io.Reader, name string) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	head, err := b.Peek(2)
@@ -49,7 +49,7 @@ func NewReader(r io.Reader, name string) (io.Reader, error) {
 	return &unzipper{z, name}, nil
 }
 
-// unzipper names the file in the errors of a gzip stream.
+// unzipper adds the file's name to the errors of a gzip stream.
 type unzipper struct {
 	z    *gzip.Reader
 	name string

@@ -65,7 +65,7 @@ func TestPage(t *testing.T) {
 
 	// A mistake is told with its line.
 	b.Eval(`document.querySelector("#query").value = ">x\nACGT-ACGT"; document.querySelector("#search").requestSubmit()`)
-	b.Until(`document.querySelector("#error").innerText.includes("line 2: '-' is no nucleotide")`)
+	b.Until(`document.querySelector("#error").innerText.includes("line 2: '-' is not a valid nucleotide")`)
 	for _, s := range b.Wrong {
 		if !strings.Contains(s, "400 (Bad Request)") {
 			t.Errorf("the browser complains: %s", s)

@@ -171,7 +171,7 @@ func TestStandingRefuses(t *testing.T) {
 		key  *Key
 		want string
 	}{
-		"secret":      {&Key{key.certificate, bytes.Repeat([]byte{7}, secretSize)}, "with this key"},
+		"secret":      {&Key{key.certificate, bytes.Repeat([]byte{7}, secretSize)}, "does not accept this key"},
 		"certificate": {&Key{bytes.Repeat([]byte{7}, len(key.certificate)), key.secret}, "its certificate is another one"},
 	} {
 		for _, send := range []bool{false, true} {

@@ -6,25 +6,25 @@ import (
 	"strconv"
 )
 
-// edges tells what blastn may overlook at both ends of a batch of queries.
+// edges describes which HSPs blastn may miss at both ends of a batch of queries.
 //
-// It judges a word by an approximate score, of whole groups of four letters
-// (s_NuclUngappedExtend of the toolkit), and looks on only where that is at least 0.8 of
-// what an HSP needs. A group that reaches beyond the batch does not count, while one
-// that reaches into the next query does. So a query in the midst of a batch may get HSPs
-// that it would not get as the first or the last. Both strands of a query follow each
-// other: as a rule the first of its letters are at the edge, once of each strand.
+// blastn judges a word by an approximate score, of whole groups of four letters
+// (s_NuclUngappedExtend of the toolkit), and continues only if that is at least 0.8 of the
+// score that an HSP needs. A group that reaches beyond the batch does not count, while a
+// group that reaches into the next query does. So a query in the middle of a batch may get
+// HSPs that it would not get as the first or the last. The two strands of a query follow
+// each other: as a rule its first letters are at the edge, once for each strand.
 //
-// A run of equal letters that is long enough passes without the groups at its ends: an
-// HSP with such a run, as long as a word, is found in any case, unless the run is masked.
+// A run of equal letters that is long enough passes without the groups at its ends: an HSP
+// that contains one, as long as a word, is found in any case, unless the run is masked.
 type edges struct {
 	matter bool
-	strong int  // letters of a run that is long enough
-	strand bool // one strand is searched for: the edges are both ends of the query
+	strong int  // length of a run that is long enough
+	strand bool // only one strand is searched: the edges are both ends of the query
 }
 
-// edges are those of this search. They do not matter where each word is strong, nor for
-// words of less than 11 letters, of which blastn computes the score exactly.
+// edges returns the edges of this search. They do not matter if each word is strong, nor
+// for words of less than 11 letters, for which blastn computes the score exactly.
 func (r *Request) edges() edges {
 	if !r.unlinked() {
 		return edges{}
@@ -35,7 +35,8 @@ func (r *Request) edges() edges {
 		e.strand = true
 	}
 	if needed := needed(w.reward, w.penalty); needed > 0 {
-		// As the run may lie, up to three letters on each side are not in a whole group.
+		// Depending on the position of the run, up to three letters on each side are not in
+		// a whole group.
 		groups := int(math.Ceil(needed / float64(4*w.reward)))
 		e.strong = max(w.word, 4*groups+3)
 		e.matter = w.spaced || w.word >= 11 && w.word < e.strong
@@ -43,26 +44,26 @@ func (r *Request) edges() edges {
 	return e
 }
 
-// margin is how near to the edge an HSP begins that may owe something to it. The group at
-// the edge has three letters of the query at most; one or two groups that cost more than
-// they give may lie between it and the HSP.
+// margin is the distance from the edge within which an HSP that depends on the edge begins.
+// The group at the edge has at most three letters of the query; one or two groups with a
+// negative score may lie between it and the HSP.
 const margin = 11
 
-// more tells whether blastn may have found an HSP only because another query comes before
-// or behind this one.
+// more reports whether blastn may have found an HSP only because another query comes before
+// or after this one.
 func (e edges) more(list []hsp) bool {
 	return slices.ContainsFunc(list, func(h hsp) bool {
 		return (e.strand || h.begin <= margin) && !slices.ContainsFunc(h.runs, func(r run) bool { return r.length >= e.strong })
 	})
 }
 
-// wording is how blastn finds words, and scores them.
+// wording holds the parameters by which blastn finds and scores words.
 type wording struct {
 	word, reward, penalty int
-	spaced                bool // the letters of a word are not neighbours
+	spaced                bool // the letters of a word are not adjacent
 }
 
-// wording has 0 for what is not known.
+// wording returns the parameters of this search, with 0 for unknown ones.
 func (r *Request) wording() wording {
 	w := wording{word: 28, reward: 1, penalty: -2}
 	switch task := r.Options.values["task"]; task {
@@ -90,13 +91,14 @@ func (r *Request) wording() wording {
 	return w
 }
 
-// needed is an upper limit of the approximate score that a word needs: 0.8 of 27 bits (the
-// trigger of gapped alignments; of weak demands by e-value it is less). 0: not known.
+// needed returns an upper limit of the approximate score that a word needs: 0.8 of 27 bits
+// (the trigger of gapped alignments; with weak demands by e-value it is less). It returns 0
+// if it is not known.
 func needed(reward, penalty int) float64 {
 	if reward <= 0 || penalty >= 0 || reward+3*penalty >= 0 {
 		return 0
 	}
-	// Lambda of random letters; of a quarter each two are equal.
+	// Lambda for random letters, of which a quarter of the pairs are equal.
 	sum := func(l float64) float64 {
 		return math.Exp(l*float64(reward))/4 + 3*math.Exp(l*float64(penalty))/4
 	}

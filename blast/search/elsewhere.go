@@ -16,24 +16,23 @@ import (
 	"premix/internal/beneath"
 )
 
-// A search whose parts are searched on other machines, by way of a directory that all
-// of them see:
+// A search on other machines uses a directory that all of them can access:
 //
 //	DIR/search.json   an [order]
-//	DIR/queries       as they were given
-//	DIR/N.asn         what was found in part N, from 0; renamed into place when it is whole
+//	DIR/queries       the queries as given
+//	DIR/N.asn         results of part N, from 0; renamed into place when complete
 //
-// Each machine opens a database of the same name and content of its own: from memory,
-// where it is warm there.
+// Each machine opens its own database of the same name and content: from memory, if it is
+// resident there.
 
-// Pieces are the parts of a search that wait in a directory.
+// Pieces are the parts of a search in a directory.
 type Pieces struct {
 	Dir     string // absolute
 	Count   int
-	Threads int // that each wants
+	Threads int // for each part
 }
 
-// order says what is to be searched for.
+// order describes the search.
 type order struct {
 	Format    string   `json:"format"`
 	Tool      string   `json:"tool"`
@@ -42,12 +41,12 @@ type order struct {
 	Args      []string `json:"args"`
 	Batch     int      `json:"batch,omitempty"`
 	Threads   int      `json:"threads"`
-	Fragments [][2]int `json:"fragments"` // of each part: the first one, and the one behind its last
+	Fragments [][2]int `json:"fragments"` // of each part: its first one, and the one after its last
 }
 
 const orderFormat = "premix blast search 1"
 
-// elsewhere has the parts searched on other machines, and opens what they found.
+// elsewhere lets other machines search the parts, and opens the results.
 func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) error, dir string) (sources []archive.Source, done func(), err error) {
 	o := order{Format: orderFormat, Tool: s.tool, Database: s.db.Name, ID: s.db.ID, Args: s.search(), Batch: s.batch, Threads: 1}
 	from := 0
@@ -87,7 +86,8 @@ func (s *scan) elsewhere(ctx context.Context, run func(context.Context, Pieces) 
 	return sources, done, nil
 }
 
-// awayError is the failure of other machines: this one does not take their place.
+// awayError is the error of a search on other machines. This machine does not search in
+// their place.
 type awayError struct{ err error }
 
 func (e *awayError) Error() string { return e.err.Error() }
@@ -110,8 +110,8 @@ func copyFile(from, to string) error {
 	return out.Close()
 }
 
-// Piece searches part i of the search in a directory, in the database of this machine.
-// What BLAST+ says goes to stderr.
+// Piece searches part i of the search in a directory, in this machine's database. Messages
+// of BLAST+ go to stderr.
 func Piece(ctx context.Context, home, dir string, i int, stderr io.Writer) error {
 	text, err := os.ReadFile(filepath.Join(dir, "search.json"))
 	if err != nil {

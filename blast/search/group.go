@@ -16,19 +16,19 @@ import (
 	"premix/internal/regex"
 )
 
-// Job is one of those that are searched for together.
+// Job is one of the jobs of a common scan.
 type Job struct {
 	Queries []byte    // FASTA; begins with a header
-	Out     io.Writer // gets what BLAST+ prints for these queries alone
+	Out     io.Writer // gets the output that BLAST+ would print for these queries alone
 }
 
-// Together searches for the queries of several jobs in one scan of the database, and gives
-// each what [Run] would print for it alone. Options of r name neither queries nor an
-// output; Stdin and Stdout are not used. What cannot be made of a common scan is searched
-// for job by job.
+// Together searches for the queries of several jobs in one scan of the database. Each job
+// gets the output that [Run] would print for it alone. The options of r must not name
+// queries or an output; Stdin and Stdout are not used. If a common scan is not possible,
+// each job is searched for by itself.
 //
-// It fails as a whole: where one of the queries makes BLAST+ fail, jobs may have got
-// nothing. Warnings go to Stderr only for what is searched for alone.
+// Together fails as a whole: if one of the queries makes BLAST+ fail, jobs may have got no
+// output. Warnings go to Stderr only for jobs that are searched for by themselves.
 func Together(ctx context.Context, r Request, jobs []Job) error {
 	o := r.Options
 	if o.Query != "" || o.Out != "" || o.help {
@@ -53,7 +53,7 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 	}
 	for k, which := range g.batches() {
 		if len(which) == 1 {
-			// It may be longer than a batch, which would end in its midst.
+			// The job may be longer than a batch, which would end in its middle.
 			single = append(single, which...)
 			continue
 		}
@@ -82,19 +82,19 @@ func Together(ctx context.Context, r Request, jobs []Job) error {
 	return nil
 }
 
-// nameless matches queries of which one has no id: BLAST+ prints its number then, in the
-// midst of rows.
+// nameless matches queries without an id: BLAST+ prints their number in place of it, in the
+// middle of rows.
 var nameless = regex.Lazy(`(?m)^>\s`)
 
 // group is one call of [Together].
 type group struct {
 	Request
 	jobs  []Job
-	which []int  // of the jobs, those of the common scan
-	dir   string // for what that needs
+	which []int  // indexes of the jobs in the common scan
+	dir   string // for its files
 }
 
-// batches are the jobs of each common scan. Those of blastn are one batch of BLAST+ each.
+// batches returns the jobs of each common scan. For blastn, each is one batch of BLAST+.
 func (g *group) batches() (list [][]int) {
 	if len(g.which) == 0 {
 		return nil
@@ -121,12 +121,12 @@ func (g *group) alone(ctx context.Context, i int) error {
 	return Run(ctx, r)
 }
 
-// search makes the common scan. It tells which of the jobs must be searched for alone after
-// all; these have got nothing yet, and after an error nobody has.
+// search makes the common scan. It returns the jobs that must be searched for alone after
+// all. These have got no output yet; after an error no job has.
 func (g *group) search(ctx context.Context) ([]int, error) {
 	o := g.Options
-	// With -parse_deflines a query may be called like a sequence of the database, which
-	// BLAST+ then takes for the query: for all queries of the scan.
+	// With -parse_deflines a query may have the name of a sequence of the database. BLAST+
+	// then takes this sequence for the query, for all queries of the scan.
 	for _, name := range []string{"import_search_strategy", "export_search_strategy", "parse_deflines"} {
 		if _, ok := o.values[name]; ok {
 			return g.which, nil
@@ -141,9 +141,9 @@ func (g *group) search(ctx context.Context) ([]int, error) {
 	return g.archives(ctx)
 }
 
-// links tells whether HSPs are linked. Which are depends on the average length of the
-// queries of a batch (CalculateLinkHSPCutoffs of the toolkit), so that each query has to
-// be with those that it would be with alone.
+// links reports whether HSPs are linked. The links depend on the average length of the
+// queries of a batch (CalculateLinkHSPCutoffs of the toolkit), so that each query must be
+// in the same batch as if searched for alone.
 func (r *Request) links() bool {
 	switch sums := r.Options.values["sum_stats"]; {
 	case sums != "":
@@ -155,10 +155,10 @@ func (r *Request) links() bool {
 	return true
 }
 
-// unlinked tells whether this is a search of blastn for gapped alignments.
+// unlinked reports whether this is a search of blastn for gapped alignments.
 func (r *Request) unlinked() bool { return tool(r.Program) == "blastn" && !r.links() }
 
-// texts prints once for all, in a format that can be taken apart.
+// texts prints the results of all jobs once, in a format that can be split.
 func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	o, err := g.Options.with("outfmt", l.outfmt)
 	if err != nil {
@@ -193,7 +193,7 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	// All is put together before anything is given away.
+	// All outputs are complete before any of them is written.
 	parts := make([][]byte, len(shares))
 	var again []int
 	edges := g.edges()
@@ -217,14 +217,14 @@ func (g *group) texts(ctx context.Context, l *layout) ([]int, error) {
 	return again, nil
 }
 
-// togetherBatch is how many letters of queries blastn searches for at once in a common
-// scan. By itself it begins with few, and reads the database once for each batch; a
-// query in the midst of a job with which a batch begins or ends would get less than
-// alone. Beyond 1,000,000 it would cut the queries into chunks (SplitQuery_GetChunkSize of
-// the toolkit).
+// togetherBatch is the number of letters of queries for which blastn searches at once in a
+// common scan. By default it begins with few, and reads the database once for each batch; a
+// query in the middle of a job at which a batch begins or ends would get fewer HSPs than
+// alone. Beyond 1,000,000 it would split the queries into chunks (SplitQuery_GetChunkSize
+// of the toolkit).
 const togetherBatch = 900_000
 
-// headers is the number of queries.
+// headers returns the number of queries.
 func headers(text []byte) int {
 	n := bytes.Count(text, []byte("\n>"))
 	if bytes.HasPrefix(text, []byte(">")) {
@@ -233,10 +233,9 @@ func headers(text []byte) int {
 	return n
 }
 
-// archives searches once for all, and makes what is printed for each job of the hits of
-// its queries.
+// archives searches for all jobs once, and formats the hits of each job's queries.
 func (g *group) archives(ctx context.Context) ([]int, error) {
-	var files []string // of each job
+	var files []string // by job
 	var joined bytes.Buffer
 	var again []int
 	var which []int
@@ -299,7 +298,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 	if len(hits.found) != q.count {
 		return nil, fmt.Errorf("results of %d queries instead of %d", len(hits.found), q.count)
 	}
-	// Some programs are needed for each job: as many jobs at once as there are cores.
+	// Each job needs some programs: run as many jobs at once as there are cores.
 	gate := make(chan struct{}, g.cores())
 	var mu sync.Mutex
 	var wait sync.WaitGroup
@@ -317,7 +316,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 			err := g.give(ctx, i, files[k], hits, first)
 			if err != nil {
 				mu.Lock()
-				again = append(again, i) // if it cannot be searched for, that is told then
+				again = append(again, i) // if it fails again, that search reports it
 				mu.Unlock()
 			}
 		})
@@ -326,7 +325,7 @@ func (g *group) archives(ctx context.Context) ([]int, error) {
 	return again, nil
 }
 
-// give prints what was found for one job.
+// give prints the results of one job.
 func (g *group) give(ctx context.Context, i int, path string, hits *collector, first int) error {
 	dir := filepath.Join(g.dir, "print-"+strconv.Itoa(i))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -339,7 +338,7 @@ func (g *group) give(ctx context.Context, i int, path string, hits *collector, f
 	}
 	s := g.scan(dir, q)
 	if s.batch == blastnBatch {
-		s.batch = 0 // the statistics are those of the batches that BLAST+ makes
+		s.batch = 0 // the statistics must come from the batches that BLAST+ makes
 	}
 	s.given, s.ids = hits.found[first:first+q.count], hits.ids[first:first+q.count]
 	var out bytes.Buffer
@@ -354,8 +353,8 @@ func (g *group) give(ctx context.Context, i int, path string, hits *collector, f
 	return err
 }
 
-// suspects makes a scan, and tells for which queries it may have found more than it would
-// have at the edge of a batch.
+// suspects runs a scan, and returns the queries for which it may have found more than it
+// would at the edge of a batch.
 func (g *group) suspects(ctx context.Context, s *scan, hits *collector) ([]bool, error) {
 	l := layoutOf(7, "qstart btop", true)
 	r := g.Request
@@ -385,7 +384,7 @@ func (g *group) suspects(ctx context.Context, s *scan, hits *collector) ([]bool,
 	return list, nil
 }
 
-// collector keeps the alignments of each query.
+// collector stores the alignments of each query.
 type collector struct {
 	ids   []string
 	found [][][]byte
@@ -397,7 +396,7 @@ func (c *collector) Add(alignments ...[]byte) { c.found = append(c.found, alignm
 
 func (c *collector) End(*archive.Tail) error { return nil }
 
-// pair gives to two consumers.
+// pair passes archives to two consumers.
 type pair struct{ a, b consumer }
 
 func (t pair) Begin(h *archive.Head)        { t.a.Begin(h); t.b.Begin(h) }

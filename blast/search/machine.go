@@ -5,7 +5,7 @@ import (
 	"runtime"
 )
 
-// cores are those that a search may use.
+// cores returns the number of cores that a search may use.
 func (r *Request) cores() int {
 	switch {
 	case r.Options.Threads > 0:
@@ -16,12 +16,12 @@ func (r *Request) cores() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// manyQueries is the number of queries for each core from which on groups of them are
-// searched for side by side. Fewer do not pay for the start of more processes.
+// manyQueries is the number of queries for each core from which on groups of queries are
+// searched for in parallel. Fewer are not worth the start of more processes.
 const manyQueries = 16
 
-// way decides how a search is made. Why is told to the user with note, and to whoever
-// asks without. See the package comment for the rule.
+// way chooses the mode of a search. why is the reason, for Explain; note is a message for
+// the user. See the package documentation for the rule.
 func (r *Request) way(q *queries) (mode Mode, why string, note bool) {
 	must := r.must(q)
 	switch {

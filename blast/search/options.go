@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// class is what becomes of an option of BLAST+.
+// class determines how an option of BLAST+ is handled.
 type class int
 
 const (
 	unknown class = iota // not in the table: the whole database is searched
-	find                 // says what is searched for: for the fragments
-	show                 // says how it is printed: for blast_formatter
-	both                 // for both
-	ours                 // files, threads, limits: taken apart here
+	find                 // selects results: passed to the searches of fragments
+	show                 // formats results: passed to blast_formatter
+	both                 // passed to both
+	ours                 // files, threads, limits: handled here
 	entire               // chooses or compares subjects: the whole database is searched
 	help                 // prints something and ends
-	refused              // makes no sense with a database of premix
+	refused              // not possible with a database of premix
 )
 
 // option is an option of BLAST+ 2.12.
@@ -28,8 +28,9 @@ type option struct {
 	value bool // a value follows
 }
 
-// options is a table of all that premix knows, from the programs' -help. What is not
-// here is not refused: it goes, with all the rest, to a search of the whole database.
+// options returns a table of all known options, from the -help of the programs. Options
+// that are not in it are not refused: they are passed, with all others, to a search of the
+// whole database.
 func options() map[string]option {
 	table := map[string]option{
 		"db": {ours, true}, "query": {ours, true}, "out": {ours, true}, "num_threads": {ours, true},
@@ -64,7 +65,7 @@ func options() map[string]option {
 	return table
 }
 
-// OptionError tells that an option cannot be used.
+// OptionError is returned for an option that cannot be used.
 type OptionError struct{ reason, way string }
 
 func (e *OptionError) Error() string { return e.reason }
@@ -72,29 +73,29 @@ func (e *OptionError) Error() string { return e.reason }
 // ExitCode implements exit.Coded.
 func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the way to correct the options.
 func (e *OptionError) Hint() string { return e.way }
 
-// Options are the options of one search, as BLAST+ takes them.
+// Options are the parsed options of one search with BLAST+.
 type Options struct {
 	Args []string // as given
 
-	DB, Query, Out string // empty: not given
-	Threads        int    // 0: not given
+	DB, Query, Out string // empty: not set
+	Threads        int    // 0: not set
 
 	format  int    // the number of -outfmt
-	columns string // what follows it
-	hits    int    // -max_target_seqs, or what stands for it; 0: not given
+	columns string // the text after the number
+	hits    int    // -max_target_seqs, or the option that replaces it; 0: not set
 	find    []string
 	show    []string
 	values  map[string]string // of all options, by name
-	entire  string            // why the whole database must be searched; empty: it need not
+	entire  string            // why the whole database must be searched, or ""
 	help    bool
 
-	unformed bool // -outfmt is none of fromArchives
+	unformed bool // -outfmt is not in fromArchives
 }
 
-// ParseOptions takes options of BLAST+ apart. What BLAST+ would refuse is left to it.
+// ParseOptions parses the options of BLAST+. It leaves it to BLAST+ to refuse invalid ones.
 func ParseOptions(args []string) (*Options, error) {
 	table := options()
 	o := &Options{Args: args, values: map[string]string{}}
@@ -102,7 +103,7 @@ func ParseOptions(args []string) (*Options, error) {
 		name, ok := strings.CutPrefix(args[i], "-")
 		if !ok {
 			o.whole(fmt.Sprintf("%q is no option that premix knows", args[i]))
-			break // BLAST+ will say more
+			break // BLAST+ will print a better error
 		}
 		name, value, joined := strings.Cut(name, "=")
 		p := table[name]
@@ -153,7 +154,7 @@ func refuse(name string) error {
 	return &OptionError{fmt.Sprintf("-%s compares with a file, not with a database", name), "leave it out and name a database with -db, or run BLAST+ itself"}
 }
 
-// with are the options with another value for one of them.
+// with returns a copy of the options with another value for one of them.
 func (o *Options) with(name, value string) (*Options, error) {
 	rest, err := o.without(name)
 	if err != nil {
@@ -162,7 +163,7 @@ func (o *Options) with(name, value string) (*Options, error) {
 	return ParseOptions(append(rest.Args, "-"+name, value))
 }
 
-// without are the options that are not called so.
+// without returns a copy of the options without those named.
 func (o *Options) without(names ...string) (*Options, error) {
 	table := options()
 	var args []string
@@ -180,17 +181,17 @@ func (o *Options) without(names ...string) (*Options, error) {
 	return ParseOptions(args)
 }
 
-// Help tells that BLAST+ is asked for help or its version, and nothing is searched.
+// Help reports whether the options ask BLAST+ only for help or its version.
 func (o *Options) Help() bool { return o.help }
 
-// whole notes why the whole database must be searched.
+// whole records why the whole database must be searched.
 func (o *Options) whole(why string) {
 	if o.entire == "" {
 		o.entire = why
 	}
 }
 
-// number is the value of an option that is a number.
+// number returns the value of a numeric option.
 func (o *Options) number(name string, absent int) int {
 	s, ok := o.values[name]
 	if !ok {
@@ -204,15 +205,16 @@ func (o *Options) number(name string, absent int) int {
 	return n
 }
 
-// The formats that are made of archives; others are left to a search of the whole.
+// fromArchives are the formats that can be made from archives. Other formats need a search
+// of the whole database.
 var fromArchives = []int{0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 15, 17}
 
-// isText tells of the formats for people.
+// isText reports whether a format is for people.
 func isText(format int) bool { return format <= 4 }
 
-// outfmt reads -outfmt and the limits, whose meaning depends on it.
+// outfmt parses -outfmt and the limits, whose meaning depends on it.
 //
-// As in CFormattingArgs::ExtractAlgorithmOptions of the toolkit: the formats up to 4
+// It follows CFormattingArgs::ExtractAlgorithmOptions of the toolkit: the formats up to 4
 // have limits of their own, and the search keeps as many hits as the larger of them.
 func (o *Options) outfmt() {
 	number, columns, _ := strings.Cut(strings.TrimSpace(o.values["outfmt"]), " ")
@@ -243,8 +245,9 @@ func (o *Options) outfmt() {
 		given("max_target_seqs")
 		given(limits...)
 		if o.number("sorthits", 0) == 2 {
-			// Total scores: sums of bit scores that are equal, or are not by their last
-			// bit, which decides the order. Archives have 15 digits of each.
+			// Total scores are sums of bit scores. If they differ at all, then perhaps only
+			// in the last bit, which decides the order. Archives have 15 digits of each
+			// score.
 			o.whole("-sorthits 2 sorts by sums of scores, which archives round")
 		}
 		return
@@ -252,7 +255,7 @@ func (o *Options) outfmt() {
 	if o.hits == 0 {
 		o.hits = o.number("num_alignments", 0)
 	}
-	// These formats ignore some options, and it is the search that says so.
+	// These formats ignore some options, and only the search prints that.
 	for _, n := range []string{"num_descriptions", "line_length", "sorthits", "sorthsps"} {
 		if v, ok := o.values[n]; ok {
 			o.find = append(o.find, "-"+n, v)
@@ -260,7 +263,7 @@ func (o *Options) outfmt() {
 	}
 }
 
-// describe is -outfmt for blast_formatter.
+// describe returns the value of -outfmt for blast_formatter.
 func describe(format int, columns string) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", format, columns))
 }

@@ -4,20 +4,20 @@ import (
 	"premix/blast/database"
 )
 
-// plan says how a search is spread over this machine.
+// plan is the distribution of a search over this machine.
 type plan struct {
 	parts []part
 }
 
-// part is what one process searches.
+// part is the share of one process.
 type part struct {
-	fragments []database.Fragment // neighbours
+	fragments []database.Fragment // consecutive
 	threads   int
 }
 
-// spread gives each of as many processes as cores, or as there are fragments, a run of
-// neighbouring fragments with about as many letters as the others have, and the cores
-// that are left over, if any, as threads.
+// spread distributes fragments to as many processes as cores, or as fragments if these are
+// fewer. Each gets consecutive fragments with about the same number of letters. Remaining
+// cores become threads.
 func spread(fragments []database.Fragment, processes, cores int) plan {
 	n := min(processes, len(fragments))
 	var total int64
@@ -27,7 +27,7 @@ func spread(fragments []database.Fragment, processes, cores int) plan {
 	p := plan{}
 	var done int64
 	for i := range n {
-		// At least one, and one for each of those that follow.
+		// Take at least one, and leave one for each process that follows.
 		take := 1
 		done += fragments[0].Letters
 		for take < len(fragments)-(n-i-1) && i+1 < n && done+fragments[take].Letters/2 < total*int64(i+1)/int64(n) {

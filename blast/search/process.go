@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// ExitError is the end of a program of BLAST+, other than with 0. The program has said
-// why.
+// ExitError is returned if a program of BLAST+ ends with a status other than 0. The program
+// has printed the reason.
 type ExitError struct {
 	Program string
 	Code    int
@@ -30,7 +30,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s ended with status %d", e.Program, e.Code)
 }
 
-// MissingError tells that a program of BLAST+ is not there.
+// MissingError is returned if a program of BLAST+ is not installed.
 type MissingError struct{ Program string }
 
 func (e *MissingError) Error() string { return e.Program + " is not on PATH" }
@@ -38,7 +38,7 @@ func (e *MissingError) Error() string { return e.Program + " is not on PATH" }
 // ExitCode implements exit.Coded.
 func (*MissingError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the command to install BLAST+.
 func (e *MissingError) Hint() string { return "install BLAST+: apt-get install ncbi-blast+" }
 
 // program is a running program of BLAST+.
@@ -47,7 +47,7 @@ type program struct {
 	stderr bytes.Buffer
 }
 
-// environment is that of premix with other values for some variables.
+// environment returns the environment of premix with changed variables.
 func environment(set map[string]string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
 		name, _, _ := strings.Cut(s, "=")
@@ -62,8 +62,9 @@ func environment(set map[string]string) []string {
 	return env
 }
 
-// prepare makes ready a program that finds databases in dir first, and works there, since
-// BLAST+ looks for databases in the working directory before anywhere else.
+// prepare prepares a program whose working directory is dir, and for which dir is the first
+// place to look for databases, since BLAST+ searches the working directory before all
+// others.
 func prepare(ctx context.Context, dir, name string, batch int, apart bool, args ...string) (*program, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -82,7 +83,7 @@ func prepare(ctx context.Context, dir, name string, batch int, apart bool, args 
 	return p, nil
 }
 
-// newProgram is a program that does not outlive premix.
+// newProgram returns a program that ends when premix does.
 func newProgram(ctx context.Context, path, name string, args []string) *program {
 	p := &program{cmd: exec.CommandContext(ctx, path, args...)}
 	p.cmd.Args[0] = name
@@ -90,8 +91,8 @@ func newProgram(ctx context.Context, path, name string, args []string) *program 
 	return p
 }
 
-// places are the variables that tell BLAST+ where to look. Where the search is to be apart,
-// it sees nothing but dir.
+// places returns the variables with the search paths of BLAST+. If apart is true, they
+// contain only dir.
 func places(dir string, apart bool) map[string]string {
 	if apart {
 		return map[string]string{"BLASTDB": dir, "NCBI": dir}
@@ -99,7 +100,8 @@ func places(dir string, apart bool) map[string]string {
 	return map[string]string{"BLASTDB": databases(dir)}
 }
 
-// databases is BLASTDB with dir in front; taxonomy is found where it was found before.
+// databases returns BLASTDB with dir in front, so that the taxonomy database is still
+// found.
 func databases(dir string) string {
 	if more := os.Getenv("BLASTDB"); more != "" {
 		return dir + ":" + more
@@ -124,13 +126,13 @@ func (p *program) end(err error) error {
 	return &ExitError{Program: p.cmd.Args[0], Code: code, Said: p.stderr.Bytes()}
 }
 
-// held keeps what is written until there is more than fits, so that a search that fails
-// early can still be done in another way.
+// held keeps written data until there is more than fits, so that a search that fails early
+// can still be repeated in another mode.
 type held struct {
 	w     io.Writer
-	ready func() error // waits until it is known that this way goes; may be nil
+	ready func() error // waits until it is certain that this mode works; may be nil
 	kept  []byte
-	gone  bool // something has been written to w
+	gone  bool // data has been written to w
 }
 
 const holds = 1 << 20
@@ -146,7 +148,7 @@ func (h *held) Write(b []byte) (int, error) {
 	return h.w.Write(b)
 }
 
-// release writes what was kept; from now on nothing is.
+// release writes the kept data; after that, writes go through at once.
 func (h *held) release() error {
 	if err := h.wait(); err != nil {
 		return err

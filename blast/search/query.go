@@ -8,18 +8,18 @@ import (
 	"os"
 )
 
-// queries tells what is in a file of queries, as far as planning needs it.
+// queries describes a file of queries, as far as planning needs it.
 type queries struct {
 	path    string
-	count   int   // records
+	count   int   // number of queries
 	letters int64 // of all
 	last    int64 // of the last one
 	fasta   bool  // the file begins with a record
 	unnamed bool  // a record has no id: BLAST+ calls it by its number
-	odd     bool  // there is something besides headers and letters
+	odd     bool  // it contains something besides headers and letters
 }
 
-// look reads a file of queries. It judges nothing: BLAST+ will.
+// look examines a file of queries. It leaves it to BLAST+ to report mistakes.
 func look(path string) (*queries, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func look(path string) (*queries, error) {
 	}
 }
 
-// lettersOnly tells whether BLAST+ takes each byte of a line for a letter of a sequence.
+// lettersOnly reports whether BLAST+ takes each byte of a line for a letter of a sequence.
 func lettersOnly(line []byte) bool {
 	for _, c := range line {
 		if (c|0x20) < 'a' || (c|0x20) > 'z' {

@@ -21,31 +21,31 @@ type scan struct {
 	tool    string // blastn, blastp, ...
 	db      *database.Database
 	opt     *Options
-	apart   bool // see Settings
+	apart   bool // as in Settings
 	queries *queries
-	dir     string // for what the programs need
+	dir     string // for the files of the programs
 	plan    plan
-	batch   int  // letters of queries searched for at once; 0: as BLAST+ chooses
+	batch   int  // letters of queries for which to search at once; 0: the default of BLAST+
 	single  bool // an archive for each query, not for each batch
 
-	// What was found already for each query, and what the queries were called then;
-	// nil: it has to be searched for.
+	// given are the alignments already found for each query, under the names that the
+	// queries had then; nil: search for them.
 	given [][][]byte
 	ids   []string
 
-	// Where the parts are searched for on other machines; see Request.
+	// For a search on other machines; see Request.
 	away   func(context.Context, Pieces) error
 	shared string
 
-	stderr []byte // what BLAST+ would have said, once it is known
+	stderr []byte // the messages that BLAST+ would have printed, once they are known
 }
 
-// alias writes an alias called like the database into a new directory, with the
-// statistics of the whole, and returns the directory. Names that BLAST+ prints are
-// then the same wherever it searches.
+// alias writes an alias with the name of the database into a new directory, with the
+// statistics of the whole, and returns the directory. BLAST+ then prints the same names
+// wherever it searches.
 func (s *scan) alias(kind, more string, paths ...string) (string, error) {
-	// STATS_NSEQ and STATS_TOTLEN make the search space. The others make the average
-	// length of a sequence, from which cutoffs for the linking of HSPs are computed.
+	// STATS_NSEQ and STATS_TOTLEN determine the search space. NSEQ and LENGTH determine the
+	// average length of a sequence, on which cutoffs for the linking of HSPs depend.
 	n, l := s.db.Sequences, s.db.Letters
 	return alias(s.dir, s.db, kind, fmt.Sprintf("NSEQ %d\nLENGTH %d\nSTATS_NSEQ %d\nSTATS_TOTLEN %d\n%s", n, l, n, l, more), paths...)
 }
@@ -73,14 +73,14 @@ func (s *scan) prepare(ctx context.Context, dir, name string, batch int, args ..
 	return prepare(ctx, dir, name, batch, s.apart, args...)
 }
 
-// consumer takes merged archives.
+// consumer receives merged archives.
 type consumer interface {
 	Begin(*archive.Head)
 	Add(alignments ...[]byte)
 	End(*archive.Tail) error
 }
 
-// run searches all parts at once and gives the merged archives to c.
+// run searches all parts at once and passes the merged archives to c.
 func (s *scan) run(ctx context.Context, c consumer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -149,8 +149,8 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	}
 	err := merged()
 	if err != nil {
-		// Who ends badly tells more than who read what it wrote. Those that have not
-		// ended wait for nobody any more.
+		// The error of a program that failed is better than the error of reading its
+		// output. Programs that still run are ended.
 		var exit *ExitError
 		cancel()
 		for _, p := range running {
@@ -171,7 +171,7 @@ func (s *scan) run(ctx context.Context, c consumer) error {
 	return err
 }
 
-// search is what is searched for, as arguments, but for the queries.
+// search returns the arguments of the search, without the queries.
 func (s *scan) search() []string {
 	args := slices.Concat(s.opt.find, []string{"-db", s.db.Name, "-outfmt", "11"})
 	if s.opt.hits > 0 {
@@ -180,7 +180,8 @@ func (s *scan) search() []string {
 	return args
 }
 
-// merge gives the merged archives of all parts to c. What is needed besides is started.
+// merge passes the merged archives of all parts to c. It starts further programs that are
+// needed.
 func (s *scan) merge(sources []archive.Source, start func(dir string, batch, threads int) (io.Reader, error), c consumer) error {
 	m := archive.NewMerger(sources)
 	if !s.single || s.queries.count == 1 {
@@ -197,7 +198,7 @@ func (s *scan) merge(sources []archive.Source, start func(dir string, batch, thr
 	return singles(m, archive.NewReader(out), c)
 }
 
-// batches passes on archives of batches.
+// batches passes on one archive for each batch.
 func batches(m *archive.Merger, c consumer) error {
 	for {
 		h, err := m.Next()
@@ -228,9 +229,9 @@ func batches(m *archive.Merger, c consumer) error {
 	}
 }
 
-// singles passes on an archive for each query. An archive holds the statistics of its
-// first query only, so heads and tails come from a search of next to nothing, one query
-// a batch, with the statistics of the whole database.
+// singles passes on one archive for each query. An archive has the statistics of its first
+// query only, so heads and tails come from a probe with one query a batch and the
+// statistics of the whole database.
 func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
 	for {
 		if _, err := m.Next(); errors.Is(err, io.EOF) {
@@ -267,7 +268,7 @@ func singles(m *archive.Merger, probe *archive.Reader, c consumer) error {
 	}
 }
 
-// fill passes on archives of a search of next to nothing, with the hits that are known.
+// fill passes on the archives of a probe, with the hits that are already known.
 func (s *scan) fill(probe *archive.Reader, c consumer) error {
 	n := 0
 	for {
@@ -303,14 +304,14 @@ func (s *scan) fill(probe *archive.Reader, c consumer) error {
 	}
 }
 
-// footers are what BLAST+ prints behind each query in formats for people.
+// footers returns the texts that BLAST+ prints after each query in formats for people.
 func (s *scan) footers(ctx context.Context) ([][]byte, error) {
 	out, err := s.voice(ctx, s.opt.format, s.opt.show...)
 	return splitFooters(out), err
 }
 
-// voice searches next to nothing, so that what BLAST+ says to standard error is known: it
-// says less where it writes archives.
+// voice runs a probe to get the messages of BLAST+ to standard error, because BLAST+ prints
+// fewer of them when it writes archives.
 func (s *scan) voice(ctx context.Context, format int, show ...string) ([]byte, error) {
 	dir, err := s.alias("voice", "FIRST_OID 1\nLAST_OID 1\n", s.db.Fragments[0].Path)
 	if err != nil {

@@ -21,24 +21,24 @@ import (
 	"premix/blast/database"
 )
 
-// Mode is how a search is done.
+// Mode is the way in which a search is done.
 type Mode int
 
 const (
-	Auto      Mode = iota // whichever is faster, see the package comment
-	Fragments             // fragments side by side, merged
+	Auto      Mode = iota // the fastest one, see the package documentation
+	Fragments             // fragments in parallel, merged
 	Whole                 // BLAST+ on the whole database, with threads
-	Queries               // groups of queries side by side, each on the whole database
+	Queries               // groups of queries in parallel, each on the whole database
 )
 
-// Settings say how a search may use the machine.
+// Settings limit the use of the machine.
 type Settings struct {
 	Mode      Mode
 	Cores     int // 0: all
-	Processes int // at once on fragments; 0: as many as cores
+	Processes int // number of processes on fragments; 0: as many as cores
 
-	// Apart tells that neither the working directory nor the configuration of the user
-	// who started premix counts: for services.
+	// Apart makes the search ignore the working directory and the configuration of the user
+	// who started premix, as services need it.
 	Apart bool
 }
 
@@ -49,26 +49,26 @@ type Request struct {
 	Options  *Options
 	Settings
 
-	Stdin          io.Reader // queries, where Options names no file
+	Stdin          io.Reader // queries, if Options does not name a file
 	Stdout, Stderr io.Writer
-	Note           func(string) // told why the whole database is searched; may be nil
-	Explain        func(string) // told which way is taken, and why; may be nil
+	Note           func(string) // gets the reason for searching the whole database; may be nil
+	Explain        func(string) // gets the mode and the reason for it; may be nil
 
-	// Elsewhere has [Piece] called for each of the pieces, on other machines, and returns
-	// when all have succeeded; nil: this machine searches. Shared is a directory that they
-	// see.
+	// Elsewhere calls [Piece] for each of the pieces, on other machines, and returns when
+	// all have succeeded; nil: this machine searches. Shared is a directory that they can
+	// access.
 	Elsewhere func(context.Context, Pieces) error
 	Shared    string
 
-	batch int // letters of queries searched for at once; 0: as BLAST+ chooses
+	batch int // letters of queries for which to search at once; 0: the default of BLAST+
 }
 
-// Programs are the programs that search.
+// Programs returns the names of the programs.
 func Programs() []string {
 	return []string{"blastn", "blastp", "blastx", "tblastn", "tblastx", "megablast"}
 }
 
-// tool is the program of BLAST+. Megablast is what its blastn does unless told otherwise.
+// tool returns the program of BLAST+. Megablast is the default task of blastn.
 func tool(program string) string {
 	if program == "megablast" {
 		return "blastn"
@@ -76,8 +76,8 @@ func tool(program string) string {
 	return program
 }
 
-// Run searches and prints what BLAST+ would have printed. The end of BLAST+ with another
-// status than 0 is an [ExitError]; what it said has been written to Stderr.
+// Run searches and prints the output that BLAST+ would print. If BLAST+ ends with a status
+// other than 0, the error is an [ExitError]; its messages have been written to Stderr.
 func Run(ctx context.Context, r Request) error {
 	if err := known(r.Program); err != nil {
 		return err
@@ -109,7 +109,7 @@ func Run(ctx context.Context, r Request) error {
 	return r.whole(ctx, dir)
 }
 
-// String is the mode's name on the command line.
+// String returns the mode's name on the command line.
 func (m Mode) String() string {
 	return [...]string{Auto: "auto", Fragments: "fragments", Whole: "whole", Queries: "queries"}[m]
 }
@@ -121,7 +121,7 @@ func known(program string) error {
 	return &OptionError{fmt.Sprintf("there is no program %q", program), "it is one of " + strings.Join(Programs(), ", ")}
 }
 
-// look finds the queries. Those of standard input are kept in a file: they may be read
+// look examines the queries. It copies standard input to a file, because it may be read
 // several times.
 func (r *Request) look(dir string) (*queries, error) {
 	path := r.Options.Query
@@ -147,7 +147,7 @@ func (r *Request) look(dir string) (*queries, error) {
 			return nil, err
 		}
 		if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-			return &queries{}, nil // BLAST+ says what is wrong with it
+			return &queries{}, nil // BLAST+ will report what is wrong with the file
 		}
 	}
 	q, err := look(path)
@@ -157,7 +157,7 @@ func (r *Request) look(dir string) (*queries, error) {
 	return q, nil
 }
 
-// must tells why the whole database has to be searched; nothing: it has not to.
+// must returns why the whole database has to be searched, or "".
 func (r *Request) must(q *queries) string {
 	o := r.Options
 	switch {
@@ -173,13 +173,13 @@ func (r *Request) must(q *queries) string {
 	return ""
 }
 
-// firstBatch is how many letters of queries blastn takes at first, at least: later it
-// takes more where there were few hits (CBatchSizeMixer of the toolkit).
+// firstBatch returns the number of letters of queries with which blastn begins, at least:
+// later it takes more if there were few hits (CBatchSizeMixer of the toolkit).
 func (r *Request) firstBatch() int64 {
 	return min(max(1_000_000, r.Database.Letters/3000)/200, 100_000)
 }
 
-// whole runs BLAST+ as it is.
+// whole runs BLAST+ on the whole database.
 func (r *Request) whole(ctx context.Context, dir string) error {
 	name := tool(r.Program)
 	path, err := exec.LookPath(name)
@@ -197,14 +197,14 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 		args = append(args, "-db", r.Database.Name)
 	}
 	if near, _ := filepath.Glob(r.Database.Name + ".[np]??"); len(near) > 0 && !r.Apart {
-		// BLAST+ would take what lies here.
+		// BLAST+ would prefer files in the working directory.
 		for i := range args {
 			if i > 0 && args[i-1] == "-db" {
 				args[i] = filepath.Join(dir, r.Database.Name)
 			}
 		}
 	}
-	// SAM repeats the command: there it stays as it is.
+	// SAM repeats the command, so it must not be changed.
 	if n := min(r.cores(), runtime.NumCPU()); n > 1 && r.Options.Threads == 0 && r.Options.format != 17 {
 		if _, ok := r.Options.values["mt_mode"]; !ok {
 			args = append(args, "-num_threads", strconv.Itoa(n))
@@ -213,7 +213,7 @@ func (r *Request) whole(ctx context.Context, dir string) error {
 	return r.plain(ctx, path, name, args, dir)
 }
 
-// plain runs a program of BLAST+ as if its user had.
+// plain runs a program of BLAST+ as the user would.
 func (r *Request) plain(ctx context.Context, path, name string, args []string, dirs ...string) error {
 	p := newProgram(ctx, path, name, args)
 	for _, dir := range dirs {
@@ -233,8 +233,8 @@ func (r *Request) plain(ctx context.Context, path, name string, args []string, d
 	return p.end(p.cmd.Run())
 }
 
-// merged searches the fragments, and the whole database where that fails before
-// anything was printed: what BLAST+ says then is what it says.
+// merged searches the fragments. If that fails before anything was printed, it searches the
+// whole database, so that the user sees the messages of BLAST+.
 func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	out := &held{w: r.Stdout}
 	if r.Options.Out != "" && r.Options.Out != "-" {
@@ -268,10 +268,10 @@ func (r *Request) merged(ctx context.Context, dir string, q *queries) error {
 	return err
 }
 
-// after searches the whole database after another way has failed before anything was
+// after searches the whole database after another mode has failed before anything was
 // printed.
 func (r *Request) after(ctx context.Context, dir string, err error) error {
-	// Where BLAST+ fails it will again, and say so as it does.
+	// If BLAST+ has failed, it will fail again, and print why.
 	if exit := (*ExitError)(nil); !errors.As(err, &exit) && r.Note != nil {
 		r.Note(fmt.Sprintf("results cannot be put together here (%v): the whole database is searched", err))
 	}
@@ -283,7 +283,7 @@ func (r *Request) after(ctx context.Context, dir string, err error) error {
 	return r.whole(ctx, dir)
 }
 
-// scan is the search of a request.
+// scan returns the scan for a request.
 func (r *Request) scan(dir string, q *queries) *scan {
 	s := &scan{tool: tool(r.Program), db: r.Database, opt: r.Options, apart: r.Apart, queries: q, dir: dir}
 	processes := r.Processes
@@ -303,19 +303,19 @@ func (r *Request) scan(dir string, q *queries) *scan {
 		s.batch = blastnBatch
 	}
 	if f := r.Options.format; f == 17 {
-		s.batch = 1 << 30 // one archive: one header
+		s.batch = 1 << 30 // one archive has one header
 	} else {
 		s.single = isText(f) || f == 5 || f == 15
 	}
 	return s
 }
 
-// blastnBatch is how many letters of queries blastn searches for at once on fragments. By
-// itself it chooses by the number of hits, which would differ from fragment to
-// fragment.
+// blastnBatch is the number of letters of queries for which blastn searches at once on
+// fragments. By default it depends on the number of hits, which would differ between
+// fragments.
 const blastnBatch = 500_000
 
-// print searches and prints.
+// print searches and prints the results.
 func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	if r.Options.format == 11 {
 		return s.run(ctx, archive.NewWriter(out))
@@ -326,7 +326,7 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 		said := make(chan error, 1)
 		format := 6
 		if r.Options.format == 17 {
-			format = 17 // says nothing of queries
+			format = 17 // it does not mention queries
 		}
 		go func() {
 			_, err := s.voice(ctx, format)
@@ -358,8 +358,8 @@ func (r *Request) print(ctx context.Context, s *scan, out *held) error {
 	return out.wait()
 }
 
-// warnsOfQuery tells whether some of the warnings are about a query: whether there are
-// others than those about options.
+// warnsOfQuery reports whether some of the warnings are not about options, and thus about a
+// query.
 func warnsOfQuery(said []byte) bool {
 	for line := range bytes.Lines(said) {
 		if !bytes.Contains(line, []byte("] Examining 5 or more matches")) && !bytes.Contains(line, []byte("] The parameter -")) {
@@ -371,17 +371,18 @@ func warnsOfQuery(said []byte) bool {
 
 func archiveWriter(w io.Writer) consumer { return archiveMender{archive.NewWriter(w)} }
 
-// archiveMender writes archives for blast_formatter. Of ungapped searches BLAST+
-// reports the parameters of ungapped alignments, and blast_formatter those of gapped ones
-// which are not there.
+// archiveMender writes archives for blast_formatter. For ungapped searches BLAST+ reports
+// the parameters of ungapped alignments, but blast_formatter the missing ones of gapped
+// alignments.
 type archiveMender struct{ *archive.Writer }
 
 func (m archiveMender) End(t *archive.Tail) error { return m.Writer.End(t.GappedAsUngapped()) }
 
-// formatted runs a search into blast_formatter, and gives what that prints to read.
+// formatted pipes a search into blast_formatter, and passes its output to read.
 //
-// Of several failures that is returned of which BLAST+ has said something, else the first:
-// it ends the others, which then fail in whatever way.
+// Of several errors it returns the one of a program of BLAST+ that printed a message, or
+// else the first one: the first error ends the other programs, which then fail for varying
+// reasons.
 func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through func(io.Writer) consumer, read func(io.Reader) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -409,7 +410,7 @@ func (r *Request) formatted(ctx context.Context, s *scan, outfmt string, through
 	go func() {
 		err := s.run(ctx, through(in))
 		if err != nil {
-			fail(err) // nothing is printed of half a search
+			fail(err) // do not print the results of an incomplete search
 		}
 		searched <- errors.Join(err, in.Close())
 	}()
@@ -448,7 +449,7 @@ func (r *Request) texts(ctx context.Context, s *scan, out io.Writer, in io.Reade
 			return errors.New("more queries were printed than searched for")
 		}
 		if i == 0 {
-			w.Write(t.prolog) // w keeps its error
+			w.Write(t.prolog) // errors are returned by Flush
 		} else {
 			w.Write(spacing)
 		}

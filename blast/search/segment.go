@@ -16,10 +16,10 @@ import (
 	"premix/internal/regex"
 )
 
-// Groups of queries, each searched for in the whole database by a process with one
-// thread. What they print is put together in order, as it comes.
+// Groups of queries, each searched for in the whole database by a process with one thread.
+// Their outputs are joined in order, as they arrive.
 
-// inseparable tells why a search cannot be made by groups of queries; nothing: it can.
+// inseparable returns why a search cannot be done by groups of queries, or "".
 func (r *Request) inseparable(q *queries) string {
 	o := r.Options
 	switch {
@@ -41,16 +41,15 @@ func (r *Request) inseparable(q *queries) string {
 	return ""
 }
 
-// A group has about so many queries, that all cores have several, at least so many, that
-// the start of its process does not count, and at most so many, that what it prints can
-// be held in memory.
+// The size of groups: about so many that all cores have several; at least enough to make
+// the start of a process negligible; and few enough that their output fits into memory.
 const (
 	groupsOfCore  = 4
 	fewestInGroup = 8
 	mostInGroup   = 500
 )
 
-// segmented searches for groups of queries.
+// segmented searches by groups of queries.
 func (r *Request) segmented(ctx context.Context, dir string, q *queries) error {
 	l := layoutOf(r.Options.format, r.Options.columns, false)
 	size := min(max(q.count/(groupsOfCore*r.cores()), fewestInGroup), mostInGroup)
@@ -90,8 +89,8 @@ func (r *Request) segmented(ctx context.Context, dir string, q *queries) error {
 	return err
 }
 
-// segments searches for the groups in files, and prints what is found in their order. It
-// returns what BLAST+ would have said to standard error.
+// segments searches for the groups in files, and prints the results in order. It returns
+// the messages that BLAST+ would have printed to standard error.
 func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Options, files []segmentFile, out io.Writer) (said []byte, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -105,7 +104,7 @@ func (r *Request) segments(ctx context.Context, dir string, l *layout, o *Option
 		answers[i] = &answer{done: make(chan struct{})}
 	}
 	running := make(chan struct{}, r.cores())
-	ahead := make(chan struct{}, 2*r.cores()) // what is held in memory
+	ahead := make(chan struct{}, 2*r.cores()) // bounds the outputs in memory
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer cancel()
@@ -178,8 +177,8 @@ func (r *Request) segment(ctx context.Context, dir string, o *Options, path stri
 
 var warnedQuery = regex.Lazy(`(?m)^(Warning: \[[a-z]+\] Query_)([0-9]+)`)
 
-// warnings are those of a group behind others. What is about options was said by the
-// first group.
+// warnings returns the warnings of a later group. It drops warnings about options, which
+// the first group has printed.
 func warnings(said []byte, before int) []byte {
 	if before == 0 {
 		return said
@@ -193,7 +192,7 @@ func warnings(said []byte, before int) []byte {
 			parts := warnedQuery().FindSubmatch(m)
 			n, err := strconv.Atoi(string(parts[2]))
 			if err != nil {
-				return m // too long for a number of a query
+				return m // too long for the number of a query
 			}
 			return strconv.AppendInt(bytes.Clone(parts[1]), int64(n+before), 10)
 		})...)
@@ -201,8 +200,9 @@ func warnings(said []byte, before int) []byte {
 	return out
 }
 
-// batchLetters is how many letters of queries a program searches for at once, at least:
-// it reads queries until it has so many (GetQueryBatchSize of the toolkit).
+// batchLetters returns the number of letters of queries for which a program searches at
+// once, at least: it reads queries until it has that many (GetQueryBatchSize of the
+// toolkit).
 func batchLetters(program string) int {
 	switch program {
 	case "blastp":
@@ -219,8 +219,8 @@ type segmentFile struct {
 	count int
 }
 
-// cut writes the queries of a file into files of at least so many each. It cuts only where
-// a batch of so many letters ends.
+// cut splits the queries of a file into files of at least size each. It splits only where a
+// batch of BLAST+ ends.
 func cut(path, prefix string, size, batch int) (files []segmentFile, err error) {
 	in, err := os.Open(path)
 	if err != nil {
@@ -261,7 +261,7 @@ func cut(path, prefix string, size, batch int) (files []segmentFile, err error) 
 			letters += len(bytes.TrimSpace(line))
 		}
 		if f != nil {
-			w.Write(line) // w keeps its error
+			w.Write(line) // errors are returned by Flush
 		}
 		start = len(line) > 0 && line[len(line)-1] == '\n'
 		if errors.Is(err, io.EOF) {

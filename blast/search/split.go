@@ -12,37 +12,37 @@ import (
 	"premix/internal/regex"
 )
 
-// printed is what was printed for some queries, taken apart: a block for each query, and
-// what stands once. A part of the blocks can be put together again as it would have been
-// printed alone.
+// printed is the output for some queries, split into a block for each query and the parts
+// that occur once. A part of the blocks can be joined again as if it had been printed
+// alone.
 type printed struct {
 	layout            *layout
 	top, between, end []byte
 	blocks            [][]byte
 }
 
-// layout is how a format that can be taken apart is printed.
+// layout describes a format that can be split.
 type layout struct {
-	outfmt string // in which the group is searched for
+	outfmt string // the format in which the group is searched
 	apart  func(*layout, []byte) (*printed, error)
 	put    func(p *printed, blocks [][]byte, at position) ([]byte, error)
-	hsps   func(*layout, []byte) ([]hsp, error) // of a block; how much of them is known depends on the format
+	hsps   func(*layout, []byte) ([]hsp, error) // of a block; the format determines how much is known about them
 
-	// Of tables.
-	hidden  []string // columns that were added, behind all others
-	columns []string // of what is printed, the hidden ones too
+	// For tables.
+	hidden  []string // columns added after all others
+	columns []string // all printed columns, including the hidden ones
 }
 
-// position is where blocks stand in what is printed.
+// position is the position of blocks in the output.
 type position struct {
-	before int // so many queries were before
+	before int // number of queries before them
 	last   bool
 }
 
-// alone is the position of blocks that are all there is.
+// alone returns the position of blocks that are the whole output.
 func alone() position { return position{last: true} }
 
-// hsp is where an alignment of a query lies, and how its letters match.
+// hsp is the position of an alignment in a query, and its runs of equal letters.
 type hsp struct {
 	begin int   // of the query's letters, from 1
 	runs  []run // of equal letters
@@ -50,8 +50,8 @@ type hsp struct {
 
 type run struct{ begin, length int } // in the query, from 1
 
-// layoutOf finds the layout of a format; nil: it cannot be taken apart. With inner,
-// blocks tell of their HSPs.
+// layoutOf returns the layout of a format, or nil if it cannot be split. If inner is true,
+// the blocks contain their HSPs.
 func layoutOf(format int, columns string, inner bool) *layout {
 	switch format {
 	case 5:
@@ -89,7 +89,7 @@ func layoutOf(format int, columns string, inner bool) *layout {
 	return l
 }
 
-// column is the place of a column, -1 where it is not there.
+// column returns the index of a column, or -1.
 func (l *layout) column(name string) int {
 	for i, c := range l.columns {
 		if c == name {
@@ -99,7 +99,7 @@ func (l *layout) column(name string) int {
 	return -1
 }
 
-// The columns of tables (CBlastTabularInfo of the toolkit), and those that std stands for.
+// The columns of tables (CBlastTabularInfo of the toolkit), and those that "std" includes.
 const (
 	standard   = "qaccver saccver pident length mismatch gapopen qstart qend sstart send evalue bitscore"
 	allColumns = "qseqid qgi qacc qaccver qlen sseqid sallseqid sgi sallgi sacc saccver sallacc slen qstart qend sstart send qseq sseq evalue bitscore score length " +
@@ -107,8 +107,8 @@ const (
 		"sskingdoms stitle salltitles sstrand qcovs qcovhsp qcovus"
 )
 
-// columnsOf lists columns as BLAST+ prints them: each once. It fails where a word is no
-// column.
+// columnsOf returns the columns as BLAST+ prints them, each once. It fails if a word is not
+// the name of a column.
 func columnsOf(text string) ([]string, bool) {
 	known := map[string]bool{}
 	for _, c := range strings.Fields(allColumns) {
@@ -136,7 +136,7 @@ func columnsOf(text string) ([]string, bool) {
 	return list, true
 }
 
-// share gives each job, which has as many queries as counts says, its blocks.
+// share returns the blocks of each job. counts are the jobs' numbers of queries.
 func (p *printed) share(counts []int) ([][][]byte, error) {
 	total := 0
 	for _, n := range counts {
@@ -155,12 +155,12 @@ func (p *printed) share(counts []int) ([][][]byte, error) {
 var (
 	foundLine = regex.Lazy(`^# ([0-9]+) hits found\n$`)
 	fieldLine = []byte("# Fields: ")
-	// What the hidden columns are called there.
+	// fieldNames are the names of the hidden columns in the output.
 	fieldNames = map[string]string{"qstart": ", q. start", "btop": ", BTOP"}
 )
 
-// apartTable takes tables with comments (-outfmt 7) apart, which tell of each query how
-// many rows follow. Rows alone (6) and with commas (10) are made of them.
+// apartTable splits tables with comments (-outfmt 7), which have the number of rows of each
+// query. Tables without comments (6) and with commas (10) are made from them.
 func apartTable(l *layout, text []byte) (*printed, error) {
 	p := &printed{layout: l}
 	for rest := text; len(rest) > 0; {
@@ -201,11 +201,11 @@ func apartTable(l *layout, text []byte) (*printed, error) {
 	return nil, errors.New("a table has no end")
 }
 
-// rows passes on the lines of a block, without the hidden columns.
+// rows calls each for the lines of a block, without the hidden columns.
 func (l *layout) rows(block []byte, each func(line []byte, comment bool) error) error {
 	comments := true
 	for line := range bytes.Lines(block) {
-		// Comments end with the line that tells how many rows follow.
+		// Comments end with the line that has the number of rows.
 		was := comments
 		if was && foundLine().Match(line) {
 			comments = false
@@ -301,11 +301,11 @@ func hspsTable(l *layout, block []byte) ([]hsp, error) {
 	return list, nil
 }
 
-// errUnclear tells that HSPs are not what they were expected to be.
+// errUnclear is returned for HSPs in an unexpected form.
 var errUnclear = errors.New("the alignments of a block cannot be read")
 
-// traced reads a trace of BLAST+ (btop): numbers of equal letters, and between them pairs
-// of letters that differ, or of a letter and a gap.
+// traced parses a traceback of BLAST+ (btop): numbers of equal letters, and between them
+// pairs of different letters, or of a letter and a gap.
 func traced(begin int, trace string) []run {
 	var runs []run
 	for i := 0; i < len(trace); {
@@ -351,7 +351,7 @@ func aligned(begin int, query, subject []byte) []run {
 	return runs
 }
 
-// cutLine cuts the first line off, with its end.
+// cutLine splits off the first line, including its end.
 func cutLine(b []byte) (line, rest []byte, ok bool) {
 	i := bytes.IndexByte(b, '\n')
 	if i < 0 {
@@ -363,14 +363,14 @@ func cutLine(b []byte) (line, rest []byte, ok bool) {
 var (
 	xmlBegin = []byte("<Iteration>\n")
 	xmlEnd   = []byte("</Iteration>\n")
-	// Facts about the first query stand at the top, too.
+	// Facts about the first query also appear at the top.
 	topFacts  = regex.Lazy(`(?s)<BlastOutput_query-ID>[^<]*</BlastOutput_query-ID>\n  <BlastOutput_query-def>[^<]*</BlastOutput_query-def>\n  <BlastOutput_query-len>[^<]*</BlastOutput_query-len>`)
 	iterFacts = regex.Lazy(`(?s)^<Iteration>\n  <Iteration_iter-num>([0-9]+)</Iteration_iter-num>\n  <Iteration_query-ID>Query_[0-9]+</Iteration_query-ID>\n  <Iteration_query-def>([^<]*)</Iteration_query-def>\n  <Iteration_query-len>([^<]*)</Iteration_query-len>\n`)
 	hspXML    = regex.Lazy(`<Hsp_query-from>([0-9]+)</Hsp_query-from>(?s:.*?)<Hsp_qseq>([^<]*)</Hsp_qseq>\s*<Hsp_hseq>([^<]*)</Hsp_hseq>`)
 	hspJSON   = regex.Lazy(`"query_from": ([0-9]+)(?s:.*?)"qseq": "([^"]*)",\s*"hseq": "([^"]*)"`)
 )
 
-// apartXML takes BLAST's XML (-outfmt 5) apart.
+// apartXML splits BLAST's XML (-outfmt 5).
 func apartXML(l *layout, text []byte) (*printed, error) {
 	at := bytes.Index(text, xmlBegin)
 	if at < 0 {
@@ -393,7 +393,7 @@ func apartXML(l *layout, text []byte) (*printed, error) {
 	return p, nil
 }
 
-// putXML numbers the queries afresh.
+// putXML joins blocks and numbers their queries.
 func putXML(p *printed, blocks [][]byte, at position) ([]byte, error) {
 	var out []byte
 	for k, block := range blocks {
@@ -418,14 +418,14 @@ func putXML(p *printed, blocks [][]byte, at position) ([]byte, error) {
 	return out, nil
 }
 
-// What BLAST+ says of a query, in its reports.
+// The messages about queries in the reports of BLAST+.
 var (
 	messageXML  = regex.Lazy(`<Iteration_message>[^<]*</Iteration_message>`)
 	messageJSON = regex.Lazy(`(?m)^ +"message": ".*"$`)
 )
 
-// renumber changes the number of the query in messages about it. They name its title too,
-// in which there must be nothing that looks like that.
+// renumber changes the number of the query in messages about it. They also contain the
+// query's title, which must not contain a similar text.
 func renumber(block []byte, message *regexp.Regexp, from string, to int, title []byte) ([]byte, error) {
 	old := []byte("Query_" + from + " ")
 	if strconv.Itoa(to) == from {
@@ -466,8 +466,8 @@ func hspsOf(block []byte, form *regexp.Regexp, count int) ([]hsp, error) {
 
 var queryID = regex.Lazy(`"query_id": "Query_[0-9]+"`)
 
-// apartJSON takes BLAST's JSON (-outfmt 15) apart: a list with a report for each query.
-// Their text stays as it is, but for the numbers of the queries.
+// apartJSON splits BLAST's JSON (-outfmt 15): a list with a report for each query. Their
+// text stays the same, except for the numbers of queries.
 func apartJSON(l *layout, text []byte) (*printed, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for _, want := range []json.Token{json.Delim('{'), "BlastOutput2", json.Delim('[')} {
@@ -501,7 +501,7 @@ func apartJSON(l *layout, text []byte) (*printed, error) {
 		return nil, errors.New("there is no report in the JSON")
 	}
 	if p.between == nil {
-		p.between = []byte("\n,\n") // where there is one report only
+		p.between = []byte("\n,\n") // the separator, for an output with only one report
 	}
 	p.end = text[last:]
 	return p, nil

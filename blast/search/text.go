@@ -11,13 +11,13 @@ import (
 	"premix/internal/regex"
 )
 
-// What blast_formatter prints of several archives is, in formats for people and in
-// format 7, several reports, one behind the other. Here they become one again.
+// For several archives, blast_formatter prints several reports one after another, in
+// formats for people and in format 7. The functions below join them.
 
-// spacing is what text formats have between what they say of two queries.
+// spacing is the text between two queries in formats for people.
 var spacing = []byte("\n\n")
 
-// texts are the formats 0 to 4: of each archive a report of its own.
+// texts reads the reports of formats 0 to 4, of which each archive has its own.
 type texts struct {
 	in     *bufio.Reader
 	buf    []byte
@@ -28,7 +28,7 @@ type texts struct {
 
 const spaceLine = "\nEffective search space used: "
 
-// next reads up to the prolog of the next report, which is the same in all.
+// next reads up to the prolog of the next report. All reports have the same prolog.
 func (t *texts) next() ([]byte, error) {
 	if t.done {
 		return nil, io.EOF
@@ -59,7 +59,7 @@ func (t *texts) next() ([]byte, error) {
 		rest = rest[len(t.prolog):]
 	}
 	t.buf = append([]byte(nil), rest...)
-	// The epilog begins behind the line about the search space.
+	// The epilog begins after the line with the search space.
 	end := bytes.LastIndex(body, []byte(spaceLine))
 	if end < 0 {
 		return nil, errors.New("blast_formatter printed no search space")
@@ -71,7 +71,7 @@ func (t *texts) next() ([]byte, error) {
 	return body[:end:end], nil
 }
 
-// begin learns the prolog: all before the first line about a query.
+// begin finds the prolog: all lines before the first one about a query.
 func (t *texts) begin() error {
 	for {
 		for _, mark := range []string{"\nQuery= ", "\n<b>Query=</b> "} {
@@ -97,12 +97,11 @@ func (t *texts) more() error {
 	return err
 }
 
-// footer splits what was printed for a query in front of the Karlin-Altschul parameters.
+// footer splits the output for a query before the Karlin-Altschul parameters.
 //
-// BLAST+ prints with them the columns a, alpha and sigma where it has them; archives have
-// not (CBlastAncillaryData::GetGumbelBlk is empty after a round trip), so that
-// blast_formatter leaves them out. And where there are no parameters at all, since a query
-// has nothing to compute them from, it prints those that stand for none.
+// BLAST+ prints the columns a, alpha and sigma with them if it has their values. Archives
+// do not have them (CBlastAncillaryData::GetGumbelBlk is empty after a round trip), so that
+// blast_formatter omits them. For a query without any parameters, it prints placeholders.
 func footer(body []byte) (before, from []byte) {
 	end := bytes.LastIndex(body, []byte(spaceLine)) + 1
 	at := end
@@ -113,12 +112,12 @@ func footer(body []byte) (before, from []byte) {
 		}
 		at = line
 	}
-	// x_PrintOneQueryFooter: an empty line, the parameters, an empty line, those of
-	// gapped alignments, an empty line.
+	// x_PrintOneQueryFooter prints an empty line, the parameters, an empty line, those of
+	// gapped alignments, and an empty line.
 	if first := bytes.Index(body[at:end], []byte("Lambda ")); first > 0 {
 		at += first - 1
 		if bytes.HasSuffix(body[:at+1], []byte("\nGapped\n")) {
-			// Only those of gapped alignments: two empty lines and "Gapped" before.
+			// Only those of gapped alignments, after two empty lines and "Gapped".
 			at -= len("\n\nGapped") - 1
 		}
 	} else {
@@ -133,8 +132,8 @@ var processedLine = regex.Lazy(`^# BLAST processed ([0-9]+) queries\n$`)
 
 func parameters(line []byte) bool { return parameterLine().Match(line) }
 
-// processed passes the table of format 7 on, and puts one count of queries in the place
-// of those of the single archives.
+// processed passes on the tables of format 7, and replaces the counts of queries of single
+// archives by one total.
 func processed(w io.Writer, r io.Reader) error {
 	in := bufio.NewReaderSize(r, 256<<10)
 	out := bufio.NewWriterSize(w, 256<<10)
@@ -142,7 +141,7 @@ func processed(w io.Writer, r io.Reader) error {
 	for {
 		line, err := in.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			out.Write(line) // a line as long as this is none of these; out keeps errors
+			out.Write(line) // a line of this length is not a count; Flush returns errors
 			continue
 		}
 		if m := processedLine().FindSubmatch(line); m != nil {
@@ -165,8 +164,7 @@ func processed(w io.Writer, r io.Reader) error {
 	return out.Flush()
 }
 
-// commandLine puts the command that the user gave in the place of blast_formatter's, in
-// the header of SAM.
+// commandLine replaces blast_formatter's command line by the user's in the header of SAM.
 func commandLine(w io.Writer, r io.Reader, command string) error {
 	in := bufio.NewReaderSize(r, 256<<10)
 	for {
@@ -190,8 +188,8 @@ func commandLine(w io.Writer, r io.Reader, command string) error {
 	return err
 }
 
-// splitFooters finds, in one report in a format for people, what footer cuts off, for
-// each query.
+// splitFooters returns the footer of each query, as footer splits it off, from one report
+// in a format for people.
 func splitFooters(report []byte) [][]byte {
 	var list [][]byte
 	for at := 0; ; {

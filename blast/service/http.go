@@ -20,17 +20,17 @@ import (
 //go:embed web openapi.json
 var content embed.FS
 
-// longest is how long a request may wait for a result.
+// longest is the longest time that a request may wait for a result.
 const longest = 30 * time.Second
 
-// Handler answers requests:
+// Handler returns the handler of all requests:
 //
 //	/                  the page
-//	/openapi.json      what the REST interface is
+//	/openapi.json      description of the REST interface
 //	/api/v1/...        the REST interface
 //	/Blast.cgi         NCBI's BLAST URL API
 //	/metrics           for Prometheus
-//	/healthz           whether the service lives
+//	/healthz           whether the service is alive
 func (s *Service) Handler() http.Handler {
 	web, err := fs.Sub(content, "web")
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Service) Handler() http.Handler {
 		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
 		h.Set("Cache-Control", "no-cache")
 		if !utf8.ValidString(r.URL.Path) {
-			http.NotFound(w, r) // to package fs it is an error of the server
+			http.NotFound(w, r) // package fs would treat it as an error of the server
 			return
 		}
 		files.ServeHTTP(w, r)
@@ -82,13 +82,13 @@ func (s *Service) Handler() http.Handler {
 	return mux
 }
 
-// refusal tells why a request was not answered as it was meant.
+// refusal answers a request with an error.
 func (s *Service) refusal(w http.ResponseWriter, r *http.Request, err error) {
 	var why *Refusal
 	var large *http.MaxBytesError
 	switch {
 	case r.Context().Err() != nil:
-		return // nobody is there any more
+		return // the client has gone
 	case errors.As(err, &large):
 		why = &Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "size", Message: fmt.Sprintf("a request has at most %d bytes", large.Limit)}
 	case !errors.As(err, &why):
@@ -114,10 +114,10 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // it fails when nobody is there any more
+	_ = enc.Encode(v) // an error means that the client has gone
 }
 
-// databaseAnswer is a database as users see it.
+// databaseAnswer describes a database to users.
 type databaseAnswer struct {
 	Name      string        `json:"name"`
 	Type      database.Type `json:"type"`
@@ -150,7 +150,7 @@ func (s *Service) getDatabases(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// searchRequest is what a search is asked for with.
+// searchRequest is the body of a request for a search.
 type searchRequest struct {
 	Program  string            `json:"program"`
 	Database string            `json:"database"`
@@ -160,7 +160,7 @@ type searchRequest struct {
 	Options  map[string]string `json:"options"`
 }
 
-// searchAnswer is how a search is.
+// searchAnswer is the state of a search.
 type searchAnswer struct {
 	ID       string     `json:"id"`
 	State    state      `json:"state"`
@@ -173,11 +173,11 @@ type searchAnswer struct {
 	Created  time.Time  `json:"created"`
 	Ended    *time.Time `json:"ended,omitempty"`
 	Expires  *time.Time `json:"expires,omitempty"`
-	Before   *int       `json:"before,omitempty"` // jobs that wait, it included
+	Before   *int       `json:"before,omitempty"` // waiting jobs, up to and including this one
 	Error    string     `json:"error,omitempty"`
 }
 
-// describe is how a job is. Under mu.
+// describe returns the state of a job. The caller holds mu.
 func (s *Service) describe(j *job) searchAnswer {
 	r := j.first()
 	a := searchAnswer{ID: j.ID, State: r.state, Program: j.Program, Database: j.Database, Options: append([]string{}, j.Args...), Format: j.Format, Queries: j.Queries, Letters: j.Letters, Created: j.Created, Error: r.err}
@@ -234,7 +234,7 @@ func (s *Service) getSearches(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Without tokens an address is nobody's alone, and ids are secrets.
+	// Without tokens several users may share an address, so ids must stay secret.
 	list := []searchAnswer{}
 	if s.o.Tokens != nil {
 		s.mu.Lock()
@@ -280,7 +280,7 @@ func (s *Service) deleteSearch(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// await waits for a result as long as a request asks for, in seconds.
+// await waits for a result for the number of seconds in a request.
 func (s *Service) await(r *http.Request, res *result, seconds string) error {
 	if seconds == "" {
 		return nil
@@ -292,7 +292,7 @@ func (s *Service) await(r *http.Request, res *result, seconds string) error {
 	return wait(r.Context(), res, min(longest, time.Duration(n*float64(time.Second))))
 }
 
-// wait waits for a result.
+// wait waits for a result, at most for d.
 func wait(ctx context.Context, res *result, d time.Duration) error {
 	select {
 	case <-res.done:
@@ -327,16 +327,17 @@ func (s *Service) getResult(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// send sends a result. What a database says is not to run as a script.
+// send sends a result. Text from a database must not run as a script.
 func send(w http.ResponseWriter, f format, b []byte) {
 	h := w.Header()
 	h.Set("Content-Type", f.content)
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'")
 	h.Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b) // it fails when nobody is there any more
+	_, _ = w.Write(b) // an error means that the client has gone
 }
 
-// fetch is a result, nil while there is none, after the time that the request asks for.
+// fetch returns a result after waiting for the time in the request, or nil if there is none
+// yet.
 func (s *Service) fetch(r *http.Request, user, id, form, seconds string) ([]byte, format, error) {
 	deadline := time.Now().Add(longest)
 	for {
@@ -359,7 +360,7 @@ func (s *Service) fetch(r *http.Request, user, id, form, seconds string) ([]byte
 		case st != ready:
 			return nil, format{}, nil
 		case other && time.Now().Before(deadline):
-			continue // the first result was awaited, now that in another format
+			continue // wait for the result in the requested format after the first one
 		case other:
 			return nil, format{}, nil
 		}

@@ -11,7 +11,7 @@ import (
 	"premix/blast/fasta"
 )
 
-// job is what a user sent in. What is under "fixed" never changes.
+// job is one request of a user. The fields below "Fixed" never change.
 type job struct {
 	// Fixed.
 	ID       string    `json:"id"`
@@ -19,19 +19,19 @@ type job struct {
 	Program  string    `json:"program"`
 	Database string    `json:"database"`
 	Args     []string  `json:"args"`
-	Format   string    `json:"format"` // in which it was sent in
+	Format   string    `json:"format"` // in which it was requested
 	Queries  int64     `json:"queries"`
 	Letters  int64     `json:"letters"`
 	Created  time.Time `json:"created"`
 
-	// Under Service.mu.
-	text    []byte // the queries, until they are in a scan's file
-	stored  place  // of the queries, then
+	// Guarded by Service.mu.
+	text    []byte // the queries, until they are in the file of a scan
+	stored  place  // place of the queries, after that
 	results map[string]*result
-	ended   time.Time // of its first result; zero: it has none
+	ended   time.Time // of its first result; zero: it has none yet
 }
 
-// State of a result, or of a job: that of its first one.
+// state is the state of a result. The state of a job is that of its first result.
 type state string
 
 const (
@@ -41,49 +41,50 @@ const (
 	failed  state = "failed"
 )
 
-// result is that of a job in one format.
+// result is the output for a job in one format.
 type result struct {
 	state  state
 	place  place
 	err    string
 	queued time.Time
-	done   chan struct{} // closed when it is ready or failed
+	done   chan struct{} // closed when it is ready or has failed
 }
 
-// place is where bytes stand: in a file below the directory of results.
+// place is a range of bytes in a file below the directory of results.
 type place struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
 }
 
-// item is a result that is to be made.
+// item is a requested result.
 type item struct {
 	job    *job
 	format string
 	result *result
-	key    string // what the items of one scan have in common
-	held   bool   // its job is not on the disk yet: under Service.mu
+	key    string // equal for the items of one scan
+	held   bool   // its job is not on the disk yet; guarded by Service.mu
 }
 
 func newItem(j *job, format string, r *result) *item {
 	return &item{job: j, format: format, result: r, key: strings.Join(append([]string{j.Program, j.Database, format}, j.Args...), "\x00")}
 }
 
-// first is the result in the format that the job was sent in with.
+// first returns the result in the requested format.
 func (j *job) first() *result { return j.results[j.Format] }
 
-// newID is an id that nobody can guess: whoever knows it may see the job.
+// newID returns an id that cannot be guessed: whoever has it may see the job.
 func newID() string {
 	var b [10]byte
 	rand.Read(b[:]) // never fails: see crypto/rand
 	return base32.StdEncoding.EncodeToString(b[:])
 }
 
-// unnamed is the header of a sequence that has none.
+// unnamed is the header for a sequence without one.
 const unnamed = ">query\n"
 
-// queries checks what a user sent, and makes it such that it can stand between others.
+// queries checks the queries of a user, and normalizes them so that they can be joined with
+// others.
 func queries(text string, program string, l Limits) (normal []byte, count, letters int64, err error) {
 	alphabet, ok := programs[program]
 	if !ok {

@@ -20,7 +20,7 @@ import (
 type event struct {
 	What   string    `json:"event"` // accepted, ready, failed or gone
 	Job    *job      `json:"job,omitempty"`
-	Text   string    `json:"text,omitempty"` // queries of an accepted job, where they are short
+	Text   string    `json:"text,omitempty"` // queries of an accepted job, if they are short
 	ID     string    `json:"id,omitempty"`
 	Format string    `json:"format,omitempty"`
 	Place  *place    `json:"place,omitempty"`   // of a result
@@ -29,18 +29,18 @@ type event struct {
 	Time   time.Time `json:"time"`
 }
 
-// longText is the length of queries from which they get a file of their own: lines of
-// a table are at most record.MaxLine long, and escapes take room.
+// longText is the length of queries from which on they are stored in a separate file: lines
+// of a table have at most record.MaxLine bytes, and escapes make the text longer.
 const longText = 128 << 10
 
-// journalTable is the name of the table, in its header.
+// journalTable is the name of the table in its header.
 const journalTable = "blast job"
 
 func (s *Service) path(parts ...string) string {
 	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
 }
 
-// accept makes a job durable.
+// accept writes a job to the journal and syncs it.
 func (s *Service) accept(j *job) error {
 	e := event{What: "accepted", Job: j, Time: j.Created}
 	if len(j.text) < longText {
@@ -51,7 +51,7 @@ func (s *Service) accept(j *job) error {
 	return s.write(e)
 }
 
-// write makes an event durable. Under journalMu, shared.
+// write writes an event to the journal and syncs it. The caller holds journalMu, shared.
 func (s *Service) write(e event) error {
 	if err := s.journal.Commit(e); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (s *Service) restore() error {
 			continue
 		}
 		if j.first() == nil {
-			// Whoever was told of it waits.
+			// The client has the id of the job, and may be waiting.
 			if j.text == nil {
 				if j.text, err = os.ReadFile(s.path("queries", j.ID)); err != nil {
 					s.o.Log.Error("the queries of a job are lost", "job", j.ID, "error", err)
@@ -109,7 +109,7 @@ func (s *Service) restore() error {
 	return s.sweepFiles()
 }
 
-// apply takes an event of the journal in.
+// apply applies an event of the journal.
 func (s *Service) apply(e *event) {
 	if e.What == "accepted" && e.Job != nil {
 		j := e.Job
@@ -121,7 +121,7 @@ func (s *Service) apply(e *event) {
 	}
 	j := s.jobs[e.ID]
 	if j == nil {
-		return // it has gone
+		return // the job is gone
 	}
 	r := &result{done: make(chan struct{}), queued: e.Time}
 	close(r.done)
@@ -148,8 +148,8 @@ func (s *Service) apply(e *event) {
 	}
 }
 
-// uses notes that a job has something in a file of results. Under mu, or before the
-// service begins.
+// uses records that a job refers to a file of results. The caller holds mu, or the service
+// has not begun.
 func (s *Service) uses(file string, j *job) {
 	if s.files[file] == nil {
 		s.files[file] = map[*job]bool{}
@@ -160,8 +160,8 @@ func (s *Service) uses(file string, j *job) {
 	}
 }
 
-// forget forgets a job, and removes the files that nobody else uses. Under mu, or
-// before the service begins.
+// forget removes a job, and the files that no other job refers to. The caller holds mu, or
+// the service has not begun.
 func (s *Service) forget(j *job) {
 	delete(s.jobs, j.ID)
 	s.queue.drop(j)
@@ -176,10 +176,10 @@ func (s *Service) forget(j *job) {
 	s.remove("queries", j.ID)
 }
 
-// remove removes a file; what cannot be removed now is at the next start.
+// remove removes a file. If that fails, the next start removes it.
 func (s *Service) remove(dir, name string) { _ = os.Remove(s.path(dir, name)) }
 
-// sweepFiles removes files that nothing speaks of.
+// sweepFiles removes files that no job refers to.
 func (s *Service) sweepFiles() error {
 	for dir, known := range map[string]func(string) bool{
 		"results": func(name string) bool { return s.files[name] != nil },
@@ -200,14 +200,14 @@ func (s *Service) sweepFiles() error {
 	return nil
 }
 
-// rewrite writes the journal anew, of what there is. Under journalMu, exclusive, or
-// before the service begins.
+// rewrite rewrites the journal with the present jobs. The caller holds journalMu
+// exclusively, or the service has not begun.
 func (s *Service) rewrite() error {
 	fresh := s.path("journal.new")
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	host, _ := os.Hostname() // for people to read
+	host, _ := os.Hostname() // only for people
 	w, err := record.Create(fresh, record.Header{Table: journalTable, Premix: s.o.Version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()})
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ func (s *Service) rewrite() error {
 		return errors.Join(err, w.Close())
 	}
 	if s.journal != nil {
-		// What it held is in the new one. Its error is of no interest any more.
+		// The new journal has all of its content, so the error does not matter.
 		_ = s.journal.Close()
 	}
 	s.journal = w
@@ -245,7 +245,7 @@ func (s *Service) rewrite() error {
 	return nil
 }
 
-// events are those that make a job what it is.
+// events returns the events that restore the job.
 func (j *job) events() []event {
 	accepted := event{What: "accepted", Job: j, Time: j.Created}
 	if len(j.text) < longText && j.first().state != ready {
@@ -270,7 +270,7 @@ func (j *job) events() []event {
 	return list
 }
 
-// BusyError tells that another service has the directory.
+// BusyError is returned if another service uses the directory.
 type BusyError struct{ Dir string }
 
 func (e *BusyError) Error() string {
@@ -280,13 +280,13 @@ func (e *BusyError) Error() string {
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *BusyError) Hint() string { return "name another directory with --dir" }
 
-// expired tells whether a job's time is over.
+// expired reports whether a job has expired.
 func (s *Service) expired(j *job, now time.Time) bool {
 	return !j.ended.IsZero() && now.Sub(j.ended) > s.o.Keep
 }
 
-// cleanName tells whether a name of a file of results is one.
+// cleanName reports whether a name can be that of a file of results.
 func cleanName(name string) bool { return name != "" && strings.Trim(name, "0123456789") == "" }

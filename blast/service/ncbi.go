@@ -14,15 +14,15 @@ import (
 )
 
 // NCBI's BLAST URL API, as its clients use it
-// (https://blast.ncbi.nlm.nih.gov/doc/blast-help/urlapi.html): Put sends in a search and
-// answers with a request id (RID); Get asks how it is, and for the result. Answers hold a
-// comment, QBlastInfo, that programs read.
+// (https://blast.ncbi.nlm.nih.gov/doc/blast-help/urlapi.html): Put submits a search and
+// returns a request id (RID); Get returns its state or its result. Answers contain a
+// comment for programs, QBlastInfo.
 
-// polite is how long a Get waits for a result before it says that there is none.
-// Clients ask again after many seconds, which a short search should not cost.
+// polite is the time that a Get waits for a result before it answers that there is none.
+// Clients ask again only after many seconds, which would be long for a short search.
 const polite = 20 * time.Second
 
-// simple are parameters that are options of BLAST+ by another name.
+// simple are parameters that are options of BLAST+ under another name.
 var simple = map[string]string{
 	"EXPECT": "evalue", "WORD_SIZE": "word_size", "HITLIST_SIZE": "max_target_seqs", "MATRIX_NAME": "matrix", "MATRIX": "matrix",
 	"NUCL_REWARD": "reward", "NUCL_PENALTY": "penalty", "PERC_IDENT": "perc_identity", "THRESHOLD": "threshold",
@@ -70,7 +70,7 @@ func (s *Service) blastCGI(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// unreadable is the error of a form that cannot be read.
+// unreadable returns the error for a form that cannot be read.
 func unreadable(err error) error {
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
@@ -79,7 +79,7 @@ func unreadable(err error) error {
 	return refused(http.StatusBadRequest, "body", "the form cannot be read: %v", err)
 }
 
-// uploaded takes a query that was sent as a file.
+// uploaded reads a query that was sent as a file.
 func uploaded(r *http.Request) error {
 	for _, name := range []string{"QUERY", "QUERY_FILE", "QUERYFILE"} {
 		if r.MultipartForm == nil || len(r.MultipartForm.File[name]) == 0 || r.Form.Get("QUERY") != "" {
@@ -124,7 +124,7 @@ func (s *Service) put(w http.ResponseWriter, user string, form func(string) stri
 	return nil
 }
 
-// ncbiFormat is the format that FORMAT_TYPE means. Tables have comments there.
+// ncbiFormat returns the format for a FORMAT_TYPE. Its tables have comments.
 func ncbiFormat(name string) (string, error) {
 	if strings.EqualFold(name, "tabular") {
 		name = "table"
@@ -133,7 +133,7 @@ func ncbiFormat(name string) (string, error) {
 	return f, err
 }
 
-// translate makes of the parameters of a Put a program and options of BLAST+.
+// translate returns the program and the options of BLAST+ for the parameters of a Put.
 func translate(form func(string) string) (program string, options map[string]string, err error) {
 	program, options = strings.ToLower(form("PROGRAM")), map[string]string{}
 	on := func(name string) bool {
@@ -159,7 +159,7 @@ func translate(form func(string) string) (program string, options map[string]str
 		options["task"] = "megablast"
 	}
 	if program == "blastn" && options["task"] == "" {
-		// NCBI's blastn is the sensitive one, BLAST+'s is megablast.
+		// NCBI's blastn is the sensitive one; the default of BLAST+ is megablast.
 		switch strings.ToLower(form("BLAST_PROGRAMS")) {
 		case "megablast":
 			options["task"] = "megablast"
@@ -172,7 +172,7 @@ func translate(form func(string) string) (program string, options map[string]str
 		}
 	}
 	if on("SHORT_QUERY_ADJUST") && (program == "blastp" || program == "blastn") {
-		// BLAST+ has a task with these values.
+		// This task of BLAST+ has the same values.
 		options["task"] = program + "-short"
 	}
 	if v := strings.Fields(form("GAPCOSTS")); len(v) == 2 {
@@ -194,8 +194,8 @@ func translate(form func(string) string) (program string, options map[string]str
 	return program, options, nil
 }
 
-// filter translates FILTER: L masks low complexity, F nothing, and m masks for the
-// look-up only.
+// filter translates FILTER: L masks low complexity, F masks nothing, and m masks only for
+// the look-up.
 func filter(program, text string, options map[string]string) {
 	if text == "" {
 		return
@@ -239,7 +239,7 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, user string, form 
 	return nil
 }
 
-// searchInfo tells how a search is, in NCBI's words.
+// searchInfo writes the state of a search in NCBI's form.
 func (s *Service) searchInfo(w http.ResponseWriter, user, id string) error {
 	_, res, err := s.result(user, id, "")
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Service) searchInfo(w http.ResponseWriter, user, id string) error {
 	s.mu.Unlock()
 	switch st {
 	case ready:
-		// That there is something to fetch: a report may well tell of no hit.
+		// It only means that there is a result; the report may have no hits.
 		info(w, http.StatusOK, "", "\tStatus=READY\nQBlastInfoEnd\n-->\n<!--QBlastInfoBegin\n\tThereAreHits=yes")
 	case failed:
 		info(w, http.StatusOK, "", "\tStatus=FAILED")
@@ -261,9 +261,10 @@ func (s *Service) searchInfo(w http.ResponseWriter, user, id string) error {
 	return nil
 }
 
-// ncbiRefusal is a refusal as NCBI's clients understand it. What is wrong with a search
-// stands in a page with status 200, as NCBI does it: Biopython shows the message. What a
-// client could otherwise ask for for ever, and what concerns HTTP, is told by a status.
+// ncbiRefusal answers with an error in a form that NCBI's clients understand. Mistakes in a
+// search are shown in a page with status 200, as NCBI does: Biopython shows the message. An
+// error that would make a client ask again without end, or that concerns HTTP, has its own
+// status.
 func (s *Service) ncbiRefusal(w http.ResponseWriter, why *Refusal) {
 	switch why.Reason {
 	case "unknown":
@@ -290,5 +291,5 @@ func info(w http.ResponseWriter, status int, message, comment string) {
 		fmt.Fprintf(&b, "<!--QBlastInfoBegin\n%s\nQBlastInfoEnd\n-->\n", comment)
 	}
 	b.WriteString("</body></html>\n")
-	_, _ = w.Write(b.Bytes()) // it fails when nobody is there any more
+	_, _ = w.Write(b.Bytes()) // an error means that the client has gone
 }

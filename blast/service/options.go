@@ -11,11 +11,12 @@ import (
 	"premix/internal/regex"
 )
 
-// longestValue is how long the value of an option, or a list of columns, may be, in bytes:
-// about a hundred taxa. Counts in the expressions below would make them large.
+// longestValue is the highest length of the value of an option, or of a list of columns, in
+// bytes: about a hundred taxa. Counted repetitions in the expressions below would make them
+// large.
 const longestValue = 1000
 
-// Forms of the values of options.
+// The forms of the values of options.
 var (
 	whole    = regex.Lazy(`^-?[0-9]{1,15}$`)
 	number   = regex.Lazy(`^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$|^-?\.[0-9]+$`)
@@ -26,12 +27,12 @@ var (
 	taxonomy = regex.Lazy(`^[0-9]+(,[0-9]+)*$`)
 )
 
-// flag stands for the form of an option without a value, which is given as true.
+// flag is the form of an option without a value, which is given as true.
 var flag func() *regexp.Regexp
 
-// allowed are the options of BLAST+ that a user may give, with the form of their values.
-// Those that name files, set how much of the machine is used or choose the output are
-// not among them.
+// allowed are the options of BLAST+ that a user may give, with the form of their values. It
+// does not include options that name files, set the use of the machine, or choose the
+// output.
 var allowed = map[string]func() *regexp.Regexp{
 	"evalue": number, "word_size": whole, "gapopen": whole, "gapextend": whole, "reward": whole, "penalty": whole,
 	"matrix": word, "threshold": number, "comp_based_stats": word, "task": word, "strand": word,
@@ -45,17 +46,17 @@ var allowed = map[string]func() *regexp.Regexp{
 	"max_intron_length": whole, "sum_stats": truth,
 }
 
-// programs are those that search, with what their queries are made of.
+// programs are the programs, with the alphabet of their queries.
 var programs = map[string]fasta.Alphabet{
 	"blastn": fasta.Nucleotides, "megablast": fasta.Nucleotides, "blastx": fasta.Nucleotides, "tblastx": fasta.Nucleotides,
 	"blastp": fasta.AminoAcids, "tblastn": fasta.AminoAcids,
 }
 
-// overAminoAcids tells whether a program searches protein databases.
+// overAminoAcids reports whether a program searches protein databases.
 func overAminoAcids(program string) bool { return program == "blastp" || program == "blastx" }
 
-// arguments makes of a user's options the arguments of BLAST+, in an order that
-// depends on nothing but the options.
+// arguments returns a user's options as arguments of BLAST+, in an order that depends only
+// on the options.
 func arguments(options map[string]string) ([]string, error) {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(options)) {
@@ -78,14 +79,14 @@ func arguments(options map[string]string) ([]string, error) {
 	return args, nil
 }
 
-// Format is how a result is printed.
+// format is an output format.
 type format struct {
-	outfmt  string // what -outfmt says
+	outfmt  string // for -outfmt
 	html    bool
-	content string // type of the content
+	content string // media type
 }
 
-// formats are known by NCBI's names and by shorter ones, in lower case.
+// formats are the formats by NCBI's names and by shorter ones, in lower case.
 var formats = map[string]format{
 	"xml":     {outfmt: "5", content: "application/xml"},
 	"xml2_s":  {outfmt: "16", content: "application/xml"},
@@ -102,8 +103,8 @@ var formats = map[string]format{
 
 var columnsForm = regex.Lazy(`^[a-z]+( [a-z]+)*$`)
 
-// formatOf finds a format by its name. Columns are those of tables, "" for the usual
-// ones.
+// formatOf finds a format by its name. columns are the columns of a table, "" for the
+// default.
 func formatOf(name, columns string) (canonical string, f format, err error) {
 	name = strings.ToLower(name)
 	switch name { // NCBI's other names
@@ -131,19 +132,19 @@ func formatOf(name, columns string) (canonical string, f format, err error) {
 	return name + " " + columns, f, nil
 }
 
-// formatNamed is the format with a canonical name.
+// formatNamed returns the format with a canonical name.
 func formatNamed(canonical string) (format, error) {
 	name, columns, _ := strings.Cut(canonical, " ")
 	_, f, err := formatOf(name, columns)
 	return f, err
 }
 
-// Refusal is why a request is not answered as its sender wished.
+// Refusal is the error of a request that is refused.
 type Refusal struct {
 	Status  int    // of HTTP
 	Reason  string // a word, for programs and metrics
 	Message string
-	After   int // seconds after which to try again; 0: it is of no use
+	After   int // seconds after which to try again; 0: do not
 }
 
 func (r *Refusal) Error() string { return r.Message }

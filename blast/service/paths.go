@@ -7,10 +7,10 @@ import (
 	"premix/internal/regex"
 )
 
-// makeblastdb and premix blast db add call a database after the file that it was made from,
-// with its directories, where no title is given. What the server's directories are called
-// does not concern those who search. Results are what BLAST+ prints, to the byte, and so
-// formats with a title have all of it: premix blast db add --title gives another one.
+// If no title is given, makeblastdb and premix blast db add use the path of the source file
+// as the title. The names of the server's directories do not concern its users. Results
+// must equal the output of BLAST+ to the byte, and so formats with a title show all of it:
+// premix blast db add --title sets another one.
 
 // titleOf returns the title of a database for pages and JSON: without directories.
 func titleOf(title string) string {

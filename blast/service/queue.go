@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// queue holds the items that wait, by users. See the package's description for who
-// comes next.
+// queue holds the waiting items by user. See the package documentation for the order.
 type queue struct {
 	users   map[string]*line
 	jobs    int
 	letters int64
-	came    time.Time // when the last one was on the disk
+	came    time.Time // time at which the last one was on the disk
 }
 
-// line is what one user has waiting.
+// line holds the waiting items of one user.
 type line struct {
 	name    string
-	clock   int64 // letters searched for it
+	clock   int64 // number of letters searched for this user
 	items   []*item
 	letters int64
 }
@@ -41,7 +40,7 @@ func (q *queue) add(i *item) {
 	q.letters += i.job.Letters
 }
 
-// behind is the earliest clock of those who wait.
+// behind returns the lowest clock of the waiting users.
 func (q *queue) behind() int64 {
 	first, any := int64(0), false
 	for _, l := range q.users {
@@ -52,19 +51,19 @@ func (q *queue) behind() int64 {
 	return first
 }
 
-// order is that of the users who wait.
+// order returns the waiting users, ordered by clock.
 func (q *queue) order() []*line {
 	lines := slices.DeleteFunc(slices.Collect(maps.Values(q.users)), func(l *line) bool { return len(l.items) == 0 })
 	slices.SortFunc(lines, func(a, b *line) int { return cmp.Or(cmp.Compare(a.clock, b.clock), cmp.Compare(a.name, b.name)) })
 	return lines
 }
 
-// take takes the items of the next scan. Items that lead it have waited for delay;
-// otherwise it tells how long it takes until one has, 0 where none waits. A scan for
-// small jobs only is led by one of at most most letters.
+// take removes and returns the items of the next scan. An item can lead it after waiting
+// for delay. If none has, take returns the time until one will have, or 0 if none waits. A
+// scan for small jobs is led by an item of at most most letters.
 //
-// While others keep coming, each within delay of the one before, and there are fewer
-// letters than fill a scan, the lead waits longer, by what more tells of its key.
+// While others keep coming, each within delay of the one before, and they do not fill a
+// scan yet, the leading item waits longer, by the time that more returns for its key.
 func (q *queue) take(now time.Time, delay time.Duration, more func(key string) time.Duration, most int64, small bool) ([]*item, time.Duration) {
 	lines := q.order()
 	var lead *item
@@ -94,7 +93,7 @@ func (q *queue) take(now time.Time, delay time.Duration, more func(key string) t
 	items := []*item{lead}
 	q.remove(lead)
 	letters, key := lead.job.Letters, lead.key
-	// One of each user in turn, those whose clocks are behind first.
+	// Take one item of each user in turn, those with the lowest clocks first.
 	for {
 		found := false
 		for _, l := range q.order() {
@@ -114,7 +113,7 @@ func (q *queue) take(now time.Time, delay time.Duration, more func(key string) t
 	}
 }
 
-// remove takes an item out, and lets its user's clock run.
+// remove removes an item, and advances its user's clock.
 func (q *queue) remove(i *item) {
 	l := q.users[i.job.User]
 	at := slices.Index(l.items, i)
@@ -124,12 +123,12 @@ func (q *queue) remove(i *item) {
 	q.jobs--
 	q.letters -= i.job.Letters
 	if len(l.items) == 0 && len(q.users) > 4096 {
-		// A clock that is behind everybody's means nothing.
+		// A clock below all others has no effect, so drop it.
 		maps.DeleteFunc(q.users, func(_ string, l *line) bool { return len(l.items) == 0 })
 	}
 }
 
-// drop takes the items of a job out.
+// drop removes the items of a job.
 func (q *queue) drop(j *job) {
 	l := q.users[j.User]
 	if l == nil {
@@ -138,7 +137,7 @@ func (q *queue) drop(j *job) {
 	for _, i := range slices.Clone(l.items) {
 		if i.job == j {
 			q.remove(i)
-			l.clock -= j.Letters // it was not searched for
+			l.clock -= j.Letters // no search was made for it
 		}
 	}
 }

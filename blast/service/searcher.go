@@ -9,13 +9,13 @@ import (
 	"premix/blast/search"
 )
 
-// Programs searches with the programs of BLAST+ on PATH, all jobs of a scan together
-// ([search.Together]).
+// Programs is a Searcher that runs the programs of BLAST+ on PATH, for all jobs of a scan
+// together ([search.Together]).
 type Programs struct {
 	Threads int // 0: all cores
 }
 
-// SearchError is what a program of BLAST+ said when it failed.
+// SearchError is the message of a program of BLAST+ that failed.
 type SearchError struct {
 	Program string
 	Said    string
@@ -60,8 +60,8 @@ func (p *Programs) Search(ctx context.Context, s Scan, out []io.Writer) error {
 	return err
 }
 
-// complaint is what is of interest of what BLAST+ says when it fails: it may print its
-// usage before.
+// complaint returns the relevant part of the messages of BLAST+ on a failure: it may print
+// its usage before it.
 func complaint(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

@@ -21,33 +21,33 @@ import (
 	"premix/record"
 )
 
-// Limits bound what the service takes on. Each is at least 1.
+// Limits are the limits of a service. Each is at least 1.
 type Limits struct {
 	Body        int64 // bytes of a request
 	Queries     int64 // of a job
 	Letters     int64 // of a job
-	Waiting     int   // jobs that wait
-	UserWaiting int   // of one user
-	Backlog     int64 // letters that wait
-	UserBacklog int64 // of one user
-	Scan        int64 // letters that a scan is filled up to
-	Kept        int   // jobs that are known; the oldest results go first
+	Waiting     int   // waiting jobs
+	UserWaiting int   // the same of one user
+	Backlog     int64 // waiting letters
+	UserBacklog int64 // the same of one user
+	Scan        int64 // letters up to which a scan is filled
+	Kept        int   // stored jobs; the oldest results are dropped first
 }
 
-// DefaultLimits are for a machine of moderate size.
+// DefaultLimits returns limits for a machine of moderate size.
 func DefaultLimits() Limits {
 	return Limits{Body: 16 << 20, Queries: 10_000, Letters: 10_000_000, Waiting: 10_000, UserWaiting: 1000, Backlog: 100_000_000, UserBacklog: 20_000_000, Scan: 1_000_000, Kept: 100_000}
 }
 
-// Options say how a service is.
+// Options configure a service.
 type Options struct {
-	Dir      string // where jobs are kept
+	Dir      string // for the jobs
 	Home     string // of the databases
 	Version  string // of premix
 	Searcher Searcher
-	Delay    time.Duration // for which a job waits for others
-	Keep     time.Duration // how long a result is there
-	Scans    int           // at once; the last one is for small jobs, where there are several
+	Delay    time.Duration // time that a job waits for others
+	Keep     time.Duration // time for which a result is kept
+	Scans    int           // concurrent scans; if there are several, the last one is for small jobs
 	Timeout  time.Duration // of a scan
 	Limits   Limits
 	Tokens   *access.Tokens // nil: requests need none, and users are addresses
@@ -64,13 +64,13 @@ type Scan struct {
 	Queries  [][]byte // FASTA, of each job
 }
 
-// Searcher searches.
+// Searcher runs scans.
 type Searcher interface {
-	// Search writes for each job to out what it would have got alone.
+	// Search writes to out, for each job, the output that it would have got alone.
 	Search(ctx context.Context, s Scan, out []io.Writer) error
 }
 
-// Service answers searches. Its handler is that of [Service.Handler].
+// Service is a service for searches. [Service.Handler] returns its HTTP handler.
 type Service struct {
 	o       Options
 	kinds   *database.Kinds
@@ -80,11 +80,11 @@ type Service struct {
 	journalMu sync.RWMutex
 	journal   *record.Writer
 	lines     atomic.Int64 // of the journal
-	alive     int64        // of these, when it was written anew; under journalMu
+	alive     int64        // the same for stored jobs, at its last rewrite; guarded by journalMu
 
 	mu    sync.Mutex
 	jobs  map[string]*job
-	files map[string]map[*job]bool // who has something in a file of results
+	files map[string]map[*job]bool // jobs that refer to each file of results
 	queue *queue
 	scan  int64 // number of the last one
 	slots []slot
@@ -95,7 +95,7 @@ type Service struct {
 	work sync.WaitGroup
 }
 
-// New opens a service's directory. Run must be called then.
+// New opens the directory of a service. Call Run after it.
 func New(o Options) (*Service, error) {
 	s := &Service{o: o, kinds: database.NewKinds(o.Home), jobs: map[string]*job{}, files: map[string]map[*job]bool{}, queue: newQueue(), slots: make([]slot, max(1, o.Scans)), wake: make(chan struct{}, 1)}
 	s.metrics = newMetrics(s)
@@ -108,8 +108,8 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Run searches until ctx ends, and then until the scans that run have been given up. What
-// they were for is searched for at the next start.
+// Run searches until ctx ends, and returns when running scans have been aborted. Their jobs
+// are searched again at the next start.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -143,13 +143,13 @@ func (s *Service) nudge() {
 	}
 }
 
-// Submit takes a job on. When it returns, the job is on the disk.
+// Submit accepts a job. When it returns, the job is on the disk.
 func (s *Service) Submit(user, program, db, text string, options map[string]string, form string) (*job, error) {
 	s.mu.Lock()
 	busy := s.refuse(user, 0)
 	s.mu.Unlock()
 	if busy != nil {
-		return nil, busy // before any work is done for it
+		return nil, busy // before doing any work for it
 	}
 	args, err := arguments(options)
 	if err != nil {
@@ -177,7 +177,8 @@ func (s *Service) Submit(user, program, db, text string, options map[string]stri
 		s.mu.Unlock()
 		return nil, err
 	}
-	// Its place is taken before it is on the disk, and it is found when it is.
+	// The job takes its place in the queue before it is on the disk, and can be found after
+	// that.
 	i := s.enqueue(j, form, j.Created)
 	i.held = true
 	s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *Service) Submit(user, program, db, text string, options map[string]stri
 	return j, nil
 }
 
-// refuse tells why a job of a user cannot be taken on now. Under mu.
+// refuse returns why a job of a user cannot be accepted now. The caller holds mu.
 func (s *Service) refuse(user string, letters int64) error {
 	l, q := s.o.Limits, s.queue
 	mine := q.users[user]
@@ -220,7 +221,7 @@ func (s *Service) refuse(user string, letters int64) error {
 	return nil
 }
 
-// enqueue puts a result into the queue. Under mu.
+// enqueue adds a result to the queue. The caller holds mu.
 func (s *Service) enqueue(j *job, form string, queued time.Time) *item {
 	r := &result{state: waiting, queued: queued, done: make(chan struct{})}
 	j.results[form] = r
@@ -234,7 +235,7 @@ func (s *Service) open(db string) (*database.Database, error) {
 	return d, noDatabase(err, db)
 }
 
-// noDatabase is what a user is told of an error of package database.
+// noDatabase converts an error of package database for users.
 func noDatabase(err error, db string) error {
 	var known *database.Error
 	if errors.As(err, &known) && (known.Kind == database.NotThere || known.Kind == database.Use) {
@@ -243,8 +244,9 @@ func noDatabase(err error, db string) error {
 	return err
 }
 
-// Job finds a job of a user; without tokens, anybody's. The result in another format than
-// that it was sent in with is put into the queue when it is first asked for.
+// result returns a job of a user (without tokens, of any user) and its result in a format.
+// If the format differs from the requested one, the first call adds the result to the
+// queue.
 func (s *Service) result(user, id, form string) (*job, *result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +265,7 @@ func (s *Service) result(user, id, form string) (*job, *result, error) {
 		return j, first, nil
 	}
 	if first.state != ready {
-		return j, first, nil // its queries are not in a file yet: soon
+		return j, first, nil // its queries are not in a file yet
 	}
 	if err := s.refuse(user, j.Letters); err != nil {
 		return nil, nil, err
@@ -273,7 +275,7 @@ func (s *Service) result(user, id, form string) (*job, *result, error) {
 	return j, i.result, nil
 }
 
-// job finds one. Under mu.
+// job finds a job. The caller holds mu.
 func (s *Service) job(user, id string) (*job, error) {
 	j := s.jobs[id]
 	if j == nil || s.o.Tokens != nil && j.User != user {
@@ -282,7 +284,7 @@ func (s *Service) job(user, id string) (*job, error) {
 	return j, nil
 }
 
-// Delete forgets a job. A scan that runs for it goes on for the others.
+// delete removes a job. A running scan continues for its other jobs.
 func (s *Service) delete(user, id string) error {
 	s.journalMu.RLock()
 	defer s.journalMu.RUnlock()
@@ -298,19 +300,20 @@ func (s *Service) delete(user, id string) error {
 	return s.write(event{What: "gone", ID: id, Time: time.Now().UTC()})
 }
 
-// slot is a place for a scan.
+// slot is a slot for a scan.
 type slot struct {
 	busy    bool
 	since   time.Time
 	letters int64
 }
 
-// besides is how long a scan of small jobs runs before others are searched for beside it.
-// Two scans read the database twice, and share the cores: one of all that have come
-// meanwhile is faster.
+// besides is the time that a scan of small jobs runs before another one starts in parallel.
+// Two scans read the database twice, and share the cores: a single scan for all jobs that
+// have come in the meantime is faster.
 const besides = 2 * time.Second
 
-// company is for how long small jobs wait for a scan that runs; 0: they do not. Under mu.
+// company returns how long small jobs wait for a running scan; 0: they do not. The caller
+// holds mu.
 func (s *Service) company(now time.Time) time.Duration {
 	var wait time.Duration
 	for _, other := range s.slots[:len(s.slots)-1] {
@@ -324,17 +327,17 @@ func (s *Service) company(now time.Time) time.Duration {
 	return wait
 }
 
-// lasted is what the last scan was for, and how long it took.
+// lasted is the key and the duration of the last scan.
 type lasted struct {
 	key  string
 	took time.Duration
 }
 
-// longer is for how long a job waits for others while they keep coming: for a quarter of
-// what the last scan like its own took. Those whom a scan has answered come back one by
-// one, and it is worth while to have them all in the next. Where the last scan was not
-// like it, nobody knows what one takes: four delays are as long as a burst of a thousand
-// needs to arrive. Under mu.
+// longer returns how long a job waits for others while they keep coming: a quarter of the
+// last scan's duration, if that had the same key. Users whose scan has ended come back one
+// by one, and it is worth having all of them in the next one. If the last scan had another
+// key, it returns four delays, in which a burst of a thousand jobs can arrive. The caller
+// holds mu.
 func (s *Service) longer(key string) time.Duration {
 	if key != s.last.key {
 		return min(4*s.o.Delay, besides/2)
@@ -342,8 +345,8 @@ func (s *Service) longer(key string) time.Duration {
 	return min(s.last.took/4, besides/2)
 }
 
-// dispatch starts scans while there are slots for them. It tells after how long
-// to look again; 0: when something happens.
+// dispatch starts scans while there are free slots. It returns the time after which to call
+// it again; 0: at the next event.
 func (s *Service) dispatch(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -391,7 +394,7 @@ func (s *Service) dispatch(ctx context.Context) time.Duration {
 	return wait
 }
 
-// run makes the results of some items with one key.
+// run makes the results of some items with the same key.
 func (s *Service) run(ctx context.Context, number int64, items []*item) {
 	began := time.Now()
 	texts := make([][]byte, len(items))
@@ -408,7 +411,7 @@ func (s *Service) run(ctx context.Context, number int64, items []*item) {
 		s.search(ctx, items, texts, outs, errs, ready)
 	}
 	if ctx.Err() != nil {
-		return // they are searched for at the next start
+		return // the next start searches for them again
 	}
 	s.metrics.scans.Observe(time.Since(began).Seconds())
 	s.metrics.grouped.Observe(float64(len(items)))
@@ -421,7 +424,7 @@ func (s *Service) run(ctx context.Context, number int64, items []*item) {
 	}
 }
 
-// text are the queries of a job.
+// text returns the queries of a job.
 func (s *Service) text(j *job) ([]byte, error) {
 	s.mu.Lock()
 	text, stored := j.text, j.stored
@@ -447,8 +450,8 @@ func (s *Service) read(p place) ([]byte, error) {
 	return b, err
 }
 
-// search searches for those of the items whose numbers are given, and where that
-// fails, for each half of them.
+// search searches for the items with the given indexes. If that fails, it searches for each
+// half of them.
 func (s *Service) search(ctx context.Context, items []*item, texts [][]byte, outs []*bytes.Buffer, errs []error, which []int) {
 	err := s.once(ctx, items, texts, outs, which)
 	if err == nil || ctx.Err() != nil {
@@ -466,7 +469,7 @@ func (s *Service) search(ctx context.Context, items []*item, texts [][]byte, out
 	s.search(ctx, items, texts, outs, errs, which[half:])
 }
 
-// once is one search.
+// once runs one search.
 func (s *Service) once(ctx context.Context, items []*item, texts [][]byte, outs []*bytes.Buffer, which []int) error {
 	lead := items[which[0]].job
 	f, err := formatNamed(items[which[0]].format)
@@ -493,7 +496,7 @@ func (s *Service) once(ctx context.Context, items []*item, texts [][]byte, outs 
 	return err
 }
 
-// store writes what a scan gave, and tells whoever waits.
+// store stores the output of a scan, and informs waiting requests.
 func (s *Service) store(number int64, items []*item, texts [][]byte, outs []*bytes.Buffer, errs []error) error {
 	file := strconv.FormatInt(number, 10)
 	var all bytes.Buffer
@@ -516,7 +519,7 @@ func (s *Service) store(number int64, items []*item, texts [][]byte, outs []*byt
 	return nil
 }
 
-// conclude notes how items ended, in the journal and for those who wait.
+// conclude records the end of items, in the journal and for waiting requests.
 func (s *Service) conclude(items []*item, stored, places []place, errs []error) {
 	s.journalMu.RLock()
 	defer s.journalMu.RUnlock()
@@ -538,7 +541,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 		}
 	}
 	if _, err := s.journal.Append(lines); err != nil {
-		// They are told all the same, and searched for again after a restart.
+		// Waiting requests still get the result; after a restart it is computed again.
 		s.o.Log.Error("the journal could not be written", "error", err)
 	}
 	s.lines.Add(int64(len(items)))
@@ -552,7 +555,7 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 			r.state, r.err = failed, withoutDirectories(errs[i].Error())
 			s.metrics.failed.Inc()
 		}
-		if s.jobs[j.ID] == j { // not deleted meanwhile
+		if s.jobs[j.ID] == j { // it was not deleted in between
 			if places != nil && errs[i] == nil {
 				r.place = places[i]
 				s.uses(r.place.File, j)
@@ -572,12 +575,12 @@ func (s *Service) conclude(items []*item, stored, places []place, errs []error) 
 		close(r.done)
 	}
 	if stored != nil && s.files[stored[0].File] == nil {
-		s.remove("results", stored[0].File) // all were deleted
+		s.remove("results", stored[0].File) // all jobs were deleted
 	}
 }
 
-// tidy forgets jobs whose time is over, and those that are too many, and writes the
-// journal anew when most of it is old.
+// tidy removes expired jobs and those above the limit, and rewrites the journal when most
+// of it is old.
 func (s *Service) tidy() {
 	now := time.Now()
 	s.mu.Lock()
@@ -611,7 +614,7 @@ func (s *Service) tidy() {
 	}
 }
 
-// marshalLine is an event as a line of the journal.
+// marshalLine returns an event as a line of the journal.
 func marshalLine(e event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	return append(line, '\n'), err

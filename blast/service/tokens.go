@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// user returns who sent a request: the user of its token, or its address where the
-// service has no tokens.
+// user returns the user of a request: the owner of its token, or its address if the service
+// has no tokens.
 func (s *Service) user(r *http.Request) (string, error) {
 	if s.o.Tokens == nil {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)

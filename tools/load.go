@@ -24,6 +24,9 @@ type Tool struct {
 	Name string
 	File string // where it is described
 	description
+	// Behind are the names of the programs that a script of this name executes with the
+	// options of the description.
+	Behind   []string
 	Commands map[string]*description // by their names; nil if the program has none
 }
 
@@ -75,10 +78,26 @@ func Dir() (string, error) {
 }
 
 // Find returns the description of a program, from the user's directory or from the
-// embedded catalogue, and nil if neither has it. Mistakes in a file of the user are a
-// problem.List.
+// embedded catalogue, and nil if neither has it. The description of a script is that of the
+// programs behind it too, whose names begin with its own. Mistakes in a file of the user
+// are a problem.List.
 func Find(program string) (*Tool, error) {
 	name := filepath.Base(program)
+	for script := name; ; {
+		t, err := named(script)
+		if err != nil || t != nil && (script == name || slices.Contains(t.Behind, name)) {
+			return t, err
+		}
+		i := strings.LastIndexByte(script, '-')
+		if i < 0 {
+			return nil, nil
+		}
+		script = script[:i]
+	}
+}
+
+// named returns the description of a name.
+func named(name string) (*Tool, error) {
 	if dir, err := Dir(); err == nil {
 		file := filepath.Join(dir, name+".yaml")
 		text, err := owner.ReadConfig(file)
@@ -110,7 +129,7 @@ func Names() []string {
 
 var (
 	descriptionKeys = []string{"style", "flags", "values", "options", "arguments", "unfit"}
-	toolKeys        = append([]string{"commands"}, descriptionKeys...)
+	toolKeys        = append([]string{"commands", "behind"}, descriptionKeys...)
 )
 
 // parse reads a file of the catalogue.
@@ -125,8 +144,13 @@ func parse(file, name string, text []byte) (*Tool, error) {
 	t.description = empty(styleGetopt)
 	var commands *yaml.Node
 	c.Mapping(root, "a description", toolKeys, func(key string, v *yaml.Node) {
-		if key == "commands" {
+		switch key {
+		case "commands":
 			commands = v // last, since the style may stand behind them
+			return
+		case "behind":
+			text, _ := c.Text(v, key)
+			t.Behind = strings.Fields(text)
 			return
 		}
 		t.key(c, key, v)

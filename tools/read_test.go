@@ -43,6 +43,24 @@ func find(t *testing.T, name string) *Tool {
 	return tool
 }
 
+// The description of a script is that of the programs behind it.
+func TestBehind(t *testing.T) {
+	t.Setenv("PREMIX_TOOLS", t.TempDir())
+	for program, want := range map[string]string{"bowtie2": "bowtie2", "/usr/bin/bowtie2-align-s": "bowtie2", "hisat2-align-l": "hisat2", "STAR-avx2": "STAR", "bowtie2-build": "", "bwa-mem": "", "bwa-mem2": "bwa-mem2", "-": ""} {
+		tool, err := Find(program)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case tool == nil && want != "", tool != nil && tool.Name != want:
+			t.Errorf("%s is described by %+v, want %q", program, tool, want)
+		}
+	}
+	r := find(t, "bowtie2-align-s").Read(strings.Fields("bowtie2-align-s --wrapper basic-0 -x g -1 a_1.fq -2 a_2.fq"))
+	if r.Unfit != "" || len(r.Late()) != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestRead(t *testing.T) {
 	t.Setenv("PREMIX_TOOLS", t.TempDir())
 	for _, c := range []struct{ line, want string }{

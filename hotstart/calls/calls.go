@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -39,6 +40,7 @@ type Plan struct {
 	Words   []tools.Word // the late words
 	LateEnv []string     // names of the late variables
 	Key     string       // of the form; empty where the command is not noted
+	Behind  []string     // programs behind the call, which is a script, that can start hot; it starts plainly
 }
 
 // Bounds; see the package's documentation.
@@ -203,6 +205,9 @@ func decide(c Call, note bool) (Plan, error) {
 			return Plan{Reason: r.Unfit}, nil
 		}
 		p.Words = r.Late()
+		if len(tool.Behind) > 0 && isScript(c.Exe) {
+			return Plan{Behind: tool.Behind, Words: p.Words, Reason: "it is a script, and the program behind it starts by itself"}, nil
+		}
 	} else if p, due = learn(dir, c, note); p.Reason != "" {
 		return p, nil
 	}
@@ -248,6 +253,18 @@ func decide(c Call, note bool) (Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// isScript reports whether a program begins with the name of its interpreter.
+func isScript(exe string) bool {
+	f, err := os.Open(exe)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [2]byte
+	_, err = io.ReadFull(f, b[:])
+	return err == nil && b == [2]byte{'#', '!'}
 }
 
 // waits reports whether a preparation is not to be tried yet.

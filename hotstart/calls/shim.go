@@ -52,7 +52,7 @@ func Shim() error {
 	// A call whose state cannot be read starts plainly, with the reason in its record.
 	p, _ := Decide(c)
 	p = Prepare(premix, c, p)
-	if p.Hot {
+	if p.Hot || p.Behind != nil {
 		// premix says in the record how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
 		around.Restore()

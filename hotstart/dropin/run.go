@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +60,9 @@ func Run(c calls.Call, noted bool) error {
 		p.Prepare = false
 	}
 	p = calls.Prepare(self, c, p)
+	if p.Behind != nil && err == nil {
+		p.Reason = through(self, c, p)
+	}
 	if p.Hot {
 		p.Reason = start(c, p)
 		p.Prepare, p.First = err == nil && calls.Missed(p.Key), false
@@ -67,6 +70,44 @@ func Run(c calls.Call, noted bool) error {
 	}
 	calls.Note(calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold", Why: p.Reason})
 	return calls.Plain(c)
+}
+
+// through runs a script and ends this process as the script has ended. The programs behind
+// it are run through the program self. It returns the reason where the script is to be
+// executed plainly.
+func through(self string, c calls.Call, p calls.Plan) string {
+	exit, err := inplace.Through(engineCall(c, p), func(exe string, argv []string) []string {
+		if !slices.Contains(p.Behind, filepath.Base(exe)) {
+			return nil
+		}
+		// The script may ask a program for its version, and the like.
+		tool, err := tools.Find(exe)
+		if err != nil || tool == nil || tool.Read(argv).Unfit != "" {
+			return nil
+		}
+		return append([]string{self, "premix", "hot", "--exe", exe, "--"}, argv...)
+	})
+	if reason := interrupted(err, calls.Start{Tool: filepath.Base(c.Argv[0]), Start: "cold"}); reason != "" {
+		return reason
+	}
+	inplace.End(exit)
+	return ""
+}
+
+// interrupted returns the reason of an error of a start, after which the command is to be
+// executed plainly. Where the tool has begun, it ends this process with a record.
+func interrupted(err error, record calls.Start) string {
+	var interrupted *inplace.Interrupted
+	switch {
+	case errors.As(err, &interrupted):
+		record.Why = err.Error()
+		calls.Note(record)
+		fmt.Fprintf(os.Stderr, "premix: %s: %v\n", record.Tool, err)
+		os.Exit(1)
+	case err != nil:
+		return err.Error()
+	}
+	return ""
 }
 
 // start runs a command hot and ends this process as the command has ended. It returns the
@@ -83,17 +124,11 @@ func start(c calls.Call, p calls.Plan) string {
 	}
 	record := calls.Start{Tool: filepath.Base(c.Argv[0]), Start: string(hotstart.Hot), Saved: s.Loaded, Bytes: s.Memory, ID: s.ID}
 	exit, err := inplace.Run(s, e)
-	var interrupted *inplace.Interrupted
-	if errors.As(err, &interrupted) {
-		// The tool has begun, and must not begin again.
-		record.Saved, record.Bytes, record.Why = 0, 0, err.Error()
-		calls.Note(record)
-		fmt.Fprintf(os.Stderr, "premix: %s: %v\n", c.Argv[0], err)
-		os.Exit(1)
-	}
-	if err != nil {
+	failed := record
+	failed.Saved, failed.Bytes = 0, 0
+	if reason := interrupted(err, failed); reason != "" {
 		s.Close()
-		return err.Error()
+		return reason
 	}
 	calls.Note(record)
 	inplace.End(exit)
@@ -133,6 +168,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	if err != nil {
 		return nil, err
 	}
+	if p.Behind != nil {
+		return nil, &UnfitError{p.Reason, "warm the call of " + strings.Join(p.Behind, " or ") + " that it makes, or run the command twice"}
+	}
 	if p.Key == "" {
 		return nil, &UnfitError{p.Reason, "premix hot --why -- COMMAND prints the roles of all words; a file in the directory of descriptions changes them"}
 	}
@@ -147,7 +185,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		if err := calls.Trying(p.Key, c); err != nil {
 			return nil, err
 		}
-		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log}); ctx.Err() != nil {
+		if s, err = inplace.Prepare(ctx, store, e, inplace.PrepareOptions{Log: log, Worth: set.Worth}); ctx.Err() != nil {
 			return nil, err // as if it had been killed
 		} else if err != nil {
 			var unfit *inplace.Unfit
@@ -162,11 +200,6 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 		}
 	}
 	defer s.Close()
-	if loaded := time.Duration(s.Loaded * float64(time.Second)); loaded < set.Worth {
-		reason := fmt.Sprintf("the tool comes to its input within %v: a hot start would save nothing", loaded.Round(time.Millisecond))
-		s.Close()
-		return nil, errors.Join(&UnfitError{reason, "it starts plainly"}, calls.Cold(p.Key, reason), s.Remove())
-	}
 	s.Close()
 	size := s.Bytes()
 	removed, err := Trim(store, set.Quota)

@@ -1,9 +1,13 @@
 package inplace
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // PrepareOptions steers Prepare.
 type PrepareOptions struct {
+	Worth   time.Duration                    // the time to its input from which on the command is prepared
 	Scratch string                           // a directory for the time of the preparation; empty: os.TempDir()
 	Log     func(format string, args ...any) // notices for people, one line each; nil: none
 }

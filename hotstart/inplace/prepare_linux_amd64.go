@@ -284,7 +284,10 @@ func (p *preparation) runCold(name string) error {
 	}
 	p.data, p.snap.Loaded = before, t.came[at].Seconds()
 	p.log("the probe took %v to come to its input", t.came[at].Round(time.Millisecond))
-	if late {
+	switch {
+	case t.came[at] < p.opt.Worth:
+		return unfit("the tool comes to its input within %v: a hot start would save nothing", t.came[at].Round(time.Millisecond))
+	case late:
 		return unfit("it opens its input, and loads its data after that")
 	}
 	return nil

@@ -200,17 +200,11 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 	lost := hotstart.Exit{Code: -1}
 	around := c.around()
 	s := &start{snap: snap, argv: c.Argv, env: c.Env, dir: c.Dir, words: c.words(), values: map[string]string{},
-		files: []*os.File{c.Stdin, c.Stdout, c.Stderr}, inherited: append([]int{0, 1, 2}, around.Extra...), filter: tracer.GuardFilter()}
+		files: inherited(&c, around.Extra), inherited: append([]int{0, 1, 2}, around.Extra...), filter: tracer.GuardFilter()}
 	s.here = func(n fileName) string { return n.in(c.Dir, s.words) }
 	s.attr.Pdeathsig = syscall.SIGKILL
 	for _, v := range snap.plan.Variables {
 		s.values[v.Name], _ = lookup(c.Env, v.Name)
-	}
-	for _, fd := range around.Extra {
-		for len(s.files) <= fd {
-			s.files = append(s.files, nil)
-		}
-		s.files[fd] = os.NewFile(uintptr(fd), "inherited")
 	}
 	if broken(c.Stdout) {
 		return lost, errors.New("nobody reads its standard output")
@@ -244,7 +238,7 @@ func Run(snap *Snapshot, c Call) (hotstart.Exit, error) {
 		go s.read()
 	}
 	signals.to(p.Pid)
-	return s.wait(p.Pid, signals)
+	return wait(p.Pid, signals, s.guard)
 }
 
 // abandon ends a start that has had no effect.
@@ -270,9 +264,11 @@ func reap(pid int) hotstart.Exit {
 	}
 }
 
-// wait waits for the end of the tool, and of the processes that it has left: they need
-// their tracer.
-func (s *start) wait(pid int, signals *signals) (hotstart.Exit, error) {
+// wait waits for the end of the tool, and of the processes that it has left, as long as
+// they need their tracer, which deals with their stops.
+func wait(pid int, signals *signals, stops interface {
+	Handle(tid int, st unix.WaitStatus) error
+}) (hotstart.Exit, error) {
 	exit := hotstart.Exit{Code: -1}
 	var failed error
 	for {
@@ -290,7 +286,7 @@ func (s *start) wait(pid int, signals *signals) (hotstart.Exit, error) {
 		if st.Stopped() && int(st)>>16 == 0 {
 			signals.seen(tid, st.StopSignal())
 		}
-		if err := s.guard.Handle(tid, st); err != nil && !errors.Is(err, tracer.ErrGone) {
+		if err := stops.Handle(tid, st); err != nil && !errors.Is(err, tracer.ErrGone) {
 			// Unguarded it could compute with wrong bytes.
 			unix.Kill(tracer.Process(tid), unix.SIGKILL)
 			failed = &Interrupted{err}

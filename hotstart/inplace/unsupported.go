@@ -20,5 +20,10 @@ func Run(*Snapshot, Call) (hotstart.Exit, error) {
 	return hotstart.Exit{Code: -1}, tracer.Supported()
 }
 
+// Through returns an error.
+func Through(Call, func(string, []string) []string) (hotstart.Exit, error) {
+	return hotstart.Exit{Code: -1}, tracer.Supported()
+}
+
 // End ends this process.
 func End(e hotstart.Exit) { os.Exit(e.Code) }

@@ -1,7 +1,6 @@
-// Package engine holds what every engine needs: the plan of a run, its journals,
-// the rule by which a killed run is resumed, and the way in which outputs get to
-// their place. What runs the tasks is in the packages below it, such as
-// engine/local.
+// Package engine holds what every engine needs: the plan of a run, and the way in which
+// outputs get to their place. The state of its tasks is in engine/queue, as that of tasks
+// without a recipe. The packages that run tasks are below it, such as engine/local.
 //
 // Words:
 //
@@ -22,6 +21,7 @@
 //
 //	DIR/...                      outputs, renamed into place, never partial
 //	DIR/report.html              written by package report
+//	DIR/.premix/orders.jsonl     record.Header, then one queue.Order a line
 //	DIR/.premix/lock             held (flock) by the premix that runs the tasks
 //	DIR/.premix/plan.jsonl       [Header], then one [Task] a line
 //	DIR/.premix/journal-N.jsonl  record.Header, then one record.Task a line
@@ -29,7 +29,7 @@
 //	DIR/.premix/tasks/N.TRY/     work directory
 //	DIR/.premix/tasks.parquet    all records, written when an invocation ends
 //
-// The state of a run is its plan and its journals, and nothing else: there is no
+// The state of a run is its plan, its orders and its journals, and nothing else: there is no
 // status file and no file a task. Outputs are durable before they are renamed,
 // and renamed before their record is; so whatever moment premix is killed at, a
 // task is either done, with whole outputs, or it is run again.

@@ -85,7 +85,7 @@ func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sa
 	}
 	spec := r.Spec(threads, memory)
 	p := &Plan{Header: Header{
-		Header:     newHeader("plan", version),
+		Header:     NewHeader("plan", version),
 		Recipe:     r.Name,
 		RecipeFile: r.Path,
 		SheetFile:  sheet,
@@ -145,9 +145,9 @@ func named(image string) string {
 	return image
 }
 
-// changed says in what a plan differs from the one on the disk, as a sentence
+// Changed says in what a plan differs from the one on the disk, as a sentence
 // that follows "the run was begun with"; "" if in nothing that matters.
-func (p *Plan) changed(old *Plan) string {
+func (p *Plan) Changed(old *Plan) string {
 	a, b := &old.Header.Frozen, &p.Header.Frozen
 	switch {
 	case old.Header.Recipe != p.Header.Recipe:
@@ -183,8 +183,9 @@ func (p *Plan) changed(old *Plan) string {
 	return ""
 }
 
-// write puts the plan into the directory, whole or not at all, and on the disk.
-func (p *Plan) write(path string) error {
+// Write puts the plan into the run directory dir, whole or not at all, and on the disk.
+func (p *Plan) Write(dir string) error {
+	path := filepath.Join(dir, StateDir, PlanFile)
 	err := beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {
 		w := bufio.NewWriter(f)
 		enc := json.NewEncoder(w)
@@ -209,41 +210,63 @@ func (p *Plan) write(path string) error {
 // is none, a *record.FormatError if a newer premix wrote it, and a *DirError if
 // it is damaged.
 func ReadPlan(dir string) (*Plan, error) {
-	path := filepath.Join(dir, StateDir, planFile)
-	f, err := owner.OpenOthers(path)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil, &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}
-	}
+	p := &Plan{}
+	err := readPlan(dir, func(h *Header, _ int64, rest io.Reader) (whole bool, err error) {
+		p.Header = *h
+		torn, err := record.Lines(rest, func(line []byte) (bool, error) {
+			var t Task
+			if json.Unmarshal(line, &t) != nil {
+				return false, nil
+			}
+			p.Tasks = append(p.Tasks, t)
+			return true, nil
+		})
+		return torn == 0 && len(p.Tasks) == h.Tasks, err
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	p := &Plan{}
-	torn, err := record.Lines(f, func(line []byte) (bool, error) {
-		if p.Header.Format == 0 {
-			if json.Unmarshal(line, &p.Header) != nil || p.Header.Format == 0 {
-				return false, errHeader
-			}
-			if p.Header.Format > record.Format {
-				return false, &record.FormatError{Path: path, Format: p.Header.Format}
-			}
-			return true, nil
-		}
-		var t Task
-		if json.Unmarshal(line, &t) != nil {
-			return false, nil
-		}
-		p.Tasks = append(p.Tasks, t)
-		return true, nil
-	})
-	if err != nil && !errors.Is(err, errHeader) {
-		return nil, err
-	}
-	if err != nil || torn > 0 || len(p.Tasks) != p.Header.Tasks {
-		return nil, &DirError{Dir: dir, Reason: "has a damaged plan (" + path + ")", Way: "give another directory with --out, or remove this one"}
 	}
 	return p, nil
 }
 
-// errHeader ends the reading of a plan whose header is damaged.
-var errHeader = errors.New("damaged header")
+// ReadHeader reads the first line of the plan of the run in dir, and returns the offset of
+// the first task in plan.jsonl. Errors are as those of ReadPlan.
+func ReadHeader(dir string) (h *Header, offset int64, err error) {
+	err = readPlan(dir, func(read *Header, length int64, _ io.Reader) (bool, error) {
+		h, offset = read, length
+		return true, nil
+	})
+	return h, offset, err
+}
+
+// readPlan opens the plan in dir and calls f with its header, the length of that line and
+// the lines behind it. f reports whether these are whole.
+func readPlan(dir string, f func(h *Header, length int64, rest io.Reader) (whole bool, err error)) error {
+	path := filepath.Join(dir, StateDir, PlanFile)
+	file, err := owner.OpenOthers(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return &DirError{Dir: dir, Reason: fmt.Sprintf("cannot be read: %v", err), Way: "ask its owner to let you read it", Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	in := bufio.NewReader(file)
+	line, err := in.ReadBytes('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	h, whole := &Header{}, false
+	if err == nil && json.Unmarshal(line, h) == nil && h.Format > 0 {
+		if h.Format > record.Format {
+			return &record.FormatError{Path: path, Format: h.Format}
+		}
+		if whole, err = f(h, int64(len(line)), in); err != nil {
+			return err
+		}
+	}
+	if !whole {
+		return &DirError{Dir: dir, Reason: "has a damaged plan (" + path + ")", Way: "give another directory with --out, or remove this one"}
+	}
+	return nil
+}

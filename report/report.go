@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/internal/quantile"
 	"premix/internal/units"
 	"premix/record"
@@ -110,7 +111,7 @@ func Read(dir string) (*Report, error) {
 		Tasks: []Task{},
 	}
 	last := make([]Task, len(plan.Tasks))
-	for rec, err := range engine.Records(dir) {
+	for rec, err := range queue.Records(dir) {
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/internal/browser"
 	"premix/record"
 )
@@ -45,7 +46,7 @@ func newRun(t *testing.T, tasks int, stderr string, records ...record.Task) stri
 	for i := range tasks {
 		p.Tasks = append(p.Tasks, engine.Task{Task: i + 1, Sample: fmt.Sprintf("s%d", i+1)})
 	}
-	run, err := engine.Open(dir, p, false)
+	run, err := queue.OpenRun(dir, p, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func ReadUsage(dir string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	u, err := usage(abs, engine.Records(dir), plan.Header.Recipe, plan.Header.Threads)
+	u, err := usage(abs, queue.Records(dir), plan.Header.Recipe, plan.Header.Threads)
 	if err == nil {
 		u.name = plan.Header.Recipe
 	}

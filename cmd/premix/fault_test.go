@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine"
+	"premix/engine/queue"
 	"premix/internal/unmount"
 	"premix/record"
 )
@@ -103,7 +103,7 @@ func (s *scene) await(t *testing.T, name string) {
 func (s *scene) records(t *testing.T) []record.Task {
 	t.Helper()
 	var list []record.Task
-	for rec, err := range engine.Records(s.path("out")) {
+	for rec, err := range queue.Records(s.path("out")) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"premix/engine"
 	"premix/engine/queue"
 	"premix/internal/exit"
 	"premix/internal/shortdir"
@@ -479,7 +478,7 @@ func TestSlurmRun(t *testing.T) {
 		}
 	}
 	succeeded := make(map[int]int)
-	for rec, err := range engine.Records(s.path("run")) {
+	for rec, err := range queue.Records(s.path("run")) {
 		if err != nil {
 			t.Fatal(err)
 		}

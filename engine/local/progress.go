@@ -107,7 +107,7 @@ func (p *progress) erase() {
 func (s *schedule) line(now time.Time) string {
 	var b strings.Builder
 	over := s.succeeded + s.failed
-	fmt.Fprintf(&b, "%d/%d done, %d running", s.before+s.succeeded, s.before+s.total, s.running)
+	fmt.Fprintf(&b, "%d/%d done, %d running", s.before+s.succeeded, s.before+s.total, len(s.running))
 	if s.failed > 0 {
 		fmt.Fprintf(&b, ", %d failed", s.failed)
 	}
@@ -119,7 +119,7 @@ func (s *schedule) line(now time.Time) string {
 		fmt.Fprintf(&b, "%s%s %d", sep, kind, len(s.kinds[kind]))
 	}
 	if elapsed := now.Sub(s.begun); over > 0 && elapsed > 0 {
-		left := time.Duration(float64(elapsed) / float64(over) * float64(s.total-over))
+		left := time.Duration(float64(elapsed) / float64(over) * float64(s.total-over-s.cancelled))
 		fmt.Fprintf(&b, " · %s · %s left", rateText(float64(over)/elapsed.Seconds()), durationText(left))
 	}
 	return b.String()

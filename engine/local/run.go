@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/internal/units"
 	"premix/recipe"
@@ -79,11 +80,14 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var run *engine.Run
+	if o.Retries < 0 {
+		o.Retries = rec.Retries
+	}
+	var run *queue.Run
 	if o.Worker != "" {
-		run, err = engine.OpenShare(o.Out, plan, o.Worker, o.Share)
+		run, err = queue.OpenShare(o.Out, plan, o.Worker, o.Share)
 	} else {
-		run, err = engine.Open(o.Out, plan, o.Resume)
+		run, err = queue.OpenRun(o.Out, plan, o.Retries, o.Resume)
 	}
 	if err != nil {
 		return nil, err
@@ -114,7 +118,7 @@ func Run(ctx context.Context, o Options) (_ *Summary, err error) {
 	s.stopped = drained
 	ctx, s.abort = context.WithCancel(ctx)
 	defer s.abort()
-	if s.total > 0 && !s.stopped {
+	if len(s.queue) > 0 && !s.stopped {
 		if err := s.prepare(ctx, rec, samples, slots); err != nil {
 			return nil, interrupted(ctx, run, err)
 		}
@@ -185,7 +189,7 @@ func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
 }
 
 // interrupted is err, or what ctx was cancelled with.
-func interrupted(ctx context.Context, run *engine.Run, err error) error {
+func interrupted(ctx context.Context, run *queue.Run, err error) error {
 	var i *Interrupted
 	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
 		return &Interrupted{Signal: i.Signal, Dir: run.Dir}
@@ -251,7 +255,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 		starter, err := hotstart.New(rec.Spec(s.run.Plan.Header.Threads, s.run.Plan.Header.Memory), hotstart.Options{
 			Store: s.o.Store,
 			Start: s.o.Start,
-			Tasks: s.total,
+			Tasks: len(s.queue),
 			Jobs:  slots,
 			Log:   s.progress.note,
 		})

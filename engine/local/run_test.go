@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/record"
 )
@@ -57,7 +58,7 @@ func (b *sandbox) write(t *testing.T, name, text string) {
 func (b *sandbox) records(t *testing.T) []record.Task {
 	t.Helper()
 	var list []record.Task
-	for rec, err := range engine.Records(b.o.Out) {
+	for rec, err := range queue.Records(b.o.Out) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,7 +417,7 @@ func TestToolThatFailsIsBlamedNotItsPipe(t *testing.T) {
 
 func TestProgressLine(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &schedule{total: 100, before: 20, running: 2, begun: begun, kinds: map[string]map[int]took{}}
+	s := &schedule{total: 100, before: 20, running: map[int]context.CancelCauseFunc{1: nil, 2: nil}, begun: begun, kinds: map[string]map[int]took{}}
 	if got, want := s.line(begun), "20/120 done, 2 running"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}

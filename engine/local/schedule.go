@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/recipe"
 	"premix/record"
@@ -23,10 +25,9 @@ const maxFailures = 10
 // schedule is the state of one invocation. Everything but the tries themselves
 // happens in the goroutine that calls work.
 type schedule struct {
-	run      *engine.Run
+	run      *queue.Run
 	o        Options
 	timeout  time.Duration
-	retries  int
 	starter  *hotstart.Starter
 	groups   *cgroups
 	budget   int64                                     // of memory
@@ -35,15 +36,17 @@ type schedule struct {
 	env      []string                                  // of tool and pipe
 	progress *progress
 
-	total     int // tasks to run in this invocation
+	total     int // tasks that were not done before this invocation
 	before    int // tasks that were done before
 	queue     []job
 	begun     time.Time
 	succeeded int
 	failed    int
-	running   int
-	kinds     map[string]map[int]took // by kind of start and task
-	counted   map[int]string          // kind of start of the tasks in kinds
+	cancelled int
+	running   map[int]context.CancelCauseFunc // by number of the task: ends a try
+	over      map[int]queue.State             // tasks that failed or were cancelled
+	kinds     map[string]map[int]took         // by kind of start and task
+	counted   map[int]string                  // kind of start of the tasks in kinds
 	verifies  hotstart.Share
 	sentinel  sentinel
 	verified  int // tasks of this invocation
@@ -60,7 +63,6 @@ type schedule struct {
 type job struct {
 	task   *engine.Task
 	try    int
-	last   int // number of the last try that it may have
 	queued time.Time
 	verify bool
 }
@@ -70,6 +72,7 @@ type took struct{ seconds, latency float64 }
 
 // ran is what a try gives back when its tool has ended.
 type ran struct {
+	task   int
 	slot   int
 	memory int64
 }
@@ -81,11 +84,11 @@ type outcome struct {
 	err error // the record could not be committed
 }
 
-func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress, budget int64) *schedule {
+func newSchedule(run *queue.Run, rec *recipe.Recipe, o Options, p *progress, budget int64) *schedule {
 	s := &schedule{
 		run: run, budget: budget, o: o, progress: p, files: rec.Files,
 		env:     rec.Spec(run.Plan.Header.Threads, run.Plan.Header.Memory).Env,
-		timeout: rec.Timeout, retries: rec.Retries,
+		timeout: rec.Timeout, running: make(map[int]context.CancelCauseFunc), over: make(map[int]queue.State),
 		kinds: make(map[string]map[int]took), counted: make(map[int]string),
 		quarantined: make(map[string]*Quarantine),
 		verifies:    rec.Verify,
@@ -97,16 +100,21 @@ func newSchedule(run *engine.Run, rec *recipe.Recipe, o Options, p *progress, bu
 	if o.Timeout > 0 {
 		s.timeout = o.Timeout
 	}
-	if o.Retries >= 0 {
-		s.retries = o.Retries
-	}
 	for _, t := range run.Pending() {
-		tries := run.Tries(t.Task)
-		s.queue = append(s.queue, job{task: t, try: tries + 1, last: tries + 1 + s.retries})
+		s.enqueue(t)
 	}
-	s.total = len(s.queue)
+	for _, n := range run.Cancelled() {
+		s.over[n] = queue.Cancelled
+		s.cancelled++
+	}
+	s.total = len(s.queue) + s.cancelled
 	s.before = len(run.Plan.Tasks) - s.total
 	return s
+}
+
+// enqueue has a task run that waits.
+func (s *schedule) enqueue(t *engine.Task) {
+	s.queue = append(s.queue, job{task: t, try: s.run.Tries(t.Task) + 1, queued: time.Now()})
 }
 
 // need is the memory of the next try of a task; 0: it is not limited.
@@ -133,6 +141,8 @@ func (s *schedule) work(ctx context.Context, slots int) {
 	if s.o.FailFast {
 		most = 1 // whether another task starts depends on how this one ended
 	}
+	orders := time.NewTicker(orderInterval)
+	defer orders.Stop()
 	tick := time.NewTicker(s.progress.interval())
 	defer tick.Stop()
 	fence := time.NewTicker(fenceInterval)
@@ -145,12 +155,14 @@ func (s *schedule) work(ctx context.Context, slots int) {
 			if kind, _ := s.starter.Decision(); kind == hotstart.Hot {
 				j.verify = s.sentinel.wants(len(s.queue) == 0)
 			}
-			s.running++
 			need := s.need(j)
 			s.memory += need
-			go func() { done <- s.try(ctx, j, slot, need, func() { ended <- ran{slot, need} }) }()
+			tctx, end := context.WithCancelCause(ctx)
+			s.running[j.task.Task] = end
+			go func() { done <- s.try(ctx, tctx, j, slot, need, func() { ended <- ran{j.task.Task, slot, need} }) }()
 		}
-		if s.running+finishing == 0 && (s.stopped || len(s.queue) == 0) {
+		if len(s.running)+finishing == 0 && (s.stopped || len(s.queue) == 0) {
+			s.refresh() // a retry that was ordered before the end
 			if s.overtaken(); s.stopped || len(s.queue) == 0 {
 				return
 			}
@@ -160,16 +172,19 @@ func (s *schedule) work(ctx context.Context, slots int) {
 		case r := <-ended:
 			free = append(free, r.slot)
 			s.memory -= r.memory
-			s.running--
+			s.running[r.task](nil)
+			delete(s.running, r.task)
 			finishing++
 		case out := <-done:
 			finishing--
 			s.settle(out)
 		case <-fence.C:
 			s.heed()
+		case <-orders.C:
+			s.refresh()
 		case <-interrupt:
 			interrupt, s.stopped = nil, true
-			s.progress.notice("ending %d running tasks (again to kill them)", s.running)
+			s.progress.notice("ending %d running tasks (again to kill them)", len(s.running))
 		case <-tick.C:
 			s.progress.draw(s)
 		}
@@ -202,6 +217,50 @@ func (s *schedule) heed() {
 	}
 }
 
+// errCancelled ends a try whose task was cancelled.
+var errCancelled = errors.New("the task was cancelled")
+
+// refresh takes in new orders: tasks that were cancelled are not run, and those that run are
+// ended; tasks that failed or were cancelled run again where a retry was ordered.
+func (s *schedule) refresh() {
+	if s.stopped || !s.run.Changed() {
+		return
+	}
+	if err := s.run.Refresh(); err != nil {
+		s.stopped = true
+		if s.broken == nil {
+			s.broken = &StoppedError{err: err}
+		}
+		return
+	}
+	s.queue = slices.DeleteFunc(s.queue, func(j job) bool {
+		gone := s.run.State(j.task.Task) == queue.Cancelled
+		if gone {
+			s.over[j.task.Task] = queue.Cancelled
+			s.cancelled++
+		}
+		return gone
+	})
+	for task, end := range s.running {
+		if s.run.State(task) == queue.Cancelled {
+			end(errCancelled)
+		}
+	}
+	for _, task := range slices.Sorted(maps.Keys(s.over)) {
+		if s.run.State(task) != queue.Waiting {
+			continue
+		}
+		if s.over[task] == queue.Cancelled {
+			s.cancelled--
+		} else {
+			s.failed--
+			s.failures = slices.DeleteFunc(s.failures, func(f Failure) bool { return f.Task == task })
+		}
+		delete(s.over, task)
+		s.enqueue(&s.run.Plan.Tasks[task-1])
+	}
+}
+
 // settle counts a try that is over, or puts its task back into the queue.
 func (s *schedule) settle(out outcome) {
 	rec := out.rec
@@ -220,7 +279,7 @@ func (s *schedule) settle(out outcome) {
 		s.verified++
 	}
 	if rec.Cause == record.CauseDiffers {
-		out.job.try, out.job.last, out.job.verify = out.job.try+1, out.job.last+1, false
+		out.job.try, out.job.verify = out.job.try+1, false
 		out.job.queued = time.Now()
 		s.queue = append(s.queue, out.job)
 		s.quarantine(rec)
@@ -238,7 +297,13 @@ func (s *schedule) settle(out outcome) {
 		}
 		return
 	}
-	if !s.stopped && out.job.try < out.job.last && again(rec.Cause) {
+	state := s.run.State(rec.Task)
+	if state == queue.Cancelled {
+		s.over[rec.Task] = state
+		s.cancelled++
+		return
+	}
+	if !s.stopped && state == queue.Waiting && again(rec.Cause) {
 		s.progress.notice("sample %s, try %d: %s; trying again", rec.Sample, rec.Try, rec.Error)
 		out.job.try, out.job.verify = out.job.try+1, false
 		out.job.queued = time.Now()
@@ -249,6 +314,7 @@ func (s *schedule) settle(out outcome) {
 		return
 	}
 	s.failed++
+	s.over[rec.Task] = queue.Failed
 	if len(s.failures) < maxFailures {
 		// Its absence from the log is no reason to hide the failure itself.
 		tail, _ := engine.Stderr(s.run.Dir, rec, engine.StderrLines)
@@ -267,9 +333,6 @@ func (s *schedule) settle(out outcome) {
 		s.progress.notice("sample %s failed: no more tasks are started", rec.Sample)
 	}
 }
-
-// Again tells whether another try may do better after a failure with this cause.
-func Again(cause string) bool { return again(cause) }
 
 // again tells whether another try may do better.
 func again(cause string) bool {

@@ -20,6 +20,7 @@ type Summary struct {
 	Before    int       `json:"before"` // done before this invocation
 	Succeeded int       `json:"succeeded"`
 	Failed    int       `json:"failed"`
+	Cancelled int       `json:"cancelled"`
 	NotRun    int       `json:"not_run"`
 	Seconds   float64   `json:"seconds"` // wall clock time of this invocation's tasks
 	Starts    []Start   `json:"starts"`  // by kind; successes of this invocation
@@ -56,7 +57,7 @@ func (s *schedule) summary() *Summary {
 	sum := &Summary{
 		Dir: s.run.Dir, Recipe: s.run.Plan.Header.Recipe, Tasks: len(s.run.Plan.Tasks),
 		Before: s.before, Succeeded: s.succeeded, Failed: s.failed,
-		NotRun:   s.total - s.succeeded - s.failed,
+		Cancelled: s.cancelled, NotRun: s.total - s.succeeded - s.failed - s.cancelled,
 		Failures: s.failures, Verified: s.verified,
 		Starts: []Start{},
 	}
@@ -92,6 +93,9 @@ func (sum *Summary) Write(w io.Writer) error {
 	}
 	if sum.Failed > 0 {
 		fmt.Fprintf(&b, ", %d failed", sum.Failed)
+	}
+	if sum.Cancelled > 0 {
+		fmt.Fprintf(&b, ", %d cancelled", sum.Cancelled)
 	}
 	if sum.NotRun > 0 {
 		fmt.Fprintf(&b, ", %d not run", sum.NotRun)

@@ -34,15 +34,18 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// try runs one try of a task to its record, held to an amount of memory. ended is called once, as soon as the
-// slot is free.
-func (s *schedule) try(ctx context.Context, j job, slot int, memory int64, ended func()) outcome {
+// try runs one try of a task to its record, held to an amount of memory. ctx is cancelled to
+// end all tries, one to end this one. ended is called once, as soon as the slot is free.
+func (s *schedule) try(ctx, one context.Context, j job, slot int, memory int64, ended func()) outcome {
 	rec := &record.Task{
 		Task: j.task.Task, Sample: j.task.Sample, Try: j.try, Slot: slot,
-		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Seat(), Memory: memory,
+		Queued: j.queued.UTC(), Exit: -1, Outputs: j.task.Paths(), Log: s.run.Worker(), Memory: memory,
 	}
 	work := s.run.WorkDir(j.task.Task, j.try)
-	err := s.execute(ctx, j, work, rec)
+	err := s.execute(one, j, work, rec)
+	if f := (*failure)(nil); errors.As(err, &f) && f.cause == record.CauseInterrupted && errors.Is(context.Cause(one), errCancelled) {
+		err = &failure{cause: record.CauseInterrupted, text: "ended because it was cancelled"}
+	}
 	ended()
 	if err != nil && s.o.Worker != "" && !differs(err) {
 		select { // see doubtTime

@@ -8,11 +8,11 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/engine/queue"
 	"premix/hotstart"
 	"premix/internal/beneath"
 	"premix/record"
@@ -270,7 +270,7 @@ func (q *Quarantine) Text() string {
 // Withdraw quarantines again the snapshots that a run has found to be wrong, since premix
 // may have been killed before it did, and makes the tasks pending that started from a
 // snapshot which is in quarantine.
-func Withdraw(run *engine.Run, store string) ([]*Quarantine, error) {
+func Withdraw(run *queue.Run, store string) ([]*Quarantine, error) {
 	for id, d := range run.Differing() {
 		if err := hotstart.Quarantine(store, id, d); err != nil {
 			return nil, err
@@ -297,7 +297,7 @@ func Withdraw(run *engine.Run, store string) ([]*Quarantine, error) {
 
 // NewQuarantine describes the quarantine of a snapshot from which again tasks of a run are
 // run again.
-func NewQuarantine(run *engine.Run, store, id string, d hotstart.Difference, again int) *Quarantine {
+func NewQuarantine(run *queue.Run, store, id string, d hotstart.Difference, again int) *Quarantine {
 	q := &Quarantine{Snapshot: id, Difference: d, Again: again}
 	_, dirs, err := hotstart.Uses(store, id)
 	if err != nil {
@@ -322,7 +322,7 @@ func earlier(dir, snapshot, store string) *Earlier {
 		return nil
 	}
 	from := make(map[int]bool)
-	for rec, err := range engine.Records(dir) {
+	for rec, err := range queue.Records(dir) {
 		if err != nil {
 			return nil
 		}
@@ -368,8 +368,7 @@ func (s *schedule) withdraw(id string, d hotstart.Difference) {
 			s.before--
 			s.total++
 		}
-		tries := s.run.Tries(t.Task)
-		s.queue = append(s.queue, job{task: t, try: tries + 1, last: tries + 1 + s.retries, queued: time.Now()})
+		s.enqueue(t)
 	}
 	if q := s.quarantined[id]; q != nil {
 		q.Again += len(tasks)

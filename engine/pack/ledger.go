@@ -126,19 +126,7 @@ type ledger struct {
 }
 
 // ledgerPath is the ledger of a directory.
-func ledgerPath(dir string) string {
-	if state := filepath.Join(dir, engine.StateDir, engine.QueueDir); exists(state) {
-		return filepath.Join(state, ledgerFile)
-	}
-	return filepath.Join(dir, engine.StateDir, ledgerFile)
-}
-
-const ledgerFile = "ledger.jsonl"
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
+func ledgerPath(dir string) string { return filepath.Join(engine.State(dir), "ledger.jsonl") }
 
 // read takes in what was appended since.
 func (l *ledger) read() error {

@@ -180,7 +180,7 @@ func TestParseOptions(t *testing.T) {
 // The ledger cut at any byte: what was whole before the cut counts, nothing else, and it
 // goes on from there.
 func TestEveryCutOfTheLedger(t *testing.T) {
-	path := filepath.Join(t.TempDir(), ledgerFile)
+	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l := &ledger{path: path, version: "v1"}
 	for _, e := range []*Entry{
 		{Event: eventWave, Wave: 1, Engine: "x", Token: "a", Shares: []Share{{Worker: 1, Seat: 1, Ranges: [][2]int{{1, 5}}}, {Worker: 2, Seat: 2, Ranges: [][2]int{{6, 9}}}}},

@@ -18,23 +18,20 @@ import (
 
 // Runs is a run with a recipe as a [Directory].
 type Runs struct {
-	o        local.Options
-	run      *engine.Run // nil in a worker
-	dir      string
-	name     string                     // of the recipe
-	from     func(Trees) recipe.Sources // of a worker
-	retries  int
-	follower *engine.Follower
-	begun    time.Time
-	waits    []bool   // by task number - 1
-	tries    []int    // by task number - 1
-	ooms     []int    // tries that ran out of memory, by task number - 1
-	failures []int    // of this invocation, by task number - 1
-	origin   []origin // by task number - 1
-	wrong    map[string]*local.Quarantine
-	sum      local.Summary
-	failed   map[int]*record.Task
-	kinds    map[string]*kind
+	o         local.Options
+	run       *queue.Run // nil in a worker
+	dir       string
+	name      string                     // of the recipe
+	from      func(Trees) recipe.Sources // of a worker
+	follower  *queue.Follower
+	begun     time.Time
+	waits     []bool   // by task number - 1
+	origin    []origin // by task number - 1
+	wrong     map[string]*local.Quarantine
+	sum       local.Summary
+	failed    map[int]*record.Task
+	cancelled map[int]bool
+	kinds     map[string]*kind
 }
 
 // origin is what the last record tells of a task that is done.
@@ -53,13 +50,16 @@ func OpenRun(o local.Options) (*Runs, error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := engine.Open(o.Out, plan, o.Resume)
+	if o.Retries < 0 {
+		o.Retries = rec.Retries
+	}
+	run, err := queue.OpenRun(o.Out, plan, o.Retries, o.Resume)
 	if err != nil {
 		return nil, err
 	}
-	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, retries: rec.Retries, follower: run.Follow(), begun: time.Now(),
-		waits: make([]bool, len(run.Plan.Tasks)), tries: make([]int, len(run.Plan.Tasks)), ooms: make([]int, len(run.Plan.Tasks)), failures: make([]int, len(run.Plan.Tasks)),
-		failed: make(map[int]*record.Task), kinds: make(map[string]*kind),
+	d := &Runs{o: o, run: run, dir: run.Dir, name: plan.Header.Recipe, follower: run.Follower(), begun: time.Now(),
+		waits:  make([]bool, len(run.Plan.Tasks)),
+		failed: make(map[int]*record.Task), cancelled: make(map[int]bool), kinds: make(map[string]*kind),
 		origin: make([]origin, len(run.Plan.Tasks)), wrong: make(map[string]*local.Quarantine)}
 	withdrawn, err := local.Withdraw(run, o.Store)
 	if err != nil {
@@ -68,14 +68,15 @@ func OpenRun(o local.Options) (*Runs, error) {
 	for _, q := range withdrawn {
 		d.wrong[q.Snapshot] = q
 	}
-	if o.Retries >= 0 {
-		d.retries = o.Retries
-	}
 	for _, t := range run.Pending() {
 		d.waits[t.Task-1] = true
 		d.sum.NotRun++
 	}
-	d.sum.Before = len(d.waits) - d.sum.NotRun
+	for _, task := range run.Cancelled() {
+		d.cancelled[task] = true
+		d.sum.Cancelled++
+	}
+	d.sum.Before = len(d.waits) - d.sum.NotRun - d.sum.Cancelled
 	return d, nil
 }
 
@@ -108,22 +109,51 @@ func (d *Runs) Lock(seat string) string { return engine.WorkerLock(d.dir, seat) 
 // Tasks is how many there are.
 func (d *Runs) Tasks() int { return len(d.waits) }
 
-// Refresh takes in records.
+// Refresh takes in records and orders.
 func (d *Runs) Refresh(f func(*record.Task)) error {
-	return d.follower.Next(func(r *record.Task) {
+	err := d.follower.Next(func(r *record.Task) {
 		if r.Task >= 1 && r.Task <= len(d.waits) {
 			d.takeIn(r)
 		}
 		f(r)
 	})
+	if err != nil {
+		return err
+	}
+	if err := d.run.Refresh(); err != nil { // it knows all records that were taken in
+		return err
+	}
+	for i, waits := range d.waits {
+		task := i + 1
+		switch state := d.run.State(task); {
+		case state == queue.Cancelled && waits:
+			d.cancelled[task], d.waits[i] = true, false
+			d.sum.Cancelled++
+			d.sum.NotRun--
+		case state == queue.Failed && waits:
+			if d.failed[task], err = d.run.Record(task); err != nil {
+				return err
+			}
+			d.waits[i] = false
+			d.sum.Failed++
+			d.sum.NotRun--
+		case state == queue.Waiting && d.cancelled[task]:
+			delete(d.cancelled, task)
+			d.waits[i] = true
+			d.sum.Cancelled--
+			d.sum.NotRun++
+		case state == queue.Waiting && d.failed[task] != nil:
+			delete(d.failed, task)
+			d.waits[i] = true
+			d.sum.Failed--
+			d.sum.NotRun++
+		}
+	}
+	return nil
 }
 
 // takeIn takes in a record.
 func (d *Runs) takeIn(r *record.Task) {
-	d.tries[r.Task-1] = max(d.tries[r.Task-1], r.Try)
-	if r.Cause == record.CauseMemory {
-		d.ooms[r.Task-1]++
-	}
 	now := r.Ended.After(d.begun)
 	if now {
 		d.take(r)
@@ -154,6 +184,10 @@ func (d *Runs) take(r *record.Task) {
 			delete(d.failed, r.Task)
 			d.sum.Failed--
 			d.sum.Succeeded++
+		} else if d.cancelled[r.Task] { // it had ended before it was cancelled
+			delete(d.cancelled, r.Task)
+			d.sum.Cancelled--
+			d.sum.Succeeded++
 		}
 		k := d.kinds[r.Start]
 		if k == nil {
@@ -161,16 +195,6 @@ func (d *Runs) take(r *record.Task) {
 			d.kinds[r.Start] = k
 		}
 		k.latencies, k.seconds = append(k.latencies, r.Latency), append(k.seconds, r.Seconds)
-	case r.Cause == record.CauseInterrupted, r.Cause == record.CauseDisk:
-		// No fault of the task.
-	default:
-		d.failures[i]++
-		if d.waits[i] && (d.failures[i] > d.retries || !local.Again(r.Cause) || r.Cause == record.CauseLost) {
-			d.waits[i] = false
-			d.sum.NotRun--
-			d.sum.Failed++
-			d.failed[r.Task] = r
-		}
 	}
 }
 
@@ -220,7 +244,7 @@ func (d *Runs) Left(ranges [][2]int) int {
 func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
 	h := &d.run.Plan.Header
 	for i, waits := range d.waits {
-		if waits && !held(i+1) && !f(Need{Task: i + 1, Key: d.name, Cores: h.Threads, Memory: engine.Grown(h.Memory, engine.Growth, d.ooms[i])}) {
+		if waits && !held(i+1) && !f(Need{Task: i + 1, Key: d.name, Cores: h.Threads, Memory: engine.Grown(h.Memory, engine.Growth, d.run.Ooms(i+1))}) {
 			break
 		}
 	}
@@ -231,7 +255,7 @@ func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
 func (d *Runs) GiveUp(task int, reason, hint string) error {
 	now := time.Now().UTC()
 	t := &d.run.Plan.Tasks[task-1]
-	return d.run.Commit(&record.Task{Task: task, Sample: t.Sample, Try: d.tries[task-1] + 1, Exit: -1,
+	return d.run.Commit(&record.Task{Task: task, Sample: t.Sample, Try: d.run.Tries(task) + 1, Exit: -1,
 		Queued: now, Started: now, Ended: now, Cause: record.CauseLost, Error: reason, Hint: hint, Outputs: t.Paths()})
 }
 

@@ -1,5 +1,7 @@
-// Package queue keeps tasks without a recipe: what was asked for, what became of it,
-// and what is to be done next. What runs them is in the packages beside it.
+// Package queue keeps tasks: what was asked for, what became of it, and what is to be done
+// next. What runs them is in the packages beside it. Tasks with a recipe are those of the
+// plan of a run; see package engine for the names in its directory. Their orders, journals
+// and states are as those of tasks without one, and their index is made in memory.
 //
 // Words:
 //

@@ -58,6 +58,16 @@ const (
 
 func (s State) String() string { return [...]string{"waiting", "succeeded", "failed", "cancelled"}[s] }
 
+// begin counts failures from the tries behind one.
+func (e *entry) begin(try int) {
+	if int(e.base) < try {
+		e.base = uint16(try)
+		if int(e.try) <= try {
+			e.fails = 0
+		}
+	}
+}
+
 // runnable tells whether a task waits, and is not held.
 func (e *entry) runnable() bool { return e.state() == Waiting && e.flags&flagHeld == 0 }
 

@@ -20,6 +20,7 @@ const (
 	orderPunch   = "prune-output" // a premix that does not know it changes nothing
 	orderHold    = "hold"
 	orderRelease = "release"
+	orderBegin   = "begin" // of a run: tasks have so many retries from here on
 )
 
 // Order is a line of orders.jsonl: what a user asked for.
@@ -45,7 +46,7 @@ type Order struct {
 	Files    string  `json:"files,omitempty"` // directory for a file a task
 	Held     bool    `json:"held,omitempty"`  // its tasks are
 
-	// Of the others: first task, last task, last try before the order.
+	// Of the others, and Retries of orderBegin: first task, last task, last try before the order.
 	Which [][3]int `json:"which,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -30,15 +31,18 @@ const (
 	tasksFile   = "tasks.jsonl"
 	indexFile   = "index-" // and the boot of the machine, in 16 hexadecimal digits
 	lockFile    = "lock"
+	orderLock   = "orders.lock" // in place of lockFile, of a run
 	submitLock  = "submit.lock"
 	parquetFile = "tasks.parquet"
-	planFile    = "plan.jsonl" // of a run with a recipe
 )
 
 // Queue is an open task directory. Its methods are safe for concurrent use.
 type Queue struct {
-	Dir     string // absolute
-	version string // of premix
+	Dir     string         // absolute
+	base    string         // directory of the state
+	run     *engine.Header // of a run with a recipe; nil: the tasks have none
+	first   int64          // where the tasks of a run begin in its plan
+	version string         // of premix
 	user    string
 	own     bool // the index is memory of this process
 
@@ -71,9 +75,7 @@ type group struct {
 
 func (g *group) complete() bool { return g.count[Succeeded] == g.total }
 
-func (q *Queue) path(name string) string {
-	return filepath.Join(q.Dir, engine.StateDir, engine.QueueDir, name)
-}
+func (q *Queue) path(name string) string { return filepath.Join(q.base, name) }
 
 // indexPath is the index of this boot of this machine. Two that do not share memory never
 // have the same: each would make it afresh under the eyes of the other.
@@ -92,13 +94,14 @@ func (q *Queue) tidy() {
 	}
 }
 
-// IsDir tells whether dir is a task directory.
+// IsDir reports whether dir is a directory of tasks without a recipe.
 func IsDir(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, engine.StateDir, engine.QueueDir))
 	return err == nil
 }
 
-// Open opens the task directory dir. If it is none it is made, where create is true.
+// Open opens the task directory or run directory dir. If it is neither it is made, where
+// create is true; a run directory is then refused.
 // The error is an *engine.DirError where a user can do something about it. version
 // is that of premix.
 func Open(dir, version string, create bool) (_ *Queue, err error) {
@@ -107,32 +110,51 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 		return nil, err
 	}
 	defer func() { err = engine.DirectoryError(dir, err) }()
-	if !IsDir(dir) {
-		if !create {
-			return nil, &engine.DirError{Dir: dir, Reason: "holds no tasks", Way: "give the directory that was --out of premix task submit or premix task run"}
-		}
+	q := &Queue{Dir: dir, version: version, user: userName(), logs: make(map[string]*os.File)}
+	switch {
+	case IsDir(dir):
+	case create:
 		if err := makeDir(dir); err != nil {
 			return nil, err
 		}
+	default:
+		q.run, q.first, err = engine.ReadHeader(dir)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			return nil, &engine.DirError{Dir: dir, Reason: "holds no tasks", Way: "give the directory that was --out of premix task submit, premix task run or premix run"}
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	q := &Queue{Dir: dir, version: version, user: userName(), names: make(map[string]int), logs: make(map[string]*os.File)}
+	q.base, q.own = engine.State(dir), q.run != nil
 	defer func() {
 		if err != nil {
 			q.Close()
 		}
 	}()
+	tasks, mode := tasksFile, os.O_RDWR|os.O_CREATE
+	if q.run != nil {
+		tasks, mode = engine.PlanFile, os.O_RDWR // a look at a run leaves nothing there
+	}
 	err = q.belongs()
 	if err == nil {
-		q.orders, err = owner.OpenFile(q.path(ordersFile), os.O_RDWR|os.O_CREATE, 0o644)
+		q.orders, err = owner.OpenFile(q.path(ordersFile), mode, 0o644)
 	}
-	if err == nil {
-		q.tasks, err = owner.OpenFile(q.path(tasksFile), os.O_RDWR|os.O_CREATE, 0o644)
+	if q.run != nil && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && q.run == nil {
+		q.tasks, err = owner.OpenFile(q.path(tasks), mode, 0o644)
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		q.foreign = err
-		if q.tasks, err = owner.OpenOthers(q.path(tasksFile)); err != nil {
+	}
+	if q.foreign != nil || err == nil && q.run != nil {
+		if q.tasks, err = owner.OpenOthers(q.path(tasks)); err != nil {
 			return nil, err
 		}
+	}
+	if q.foreign != nil {
 		if q.orders != nil {
 			q.orders.Close()
 		}
@@ -151,6 +173,7 @@ func Open(dir, version string, create bool) (_ *Queue, err error) {
 			return nil, err
 		}
 	}
+	q.forget()
 	return q, q.Refresh()
 }
 
@@ -182,7 +205,7 @@ func makeDir(dir string) error {
 	if err := engine.MakeDir(dir); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, planFile)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, engine.StateDir, engine.PlanFile)); err == nil {
 		return &engine.DirError{Dir: dir, Reason: "already holds a run", Way: "give another directory with --out"}
 	}
 	return os.MkdirAll(filepath.Join(dir, engine.StateDir, engine.QueueDir), 0o775)
@@ -223,7 +246,11 @@ func (q *Queue) locked(f func() error) error {
 	if q.orders == nil {
 		return f() // a reader with an index of its own
 	}
-	l, _, err := TakeLock(q.path(lockFile), -1)
+	name := lockFile
+	if q.run != nil {
+		name = orderLock // the other name is that of the lock of a run, which has it to its end
+	}
+	l, _, err := TakeLock(q.path(name), -1)
 	if err != nil {
 		return err
 	}
@@ -294,6 +321,17 @@ func (q *Queue) taskCount() int {
 	return 0
 }
 
+// forget begins the orders again. The plan of a run is its first order.
+func (q *Queue) forget() {
+	q.read, q.end, q.list, q.ends, q.groups, q.names = 0, 0, nil, nil, nil, make(map[string]int)
+	if h := q.run; h != nil {
+		g := Group{Name: h.Recipe}
+		q.list, q.ends = []*Order{{Order: orderBatch, At: h.Created, First: 1, Tasks: h.Tasks, Offset: q.first, Bytes: math.MaxInt64 - q.first,
+			Groups: []Group{g}, Dir: q.Dir, Cores: h.Threads, Memory: h.Memory}}, []int64{0}
+		q.group(g, q.user)
+	}
+}
+
 // readOrders reads the orders that were not read yet.
 func (q *Queue) readOrders() error {
 	f, err := owner.OpenOthers(q.path(ordersFile))
@@ -309,7 +347,7 @@ func (q *Queue) readOrders() error {
 		return err
 	}
 	if info.Size() < q.read {
-		q.read, q.end, q.list, q.ends, q.groups, q.names = 0, 0, nil, nil, nil, make(map[string]int)
+		q.forget()
 	}
 	if q.read == 0 {
 		if q.read, err = readHeader(f); err != nil || q.read == 0 {
@@ -379,6 +417,11 @@ func (q *Queue) journalPath(n int) string { return q.path(fmt.Sprintf("journal-%
 
 // applyOrders applies the orders that the index lacks.
 func (q *Queue) applyOrders() error {
+	if q.run != nil && q.x.head().tasks == 0 {
+		if err := q.apply(0); err != nil {
+			return err
+		}
+	}
 	next, _ := slices.BinarySearch(q.ends, q.x.head().orders+1) // the first that ends behind
 	for ; next < len(q.list); next++ {
 		if err := q.apply(next); err != nil {
@@ -408,12 +451,10 @@ func (q *Queue) apply(i int) error {
 				e.flags |= flagCancelled
 			case orderRetry:
 				e.flags &^= flagCancelled
-				if int(e.base) < w[2] {
-					e.base = uint16(w[2])
-					if int(e.try) <= w[2] {
-						e.fails = 0
-					}
-				}
+				e.begin(w[2])
+			case orderBegin:
+				e.begin(w[2])
+				e.retries = uint16(min(o.Retries, math.MaxUint16-1))
 			case orderPrune:
 				e.flags |= flagPruned
 			case orderHold:
@@ -453,7 +494,7 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 			e.flags = flagHeld
 		}
 		group := opts.Group
-		if !bytes.HasPrefix(line, []byte(plain)) {
+		if q.run == nil && !bytes.HasPrefix(line, []byte(plain)) {
 			s, err := parseSpec(line)
 			if err != nil {
 				return q.damaged(tasksFile)
@@ -518,14 +559,19 @@ func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (
 		return before, before
 	}
 	e.try, e.journal, e.record, e.recLen = uint16(r.Try), uint32(journal), at, uint32(length)
+	e.flags &^= flagDone // a task of a run whose outputs have gone runs again
 	switch {
 	case r.OK():
 		e.flags |= flagDone
-	case r.Cause == record.CauseInterrupted, r.Cause == record.CauseDisk:
+		e.fails = 0 // should it run again, it has all its tries
+	case r.Cause == record.CauseInterrupted, r.Cause == record.CauseDisk, r.Cause == record.CauseDiffers:
 		// No fault of the task.
 	default:
 		if r.Try > int(e.base) {
 			e.fails = min(e.fails+1, 1<<16-1)
+		}
+		if r.Cause == record.CauseInput || r.Cause == record.CauseLost && q.run != nil {
+			e.fails = max(e.fails, e.retries+1) // a further try would meet the same
 		}
 		if r.Cause == record.CauseMemory {
 			e.ooms = min(e.ooms+1, 1<<8-1)
@@ -555,7 +601,7 @@ func (q *Queue) recount() {
 // caught up.
 func (q *Queue) order(o *Order) error {
 	if q.orders == nil {
-		return q.denied()
+		return q.denied() // of a run, change has opened it
 	}
 	o.At, o.User = time.Now().UTC(), q.user
 	if q.read == 0 {
@@ -576,10 +622,7 @@ func (q *Queue) order(o *Order) error {
 	return q.catchUp()
 }
 
-func (q *Queue) header(table string) record.Header {
-	host, _ := os.Hostname() // a host without a name is still a host
-	return record.Header{Table: table, Format: record.Format, Premix: q.version, Host: host, PID: os.Getpid(), Created: time.Now().UTC()}
-}
+func (q *Queue) header(table string) record.Header { return engine.NewHeader(table, q.version) }
 
 // entry is a copy of the entry of a task; ok is false if there is no such task. The
 // caller holds mu.
@@ -607,7 +650,7 @@ func (q *Queue) spec(e *entry) (*Spec, error) {
 	if _, err := q.tasks.ReadAt(line, e.spec); err != nil {
 		return nil, q.damaged(tasksFile)
 	}
-	s, err := parseSpec(line)
+	s, err := q.parse(line)
 	if err != nil || int(e.order) >= len(q.list) {
 		return nil, q.damaged(tasksFile)
 	}

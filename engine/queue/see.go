@@ -60,6 +60,9 @@ func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
 
 // Running is what the worker of this machine runs now.
 func (q *Queue) Running() []spawn.Running {
+	if q.run != nil {
+		return q.runningHot()
+	}
 	if !q.HasWorker() {
 		return nil
 	}
@@ -116,10 +119,20 @@ func (q *Queue) Status() *Status {
 	}
 	for _, r := range running {
 		task, _ := spawn.Of(r.ID)
-		if e, ok := q.entry(task); ok && e.state() == Waiting {
-			s.Groups[at[e.group]].Running++
-			s.Groups[at[e.group]].Waiting--
+		e, ok := q.entry(task)
+		if !ok {
+			continue
 		}
+		g := &s.Groups[at[e.group]]
+		switch e.state() {
+		case Waiting:
+			g.Waiting--
+		case Failed: // of a run, between its tries
+			g.Failed--
+		default:
+			continue
+		}
+		g.Running++
 	}
 	return s
 }
@@ -199,7 +212,7 @@ func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	list := []TaskStatus{}
 	err := q.each(s, func(task int, e *entry) {
 		st := TaskStatus{Task: task, Group: q.groups[e.group].name, State: e.state().String(), Tries: int(e.try)}
-		if e.state() == Waiting && running[task] {
+		if s := e.state(); running[task] && (s == Waiting || s == Failed) {
 			st.State = "running"
 		}
 		list = append(list, st)
@@ -230,31 +243,45 @@ const maxWhich = 4096
 
 // change orders what is picked, and returns how many tasks that are.
 func (q *Queue) change(kind string, s *Selection, f func(*entry) bool) (n int, err error) {
+	o := &Order{Order: kind}
+	err = q.give(o, func() (err error) {
+		o.Which, n, err = q.which(s, f)
+		return err
+	})
+	return n, err
+}
+
+// give makes an order durable and applies it; fill completes it by the tasks as they are
+// then. It is written as several if it has very many ranges of tasks, and not at all if it
+// has none.
+func (q *Queue) give(o *Order, fill func() error) (err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	err = q.locked(func() error {
-		if err := q.catchUp(); err != nil {
+	if q.run != nil && q.orders == nil && q.foreign == nil {
+		if q.orders, err = owner.OpenFile(q.path(ordersFile), os.O_RDWR|os.O_CREATE, 0o644); err != nil {
 			return err
 		}
-		list, count, err := q.which(s, f)
-		if err != nil {
+	}
+	return q.locked(func() error {
+		if err := errors.Join(q.catchUp(), fill()); err != nil {
 			return err
 		}
-		n = count
-		for part := range slices.Chunk(list, maxWhich) {
-			if err := q.order(&Order{Order: kind, Which: part}); err != nil {
+		for part := range slices.Chunk(o.Which, maxWhich) {
+			if err := q.order(&Order{Order: o.Order, Retries: o.Retries, Which: part}); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return n, err
 }
 
-// Cancel has tasks not run that have not ended.
+// Cancel has tasks not run that have not ended. A task of a run that has failed is one of
+// them, since the next invocation would try it again.
 func (q *Queue) Cancel(s *Selection) (int, error) {
-	return q.change(orderCancel, s, func(e *entry) bool { return e.state() == Waiting })
+	return q.change(orderCancel, s, func(e *entry) bool {
+		return e.state() == Waiting || q.run != nil && e.state() == Failed
+	})
 }
 
 // Retry has tasks run again that failed or were cancelled.
@@ -327,8 +354,19 @@ func (q *Queue) Why(task int) (*Explanation, error) {
 	case Succeeded:
 		x.Why = fmt.Sprintf("it succeeded in try %d, after %s", e.try, seconds(rec.Seconds))
 	case Failed:
-		x.Why = fmt.Sprintf("it failed %s: %s", times(int(e.fails)), rec.Error)
+		if q.isRunning(x, running) {
+			return x, nil
+		}
 		x.Way = rec.Hint
+		if q.run != nil {
+			x.Why = fmt.Sprintf("it failed in try %d: %s", rec.Try, rec.Error)
+			if x.Way == "" {
+				x.Way = "mend the cause, then " + q.command()
+			}
+			x.Stderr, _ = engine.Stderr(q.Dir, rec, engine.StderrLines)
+			break
+		}
+		x.Why = fmt.Sprintf("it failed %s: %s", times(int(e.fails)), rec.Error)
 		if x.Way == "" {
 			x.Way = fmt.Sprintf("mend the cause, then premix task retry %s %d", q.Dir, task)
 		}
@@ -339,12 +377,8 @@ func (q *Queue) Why(task int) (*Explanation, error) {
 		x.Why = "it was cancelled"
 		x.Way = fmt.Sprintf("premix task retry %s %d has it run after all", q.Dir, task)
 	default:
-		for _, r := range running {
-			if t, try := spawn.Of(r.ID); t == task {
-				x.State = "running"
-				x.Why = fmt.Sprintf("it has been running for %s, as process %d, in try %d", seconds(time.Since(r.Started).Seconds()), r.PID, try)
-				return x, nil
-			}
+		if q.isRunning(x, running) {
+			return x, nil
 		}
 		x.Why, x.Way = q.waits(&e, task, worker)
 		if rec != nil && rec.Cause != "" {
@@ -352,6 +386,22 @@ func (q *Queue) Why(task int) (*Explanation, error) {
 		}
 	}
 	return x, nil
+}
+
+// isRunning explains a task that runs, and reports whether it does.
+func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
+	for _, r := range running {
+		if t, try := spawn.Of(r.ID); t == x.Task {
+			process := ""
+			if r.PID > 0 {
+				process = fmt.Sprintf("as process %d, ", r.PID)
+			}
+			x.State = "running"
+			x.Why = fmt.Sprintf("it has been running for %s, %sin try %d", seconds(time.Since(r.Started).Seconds()), process, try)
+			return true
+		}
+	}
+	return false
 }
 
 // waits says what a task waits for.
@@ -376,7 +426,7 @@ func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
 		}
 	}
 	if !worker {
-		return "it waits for a premix that runs the tasks of this directory", "premix task run --out " + q.Dir
+		return "it waits for a premix that runs the tasks of this directory", q.command()
 	}
 	n := 0
 	entries := q.x.entries()
@@ -407,6 +457,9 @@ func seconds(s float64) string {
 func (s *Spec) Text() string {
 	if s.Argv == nil {
 		return s.Command
+	}
+	if s.Recipe != nil && s.Recipe.Pipe != "" {
+		return (&Spec{Argv: s.Argv}).Text() + " | " + s.Recipe.Pipe
 	}
 	var words []string
 	for _, a := range s.Argv {
@@ -452,6 +505,7 @@ type extent struct {
 	path           string // "" for a task that has not run
 	offset, length int64
 	slot           bool // the file is the log of a slot, where other tasks write when this one has ended
+	try            int  // 0 for a file of the task's own
 }
 
 // extent finds the output of the last try of a task.
@@ -468,6 +522,9 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 	if err != nil {
 		return p, err
 	}
+	if q.run != nil {
+		return q.extentOfRun(spec, rec, stderr)
+	}
 	path, errs := spec.Files(files, task)
 	ext, kind := ".out", "standard output"
 	if stderr {
@@ -477,9 +534,9 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 		return extent{path: path, length: -1}, nil
 	}
 	for _, r := range q.Running() {
-		if t, _ := spawn.Of(r.ID); t == task {
+		if t, try := spawn.Of(r.ID); t == task {
 			name, _, _ := q.Logs(LocalWorker, r.Slot)
-			p = extent{q.path("log-" + name + ext), r.Out, -1, true}
+			p = extent{path: q.path("log-" + name + ext), offset: r.Out, length: -1, slot: true, try: try}
 			if stderr {
 				p.offset = r.Err
 			}
@@ -489,7 +546,7 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 	if rec == nil || rec.Log == "" {
 		return p, nil
 	}
-	p = extent{path: q.path("log-" + filepath.Base(rec.Log) + ext), offset: rec.StdoutOffset, length: rec.StdoutLength}
+	p = extent{path: q.path("log-" + filepath.Base(rec.Log) + ext), offset: rec.StdoutOffset, length: rec.StdoutLength, try: rec.Try}
 	if stderr {
 		p.offset, p.length = rec.StderrOffset, rec.StderrLength
 	}
@@ -515,6 +572,9 @@ func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64,
 		open = owner.OpenOthers
 	}
 	if f, err = open(p.path); err != nil {
+		if q.run != nil && errors.Is(err, fs.ErrNotExist) {
+			err = nil // its work directory has gone, or it has not written yet
+		}
 		return nil, 0, err
 	}
 	if length = p.length; length < 0 {
@@ -547,6 +607,9 @@ func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 		if f == nil {
 			if err := q.Refresh(); err != nil {
 				return err
+			}
+			if now, err := q.extent(task, stderr); err != nil || now == p {
+				return err // it has not written yet
 			}
 			continue // it has ended just now
 		}
@@ -582,14 +645,27 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if last.path != "" && (p.path != last.path || p.offset != last.offset) {
+		if p.try < last.try { // its try has ended and has no record
+			if over {
+				return nil
+			}
+			continue
+		}
+		moved := p.path != last.path || p.offset != last.offset
+		if q.run != nil { // the output of a try goes elsewhere when it has ended
+			moved = p.try != last.try
+		}
+		if last.path != "" && moved {
 			// Another try has begun: the rest of the one before, if its record is there.
-			if rec, err := q.Record(task); err == nil && rec != nil {
+			if rec, err := q.Record(task); err == nil && rec != nil && rec.Try == last.try {
 				rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
 				if stderr {
 					rest.offset, rest.length = rec.StderrOffset, rec.StderrLength
 				}
-				if rest.offset == last.offset {
+				if q.run != nil {
+					rest = recorded(q.Dir, rec, stderr)
+				}
+				if rest.path != "" {
 					if _, err := q.more(task, stderr, rest, shown, -1, w); err != nil {
 						return err
 					}
@@ -622,6 +698,9 @@ func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.W
 	}
 	defer f.Close()
 	if length < shown {
+		if q.run != nil {
+			return shown, nil // a cold start writes it again, to be compared
+		}
 		shown = 0 // a further try has begun the file anew
 	}
 	_, err = io.Copy(w, section(f, p.offset+shown, length-shown, limit))
@@ -834,11 +913,11 @@ func (q *Queue) punch(e *entry) (int64, error) {
 	return sum, nil
 }
 
-// Records are all records of the tasks in dir, a worker after the other, in the order
+// Records are all records of the tasks in dir, of a run or without a recipe, a worker after the other, in the order
 // in which they were settled. Memory does not grow with their number.
 func Records(dir string) iter.Seq2[*record.Task, error] {
 	return func(yield func(*record.Task, error) bool) {
-		q := &Queue{Dir: dir}
+		q := &Queue{Dir: dir, base: engine.State(dir)}
 		numbers, _, err := q.journals()
 		if err != nil {
 			yield(nil, err)

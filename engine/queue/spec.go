@@ -27,6 +27,8 @@ type Spec struct {
 	Index         *int     // in its array
 	Note          string   // for whoever submitted it: it is kept and not looked at
 	Ask           string   // for an engine: options of its own, KEY=VALUE, one a line
+
+	Recipe *engine.Task // of a run, from its plan; nil: without a recipe
 }
 
 // Options are what a batch says for all of its tasks, and a task for itself.

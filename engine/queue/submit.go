@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"premix/engine"
+	"premix/internal/lock"
 	"premix/internal/owner"
 	"premix/record"
 )
@@ -291,6 +294,9 @@ const SeatWait = 2 * time.Minute
 // if there is another worker of that name.
 func (q *Queue) Work(worker string) (err error) {
 	defer func() { err = engine.DirectoryError(q.Dir, err) }()
+	if q.run != nil {
+		return &engine.DirError{Dir: q.Dir, Reason: "holds a run with a recipe", Way: q.command() + " runs its tasks"}
+	}
 	if q.orders == nil {
 		return q.denied()
 	}
@@ -317,8 +323,19 @@ func (q *Queue) Work(worker string) (err error) {
 // workLock is what a worker holds.
 func (q *Queue) workLock(worker string) string { return q.path("work-" + worker + ".lock") }
 
-// HasWorker tells whether the local worker runs.
-func (q *Queue) HasWorker() bool { return isLocked(q.workLock(LocalWorker)) }
+// HasWorker reports whether a premix of this machine runs the tasks, or gives them to an
+// engine.
+func (q *Queue) HasWorker() bool {
+	if q.run == nil {
+		return isLocked(q.workLock(LocalWorker))
+	}
+	f, err := owner.OpenOthers(q.path(engine.LockFile))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(lock.Try(f, lock.Shared), lock.ErrHeld)
+}
 
 // Settle makes records durable, in a group: they are in the journal, or none is. What
 // the tries have written into the logs is durable before. It is for one goroutine.
@@ -331,7 +348,13 @@ func (q *Queue) Settle(records []*record.Task) error {
 	lengths := make([]int, len(records))
 	for i, r := range records {
 		before := len(lines)
-		if lines, err = appendRecord(lines, r); err != nil {
+		if q.run != nil { // all fields: the tasks of a run are fewer
+			line, merr := json.Marshal(r)
+			lines, err = append(append(lines, line...), '\n'), merr
+		} else {
+			lines, err = appendRecord(lines, r)
+		}
+		if err != nil {
 			return fmt.Errorf("record of task %d: %w", r.Task, err)
 		}
 		lengths[i] = len(lines) - before
@@ -371,8 +394,8 @@ func (q *Queue) Settle(records []*record.Task) error {
 func (q *Queue) syncLogs(records []*record.Task) error {
 	written := make(map[string]bool)
 	for _, r := range records {
-		if r.Log == "" {
-			continue
+		if r.Log == "" || q.run != nil {
+			continue // the standard error of a run is for people alone
 		}
 		if r.StdoutLength > 0 {
 			written["log-"+r.Log+".out"] = true

@@ -246,7 +246,7 @@ var rooms = map[string]room{
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/queue": {
-		imports: []string{"internal/beneath", "internal/problem", "engine", "engine/spawn", "recipe", "record", "internal/owner"},
+		imports: []string{"internal/beneath", "internal/problem", "engine", "engine/spawn", "hotstart", "recipe", "record", "internal/owner"},
 		modules: []string{"golang.org/x/sys"},
 	},
 	"engine/spawn": {

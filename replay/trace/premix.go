@@ -26,7 +26,7 @@ func openDir(path string) (*Trace, error) {
 		return nil, err
 	}
 	h := &plan.Header
-	return fromRecords(engine.Records(path), path, "premix run directory", h.Recipe, h.Threads, h.Memory)
+	return fromRecords(queue.Records(path), path, "premix run directory", h.Recipe, h.Threads, h.Memory)
 }
 
 // fromRecords makes a trace of records. step, cores and memory are those of records that

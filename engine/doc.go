@@ -22,6 +22,7 @@
 //	DIR/...                      outputs, renamed into place, never partial
 //	DIR/report.html              written by package report
 //	DIR/.premix/orders.jsonl     record.Header, then one queue.Order a line
+//	DIR/.premix/orders.lock      held (fcntl) while an order is written
 //	DIR/.premix/lock             held (flock) by the premix that runs the tasks
 //	DIR/.premix/plan.jsonl       [Header], then one [Task] a line
 //	DIR/.premix/journal-N.jsonl  record.Header, then one record.Task a line

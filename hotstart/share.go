@@ -32,9 +32,6 @@ func OpensData(l Look) bool {
 	return l.Op == tracer.LookOpen && !l.Input && fileSize(l.Path) >= dataSize
 }
 
-// FileSize is the size of a regular file, 0 of anything else.
-func FileSize(path string) int64 { return fileSize(path) }
-
 // StampLook describes the part of a file that a tool has looked at.
 func StampLook(l Look) (Stamp, error) { return lookStamp(l) }
 

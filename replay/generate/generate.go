@@ -10,16 +10,16 @@ import (
 	"premix/replay/trace"
 )
 
-// pause is what ends a session.
+// pause is the gap that ends a session.
 const pause = 20 * trace.Minute
 
-// sample is how many jobs of a size class are kept.
+// sample is the number of jobs of a size class that are kept.
 const sample = 8192
 
-// hours is a week.
+// hours is the number of hours of a week.
 const hours = 7 * 24
 
-// Model is what was fitted.
+// Model is a model fitted to a trace.
 type Model struct {
 	Name     string
 	Begin    int64 // of the trace, milliseconds since 1970
@@ -29,21 +29,21 @@ type Model struct {
 	Jobs     int
 	Sessions int
 	Length   trace.Time     // of the trace
-	Week     [hours]float64 // sessions that begin in each hour of the week, of all
+	Week     [hours]float64 // fraction of the sessions that begin in each hour of the week
 	Zipf     float64        // exponent
 	Users    int
-	Same     float64 // how often a job has the size of the one before in its session
+	Same     float64 // frequency with which a job has the size of the previous one in its session
 
 	counts  []int32          // jobs of sessions, sorted
 	gaps    [32][]trace.Time // within sessions, by the binary logarithm of their jobs
 	classes []class
-	names   *trace.Trace // whose partitions and QOS the samples have
+	names   *trace.Trace // the trace whose names of partitions and QOS the samples refer to
 }
 
-// class is jobs of similar size.
+// class is a class of jobs of similar size.
 type class struct {
 	weight float64 // of the jobs
-	cores  []int32 // as found, to be drawn from
+	cores  []int32 // of the trace's jobs, to be drawn from
 	jobs   []job   // sorted by run time
 }
 
@@ -53,10 +53,10 @@ type job struct {
 	partition, qos int32
 }
 
-// classOf is the binary logarithm of a number of cores.
+// classOf returns the binary logarithm of a number of cores.
 func classOf(cores int32) int { return int(math.Log2(float64(cores))) }
 
-// Fit fits a model.
+// Fit fits a model to a trace.
 func Fit(t *trace.Trace) (*Model, error) {
 	n := t.Len()
 	if n < 10 || t.Submit[n-1] <= t.Submit[0] {
@@ -69,8 +69,8 @@ func Fit(t *trace.Trace) (*Model, error) {
 	return m, nil
 }
 
-// hour of the week of a moment: 0 is midnight before Monday where the trace tells when it
-// was, otherwise its begin.
+// hour returns the hour of the week of a moment: 0 is midnight before Monday or, if the
+// trace has no date, its begin.
 func (m *Model) hour(at trace.Time) int {
 	const monday = 4 * trace.Day // 1970 began on a Thursday
 	h := (at + trace.Time(m.Begin) + m.Zone - monday) / trace.Hour % hours
@@ -131,8 +131,8 @@ func (m *Model) sessions(t *trace.Trace) {
 			}
 		}
 	}
-	// How often each hour of the week was within the trace: the first and last weeks are
-	// not whole.
+	// Count how often each hour of the week is within the trace: the first and last weeks
+	// are incomplete.
 	var seen [hours]float64
 	for at := t.Submit[0]; at <= t.Submit[t.Len()-1]; at += trace.Hour {
 		seen[m.hour(at)]++
@@ -140,8 +140,8 @@ func (m *Model) sessions(t *trace.Trace) {
 	total := 0.0
 	for h := range week {
 		if seen[h] > 0 {
-			// Half a session more: an hour in which nobody happened to begin is not one in
-			// which nobody ever does.
+			// Add half a session: an hour in which no session happened to begin still has
+			// some probability.
 			m.Week[h] = (week[h] + 0.5) / seen[h]
 		} else {
 			m.Week[h] = 0.5
@@ -153,8 +153,8 @@ func (m *Model) sessions(t *trace.Trace) {
 	}
 }
 
-// users fits the exponent by least squares of the logarithms of rank and frequency, which
-// weighs each session once.
+// users fits the exponent by least squares of the logarithms of rank and frequency, where
+// each session has the same weight.
 func (m *Model) users(t *trace.Trace) {
 	count := make([]float64, len(t.Users.Names))
 	for _, u := range t.User {
@@ -183,7 +183,7 @@ func (m *Model) sizes(t *trace.Trace) {
 	seen := make([]int, 32)
 	for i, c := range t.Cores {
 		k := classOf(c)
-		// Every so many, evenly spread over the trace.
+		// Take jobs at equal distances over the trace.
 		seen[k]++
 		if count[k] > sample && int64(seen[k])*sample/int64(count[k]) == int64(seen[k]-1)*sample/int64(count[k]) {
 			continue
@@ -198,8 +198,8 @@ func (m *Model) sizes(t *trace.Trace) {
 	}
 }
 
-// Generate makes a trace of so many jobs. It is as dense as the one that was fitted, times
-// density, and as long as it needs to be.
+// Generate generates a trace with a number of jobs. It is as dense as the original one,
+// multiplied by density, and as long as necessary.
 func (m *Model) Generate(jobs int, density float64, seed uint64) *trace.Trace {
 	rng := rand.New(rand.NewPCG(seed, 0x67656e6572617465))
 	t := &trace.Trace{Name: "like " + m.Name, Format: "generated", Begin: m.Begin, Zone: m.Zone, Procs: m.Procs, Nodes: m.Nodes,
@@ -223,9 +223,9 @@ func (m *Model) Generate(jobs int, density float64, seed uint64) *trace.Trace {
 	}
 	users := cumulated(m.Users, func(i int) float64 { return math.Pow(float64(i+1), -m.Zipf) })
 	classes := cumulated(len(m.classes), func(i int) float64 { return m.classes[i].weight })
-	// The mean rate is sessions a millisecond; an hour that has twice its part of the week
-	// has twice the rate. Thinning: candidates come at the highest rate, and stay with the
-	// probability of their hour.
+	// The mean rate is sessions a millisecond; an hour with twice its share of the week has
+	// twice the rate. This is thinning: candidates come at the highest rate, and are
+	// accepted with the probability of their hour.
 	rate := float64(m.Sessions) / float64(m.Length) * density
 	peak := 0.0
 	for _, w := range m.Week {
@@ -291,7 +291,7 @@ func (m *Model) session(t *trace.Trace, at trace.Time, user int32, classes []flo
 	}
 }
 
-// cumulated are sums of weights, of which the last is 1.
+// cumulated returns cumulative sums of weights, the last of which is 1.
 func cumulated(n int, weight func(i int) float64) []float64 {
 	list := make([]float64, n)
 	sum := 0.0

@@ -18,7 +18,7 @@ import (
 	"premix/replay/trace"
 )
 
-// Error is a machine file that cannot be used.
+// Error is returned for a machine file that cannot be used.
 type Error struct {
 	Path   string
 	Reason string
@@ -30,7 +30,7 @@ func (e *Error) Error() string { return fmt.Sprintf("machine %s: %s", e.Path, e.
 // ExitCode implements exit.Coded.
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint names the documentation.
 func (e *Error) Hint() string {
 	if e.Way == "" {
 		return "docs/replay.md describes the file"
@@ -38,7 +38,7 @@ func (e *Error) Hint() string {
 	return e.Way
 }
 
-// Machine is what jobs run on.
+// Machine is a machine for jobs.
 type Machine struct {
 	Name       string      `yaml:"name" json:"name"`
 	Pools      []Pool      `yaml:"pools" json:"pools"`
@@ -48,7 +48,7 @@ type Machine struct {
 	User       Limit       `yaml:"user" json:"user,omitzero"`       // of each user
 	Account    Limit       `yaml:"account" json:"account,omitzero"` // of each account
 	Overhead   Span        `yaml:"overhead" json:"overhead,omitempty"`
-	Kill       bool        `yaml:"kill" json:"kill"` // jobs end at their limit; otherwise they run as long as they did
+	Kill       bool        `yaml:"kill" json:"kill"` // jobs end at their limit; otherwise they run for their recorded time
 
 	Derived string `yaml:"-" json:"derived,omitempty"` // how it was derived from the trace
 }
@@ -66,7 +66,7 @@ type Pool struct {
 type Node struct {
 	Count  int  `yaml:"count" json:"count"`
 	Cores  int  `yaml:"cores" json:"cores"`
-	Memory Size `yaml:"memory" json:"memory,omitempty"` // of a node; 0: not counted
+	Memory Size `yaml:"memory" json:"memory,omitempty"` // of a node; 0: unlimited
 }
 
 // Down is a time in which nodes cannot be used.
@@ -74,17 +74,17 @@ type Down struct {
 	From    Span `yaml:"from" json:"from"` // since the begin of the trace
 	Until   Span `yaml:"until" json:"until"`
 	Nodes   int  `yaml:"count" json:"count"`     // 0: all
-	Failure bool `yaml:"failure" json:"failure"` // nobody knew it beforehand
+	Failure bool `yaml:"failure" json:"failure"` // unknown in advance
 }
 
-// Partition is what jobs are submitted to.
+// Partition is a partition, to which jobs are submitted.
 type Partition struct {
 	Name     string   `yaml:"name" json:"name"`
 	Pool     string   `yaml:"pool" json:"pool"`
 	Tier     int      `yaml:"tier" json:"tier,omitempty"`
 	Priority int      `yaml:"priority" json:"priority,omitempty"` // of the multifactor policy
-	Limit    Span     `yaml:"limit" json:"limit,omitempty"`       // the longest time that can be asked for
-	Default  Span     `yaml:"default" json:"default,omitempty"`   // for jobs that ask for no time
+	Limit    Span     `yaml:"limit" json:"limit,omitempty"`       // longest time that a job may request
+	Default  Span     `yaml:"default" json:"default,omitempty"`   // for jobs that do not request a time
 	Charge   *float64 `yaml:"charge" json:"charge,omitempty"`
 	Preempt  `yaml:",inline"`
 }
@@ -99,20 +99,20 @@ type QOS struct {
 	Preempt  `yaml:",inline"`
 }
 
-// Preempt tells who makes room for whom.
+// Preempt describes which jobs make others end.
 type Preempt struct {
 	Preempts  []string `yaml:"preempts" json:"preempts,omitempty"`   // names of partitions or QOS
-	Preempted string   `yaml:"preempted" json:"preempted,omitempty"` // what becomes of a job that makes room
+	Preempted string   `yaml:"preempted" json:"preempted,omitempty"` // effect on a preempted job
 }
 
-// What becomes of a job that makes room.
+// The effects on a preempted job.
 const (
-	Requeue = "requeue" // it waits again, and begins again; the default
+	Requeue = "requeue" // it waits again, and starts from the beginning; the default
 	Cancel  = "cancel"  // it ends
-	Resume  = "resume"  // it waits again, and goes on where it was
+	Resume  = "resume"  // it waits again, and continues where it was
 )
 
-// Limit bounds what runs at a time. 0 is no bound.
+// Limit bounds running jobs. 0 is unlimited.
 type Limit struct {
 	Jobs  int `yaml:"jobs" json:"jobs,omitempty"`
 	Cores int `yaml:"cores" json:"cores,omitempty"`
@@ -143,9 +143,9 @@ func (s Span) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, trace.Time(s).Seconds(), 'f', -1, 64), nil
 }
 
-// ParseTime reads a length of time.
+// ParseTime parses a length of time.
 func ParseTime(text string) (trace.Time, error) {
-	wrong := fmt.Errorf("%q is no length of time: write it as in 90s, 2h or 1d12h", text)
+	wrong := fmt.Errorf("%q is not a length of time: write it as in 90s, 2h or 1d12h", text)
 	rest, days := text, int64(0)
 	if head, tail, ok := strings.Cut(text, "d"); ok {
 		d, err := strconv.ParseInt(head, 10, 32)
@@ -195,7 +195,7 @@ func Read(path string) (*Machine, error) {
 	return m, nil
 }
 
-// Parse reads a machine. The error names all mistakes, each with its line.
+// Parse parses a machine. The error lists all mistakes, each with its line.
 func Parse(b []byte) (*Machine, error) {
 	m := &Machine{}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
@@ -214,10 +214,10 @@ func Parse(b []byte) (*Machine, error) {
 	return m, nil
 }
 
-// Whole tells whether jobs have nodes for themselves.
+// Whole reports whether jobs have nodes to themselves.
 func (p *Pool) Whole() bool { return p.Share == "nodes" }
 
-// Cores is the number of cores of a pool, and Nodes that of its nodes.
+// Cores returns the number of cores of a pool, and Nodes the number of its nodes.
 func (p *Pool) Cores() (n int) {
 	for _, g := range p.Groups {
 		n += g.Count * g.Cores
@@ -232,7 +232,7 @@ func (p *Pool) Nodes() (n int) {
 	return n
 }
 
-// Cores is the number of all cores, and Nodes that of all nodes.
+// Cores returns the number of all cores, and Nodes the number of all nodes.
 func (m *Machine) Cores() (n int) {
 	for i := range m.Pools {
 		n += m.Pools[i].Cores()
@@ -247,17 +247,18 @@ func (m *Machine) Nodes() (n int) {
 	return n
 }
 
-// maxNodes bounds a machine, so that a mistyped number is told and does not fill memory.
+// maxNodes bounds a machine, so that a mistyped number is an error and does not fill the
+// memory.
 const maxNodes = 1 << 20
 
-// checker finds what is wrong in a machine, and fills in what was left out.
+// checker checks a machine, and sets defaults.
 type checker struct {
 	root     yaml.Node
 	problems []error
 }
 
-// bad adds a mistake at a place in the file: keys of mappings and places in lists, as far
-// as they are there.
+// bad adds a mistake at a place in the file: keys of mappings and indexes in lists, as far
+// as they exist.
 func (c *checker) bad(at []any, format string, args ...any) {
 	n := &c.root
 	if n.Kind == yaml.DocumentNode {
@@ -432,7 +433,7 @@ func (m *Machine) preempts() (list []*Preempt) {
 	return list
 }
 
-// Preemption tells whether any job may make another one end.
+// Preemption reports whether any job may make another one end.
 func (m *Machine) Preemption() bool {
 	for _, p := range m.preempts() {
 		if len(p.Preempts) > 0 {
@@ -442,8 +443,8 @@ func (m *Machine) Preemption() bool {
 	return false
 }
 
-// Charger tells what a core hour of a job costs: the charge factor of its partition,
-// times that of its QOS; 1 where none is told.
+// Charger returns a function for the cost of a core hour of a job: the charge factor of its
+// partition, multiplied by the factor of its QOS; each is 1 by default.
 func (m *Machine) Charger(t *trace.Trace) func(job int32) float64 {
 	partitions, qos := make([]float64, len(t.Partitions.Names)), make([]float64, max(len(t.QOSs.Names), 1))
 	for i, name := range t.Partitions.Names {
@@ -465,8 +466,8 @@ func (m *Machine) Charger(t *trace.Trace) func(job int32) float64 {
 	return func(job int32) float64 { return partitions[t.Partition[job]] * qos[t.QOSOf(int(job))] }
 }
 
-// FromTrace is the machine that a trace tells of: one pool of cores, in which it does
-// not matter where they are. cores overrides their number if it is not 0.
+// FromTrace returns a machine derived from a trace: one pool of cores, whose places do not
+// matter. If cores is not 0, it is their number.
 func FromTrace(t *trace.Trace, cores int) *Machine {
 	m := &Machine{Name: t.Name}
 	how := "--cores"
@@ -496,7 +497,7 @@ func FromTrace(t *trace.Trace, cores int) *Machine {
 	return m
 }
 
-// peak is the largest number of cores that jobs held at a time, as it was.
+// peak returns the largest number of cores that jobs held at a time in reality.
 func peak(t *trace.Trace) int {
 	if t.Waited == nil {
 		return 0

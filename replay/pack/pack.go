@@ -7,13 +7,14 @@ import (
 	"premix/replay/trace"
 )
 
-// most is how many jobs a pack has at most, and patience how long it waits for more.
+// most is the highest number of jobs in a pack, and patience the time that a pack waits for
+// more.
 const (
 	most     = 10_000
 	patience = trace.Minute
 )
 
-// Packed is a trace of packs, and what is in them.
+// Packed is a trace of packs, with the jobs in them.
 type Packed struct {
 	Trace *trace.Trace
 
@@ -22,14 +23,14 @@ type Packed struct {
 	members  []int32
 }
 
-// kind is what jobs of one pack have in common.
+// kind identifies jobs that may be combined.
 type kind struct{ user, account, partition, qos, cores, nodes, memory int32 }
 
 func kindOf(t *trace.Trace, job int) kind {
 	return kind{t.User[job], t.Account[job], t.Partition[job], t.QOSOf(job), t.Cores[job], t.NodesOf(job), t.MemoryOf(job)}
 }
 
-// Pack packs the short jobs of a trace to a target.
+// Pack packs the short jobs of a trace. target is the run time of a pack.
 func Pack(t *trace.Trace, target trace.Time) *Packed {
 	type sum struct {
 		run   trace.Time
@@ -41,7 +42,7 @@ func Pack(t *trace.Trace, target trace.Time) *Packed {
 		s := sums[k]
 		sums[k] = sum{s.run + t.Run[job], s.count + 1}
 	}
-	// Who waits for others, or is waited for, stays alone.
+	// A job that waits for others, or for which others wait, is not packed.
 	alone := make([]bool, t.Len())
 	for job := range t.Len() {
 		for _, before := range t.Before(job) {
@@ -73,8 +74,8 @@ func Pack(t *trace.Trace, target trace.Time) *Packed {
 			packs = append(packs, p)
 		}
 	}
-	// By the last job: that is when a pack is submitted. It makes the order of what came
-	// out of the map definite, too.
+	// Sort by the last job, with which a pack is submitted. This also makes the order
+	// independent of the map's.
 	slices.SortFunc(packs, func(a, b []int32) int { return int(a[len(a)-1]) - int(b[len(b)-1]) })
 	return build(t, packs)
 }
@@ -134,8 +135,8 @@ func column[T any](to *[]T, from []T, job int32) {
 	}
 }
 
-// Unpack tells from the schedule of the packs what became of the jobs in them. overhead
-// is what passes before the first of them begins.
+// Unpack returns the schedule of the jobs in the packs. overhead is the time before the
+// first job of a pack begins.
 func (p *Packed) Unpack(s *simulate.Schedule, overhead trace.Time) *simulate.Schedule {
 	n := p.original.Len()
 	out := *s
@@ -145,7 +146,7 @@ func (p *Packed) Unpack(s *simulate.Schedule, overhead trace.Time) *simulate.Sch
 	for i := range len(p.at) - 1 {
 		members := p.members[p.at[i]:p.at[i+1]]
 		if len(members) == 1 {
-			// What waits for others is eligible when they have ended.
+			// A job that waits for others is eligible when they have ended.
 			out.Eligible[members[0]] = max(s.Eligible[i], p.original.Submit[members[0]])
 		}
 		at := s.Start[i] + overhead
@@ -154,7 +155,7 @@ func (p *Packed) Unpack(s *simulate.Schedule, overhead trace.Time) *simulate.Sch
 				out.Start[job], out.End[job] = trace.Unknown, trace.Unknown
 				continue
 			}
-			// A pack that was killed has ended its jobs, too.
+			// When a pack was killed, its jobs ended, too.
 			out.Start[job] = min(at, s.End[i])
 			at += p.original.Run[job]
 			out.End[job] = min(at, s.End[i])

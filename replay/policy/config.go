@@ -18,7 +18,7 @@ import (
 	"premix/replay/trace"
 )
 
-// Error is a policy that cannot be had as it was asked for.
+// Error is returned for a policy that is not valid.
 type Error struct {
 	Reason string
 	Way    string
@@ -29,21 +29,21 @@ func (e *Error) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *Error) Hint() string { return e.Way }
 
-// Orders.
+// The orders.
 const (
 	FCFS        = "fcfs"
 	SJF         = "sjf"
 	Multifactor = "multifactor"
 )
 
-// Recorded is no policy, but what the trace tells: when jobs began in reality. It is the
-// name of its Config, and its order.
+// Recorded is not a policy, but the schedule in the trace: the times at which jobs began in
+// reality. It is the name of its Config, and its order.
 const Recorded = "recorded"
 
-// Ways to backfill.
+// The ways to backfill.
 const (
 	None         = "none"
 	EASY         = "easy"
@@ -51,14 +51,14 @@ const (
 	Slurm        = "slurm"
 )
 
-// Config is a policy of premix, as in a policy file.
+// Config describes a policy of premix, as in a policy file.
 type Config struct {
 	Name       string       `yaml:"name" json:"name"`
 	Order      string       `yaml:"order" json:"order"`
 	Backfill   string       `yaml:"backfill" json:"backfill"`
-	Depth      int          `yaml:"depth" json:"depth,omitempty"`           // how many jobs a pass of backfilling looks at; 0: all
+	Depth      int          `yaml:"depth" json:"depth,omitempty"`           // number of jobs that a pass of backfilling examines; 0: all
 	Interval   machine.Span `yaml:"interval" json:"interval,omitempty"`     // between passes of Slurm's backfilling; 0: at each moment
-	Window     machine.Span `yaml:"window" json:"window,omitempty"`         // how far Slurm's backfilling plans; 0: to the end
+	Window     machine.Span `yaml:"window" json:"window,omitempty"`         // how far ahead Slurm's backfilling plans; 0: to the end
 	Resolution machine.Span `yaml:"resolution" json:"resolution,omitempty"` // length of the slots in which it plans
 
 	Weights  Weights      `yaml:"weights" json:"weights,omitzero"`
@@ -73,7 +73,7 @@ type Config struct {
 	Timeout machine.Span `yaml:"timeout" json:"timeout,omitempty"`
 }
 
-// Weights are those of Slurm's priority/multifactor.
+// Weights are the weights of Slurm's priority/multifactor.
 type Weights struct {
 	Age       int64 `yaml:"age" json:"age"`
 	FairShare int64 `yaml:"fair_share" json:"fair_share"`
@@ -82,12 +82,12 @@ type Weights struct {
 	QOS       int64 `yaml:"qos" json:"qos"`
 }
 
-// Built lists the names of the policies that premix brings.
+// Built returns the names of the built-in policies.
 func Built() []string {
 	return []string{"fcfs", "sjf", "easy", "conservative", "multifactor", Recorded}
 }
 
-// builtIn is a policy by name.
+// builtIn returns a built-in policy by name.
 func builtIn(name string) (Config, bool) {
 	switch name {
 	case "fcfs":
@@ -108,8 +108,8 @@ func builtIn(name string) (Config, bool) {
 	return Config{}, false
 }
 
-// defaults fills in what a file leaves out: Slurm's defaults, and equal weights but for
-// fair share, since Slurm's own are all 0.
+// defaults sets the values that a file does not set: Slurm's defaults, but equal weights
+// except for fair share, since Slurm's default weights are all 0.
 func (c *Config) defaults() {
 	if c.Order == "" {
 		c.Order = FCFS
@@ -193,7 +193,7 @@ func ReadFile(path string) ([]Config, error) {
 	return list, nil
 }
 
-// Parse reads policies.
+// Parse parses policies.
 func Parse(b []byte) ([]Config, error) {
 	var file struct {
 		Policies []Config `yaml:"policies"`
@@ -221,8 +221,8 @@ func Parse(b []byte) ([]Config, error) {
 	return file.Policies, nil
 }
 
-// Choose finds the policies of a list of names, among those of a file and those that
-// premix brings. exec:COMMAND is an external one.
+// Choose returns the policies with the given names, from a file or built in. exec:COMMAND
+// is an external one.
 func Choose(names []string, file []Config) ([]Config, error) {
 	var list []Config
 	for _, name := range names {
@@ -246,15 +246,15 @@ func Choose(names []string, file []Config) ([]Config, error) {
 			for _, c := range file {
 				known = append(known, c.Name)
 			}
-			return nil, &Error{Reason: fmt.Sprintf("there is no policy %q", name), Way: "it is one of " + strings.Join(known, ", ") + ", or exec:COMMAND"}
+			return nil, &Error{Reason: fmt.Sprintf("unknown policy %q", name), Way: "it is one of " + strings.Join(known, ", ") + ", or exec:COMMAND"}
 		}
 		list = append(list, c)
 	}
 	return list, nil
 }
 
-// New makes a policy. There is none to make for Recorded: simulate.Recorded has what
-// became of the jobs.
+// New returns a policy. It must not be called for Recorded: simulate.Recorded returns that
+// schedule.
 func New(c Config) simulate.Policy {
 	if len(c.Exec) > 0 {
 		return &External{config: c}

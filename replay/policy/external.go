@@ -17,30 +17,30 @@ import (
 	"premix/replay/trace"
 )
 
-// External is a policy in a process of its own, which speaks JSON, one value a line, on
-// its standard input and output. docs/replay.md has the protocol.
+// External is a policy in a separate process, which reads and writes JSON, one value a
+// line, on its standard input and output. docs/replay.md describes the protocol.
 type External struct {
 	config Config
 	c      *simulate.Cluster
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    chan reply
-	stop   chan struct{} // closed when nobody reads out any more
+	stop   chan struct{} // closed when no goroutine reads out any more
 	stderr tail
 	name   string
 
 	queued []int32
 	gone   []int32
-	jobs   map[int64]int32 // that are queued or run, by number
+	jobs   map[int64]int32 // queued and running jobs, by number
 }
 
-// Protocol is the version that is spoken.
+// Protocol is the version of the protocol.
 const Protocol = 1
 
-// longestReply is the longest line that is read from a policy.
+// longestReply is the length of the longest line of a policy.
 const longestReply = 64 << 20
 
-// ExternalError is an external policy that failed.
+// ExternalError is returned for an external policy that failed.
 type ExternalError struct {
 	Command string
 	Reason  string
@@ -60,7 +60,7 @@ func (e *ExternalError) Error() string {
 func (*ExternalError) ExitCode() exit.Code { return exit.Failed }
 func (e *ExternalError) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint names the documentation.
 func (e *ExternalError) Hint() string { return "docs/replay.md has the protocol and an example" }
 
 type reply struct {
@@ -143,7 +143,7 @@ func (e *External) Begin(c *simulate.Cluster) error {
 	return e.ask(m, &a)
 }
 
-// read hands over lines until there are no more, or nobody takes them.
+// read sends lines until there are no more, or stop is closed.
 func read(r io.Reader, out chan<- reply, stop <-chan struct{}) {
 	b := bufio.NewScanner(r)
 	b.Buffer(nil, longestReply)
@@ -212,7 +212,7 @@ func (e *External) Schedule() error {
 	return nil
 }
 
-// ask sends a message and waits for the answer to it.
+// ask sends a message and waits for its answer.
 func (e *External) ask(message any, to *answer) error {
 	line, err := json.Marshal(message)
 	if err != nil {
@@ -267,7 +267,7 @@ func (e *External) Close() error {
 	return e.end()
 }
 
-// patience is how long a policy may take to end when its input has.
+// patience is the time that a policy may take to end after its input has ended.
 const patience = 2 * time.Second
 
 func (e *External) end() error {
@@ -280,12 +280,12 @@ func (e *External) end() error {
 	err := cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return nil // what it thinks of its end is of no interest
+		return nil // its exit status does not matter
 	}
 	return err
 }
 
-// tail keeps the end of what a process prints.
+// tail keeps the end of a process's output.
 type tail struct {
 	mu sync.Mutex
 	b  []byte
@@ -301,7 +301,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the last line.
+// last returns the last line.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 // between 0 and 1. See https://slurm.schedmd.com/priority_multifactor.html
 //
 //   - age: for how long the job has been eligible, of max_age;
-//   - size: its part of the machine's cores, and of its nodes where the trace tells nodes,
-//     the mean of both; with favor_small what is missing to 1;
+//   - size: its part of the machine's cores and, if the trace has nodes, of its nodes,
+//     the mean of both; with favor_small, 1 minus that;
 //   - partition, QOS: their priority, of the highest one;
 //   - fair share: see [shares].
 //
@@ -94,8 +94,8 @@ func (m *multifactor) again() bool {
 	return true
 }
 
-// shares is the tree of accounts and users with what each has used: core time, times
-// charge factors, of which half is forgotten every half life.
+// shares is the tree of accounts and users with their usage: core time multiplied by charge
+// factors, which decays by half every half life.
 type shares struct {
 	tree   bool // Fair Tree; otherwise Slurm's classic formula
 	dampen float64
@@ -103,22 +103,22 @@ type shares struct {
 	nodes  []share // 0 is the root
 	byName map[string]int
 	leaves map[[2]string]int
-	told   map[string]map[string]int // shares of users, by account
-	last   trace.Time                // what usage is as of
-	ranked bool                      // ranks are those of the usage
+	told   map[string]map[string]int // leaves of users, by account
+	last   trace.Time                // time to which usage is computed
+	ranked bool                      // ranks are computed from the present usage
 	users  int
 }
 
-// share is an account or a user of one.
+// share is an account, or a user in one.
 type share struct {
 	parent   int
 	children []int
 	user     bool
 	shares   float64
-	usage    float64 // as of shares.last, with what running jobs will not have used by then
-	rate     float64 // of running jobs, of a user
+	usage    float64 // at shares.last
+	rate     float64 // of running jobs; for a user
 	level    float64 // level fair share
-	rank     int     // of a user: how many users are not better off, itself included
+	rank     int     // of a user: number of users that are not better off, including itself
 	normal   float64 // classic: normalized shares
 	effect   float64 // classic: effective usage
 }
@@ -161,7 +161,7 @@ func (s *shares) add(parent int, n float64, user bool) int {
 	return at
 }
 
-// leaf is the node of a user in an account. Those that the machine does not name have
+// leaf returns the node of a user in an account. A user that the machine does not name has
 // one share.
 func (s *shares) leaf(account, user string) int {
 	if at, ok := s.leaves[[2]string{account, user}]; ok {
@@ -177,14 +177,14 @@ func (s *shares) leaf(account, user string) int {
 	return at
 }
 
-// change is a job of a user that begins, or ends with a negative rate.
+// change changes the rate of a user when a job starts or, with a negative rate, ends.
 func (s *shares) change(leaf int, rate float64, now trace.Time) {
 	n := &s.nodes[leaf]
 	n.rate += rate
 	n.usage -= rate * float64(now-s.last)
 }
 
-// advance brings usage up to now.
+// advance computes usage up to now.
 func (s *shares) advance(now trace.Time) {
 	passed := float64(now - s.last)
 	keep := 1.0
@@ -200,7 +200,7 @@ func (s *shares) advance(now trace.Time) {
 	s.ranked = false
 }
 
-// factor is the fair-share factor of a user, from 0 to 1.
+// factor returns the fair-share factor of a user, from 0 to 1.
 func (s *shares) factor(leaf int) float64 {
 	if !s.ranked {
 		s.sum()
@@ -221,7 +221,7 @@ func (s *shares) factor(leaf int) float64 {
 	return math.Exp2(-n.effect / n.normal / s.dampen)
 }
 
-// sum adds usage up the tree: children come behind their parents.
+// sum adds up usage in the tree: children come after their parents.
 func (s *shares) sum() {
 	for i := range s.nodes {
 		if !s.nodes[i].user {
@@ -233,10 +233,10 @@ func (s *shares) sum() {
 	}
 }
 
-// rankAll is Slurm's Fair Tree, https://slurm.schedmd.com/fair_tree.html: at each node
-// the children are sorted by shares over usage, both as parts of those of all siblings.
-// All users below a better child come before all below a worse one. Children of accounts
-// that are equal are sorted together; users that are equal have the same rank.
+// rankAll is Slurm's Fair Tree, https://slurm.schedmd.com/fair_tree.html: at each node the
+// children are sorted by shares divided by usage, both relative to the totals of the
+// siblings. All users below a better child come before all below a worse one. Children of
+// accounts that are equal are sorted together; users that are equal have the same rank.
 func (s *shares) rankAll() {
 	for i := range s.nodes {
 		total := 0.0
@@ -259,7 +259,7 @@ func (s *shares) rank(list []int, left *int) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b int) int {
 		x, y := &s.nodes[a], &s.nodes[b]
-		// Of equal ones users come first.
+		// Among equal ones users come first.
 		return cmp.Or(cmp.Compare(y.level, x.level), cmp.Compare(b2i(y.user), b2i(x.user)))
 	})
 	rank := *left
@@ -291,7 +291,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// classic is the formula that Slurm had before, and has with NO_FAIR_TREE; see
+// classic is Slurm's earlier formula, which it still uses with NO_FAIR_TREE; see
 // https://slurm.schedmd.com/classic_fair_share.html
 func (s *shares) classic(at int, normal, effect float64) {
 	total := s.nodes[0].usage

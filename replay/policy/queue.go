@@ -6,7 +6,7 @@ import (
 	"premix/replay/trace"
 )
 
-// queue is the jobs that wait for a pool, in order. See doc.go.
+// queue holds the jobs that wait for a pool, in order. See doc.go.
 type queue struct {
 	root  int32
 	free  int32 // list of unused nodes, linked by left
@@ -26,9 +26,9 @@ type waiting struct {
 	height   uint32 // priority in the treap
 }
 
-// key orders jobs: lower first.
+// key orders jobs: lower keys first.
 type key struct {
-	tier  int32 // negated: the highest comes first
+	tier  int32 // negated: the highest tier comes first
 	job   int32
 	value int64
 }
@@ -43,7 +43,7 @@ func (k key) before(o key) bool {
 	return k.job < o.job
 }
 
-// first comes before all keys.
+// first is less than all keys.
 var first = key{tier: math.MinInt32, value: math.MinInt64, job: -1}
 
 func newQueue() *queue {
@@ -65,7 +65,7 @@ func (q *queue) add(k key, cores int32, estimate trace.Time) {
 	} else {
 		q.free = q.nodes[n].left
 	}
-	// The hash of a job's index: equal histories give equal trees.
+	// It is a hash of the job's index, so that equal histories give equal trees.
 	h := uint32(k.job) * 0x9e3779b1
 	h ^= h >> 15
 	h *= 0x85ebca6b
@@ -150,7 +150,7 @@ func (q *queue) without(at int32, k key) int32 {
 	return at
 }
 
-// next is the job behind a key, which need not be in the queue.
+// next returns the first key after k, which need not be in the queue.
 func (q *queue) next(k key) (key, bool) {
 	var found key
 	ok := false
@@ -166,8 +166,8 @@ func (q *queue) next(k key) (key, bool) {
 	return found, ok
 }
 
-// candidate is the next job behind a key that takes at most cores, and of which either
-// the estimate is at most window, or the cores are at most spare.
+// candidate returns the first job after k that needs at most cores, and whose estimate is
+// at most window or whose cores are at most spare.
 func (q *queue) candidate(k key, cores int64, window trace.Time, spare int64) (key, bool) {
 	at := q.search(q.root, k, cores, window, spare)
 	return q.nodes[at].key, at != 0

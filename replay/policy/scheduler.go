@@ -8,42 +8,42 @@ import (
 	"premix/replay/trace"
 )
 
-// scheduler is a policy of an order and a way to backfill.
+// scheduler is a policy that consists of an order and a way to backfill.
 type scheduler struct {
 	Config
 	c      *simulate.Cluster
 	pools  []*pool
 	order  order
-	parked map[string][]int32 // jobs that a limit holds, by what may free them
-	waits  []key              // by job: where it is in its queue
-	work   bool               // something has happened that may let a job start
+	parked map[string][]int32 // jobs held by a limit, by the group of jobs that may free them
+	waits  []key              // by job: its key in its queue
+	work   bool               // an event may permit a job to start
 }
 
-// pool is what a scheduler knows of one pool.
+// pool is the state of one pool.
 type pool struct {
 	room  room.Room
 	queue *queue
-	// Of conservative backfilling.
+	// For conservative backfilling.
 	reserved map[int32]trace.Time
-	due      moments // reservations, with some that were moved since
-	early    bool    // somebody ended early: reservations may move to the front
-	broken   bool    // an estimate proved too short: reservations may not hold
-	cut      bool    // not all reservations were moved as far as they could be
-	// Of Slurm's backfilling.
-	next  trace.Time // before which there is no pass
-	stale bool       // something has happened since the last pass
-	woken bool       // the policy will be asked at next
+	due      moments // times of reservations, including some that were moved since
+	early    bool    // a job ended early: reservations may be moved to the front
+	broken   bool    // an estimate was too short: reservations may be invalid
+	cut      bool    // not all reservations were moved as far as possible
+	// For Slurm's backfilling.
+	next  trace.Time // time of the next pass
+	stale bool       // something has changed since the last pass
+	woken bool       // the policy will be called at next
 }
 
-// order gives jobs their place.
+// order sorts jobs.
 type order interface {
-	// value of a job that is queued now; lower is first.
+	// value returns the value of a job that is queued now; lower is first.
 	value(job int32) int64
-	// begun and gone tell of running jobs, which is what usage is made of.
+	// begun and gone are called for running jobs, from which usage is computed.
 	begun(job int32)
 	gone(job int32)
-	// again tells whether all values are to be asked for again, and notes that they
-	// were.
+	// again reports whether all values have to be computed again, and assumes that they
+	// will be.
 	again() bool
 }
 
@@ -68,7 +68,7 @@ func (s *scheduler) Begin(c *simulate.Cluster) error {
 	return nil
 }
 
-// submitted is the order of submission: that of the jobs' indices.
+// submitted is the order of submission, which is the order of the jobs' indexes.
 type submitted struct{}
 
 func (submitted) value(int32) int64 { return 0 }
@@ -97,7 +97,7 @@ func (s *scheduler) enqueue(job int32) {
 	p.queue.add(k, p.room.Least(s.c.Request(job)), s.c.Estimate(job))
 	if s.Backfill == Conservative {
 		s.reserve(p, job, trace.Unknown)
-		// A job that goes before others that wait is to be planned before them.
+		// A job that comes before others that wait must be planned before them.
 		if _, ok := p.queue.next(k); ok {
 			p.broken = true
 		}
@@ -150,7 +150,7 @@ func (s *scheduler) Schedule() error {
 	return nil
 }
 
-// sort puts all queues in order again.
+// sort sorts all queues again.
 func (s *scheduler) sort() {
 	var jobs []int32
 	for _, p := range s.pools {
@@ -166,7 +166,7 @@ func (s *scheduler) sort() {
 	}
 }
 
-// start starts a job and takes it off its queue.
+// start starts a job and removes it from its queue.
 func (s *scheduler) start(p *pool, k key) error {
 	if err := s.c.Start(k.job); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (s *scheduler) start(p *pool, k key) error {
 	return nil
 }
 
-// park takes a job that a limit holds off its queue.
+// park removes a job that is held by a limit from its queue.
 func (s *scheduler) park(p *pool, k key) {
 	p.queue.remove(k)
 	name := s.holder(k.job)
@@ -187,8 +187,8 @@ func (s *scheduler) park(p *pool, k key) {
 	}
 }
 
-// holder is what parked jobs are grouped by. It is coarse: when any job ends that could
-// have been the reason, all of the group are tried again.
+// holder returns the group of a parked job. Groups are coarse: when any job ends that could
+// have been the reason, all jobs of the group are tried again.
 func (s *scheduler) holder(job int32) string {
 	t := s.c.Trace
 	if s.c.Machine.Account.Jobs > 0 || s.c.Machine.Account.Cores > 0 {
@@ -214,7 +214,7 @@ func (s *scheduler) unpark(job int32) {
 	}
 }
 
-// head starts jobs in order until one does not fit, and returns that.
+// head starts jobs in order until one does not fit, and returns that one.
 func (s *scheduler) head(p *pool) (key, bool, error) {
 	at := first
 	for {
@@ -236,9 +236,9 @@ func (s *scheduler) head(p *pool) (key, bool, error) {
 	}
 }
 
-// makeRoom preempts running jobs for one that does not fit, if that helps: those of the
-// lowest tier first, of equal ones those that started last. Those that turn out not to
-// be in the way are left alone.
+// makeRoom preempts running jobs for a job that does not fit, if that helps: the lowest
+// tier first, and among equal ones those that started last. Jobs that turn out not to be in
+// the way are not preempted.
 func (s *scheduler) makeRoom(job int32) bool {
 	if !s.c.Preempts(job) {
 		return false
@@ -257,8 +257,8 @@ func (s *scheduler) makeRoom(job int32) bool {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b victim) int { return c.Tier(a.job) - c.Tier(b.job) })
-	// Tried out on the room alone; a placed pool remembers places, so room that was
-	// given back is taken again in the opposite order.
+	// This tries it only on the capacity. A placed pool remembers places, so capacity that
+	// was released is taken again in the opposite order.
 	n := 0
 	for ; n < len(list) && !c.Fits(job); n++ {
 		v := list[n].job
@@ -290,7 +290,7 @@ func (s *scheduler) makeRoom(job int32) bool {
 	return c.Fits(job)
 }
 
-// easy is EASY backfilling.
+// easy does EASY backfilling.
 func (s *scheduler) easy(p *pool) error {
 	head, ok, err := s.head(p)
 	if !ok || err != nil {
@@ -304,7 +304,7 @@ func (s *scheduler) easy(p *pool) error {
 	r, length := s.c.Request(head.job), s.c.Estimate(head.job)
 	from := p.room.Earliest(r, now, length)
 	if from == trace.Never {
-		return nil // nodes are down, for as long as anybody knows
+		return nil // nodes are down, without a known end
 	}
 	held := p.room.Take(head.job, r, from, from+length)
 	at := head
@@ -331,13 +331,13 @@ func (s *scheduler) easy(p *pool) error {
 	return err
 }
 
-// reserve gives a queued job the earliest reservation that moves no other. was is that
-// which it had.
+// reserve gives a queued job the earliest reservation that moves no other. was is its
+// previous one.
 func (s *scheduler) reserve(p *pool, job int32, was trace.Time) {
 	r, length := s.c.Request(job), s.c.Estimate(job)
 	from := p.room.Earliest(r, s.c.Now(), length)
 	if from == trace.Never || !p.room.Take(job, r, from, from+length) {
-		return // nodes are down; the next plan has it
+		return // nodes are down; the next plan includes it
 	}
 	p.reserved[job] = from
 	if from != was {
@@ -345,7 +345,7 @@ func (s *scheduler) reserve(p *pool, job int32, was trace.Time) {
 	}
 }
 
-// release gives a reservation back.
+// release drops a reservation.
 func (s *scheduler) release(p *pool, job int32) {
 	from, ok := p.reserved[job]
 	if !ok {
@@ -355,11 +355,10 @@ func (s *scheduler) release(p *pool, job int32) {
 	delete(p.reserved, job)
 }
 
-// compress moves reservations to the front: those of the first jobs, up to the depth, each
-// as far as the others allow; of those behind, only the ones that can start now. Where
-// reservations may not hold any more, those of the first jobs are all made afresh, in
-// order; the others are put right when they are due. What was left out is gone on with
-// when the next job ends.
+// compress moves reservations to the front: the first jobs, up to the depth, each as far as
+// the others permit; of the jobs after them, only the ones that can start now. If
+// reservations may be invalid, those of the first jobs are all made again, in order; the
+// others are corrected when they are due. The rest is continued when the next job ends.
 func (s *scheduler) compress(p *pool) error {
 	c, now := s.c, s.c.Now()
 	at, n := first, 0
@@ -419,7 +418,7 @@ func (s *scheduler) compress(p *pool) error {
 	return nil
 }
 
-// conservative is conservative backfilling.
+// conservative does conservative backfilling.
 func (s *scheduler) conservative(p *pool) error {
 	c, now := s.c, s.c.Now()
 	if p.broken || p.early {
@@ -441,7 +440,7 @@ func (s *scheduler) conservative(p *pool) error {
 		if !c.Fits(m.job) {
 			s.reserve(p, m.job, trace.Unknown)
 			if p.reserved[m.job] <= now {
-				break // it is asked again when something has happened
+				break // wait for the next event
 			}
 			continue
 		}
@@ -450,7 +449,7 @@ func (s *scheduler) conservative(p *pool) error {
 		}
 	}
 	if p.early {
-		return s.conservative(p) // a limit has freed what was reserved
+		return s.conservative(p) // a limit has freed a reservation
 	}
 	if len(p.due) > 0 {
 		c.Wake(p.due[0].at)
@@ -458,7 +457,7 @@ func (s *scheduler) conservative(p *pool) error {
 	return nil
 }
 
-// slurm is Slurm's scheduling: the main loop, and backfilling at intervals.
+// slurm does Slurm's scheduling: the main loop, and backfilling at intervals.
 func (s *scheduler) slurm(p *pool) error {
 	_, ok, err := s.head(p)
 	if !ok || err != nil {
@@ -466,7 +465,7 @@ func (s *scheduler) slurm(p *pool) error {
 	}
 	c, now := s.c, s.c.Now()
 	if !p.stale {
-		return nil // the same plan would come out
+		return nil // the plan would be the same
 	}
 	if now < p.next {
 		if !p.woken {
@@ -513,15 +512,15 @@ func (s *scheduler) slurm(p *pool) error {
 	return err
 }
 
-// slots is how long a job must find room from now on to be planned. Slurm's plan consists of
-// slots, whose length is the resolution, and holds a job's room to the end of the slot in
-// which the job would end.
+// slots returns the time for which a job needs free capacity from now on to be planned.
+// Slurm's plan consists of slots, whose length is the resolution, and reserves a job's
+// capacity to the end of the slot in which the job would end.
 func (s *scheduler) slots(now, length trace.Time) trace.Time {
 	slot := max(trace.Time(s.Resolution), 1)
 	return ((now+length)/slot+1)*slot - now
 }
 
-// moment is when a reservation is due.
+// moment is the time at which a reservation is due.
 type moment struct {
 	at  trace.Time
 	job int32
@@ -531,7 +530,7 @@ func (m moment) before(o moment) bool {
 	return m.at < o.at || m.at == o.at && m.job < o.job
 }
 
-// moments is a heap with the first one first.
+// moments is a heap with the earliest moment first.
 type moments []moment
 
 func (h *moments) push(m moment) {

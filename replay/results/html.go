@@ -17,7 +17,7 @@ import (
 //go:embed page.html
 var pageHTML string
 
-// page is what page.html is filled with.
+// page is the data for page.html.
 type page struct {
 	*Results
 	Charts []chart
@@ -28,7 +28,7 @@ type chart struct {
 	SVG         template.HTML
 }
 
-// WriteHTML writes one page that needs nothing but itself, whole or not at all.
+// WriteHTML writes one self-contained page, whole or not at all.
 func (r *Results) WriteHTML(path string) error {
 	t, err := template.New("page").Funcs(template.FuncMap{"span": span, "signed": signed, "percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
 		"g": func(v float64) string { return fmt.Sprintf("%.4g", v) }, "colour": colour}).Parse(pageHTML)
@@ -55,12 +55,12 @@ func (r *Results) WriteHTML(path string) error {
 	return nil
 }
 
-// colours are told apart by most people, on light and on dark ground.
+// colours can be distinguished by most people, on light and on dark ground.
 var colours = []string{"#2a6fb0", "#c94f00", "#00835f", "#a9437f", "#8a6d00", "#5b5bd6", "#7d8694", "#c4162a"}
 
 func colour(i int) string { return colours[i%len(colours)] }
 
-// The size of a chart, and of the room for its labels.
+// The size of a chart, and of the space for its labels.
 const (
 	width, height = 960, 240
 	left, bottom  = 60, 24
@@ -84,7 +84,7 @@ func (s *svg) line(x1, y1, x2, y2 float64) {
 
 func (s *svg) done() template.HTML {
 	s.WriteString("</svg>")
-	return template.HTML(s.String()) // all of it is from here, and escaped
+	return template.HTML(s.String()) // all of it comes from this package, with texts escaped
 }
 
 // lines draws curves over time.
@@ -120,7 +120,7 @@ func (r *Results) lines(curves []Curve, label func(float64) string, top float64)
 	return s.done()
 }
 
-// spanOf writes a moment in the unit that suits the whole.
+// spanOf formats a moment in a unit that suits the whole range.
 func spanOf(at, whole float64) string {
 	if whole > 4*86400 {
 		return fmt.Sprintf("day %.0f", at/86400)
@@ -128,7 +128,7 @@ func spanOf(at, whole float64) string {
 	return span(at)
 }
 
-// waits draws how the waiting times are distributed.
+// waits draws the distribution of waiting times.
 func (r *Results) waits() template.HTML {
 	s := newSVG(height, "distribution of waiting times")
 	top := 60.0
@@ -161,12 +161,12 @@ func (r *Results) waits() template.HTML {
 	return s.done()
 }
 
-// shownJobs is how many jobs a Gantt chart has at most.
+// shownJobs is the highest number of jobs in a Gantt chart.
 const shownJobs = 1500
 
-// gantt draws the jobs around the moment at which most waited under any policy. A job is
-// a bar as high as its cores; where it stands is chosen here: the lowest cores that are
-// free, which for counted pools is as good as any other place.
+// gantt draws the jobs around the moment at which most jobs waited under any policy. A job
+// is a bar as high as its cores; its position is chosen here: the lowest free cores, which
+// for counted pools is as good as any other.
 func (r *Results) gantt(k int, schedule *simulate.Schedule) chart {
 	p := r.Policies[k]
 	c := chart{Title: "Gantt chart: " + p.Name, Note: "each bar is a job, as high as its cores; colours are users; outlined jobs waited"}
@@ -249,7 +249,7 @@ func (r *Results) gantt(k int, schedule *simulate.Schedule) chart {
 	return c
 }
 
-// interval is cores from, and up to but without, to.
+// interval is the cores from from until to, which is exclusive.
 type interval struct{ from, to int }
 
 func takeLowest(free []interval, n int) (taken, rest []interval) {

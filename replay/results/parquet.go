@@ -27,7 +27,7 @@ type Job struct {
 	End       float64   `parquet:"end"`
 	Wait      float64   `parquet:"wait"`
 	Run       float64   `parquet:"run"`
-	Asked     float64   `parquet:"asked"` // -1: nobody asked
+	Asked     float64   `parquet:"asked"` // -1: the user did not ask for a time
 	Slowdown  float64   `parquet:"bounded_slowdown"`
 	Charge    float64   `parquet:"charge"`
 	Submitted time.Time `parquet:"submitted,timestamp(millisecond)"`

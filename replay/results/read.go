@@ -11,13 +11,13 @@ import (
 	"premix/record"
 )
 
-// Tables are what WriteParquet wrote, summed up to be drawn.
+// Tables are the tables that WriteParquet writes, summarized for drawing.
 type Tables struct {
 	Name     string  `json:"name"`
 	Policies []Drawn `json:"policies"`
 }
 
-// Drawn is one policy.
+// Drawn is the data of one policy.
 type Drawn struct {
 	Sum
 	Time        []float64 `json:"time"` // of the curves, seconds since the first job was eligible
@@ -25,7 +25,7 @@ type Drawn struct {
 	Waiting     []float64 `json:"waiting_over_time"` // jobs
 	// Waits are the waiting times, in seconds, that 0, 1, ..., 100 % of the jobs do not exceed.
 	Waits []float64 `json:"waits"`
-	// Gantt are the jobs around the moment at which most waited under any policy.
+	// Gantt are the jobs around the moment at which most jobs waited under any policy.
 	Gantt []Bar `json:"gantt"`
 }
 
@@ -45,7 +45,7 @@ const (
 	curvesFile   = "curves.parquet"
 )
 
-// IsTables tells whether a directory has what WriteParquet writes.
+// IsTables reports whether a directory has the tables that WriteParquet writes.
 func IsTables(dir string) bool {
 	for _, name := range []string{jobsFile, policiesFile, curvesFile} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() {
@@ -55,7 +55,7 @@ func IsTables(dir string) bool {
 	return true
 }
 
-// ReadSums reads a row for each policy, and when they were written.
+// ReadSums reads one row for each policy, and the time at which they were written.
 func ReadSums(dir string) ([]Sum, time.Time, error) {
 	path := filepath.Join(dir, policiesFile)
 	info, err := os.Stat(path)
@@ -70,8 +70,8 @@ func ReadSums(dir string) ([]Sum, time.Time, error) {
 	return sums, info.ModTime(), err
 }
 
-// ReadTables reads tables of any size: of the jobs no more than what is drawn is kept,
-// and a waiting time each.
+// ReadTables reads tables of any size: it keeps only the jobs to draw, and the waiting time
+// of each job.
 func ReadTables(dir string) (*Tables, error) {
 	sums, _, err := ReadSums(dir)
 	if err != nil {
@@ -147,7 +147,7 @@ func ReadTables(dir string) (*Tables, error) {
 	return t, nil
 }
 
-// closest keeps the jobs that are nearest to a moment, those that run then first.
+// closest returns the jobs nearest to a moment, first those that run at that time.
 func closest(list []Bar, at float64) []Bar {
 	distance := func(b Bar) float64 { return max(b.Start-at, at-b.End, 0) }
 	slices.SortStableFunc(list, func(a, b Bar) int { return cmp.Compare(distance(a), distance(b)) })

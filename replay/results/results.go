@@ -16,10 +16,10 @@ import (
 	"premix/replay/trace"
 )
 
-// bound is that of the bounded slowdown.
+// bound is the least run time and turnaround in a bounded slowdown.
 const bound = 10 * trace.Second
 
-// Results are what --json prints. Times are seconds.
+// Results is the output of --json. Times are seconds.
 type Results struct {
 	Trace    TraceInfo   `json:"trace"`
 	Machine  MachineInfo `json:"machine"`
@@ -31,25 +31,25 @@ type Results struct {
 	schedules []*simulate.Schedule
 }
 
-// Options of the replay, for the record.
+// Options are the recorded options of the replay.
 type Options struct {
 	Estimates string  `json:"estimates"`
 	Pack      float64 `json:"pack,omitempty"` // target of packing, in seconds
 	Packed    int     `json:"packed,omitempty"`
 }
 
-// TraceInfo is what was replayed.
+// TraceInfo describes the replayed trace.
 type TraceInfo struct {
 	Name   string       `json:"name"`
 	Format string       `json:"format"`
 	Begin  string       `json:"begin,omitempty"` // RFC 3339
 	Days   float64      `json:"days"`            // from the first submission to the last
 	Users  int          `json:"users"`
-	Load   float64      `json:"load"` // core time of the jobs, of what the machine has in that time
+	Load   float64      `json:"load"` // core time of the jobs, divided by the machine's core time
 	Read   trace.Report `json:"read"`
 }
 
-// MachineInfo is what it was replayed on.
+// MachineInfo describes the machine.
 type MachineInfo struct {
 	Name    string `json:"name"`
 	Cores   int    `json:"cores"`
@@ -57,10 +57,10 @@ type MachineInfo struct {
 	Derived string `json:"derived,omitempty"`
 }
 
-// Policy is what one policy made of it.
+// Policy is the result of one policy.
 type Policy struct {
 	Name        string        `json:"policy"`
-	Jobs        int           `json:"jobs"` // that ended
+	Jobs        int           `json:"jobs"` // completed
 	Refused     int           `json:"refused"`
 	RefusedWhy  []trace.Count `json:"refused_why,omitempty"`
 	Killed      int           `json:"killed"`
@@ -86,12 +86,12 @@ type Policy struct {
 
 	Confidence *Confidence `json:"confidence,omitempty"`
 	Against    *Confidence `json:"against_first,omitempty"` // differences to the first policy
-	ReplaySecs float64     `json:"replay_seconds"`          // how long the replay took
+	ReplaySecs float64     `json:"replay_seconds"`          // duration of the replay
 	Busy       Curve       `json:"utilisation_over_time"`
 	Queue      Curve       `json:"waiting_over_time"` // jobs
 }
 
-// Summary is of all jobs, or of a group.
+// Summary summarizes all jobs, or a group.
 type Summary struct {
 	Mean   float64 `json:"mean"`
 	Median float64 `json:"median"`
@@ -99,7 +99,7 @@ type Summary struct {
 	Max    float64 `json:"max"`
 }
 
-// Group is what became of the jobs of one user, size or class.
+// Group is the summary of the jobs of one user, size or class.
 type Group struct {
 	Name      string  `json:"name"`
 	Jobs      int     `json:"jobs"`
@@ -109,13 +109,13 @@ type Group struct {
 	Slowdown  Summary `json:"bounded_slowdown"`
 }
 
-// Curve is a mean for each of equal stretches of time.
+// Curve is a mean for each of equal intervals of time.
 type Curve struct {
 	Step   float64   `json:"step"` // seconds
 	Values []float64 `json:"values"`
 }
 
-// Confidence are intervals of means; see doc.go.
+// Confidence holds intervals of means; see doc.go.
 type Confidence struct {
 	Unit       string     `json:"unit"` // week or day
 	Units      int        `json:"units"`
@@ -124,7 +124,7 @@ type Confidence struct {
 	Slowdown   [2]float64 `json:"bounded_slowdown"`
 }
 
-// New begins results.
+// New returns empty results.
 func New(t *trace.Trace, m *machine.Machine, o Options) *Results {
 	r := &Results{t: t, m: m, Options: o}
 	r.Machine = MachineInfo{Name: m.Name, Cores: m.Cores(), Nodes: m.Nodes(), Derived: m.Derived}
@@ -160,10 +160,10 @@ func slowdown(s *simulate.Schedule, job int) float64 {
 	return max(1, (s.Wait(job)+s.Ran(job)).Seconds()/run.Seconds())
 }
 
-// Charger tells what a core hour of a job costs.
+// Charger returns the cost of a core hour of a job.
 type Charger func(job int32) float64
 
-// Add sums a schedule up. seconds is how long the replay took.
+// Add adds the summary of a schedule. seconds is the duration of the replay.
 func (r *Results) Add(s *simulate.Schedule, charge Charger, seconds float64) *Policy {
 	p := &Policy{Name: s.Policy, RefusedWhy: s.Refused, Killed: s.Killed, Preemptions: s.Preemptions, Failures: s.Failures, NoEstimate: s.NoEstimate, Overran: s.Overran, ReplaySecs: seconds}
 	for _, c := range s.Refused {
@@ -254,8 +254,8 @@ func sizeOf(cores int32) int32 {
 	return int32(len(sizes) - 1)
 }
 
-// groups sums up by group. Jobs are brought together by counting, so that no map of
-// slices is needed for millions of them.
+// groups returns summaries by group. It sorts jobs by counting, so that millions of jobs
+// need no map of slices.
 func (r *Results) groups(s *simulate.Schedule, charge Charger, n int, of func(job int) int32, name func(group int) string) []Group {
 	from := make([]int32, n+1)
 	each(s, func(job int) { from[of(job)+1]++ })
@@ -307,11 +307,11 @@ func jain(users []Group) float64 {
 	return sum * sum / squares / float64(len(users))
 }
 
-// bins is how many stretches a curve has.
+// bins is the number of intervals of a curve.
 const bins = 480
 
-// curves are the cores that jobs run on, as a part of all, and the number of jobs that
-// wait.
+// curves returns the fraction of cores that run jobs, and the number of waiting jobs, over
+// time.
 func (r *Results) curves(s *simulate.Schedule, first, last trace.Time) (busy, queue Curve) {
 	step := max((last-first+bins-1)/bins, 1)
 	cores, waiting := make([]float64, bins), make([]float64, bins)
@@ -321,8 +321,8 @@ func (r *Results) curves(s *simulate.Schedule, first, last trace.Time) (busy, qu
 			if bin >= bins {
 				return
 			}
-			// What lies wholly between the first and the last stretch is many stretches for
-			// a long job, and none for most.
+			// The intervals strictly between the first and the last are many for a long
+			// job, and none for most jobs.
 			end := min(first+trace.Time(bin+1)*step, until)
 			to[bin] += weight * float64(end-at)
 			at = end
@@ -348,7 +348,7 @@ func round(v float64, digits int) float64 {
 	return math.Round(v*p) / p
 }
 
-// Finish compares the policies. seed decides what is drawn.
+// Finish compares the policies. seed determines the draws.
 func (r *Results) Finish(seed uint64) {
 	if len(r.schedules) == 0 || r.t.Len() == 0 {
 		return
@@ -393,7 +393,7 @@ func (r *Results) Finish(seed uint64) {
 				}
 			}
 			if total[measures] == 0 {
-				break // weeks without a job only
+				break // only weeks without a job
 			}
 			for i := range measures {
 				mean := total[i] / total[measures]
@@ -423,7 +423,7 @@ func (r *Results) Finish(seed uint64) {
 	}
 }
 
-// WriteJSON prints everything.
+// WriteJSON writes all results.
 func (r *Results) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -431,7 +431,7 @@ func (r *Results) WriteJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// WriteText prints what people want to see first.
+// WriteText writes the most important results as text.
 func (r *Results) WriteText(w io.Writer) error {
 	t := &r.Trace
 	fmt.Fprintf(w, "%s: %s, %d jobs of %d users in %.1f days\n", t.Name, t.Format, t.Read.Jobs, t.Users, t.Days)
@@ -469,7 +469,7 @@ func (r *Results) WriteText(w io.Writer) error {
 		}
 	}
 	if p := r.Policies; len(p) > 0 && p[0].NoEstimate > 0 {
-		fmt.Fprintf(w, "\n%d jobs ask for no time: their run time was taken for it", p[0].NoEstimate)
+		fmt.Fprintf(w, "\n%d jobs do not ask for a time: their run time was used", p[0].NoEstimate)
 	}
 	_, err := fmt.Fprintln(w)
 	return err
@@ -494,7 +494,7 @@ func (r *Results) writeRead(w io.Writer) {
 	}
 }
 
-// span writes seconds for people.
+// span formats seconds for people.
 func span(s float64) string {
 	switch {
 	case s < 0.0005:

@@ -11,40 +11,40 @@ import (
 type Node struct {
 	Name   string
 	Cores  int32
-	Memory int64 // MiB; 0: not counted
+	Memory int64 // MiB; 0: unlimited
 }
 
-// Placement is how a placed pool chooses among the nodes that have room.
+// Placement is the rule by which a placed pool chooses among nodes with free capacity.
 type Placement int
 
 // The placements.
 const (
 	Pack   Placement = iota // the fullest first, which keeps others whole
 	Spread                  // the emptiest first
-	// Adjacent takes of all runs of neighbouring nodes the shortest that is long enough;
-	// if none is, the longest, and so on with the rest. Slurm places jobs so.
+	// Adjacent takes the shortest run of neighbouring nodes that is long enough; if none
+	// is, the longest, and so on with the rest. Slurm places jobs in this way.
 	Adjacent
 )
 
-// Placed is a pool of named nodes, of which jobs get cores and memory.
+// Placed is a pool of named nodes, whose cores and memory jobs share.
 type Placed struct {
 	nodes     []Node
 	lines     []line
-	whole     bool // a job has its nodes for itself
+	whole     bool // a job has its nodes to itself
 	placement Placement
 	total     int64
 	held      map[int32][]Share
 }
 
-// Share is what a job has of a node.
+// Share is the part of a node that a job has.
 type Share struct {
 	Node  int32
 	Cores int32
-	used  int32 // cores taken, which are more for whole nodes
+	used  int32 // cores taken, including unused cores of whole nodes
 	mib   int64
 }
 
-// line is what is free of a node: from each moment on, until the next.
+// line is the free capacity of a node: for each moment at which it changes, until the next.
 type line []segment
 
 type segment struct {
@@ -53,7 +53,7 @@ type segment struct {
 	mib   int64
 }
 
-// NewPlaced makes a pool of nodes. If whole, jobs do not share nodes.
+// NewPlaced returns a pool of nodes. If whole is true, jobs do not share nodes.
 func NewPlaced(nodes []Node, whole bool, placement Placement) *Placed {
 	p := &Placed{nodes: nodes, whole: whole, placement: placement, held: make(map[int32][]Share)}
 	for _, n := range nodes {
@@ -63,10 +63,10 @@ func NewPlaced(nodes []Node, whole bool, placement Placement) *Placed {
 	return p
 }
 
-// Shares are the nodes that a holder has.
+// Shares returns the nodes of a holder.
 func (p *Placed) Shares(holder int32) []Share { return p.held[holder] }
 
-// find is the index of the segment that holds a moment.
+// find returns the index of the segment that contains a moment.
 func (l line) find(at trace.Time) int {
 	i, ok := slices.BinarySearchFunc(l, at, func(s segment, at trace.Time) int { return cmp.Compare(s.from, at) })
 	if !ok {
@@ -86,7 +86,7 @@ func (l *line) cut(at trace.Time) int {
 	return i
 }
 
-// change adds to what is free in [from, until).
+// change adds to the free capacity in [from, until).
 func (l *line) change(from, until trace.Time, cores int32, mib int64) {
 	if from >= until {
 		return
@@ -100,7 +100,7 @@ func (l *line) change(from, until trace.Time, cores int32, mib int64) {
 		(*l)[at].cores += cores
 		(*l)[at].mib += mib
 	}
-	// Equal neighbours become one again.
+	// Merge equal neighbours again.
 	for _, at := range []int{k, i} {
 		if at > 0 && at < len(*l) && (*l)[at].cores == (*l)[at-1].cores && (*l)[at].mib == (*l)[at-1].mib {
 			*l = slices.Delete(*l, at, at+1)
@@ -108,7 +108,8 @@ func (l *line) change(from, until trace.Time, cores int32, mib int64) {
 	}
 }
 
-// offer is how many cores a request can have of a node for all of [from, until).
+// offer returns the number of cores that a request can have on a node for all of [from,
+// until).
 func (p *Placed) offer(node int, r Request, from, until trace.Time) int32 {
 	l := p.lines[node]
 	n := &p.nodes[node]
@@ -125,7 +126,7 @@ func (p *Placed) offer(node int, r Request, from, until trace.Time) int32 {
 	return max(least, 0)
 }
 
-// each is how many cores a request wants of each of its nodes, at most.
+// each returns the number of cores that a request needs on each of its nodes, at most.
 func (r Request) each() int32 { return (r.Cores + r.Nodes - 1) / r.Nodes }
 
 func (p *Placed) Possible(r Request) bool {
@@ -157,7 +158,7 @@ func (p *Placed) Fits(r Request, from, until trace.Time) bool {
 	return false
 }
 
-// next is the first change of any node after a moment.
+// next returns the first change of any node after a moment.
 func (p *Placed) next(after trace.Time) trace.Time {
 	first := trace.Never
 	for _, l := range p.lines {
@@ -178,9 +179,8 @@ func (p *Placed) Earliest(r Request, from, length trace.Time) trace.Time {
 		}
 		return trace.Never
 	}
-	// Each node has an earliest moment of its own. The job cannot start before as many
-	// nodes as it wants have reached theirs; whether the early ones still have room then
-	// is asked again.
+	// Each node has an earliest moment of its own. The job cannot start before enough nodes
+	// have reached theirs; then it must be checked whether the early ones are still free.
 	times := make([]trace.Time, 0, len(p.nodes))
 	for t := from; ; {
 		times = times[:0]
@@ -201,7 +201,8 @@ func (p *Placed) Earliest(r Request, from, length trace.Time) trace.Time {
 	}
 }
 
-// earliestOn is the first moment from which on one node has a request's share for a time.
+// earliestOn returns the first moment from which on one node has capacity for a request's
+// share for a time.
 func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.Time {
 	l, want := p.lines[node], r.each()
 	for i := l.find(from); i < len(l); i++ {
@@ -215,18 +216,17 @@ func (p *Placed) earliestOn(node int, r Request, from, length trace.Time) trace.
 
 func (p *Placed) Gap(r Request, from, until trace.Time) bool { return from < until }
 
-// candidate is a node that a request could have a share of.
+// candidate is a node that can have a share of a request.
 type candidate struct {
 	node  int32
 	offer int32 // cores for the request
-	left  int32 // cores that are free
+	left  int32 // free cores
 }
 
-// adjacent puts nodes in the order in which the placement Adjacent takes them. They come in
-// the order of their indices.
+// adjacent sorts nodes in the order in which the placement Adjacent takes them. list is
+// sorted by index.
 func adjacent(list []candidate, r Request) []candidate {
-	// Whether a run is long enough is a matter of cores or, if the request names their
-	// number, of nodes.
+	// The length of a run counts cores or, if the request has a number of nodes, nodes.
 	amount := func(run []candidate) int32 {
 		if r.Nodes > 0 {
 			return int32(len(run))
@@ -252,7 +252,7 @@ func adjacent(list []candidate, r Request) []candidate {
 	for want > 0 && len(runs) > 0 {
 		best := 0
 		for i := 1; i < len(runs); i++ {
-			// The shortest of those that are long enough, else the longest.
+			// Choose the shortest run that is long enough, or else the longest.
 			n, m := amount(runs[i]), amount(runs[best])
 			if n >= want && n < m || m < want && n > m {
 				best = i
@@ -326,8 +326,8 @@ func (p *Placed) Extend(holder int32, _ Request, until, to trace.Time) {
 	}
 }
 
-// Block takes whole nodes, those with the highest index first, whether they are free or
-// not: for downtime.
+// Block takes whole nodes, the highest indexes first, whether they are free or not: for
+// downtime.
 func (p *Placed) Block(holder int32, nodes int, from, until trace.Time) {
 	var shares []Share
 	for i := len(p.nodes) - 1; i >= max(len(p.nodes)-nodes, 0); i-- {
@@ -338,7 +338,7 @@ func (p *Placed) Block(holder int32, nodes int, from, until trace.Time) {
 	p.held[holder] = shares
 }
 
-// Crowded tells whether a holder has a node of which more is taken than there is.
+// Crowded reports whether a holder has a node whose capacity is exceeded.
 func (p *Placed) Crowded(holder int32, at trace.Time) bool {
 	for _, s := range p.held[holder] {
 		if l := p.lines[s.Node]; l[l.find(at)].cores < 0 {

@@ -2,63 +2,63 @@ package room
 
 import "premix/replay/trace"
 
-// Request is what a job wants of a pool.
+// Request is the capacity that a job needs.
 type Request struct {
-	Cores  int32 // in all
-	Nodes  int32 // that it is spread over evenly; 0: it does not matter
+	Cores  int32 // in total
+	Nodes  int32 // over which the cores are spread evenly; 0: any number
 	Memory int32 // MiB a core
 }
 
-// Room is what of a pool is free, now and later. A holder is a number that the caller
-// chooses, such as that of a job; it holds room once at a time. Moments before the last
-// Forget are not asked for.
+// Room is the free capacity of a pool, now and later. A holder is a number that the caller
+// chooses, for example a job's; it holds room once at a time. Methods must not be called
+// for moments before the last Forget.
 type Room interface {
-	// Possible tells whether a request fits when nothing is taken.
+	// Possible reports whether a request fits into an empty pool.
 	Possible(r Request) bool
-	// Fits tells whether a request can be held in [from, until).
+	// Fits reports whether there is room for a request in [from, until).
 	Fits(r Request, from, until trace.Time) bool
-	// Earliest is the first moment, not before from, at which a request can be held for
-	// a time; trace.Never if there is none.
+	// Earliest returns the first moment, not before from, from which on there is room for a
+	// request for a time; trace.Never if there is none.
 	Earliest(r Request, from, length trace.Time) trace.Time
-	// Gap tells whether there may be a moment in [from, until) at which a request could
+	// Gap reports whether there may be a moment in [from, until) at which a request could
 	// begin; false is certain.
 	Gap(r Request, from, until trace.Time) bool
-	// Take holds room. What does not fit is taken all the same by a counted pool, and
-	// refused by a placed one.
+	// Take takes room. If there is not enough, a counted pool takes it nevertheless, and a
+	// placed one refuses.
 	Take(holder int32, r Request, from, until trace.Time) bool
-	// Give gives back, from a moment on, what a holder took with the same request until
-	// that end.
+	// Give releases, from a moment on, the room that a holder took with the same request
+	// until that end.
 	Give(holder int32, r Request, from, until trace.Time)
 	// Extend makes a holder keep its room for longer, whether it is free or not.
 	Extend(holder int32, r Request, until, to trace.Time)
-	// Free is how many cores are free at a moment, and Total how many there are.
+	// Free returns the number of free cores at a moment, and Total the number of all cores.
 	Free(at trace.Time) int64
 	Total() int64
-	// Least is the number of cores that a request takes, other room than its own
-	// included, as whole nodes are.
+	// Least returns the number of cores that a request takes, including unused cores of
+	// whole nodes.
 	Least(r Request) int32
-	// Short tells that more is taken at a moment than there is.
+	// Short reports whether more is taken at a moment than there is.
 	Short(at trace.Time) bool
-	// Forget says that nobody asks about moments before now any more.
+	// Forget drops the moments before now.
 	Forget(now trace.Time)
 }
 
-// Counted is a pool of units that are alike.
+// Counted is a pool of equal units.
 type Counted struct {
-	unit   int32 // cores of a unit: 1, or those of a node
-	memory int64 // MiB of a unit; 0: not counted
+	unit   int32 // cores of a unit: 1, or the cores of a node
+	memory int64 // MiB of a unit; 0: unlimited
 	total  int64 // units
 	steps  *steps
 
-	// Without a look ahead only this moment is known, which is much cheaper.
+	// Without looking ahead, only the present moment is stored, which is much cheaper.
 	ahead bool
-	now   int64 // units free now, if not ahead
+	now   int64 // units free now, if ahead is false
 }
 
-// NewCounted makes a pool of units. If cores is more than 1 a unit is a whole node with
-// so many cores and memory (MiB; 0: not counted). With ahead false the room only knows
-// what is free now: whoever holds room gives it back when it ends, and all that is asked
-// for is asked of now.
+// NewCounted returns a pool of units. If cores is more than 1, a unit is a whole node with
+// that many cores and memory (MiB; 0: unlimited). If ahead is false, the room only stores
+// the present: holders must give room back when it ends, and all questions must be about
+// now.
 func NewCounted(units int64, cores int32, memory int64, ahead bool) *Counted {
 	return &Counted{unit: max(cores, 1), memory: memory, total: units, steps: newSteps(units), ahead: ahead, now: units}
 }
@@ -69,7 +69,7 @@ func (c *Counted) units(r Request) int64 {
 	}
 	n := (int64(r.Cores) + int64(c.unit) - 1) / int64(c.unit)
 	if c.memory > 0 && r.Memory > 0 {
-		each := min(c.memory/int64(r.Memory), int64(c.unit)) // cores of a node that have memory enough
+		each := min(c.memory/int64(r.Memory), int64(c.unit)) // cores of a node that have enough memory
 		if each < 1 {
 			return c.total + 1
 		}

@@ -6,7 +6,7 @@ import (
 	"premix/replay/trace"
 )
 
-// steps is a function of time with whole values, constant between steps.
+// steps is a function of time with integer values, constant between steps.
 type steps struct {
 	base  int64 // the value before the first step
 	root  int32
@@ -19,7 +19,7 @@ type step struct {
 	at          trace.Time
 	delta       int64
 	sum         int64 // of the deltas of the subtree
-	low, high   int64 // least and greatest sum of a prefix of the subtree that is not empty
+	low, high   int64 // least and greatest sum of a non-empty prefix of the subtree
 	left, right int32
 }
 
@@ -27,7 +27,7 @@ func newSteps(base int64) *steps {
 	return &steps{base: base, nodes: []step{{low: math.MaxInt64 / 2, high: math.MinInt64 / 2}}}
 }
 
-// above tells which of two nodes is nearer to the root.
+// above reports which of two nodes is nearer to the root.
 func (s *steps) above(a, b int32) bool { return hash(s.nodes[a].at) > hash(s.nodes[b].at) }
 
 // hash is the finaliser of splitmix64, which spreads any sequence of numbers evenly.
@@ -106,7 +106,7 @@ func (s *steps) drop(n int32) {
 	s.free = n
 }
 
-// join makes one tree of two, of which all of l is earlier than r.
+// join joins two trees, of which all of l is earlier than r.
 func (s *steps) join(l, r int32) int32 {
 	switch {
 	case l == 0:
@@ -123,7 +123,7 @@ func (s *steps) join(l, r int32) int32 {
 	return r
 }
 
-// forget makes the value at a moment that of all moments before it.
+// forget sets the value of all moments before now to the value at now.
 func (s *steps) forget(now trace.Time) {
 	for s.root != 0 {
 		n := s.root
@@ -138,7 +138,7 @@ func (s *steps) forget(now trace.Time) {
 	}
 }
 
-// value is that at a moment.
+// value returns the value at a moment.
 func (s *steps) value(at trace.Time) int64 {
 	v := s.base
 	for n := s.root; n != 0; {
@@ -153,14 +153,14 @@ func (s *steps) value(at trace.Time) int64 {
 	return v
 }
 
-// least is the least value in [from, until).
+// least returns the least value in [from, until).
 func (s *steps) least(from, until trace.Time) int64 {
 	v := s.value(from)
 	s.under(s.root, s.base, from, until, &v)
 	return v
 }
 
-// under lowers v to the least prefix, on top of sum, of the steps after from and before
+// under lowers v to the least prefix, added to sum, of the steps after from and before
 // until.
 func (s *steps) under(n int32, sum int64, from, until trace.Time, v *int64) {
 	for n != 0 {
@@ -183,7 +183,7 @@ func (s *steps) under(n int32, sum int64, from, until trace.Time, v *int64) {
 	}
 }
 
-// below is the first step after a moment at which the value is less than limit.
+// below returns the first step after a moment at which the value is less than limit.
 func (s *steps) below(n int32, sum int64, after trace.Time, limit int64) trace.Time {
 	for n != 0 {
 		p := &s.nodes[n]
@@ -204,7 +204,7 @@ func (s *steps) below(n int32, sum int64, after trace.Time, limit int64) trace.T
 	return trace.Never
 }
 
-// reaches is the first step after a moment at which the value is at least limit.
+// reaches returns the first step after a moment at which the value is at least limit.
 func (s *steps) reaches(n int32, sum int64, after trace.Time, limit int64) trace.Time {
 	for n != 0 {
 		p := &s.nodes[n]
@@ -225,7 +225,7 @@ func (s *steps) reaches(n int32, sum int64, after trace.Time, limit int64) trace
 	return trace.Never
 }
 
-// earliest is the first moment from which on the value is at least limit for a time.
+// earliest returns the first moment from which on the value is at least limit for a time.
 func (s *steps) earliest(from, length trace.Time, limit int64) trace.Time {
 	t := from
 	if s.value(t) < limit {

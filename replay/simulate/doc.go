@@ -2,31 +2,31 @@
 //
 // Words:
 //
-//   - A moment is a time at which something happens. All that happens at a moment is told
-//     to the policy before it is asked, once, what is to start.
-//   - A job is queued when it may start: it was submitted, and what it comes after has
+//   - A moment is a time at which something happens. The policy gets all events of a moment
+//     before it is asked, once, which jobs to start.
+//   - A job is queued when it may start: it was submitted, and the jobs it comes after have
 //     ended. It is eligible from then on.
-//   - The estimate is how long the policy believes that a job runs; it never sees how long
-//     it does. A job overruns when it still runs at the end of its estimate, which is then
+//   - The estimate is the run time of a job that the policy sees; it never sees the real
+//     one. A job overruns when it still runs at the end of its estimate, which is then
 //     made longer.
-//   - A job is held while a limit keeps it from starting.
-//   - To preempt is to make a running job end for the sake of another.
+//   - A job is held while a limit prevents its start.
+//   - To preempt a running job is to end it so that another one can start.
 //
 // # Moments
 //
 // At one moment things happen in this order: jobs end; estimates run out; nodes come back;
-// nodes go down; jobs are submitted, in the order of the trace; then the policy is asked.
-// What it starts with a run time of 0 ends at the same moment, after which it is asked
-// again. So the result of a replay is a function of its input: there is no clock, and no
-// choice is left to chance.
+// nodes go down; jobs are submitted, in the order of the trace; then the policy is asked. A
+// started job with a run time of 0 ends at the same moment, after which the policy is asked
+// again. The result of a replay is a function of its input: it depends neither on a clock
+// nor on chance.
 //
 // # Estimates
 //
-//   - asked: what the user asked for; else the default of the partition; else the limit of
+//   - asked: the time that the user asked for; else the default of the partition; else the limit of
 //     the partition; else the run time.
 //   - exact: the run time.
 //   - learned: the mean of the run times of the two jobs of the same user that ended last,
-//     at most what was asked for; of a user without two, as asked. Tsafrir, Etsion and
+//     at most the time asked for; for a user without two, as in asked. Tsafrir, Etsion and
 //     Feitelson, Backfilling using system-generated predictions, IEEE TPDS 18(6), 2007.
 //
 // A job that overruns gets, one after the other, a minute, 5, 15, 30 minutes, 1, 2, 5, 10,
@@ -34,6 +34,6 @@
 //
 // # Memory
 //
-// 10 million jobs take 40 bytes each here, besides the trace. Events are kept for running
-// jobs only: submissions are read off the trace.
+// Each of 10 million jobs takes 40 bytes, in addition to the trace. Only running jobs have
+// events: submissions are taken from the trace.
 package simulate

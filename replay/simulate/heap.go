@@ -2,7 +2,7 @@ package simulate
 
 import "premix/replay/trace"
 
-// kind of an event. At one moment they happen in this order.
+// kind is the kind of an event. Events of one moment happen in this order.
 type kind uint8
 
 const (
@@ -14,13 +14,13 @@ const (
 	wakes
 )
 
-// event is something that will happen.
+// event is a future event.
 type event struct {
 	at   trace.Time
 	arg  int32 // job or downtime
-	try  int32 // of the job; what is told of an earlier try is void
+	try  int32 // of the job; events of an earlier try are ignored
 	kind kind
-	step uint8 // of overruns: how often it did so before
+	step uint8 // number of earlier overruns
 }
 
 func (e *event) before(o *event) bool {
@@ -33,8 +33,8 @@ func (e *event) before(o *event) bool {
 	return e.arg < o.arg
 }
 
-// heap has the next event first. Four children a node: half the depth of two, and they
-// lie in two cache lines.
+// heap has the next event first. Each node has four children: that halves the depth, and
+// they lie in two cache lines.
 type heap []event
 
 func (h *heap) push(e event) {

@@ -2,16 +2,16 @@ package simulate
 
 import "premix/replay/machine"
 
-// limits count what runs, for each bound that the machine or the trace has.
+// limits count running jobs for each bound of the machine or the trace.
 type limits struct {
 	c        *Cluster
 	users    *bound
 	accounts *bound
-	qos      []*bound // by QOS of the machine; nil: no bound
+	qos      []*bound // by QOS of the machine; nil: no limits
 	arrays   []int32  // running jobs; nil: no array has a limit
 }
 
-// bound is a limit for each of many.
+// bound is a limit that applies to each of many users, accounts or partitions.
 type bound struct {
 	machine.Limit
 	jobs  []int32
@@ -51,7 +51,7 @@ func newLimits(c *Cluster) *limits {
 	return l
 }
 
-// each calls f with the bounds of a job.
+// each calls f with the bounds that apply to a job.
 func (l *limits) each(job int32, f func(b *bound, who int32)) {
 	t := l.c.Trace
 	if l.users != nil {
@@ -78,7 +78,7 @@ func (l *limits) held(job int32) bool {
 	return held
 }
 
-// impossible tells whether a job alone is more than a bound.
+// impossible reports whether a job alone exceeds a bound.
 func (l *limits) impossible(job int32) bool {
 	never := false
 	l.each(job, func(b *bound, _ int32) { never = never || b.Cores > 0 && int(l.c.Trace.Cores[job]) > b.Cores })

@@ -7,27 +7,27 @@ import (
 	"premix/replay/trace"
 )
 
-// UnrecordedError is a trace that does not tell when all its jobs began.
+// UnrecordedError is returned for a trace without the start times of all jobs.
 type UnrecordedError struct {
 	Trace   string
-	First   int64 // number of the first such job
+	First   int64 // number of the first job without one
 	Missing int
 }
 
 func (e *UnrecordedError) Error() string {
-	return fmt.Sprintf("%s does not tell when %d of its jobs began, the first of them job %d", e.Trace, e.Missing, e.First)
+	return fmt.Sprintf("%s does not contain when %d of its jobs began, the first of them job %d", e.Trace, e.Missing, e.First)
 }
 
 // ExitCode implements exit.Coded.
 func (*UnrecordedError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *UnrecordedError) Hint() string {
 	return "leave out the policy recorded, or give a trace with start times or waiting times"
 }
 
-// Recorded is the schedule that a trace tells of: when its jobs began in reality, on
-// whatever machine that was. A job that comes after others is eligible when they had ended.
+// Recorded returns the schedule in a trace: the real start times of its jobs, on whatever
+// machine that was. A job that comes after others is eligible when they had ended.
 func Recorded(t *trace.Trace) (*Schedule, error) {
 	n := t.Len()
 	s := &Schedule{Policy: "recorded", Eligible: make([]trace.Time, n), Start: make([]trace.Time, n), End: make([]trace.Time, n)}
@@ -50,8 +50,8 @@ func Recorded(t *trace.Trace) (*Schedule, error) {
 	}
 	for job := range n {
 		for _, before := range t.Before(job) {
-			// Think times and clocks of several machines are not exact: nobody began
-			// before he was eligible.
+			// Think times and clocks of several machines are not exact: no job began before
+			// it was eligible.
 			s.Eligible[job] = min(max(s.Eligible[job], s.End[before]), s.Start[job])
 		}
 	}

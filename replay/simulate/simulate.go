@@ -13,68 +13,67 @@ import (
 	"premix/replay/trace"
 )
 
-// Policy decides what starts when. Its methods are called by Run only, never at the same
-// time.
+// Policy decides which jobs start when. Only Run calls its methods, one at a time.
 type Policy interface {
 	Name() string
-	// LooksAhead tells whether the policy asks the rooms about later moments.
+	// LooksAhead reports whether the policy asks the rooms about later moments.
 	LooksAhead() bool
-	// Begin comes first.
+	// Begin is called first.
 	Begin(c *Cluster) error
-	// Queued tells that a job may start, for the first time or again.
+	// Queued is called when a job may start, for the first time or again.
 	Queued(job int32)
-	// Gone tells that a job runs no more. early is true if that is not when it was
-	// expected: there is room now that was not before.
+	// Gone is called when a job does not run any more. early is true if it was expected to
+	// run longer: capacity is free that was not planned to be.
 	Gone(job int32, early bool)
-	// Changed tells that room is there, or is not, otherwise than was planned: a job
-	// overran, or nodes failed or came back.
+	// Changed is called when the free capacity differs from the plan: a job overran, or
+	// nodes failed or came back.
 	Changed()
-	// Schedule starts jobs by Cluster.Start.
+	// Schedule starts jobs by calling Cluster.Start.
 	Schedule() error
 }
 
-// Estimates.
+// The kinds of estimates.
 const (
 	Asked   = "asked"
 	Exact   = "exact"
 	Learned = "learned"
 )
 
-// Options of a replay.
+// Options are the options of a replay.
 type Options struct {
-	Estimates string // Asked if empty
+	Estimates string // "" means Asked
 }
 
-// Schedule is what became of the jobs of a trace.
+// Schedule is the result of a replay: the times of all jobs.
 type Schedule struct {
 	Policy   string
 	Eligible []trace.Time // may be the trace's own Submit
 	Start    []trace.Time // of the last try; trace.Unknown if the machine refused the job
 	End      []trace.Time
 
-	Refused     []trace.Count // why jobs were refused
-	NoEstimate  int           // jobs that nobody asked a time for: their run time was the estimate
+	Refused     []trace.Count // reasons for refusing jobs
+	NoEstimate  int           // jobs without a requested time: their run time was the estimate
 	Killed      int           // at their limit
-	Overran     int           // times that an estimate proved too short
+	Overran     int           // number of times that an estimate was too short
 	Preemptions int
-	Failures    int                  // tries that a node's failure ended
-	Lost        map[int32]trace.Time // run time of tries that came to nothing
+	Failures    int                  // tries ended by the failure of a node
+	Lost        map[int32]trace.Time // run time of tries without a result
 	Earlier     map[int32]trace.Time // run time before a job was preempted and resumed
 	Cancelled   map[int32]bool       // preempted for good
 	Moments     int
 }
 
-// Ran is how long a job ran to its end.
+// Ran returns how long a job ran in its last try, to its end.
 func (s *Schedule) Ran(job int) trace.Time {
 	return s.End[job] - s.Start[job] + s.Earlier[int32(job)]
 }
 
-// Wait is how long a job was eligible and did not run to its end.
+// Wait returns how long a job was eligible, minus the time that it ran to its end.
 func (s *Schedule) Wait(job int) trace.Time {
 	return s.End[job] - s.Eligible[job] - s.Ran(job)
 }
 
-// StuckError tells that jobs are left that the policy never started.
+// StuckError is returned if the policy never started some jobs.
 type StuckError struct {
 	Policy string
 	Jobs   int
@@ -82,18 +81,18 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return fmt.Sprintf("policy %s left %d jobs waiting for ever, the first of them job %d", e.Policy, e.Jobs, e.First)
+	return fmt.Sprintf("policy %s never started %d jobs, the first of them job %d", e.Policy, e.Jobs, e.First)
 }
 
 // ExitCode implements exit.Coded.
 func (*StuckError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns a rule for policies.
 func (e *StuckError) Hint() string {
-	return "a policy is asked at each moment at which something happens: it must start what fits, or ask to be woken"
+	return "a policy is asked at each moment at which something happens: it must start a job that fits, or ask to be woken"
 }
 
-// StartError tells that a policy wanted to start what cannot be started.
+// StartError is returned if a policy starts a job that cannot start.
 type StartError struct {
 	Policy string
 	Job    int64
@@ -107,21 +106,21 @@ func (e *StartError) Error() string {
 // ExitCode implements exit.Coded.
 func (*StartError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint names the documentation.
 func (e *StartError) Hint() string { return "see the protocol in docs/replay.md" }
 
-// State of a job.
+// State is the state of a job.
 type State uint8
 
 // The states.
 const (
-	Future  State = iota // not submitted, or waits for others to end
+	Future  State = iota // not submitted, or waiting for other jobs to end
 	Queued               // may start
 	Running              //
 	Done                 // ended, or was refused
 )
 
-// Cluster is what a policy sees.
+// Cluster is the view of a policy on the replay.
 type Cluster struct {
 	Trace   *trace.Trace
 	Machine *machine.Machine
@@ -132,34 +131,34 @@ type Cluster struct {
 	out      *Schedule
 	now      trace.Time
 	state    []State
-	estimate []trace.Time // of the time from start to end
-	until    []trace.Time // nil, or of running jobs: expected end
+	estimate []trace.Time // run times, as the policy sees them
+	until    []trace.Time // nil, or expected ends of running jobs
 	events   heap
 	left     int // jobs that have not ended
 
-	submitted int // jobs before this one were submitted
+	submitted int // the jobs before this one were submitted
 
-	partition []int32 // of the machine, by that of the trace; -1: none
+	partition []int32 // of the machine, by partition of the trace; -1: none
 	pool      []int32 // by partition of the machine
-	qos       []int32 // of the machine, by that of the trace; -1: none
+	qos       []int32 // of the machine, by QOS of the trace; -1: none
 	limits    *limits
 	charge    func(job int32) float64
 	learned   []history
 
-	missing []int32 // by job: how many it waits for
-	nextAt  []int32 // job j is awaited by next[nextAt[j]:nextAt[j+1]]
+	missing []int32 // by job: number of jobs that it waits for
+	nextAt  []int32 // the jobs next[nextAt[j]:nextAt[j+1]] wait for job j
 	next    []int32 //
 	tries   map[int32]int32
 	downs   []downtime
-	running [][]int32 // by pool, if anybody may ask; in order of start
+	running [][]int32 // by pool, if it can be needed; in order of start
 	track   bool
 	ahead   []bool
 }
 
-// history is the last two run times of a user.
+// history holds the last two run times of a user.
 type history struct{ last, before trace.Time }
 
-// downtime is one time in which nodes are down.
+// downtime is a time in which nodes are down.
 type downtime struct {
 	pool    int32
 	request room.Request
@@ -167,9 +166,7 @@ type downtime struct {
 	machine.Down
 }
 
-// Run replays a trace.
-//
-// A policy that is an io.Closer is closed.
+// Run replays a trace. It closes a policy that is an io.Closer.
 func Run(ctx context.Context, t *trace.Trace, m *machine.Machine, p Policy, o Options) (_ *Schedule, err error) {
 	c, err := newCluster(t, m, p, o)
 	if err != nil {
@@ -276,7 +273,7 @@ func (c *Cluster) addPool(i int32, p *machine.Pool) {
 	}
 }
 
-// block takes the room of nodes that are down.
+// block takes the capacity of nodes that are down.
 func (c *Cluster) block(at int32, from trace.Time) {
 	d := &c.downs[at]
 	if p, ok := c.Rooms[d.pool].(*room.Placed); ok {
@@ -286,7 +283,7 @@ func (c *Cluster) block(at int32, from trace.Time) {
 	c.Rooms[d.pool].Take(-1-at, d.request, from, trace.Time(d.Until))
 }
 
-// link finds out who waits for whom.
+// link computes which jobs wait for a job.
 func (c *Cluster) link() {
 	t := c.Trace
 	if t.AfterAt == nil {
@@ -312,7 +309,7 @@ func (c *Cluster) link() {
 	c.out.Eligible = slices.Clone(t.Submit)
 }
 
-// play lets everything happen.
+// play runs the replay.
 func (c *Cluster) play(ctx context.Context) error {
 	t := c.Trace
 	n := t.Len()
@@ -416,7 +413,7 @@ func (c *Cluster) queue(job int32) {
 	c.policy.Queued(job)
 }
 
-// refuse tells why the machine can never run a job.
+// refuse returns why the machine can never run a job, or "".
 func (c *Cluster) refuse(job int32) string {
 	p := c.Partition(job)
 	if p == nil {
@@ -434,7 +431,7 @@ func (c *Cluster) refuse(job int32) string {
 	return ""
 }
 
-// runtime is how long a job will hold its room, from its start.
+// runtime returns how long a job will hold its capacity, from its start.
 func (c *Cluster) runtime(job int32) trace.Time {
 	run := c.Trace.Run[job]
 	if limit := c.limit(job); c.Machine.Kill && limit != trace.Unknown {
@@ -443,7 +440,7 @@ func (c *Cluster) runtime(job int32) trace.Time {
 	return max(run-c.out.Earlier[job], 0) + trace.Time(c.Machine.Overhead)
 }
 
-// limit is the time at which a job would be killed.
+// limit returns the time after which a job would be killed.
 func (c *Cluster) limit(job int32) trace.Time {
 	if asked := c.Trace.Asked[job]; asked > 0 {
 		return asked
@@ -458,7 +455,7 @@ func (c *Cluster) limit(job int32) trace.Time {
 	return trace.Unknown
 }
 
-// guess is the estimate of a job, at least a millisecond.
+// guess returns the estimate of a job, at least a millisecond.
 func (c *Cluster) guess(job int32) trace.Time {
 	run := c.Trace.Run[job]
 	asked := c.limit(job)
@@ -484,7 +481,7 @@ func (c *Cluster) guess(job int32) trace.Time {
 	return max(estimate+trace.Time(c.Machine.Overhead), 1)
 }
 
-// increments are by how much an estimate grows that proved too short.
+// increments are the times by which an estimate that was too short is extended.
 var increments = []trace.Time{trace.Minute, 5 * trace.Minute, 15 * trace.Minute, 30 * trace.Minute, trace.Hour, 2 * trace.Hour, 5 * trace.Hour,
 	10 * trace.Hour, 20 * trace.Hour, 50 * trace.Hour, 100 * trace.Hour}
 
@@ -513,7 +510,7 @@ func (c *Cluster) end(job int32) {
 	c.policy.Gone(job, early)
 }
 
-// leave takes a job off its room, and tells whether it was expected to stay longer.
+// leave releases the capacity of a job, and reports whether it was expected to run longer.
 func (c *Cluster) leave(job int32) bool {
 	c.out.End[job] = c.now
 	early := c.until[job] > c.now
@@ -534,7 +531,7 @@ func (c *Cluster) placed(pool int32) bool {
 	return ok
 }
 
-// finish lets those that come after a job go on.
+// finish queues the jobs that waited only for this one.
 func (c *Cluster) finish(job int32) {
 	c.state[job] = Done
 	c.left--
@@ -547,9 +544,9 @@ func (c *Cluster) finish(job int32) {
 		}
 		at := max(c.now+c.Trace.ThinkTime(int(next)), c.Trace.Submit[next])
 		if at == c.Trace.Submit[next] && int(next) >= c.submitted {
-			continue // its submission is still to come, and finds nothing missing
+			continue // it is not submitted yet; then it will miss no job
 		}
-		c.missing[next] = -1 // its submission, should it still come, is not when it may start
+		c.missing[next] = -1 // its later submission, if any, will not make it eligible
 		c.events.push(event{at: at, kind: eligible, arg: next})
 	}
 }
@@ -559,8 +556,8 @@ func (c *Cluster) down(at int32) {
 	if d.Failure {
 		c.block(at, c.now)
 	}
-	// Who has to go: the youngest first, where nodes have names those that stand on one
-	// that is down.
+	// Choose the jobs to end: the youngest first and, if nodes have names, the jobs on
+	// nodes that are down.
 	placed, named := c.Rooms[d.pool].(*room.Placed)
 	list := slices.Clone(c.running[d.pool])
 	for i := len(list) - 1; i >= 0 && c.Rooms[d.pool].Short(c.now); i-- {
@@ -573,7 +570,7 @@ func (c *Cluster) down(at int32) {
 	c.policy.Changed()
 }
 
-// requeue makes a running job wait again, or end for good.
+// requeue makes a running job wait again, or ends it for good.
 func (c *Cluster) requeue(job int32, how string) {
 	c.leave(job)
 	c.tries[job]++
@@ -596,25 +593,25 @@ func (c *Cluster) requeue(job int32, how string) {
 	c.queue(job)
 }
 
-// Now is the moment.
+// Now returns the present moment.
 func (c *Cluster) Now() trace.Time { return c.now }
 
-// State of a job.
+// State returns the state of a job.
 func (c *Cluster) State(job int32) State { return c.state[job] }
 
-// Estimate is how long a queued job is believed to hold its room.
+// Estimate returns the expected run time of a queued job.
 func (c *Cluster) Estimate(job int32) trace.Time { return c.estimate[job] }
 
-// Until is when a running job is expected to end.
+// Until returns the expected end of a running job.
 func (c *Cluster) Until(job int32) trace.Time { return c.until[job] }
 
-// Eligible is since when a job may start.
+// Eligible returns since when a job may start.
 func (c *Cluster) Eligible(job int32) trace.Time { return c.out.Eligible[job] }
 
-// StartOf is when a running job started.
+// StartOf returns when a running job started.
 func (c *Cluster) StartOf(job int32) trace.Time { return c.out.Start[job] }
 
-// Partition is that of a job, on the machine; nil if it has none.
+// Partition returns the partition of a job on the machine, or nil.
 func (c *Cluster) Partition(job int32) *machine.Partition {
 	at := c.partition[c.Trace.Partition[job]]
 	if at < 0 {
@@ -623,7 +620,7 @@ func (c *Cluster) Partition(job int32) *machine.Partition {
 	return &c.Machine.Partitions[at]
 }
 
-// QOS is that of a job, on the machine; nil if it has none.
+// QOS returns the QOS of a job on the machine, or nil.
 func (c *Cluster) QOS(job int32) *machine.QOS {
 	at := c.qos[c.Trace.QOSOf(int(job))]
 	if at < 0 {
@@ -632,10 +629,10 @@ func (c *Cluster) QOS(job int32) *machine.QOS {
 	return &c.Machine.QOS[at]
 }
 
-// Pool is the index of the pool of a job.
+// Pool returns the index of the pool of a job.
 func (c *Cluster) Pool(job int32) int32 { return c.pool[c.partition[c.Trace.Partition[job]]] }
 
-// Tier is what comes before any priority.
+// Tier returns the tier of a job, which comes before any priority.
 func (c *Cluster) Tier(job int32) int {
 	tier := c.Partition(job).Tier
 	if q := c.QOS(job); q != nil {
@@ -644,19 +641,19 @@ func (c *Cluster) Tier(job int32) int {
 	return tier
 }
 
-// Charge is what a core hour of a job costs.
+// Charge returns the cost of a core hour of a job.
 func (c *Cluster) Charge(job int32) float64 { return c.charge(job) }
 
-// Request is what a job wants.
+// Request returns the resources that a job needs.
 func (c *Cluster) Request(job int32) room.Request {
 	i := int(job)
 	return room.Request{Cores: c.Trace.Cores[i], Nodes: c.Trace.NodesOf(i), Memory: c.Trace.MemoryOf(i)}
 }
 
-// Held tells whether a limit keeps a job from starting now.
+// Held reports whether a limit prevents a job from starting now.
 func (c *Cluster) Held(job int32) bool { return c.limits.held(job) }
 
-// Fits tells whether a job could start now, as far as there is room.
+// Fits reports whether there is enough free capacity to start a job now.
 func (c *Cluster) Fits(job int32) bool {
 	return c.Rooms[c.Pool(job)].Fits(c.Request(job), c.now, c.now+c.estimate[job])
 }
@@ -693,11 +690,11 @@ func (c *Cluster) Start(job int32) error {
 	return nil
 }
 
-// Running lists the jobs that run in a pool, in order of start, if the machine has
+// Running returns the running jobs of a pool, in order of start, if the machine has
 // preemption or downtime.
 func (c *Cluster) Running(pool int32) []int32 { return c.running[pool] }
 
-// MayPreempt tells whether a job may make another one end, and what becomes of that.
+// MayPreempt reports whether a job may make another one end, and the effect on that one.
 func (c *Cluster) MayPreempt(job, victim int32) (how string, ok bool) {
 	p, q := c.Partition(job), c.QOS(job)
 	vp, vq := c.Partition(victim), c.QOS(victim)
@@ -717,7 +714,7 @@ func (c *Cluster) MayPreempt(job, victim int32) (how string, ok bool) {
 	return how, true
 }
 
-// Preempts tells whether a job may make any other one end.
+// Preempts reports whether a job may make any other one end.
 func (c *Cluster) Preempts(job int32) bool {
 	q := c.QOS(job)
 	return c.track && (len(c.Partition(job).Preempts) > 0 || q != nil && len(q.Preempts) > 0)
@@ -729,7 +726,7 @@ func (c *Cluster) Preempt(victim int32, how string) {
 	c.requeue(victim, how)
 }
 
-// Wake has the policy asked at a moment to come.
+// Wake makes the policy be called at a later moment.
 func (c *Cluster) Wake(at trace.Time) {
 	if at > c.now && at < trace.Never {
 		c.events.push(event{at: at, kind: wakes})

@@ -13,8 +13,8 @@ import (
 // tabs. With trace.raw they have milliseconds and bytes, otherwise "1m 30s" and "1.5 GB".
 // See https://www.nextflow.io/docs/latest/tracing.html
 //
-// They do not tell what a task waited for: a task is taken to be submitted when it was,
-// which contains what it came after. WfInstances tell the dependencies.
+// They do not contain dependencies: the time of submission of each task is used, which
+// reflects them. WfInstances contain the dependencies.
 
 const nextflowName = "Nextflow trace"
 
@@ -95,7 +95,7 @@ func readNextflow(r *bufio.Reader, name string) (*Trace, error) {
 			e.run = max(e.run-e.waited, 0)
 		}
 		if e.cores, err = strconv.ParseInt(get("cpus"), 10, 64); err != nil || e.cores < 1 {
-			// What it used is the next best: 350 % are 4 cores.
+			// The next best value is its use: 350 % are 4 cores.
 			used, err := strconv.ParseFloat(strings.TrimSuffix(get("%cpu"), "%"), 64)
 			e.cores = 1
 			if err == nil && used > 100 && used < 1e6 {
@@ -125,7 +125,7 @@ func readNextflow(r *bufio.Reader, name string) (*Trace, error) {
 		return nil, err
 	}
 	if noCores > 0 {
-		b.t.Read.note("%d tasks tell no cpus: their cores are what they used, rounded up", noCores)
+		b.t.Read.note("%d tasks have no cpus: their cores are their use of processors, rounded up", noCores)
 	}
 	if unzoned {
 		b.t.Read.note("its times have no zone: they are taken for UTC")
@@ -145,7 +145,7 @@ func nextflowMoment(text string) (Time, bool) {
 	return 0, false
 }
 
-// nextflowTime reads a length of time as in "1d 2h 3m 4.5s", "12ms", or milliseconds.
+// nextflowTime parses a length of time as in "1d 2h 3m 4.5s", "12ms", or milliseconds.
 func nextflowTime(text string) (Time, bool) {
 	if v, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return Time(v), v >= 0 && Time(v) < maxTime
@@ -171,7 +171,7 @@ func nextflowTime(text string) (Time, bool) {
 	return Time(total + 0.5), true
 }
 
-// nextflowBytes reads an amount as in "1.5 GB", which are powers of 1024, or bytes.
+// nextflowBytes parses an amount as in "1.5 GB", in powers of 1024, or bytes.
 func nextflowBytes(text string) (int64, bool) {
 	number, unit, _ := strings.Cut(text, " ")
 	v, err := strconv.ParseFloat(number, 64)

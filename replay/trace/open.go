@@ -15,11 +15,11 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Error is a trace that cannot be read at all.
+// Error is returned for a trace that cannot be read at all.
 type Error struct {
 	Path   string
 	Reason string
-	Way    string // the way out
+	Way    string // the hint
 	Err    error
 }
 
@@ -29,20 +29,20 @@ func (e *Error) Error() string { return fmt.Sprintf("trace %s: %s", e.Path, e.Re
 func (*Error) ExitCode() exit.Code { return exit.Usage }
 func (e *Error) Unwrap() error     { return e.Err }
 
-// Hint names the way out.
+// Hint returns the way to resolve the error.
 func (e *Error) Hint() string { return e.Way }
 
-// Options say what a file does not.
+// Options give information that a file lacks.
 type Options struct {
-	// Columns are the fields of sacct's parsable output without a header line, as in
-	// --format; empty: those that XDMoD asks sacct for.
+	// Columns are the fields of sacct's parsable output without a header line, in the form
+	// of its option --format; empty: the fields for which XDMoD asks sacct.
 	Columns string
 }
 
-// maxLine is the longest line that is read.
+// maxLine is the length of the longest line.
 const maxLine = 4 << 20
 
-// maxDocument is the largest JSON document that is read, in bytes.
+// maxDocument is the size of the largest JSON document, in bytes.
 const maxDocument = 4 << 30
 
 // Open reads a trace from a file, or from a directory of premix.
@@ -75,7 +75,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// plain is the content of a file that may be compressed.
+// plain returns the uncompressed content of a file.
 func plain(f *os.File, size int64) (io.Reader, func(), error) {
 	head := make([]byte, 4)
 	n, err := f.ReadAt(head, 0)
@@ -106,7 +106,7 @@ func plain(f *os.File, size int64) (io.Reader, func(), error) {
 			only = file
 		}
 		if only == nil {
-			return nil, nil, errors.New("it holds no file")
+			return nil, nil, errors.New("it contains no file")
 		}
 		r, err := only.Open()
 		if err != nil {
@@ -117,7 +117,8 @@ func plain(f *os.File, size int64) (io.Reader, func(), error) {
 	return f, func() {}, nil
 }
 
-// Read reads a trace of any format. name is for people, size a guess at its length.
+// Read reads a trace of any format. name is used in messages; size is an estimate of its
+// length.
 func Read(r io.Reader, name string, size int64, o Options) (*Trace, error) {
 	b := bufio.NewReaderSize(r, 1<<20)
 	head, err := b.Peek(64 << 10)
@@ -160,7 +161,7 @@ func looksJSON(head []byte) bool {
 	return head[0] == '{' || head[0] == '['
 }
 
-// firstLine is the first line that is not blank.
+// firstLine returns the first line that is not blank.
 func firstLine(head []byte) []byte {
 	for line := range bytes.Lines(head) {
 		if line = bytes.TrimRight(line, "\r\n"); len(bytes.TrimSpace(line)) > 0 {
@@ -170,8 +171,8 @@ func firstLine(head []byte) []byte {
 	return nil
 }
 
-// lines calls f with each line and its number. A line that is too long is handed over
-// as nil.
+// lines calls f with each line and its number. For a line that is too long, the line is
+// nil.
 func lines(r *bufio.Reader, f func(n int, line []byte)) error {
 	var long []byte
 	for n := 1; ; n++ {

@@ -11,8 +11,8 @@ import (
 	"premix/record"
 )
 
-// The directories of premix: the records of runs and of tasks without a recipe, with the
-// cores and memory that they held. Of each task the last try is the job.
+// The directories of premix contain the records of runs and of tasks without a recipe, with
+// the cores and memory that they reserved. The last try of each task is the job.
 
 func openDir(path string) (*Trace, error) {
 	if queue.IsDir(path) {
@@ -29,8 +29,8 @@ func openDir(path string) (*Trace, error) {
 	return fromRecords(queue.Records(path), path, "premix run directory", h.Recipe, h.Threads, h.Memory)
 }
 
-// fromRecords makes a trace of records. step, cores and memory are those of records that
-// do not say it.
+// fromRecords makes a trace of records. step, cores and memory are used for records that
+// lack these values.
 func fromRecords(records iter.Seq2[*record.Task, error], path, format, step string, cores int, memory int64) (*Trace, error) {
 	b := newBuilder(path, format, 0)
 	last := make(map[int]entry)

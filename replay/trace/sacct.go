@@ -11,21 +11,22 @@ import (
 	"time"
 )
 
-// What sacct prints with --parsable, --parsable2 or --delimiter, a line a job, and with
-// --json. See sacct(1). Times without a zone are taken for UTC.
+// This file reads the output of sacct with --parsable, --parsable2 or --delimiter, which
+// has a line for each job, and with --json. See sacct(1). Times without a zone are taken as
+// UTC.
 
 const (
 	sacctName     = "sacct"
 	sacctJSONName = "sacct --json"
 )
 
-// xdmod are the columns that XDMoD's shredder asks sacct for, without a header line.
+// xdmod are the columns for which XDMoD's shredder asks sacct, without a header line.
 const xdmod = "jobid,jobidraw,cluster,partition,qos,account,group,gid,user,uid,submit,eligible,start,end,elapsed,exitcode,state,nnodes,ncpus,reqcpus,reqmem,reqtres,alloctres,timelimit,nodelist,jobname"
 
-// delimiters are tried in this order.
+// delimiters are the possible delimiters, in the order in which they are tried.
 const delimiters = "|\t;,"
 
-// looksSacct tells whether a file has the header of sacct's parsable output, or is a
+// looksSacct reports whether a file has the header of sacct's parsable output, or is a
 // table of at least 8 columns.
 func looksSacct(head []byte) bool {
 	line := firstLine(head)
@@ -38,7 +39,7 @@ func looksSacct(head []byte) bool {
 	return bytes.Count(line, []byte("|")) >= 7
 }
 
-// sacctHeader finds the columns that a header line names.
+// sacctHeader returns the columns that a header line names.
 func sacctHeader(line []byte) (delimiter byte, columns map[string]int) {
 	for _, d := range []byte(delimiters) {
 		columns := make(map[string]int)
@@ -84,11 +85,11 @@ func readSacct(r *bufio.Reader, name string, o Options) (*Trace, error) {
 			if o.Columns != "" {
 				given = o.Columns
 			} else {
-				s.t.Read.note("it has no header line: its columns are taken for those that XDMoD asks sacct for")
+				s.t.Read.note("it has no header line: the columns for which XDMoD asks sacct are assumed")
 			}
 			s.columns = make(map[string]int)
 			for i, name := range strings.Split(given, ",") {
-				// A width, as in JobID%20, is no part of the name.
+				// A width, as in JobID%20, is not a part of the name.
 				name, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(name)), "%")
 				s.columns[name] = i
 			}
@@ -110,7 +111,7 @@ func (s *sacct) job(n int, line string) {
 	for _, at := range s.columns {
 		last = max(last, at)
 	}
-	// The last columns may be missing only if they are of no use here.
+	// The last columns may be missing, but only if they are not needed here.
 	get := func(names ...string) string {
 		for _, name := range names {
 			if at, ok := s.columns[name]; ok && at < len(fields) {
@@ -140,7 +141,7 @@ func (s *sacct) job(n int, line string) {
 		s.t.Read.bad(n, "no time of submission", strconv.Quote(get("submit")))
 		return
 	}
-	// What the job waited for until it was eligible, the scheduler had no part in.
+	// The time until the job was eligible was not spent waiting for the scheduler.
 	if eligible, ok := s.moment(get("eligible")); ok && eligible > e.submit {
 		e.submit = eligible
 	}
@@ -204,7 +205,7 @@ func (s *sacct) job(n int, line string) {
 	}
 }
 
-// moment reads a time as sacct prints it. ok is false for Unknown and None.
+// moment parses a time as sacct prints it. ok is false for Unknown and None.
 func (s *sacct) moment(text string) (Time, bool) {
 	if text == "" {
 		return 0, false
@@ -224,7 +225,7 @@ func (s *sacct) moment(text string) (Time, bool) {
 	return 0, false
 }
 
-// resources reads a list as in cpu=12,mem=31000M,node=1.
+// resources parses a list as in cpu=12,mem=31000M,node=1.
 func (e *entry) resources(list string) {
 	for item := range strings.SplitSeq(list, ",") {
 		name, value, _ := strings.Cut(item, "=")
@@ -245,7 +246,8 @@ func (e *entry) resources(list string) {
 	}
 }
 
-// asksMemory reads ReqMem: an amount, until Slurm 21.08 with n for a node or c for a core.
+// asksMemory parses ReqMem: an amount, until Slurm 21.08 with n for each node or c for each
+// core.
 func (e *entry) asksMemory(text string) {
 	cut := strings.TrimRight(text, "nc")
 	mib, ok := slurmMemory(cut)
@@ -270,7 +272,7 @@ func perCore(mib, cores int64) int64 {
 	return (mib + cores - 1) / cores
 }
 
-// slurmMemory reads an amount of memory in MiB, which is also the unit without a letter.
+// slurmMemory parses an amount of memory. MiB is the default unit.
 func slurmMemory(text string) (int64, bool) {
 	if text == "" {
 		return 0, false
@@ -296,7 +298,7 @@ func slurmMemory(text string) (int64, bool) {
 	return int64(v*unit + 0.999), true
 }
 
-// slurmTime reads a length of time as in 1-02:03:04, 02:03:04, 03:04 or 03:04.567.
+// slurmTime parses a length of time as in 1-02:03:04, 02:03:04, 03:04 or 03:04.567.
 func slurmTime(text string) (Time, bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' {
 		return 0, false // UNLIMITED, Partition_Limit, INVALID
@@ -338,8 +340,8 @@ func slurmTime(text string) (Time, bool) {
 	return total, total <= maxTime
 }
 
-// sacctID reads a job id: 123, 123_4 of an array, 123+1 of a heterogeneous job, or
-// 123_[5-9%2] of what is left of an array. raw is the number that every job has.
+// sacctID parses a job id: 123, 123_4 of an array, 123+1 of a heterogeneous job, or
+// 123_[5-9%2] for the rest of an array. raw is the number that every job has.
 func sacctID(id, raw string) (number int64, array string, limit int) {
 	if base, rest, ok := strings.Cut(id, "_"); ok {
 		array = base
@@ -368,8 +370,8 @@ func unfinished(state string) bool {
 	return false
 }
 
-// The JSON of sacct. Its form differs between versions of Slurm: numbers are bare, or
-// objects that say whether they are set; a state is a word, or a list of them.
+// sacct's JSON. Its form differs between versions of Slurm: numbers are plain, or objects
+// with a flag that they are set; a state is a word, or a list of words.
 
 type sacctJob struct {
 	Account     string      `json:"account"`
@@ -421,7 +423,7 @@ type slurmTRES struct {
 	Count slurmNumber `json:"count"`
 }
 
-// slurmNumber is 0 where it is not set.
+// slurmNumber is a number, or 0 if it is not set.
 type slurmNumber int64
 
 func (n *slurmNumber) UnmarshalJSON(b []byte) error {
@@ -470,10 +472,11 @@ func (w *slurmWords) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// noValue is what older versions print for a number that is not set, and for infinity.
+// noValue reports whether a number is one that older versions print for a number that is
+// not set, or for infinity.
 func noValue(n slurmNumber) bool { return n >= 0xfffffffd && n <= 0xffffffff }
 
-// sacctJSON reads the jobs of a document one by one. dec stands behind "jobs":[.
+// sacctJSON reads the jobs of a document one by one. dec is positioned after "jobs":[.
 func (b *builder) sacctJSON(dec *json.Decoder) error {
 	for i := 1; dec.More(); i++ {
 		var raw json.RawMessage

@@ -13,10 +13,9 @@ import (
 // some of which are headers, then 18 numbers a job. See
 // https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
 //
-// As met in archives: more columns behind the 18, which are passed over and noted;
-// fractions, where the definition wants whole numbers; -1 for whatever is not known;
-// lines that tell parts of a job that was interrupted (status 2, 3 and 4), besides one
-// for the whole of it (0 or 1).
+// Files in archives also have more than 18 columns, which are skipped and noted; fractions
+// in place of whole numbers; -1 for any unknown value; and lines for the parts of an
+// interrupted job (status 2, 3 and 4), in addition to one for the whole job (0 or 1).
 const (
 	swfNumber = iota
 	swfSubmit
@@ -44,8 +43,8 @@ const swfName = "Standard Workload Format"
 // swf reads one file.
 type swf struct {
 	*builder
-	names      [4]map[int64]int32 // of users, groups, queues, partitions
-	partitions map[int64]string   // as the header names them
+	names      [4]map[int64]int32 // indexes of users, groups, queues, partitions
+	partitions map[int64]string   // names from the header
 	queues     map[int64]string
 	extra      int // lines with more than 18 fields
 	began      bool
@@ -63,7 +62,7 @@ func readSWF(r *bufio.Reader, name string, size int64) (*Trace, error) {
 		return nil, err
 	}
 	if s.extra > 0 {
-		s.t.Read.note("%d lines have more than %d fields: what is behind those was passed over", s.extra, swfFields)
+		s.t.Read.note("%d lines have more than %d fields: the further ones were skipped", s.extra, swfFields)
 	}
 	s.t.Zone = Time(s.zone) * Second
 	return s.finish(false), nil
@@ -144,7 +143,7 @@ func (s *swf) job(n int, line []byte) {
 		if fields < swfFields {
 			v, ok := milli(line[at:end])
 			if !ok {
-				s.t.Read.bad(n, fmt.Sprintf("field %d is no number", fields+1), shown(line[at:end]))
+				s.t.Read.bad(n, fmt.Sprintf("field %d is not a number", fields+1), shown(line[at:end]))
 				return
 			}
 			f[fields] = v
@@ -202,7 +201,7 @@ func (s *swf) job(n int, line []byte) {
 	}
 }
 
-// name is the index of a numbered user, group, queue or partition.
+// name returns the index of a numbered user, group, queue or partition.
 func (s *swf) name(which int, number int64, names *Names, known map[int64]string) int32 {
 	if at, ok := s.names[which][number]; ok {
 		return at
@@ -219,7 +218,7 @@ func (s *swf) name(which int, number int64, names *Names, known map[int64]string
 	return at
 }
 
-// milli reads a number, a thousand times its value.
+// milli parses a number and returns a thousand times its value.
 func milli(b []byte) (int64, bool) {
 	minus := len(b) > 0 && b[0] == '-'
 	digits := b
@@ -254,7 +253,7 @@ func milli(b []byte) (int64, bool) {
 	return int64(f*1000 + 0.5), true
 }
 
-// whole rounds what milli has read towards lower numbers, so that -0.5 is not 0.
+// whole rounds a result of milli down to a whole number, so that -0.5 does not become 0.
 func whole(v int64) int64 {
 	if v < 0 {
 		return -((-v + 999) / 1000)
@@ -269,8 +268,8 @@ func shown(b []byte) string {
 	return strconv.Quote(string(b))
 }
 
-// WriteSWF writes a trace in the Standard Workload Format. Times are rounded to whole
-// seconds, as the format has them; arrays are not in it.
+// WriteSWF writes a trace in the Standard Workload Format. It rounds times to whole
+// seconds, which the format requires, and drops arrays, which it does not have.
 func (t *Trace) WriteSWF(w io.Writer, notes ...string) error {
 	b := bufio.NewWriterSize(w, 1<<20)
 	fmt.Fprintf(b, "; Version: 2.2\n; Computer: %s\n; Conversion: premix\n; MaxJobs: %d\n; MaxRecords: %d\n", oneLine(t.Name), t.Len(), t.Len())
@@ -325,7 +324,7 @@ func (t *Trace) WriteSWF(w io.Writer, notes ...string) error {
 		line = append(line, "-1 "...)
 		number(int64(t.QOSOf(i)))
 		number(int64(t.Partition[i]) + 1)
-		// The format has room for one job to come after; the last one is it.
+		// The format can store only one preceding job: write the last one.
 		if before := t.Before(i); len(before) > 0 {
 			number(t.Number[before[len(before)-1]])
 			number(int64((t.ThinkTime(i) + Second/2) / Second))

@@ -19,77 +19,77 @@ const (
 	Week        = 7 * Day
 )
 
-// Unknown is the time that a trace does not tell.
+// Unknown is a time that a trace does not contain.
 const Unknown Time = -1
 
 // Never is later than every moment of a trace.
 const Never Time = 1 << 60
 
-// maxTime bounds what is read, so that sums of times cannot overflow: 10,000 years.
+// maxTime bounds times, so that sums of times cannot overflow: 10,000 years.
 const maxTime = 10_000 * 366 * Day
 
-// Seconds is a time as a number of seconds.
+// Seconds returns a time as a number of seconds.
 func (t Time) Seconds() float64 { return float64(t) / 1000 }
 
-// String is for people and tests: as in 1h30m or 0.25s.
+// String returns a time for messages and tests: as in 1h30m or 0.25s.
 func (t Time) String() string { return (time.Duration(t) * time.Millisecond).String() }
 
-// FromDuration rounds a duration to a Time.
+// FromDuration converts a duration to a Time, with rounding.
 func FromDuration(d time.Duration) Time { return Time((d + time.Millisecond/2) / time.Millisecond) }
 
-// Trace is a workload. Every column that is not nil has an entry a job, in order of
+// Trace is a workload. Every column that is not nil has an entry for each job, in order of
 // submission.
 type Trace struct {
 	Name   string // of the file
-	Format string // as people call it
-	Begin  int64  // what Time 0 is: milliseconds since 1970, UTC; 0 if unknown
-	Zone   Time   // how far local time was ahead of UTC, for the cycle of days
+	Format string // name of the format in messages
+	Begin  int64  // the moment of Time 0: milliseconds since 1970, UTC; 0 if unknown
+	Zone   Time   // local time minus UTC, for the cycle of days
 
-	Procs int // cores of the machine, as the trace tells; 0 if it does not
+	Procs int // cores of the machine; 0 if the trace does not say
 	Nodes int // nodes of the machine; 0 if it does not
 
-	Number    []int64 // as the trace names it
+	Number    []int64 // in the trace
 	Submit    []Time
 	Run       []Time  // how long it ran
-	Asked     []Time  // Unknown where nobody asked
-	Waited    []Time  // in reality; Unknown where it is not told. nil: nowhere
+	Asked     []Time  // Unknown if the user did not ask for a time
+	Waited    []Time  // in reality; Unknown if not recorded. nil: never recorded
 	Cores     []int32 // at least 1
-	NodeCount []int32 // nodes that it had or asked for; 0: any. nil: everywhere
-	Memory    []int32 // MiB a core; 0: not told. nil: everywhere
+	NodeCount []int32 // nodes that it had or asked for; 0: any. nil: any for all jobs
+	Memory    []int32 // MiB a core; 0: not recorded. nil: not recorded for all jobs
 	User      []int32 // index of Users.Names
 	Account   []int32 // index of Accounts.Names
 	Partition []int32 // index of Partitions.Names
-	QOS       []int32 // index of QOSs.Names; a queue of a Standard Workload File. nil: all the first
+	QOS       []int32 // index of QOSs.Names; the queue in a Standard Workload File. nil: the first for all jobs
 	Array     []int32 // index of Arrays; -1: none. nil: no arrays
-	Think     []Time  // what passes between the end of what it comes after, and its submission. nil: nothing
+	Think     []Time  // time from the end of the jobs it comes after to its submission. nil: 0 for all jobs
 
 	Users, Accounts, Partitions, QOSs Names
 	Arrays                            []Array
 
-	// Job i comes after the jobs After[AfterAt[i]:AfterAt[i+1]]. nil: no job comes after
-	// another.
+	// Job i comes after the jobs After[AfterAt[i]:AfterAt[i+1]]. nil: there are no
+	// dependencies.
 	AfterAt []int32
 	After   []int32
 
-	Read Report // what became of the lines
+	Read Report // report on the lines
 }
 
-// Array is what is known of an array of jobs.
+// Array is an array of jobs.
 type Array struct {
 	Name  string
-	Limit int // how many may run at a time; 0: all
+	Limit int // number of jobs that may run at a time; 0: all
 }
 
-// Len is the number of jobs.
+// Len returns the number of jobs.
 func (t *Trace) Len() int { return len(t.Submit) }
 
-// Names are those of users, or of what else jobs are grouped by.
+// Names are the names of users, or of other groups of jobs.
 type Names struct {
 	Names []string
 	index map[string]int32
 }
 
-// Index is that of a name, which is added when it is new.
+// Index returns the index of a name, which it adds if necessary.
 func (n *Names) Index(name string) int32 {
 	if at, ok := n.index[name]; ok {
 		return at
@@ -103,7 +103,7 @@ func (n *Names) Index(name string) int32 {
 	return at
 }
 
-// Find is the index of a name, or -1.
+// Find returns the index of a name, or -1.
 func (n *Names) Find(name string) int32 {
 	if at, ok := n.index[name]; ok {
 		return at
@@ -111,18 +111,18 @@ func (n *Names) Find(name string) int32 {
 	return -1
 }
 
-// Report tells what became of the lines, or entries, of a file.
+// Report counts the lines, or entries, of a file by their use.
 type Report struct {
 	Jobs    int      `json:"jobs"`
 	Bad     int      `json:"bad"`                // could not be understood
-	Reasons []Count  `json:"bad_why,omitempty"`  // by what was wrong, most frequent first
+	Reasons []Count  `json:"bad_why,omitempty"`  // by mistake, most frequent first
 	First   []Line   `json:"bad_lines,omitzero"` // the first few of them
-	Out     int      `json:"left_out"`           // understood, and no job to replay
+	Out     int      `json:"left_out"`           // understood, but not a job to replay
 	OutWhy  []Count  `json:"left_out_why,omitempty"`
-	Notes   []string `json:"notes,omitempty"` // what else is to be known
+	Notes   []string `json:"notes,omitempty"` // other messages
 }
 
-// Count is how often a reason was met.
+// Count is the number of times that a reason occurred.
 type Count struct {
 	Why   string `json:"why"`
 	Count int    `json:"count"`
@@ -134,10 +134,10 @@ type Line struct {
 	Why  string `json:"why"`
 }
 
-// named is how many bad lines are named.
+// named is the number of bad lines that are listed.
 const named = 5
 
-// maxReasons bounds the reasons that are kept, which may quote what was read.
+// maxReasons bounds the number of stored reasons, which may quote the input.
 const maxReasons = 100
 
 func (r *Report) bad(line int, kind, detail string) {
@@ -175,12 +175,12 @@ func count(list []Count, why string) []Count {
 	return append(list, Count{why, 1})
 }
 
-// entry is a job as the readers find it. Its zero value says nothing but that.
+// entry is a job as the readers find it. Its zero value is a job without any information.
 type entry struct {
 	number    int64
 	submit    Time // milliseconds since 1970, or since the begin of the trace
 	run       Time
-	asked     Time // 0 is Unknown
+	asked     Time // 0 means Unknown
 	waited    Time
 	hasWaited bool
 	cores     int64
@@ -198,12 +198,12 @@ type entry struct {
 type builder struct {
 	t      *Trace
 	arrays map[string]int32
-	after  [][2]int64 // number of a job, number of one that it comes after
+	after  [][2]int64 // number of a job, number of a job that it comes after
 }
 
 func newBuilder(name, format string, jobs int) *builder {
 	t := &Trace{Name: name, Format: format}
-	// A header is not to be trusted with memory.
+	// The numbers in a header must not decide how much memory is allocated.
 	jobs = min(max(jobs, 0), 1<<24)
 	t.Number = make([]int64, 0, jobs)
 	t.Submit, t.Run, t.Asked = make([]Time, 0, jobs), make([]Time, 0, jobs), make([]Time, 0, jobs)
@@ -212,7 +212,7 @@ func newBuilder(name, format string, jobs int) *builder {
 	return &builder{t: t, arrays: make(map[string]int32)}
 }
 
-// add takes a job and tells what is wrong with it.
+// add adds a job. It returns why the job is invalid, or "".
 func (b *builder) add(e *entry) (why string) {
 	if why := e.wrong(); why != "" {
 		return why
@@ -222,7 +222,7 @@ func (b *builder) add(e *entry) (why string) {
 	return ""
 }
 
-// wrong tells what cannot be in an entry, and bounds what can.
+// wrong returns why an entry is invalid, or "". It limits values that are too large.
 func (e *entry) wrong() string {
 	switch {
 	case e.cores < 1:
@@ -280,8 +280,8 @@ func (b *builder) put(e *entry, user, account, partition, qos int32) {
 	put(&t.Array, n, cap(t.Submit), array, -1)
 }
 
-// put appends to a column that stays nil until a value differs from that of all jobs
-// before.
+// put appends to a column. The column stays nil until a value differs from the default,
+// which all earlier jobs have.
 func put[T comparable](column *[]T, n, capacity int, value, usual T) {
 	if *column == nil {
 		if value == usual {
@@ -295,8 +295,8 @@ func put[T comparable](column *[]T, n, capacity int, value, usual T) {
 	*column = append(*column, value)
 }
 
-// finish sorts the jobs by submission, sets Time 0, and finds what comes after what.
-// Where epoch is true, submissions are milliseconds since 1970.
+// finish sorts the jobs by submission, sets Time 0, and resolves dependencies. If epoch is
+// true, submissions are milliseconds since 1970.
 func (b *builder) finish(epoch bool) *Trace {
 	t := b.t
 	n := len(t.Submit)
@@ -317,8 +317,8 @@ func (b *builder) finish(epoch bool) *Trace {
 	return t
 }
 
-// Sort puts jobs in order of submission, equal ones in that in which they stand, and
-// tells whether they were not. Jobs that come after others are not known yet.
+// Sort sorts jobs by submission, with a stable order, and reports whether they were out of
+// order. Call it before dependencies are resolved.
 func (t *Trace) Sort() bool {
 	if slices.IsSorted(t.Submit) {
 		return false
@@ -356,8 +356,8 @@ func permute[T any](column *[]T, order []int32) {
 	*column = moved
 }
 
-// link turns pairs of numbers into After. A job that comes after itself, after one that
-// is not there, or, in a circle, after one that comes after it, does not wait for that.
+// link converts pairs of numbers to After. It drops the dependency of a job on itself, on a
+// job that does not exist, and on a job that depends on it in a circle.
 func (b *builder) link() {
 	t := b.t
 	if len(b.after) == 0 {
@@ -403,15 +403,15 @@ func (b *builder) link() {
 		build()
 	}
 	if lost > 0 {
-		t.Read.note("%d dependencies name no other job of the trace, or go round in a circle: nothing waits for them", lost)
+		t.Read.note("%d dependencies were dropped: they refer to no other job of the trace, or form a circle", lost)
 	}
 	if len(t.After) == 0 {
 		t.AfterAt, t.After = nil, nil
 	}
 }
 
-// circular marks the jobs that can never start, because they come after themselves;
-// nil if there are none.
+// circular marks the jobs that can never start, because they depend on themselves; nil if
+// there are none.
 func (t *Trace) circular() []bool {
 	n := t.Len()
 	missing := make([]int32, n)
@@ -448,7 +448,7 @@ func (t *Trace) circular() []bool {
 	return circle
 }
 
-// Before lists what a job comes after.
+// Before returns the jobs that a job comes after.
 func (t *Trace) Before(job int) []int32 {
 	if t.AfterAt == nil {
 		return nil
@@ -456,7 +456,7 @@ func (t *Trace) Before(job int) []int32 {
 	return t.After[t.AfterAt[job]:t.AfterAt[job+1]]
 }
 
-// Of a job; where the column is nil, what that stands for.
+// Values of a job. If a column is nil, they return its default.
 
 func (t *Trace) WaitedOf(job int) Time    { return at(t.Waited, job, Unknown) }
 func (t *Trace) NodesOf(job int) int32    { return at(t.NodeCount, job, 0) }

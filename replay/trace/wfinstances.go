@@ -9,8 +9,8 @@ import (
 )
 
 // WfInstances: executions of workflows as WfCommons publishes them, in JSON, with the
-// dependencies of tasks. See https://github.com/wfcommons/WfFormat; versions 1.3 to 1.5
-// are read. All tasks are submitted at the begin and wait for those they come after.
+// dependencies of tasks. See https://github.com/wfcommons/WfFormat; versions 1.3 to 1.5 are
+// read. All tasks are submitted at the begin and wait for the tasks that they depend on.
 
 const wfName = "WfInstance"
 
@@ -62,7 +62,7 @@ type wfNode struct {
 	} `json:"cpu"`
 }
 
-// readJSON reads what begins as JSON: a WfInstance or the output of sacct.
+// readJSON reads a JSON document: a WfInstance or the output of sacct.
 func readJSON(r *bufio.Reader, name string) (*Trace, error) {
 	dec := json.NewDecoder(io.LimitReader(r, maxDocument))
 	token, err := dec.Token()
@@ -72,7 +72,8 @@ func readJSON(r *bufio.Reader, name string) (*Trace, error) {
 	if token != json.Delim('{') {
 		return nil, &Error{Path: name, Reason: "is JSON, but neither a WfInstance nor an output of sacct --json", Way: "both begin with {"}
 	}
-	// sacct's document may be large, and is read job by job; a WfInstance is not.
+	// sacct's document may be large and is read job by job; a WfInstance is read as a
+	// whole.
 	var doc wfDocument
 	for dec.More() {
 		key, err := dec.Token()
@@ -84,7 +85,7 @@ func readJSON(r *bufio.Reader, name string) (*Trace, error) {
 			if token, err := dec.Token(); err != nil {
 				return nil, err
 			} else if token != json.Delim('[') {
-				return nil, &Error{Path: name, Reason: "its jobs are no list", Way: "write it with sacct --json"}
+				return nil, &Error{Path: name, Reason: "its jobs are not a list", Way: "write it with sacct --json"}
 			}
 			b := newBuilder(name, sacctJSONName, 0)
 			if err := b.sacctJSON(dec); err != nil {
@@ -120,7 +121,7 @@ func (d *wfDocument) trace(name string) (*Trace, error) {
 		}
 	}
 	b := newBuilder(name, wfName, len(tasks))
-	// Parents are ids, in older versions names.
+	// Parents are given by id, in older versions by name.
 	index := make(map[string]int64)
 	for i, t := range tasks {
 		index[t.Name] = int64(i + 1)
@@ -186,7 +187,7 @@ func (d *wfDocument) trace(name string) (*Trace, error) {
 	}
 	b.t.Nodes = len(machines)
 	if guessed > 0 {
-		b.t.Read.note("%d tasks tell no cores: they are what the task used, rounded up", guessed)
+		b.t.Read.note("%d tasks have no cores: their use of processors is taken, rounded up", guessed)
 	}
 	for _, text := range []string{executed, d.CreatedAt} {
 		if at, err := time.Parse(time.RFC3339, text); err == nil && at.Unix() > 0 {

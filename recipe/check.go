@@ -16,30 +16,30 @@ import (
 	"premix/internal/regex"
 )
 
-// inRun is the name, in a run directory, that belongs to premix.
+// inRun is the name in a run directory that is reserved for premix.
 const inRun = ".premix"
 
-// pathChars are what fixed names and patterns are made of: none of them means
-// anything to a shell, so they can stand anywhere in a pipe.
+// pathChars are the characters of fixed names and patterns. None of them has a
+// meaning in a shell, so a pipe needs no quotes for them.
 const pathChars = nameChars + "/,:=@%+"
 
-// relative checks a path within a task's or a run's directory. written is the
-// path as its writer has it.
+// relative checks a path within a task's or a run's directory. written is the path
+// as it is written in the file.
 func (p *parser) relative(line int, s, written, what string) bool {
 	switch {
 	case path.IsAbs(s):
-		p.Add(line, "write it relative", "%s can't be the absolute path %s", what, written)
+		p.Add(line, "write a relative path", "%s can't be the absolute path %s", what, written)
 	case s == ".." || strings.HasPrefix(s, "../") || strings.Contains(s, "/../") || strings.HasSuffix(s, "/.."):
 		p.Add(line, "leave out ..", "%s leads out of its directory: %s", what, written)
 	case strings.Trim(s, pathChars) != "":
 		bad := strings.Trim(s, pathChars)
-		p.Add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't hold %q: %s", what, firstRune(bad), written)
+		p.Add(line, "letters, digits and . _ - + = @ % , : / only", "%s can't contain %q: %s", what, firstRune(bad), written)
 	case s != path.Clean(s) || s == ".":
 		hint := ""
 		if c := path.Clean(written); c != "." {
 			hint = "write " + c
 		}
-		p.Add(line, hint, "%s is written in a roundabout way: %s", what, written)
+		p.Add(line, hint, "%s is not written in the shortest form: %s", what, written)
 	default:
 		return true
 	}
@@ -73,13 +73,13 @@ func (p *parser) outputs(n *yaml.Node) {
 		if s, ok := p.text(to, "output "+kv.key); ok {
 			p.pattern(&out, to, s)
 		}
-		// Kept even where it is wrong, so that ${NAME} is not unknown as well.
+		// A wrong output is kept too, so that ${NAME} is not reported as unknown.
 		p.r.outputs = append(p.r.outputs, out)
 	}
 	slices.SortStableFunc(p.r.outputs, func(a, b pattern) int { return strings.Compare(a.name, b.name) })
 }
 
-// output reads the long form, and gives the node of the pattern.
+// output reads the long form of an output, and returns the node of its pattern.
 func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 	var to *yaml.Node
 	example := fmt.Sprintf(`%s: {file: Log.out, to: "${sample}.log"}`, kv.key)
@@ -106,7 +106,7 @@ func (p *parser) output(out *pattern, kv pair) *yaml.Node {
 	return to
 }
 
-// pattern checks where an output goes.
+// pattern checks the pattern of an output.
 func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 	var clean strings.Builder
 	samples, other := 0, false
@@ -119,7 +119,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 			clean.WriteString("${sample}")
 		default:
 			other = true
-			p.Add(n.Line, "of placeholders only ${sample} stands in the path of an output", "output %s: unknown placeholder %s", out.name, seg.text)
+			p.Add(n.Line, "${sample} is the only placeholder in the path of an output", "output %s: unknown placeholder %s", out.name, seg.text)
 		}
 	}
 	if other {
@@ -131,7 +131,7 @@ func (p *parser) pattern(out *pattern, n *yaml.Node, s string) {
 		p.Add(n.Line, "stdout: "+to, "stdout can't be a directory")
 		return
 	}
-	// A sample's name is letters and digits at least: S stands for all of them.
+	// S is a valid name of a sample.
 	if !p.relative(n.Line, strings.ReplaceAll(to, "${sample}", "S"), s, what) {
 		return
 	}
@@ -202,7 +202,7 @@ func (p *parser) words(n *yaml.Node) {
 	p.tool(n)
 }
 
-// frozenNames are the placeholders whose values are the recipe's alone.
+// frozenNames returns the placeholders with the same value for all samples.
 func (p *parser) frozenNames() []string {
 	names := []string{"threads", "memory"}
 	for _, name := range slices.Sorted(maps.Keys(p.dataLines)) {
@@ -211,7 +211,7 @@ func (p *parser) frozenNames() []string {
 	return names
 }
 
-// placeholders checks those in a text, and notes that they are used.
+// placeholders checks the placeholders in a text, and records that they are used.
 func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 	for _, seg := range segments(s, where == "pipe") {
 		if !seg.holds {
@@ -234,21 +234,21 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 		case seg.name == "sample":
 			p.sampleFrozen(n, where)
 		case seg.name == "stdout":
-			p.Add(line, "leave it out: premix collects what the tool prints", "${stdout} is no file that %s could name", where)
+			p.Add(line, "leave it out: premix collects the tool's standard output", "${stdout} is not a file that %s can name", where)
 		case isInput:
 			p.used[seg.name] = true
 			hint := "inputs are there for command only"
 			if where == "pipe" {
-				hint = "a pipe reads what the tool prints, on its standard input"
+				hint = "a pipe reads the tool's standard output on its standard input"
 			}
-			p.Add(line, hint, "input ${%s} can't stand in %s", seg.name, where)
+			p.Add(line, hint, "input ${%s} can't be used in %s", seg.name, where)
 		case isData:
 			p.used["data."+seg.name] = true
 			p.Add(line, fmt.Sprintf("did you mean ${data.%s}?", seg.name), "unknown placeholder %s in %s", seg.text, where)
 		default:
 			hint := problem.Meant(seg.name, allowed, "${%s}")
 			if k := problem.Near(seg.name, allowed); k != "" {
-				// Meant, if misspelt: it is not to be called unused as well.
+				// The misspelt name must not be reported as unused too.
 				p.used[k], p.usedBy[k] = true, true
 			} else if where == "pipe" {
 				hint = fmt.Sprintf("for a variable of the shell write $%s; %s", seg.text, hint)
@@ -258,11 +258,11 @@ func (p *parser) placeholders(n *yaml.Node, s, where string, allowed []string) {
 	}
 }
 
-// assignment is a word that a shell would take for a variable of the tool.
+// assignment matches a word with which a shell would set a variable for the tool.
 var assignment = regex.Lazy(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 
-// tool checks the first word of the command, and words that name files which no
-// fingerprint would cover.
+// tool checks the first word of the command, and finds words that name files
+// outside of data, which no fingerprint covers.
 func (p *parser) tool(n *yaml.Node) {
 	if len(p.r.Command) == 0 {
 		return
@@ -273,7 +273,7 @@ func (p *parser) tool(n *yaml.Node) {
 		p.Add(p.find(n, first), fmt.Sprintf("env: {%s: %q}", m[1], m[2]), "%s sets a variable: command has no shell", first)
 	case strings.HasPrefix(first, "${"):
 		if !strings.HasPrefix(first, "${data.") {
-			p.Add(p.find(n, first), "name the tool", "the command begins with %s, which is no tool", first)
+			p.Add(p.find(n, first), "name the tool", "the command begins with %s, which is not a tool", first)
 		}
 	case strings.Contains(first, "/") && !filepath.IsAbs(first) && p.r.Image != nil:
 		p.Add(p.find(n, first), "name a program of the image: by its absolute path, or one on the image's PATH",
@@ -288,7 +288,7 @@ func (p *parser) tool(n *yaml.Node) {
 		p.r.Command[0] = strings.ReplaceAll(abs, "$", "$$")
 	}
 	if p.r.Image != nil {
-		return // what other words name is in there
+		return // the other words may name files in the image
 	}
 	fixed := make(map[string]bool)
 	for _, in := range p.r.Inputs {
@@ -311,9 +311,9 @@ func (p *parser) tool(n *yaml.Node) {
 		}
 		hint := fmt.Sprintf("data: {ref: %s}, and ${data.ref} here", w)
 		if filepath.IsAbs(w) {
-			p.Add(p.find(n, w), hint, "%s is read by the tool, but is not in data: a change of it would not be seen", w)
+			p.Add(p.find(n, w), hint, "%s is read by the tool, but is not in data: premix would not notice a change of it", w)
 		} else {
-			p.Add(p.find(n, w), hint, "%s is looked for in the task's directory, where it is not", w)
+			p.Add(p.find(n, w), hint, "%s is a path in the task's directory, where it does not exist", w)
 		}
 	}
 }
@@ -354,18 +354,18 @@ func (p *parser) shell(n *yaml.Node) {
 		}
 	}
 	p.placeholders(n, s, "pipe", allowed)
-	// Only a shell's own parser could tell how to quote within these.
+	// Only a shell's own parser knows how to quote within these.
 	nested := strings.Contains(s, "$(") || strings.Contains(s, "`") || strings.Contains(s, "<<")
 	for _, seg := range segments(s, true) {
 		name, ok := strings.CutPrefix(seg.name, "data.")
 		if d := p.r.Data[name]; ok && seg.holds && d != "" && nested && !shellSafe(d) {
 			p.Add(p.find(n, seg.text), "rename the directory, or do without $( ), ` ` and << in the pipe",
-				"the path of %s holds characters that a shell would read: %s", seg.text, d)
+				"the path of %s contains characters with a meaning in a shell: %s", seg.text, d)
 		}
 	}
 }
 
-// cross checks what depends on more than one key.
+// cross checks rules about more than one key.
 func (p *parser) cross(values map[string]*yaml.Node) {
 	lines := make(map[string]int)
 	for _, set := range []struct {
@@ -380,9 +380,9 @@ func (p *parser) cross(values map[string]*yaml.Node) {
 		p.once(lines, out.name, "output", out.line)
 	}
 	if p.memoryAt > 0 && p.r.Memory == 0 {
-		p.Add(p.memoryAt, "add memory: 4G", "${memory} stands here, but the recipe gives no memory")
+		p.Add(p.memoryAt, "add memory: 4G", "${memory} is used here, but the recipe has no memory")
 	}
-	// Without a readable command nothing can be said about what it uses.
+	// Without a readable command every name would be reported as unused.
 	if p.command == nil || len(p.r.Command) == 0 {
 		return
 	}
@@ -403,14 +403,14 @@ func (p *parser) cross(values map[string]*yaml.Node) {
 
 func (p *parser) once(lines map[string]int, name, what string, line int) {
 	if first, ok := lines[name]; ok {
-		p.Add(max(line, first), "rename one of them", "the name %s stands for two things, in lines %d and %d", name, min(line, first), max(line, first))
+		p.Add(max(line, first), "rename one of them", "the name %s is used for two things, in lines %d and %d", name, min(line, first), max(line, first))
 		return
 	}
 	lines[name] = line
 }
 
-// standsIn tells whether a fixed name that the recipe gives, or a directory it
-// lies in, is a word of the command.
+// standsIn reports whether the fixed name of an input, if the recipe gives one, or a
+// parent of it, is a word of the command.
 func (p *parser) standsIn(in Input) bool {
 	if in.File == in.Name {
 		return false
@@ -425,7 +425,7 @@ func (p *parser) standsIn(in Input) bool {
 	return false
 }
 
-// made settles under which name each output is left in a task's directory.
+// made sets the name of each output in a task's directory.
 func (p *parser) made(hasPipe bool) {
 	for i := range p.r.outputs {
 		out := &p.r.outputs[i]
@@ -439,14 +439,14 @@ func (p *parser) made(hasPipe bool) {
 		case hasPipe:
 			out.from = ""
 		default:
-			p.Add(out.line, fmt.Sprintf("write ${%s} in command where the tool takes its path, or say how the tool calls it: %s: {file: NAME, to: ...}", out.name, out.name),
+			p.Add(out.line, fmt.Sprintf("write ${%s} in command where the tool takes its path, or give the name that the tool uses: %s: {file: NAME, to: ...}", out.name, out.name),
 				"output %s can never be made: nothing in command names it", out.name)
 		}
 	}
 }
 
-// apart reports outputs that would be written over each other, and fixed names
-// that two things would share.
+// apart reports outputs that would overwrite each other, and fixed names that are
+// used twice.
 func (p *parser) apart() {
 	for i, a := range p.r.outputs {
 		for _, b := range p.r.outputs[i+1:] {
@@ -480,7 +480,7 @@ func (p *parser) apart() {
 		}
 		taken[file] = what
 	}
-	// Inputs of one directory are not within each other, and so may share it.
+	// Two inputs may be in one directory.
 	for _, in := range p.r.Inputs {
 		claim(in.File, "input "+in.Name, p.inputLines[in.Name])
 	}
@@ -491,7 +491,7 @@ func (p *parser) apart() {
 	}
 }
 
-// within tells whether the path inner lies in the directory outer.
+// within reports whether the path inner lies in the directory outer.
 func within(inner, outer string) bool {
 	return strings.HasPrefix(inner, outer+"/")
 }

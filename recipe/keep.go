@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// keep is s with every run of bytes that ok refuses replaced by one by, and
-// stripped of by, '.' and '-' at both ends.
+// keep replaces each run of bytes for which ok is false by one byte by, and removes
+// by, '.' and '-' from both ends.
 func keep(s string, ok func(byte) bool, by byte) string {
 	var b []byte
 	for i := range len(s) {

@@ -20,31 +20,31 @@ import (
 	"premix/internal/units"
 )
 
-// maxRecipe is the size above which a file is taken for something else, bytes.
+// maxRecipe is the largest size of a recipe, in bytes.
 const maxRecipe = 1 << 20
 
-// keys of a recipe, in the order in which people write them.
+// keys lists the keys of a recipe in their usual order.
 var keys = []string{"name", "image", "command", "data", "inputs", "columns", "outputs", "ready", "pipe",
 	"threads", "memory", "timeout", "retries", "env", "varies", "probe", "trust", "verify"}
 
-// reserved names mean something by themselves, or would be taken to.
+// reserved lists names that have a meaning of their own, or seem to.
 var reserved = []string{"sample", "threads", "memory", "data", "stdout", "stderr", "stdin"}
 
-// Forms of names; the schema has the same.
+// Forms of names; the schema repeats them.
 var (
 	nameForm = regex.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
 	wordForm = regex.Lazy(`^[A-Za-z][A-Za-z0-9_-]*$`)
 	envForm  = regex.Lazy(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Load reads and checks the recipe at path. What its writer can mend is
-// returned as Problems, all of it; what lies in path is named with the words of
-// path. A tree that is named as data, or an image, is a mistake here: see LoadFrom.
+// Load reads and checks the recipe at path. It returns all mistakes that the writer
+// of the recipe can correct as Problems; they name the file by path. A recipe that
+// names a tree as data, or an image, is a mistake here: see LoadFrom.
 func Load(path string) (*Recipe, error) { return LoadFrom(path, Sources{}) }
 
 // LoadFrom is Load for recipes whose data may be trees, and whose tool may be in an
-// image: each is mounted as it is met. Where images cannot be used on this machine or
-// by this user, the error is a *hotstart.Unavailable.
+// image. It mounts them while it reads the recipe. If images cannot be used on this
+// machine or by this user, the error is a *hotstart.Unavailable.
 func LoadFrom(path string, from Sources) (*Recipe, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func LoadFrom(path string, from Sources) (*Recipe, error) {
 	return parse(path, abs, text, from)
 }
 
-// readFile reads a file whose writer is told what is wrong with it.
+// readFile reads a recipe or a sheet. An error is a Problem for its writer.
 func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -78,8 +78,8 @@ func readFile(path string, limit int64, what string) ([]byte, *Problem) {
 	return text, nil
 }
 
-// fileTrouble says why the file at path can't be used, and the way out. written
-// is the path as its writer has it.
+// fileTrouble returns the reason why the file at path can't be used, and a hint.
+// written is the path as it is written in the file.
 func fileTrouble(path, written string, err error) (message, hint string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -106,7 +106,7 @@ func fileTrouble(path, written string, err error) (message, hint string) {
 	}
 }
 
-// cause is err without the operation and the path.
+// cause returns the text of err without the operation and the path.
 func cause(err error) string {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -126,23 +126,23 @@ type parser struct {
 
 	dataLines  map[string]int
 	inputLines map[string]int
-	used       map[string]bool // placeholders that stand in command, env or pipe
-	usedBy     map[string]bool // those of command alone
-	memoryAt   int             // line of ${memory}; 0: nowhere
+	used       map[string]bool // placeholders in command, env or pipe
+	usedBy     map[string]bool // placeholders in command
+	memoryAt   int             // line of ${memory}; 0: not used
 	command    *yaml.Node
 	pipe       *yaml.Node
 
-	unavailable *hotstart.Unavailable // why no image can be used; nil: nothing is known
+	unavailable *hotstart.Unavailable // why no image can be used; nil if not known
 }
 
-// pair is one KEY: VALUE of a mapping.
+// pair is an entry KEY: VALUE of a mapping.
 type pair struct {
 	key   string
 	line  int
 	value *yaml.Node
 }
 
-// parse checks the text of a recipe. file is how problems name it.
+// parse checks the text of a recipe. file is its name in problems.
 func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	p := &parser{
 		Collector:  problem.Collector{File: file},
@@ -161,7 +161,7 @@ func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	}
 	p.top(root)
 	if p.unavailable != nil {
-		return nil, p.unavailable // mending the rest would not help
+		return nil, p.unavailable // correcting the mistakes would not help
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -169,12 +169,12 @@ func parse(file, abs string, text []byte, from Sources) (*Recipe, error) {
 	return p.r, nil
 }
 
-// document is the mapping at the top of the file, or nil.
+// document returns the mapping at the top of the file, or nil.
 func (p *parser) document(text []byte) *yaml.Node {
 	return p.YAML(text, problem.Document{Name: "recipe", Form: "a recipe is lines of KEY: VALUE, with at least name, command, inputs and outputs", Syntax: p.syntax})
 }
 
-// syntax looks at the line, and at the next, for what is often wrong there.
+// syntax searches the line of a syntax error, and the next, for common mistakes.
 func (p *parser) syntax(line int) (at int, hint string) {
 	at = line
 	for n := max(line, 1); n <= min(line+1, len(p.lines)); n++ {
@@ -189,7 +189,8 @@ func (p *parser) syntax(line int) (at int, hint string) {
 	return at, hint
 }
 
-// pairs are the entries of a mapping, each key once; what names it in messages.
+// pairs returns the entries of a mapping, each key once. what is the name of the
+// mapping in messages.
 func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 	if n.Kind != yaml.MappingNode {
 		p.Add(n.Line, hint, "%s must be a mapping of KEY: VALUE", what)
@@ -213,7 +214,7 @@ func (p *parser) pairs(n *yaml.Node, what, hint string) []pair {
 	return list
 }
 
-// text is the value of a scalar that must be a string.
+// text returns the value of a scalar that must be a string.
 func (p *parser) text(n *yaml.Node, what string) (string, bool) {
 	if n.Kind != yaml.ScalarNode {
 		p.Add(n.Line, "", "%s must be a text", what)
@@ -224,17 +225,17 @@ func (p *parser) text(n *yaml.Node, what string) (string, bool) {
 		return "", false
 	}
 	if n.Tag != "!!str" {
-		p.Add(n.Line, fmt.Sprintf("quote it: %q", n.Value), "%s must be a text, and YAML takes %s for something else", what, n.Value)
+		p.Add(n.Line, fmt.Sprintf("quote it: %q", n.Value), "%s must be a text, but YAML reads %s as another type", what, n.Value)
 		return "", false
 	}
 	if strings.ContainsRune(n.Value, 0) {
-		p.Add(n.Line, "", "%s holds a NUL", what)
+		p.Add(n.Line, "", "%s contains a NUL byte", what)
 		return "", false
 	}
 	return n.Value, true
 }
 
-// find is the line, from n's on, where token stands.
+// find returns the first line with token, in the value n of a top-level key.
 func (p *parser) find(n *yaml.Node, token string) int {
 	end := len(p.lines)
 	for _, s := range p.starts {
@@ -250,7 +251,7 @@ func (p *parser) find(n *yaml.Node, token string) int {
 	return n.Line
 }
 
-// at is the line of the byte at offset in n's value.
+// at returns the line of the byte at offset in n's value.
 func (p *parser) at(n *yaml.Node, offset int) int {
 	if n.Style&yaml.LiteralStyle != 0 {
 		return n.Line + 1 + strings.Count(n.Value[:offset], "\n")
@@ -279,7 +280,7 @@ func (p *parser) top(root *yaml.Node) {
 			p.Add(root.Line, k.hint, "%s is missing", k.key)
 		}
 	}
-	// Names are declared before the texts in which they may stand.
+	// Names are declared before the texts that may use them.
 	for _, step := range []struct {
 		key  string
 		read func(*yaml.Node)
@@ -338,7 +339,7 @@ func (p *parser) data(n *yaml.Node) {
 	p.r.Data = make(map[string]string)
 	for _, kv := range p.pairs(n, "data", "data: {ref: ./ref}") {
 		ok := p.declare(kv.key, kv.line, "entry of data")
-		// Known even where its path is wrong: one mistake, one problem.
+		// The name is declared even if its path is wrong: one mistake is one problem.
 		p.dataLines[kv.key] = kv.line
 		s, isText := p.text(kv.value, "data."+kv.key)
 		if !isText || !ok || p.frozen(kv.value, s, "data") {
@@ -356,7 +357,7 @@ func (p *parser) data(n *yaml.Node) {
 	}
 }
 
-// frozen reports placeholders in a text that can hold none.
+// frozen reports placeholders in a text that can't contain any.
 func (p *parser) frozen(n *yaml.Node, s, where string) bool {
 	found := false
 	for _, seg := range segments(s, false) {
@@ -368,23 +369,24 @@ func (p *parser) frozen(n *yaml.Node, s, where string) bool {
 			p.sampleFrozen(n, where)
 			continue
 		}
-		p.Add(p.find(n, seg.text), "write it out", "no placeholder stands in %s, but %s does", where, seg.text)
+		p.Add(p.find(n, seg.text), "write the value", "%s can't contain placeholders, but has %s", where, seg.text)
 	}
 	return found
 }
 
 func (p *parser) sampleFrozen(n *yaml.Node, where string) {
-	hint := "use pipe, which is started afresh for each sample"
+	hint := "use pipe, which is started for each sample"
 	if where == "command" {
-		hint = `use pipe, which is started afresh for each sample; for a file that the tool writes, declare it (outputs: {bam: "${sample}.bam"}) and write ${bam}`
+		hint = `use pipe, which is started for each sample; for a file that the tool writes, declare it (outputs: {bam: "${sample}.bam"}) and write ${bam}`
 	}
-	p.Add(p.find(n, "${sample}"), hint, "${sample} can't stand in %s: what a hot start freezes can't depend on the sample", where)
+	p.Add(p.find(n, "${sample}"), hint, "${sample} can't be used in %s: a hot start freezes it for all samples", where)
 }
 
-// existing is the absolute path of s, which lies where the recipe says, or "".
+// existing returns the absolute path of the file s, which is relative to the recipe.
+// If it can't be used, existing reports that and returns "".
 func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
 	if strings.HasPrefix(s, "~") {
-		p.Add(n.Line, "write the path out", "%s: ~ is not replaced by the home directory", what)
+		p.Add(n.Line, "write the whole path", "%s: ~ is not replaced by the home directory", what)
 		return ""
 	}
 	abs := s
@@ -408,14 +410,14 @@ func (p *parser) existing(n *yaml.Node, s, what string, plain bool) string {
 		return ""
 	}
 	if plain && !info.Mode().IsRegular() {
-		p.Add(n.Line, "name a file", "%s: %s is no plain file", what, s)
+		p.Add(n.Line, "name a file", "%s: %s is not a regular file", what, s)
 		return ""
 	}
 	return abs
 }
 
-// prefixHint is for a path that is no file, but begins the names of some: an
-// index that its tool names by prefix.
+// prefixHint returns a hint for a path that does not exist, but is the prefix of
+// names of files, as in an index that its tool names by prefix.
 func prefixHint(written, abs, what string) string {
 	dir, base := filepath.Split(abs)
 	entries, err := os.ReadDir(dir)
@@ -447,7 +449,7 @@ func (p *parser) inputs(n *yaml.Node) {
 		for _, item := range n.Content {
 			item = problem.Follow(item)
 			if item.Kind == yaml.MappingNode {
-				p.Add(item.Line, example, "a list of inputs holds names only")
+				p.Add(item.Line, example, "a list of inputs contains names only")
 				continue
 			}
 			if s, ok := p.text(item, "the name of an input"); ok && seen(s, item.Line) {
@@ -542,13 +544,13 @@ func (p *parser) regex(n *yaml.Node, what string) *regexp.Regexp {
 	return re
 }
 
-// whole is a whole number of at least least.
+// whole reads a whole number of at least least.
 func (p *parser) whole(n *yaml.Node, what string, least int) (int, bool) {
 	v, err := strconv.Atoi(n.Value)
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil || v < least {
 		hint := ""
 		if n.Tag == "!!str" && err == nil {
-			hint = "take the quotes away"
+			hint = "remove the quotes"
 		}
 		p.Add(n.Line, hint, "%s must be a whole number, at least %d", what, least)
 		return 0, false
@@ -576,7 +578,7 @@ func (p *parser) memory(n *yaml.Node) {
 			hint = fmt.Sprintf("did you mean %sG?", n.Value)
 		}
 		p.Add(n.Line, hint, "memory can't be %q", n.Value)
-		// A value is meant: ${memory} is not to be called undefined as well.
+		// ${memory} must not be reported as undefined too.
 		v = 1
 	}
 	p.r.Memory = v
@@ -636,8 +638,8 @@ func (p *parser) variesFile(n *yaml.Node, s string, fixed map[string]string) str
 		switch _, ok := fixed[seg.name]; {
 		case !seg.holds:
 		case seg.name == "sample":
-			p.Add(n.Line, "write the fixed name, which is the same for every sample: that of the output, as in ${NAME}/Log.out",
-				"${sample} can't stand in varies")
+			p.Add(n.Line, "write the fixed name of the output, which is the same for every sample, as in ${NAME}/Log.out",
+				"${sample} can't be used in varies")
 			return ""
 		case !ok || seg.name == "stdout":
 			p.Add(n.Line, "the placeholder of an output, or stdout without dollar and braces", "unknown placeholder %s in varies", seg.text)
@@ -650,7 +652,7 @@ func (p *parser) variesFile(n *yaml.Node, s string, fixed map[string]string) str
 		return ""
 	}
 	if _, err := filepath.Match(s, ""); err != nil {
-		p.Add(n.Line, "* ? and [a-z] are patterns here; put a backslash before one that is meant as it is", "varies.file: %s", err)
+		p.Add(n.Line, "* ? and [a-z] are patterns here; put a backslash before a character that is meant literally", "varies.file: %s", err)
 		return ""
 	}
 	if filepath.IsAbs(s) || s != filepath.Clean(s) || s == ".." || strings.HasPrefix(s, "../") {
@@ -668,7 +670,7 @@ func (p *parser) trust(n *yaml.Node) {
 	p.r.Trust = strings.EqualFold(n.Value, "true")
 }
 
-// columns reads the columns of sample sheets.
+// columns reads the names of columns in sample sheets.
 func (p *parser) columns(n *yaml.Node) {
 	names := p.r.names()
 	p.r.Columns = make(map[string]string)
@@ -715,7 +717,7 @@ func (p *parser) probe(n *yaml.Node) {
 	for _, kv := range list {
 		i := slices.Index(names, kv.key)
 		if i < 0 {
-			p.Add(kv.line, problem.Meant(kv.key, free, "%s"), "probe names %s, which is no input", kv.key)
+			p.Add(kv.line, problem.Meant(kv.key, free, "%s"), "probe names %s, which is not an input", kv.key)
 			continue
 		}
 		named[kv.key] = true

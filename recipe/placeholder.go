@@ -2,17 +2,16 @@ package recipe
 
 import "strings"
 
-// segment is a stretch of a text with placeholders: plain text, or one
-// placeholder.
+// segment is a part of a text with placeholders: plain text, or one placeholder.
 type segment struct {
-	text  string // plain text; of a placeholder, the whole of it as written
-	name  string // between the braces, trimmed; only for placeholders
-	holds bool   // is a placeholder
-	open  bool   // is "${" that is never closed
+	text  string // plain text, or the placeholder as it is written
+	name  string // of the placeholder: the text between the braces, trimmed
+	holds bool   // it is a placeholder
+	open  bool   // it is a "${" that is never closed
 }
 
-// segments cuts t at its placeholders. "$$" becomes one dollar sign. In shell
-// text only "$${" does, since "$$" means something to a shell.
+// segments splits t into segments. "$$" becomes one dollar sign. In shell text only
+// "$${" becomes "${", since "$$" has a meaning in a shell.
 func segments(t string, shell bool) []segment {
 	var list []segment
 	var plain strings.Builder
@@ -47,8 +46,8 @@ func segments(t string, shell bool) []segment {
 	return list
 }
 
-// expand puts values for the placeholders in t. One without a value stays as
-// written: a checked recipe has none.
+// expand replaces the placeholders in t by values. It keeps a placeholder without a
+// value, which a checked recipe does not have.
 func expand(t string, values map[string]string) string {
 	var b strings.Builder
 	for _, s := range segments(t, false) {
@@ -61,7 +60,8 @@ func expand(t string, values map[string]string) string {
 	return b.String()
 }
 
-// expandShell is expand for shell text: each value is quoted as its place asks.
+// expandShell is expand for shell text. It quotes each value, if needed, for the
+// quotes around it.
 func expandShell(t string, values map[string]string) string {
 	var b strings.Builder
 	var state quoting
@@ -76,7 +76,7 @@ func expandShell(t string, values map[string]string) string {
 	return b.String()
 }
 
-// quoting follows which quotes are open in shell text.
+// quoting keeps track of open quotes in shell text.
 type quoting struct {
 	open    byte // ', " or 0
 	escaped bool
@@ -98,7 +98,7 @@ func (q *quoting) feed(text string) {
 	}
 }
 
-// quote writes v so that a shell reads it as one literal stretch of a word.
+// quote quotes v so that a shell reads it literally, as a part of one word.
 func (q *quoting) quote(v string) string {
 	q.escaped = false
 	if shellSafe(v) {
@@ -114,7 +114,7 @@ func (q *quoting) quote(v string) string {
 	}
 }
 
-// shellSafe tells whether v means itself to a shell, quoted or not.
+// shellSafe reports whether a shell reads v literally, quoted or not.
 func shellSafe(v string) bool {
 	return v != "" && strings.Trim(v, nameChars+"/,:=@%+") == ""
 }

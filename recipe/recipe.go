@@ -16,31 +16,31 @@ import (
 	"premix/hotstart"
 )
 
-// PipeStdoutName is the file, in a task's directory, that takes the standard
-// output of a recipe's pipe. The tool's own standard output is
-// hotstart.StdoutName, which is a FIFO then.
+// PipeStdoutName is the file in a task's directory for the standard output of a
+// recipe's pipe. The tool's own standard output is then the FIFO
+// hotstart.StdoutName.
 const PipeStdoutName = ".stdout.pipe"
 
 // Recipe is a checked recipe.
 type Recipe struct {
 	Name    string
 	Path    string            // absolute path of the recipe's file
-	Command []string          // words; placeholders stand in them, unexpanded
-	Data    map[string]string // name to absolute path; symbolic links are left as they are
+	Command []string          // words, with unexpanded placeholders
+	Data    map[string]string // name to absolute path; symbolic links are not resolved
 	Inputs  []Input           // in the order of the file
 	Columns map[string]string // "sample" or input name to column of the sample sheet; nil: their own names
 	Ready   hotstart.Ready
-	Pipe    string            // shell text, placeholders unexpanded; empty: none
+	Pipe    string            // shell text, with unexpanded placeholders; empty: none
 	Threads int               // at least 1
 	Memory  int64             // bytes; 0: no limit
 	Timeout time.Duration     // of one try; 0: none
 	Retries int               // further tries after a failed one
-	Env     map[string]string // in addition to the base environment, placeholders unexpanded
+	Env     map[string]string // in addition to the base environment, with unexpanded placeholders
 	Varies  []hotstart.Vary
 	Probe   map[string]string // input name to absolute path; nil: none
 	Trust   bool              // tasks start hot although memory differs for no known reason
-	Verify  hotstart.Share    // of the CPU time of a run, for comparing hot starts with cold ones
-	Image   *hotstart.Image   // that the tool runs in; nil: none
+	Verify  hotstart.Share    // share of a run's CPU time for comparing hot starts with cold ones
+	Image   *hotstart.Image   // the image in which the tool runs; nil: none
 
 	outputs []pattern
 }
@@ -49,10 +49,10 @@ type Recipe struct {
 type Input struct {
 	Name       string // as in ${NAME} and in the sample sheet's header
 	File       string // fixed name
-	Decompress bool   // the tool is given the plain text, whether the sample's file is gzip or not
+	Decompress bool   // the tool gets plain text, whether the sample's file is gzip or not
 }
 
-// Output is one thing that a task leaves behind for one sample.
+// Output is a file or directory that a task makes for one sample.
 type Output struct {
 	Name string
 	Dir  bool
@@ -60,15 +60,15 @@ type Output struct {
 	To   string // path in the run directory, slash-separated, no trailing slash
 }
 
-// pattern is an output as the recipe has it.
+// pattern is an output of a recipe.
 type pattern struct {
 	name string
 	dir  bool
 	from string // fixed name; empty: the pipe writes the expanded pattern itself
-	to   string // holds ${sample}; no trailing slash; empty only until it is checked
+	to   string // contains ${sample}; no trailing slash; empty until it was checked
 	line int
-	// declared says that the recipe gives the fixed name itself, and so vouches
-	// that the tool makes it.
+	// declared means that the recipe gives the fixed name, and so states that the
+	// tool makes the file.
 	declared bool
 }
 
@@ -79,8 +79,8 @@ type Sample struct {
 	Line   int               // in the sheet, from 1
 }
 
-// Outputs says where a task over s leaves its outputs and where they belong,
-// sorted by name.
+// Outputs returns the outputs of a task for sample s, sorted by name, with their paths
+// in the task's directory and in the run directory.
 func (r *Recipe) Outputs(s Sample) []Output {
 	outputs := make([]Output, 0, len(r.outputs))
 	for _, p := range r.outputs {
@@ -94,9 +94,8 @@ func (r *Recipe) Outputs(s Sample) []Output {
 	return outputs
 }
 
-// PipeDirs are the directories, relative to the task's directory, that the pipe
-// expects: it writes outputs in them under the sample's own name. Parents come
-// before what is in them.
+// PipeDirs returns the directories, relative to the task's directory, in which the
+// pipe writes outputs with the sample's own name. Parents come before their children.
 func (r *Recipe) PipeDirs(s Sample) []string {
 	dirs := make(map[string]bool)
 	for _, p := range r.outputs {
@@ -114,7 +113,7 @@ func (r *Recipe) PipeDirs(s Sample) []string {
 	return slices.Sorted(maps.Keys(dirs))
 }
 
-// Files turns a map by input name into one by fixed name, as hotstart wants it.
+// Files converts a map by input name to a map by fixed name, for package hotstart.
 func (r *Recipe) Files(inputs map[string]string) map[string]string {
 	files := make(map[string]string, len(r.Inputs))
 	for _, in := range r.Inputs {
@@ -125,15 +124,15 @@ func (r *Recipe) Files(inputs map[string]string) map[string]string {
 	return files
 }
 
-// Spec is what a start of this recipe freezes. threads and memory (bytes) stand
-// for the placeholders of the same names; 0 takes the recipe's own. The
-// environment is PATH, HOME and USER as premix has them, LANG=C.UTF-8, TMPDIR=.
-// and the recipe's, which wins. In an image it is LANG and TMPDIR, the image's and
-// the recipe's.
+// Spec returns the specification that a hot start of this recipe freezes. threads and
+// memory (bytes) are the values of the placeholders; 0 means the recipe's value. The
+// environment is PATH, HOME and USER of premix, LANG=C.UTF-8, TMPDIR=. and the
+// variables of the recipe, which take precedence. In an image it is LANG and TMPDIR,
+// the image's variables and the recipe's.
 //
 // Spec.Recipe does not depend on the pipe's text, memory, timeout or retries
-// (except where ${memory} stands in the command). Whether there is a pipe at all
-// is in Spec.Stream, which it does not cover.
+// (unless ${memory} is in the command), nor on Spec.Stream, which states whether
+// there is a pipe.
 func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 	values := r.values(threads, memory)
 	spec := hotstart.Spec{
@@ -162,15 +161,15 @@ func (r *Recipe) Spec(threads int, memory int64) hotstart.Spec {
 	return spec
 }
 
-// PipeCommand is the shell text of the pipe for s, or "" where the recipe has
-// none. threads and memory (bytes) are those of the task; 0 takes the recipe's.
+// PipeCommand returns the shell text of the pipe for sample s, or "" if the recipe has
+// no pipe. threads and memory (bytes) are the task's; 0 means the recipe's value.
 func (r *Recipe) PipeCommand(s Sample, threads int, memory int64) string {
 	values := r.values(threads, memory)
 	values["sample"] = s.Name
 	return expandShell(r.Pipe, values)
 }
 
-// values are the placeholders' values, all but ${sample}.
+// values returns the values of all placeholders except ${sample}.
 func (r *Recipe) values(threads int, memory int64) map[string]string {
 	if threads <= 0 {
 		threads = r.Threads
@@ -219,8 +218,8 @@ func (r *Recipe) environment(values map[string]string) []string {
 	return list
 }
 
-// dirs are the directories that must be there before the tool starts: outputs
-// that are directories, and what fixed names of inputs lie in.
+// dirs returns the directories that must exist before the tool starts: outputs that are
+// directories, and parents of the fixed names of inputs.
 func (r *Recipe) dirs() []string {
 	dirs := make(map[string]bool)
 	for _, out := range r.outputs {
@@ -236,8 +235,8 @@ func (r *Recipe) dirs() []string {
 	return slices.Sorted(maps.Keys(dirs))
 }
 
-// digest names what a start freezes or a proof rests on: BLAKE3, in hexadecimal,
-// of the JSON text of the frozen struct below.
+// digest identifies everything that a start freezes or a proof depends on: the BLAKE3
+// hash, in hexadecimal, of the JSON text of the struct frozen below.
 func (r *Recipe) digest(spec hotstart.Spec) string {
 	type vary struct{ File, Lines string }
 	frozen := struct {
@@ -270,13 +269,13 @@ func (r *Recipe) digest(spec hotstart.Spec) string {
 		frozen.Varies = append(frozen.Varies, w)
 	}
 	h := blake3.New()
-	// Strings, numbers and slices of them have no value that JSON cannot hold,
-	// and a hash takes any number of bytes: there is no error to see here.
+	// Encode cannot fail: JSON can represent all strings, numbers and slices of
+	// them, and a write to a hash has no error.
 	_ = json.NewEncoder(h).Encode(frozen)
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// sampleIn puts a sample's name into a pattern.
+// sampleIn replaces ${sample} in a pattern.
 func sampleIn(pattern, sample string) string {
 	return strings.ReplaceAll(pattern, "${sample}", sample)
 }

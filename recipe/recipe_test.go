@@ -396,7 +396,7 @@ func TestImage(t *testing.T) {
 	for _, c := range []struct{ image, command, want string }{
 		{"Tools:1", "tool", "r.yaml:2: image: reference"},
 		{"tools:missing", "tool", "no such tag\n  hint: try another"},
-		{"'${r1}'", "tool", "r.yaml:2: no placeholder stands in image"},
+		{"'${r1}'", "tool", "r.yaml:2: image can't contain placeholders"},
 		{"tools:1", "./tool", "r.yaml:3: the tool ./tool would lie beside the recipe"},
 	} {
 		if _, err := parse("r.yaml", "/r.yaml", text(c.image, c.command), Sources{Images: images}); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -21,28 +21,28 @@ import (
 	"premix/internal/regex"
 )
 
-// maxSheet is the size above which a file is taken for something else, bytes.
+// maxSheet is the largest size of a sample sheet, in bytes.
 const maxSheet = 256 << 20
 
-// sampleForm is what a sample's name looks like: safe in a shell and in a path.
+// sampleForm matches names of samples. They are safe in a shell and in a path.
 var sampleForm = regex.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// maxSampleName leaves room, in the 255 bytes of a file's name, for an ending.
+// maxSampleName leaves space for a suffix in the 255 bytes of a file's name.
 const maxSampleName = 200
 
-// row is one row of a sheet, as read.
+// row is a row of a sheet.
 type row struct {
 	line  int
 	cells []string
 }
 
 // Sheet reads the sample sheet at path and checks it against the recipe: CSV
-// (RFC 4180), or cells between tabs, in UTF-8 with or without a byte order mark, lines
-// ended by LF or CRLF, lines that begin with # and empty ones left out. The header names
-// the columns: "sample" and every input, or the names that Recipe.Columns has for them,
-// in any order. Paths are relative to the sheet. Samples are returned in the sheet's
-// order, and a note where the columns were guessed. Mistakes in the sheet are returned as
-// Problems, all of them.
+// (RFC 4180) or tab-separated values, in UTF-8 with or without a byte order mark, with
+// lines that end in LF or CRLF. Empty lines and lines that begin with # are ignored. The
+// header has the names of the columns in any order: "sample" and every input, or their
+// names in Recipe.Columns. Paths are relative to the sheet. Sheet returns the samples in
+// the sheet's order, and a note if the columns were guessed. It returns all mistakes in
+// the sheet as Problems.
 func (r *Recipe) Sheet(path string) (samples []Sample, note string, err error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -55,14 +55,14 @@ func (r *Recipe) Sheet(path string) (samples []Sample, note string, err error) {
 	return r.sheet(path, filepath.Dir(abs), text)
 }
 
-// sheet checks the text of a sheet. file is its name in problems, dir the directory that
-// its paths are relative to.
+// sheet checks the text of a sheet. file is its name in problems, dir the directory of its
+// relative paths.
 func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, string, error) {
 	c := &problem.Collector{File: file}
 	rows, separator := readRows(c, text)
 	if len(rows) == 0 {
 		if len(c.List) == 0 {
-			c.Add(0, "write a header, "+r.header()+", and one row a sample", "the sample sheet is empty")
+			c.Add(0, "write a header, "+r.header()+", and one row for each sample", "the sample sheet is empty")
 		}
 		return nil, "", c.Err()
 	}
@@ -84,7 +84,7 @@ func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, string, error) 
 		s := r.sample(c, row, columns, dir)
 		if s.Name != "" {
 			if line, ok := first[s.Name]; ok {
-				c.Add(row.line, "give each row its own name; several files of one sample are joined before, or get a name each",
+				c.Add(row.line, "give each row its own name; join several files of one sample beforehand, or give each its own name",
 					"sample %s occurs twice, in lines %d and %d", s.Name, line, row.line)
 				continue
 			}
@@ -93,7 +93,7 @@ func (r *Recipe) sheet(file, dir string, text []byte) ([]Sample, string, error) 
 		samples = append(samples, s)
 	}
 	if len(rows) == 1 {
-		c.Add(rows[0].line, "write one row a sample below it", "the sample sheet has a header, but no sample")
+		c.Add(rows[0].line, "write one row for each sample below it", "the sample sheet has a header, but no sample")
 	}
 	r.apart(c, samples)
 	if err := c.Err(); err != nil {
@@ -114,7 +114,7 @@ func (r *Recipe) names() []string {
 	return names
 }
 
-// column returns the name of the column in which "sample" or an input stands.
+// column returns the name of the column for "sample" or an input.
 func (r *Recipe) column(name string) string {
 	if c, ok := r.Columns[name]; ok {
 		return c
@@ -122,7 +122,7 @@ func (r *Recipe) column(name string) string {
 	return name
 }
 
-// header returns a header that fits the recipe.
+// header returns a header for sheets of the recipe.
 func (r *Recipe) header() string {
 	names := r.names()
 	for i, name := range names {
@@ -131,7 +131,7 @@ func (r *Recipe) header() string {
 	return strings.Join(names, ",")
 }
 
-// tabs reports whether the header of a sheet has its cells between tabs.
+// tabs reports whether the cells in the header of a sheet are separated by tabs.
 func tabs(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
@@ -141,8 +141,8 @@ func tabs(text []byte) bool {
 	return false
 }
 
-// readRows cuts a sheet into rows of trimmed cells, without those that are empty, and
-// returns the separator of its cells.
+// readRows splits a sheet into rows of trimmed cells, without empty rows. It also returns
+// the separator of the cells.
 func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 	if bytes.HasPrefix(text, []byte{0xff, 0xfe}) || bytes.HasPrefix(text, []byte{0xfe, 0xff}) {
 		c.Add(0, `save it as "CSV UTF-8"`, "the sample sheet is in UTF-16")
@@ -153,7 +153,7 @@ func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 		return nil, 0
 	}
 	if bytes.HasPrefix(text, []byte("\x1f\x8b")) {
-		c.Add(0, "name the table that lists the samples; files of reads stand in it", "this is a compressed file, not a CSV file")
+		c.Add(0, "name the table that lists the samples; the files of reads are named in it", "this is a compressed file, not a CSV file")
 		return nil, 0
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
@@ -165,7 +165,7 @@ func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 	reader.FieldsPerRecord = -1
 	reader.TrimLeadingSpace = true
 	if tabs(text) {
-		reader.Comma, reader.TrimLeadingSpace = '\t', false // it would trim the tabs of empty cells
+		reader.Comma, reader.TrimLeadingSpace = '\t', false // trimming would remove the tabs of empty cells
 	}
 	var rows []row
 	for {
@@ -186,7 +186,7 @@ func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 		empty := true
 		for i, cell := range cells {
 			if !utf8.ValidString(cell) || strings.ContainsRune(cell, 0) {
-				c.Add(line, `save the sheet as "CSV UTF-8"`, "the row is no text in UTF-8")
+				c.Add(line, `save the sheet as "CSV UTF-8"`, "the row is not UTF-8 text")
 				cell = strings.ToValidUTF8(strings.ReplaceAll(cell, "\x00", "?"), "?")
 			}
 			cells[i] = strings.TrimSpace(cell)
@@ -198,8 +198,8 @@ func readRows(c *problem.Collector, text []byte) ([]row, rune) {
 	}
 }
 
-// columns maps "sample" and each input to its column, or is nil where rows can't be read.
-// The note says which columns were guessed.
+// columns returns the index of the column of "sample" and each input, or nil if rows can't
+// be read. The note names the columns that were guessed.
 func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns map[string]int, note string) {
 	if len(header.cells) == 1 && strings.Contains(header.cells[0], ";") {
 		c.Add(header.line, "put commas between the cells (save it as CSV): "+r.header(), "the sample sheet is separated by semicolons")
@@ -207,7 +207,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns
 	}
 	body := bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !slices.Contains(header.cells, r.column("sample")) && bytes.HasPrefix(body, []byte("#"+r.column("sample"))) {
-		c.Add(1, "take the # away: it makes a comment of the line", "the header is a comment")
+		c.Add(1, "remove the #, which makes the line a comment", "the header is a comment")
 		return nil, ""
 	}
 	known := make(map[string]string) // column to name
@@ -240,7 +240,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns
 		}
 	}
 	if len(columns) == 0 && !slices.ContainsFunc(unknown, func(name string) bool { return problem.Near(name, missing) != "" }) {
-		// Another file, or rows without a header: each of its rows would be a mistake.
+		// This is another file, or it has no header: every row would be a mistake.
 		c.List = nil
 		c.Add(header.line, "the header is "+r.header(), "this is not a sample sheet: its first line names none of the columns")
 		return nil, ""
@@ -272,7 +272,7 @@ func (r *Recipe) columns(c *problem.Collector, header row, text []byte) (columns
 	return columns, note
 }
 
-// guess is input name to column.
+// guess maps names of inputs to names of columns.
 type guess map[string]string
 
 // String prints a guess as YAML, sorted by input.
@@ -284,9 +284,9 @@ func (g guess) String() string {
 	return strings.Join(all, ", ")
 }
 
-// guess returns the columns of inputs where a sheet has those of nf-core's pipelines,
-// fastq_1 and perhaps fastq_2, in place of the recipe's one or two inputs. A recipe with
-// one input gets no file of a pair.
+// guess returns the columns of the recipe's one or two inputs if a sheet has, instead of
+// their names, the columns of nf-core's pipelines: fastq_1, and fastq_2 for two inputs. It
+// guesses nothing if the sheet has fastq_2 and the recipe has one input.
 func (r *Recipe) guess(header []string) guess {
 	usual := []string{"fastq_1", "fastq_2"}
 	if r.Columns != nil || len(r.Inputs) > len(usual) || !slices.Contains(header, "sample") {
@@ -307,7 +307,7 @@ func (r *Recipe) guess(header []string) guess {
 	return g
 }
 
-// sample reads one row. Its name is empty where it is no good.
+// sample reads one row. An invalid name is reported and left empty.
 func (r *Recipe) sample(c *problem.Collector, row row, columns map[string]int, dir string) Sample {
 	s := Sample{Inputs: make(map[string]string), Line: row.line}
 	if i, ok := columns["sample"]; ok {
@@ -353,15 +353,15 @@ func absolute(dir, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// checkFile says what is wrong with a sample's file, and the way out.
+// checkFile returns a message and a hint if a sample's file can't be used.
 func (in Input) checkFile(dir, cell string) (message, hint string) {
 	abs := absolute(dir, cell)
 	info, err := os.Stat(abs)
 	switch {
 	case err != nil && strings.Contains(cell, "://"):
-		return "is no path", "fetch it first: inputs are local files"
+		return "is a URL, not a path", "fetch it first: inputs are local files"
 	case err != nil && strings.HasPrefix(cell, "~"):
-		return "~ is not replaced by the home directory", "write the path out"
+		return "~ is not replaced by the home directory", "write the whole path"
 	case err != nil:
 		message, hint = fileTrouble(abs, cell, err)
 		if hint == "" && !filepath.IsAbs(cell) {
@@ -376,8 +376,8 @@ func (in Input) checkFile(dir, cell string) (message, hint string) {
 	return in.refuses(abs, cell)
 }
 
-// refuses says why the tool could not read the plain file at abs as this input:
-// it may not be opened, or its content contradicts the fixed name's ending.
+// refuses returns a message and a hint if the tool could not read the regular file at abs
+// as this input: premix can't open it, or its content contradicts the fixed name's suffix.
 func (in Input) refuses(abs, written string) (message, hint string) {
 	f, err := os.Open(abs)
 	if err != nil {
@@ -393,25 +393,25 @@ func (in Input) refuses(abs, written string) (message, hint string) {
 	}
 	// RFC 1952, 2.3.1: ID1 and ID2.
 	packed := n == 2 && magic[0] == 0x1f && magic[1] == 0x8b
-	only := "" // the format, where it is compressed in itself
+	only := "" // the format, if compression is a part of it
 	if packed && (in.Decompress || textName(in.File)) {
-		// A damaged file fails its own task, and not the whole sheet.
+		// A damaged file makes its own task fail, but is not a mistake in the sheet.
 		only, _ = placeholder.PackedOnly(abs)
 	}
 	switch {
 	case only != "" && in.Decompress:
 		return fmt.Sprintf("is a file of the format %s, which no tool reads decompressed", only),
-			fmt.Sprintf("take `decompress` out of input %s of the recipe", in.Name)
+			fmt.Sprintf("remove `decompress` from input %s of the recipe", in.Name)
 	case only != "":
 		return fmt.Sprintf("is a file of the format %s, and its fixed name is %s", only, in.File),
 			fmt.Sprintf("in the recipe: %s: {file: NAME} with an ending that the tool expects", in.Name)
 	case in.Decompress || packed == compressedName(in.File) || packed && !textName(in.File) || path.Ext(in.File) == "":
 		return "", ""
 	case packed:
-		return fmt.Sprintf("is gzip, but the tool is told that it is not: its fixed name is %s", in.File),
+		return fmt.Sprintf("is gzip, but the tool expects plain text: its fixed name is %s", in.File),
 			fmt.Sprintf("in the recipe: %s: {file: %s, decompress: true}, which takes both", in.Name, in.File)
 	default:
-		return fmt.Sprintf("is not gzip, but the tool is told that it is: its fixed name is %s", in.File),
+		return fmt.Sprintf("is not gzip, but the tool expects gzip: its fixed name is %s", in.File),
 			fmt.Sprintf("gzip %s, or in the recipe: %s: {file: %s, decompress: true}, which takes both", written, in.Name, plainName(in.File))
 	}
 }
@@ -421,8 +421,8 @@ func compressedName(file string) bool {
 	return ext == ".gz" || ext == ".bgz"
 }
 
-// textEndings are the endings by which tools know plain text. Files with other endings
-// may be compressed in themselves, as BAM is.
+// textEndings are the suffixes of plain text files. In other formats compression may be a
+// part of the format, as in BAM.
 var textEndings = []string{".fq", ".fastq", ".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn", ".fas", ".sam", ".vcf", ".bed", ".gff", ".gff3", ".gtf",
 	".wig", ".bedgraph", ".txt", ".csv", ".tsv", ".tab", ".paf", ".maf", ".psl", ".json", ".xml"}
 
@@ -432,7 +432,7 @@ func textName(file string) bool {
 
 func plainName(file string) string { return strings.TrimSuffix(file, path.Ext(file)) }
 
-// reportName is what premix itself may write into a run directory.
+// reportName is the name of a file that premix itself may write into a run directory.
 const reportName = "report.html"
 
 // apart reports paths that two samples, or a sample and premix, would share.
@@ -478,8 +478,8 @@ func (r *Recipe) apart(c *problem.Collector, samples []Sample) {
 	}
 }
 
-// apartInTask reports outputs that a pipe writes under the sample's own name, and
-// so over a fixed name in the task's directory.
+// apartInTask reports outputs that a pipe writes with the sample's own name, if that
+// would overwrite a fixed name in the task's directory.
 func (r *Recipe) apartInTask(c *problem.Collector, s Sample) {
 	taken := []string{hotstart.StdoutName, hotstart.StderrName, PipeStdoutName}
 	for _, in := range r.Inputs {

@@ -160,10 +160,10 @@ func TestPackedInputs(t *testing.T) {
 		{"{file: x.rds}", "a.rds", "", ""},
 		{"{file: x.fq.gz}", "a.fq.gz", "", ""},
 		{"{file: x.fq, decompress: true}", "a.fq.gz", "", ""},
-		{"{file: x.fq}", "a.fq.gz", "is gzip, but the tool is told that it is not", "decompress: true"},
+		{"{file: x.fq}", "a.fq.gz", "is gzip, but the tool expects plain text", "decompress: true"},
 		{"{file: x.fq}", "a.bam", "is a file of the format BAM", "{file: NAME}"},
-		{"{file: x.bam, decompress: true}", "a.bam", "which no tool reads decompressed", "take `decompress` out"},
-		{"{decompress: true}", "a.bam", "which no tool reads decompressed", "take `decompress` out"},
+		{"{file: x.bam, decompress: true}", "a.bam", "which no tool reads decompressed", "remove `decompress`"},
+		{"{decompress: true}", "a.bam", "which no tool reads decompressed", "remove `decompress`"},
 	} {
 		r, err := parse("r.yaml", "/r.yaml", []byte("name: tool\ncommand: tool ${r1}\ninputs: {r1: "+c.input+"}\noutputs: {stdout: \"${sample}.out\"}\n"), Sources{})
 		if err != nil {

@@ -14,27 +14,26 @@ import (
 )
 
 // treePrefix begins an entry of data that names a tree of the store, not a path:
-// tree:NAME[:TAG], with a path inside the tree after a tag or digest if wanted.
+// tree:NAME[:TAG]. A path inside the tree may follow a tag or digest.
 const treePrefix = "tree:"
 
-// Trees gives the directory at which a tree is mounted, and sees to it that it
-// is. The path must contain the tree's digest: it becomes part of command lines,
-// of the plan and of fingerprints. An error with a Hint method has its own way
-// out.
+// Trees mounts a tree if needed, and returns its directory. The path must contain the
+// tree's digest: it becomes a part of command lines, of the plan and of fingerprints.
+// If the error has a Hint method, the problem has that hint.
 type Trees func(ref tree.Ref) (dir string, err error)
 
-// Images describes the image of a reference, and sees to it that its root is
-// mounted. An error that is a *hotstart.Unavailable is not the recipe's fault; one
-// with a Hint method has its own way out.
+// Images mounts the root of an image if needed, and returns its description. An error
+// that is a *hotstart.Unavailable is not a mistake in the recipe. If another error has a
+// Hint method, the problem has that hint.
 type Images func(ref tree.Ref) (*hotstart.Image, error)
 
-// Sources are where a recipe's trees and images come from.
+// Sources are the sources of a recipe's trees and images.
 type Sources struct {
-	Trees  Trees  // nil: it can name no trees
-	Images Images // nil: it can name no image
+	Trees  Trees  // nil: trees can't be used
+	Images Images // nil: images can't be used
 }
 
-// splitTree takes an entry of data apart that begins with treePrefix.
+// splitTree splits an entry of data with treePrefix into the tree and the path inside.
 func splitTree(s string) (ref tree.Ref, inside string, err error) {
 	s = strings.TrimPrefix(s, treePrefix)
 	if i := strings.IndexAny(s, ":@"); i >= 0 {
@@ -51,8 +50,8 @@ func splitTree(s string) (ref tree.Ref, inside string, err error) {
 	return ref, inside, nil
 }
 
-// tree returns the absolute path for an entry of data that names a tree; "" once
-// it has reported why there is none.
+// tree returns the absolute path for an entry of data that names a tree. If it can't
+// be used, tree reports that and returns "".
 func (p *parser) tree(n *yaml.Node, s, what string) string {
 	ref, inside, err := splitTree(s)
 	if err != nil {
@@ -77,9 +76,9 @@ func (p *parser) tree(n *yaml.Node, s, what string) string {
 	return path
 }
 
-// image reads which image the tool runs in.
+// image reads the image in which the tool runs.
 func (p *parser) image(n *yaml.Node) {
-	// Known even where it cannot be had: what is said of the tool depends on it.
+	// Set it even if the image can't be used: the checks of the tool depend on it.
 	p.r.Image = &hotstart.Image{}
 	s, ok := p.text(n, "image")
 	if !ok || p.frozen(n, s, "image") {
@@ -91,7 +90,7 @@ func (p *parser) image(n *yaml.Node) {
 		return
 	}
 	if p.from.Images == nil {
-		p.Add(n.Line, "take it out, and install the tool", "image: %s: images can't be mounted here", s)
+		p.Add(n.Line, "remove it, and install the tool", "image: %s: images can't be mounted here", s)
 		return
 	}
 	im, err := p.from.Images(ref)

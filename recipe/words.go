@@ -5,28 +5,28 @@ import (
 	"strings"
 )
 
-// mishap is something in a command that only a shell would understand.
+// mishap is a part of a command that only a shell would understand.
 type mishap struct {
 	offset  int // in the text
 	message string
 	hint    string
 }
 
-// hints for what a shell would do.
+// Hints for shell syntax in a command.
 const (
-	hintStdout = `premix keeps what the tool prints: outputs: {stdout: "${sample}.out"}; if the tool itself must see the sign, quote it`
+	hintStdout = `premix keeps the tool's standard output: outputs: {stdout: "${sample}.out"}; if the tool itself must see the sign, quote it`
 	hintStderr = `leave it out: premix keeps stderr of every task in the run directory`
-	hintPipe   = "put what reads the tool's output into pipe, which runs in a shell for each sample"
+	hintPipe   = "put the command that reads the tool's output into pipe, which runs in a shell for each sample"
 	hintStdin  = "name the file in inputs and write its placeholder: ${NAME}"
-	hintSecond = "a recipe runs one tool; what reads its output goes into pipe, what prepares data is done before"
+	hintSecond = "a recipe runs one tool: put the command that reads its output into pipe, and prepare data beforehand"
 	hintSubst  = "write the value itself, or set it in env; pipe does run in a shell"
 )
 
-// splitWords cuts a command into words as a POSIX shell would (XCU 2.2, quoting),
-// without expanding anything: blanks and newlines separate, '…' and "…" group, a
-// backslash takes away the meaning of what follows. A placeholder is never cut,
-// and is one in every kind of quotes. In the words, "$$" stands for a dollar sign.
-// What would need a shell is reported, all of it, and is no part of the words.
+// splitWords splits a command into words as a POSIX shell does (XCU 2.2, quoting),
+// without expansions: blanks and newlines separate words, '…' and "…" quote, a
+// backslash quotes the next character. A placeholder is never split, and is a
+// placeholder in quotes too. In the words, "$$" means a dollar sign. All syntax that
+// needs a shell is reported, and left out of the words.
 func splitWords(text string) ([]string, []mishap) {
 	var (
 		words  []string
@@ -44,7 +44,8 @@ func splitWords(text string) ([]string, []mishap) {
 		word.Reset()
 		inWord = false
 	}
-	// dollar copies what begins with a dollar sign at i, and says how long it is.
+	// dollar copies the text that begins with the dollar sign at i, and returns its
+	// length.
 	dollar := func(i int, literal bool) int {
 		rest := text[i:]
 		switch {
@@ -150,7 +151,7 @@ func splitWords(text string) ([]string, []mishap) {
 			if !inWord {
 				n := span(text[i:], func(b byte) bool { return b != '\n' })
 				report(i, `a comment goes on a line of its own, outside of command; quote the # if the tool must see it`,
-					"# begins no comment here")
+					"# does not begin a comment here")
 				i += n
 				continue
 			}
@@ -190,7 +191,7 @@ func operatorHint(op string) string {
 	}
 }
 
-// span is the length of the longest beginning of s all of whose bytes are in.
+// span returns the length of the longest prefix of s for whose bytes in is true.
 func span(s string, in func(byte) bool) int {
 	n := 0
 	for n < len(s) && in(s[n]) {

@@ -1,4 +1,4 @@
-// Package tools says which words of a tool's command line change from sample to sample.
+// Package tools finds the words of a tool's command line that change from sample to sample.
 //
 // A file of the catalogue, NAME.yaml, describes the program NAME: its options, its
 // arguments, and the role of each. The catalogue of premix is embedded. A user adds
@@ -11,7 +11,7 @@
 //	  -o: output
 //	  -R: read-group
 //	arguments: [data, input...]
-//	unfit:                 # what makes a command start plainly, and why
+//	unfit:                 # options for which a command starts plainly, with the reason
 //	  -d: it writes an index
 //	  --genomeLoad LoadAndKeep: the genome lies in shared memory
 //
@@ -25,15 +25,15 @@
 //	label       a text that changes from sample to sample
 //	read-group  a text whose values after ID:, SM: and so on are labels
 //
-// With a comma behind it (input,) a role is that of each part of a list with commas.
-// With three dots behind it (input...) it is that of all words up to the next option; of
-// arguments, of all that follow.
+// With a comma at its end (input,) a role is for each element of a list with commas. With
+// three dots at its end (input...) it is for all words up to the next option, or, among
+// arguments, for all arguments that follow.
 //
 // The styles of options are:
 //
 //	getopt  one letter or --word: -t4, -t 4, -at4, --threads 4, --threads=4
 //	words   any word, its value in the next one: -query FILE, --readFilesIn FILE FILE
 //
-// A word that the file does not describe makes the command start plainly. So a file that
-// is older than the tool costs a hot start, and never a wrong result.
+// A command with a word that the file does not describe starts plainly. So a file that is
+// older than the tool may cost a hot start, but never makes a result wrong.
 package tools

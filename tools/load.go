@@ -22,7 +22,7 @@ var embedded embed.FS
 // Tool describes a program.
 type Tool struct {
 	Name string
-	File string // where it is described
+	File string // path of the description
 	description
 	// Behind are the names of the programs that a script of this name executes with the
 	// options of the description.
@@ -30,7 +30,7 @@ type Tool struct {
 	Commands map[string]*description // by their names; nil if the program has none
 }
 
-// description describes the words behind a program or a subcommand.
+// description describes the words after the name of a program or subcommand.
 type description struct {
 	Style     style
 	Options   map[string]role
@@ -45,7 +45,7 @@ const (
 	styleWords  style = "words"
 )
 
-// role is a role as a file writes it. A flag has none.
+// role is a role as a file writes it. A flag has no role.
 type role struct {
 	Name          Role
 	List, Several bool
@@ -77,10 +77,10 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "premix", "tools"), nil
 }
 
-// Find returns the description of a program, from the user's directory or from the
-// embedded catalogue, and nil if neither has it. The description of a script is that of the
-// programs behind it too, whose names begin with its own. Mistakes in a file of the user
-// are a problem.List.
+// Find returns the description of a program from the user's directory or the embedded
+// catalogue, or nil if neither has it. The description of a script is also the description
+// of the programs behind it, whose names begin with the name of the script. The error for
+// mistakes in the user's file is a problem.List.
 func Find(program string) (*Tool, error) {
 	name := filepath.Base(program)
 	for script := name; ; {
@@ -118,7 +118,7 @@ func named(name string) (*Tool, error) {
 
 // Names returns the programs of the embedded catalogue.
 func Names() []string {
-	// The directory is embedded, and can always be read.
+	// Reading an embedded directory cannot fail.
 	entries, _ := embedded.ReadDir(".")
 	var names []string
 	for _, e := range entries {
@@ -146,7 +146,7 @@ func parse(file, name string, text []byte) (*Tool, error) {
 	c.Mapping(root, "a description", toolKeys, func(key string, v *yaml.Node) {
 		switch key {
 		case "commands":
-			commands = v // last, since the style may stand behind them
+			commands = v // read last, since the style may follow them
 			return
 		case "behind":
 			text, _ := c.Text(v, key)
@@ -237,7 +237,7 @@ func (d *description) option(c *problem.Collector, line int, option string, r ro
 
 var roles = []string{string(Value), string(Data), string(Input), string(Output), string(Label), string(readGroup)}
 
-// readRole reads a role with what may stand behind it.
+// readRole reads a role with its comma or dots.
 func readRole(c *problem.Collector, n *yaml.Node, of string) (role, bool) {
 	text, ok := c.Text(n, "the role of "+of)
 	if !ok {

@@ -31,9 +31,9 @@ type Word struct {
 	Role          Role
 }
 
-// Reading is what a description makes of a command.
+// Reading is the result of reading a command with a description.
 type Reading struct {
-	Words []Word // in their order; the bytes between them belong to the command
+	Words []Word // in order; the bytes between them belong to the command
 	Unfit string // why the command starts plainly; empty if it may start hot
 }
 
@@ -129,7 +129,7 @@ func (r *reader) option(word string) {
 		r.at++
 		return
 	}
-	// Letters, of which the last may have its value behind it.
+	// A word of letters, where the last option may be followed by its value.
 	for i := 1; i < len(word); i++ {
 		name := "-" + word[i:i+1]
 		role, known := r.d.role(name)
@@ -157,7 +157,7 @@ func (r *reader) option(word string) {
 
 func (r *reader) unknown(name string) { r.unfit("the option %s is not in the catalogue", name) }
 
-// refuse notes that an option, or an option with this value, is unfit.
+// refuse sets Unfit if an option, or the option with this value, is unfit.
 func (r *reader) refuse(name, value string) {
 	for _, what := range []string{name, name + " " + value} {
 		if reason := r.d.Unfit[what]; reason != "" {

@@ -9,7 +9,7 @@ import (
 	"premix/internal/exit"
 )
 
-// accessFlags are the options of every service: where it listens and whom it answers.
+// accessFlags are the options of every service: its address and the clients it serves.
 type accessFlags struct {
 	listen, tokens string
 	open           bool
@@ -17,7 +17,7 @@ type accessFlags struct {
 }
 
 // register declares the options. address is where the service listens by default, and
-// tokens says how the lines of a file of tokens look.
+// tokens describes the lines of a file of tokens.
 func (o *accessFlags) register(f *pflag.FlagSet, address, tokens string) {
 	f.StringVar(&o.listen, "listen", address, "address to listen on: HOST:PORT, or unix:PATH, which only you and root can reach")
 	f.StringVar(&o.tokens, "token-file", "", tokens)
@@ -25,7 +25,7 @@ func (o *accessFlags) register(f *pflag.FlagSet, address, tokens string) {
 	f.StringArrayVar(&o.hosts, "host", nil, "name by which the service is called, besides localhost; may be repeated")
 }
 
-// read reads the file of tokens. It returns nil where none is named.
+// read reads the file of tokens. It returns nil if the user named none.
 func (o *accessFlags) read() (*access.Tokens, error) {
 	if o.tokens == "" {
 		return nil, nil
@@ -51,7 +51,7 @@ func secretError(err error) error {
 	return err
 }
 
-// options are those of a service whose requests need one of the tokens.
+// options returns the options of a service whose requests need one of the tokens.
 func (o *accessFlags) options(t *access.Tokens) access.Options {
 	return access.Options{Address: o.listen, Secret: t != nil, Open: o.open, Hosts: o.hosts}
 }

@@ -95,7 +95,7 @@ blast/NAME:latest. Equal input gives an equal tree.
 	return cmd
 }
 
-// addedLine is how far a database is.
+// addedLine returns the progress of an added database.
 func addedLine(p *database.Progress) string {
 	if n := p.Pieces.Load(); n > 0 {
 		return fmt.Sprintf("%s formatted %d of %d fragments", share(p.Formatted.Load(), n), p.Formatted.Load(), n)

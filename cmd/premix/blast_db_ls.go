@@ -11,7 +11,7 @@ import (
 	"premix/internal/units"
 )
 
-// databaseRow is a database as JSON has it. Sizes are in bytes.
+// databaseRow is the JSON form of a database. Sizes are in bytes.
 type databaseRow struct {
 	Name       string           `json:"name"`
 	Type       database.Type    `json:"type,omitempty"`
@@ -23,13 +23,13 @@ type databaseRow struct {
 	Letters    int64            `json:"letters"`
 	Bytes      int64            `json:"bytes"`
 	Fragments  []database.Piece `json:"fragments"`
-	Warm       bool             `json:"warm"`              // it ought to be in memory
-	Resident   bool             `json:"resident"`          // it is
-	InMemory   int64            `json:"in_memory_bytes"`   // of what is resident, not swapped out
+	Warm       bool             `json:"warm"`              // it should be in memory
+	Resident   bool             `json:"resident"`          // it is in memory
+	InMemory   int64            `json:"in_memory_bytes"`   // of the resident copy, not swapped out
 	DiskCached int64            `json:"disk_cached_bytes"` // of the local copy, in the page cache
 	RAM        string           `json:"ram_dir,omitempty"` // where it is resident
 	Data       string           `json:"data"`              // the local copy
-	Ref        string           `json:"ref,omitempty"`     // what it was published as
+	Ref        string           `json:"ref,omitempty"`     // the reference under which it was published
 	Tree       string           `json:"tree,omitempty"`
 	Store      string           `json:"store,omitempty"`
 	Added      time.Time        `json:"added"`
@@ -91,7 +91,7 @@ func (a *app) blastDBLs() *cobra.Command {
 	}
 }
 
-// residence is in a word or two whether a database is in memory.
+// residence returns a short text about whether a database is in memory.
 func residence(r *databaseRow) string {
 	switch {
 	case r.Resident && r.InMemory < r.Bytes:

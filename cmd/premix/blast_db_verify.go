@@ -9,7 +9,7 @@ import (
 	"premix/internal/units"
 )
 
-// verifiedDatabaseRow is what a verification has found.
+// verifiedDatabaseRow is the result of a verification.
 type verifiedDatabaseRow struct {
 	Name   string   `json:"name"`
 	OK     bool     `json:"ok"`

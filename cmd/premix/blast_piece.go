@@ -47,7 +47,7 @@ func (a *app) blastPiece() *cobra.Command {
 	}
 }
 
-// elsewhere has a search made by the nodes of an engine.
+// elsewhere makes the nodes of an engine do a search.
 func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err error) {
 	var o pack.Options
 	eng, err := s.engine.open(&o)
@@ -59,7 +59,7 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 		if r.Shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
 			return nil, err
 		}
-		done = func() { _ = os.RemoveAll(r.Shared) } // what stays is named so that it is known
+		done = func() { _ = os.RemoveAll(r.Shared) } // a directory that stays has a name that shows its purpose
 	} else if err := os.Mkdir(s.work, 0o755); err != nil {
 		return nil, &usageError{err, "--work names a directory that is not there yet"}
 	}
@@ -78,8 +78,8 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 	return done, nil
 }
 
-// programThere is premix where an engine runs tasks: the nodes of a batch system have it at
-// the same path, an image has one of its own.
+// programThere returns the path of premix where an engine runs tasks: the same path on the
+// nodes of a batch system, another one in an image.
 func programThere(eng pack.Engine, o *pack.Options) (string, error) {
 	if eng.Name() != kubernetes.Name {
 		return os.Executable()

@@ -10,8 +10,8 @@ import (
 	"premix/store/tree"
 )
 
-// blastPublisher is what publishes a database, nil where no store is named. That it
-// can be done is found out before the work is.
+// blastPublisher returns the publisher of a database, or nil if no store is named. It
+// checks before the work starts that the store can be used.
 func (a *app) blastPublisher(o *storeFlags, name, as string) (func(ctx context.Context, home string) error, error) {
 	if o.dir == "" && os.Getenv("PREMIX_STORE") == "" {
 		return nil, nil

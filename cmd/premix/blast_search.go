@@ -104,7 +104,7 @@ func (a *app) search(ctx context.Context, program string, settings searchFlags, 
 	return err
 }
 
-// searchFlags are premix' own options of a search.
+// searchFlags are premix's own options of a search.
 type searchFlags struct {
 	search.Settings
 	verbose, help bool
@@ -112,7 +112,8 @@ type searchFlags struct {
 	work          string
 }
 
-// behind tells of premix' own options among those of BLAST+, which has none of two dashes.
+// behind returns an error for one of premix's own options among the options of BLAST+,
+// which begin with one dash.
 func behind(args []string) error {
 	for _, arg := range args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
@@ -123,7 +124,7 @@ func behind(args []string) error {
 	return nil
 }
 
-// searchSettings takes premix' own options from the front of a command line.
+// searchSettings reads premix's own options at the start of a command line.
 func searchSettings(args []string) (s searchFlags, rest []string, err error) {
 	s.engine.name = engineLocal
 	for len(args) > 0 && strings.HasPrefix(args[0], "--") {

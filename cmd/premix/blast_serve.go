@@ -16,8 +16,8 @@ import (
 	"premix/internal/bounded"
 )
 
-// blastConnections is how many connections a server has at once. A quarter may come from
-// one address.
+// blastConnections is the largest number of connections of a server. A quarter of them may
+// come from one address.
 const blastConnections = 4096
 
 func (a *app) blastServe() *cobra.Command {
@@ -95,9 +95,9 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 			case <-ctx.Done():
 				err = nil
 			case err = <-served:
-				done() // nobody can ask any more
+				done() // no client can connect any more
 			}
-			// Whoever waits for a result asks again.
+			// A client that waits for a result will ask again.
 			return errors.Join(err, server.Close(), <-ran)
 		},
 	}
@@ -105,7 +105,7 @@ API at /Blast.cgi, and metrics for Prometheus at /metrics.
 	reach.register(f, "127.0.0.1:8080", "file with a user and a token on each line: only they may search")
 	f.StringVar(&reach.tokens, "tokens", "", "the same as --token-file") // its earlier name
 	if err := f.MarkHidden("tokens"); err != nil {
-		panic(err) // it is the flag of the line above
+		panic(err) // the flag of the line above exists
 	}
 	f.StringVar(&dir, "dir", "", "directory of the jobs (default: blast-service beside the databases)")
 	f.StringVar(&cert, "tls-cert", "", "file of the certificate for HTTPS")

@@ -23,7 +23,7 @@ func (a *app) cacheCommand() *cobra.Command {
 	return cmd
 }
 
-// startedNode is this user's node: only one that runs can use the cache.
+// startedNode returns a client of this user's node: the cache needs a running node.
 func startedNode(ctx context.Context) (*node.Client, error) {
 	c, err := node.ReadConfig()
 	if err != nil {
@@ -175,7 +175,7 @@ is read. Exits with 1 if anything was wrong.`,
 	}
 }
 
-// cacheDamage tells that the cache was damaged, and is not any more.
+// cacheDamage reports damaged parts of the cache, which were removed.
 type cacheDamage struct{ n int }
 
 func (e *cacheDamage) Error() string {
@@ -185,7 +185,7 @@ func (e *cacheDamage) Error() string {
 // ExitCode implements exit.Coded.
 func (*cacheDamage) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the advice for the user.
 func (e *cacheDamage) Hint() string {
 	return "they were removed, and are fetched again when they are read; look at the disk"
 }

@@ -1,7 +1,7 @@
 // Command premix runs one tool over many samples and starts it hot: see
 // docs/run.md.
 //
-// Words are those of the packages below. Each file is a verb: a constructor of
-// its command, its options, and one call of a package that does the work. What
-// all verbs share (errors, exit codes, interrupts) is in root.go.
+// The packages below define the words. Each file is a verb: a constructor of its
+// command, its options, and one call of a package that does the work. root.go has
+// the common part of all verbs: errors, exit codes, interrupts.
 package main

@@ -26,8 +26,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	}
 }
 
-// writeChecks writes checks for people, in columns as wide as they have to be. A
-// hint is told where it helps first.
+// writeChecks writes checks for people, in columns of the necessary width. It writes a
+// hint once, at the first check for which it helps.
 func writeChecks(w io.Writer, checks []hotstart.Check) error {
 	width := 0
 	for _, c := range checks {

@@ -13,7 +13,7 @@ import (
 	"premix/engine/slurm"
 )
 
-// engineFlags say what tasks run on.
+// engineFlags are the options of the engine that runs tasks.
 type engineFlags struct {
 	name    string
 	options []string
@@ -25,13 +25,14 @@ func (e *engineFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&e.options, "engine-opt", nil, "option of the engine, as KEY=VALUE; may be repeated")
 }
 
-// engineLocal is the engine that is not asked for.
+// engineLocal is the default engine.
 const engineLocal = "local"
 
-// engines are all there are.
+// engines lists all engines.
 const engines = "local, slurm, kubernetes"
 
-// open makes the engine; nil for the local one. o gets what all engines have.
+// open makes the engine; nil for the local one. It sets the common options of all engines
+// in o.
 func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
 	if e.name == engineLocal {
 		if len(e.options) > 0 {
@@ -70,11 +71,11 @@ func newEngine(name string, options map[string]string) (pack.Engine, error) {
 	return nil, &usageError{fmt.Errorf("there is no engine %q", name), "it is one of " + engines}
 }
 
-// allocation takes over what the engine has given to this job.
+// allocation sets the cores and memory that the engine has given to this job.
 func allocation(o *pack.WorkOptions) error {
 	switch o.Engine {
 	case kubernetes.Name:
-		return nil // the command says what the pod has
+		return nil // they are options of the command
 	case slurm.Name:
 		slurm.Allocation(o)
 		return nil
@@ -83,7 +84,7 @@ func allocation(o *pack.WorkOptions) error {
 	}
 }
 
-// dispatch runs what waits in a directory on an engine.
+// dispatch runs the waiting tasks of a directory on an engine.
 func (a *app) dispatch(d pack.Directory, eng pack.Engine, o pack.Options, quiet bool) error {
 	ctx, kill := interruptible()
 	o.Version, o.Kill = version, kill
@@ -93,8 +94,8 @@ func (a *app) dispatch(d pack.Directory, eng pack.Engine, o pack.Options, quiet 
 	return pack.Dispatch(ctx, d, eng, o)
 }
 
-// dispatchTasks runs what waits in a task directory on an engine. The summary is nil if
-// the directory is not to be had.
+// dispatchTasks runs the waiting tasks of a task directory on an engine. The summary is nil
+// if the directory cannot be used.
 func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, quiet bool) (*local.TaskSummary, error) {
 	d, err := pack.OpenTasks(q, true)
 	if err != nil {
@@ -105,7 +106,7 @@ func (a *app) dispatchTasks(q *queue.Queue, eng pack.Engine, o pack.Options, qui
 }
 
 // dispatchRun runs the tasks of a run on an engine. The summary is nil if the directory
-// is not to be had.
+// cannot be used.
 func (a *app) dispatchRun(o local.Options, from *treeFlags, eng pack.Engine, p pack.Options, quiet bool) (_ *local.Summary, err error) {
 	trees, err := from.elsewhere()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"premix/store/tree"
 )
 
-// commandStatus is the end of a command that was run in an image, other than 0.
+// commandStatus is the status, other than 0, of a command in an image.
 type commandStatus struct{ code int }
 
 func (e *commandStatus) Error() string {
@@ -121,7 +121,7 @@ func (a *app) attach(ctx context.Context, t *treeFlags, ref tree.Ref) (string, e
 	if err != nil {
 		return "", err
 	}
-	// A mount that was there has its note from when it was made.
+	// The note of an existing mount was printed when it was made.
 	if m.Note != "" && m.Since.After(began) {
 		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
 	}

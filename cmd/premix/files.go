@@ -27,7 +27,7 @@ The table is Parquet: DuckDB, pandas and R read it too.`,
 	return cmd
 }
 
-// unreadFiles tells that a table is written, and that something is missing in it.
+// unreadFiles reports a table that was written without files that could not be read.
 type unreadFiles struct{ sum *files.Summary }
 
 func (e *unreadFiles) Error() string {

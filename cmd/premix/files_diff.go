@@ -42,7 +42,7 @@ and whose it is, and which files gained or lost most.`,
 	return cmd
 }
 
-// gained is a number of bytes with its sign.
+// gained prints a number of bytes with its sign.
 func gained(n int64) string {
 	if n < 0 {
 		return "-" + units.Size(-n)

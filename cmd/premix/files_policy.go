@@ -20,7 +20,7 @@ import (
 	"premix/internal/units"
 )
 
-// policyFlags are those of files policy.
+// policyFlags are the options of files policy.
 type policyFlags struct {
 	dryRun, apply bool
 	pools         string
@@ -78,7 +78,7 @@ Lines, who did what by which rule. The same command goes on where one was killed
 	return cmd
 }
 
-// policyRules reads a file of rules, and one of pools if there is one.
+// policyRules reads a file of rules, and a file of pools if the user named one.
 func policyRules(path, pools string) (*policy.Rules, error) {
 	var known []policy.Pool
 	if pools != "" {
@@ -115,7 +115,7 @@ func (a *app) policy(o *policyFlags, rules, table string) error {
 	return a.printPolicyPlan(p)
 }
 
-// unappliedFiles tells that a policy ended, and that some actions failed.
+// unappliedFiles reports a policy that was applied, but for actions that failed.
 type unappliedFiles struct{ rep *policy.Report }
 
 func (e *unappliedFiles) Error() string {
@@ -228,7 +228,7 @@ func (a *app) printPolicyPlan(p *policy.Plan) error {
 	return nil
 }
 
-// ruleDoes is what a rule does, in words.
+// ruleDoes describes the action of a rule.
 func ruleDoes(r *policy.RulePlan) string {
 	words := []string{string(r.Verb)}
 	if r.From != "" {

@@ -26,7 +26,7 @@ func (m *memoryFlag) Set(s string) error {
 func (m *memoryFlag) Type() string   { return "size" }
 func (m *memoryFlag) String() string { return "" }
 
-// durationFlag is a time of more than nothing.
+// durationFlag is a time greater than 0.
 type durationFlag time.Duration
 
 func (d *durationFlag) Set(s string) error {
@@ -54,7 +54,7 @@ func (r *retriesFlag) Set(s string) error {
 func (r *retriesFlag) Type() string   { return "n" }
 func (r *retriesFlag) String() string { return "" }
 
-// startFlag is a wished kind of start.
+// startFlag is a kind of start.
 type startFlag hotstart.Kind
 
 func (k *startFlag) Set(s string) error {

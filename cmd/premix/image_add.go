@@ -14,7 +14,7 @@ import (
 // addedRow is what image add prints.
 type addedRow struct {
 	Ref       string        `json:"ref"`
-	Image     string        `json:"image"` // digest of the record: it stands for the image as a whole
+	Image     string        `json:"image"` // digest of the record, which identifies the whole image
 	Root      string        `json:"root"`  // tree
 	Config    string        `json:"config"`
 	Platform  string        `json:"platform"`
@@ -107,7 +107,7 @@ func platformOf(r *image.Record) string {
 	return p
 }
 
-// addLine is how far an add is.
+// addLine returns the progress of an add.
 func addLine(p *image.Progress) string {
 	done, all := p.DoneLayers.Load(), p.Layers.Load()
 	if all == 0 {

@@ -129,7 +129,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 			}
 		}
 	}()
-	// A line of JSON for each image as it comes, so that a log can be read while it grows.
+	// Write a line of JSON for each image at once, so that a log can be followed.
 	lines := json.NewEncoder(a.stdout)
 	opt.Report = a.syncRow
 	if a.json {
@@ -166,7 +166,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 	return err
 }
 
-// syncRow prints what became of an image, if anything did.
+// syncRow prints the result for an image, if there is one.
 func (a *app) syncRow(r watch.Row) {
 	what := r.Ref
 	if what == "" {

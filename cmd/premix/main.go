@@ -20,14 +20,14 @@ var version = "(devel)"
 
 func main() {
 	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
-		// Its environment would be another user's: PATH, PREMIX_HOME and many more.
+		// The environment belongs to another user: PATH, PREMIX_HOME and many more.
 		fmt.Fprintln(os.Stderr, "error: premix is set-user-ID or set-group-ID, which it must not be\nhint: chmod ug-s the binary, and use sudo")
 		os.Exit(int(exit.Usage))
 	}
 	if calls.Beside() {
 		return
 	}
-	// A stage is this binary, executed again to stand between premix and a tool.
+	// A stage is this binary, executed again as a process between premix and a tool.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
 	}
@@ -54,16 +54,16 @@ func main() {
 // time, in percent of the 4 MB that are usual.
 const firstCollection = 400
 
-// collectLate puts the first collection of garbage off until 16 MB are in use; afterwards
-// it is as usual. What the packages make before main fills most of the usual 4 MB, and
-// a short command would spend as long on one or two collections as on itself.
+// collectLate delays the first collection of garbage until 16 MB are in use; later
+// collections are as usual. Package initialisation fills most of the usual 4 MB, and a
+// short command would spend half of its time on one or two collections.
 func collectLate() {
 	usual := debug.SetGCPercent(firstCollection)
-	if usual < 0 || usual > firstCollection { // of GOGC: whoever has set it wants fewer
+	if usual < 0 || usual > firstCollection { // the user has set GOGC for fewer collections
 		debug.SetGCPercent(usual)
 		return
 	}
-	// Nothing holds it, so the first collection finds it. Changing the percentage waits
-	// for that to end, which those who clean up need not do.
+	// Nothing refers to it, so the first collection cleans it up. SetGCPercent waits for
+	// the end of that collection, which a cleanup must not do.
 	runtime.AddCleanup(new([16]byte), func(percent int) { go debug.SetGCPercent(percent) }, usual)
 }

@@ -11,8 +11,8 @@ import (
 	"premix/internal/problem"
 )
 
-// group makes cmd one that does nothing by itself: a command below it must be named, and
-// where none is, what is told to be missing.
+// group makes cmd a command that needs a subcommand. Without one, the error is that what is
+// missing.
 func group(what string, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -24,7 +24,7 @@ func group(what string, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// noCommand tells that there is no command word below cmd.
+// noCommand returns the error for an unknown subcommand word of cmd.
 func noCommand(cmd *cobra.Command, word string) error {
 	hint := cmd.CommandPath() + " --help lists them"
 	if k := nearCommand(cmd, word); k != "" {
@@ -34,7 +34,7 @@ func noCommand(cmd *cobra.Command, word string) error {
 	return &usageError{fmt.Errorf("there is no command %q", path), hint}
 }
 
-// nearCommand is the command below cmd that word was most likely meant to be, or "".
+// nearCommand returns the subcommand of cmd that the user most likely meant by word, or "".
 func nearCommand(cmd *cobra.Command, word string) string {
 	var known []string
 	for _, c := range cmd.Commands() {
@@ -45,7 +45,7 @@ func nearCommand(cmd *cobra.Command, word string) string {
 	return meant(word, known)
 }
 
-// renamed has the flags of earlier versions, with the names that they have now.
+// renamed maps flags of earlier versions to their present names.
 var renamed = map[string]string{
 	"premix task run --max-retries":    "retries",
 	"premix task submit --max-retries": "retries",
@@ -55,9 +55,9 @@ var renamed = map[string]string{
 	"premix slurm-shim --j":            "cores",
 }
 
-// wrongFlag gives the hint for a mistake in the flags of cmd.
+// wrongFlag adds a hint to an error about the flags of cmd.
 func wrongFlag(cmd *cobra.Command, err error) error {
-	// With the name of a command misspelt, all flags that are of it alone are unknown.
+	// If the name of a command is misspelt, all its own flags are unknown.
 	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 		if err := cmd.ValidateArgs(words); err != nil {
 			return err
@@ -85,8 +85,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return &usageError{err, hint}
 }
 
-// meant is the one of known that word was most likely meant to be, or "": one that is
-// spelt alike, or else one that is shorter or longer, as ls is for list and --out for
+// meant returns the word of known that the user most likely meant by word, or "": a word
+// of similar spelling, or else a shorter or longer form, as in ls for list and --out for
 // --output.
 func meant(word string, known []string) string {
 	if k := problem.Near(word, known); k != "" {
@@ -105,7 +105,7 @@ func meant(word string, known []string) string {
 	return best
 }
 
-// within tells whether the bytes of short stand in long, in their order.
+// within reports whether long contains the bytes of short in their order.
 func within(short, long string) bool {
 	for _, c := range []byte(short) {
 		i := strings.IndexByte(long, c)

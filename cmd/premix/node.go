@@ -100,8 +100,8 @@ optional: premix mount does it where no node runs.`,
 	return cmd
 }
 
-// warmAgain brings back the BLAST databases that were in memory before a reboot. A node
-// without them is still a node: what goes wrong is only told.
+// warmAgain loads the BLAST databases that were in memory before a reboot. The node works
+// without them too, so it only prints an error.
 func (a *app) warmAgain(ctx context.Context) {
 	home, err := database.Home()
 	var list []database.Warmed

@@ -14,15 +14,15 @@ func (v outputValue) Set(s string) error { *v.path = s; return nil }
 func (v outputValue) String() string     { return *v.path }
 func (v outputValue) Type() string       { return "file" }
 
-// outputFlag adds a flag for a file that the command writes. A file of another kind is
-// replaced with --force alone.
+// outputFlag adds a flag for a file that the command writes. It replaces a file of another
+// kind only with --force.
 func outputFlag(cmd *cobra.Command, path *string, name, short string, kind outputs.Kind, usage string) {
 	cmd.Flags().VarP(outputValue{path}, name, short, usage)
 	outputNames(cmd, func([]string) []string { return []string{*path} }, kind)
 }
 
-// outputNames has the command look, before it begins, whether it may replace the files that
-// it is going to write. Every command that writes files which its user names calls it.
+// outputNames makes the command check, before it starts, whether it may replace the files
+// that it will write. Every command that writes files named by the user calls it.
 func outputNames(cmd *cobra.Command, names func(args []string) []string, kind outputs.Kind) {
 	if cmd.Flags().Lookup("force") == nil {
 		cmd.Flags().Bool("force", false, "replace files that premix did not write, too")
@@ -53,7 +53,7 @@ func outputHint(err error) string {
 	return "give a file that you may write"
 }
 
-// isOutput reports whether a flag names a file that is looked at before it is replaced.
+// isOutput reports whether a flag names a file that is checked before it is replaced.
 func isOutput(f *pflag.Flag) bool {
 	_, ok := f.Value.(outputValue)
 	return ok

@@ -28,7 +28,7 @@ func (a *app) bar(line func() string) (stop func()) {
 				if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(text) >= width {
 					text = text[:max(0, width-1)]
 				}
-				fmt.Fprintf(f, "\r%s\x1b[K", text) // to the end of the line: nothing of the last one stays
+				fmt.Fprintf(f, "\r%s\x1b[K", text) // erase the rest of the previous text
 			case <-done:
 				fmt.Fprint(f, "\r\x1b[K")
 				return

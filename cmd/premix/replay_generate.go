@@ -88,7 +88,7 @@ func (a *app) writeTrace(ctx context.Context, t *trace.Trace, path string, seed 
 	if path == "-" {
 		return t.WriteSWF(a.stdout, note)
 	}
-	// Half a trace is a shorter one to whoever reads it.
+	// A program that reads half a trace would take it for a shorter one.
 	err := beneath.Write(path, 0o666, beneath.Volatile, func(w io.Writer) error { return t.WriteSWF(&untilDone{ctx, w}, note) })
 	switch {
 	case err == nil:

@@ -99,7 +99,7 @@ func (a *app) reportNode() error {
 	return n.WriteText(a.stdout)
 }
 
-// pageError tells that the page could not be written.
+// pageError reports that the page could not be written.
 func pageError(dir, html string, err error) error {
 	if html == "" {
 		return &engine.DirError{Dir: dir, Reason: fmt.Sprintf("does not take the page: %v", err), Way: "say with --html FILE where it goes", Err: err}

@@ -31,7 +31,7 @@ func (*usageError) ExitCode() exit.Code { return exit.Usage }
 func (e *usageError) Unwrap() error     { return e.err }
 func (e *usageError) Hint() string      { return e.way }
 
-// app is what all verbs share.
+// app is the common state of all verbs.
 type app struct {
 	stdout, stderr io.Writer
 	json           bool
@@ -51,7 +51,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return int(exit.Of(err))
 }
 
-// verb is a command directly below premix, and what makes it.
+// verb is a command directly below premix, and its constructor.
 type verb struct {
 	name string
 	make func() *cobra.Command
@@ -67,8 +67,8 @@ func (a *app) verbs() []verb {
 	}
 }
 
-// root is the command premix, as args need it: with the one verb that they begin with, or
-// with all. To describe the flags of all takes longer than some of them do.
+// root returns the command premix for args: with the verb that they begin with, or with all
+// verbs. Making the flags of all verbs takes longer than some verbs run.
 func (a *app) root(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "premix",
@@ -101,7 +101,7 @@ memory are prepared once; each sample then starts from there.
 	return root
 }
 
-// arguments wants exactly those that names lists.
+// arguments requires exactly the arguments in names.
 func arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -116,7 +116,7 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// hinted is an error that knows the way out.
+// hinted is an error with a hint.
 type hinted interface {
 	error
 	Hint() string
@@ -128,17 +128,17 @@ type message struct {
 	Hint  string `json:"hint,omitempty"`
 	File  string `json:"file,omitempty"`
 	Line  int    `json:"line,omitempty"`
-	// Column is told of languages in which a line may hold several things.
+	// Column is set for languages with several statements on a line.
 	Column int `json:"column,omitempty"`
 	Exit   int `json:"exit"`
 }
 
-// messages are what an error says to people.
+// messages returns the messages of an error for people.
 func messages(err error) []message {
 	code := int(exit.Of(err))
 	var status *commandStatus
 	if errors.As(err, &status) {
-		return nil // it has said itself what there was to say
+		return nil // the command has printed its own messages
 	}
 	var problems problem.List
 	if errors.As(err, &problems) {
@@ -180,7 +180,7 @@ func (a *app) tell(err error) {
 	}
 }
 
-// interruptible is a context that the first SIGINT, SIGTERM or SIGHUP cancels
+// interruptible returns a context that the first SIGINT, SIGTERM or SIGHUP cancels
 // with a *local.Interrupted, and a channel that the second one closes.
 func interruptible() (ctx context.Context, kill <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())

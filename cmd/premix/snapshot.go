@@ -24,7 +24,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 	return cmd
 }
 
-// openStore is the store that was wished for, or the usual one.
+// openStore opens the store that the user named, or the default store.
 func openStore(store string) (string, error) {
 	if store != "" {
 		return store, nil
@@ -32,7 +32,7 @@ func openStore(store string) (string, error) {
 	return hotstart.DefaultStore()
 }
 
-// find looks one snapshot up.
+// find returns a snapshot by its name.
 func find(store, id string) (*hotstart.Snapshot, error) {
 	dir, err := openStore(store)
 	if err != nil {
@@ -92,7 +92,7 @@ same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
 	}
 }
 
-// stateOf says how far a snapshot was compared with a cold start.
+// stateOf returns how far a snapshot was compared with a cold start.
 func stateOf(s *hotstart.Snapshot) string {
 	switch {
 	case s.Proof == nil:
@@ -105,7 +105,7 @@ func stateOf(s *hotstart.Snapshot) string {
 	return "differs"
 }
 
-// reasonOf says why tasks do not start from a snapshot, or returns "".
+// reasonOf returns the reason why tasks do not start from a snapshot, or "".
 func reasonOf(s *hotstart.Snapshot) string {
 	switch {
 	case s.Quarantined():

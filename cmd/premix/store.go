@@ -16,7 +16,7 @@ import (
 	"premix/store/tree"
 )
 
-// storeFlags are those that all verbs of a store in a directory share.
+// storeFlags are the common options of all verbs of a store in a directory.
 type storeFlags struct {
 	dir string
 	key string
@@ -53,7 +53,7 @@ objects that are named by their content. Any web server can serve it.
 	return cmd
 }
 
-// open opens the store that is meant.
+// open opens the store.
 func (o *storeFlags) open() (*store.Store, error) {
 	return o.openWith(store.Options{Home: store.Home()})
 }
@@ -66,7 +66,7 @@ func (o *storeFlags) openWith(opt store.Options) (*store.Store, error) {
 	return store.Open(dir, opt)
 }
 
-// directory is that of the store that is meant.
+// directory returns the directory of the store, from the option or from $PREMIX_STORE.
 func (o *storeFlags) directory() (string, error) {
 	dir := o.dir
 	if dir == "" {
@@ -124,8 +124,8 @@ func resolve(s *store.Store, text string) (*tree.TagRecord, error) {
 	return s.Resolve(ref)
 }
 
-// shown is a path of a tree as it can be printed on a line of its own: such
-// paths may hold any byte.
+// shown returns a path of a tree in a form that fits on one line: the path may contain
+// any byte.
 func shown(path string) string {
 	if q := strconv.Quote(path); q != `"`+path+`"` {
 		return q

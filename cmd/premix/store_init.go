@@ -27,7 +27,7 @@ Keep a copy of it.`,
 	}
 }
 
-// keyRow tells of a store's keys.
+// keyRow describes a store's keys.
 type keyRow struct {
 	Store string   `json:"store"`
 	ID    string   `json:"id"`

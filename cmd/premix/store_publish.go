@@ -14,7 +14,7 @@ type publishedRow struct {
 	Ref       string  `json:"ref"`
 	Tree      string  `json:"tree"`
 	Serial    int64   `json:"serial"`
-	Unchanged bool    `json:"unchanged"` // the tag stood for this tree already
+	Unchanged bool    `json:"unchanged"` // the tag named this tree already
 	Inodes    int64   `json:"inodes"`
 	Bytes     int64   `json:"bytes"` // of all files
 	Image     int64   `json:"image"` // bytes of the tree's image
@@ -86,13 +86,13 @@ what the store has by then. The tag changes last, at once.`,
 	return cmd
 }
 
-// publishLine is how far a publish is.
+// publishLine returns the progress of a publish.
 func publishLine(p *store.Progress) string {
 	files, bytes := p.Files.Load(), p.Bytes.Load()
 	if files == 0 {
 		return fmt.Sprintf("looking: %d entries", p.Entries.Load())
 	}
-	// A large file counts when it is whole; what was read of it shows sooner.
+	// DoneBytes counts a file when it is complete; ReadBytes grows sooner for a large one.
 	done := min(bytes, max(p.DoneBytes.Load(), p.ReadBytes.Load()))
 	return fmt.Sprintf("%s %d of %d files, %s of %s, %s new", share(done, bytes), p.DoneFiles.Load(), files, units.Size(done), units.Size(bytes), units.Size(p.Written.Load()))
 }

@@ -15,7 +15,7 @@ import (
 	"premix/store/trust"
 )
 
-// reachFlags say how origins are reached.
+// reachFlags are the options for access to origins.
 type reachFlags struct {
 	o           origin.Options
 	credentials string
@@ -43,7 +43,7 @@ func (r *reachFlags) options() (origin.Options, error) {
 	return r.o, nil
 }
 
-// fileError is that of a file which the command line names.
+// fileError returns the error for a file that the command line names.
 func fileError(err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return &usageError{err, "name a file that is there and may be read"}
@@ -56,8 +56,8 @@ type copiedRow struct {
 	Ref      string   `json:"ref"`
 	Tree     string   `json:"tree"`
 	Serial   int64    `json:"serial,omitempty"`
-	Tagged   bool     `json:"tagged"`  // the tag was written; it was there already otherwise
-	Objects  int64    `json:"objects"` // that travelled
+	Tagged   bool     `json:"tagged"`  // the tag was written; otherwise it existed already
+	Objects  int64    `json:"objects"` // that were copied
 	Bytes    int64    `json:"bytes"`   // of them
 	Found    int64    `json:"found"`   // objects that were there
 	Profiles []string `json:"profiles"`
@@ -152,7 +152,7 @@ moment, and the same command goes on. The tag changes last.
 	return cmd
 }
 
-// open opens origins, and whom to trust about them.
+// open opens origins, and reads the keys to trust for them.
 func (r *reachFlags) open(origins []string, keyFile string, rollback bool) (*origin.Group, *trust.Resolver, error) {
 	options, err := r.options()
 	if err != nil {

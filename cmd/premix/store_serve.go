@@ -37,7 +37,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 			if err != nil {
 				return err
 			}
-			// It is a store, and will have no other place.
+			// The directory is a store, and stays one.
 			if _, err := store.Open(dir, store.Options{}); err != nil {
 				return err
 			}

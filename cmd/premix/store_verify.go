@@ -27,7 +27,7 @@ type findingRow struct {
 	Files  []string `json:"files,omitempty"`
 }
 
-// damagedStore tells that verify found something.
+// damagedStore reports damage that verify found.
 type damagedStore struct {
 	things  int
 	dropped int
@@ -94,7 +94,7 @@ concerns. Exits with 1 if there is any.`,
 	return cmd
 }
 
-// filesShown is how many files of a finding are shown to people.
+// filesShown is the number of files of a finding that are shown to people.
 const filesShown = 20
 
 func (a *app) printVerified(row verifiedRow) error {

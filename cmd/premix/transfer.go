@@ -28,7 +28,7 @@ See docs/transfer.md.`,
 	return cmd
 }
 
-// failedCopies is the error of a bench, of which some copies failed.
+// failedCopies is the error of a bench with failed copies.
 type failedCopies struct{ failed, all int }
 
 func (e *failedCopies) Error() string {
@@ -39,7 +39,7 @@ func (e *failedCopies) Error() string {
 func (*failedCopies) ExitCode() exit.Code { return exit.Failed }
 func (e *failedCopies) Hint() string      { return "the cause of each is in its row of transfers-*.jsonl" }
 
-// rate is a number of bytes a second as those who have links say it.
+// rate prints a number of bytes per second in the unit that is usual for links.
 func rate(v float64) string {
 	v *= 8
 	switch {

@@ -130,7 +130,7 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 	}
 	sum, err := b.Run(ctx)
 	err = errors.Join(err, b.Close())
-	// What was measured counts, also of a bench that was interrupted.
+	// The measurements of an interrupted bench count too.
 	home, herr := transferHome()
 	if herr == nil {
 		herr = home.Remember(l, o.Out)
@@ -150,8 +150,8 @@ func (a *app) benchOnce(ctx context.Context, l *link.Link, o testbed.Options) (e
 	return nil
 }
 
-// benchDaemon does a round at each time. One that fails does not end it: the peer
-// may be back for the next.
+// benchDaemon does a round at each time. It continues after a failed round: the peer may
+// be back for the next one.
 func (a *app) benchDaemon(ctx context.Context, l *link.Link, o testbed.Options, s testbed.Schedule) error {
 	begun, err := testbed.Begun(o.Out, time.Now())
 	if err != nil {

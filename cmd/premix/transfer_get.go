@@ -23,7 +23,7 @@ import (
 	"premix/transfer/stream"
 )
 
-// transferHome is what premix remembers of links.
+// transferHome returns the directory for the state of links.
 func transferHome() (choose.Home, error) {
 	dir := os.Getenv("PREMIX_HOME")
 	if dir == "" {
@@ -36,7 +36,7 @@ func transferHome() (choose.Home, error) {
 	return choose.Home{Dir: dir}, nil
 }
 
-// transferParts is where records of copies that are not whole are kept; empty: nowhere.
+// transferParts returns the directory for records of incomplete copies; "": none are kept.
 func transferParts() string {
 	home, err := transferHome()
 	if err != nil {
@@ -46,9 +46,9 @@ func transferParts() string {
 }
 
 const (
-	// serverScheme begins what is at a standing server.
+	// serverScheme begins the URL of a standing server.
 	serverScheme = "premix://"
-	// serverPort is that of one whose URL has none.
+	// serverPort is the port for a URL without one.
 	serverPort = "8470"
 )
 
@@ -76,7 +76,7 @@ func peerPath(s string) (name, at string, err error) {
 func (a *app) transferGet() *cobra.Command { return a.transferCopy(transfer.Get) }
 func (a *app) transferPut() *cobra.Command { return a.transferCopy(transfer.Put) }
 
-// peerPremix says where premix is at a peer.
+// peerPremix returns the path of premix at a peer.
 func peerPremix(l *link.Link, path string) {
 	for _, p := range l.Protocols {
 		if _, ok := p.Settings["premix_peer"]; ok && path != "" {
@@ -184,7 +184,7 @@ asks for them, by premix's own protocol alone.`,
 	return cmd
 }
 
-// keepFlags are those of what a copy keeps.
+// keepFlags adds the options for attributes that a copy keeps.
 func keepFlags(f *pflag.FlagSet, k *stream.Keep) {
 	f.BoolVar(&k.Owners, "owners", false, "keep users and groups, by number, and set-user-ID, set-group-ID and sticky bits: root must receive")
 	f.BoolVar(&k.HardLinks, "hard-links", false, "keep together the names of a file")
@@ -205,12 +205,12 @@ func (e *lostError) Error() string {
 // ExitCode implements exit.Coded.
 func (*lostError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint says what to do.
+// Hint returns the advice for the user.
 func (e *lostError) Hint() string {
 	return "copy them as a user who may read them, and when nobody changes them, to a place of their own"
 }
 
-// lost prints what a copy is without.
+// lost prints the files that a copy leaves out, and returns a *lostError for them.
 func (a *app) lost(list []stream.Failure, more int) error {
 	if len(list) == 0 {
 		return nil
@@ -226,7 +226,7 @@ func (a *app) lost(list []stream.Failure, more int) error {
 	return &lostError{len(list) + more}
 }
 
-// nameError is for the name of a peer that is none.
+// nameError returns the error for an invalid name of a peer.
 func nameError(err error) error {
 	if exit.Of(err) != exit.Internal {
 		return err

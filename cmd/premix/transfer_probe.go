@@ -14,7 +14,7 @@ import (
 	"premix/transfer/testbed"
 )
 
-// probeTime is how long a probe goes on; a copy that has begun by then may add to it.
+// probeTime is the time after which a probe starts no further copy.
 const probeTime = 45 * time.Second
 
 func (a *app) transferProbe() *cobra.Command {

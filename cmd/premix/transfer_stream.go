@@ -18,7 +18,7 @@ import (
 	"premix/transfer/stream"
 )
 
-// transferServe is what the near end starts at the peer.
+// transferServe returns the command that the near end starts at the peer.
 func (a *app) transferServe() *cobra.Command {
 	var port int
 	var asked, listen, keys string
@@ -74,7 +74,7 @@ goes through standard input and output too.`,
 	return cmd
 }
 
-// transferStand is a standing server.
+// transferStand returns the command of a standing server.
 func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys string) (err error) {
 	if _, err := os.Stat(keys); errors.Is(err, fs.ErrNotExist) {
 		if err := stream.MakeKeys(keys); err != nil {
@@ -146,7 +146,7 @@ ended. premix transfer get and put choose, compare, and rename in the end.`,
 			if j.Congestion == "system" {
 				j.Congestion = ""
 			}
-			// A script has one word for a list of none.
+			// A script passes an empty list as one word.
 			j.Have = slices.DeleteFunc(j.Have, func(p string) bool { return p == "" })
 			ctx, done := storeContext()
 			defer done()

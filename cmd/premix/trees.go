@@ -19,7 +19,7 @@ import (
 	"premix/store/tree"
 )
 
-// treeFlags say where trees come from, for all verbs that mount them.
+// treeFlags are the options for the sources of trees, of all verbs that mount them.
 type treeFlags struct {
 	origins, proxies       []string
 	keyFile, tokenFile, ca string
@@ -35,8 +35,8 @@ func (t *treeFlags) register(cmd *cobra.Command) {
 	f.StringVar(&t.ca, "ca", "", "file with certificates that are trusted besides the system's")
 }
 
-// elsewhere are the flags for premix on another machine: what they name is to be there at
-// the same path. nil if none is given.
+// elsewhere returns the options for premix on another machine, where the files that they
+// name must have the same path. It returns nil if no option was given.
 func (t *treeFlags) elsewhere() (_ *pack.Trees, err error) {
 	e := pack.Trees{Origins: slices.Clone(t.origins), Proxies: t.proxies, KeyFile: t.keyFile, Credentials: t.tokenFile, CAFile: t.ca}
 	if len(e.Origins)+len(e.Proxies) == 0 && e.KeyFile+e.Credentials+e.CAFile == "" {
@@ -66,7 +66,7 @@ func (t *treeFlags) request(ref string) node.MountRequest {
 	}
 }
 
-// sources are what recipes may name: trees, and an image.
+// sources returns the sources of the trees and the image that a recipe names.
 func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 	return recipe.Sources{
 		Trees: func(ref tree.Ref) (string, error) {
@@ -104,7 +104,7 @@ func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref, record st
 	r := t.request(ref.String())
 	r.Record = record
 	m, err := node.Attach(ctx, r)
-	// A mount that was there has its note from when it was made.
+	// The note of an existing mount was printed when it was made.
 	if err == nil && m.Note != "" && m.Since.After(began) {
 		fmt.Fprintf(a.stderr, "note: %s\n", m.Note)
 	}

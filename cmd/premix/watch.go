@@ -93,8 +93,8 @@ func (a *app) watch(o *watchFlags) (err error) {
 		return err
 	}
 	reach := o.reach.options(tokens)
-	// The machine's users have tasks and directories, which concern nobody else. Every one
-	// of them can connect to a TCP address, be it that of loopback.
+	// Tasks and directories of the machine's users are private, but every user can connect
+	// to a TCP address, even on loopback.
 	own := tokens == nil && !o.reach.open && !strings.HasPrefix(o.reach.listen, access.UnixPrefix) && access.Check(reach) == nil
 	reach.Secret = reach.Secret || own
 	runs := make([]string, len(o.runs))
@@ -154,7 +154,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		if err != nil {
 			return errors.Join(secretError(err), db.Close(), watcher.Close())
 		}
-		address += "#token=" + token // a browser does not send it to any server
+		address += "#token=" + token // a browser does not send a fragment to a server
 	}
 	fmt.Fprintf(a.stdout, "watching %s: %s\n", name, address)
 	if own {
@@ -163,7 +163,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 	err = server.Serve(ctx, listener)
 	done() // where the server failed
 	all.Wait()
-	// How far runs were read is true when the tasks are on disk.
+	// The watcher saves its position in runs, so it is closed after their tasks are on disk.
 	return errors.Join(err, db.Close(), watcher.Close())
 }
 

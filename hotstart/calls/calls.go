@@ -55,13 +55,14 @@ const (
 // calls after which a snapshot is prepared.
 const (
 	knownCalls   = 2 // of a form of a program in the catalogue
-	unknownCalls = 3 // of a pattern
+	unknownCalls = 3 // of a pattern, and knownCalls of a form
 )
 
-// lateNames are variables that change from call to call, and beginnings of such names.
+// lateNames are variables that shells, schedulers and workflow managers change from call
+// to call, and latePrefixes are beginnings of such names.
 var (
-	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR"}
-	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "NXF_", "PARALLEL_"}
+	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "INVOCATION_ID", "JOURNAL_STREAM", "WINDOWID"}
+	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "_CONDOR_", "NXF_", "PARALLEL_", "MAKE_TERM", "SSH_", "XDG_SESSION_"}
 )
 
 // form is what is known of the calls of a form.
@@ -103,31 +104,41 @@ func stampOf(exe string) exeStamp {
 
 // envSeen has the variables of calls. Their values are kept as keyed hashes, since they
 // may be secrets.
+//
+// A variable whose value changes may decide what the tool does, unless it is one of
+// lateNames, or its value names the sample: then it is late.
 type envSeen struct {
 	Salt   uint64            `json:"salt"`
 	Values map[string]uint32 `json:"values"`
-	Late   []string          `json:"late,omitempty"` // names whose values have changed
+	Late   []string          `json:"late,omitempty"` // names whose values have changed and name the sample
 }
 
-// note compares an environment with the one before, and keeps it. It reports whether a
-// variable was found to be late.
-func (e *envSeen) note(env []string) bool {
+// note compares an environment with the one before, and keeps it. named reports whether a
+// value names the sample. It returns whether there is something new to keep, and the name
+// of a variable with another value that does not name the sample, or "".
+func (e *envSeen) note(env []string, named func(value string) bool) (found bool, other string) {
 	if e.Values == nil {
 		e.Salt = rand.Uint64()
 	}
-	values, found := make(map[string]uint32, len(env)), false
+	values := make(map[string]uint32, len(env))
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
 		h := fnv.New64a()
 		fmt.Fprintf(h, "%x %s", e.Salt, value)
 		sum := uint32(h.Sum64())
-		if before, ok := e.Values[name]; ok && before != sum && !slices.Contains(e.Late, name) && !alwaysLate(name) {
-			e.Late, found = append(e.Late, name), true
+		if before, ok := e.Values[name]; ok && before != sum && !alwaysLate(name) {
+			found = true
+			if !named(value) {
+				other = name
+				e.Late = slices.DeleteFunc(e.Late, func(n string) bool { return n == name })
+			} else if !slices.Contains(e.Late, name) {
+				e.Late = append(e.Late, name)
+			}
 		}
 		values[name] = sum
 	}
 	e.Values = values
-	return found
+	return found, other
 }
 
 // late returns the names of the late variables of an environment.
@@ -140,6 +151,19 @@ func (e *envSeen) late(env []string) []string {
 		}
 	}
 	return names
+}
+
+// namesSample returns a function that reports whether a text has a token of a late word of
+// a call, or is a path in its directory.
+func namesSample(c Call, words []tools.Word) func(text string) bool {
+	var sample []string
+	for _, w := range words {
+		sample = append(sample, fileTokens(c.Argv[w.Arg][w.From:w.To])...)
+	}
+	return func(text string) bool {
+		return text == c.Dir || strings.HasPrefix(text, c.Dir+"/") ||
+			slices.ContainsFunc(fileTokens(text), func(t string) bool { return slices.Contains(sample, t) })
+	}
 }
 
 func alwaysLate(name string) bool {
@@ -218,7 +242,7 @@ func decide(c Call, note bool) (Plan, error) {
 		known = false
 		*f = form{Tool: filepath.Base(c.Argv[0]), Exe: stampOf(c.Exe)}
 	}
-	learned := f.Env.note(c.Env)
+	learned, other := f.Env.note(c.Env, namesSample(c, p.Words))
 	p.LateEnv = f.Env.late(c.Env)
 	f.Calls++
 	f.Last, f.Argv = time.Now().UTC(), c.Argv
@@ -233,9 +257,11 @@ func decide(c Call, note bool) (Plan, error) {
 	case f.State == cold:
 		p.Reason = f.Reason
 		return p, nil
+	case other != "":
+		p.Reason = fmt.Sprintf("the variable %s has another value than in the call before, which may decide what the tool does", other)
 	case f.State == ready:
 		p.Hot = true
-	case tool != nil && f.Calls < knownCalls || !due:
+	case f.Calls < knownCalls || !due:
 		p.Reason = fmt.Sprintf("this is call %d of its form: a snapshot is prepared beside a later one", f.Calls)
 	case f.killed():
 		p.Prepare, p.First, p.Reason = true, true, "a snapshot is prepared before this call"
@@ -433,7 +459,7 @@ func Trying(key string, c Call) error {
 	return update(key, func(f *form) {
 		if f.Tool == "" { // it is prepared before it is called
 			f.Tool, f.Argv, f.Exe, f.Last = filepath.Base(c.Argv[0]), c.Argv, stampOf(c.Exe), time.Now().UTC()
-			f.Env.note(c.Env)
+			f.Env.note(c.Env, namesSample(c, nil))
 		}
 		f.State, f.Reason, f.Since, f.Tries = unprepared, "", time.Now().UTC(), f.Tries+1
 	})

@@ -116,20 +116,34 @@ func TestFormKey(t *testing.T) {
 	}
 }
 
-// Variables whose values change are late, others are not, and no value is kept.
+// Variables whose values name the sample are late, and those of schedulers. Another one
+// whose value has changed makes a call start plainly. No value is kept.
 func TestLateEnv(t *testing.T) {
 	dir := home(t)
-	plan(t, call(t, "bwa mem ref a.fq", "SAMPLE=secret1", "PWD=/a", "LANG=C", "SLURM_JOB_ID=1"))
-	p := plan(t, call(t, "bwa mem ref b.fq", "SAMPLE=secret2", "PWD=/b", "LANG=C", "SLURM_JOB_ID=2", "NEW=1"))
+	plan(t, call(t, "bwa mem ref s1_1.fq", "SAMPLE=secret-s1", "PWD=/a", "LANG=C", "SLURM_JOB_ID=1", "MODE=1"))
+	p := plan(t, call(t, "bwa mem ref s2_1.fq", "SAMPLE=secret-s2", "PWD=/b", "LANG=C", "SLURM_JOB_ID=2", "NEW=1", "MODE=1"))
 	slices.Sort(p.LateEnv)
-	if got := strings.Join(p.LateEnv, " "); got != "PWD SAMPLE SLURM_JOB_ID" {
-		t.Errorf("late: %s", got)
+	if got := strings.Join(p.LateEnv, " "); got != "PWD SAMPLE SLURM_JOB_ID" || !p.Prepare {
+		t.Errorf("late: %s, %+v", got, p)
 	}
-	// A variable that changes once there is a snapshot is found too.
 	must(t, Ready(p.Key))
-	plan(t, call(t, "bwa mem ref c.fq", "SAMPLE=x", "LANG=de", "NEW=2"))
-	if p := plan(t, call(t, "bwa mem ref d.fq", "LANG=de", "NEW=2")); !slices.Contains(p.LateEnv, "LANG") || !slices.Contains(p.LateEnv, "NEW") {
-		t.Errorf("late: %v", p.LateEnv)
+	if p := plan(t, call(t, "bwa mem ref s3_1.fq", "SAMPLE=secret-s3", "LANG=C", "MODE=1")); !p.Hot {
+		t.Errorf("%+v", p)
+	}
+	// It says so once, and the value that it has then is part of the calls.
+	for i, env := range [][]string{{"MODE=2", "LANG=C"}, {"MODE=2", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=C"}, {"MODE=1", "LANG=de"}} {
+		p := plan(t, call(t, "bwa mem ref s4_1.fq", append(env, "SAMPLE=s4")...))
+		if changed := strings.Contains(p.Reason, "has another value than in the call before"); changed != (i%2 == 0) || p.Hot == changed || slices.Contains(p.LateEnv, "MODE") {
+			t.Errorf("call %d: %+v", i, p)
+		}
+	}
+	c := call(t, "bwa mem ref s5_1.fq", "SAMPLE=x", "MODE=1", "LANG=de")
+	if p := plan(t, c); p.Hot || slices.Contains(p.LateEnv, "SAMPLE") {
+		t.Errorf("a value that does not name the sample: %+v", p)
+	}
+	c.Env = []string{"SAMPLE=" + c.Dir + "/tmp", "MODE=1", "LANG=de"}
+	if p := plan(t, c); !p.Hot || !slices.Contains(p.LateEnv, "SAMPLE") {
+		t.Errorf("a path in the call's directory: %+v", p)
 	}
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -204,47 +218,102 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Of a program without a description, words that differ are late.
+// Of a program without a description, files and names of samples are late.
 func TestLearn(t *testing.T) {
-	home(t)
-	dir := t.TempDir()
-	for _, name := range []string{"in1.fa", "in2.fa", "in3.fa", "in44.fa"} {
-		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
-	}
-	at := func(line string) Call {
-		c := call(t, line)
-		c.Dir = dir
-		return c
-	}
-	for i, reason := range []string{
-		"the tool is not in the catalogue, and 1 calls of it were alike",
-		"this is call 1 of its form",
-		"",
+	for _, c := range []struct{ line, late string }{
+		{"mytool -k 3 db S%d_1.fa --out=./S%[1]d.txt --rg @RG\\tID:S%[1]d\\tSM:S%[1]d x", "S3_1.fa:input ./S3.txt:output S3:label S3:label"},
+		{"mytool -o out/S%d S%[1]d_1.fa", "out/S3:output S3_1.fa:input"},
+		{"mytool -o S%d S%[1]d_1.fa", "S3:label S3_1.fa:input"},
+		{"mytool -o made%d S%[1]d_1.fa", "made3:output S3_1.fa:input"},
+		{"mytool S%d_1.fa S%[1]d_2.fa", "S3_1.fa:input S3_2.fa:input"},
 	} {
-		n := i + 1
-		p := plan(t, at(fmt.Sprintf("mytool -k 3 db in%d.fa --out=./o%d.txt --rg @RG\\tID:S%d\\tSM:S%d x", n, n, n, n)))
-		if !strings.HasPrefix(p.Reason, reason) || p.Prepare != (n == 3) {
-			t.Errorf("call %d: %+v", n, p)
-		}
-		if n < 3 {
-			continue
-		}
-		var got []string
-		argv := at(fmt.Sprintf("mytool -k 3 db in%d.fa --out=./o%d.txt --rg @RG\\tID:S%d\\tSM:S%d x", n, n, n, n)).Argv
-		for _, w := range p.Words {
-			got = append(got, fmt.Sprintf("%s:%s", argv[w.Arg][w.From:w.To], w.Role))
-		}
-		if s := strings.Join(got, " "); s != "in3.fa:input ./o3.txt:output S3:label S3:label" {
-			t.Error(s)
-		}
+		t.Run(c.line, func(t *testing.T) {
+			home(t)
+			dir := t.TempDir()
+			must(t, os.Mkdir(filepath.Join(dir, "out"), 0o755))
+			for _, name := range []string{"S1_1.fa", "S2_1.fa", "S3_1.fa", "S1_2.fa", "S2_2.fa", "S3_2.fa", "made1", "made2"} {
+				must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+			}
+			if strings.Contains(c.line, "made") {
+				defer func() { must(t, os.Remove(filepath.Join(dir, "made2"))) }()
+				must(t, os.Remove(filepath.Join(dir, "made1"))) // outputs are not there before their call
+			}
+			for i, reason := range []string{
+				"the tool is not in the catalogue, and 1 calls of it were alike",
+				"this is call 1 of its form",
+				"",
+			} {
+				n := i + 1
+				m := call(t, fmt.Sprintf(c.line, n))
+				m.Dir = dir
+				if n == 2 && strings.Contains(c.line, "made") {
+					must(t, os.Rename(filepath.Join(dir, "made2"), filepath.Join(dir, "made1"))) // the first call has ended
+				}
+				p := plan(t, m)
+				if n == 2 && strings.Contains(c.line, "made") {
+					must(t, os.Rename(filepath.Join(dir, "made1"), filepath.Join(dir, "made2")))
+				}
+				if !strings.HasPrefix(p.Reason, reason) || p.Prepare != (n == 3) {
+					t.Errorf("call %d: %+v", n, p)
+				}
+				if n < 3 {
+					continue
+				}
+				var got []string
+				for _, w := range p.Words {
+					got = append(got, fmt.Sprintf("%s:%s", m.Argv[w.Arg][w.From:w.To], w.Role))
+				}
+				if s := strings.Join(got, " "); s != c.late {
+					t.Errorf("%s, want %s", s, c.late)
+				}
+			}
+			// Another number of words is another pattern.
+			m := call(t, "mytool -k 3 db S3_1.fa a b c d")
+			m.Dir = dir
+			if p := plan(t, m); !strings.Contains(p.Reason, "1 calls") {
+				t.Errorf("%+v", p)
+			}
+		})
 	}
-	// Another number of words, and other options, are another pattern.
-	if p := plan(t, at("mytool -k 3 db in44.fa")); !strings.Contains(p.Reason, "1 calls") {
-		t.Errorf("%+v", p)
+}
+
+// Words that may decide what a program does belong to the command.
+func TestLearnValues(t *testing.T) {
+	for line, values := range map[string][]string{
+		"mytool --mode %s S%d_1.fa":          {"fast", "slow", "gold", "fine"},
+		"mytool --mode=%s S%d_1.fa":          {"fast", "slow", "gold", "fine"},
+		"mytool --level %s S%d_1.fa":         {"1", "2", "3", "4"},
+		"mytool --ratio %s S%d_1.fa":         {"0.1", "0.2", "1.5", "0.4"},
+		"mytool --format v%s.x S%d_1.fa":     {"1", "2", "3", "4"},
+		"mytool --preset map/%s S%d_1.fa":    {"hifi", "onts", "pacb", "asms"},
+		"mytool --type %s S%d_1.fa":          {"fa", "fq", "fs", "fx"},
+		"mytool --rg ID:S1\\tPL:%s S%d_1.fa": {"illu", "onts", "pacb", "asms"},
+		"mytool --mode %s all_S%d_1.fa":      {"alls", "all", "ally", "none"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			home(t)
+			dir := t.TempDir()
+			for i, value := range values {
+				text := fmt.Sprintf(line, value, i+1)
+				c := call(t, text)
+				c.Dir = dir
+				must(t, os.WriteFile(filepath.Join(dir, c.Argv[len(c.Argv)-1]), nil, 0o644))
+				p := plan(t, c)
+				if p.Hot || p.Prepare {
+					t.Errorf("%s: %+v", text, p)
+				}
+				for _, w := range p.Words {
+					if w.Role != tools.Input {
+						t.Errorf("%s: %q is a late word", text, c.Argv[w.Arg][w.From:w.To])
+					}
+				}
+			}
+		})
 	}
 	// Nothing changes but a text: there is no input to wait for.
+	home(t)
 	for _, line := range []string{"echoer a", "echoer b", "echoer c"} {
-		if p := plan(t, at(line)); p.Prepare || p.Hot || p.Reason == "" {
+		if p := plan(t, call(t, line)); p.Prepare || p.Hot || p.Reason == "" {
 			t.Errorf("%s: %+v", line, p)
 		}
 	}
@@ -269,7 +338,7 @@ func TestDamage(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	for _, text := range []string{"", "{}", "null", `{"argv": ["x"]}`, `{"calls": 5, "argv": ["mytool", "b"], "parts": {"1": [7]}, "late": {"1": "label"}}`} {
+	for _, text := range []string{"", "{}", "null", `{"argv": ["x"]}`, `{"calls": 5, "argv": ["mytool", "b"], "common": ["x"], "late": {"1": "label"}}`} {
 		must(t, os.WriteFile(list[0], []byte(text), 0o600))
 		plan(t, m)
 	}

@@ -18,10 +18,12 @@
 // variables with keyed hashes of their values. Beside the second one, a process of its
 // own prepares a snapshot. Later calls start hot.
 //
-// Of a program that the catalogue does not describe, the first two calls of a pattern are
-// compared. Words that differ are late, and so are variables. A late word that names a
-// file is an input if the file was there before the call, and an output if it was not.
-// The snapshot is prepared beside the third call.
+// Of a program that the catalogue does not describe, the calls of a pattern are compared.
+// A word that differs is late where it names a file, or names the sample as the inputs do
+// (pattern). Any other word belongs to the command: with another value the program may do
+// another thing before its input, which two preparations with random words do not show.
+// The same holds for variables of all programs (envSeen). The snapshot is prepared beside
+// the third call.
 //
 // A preparation runs at the lowest priority, in a session of its own. There is one at a
 // time for a user on a machine; a call that finds another one at work does not wait. One

@@ -12,13 +12,22 @@ import (
 	"premix/tools"
 )
 
-// pattern is what is known of the calls of a program that the catalogue does not describe.
+// pattern is the state of the calls of a program that the catalogue does not describe.
+//
+// Which words of such a program are late? A word that names a file which was there before
+// the call is an input, and a word that named a file or a directory after the call before
+// is an output. Any other word may decide what the tool does (--mode fast), which two
+// preparations with random letters do not show. So of such a word only those tokens are
+// late that are also tokens of the name of an input, and are not in the names of the inputs
+// of all calls: the name of the sample. A path with such a token is an output. The rest
+// belongs to the command.
 type pattern struct {
-	Calls int                `json:"calls"`
-	Last  time.Time          `json:"last"`
-	Argv  []string           `json:"argv"`  // of the last call
-	Late  map[int]tools.Role `json:"late"`  // arguments that have changed -> the roles of their late words
-	Parts map[int][]int      `json:"parts"` // of split arguments: numbers of the late parts
+	Calls  int                `json:"calls"`
+	Last   time.Time          `json:"last"`
+	Argv   []string           `json:"argv"`   // of the last call
+	Dir    string             `json:"dir"`    // of the last call
+	Late   map[int]tools.Role `json:"late"`   // arguments that have changed; Label: tokens of them
+	Common []string           `json:"common"` // tokens of the inputs of all calls
 }
 
 // learn compares a call with those before that have the same pattern. It returns the late
@@ -26,16 +35,16 @@ type pattern struct {
 func learn(dir string, c Call, note bool) (Plan, bool) {
 	path := filepath.Join(dir, "patterns", patternKey(c))
 	p, known := &pattern{}, true
-	if err := load(path, p); err != nil || len(p.Argv) != len(c.Argv) || p.Late == nil || p.Parts == nil {
+	if err := load(path, p); err != nil || len(p.Argv) != len(c.Argv) || p.Late == nil {
 		known = false // or damaged
-		*p = pattern{Late: map[int]tools.Role{}, Parts: map[int][]int{}}
+		*p = pattern{Late: map[int]tools.Role{}}
 	}
 	changed := !known || p.Calls < unknownCalls
 	if known && p.compare(c) {
 		changed = true
 	}
 	p.Calls++
-	p.Last, p.Argv = time.Now().UTC(), c.Argv
+	p.Last, p.Argv, p.Dir = time.Now().UTC(), c.Argv, c.Dir
 	if note && changed {
 		if !known {
 			bound(filepath.Join(dir, "patterns"))
@@ -47,7 +56,7 @@ func learn(dir string, c Call, note bool) (Plan, bool) {
 	if len(p.Late) == 0 {
 		return Plan{Reason: fmt.Sprintf("the tool is not in the catalogue, and %d calls of it were alike", p.Calls)}, false
 	}
-	words := p.words(c.Argv)
+	words := p.words(c)
 	if !slices.ContainsFunc(words, func(w tools.Word) bool { return w.Role == tools.Input }) {
 		return Plan{Reason: "the tool is not in the catalogue, and no word of its calls that changes names a file"}, false
 	}
@@ -71,55 +80,71 @@ func patternKey(c Call) string {
 func (p *pattern) compare(c Call) bool {
 	found := false
 	for i, arg := range c.Argv {
-		if i == 0 || arg == p.Argv[i] {
+		if i == 0 || arg == p.Argv[i] || p.Late[i] != "" && p.Late[i] != tools.Label {
 			continue
 		}
-		before := p.Late[i]
-		role := roleOf(c, arg)
-		switch {
-		case before == "":
+		role := tools.Label
+		if info := p.stat(c.Dir, arg); info != nil && info.Mode().IsRegular() {
+			role = tools.Input
+		} else if p.stat(p.Dir, p.Argv[i]) != nil {
+			role = tools.Output
+		}
+		if role != p.Late[i] {
 			p.Late[i], found = role, true
-		case role != before && role != tools.Label && before == tools.Label:
-			p.Late[i], found = role, true
 		}
-		if p.Late[i] != tools.Label {
-			continue
-		}
-		// Of a text only the parts that differ are late.
-		a, b := parts(p.Argv[i]), parts(arg)
-		if len(a) != len(b) {
-			continue // all of it
-		}
-		for k := range a {
-			if p.Argv[i][a[k][0]:a[k][1]] != arg[b[k][0]:b[k][1]] && !slices.Contains(p.Parts[i], k) {
-				p.Parts[i], found = append(p.Parts[i], k), true
-			}
-		}
+	}
+	common := p.Common
+	if common == nil {
+		common = p.inputTokens(p.Argv)
+	}
+	now := p.inputTokens(c.Argv)
+	common = slices.DeleteFunc(slices.Clone(common), func(t string) bool { return !slices.Contains(now, t) })
+	if p.Common == nil || len(common) < len(p.Common) {
+		p.Common, found = common, true
 	}
 	return found
 }
 
-// roleOf guesses the role of an argument that changes from call to call, before the
-// program runs: of a file that is there, of one whose directory is there, or of a text.
-func roleOf(c Call, arg string) tools.Role {
+// stat describes the file that an argument names, or returns nil.
+func (p *pattern) stat(dir, arg string) os.FileInfo {
 	path := arg[valueAt(arg):]
 	if path == "" {
-		return tools.Label
+		return nil
 	}
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(c.Dir, path)
+		path = filepath.Join(dir, path)
 	}
-	if st, err := os.Stat(path); err == nil {
-		if st.Mode().IsRegular() {
-			return tools.Input
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+// inputTokens returns the tokens of the inputs among the arguments.
+func (p *pattern) inputTokens(argv []string) []string {
+	list := []string{}
+	for i, role := range p.Late {
+		if role == tools.Input && i < len(argv) {
+			list = append(list, fileTokens(argv[i])...)
 		}
-		return tools.Output
 	}
-	// A file that is yet to be written has a name with an extension or a directory.
-	if st, err := os.Stat(filepath.Dir(path)); err == nil && st.IsDir() && strings.ContainsAny(arg[valueAt(arg):], "./") {
-		return tools.Output
+	return list
+}
+
+// fileTokens returns the tokens of a path that can be names: no endings, no single
+// characters, no small numbers.
+func fileTokens(path string) []string {
+	dir, base := filepath.Split(path)
+	base, _, _ = strings.Cut(base, ".")
+	text := dir + base
+	var list []string
+	for _, at := range tokens(text) {
+		if t := text[at[0]:at[1]]; len(t) > 2 || len(t) == 2 && strings.Trim(t, "0123456789") != "" {
+			list = append(list, t)
+		}
 	}
-	return tools.Label
+	return list
 }
 
 // valueAt is where the value of --name=value begins, or 0.
@@ -130,13 +155,13 @@ func valueAt(arg string) int {
 	return 0
 }
 
-// parts are the letters, digits, '_' and '.' that stand together in a text. The letter
-// behind a backslash stands alone, as in \t.
-func parts(text string) [][2]int {
+// tokens returns the places of the letters and digits that stand together in a text. The
+// letter behind a backslash stands alone, as in \t.
+func tokens(text string) [][2]int {
 	var list [][2]int
 	in := func(i int) bool {
 		b := text[i]
-		return b == '_' || b == '.' || b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z'
+		return b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z'
 	}
 	for i := 0; i < len(text); {
 		if text[i] == '\\' {
@@ -156,22 +181,35 @@ func parts(text string) [][2]int {
 	return list
 }
 
-// words are the late words of a call.
-func (p *pattern) words(argv []string) []tools.Word {
+// isPath reports whether a text looks like the path of a file that is yet to be written:
+// it has an extension or a directory, and no characters of other texts.
+func isPath(text string) bool {
+	return strings.ContainsAny(text, "./") && !strings.ContainsFunc(text, func(r rune) bool {
+		return !strings.ContainsRune("._/+-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+	})
+}
+
+// words returns the late words of a call.
+func (p *pattern) words(c Call) []tools.Word {
+	sample := slices.DeleteFunc(p.inputTokens(c.Argv), func(t string) bool { return slices.Contains(p.Common, t) })
 	var list []tools.Word
-	for i, arg := range argv {
-		role := p.Late[i]
-		switch {
-		case role == "":
-		case role == tools.Label && len(p.Parts[i]) > 0 && len(parts(arg)) > slices.Max(p.Parts[i]):
-			all := parts(arg)
-			for k, at := range all {
-				if slices.Contains(p.Parts[i], k) {
-					list = append(list, tools.Word{Arg: i, From: at[0], To: at[1], Role: role})
+	for i, arg := range c.Argv {
+		switch p.Late[i] {
+		case "":
+		case tools.Label:
+			if at := valueAt(arg); isPath(arg[at:]) && slices.ContainsFunc(fileTokens(arg[at:]), func(t string) bool { return slices.Contains(sample, t) }) && p.stat(c.Dir, filepath.Dir(arg[at:])) != nil {
+				list = append(list, tools.Word{Arg: i, From: at, To: len(arg), Role: tools.Output})
+				continue
+			}
+			for _, at := range tokens(arg) {
+				if slices.Contains(sample, arg[at[0]:at[1]]) {
+					list = append(list, tools.Word{Arg: i, From: at[0], To: at[1], Role: tools.Label})
 				}
 			}
-		case valueAt(arg) < len(arg):
-			list = append(list, tools.Word{Arg: i, From: valueAt(arg), To: len(arg), Role: role})
+		default:
+			if valueAt(arg) < len(arg) {
+				list = append(list, tools.Word{Arg: i, From: valueAt(arg), To: len(arg), Role: p.Late[i]})
+			}
 		}
 	}
 	return list

@@ -335,7 +335,7 @@ func TestEarlyLooks(t *testing.T) {
 	b := newBench(t, spec, Hot)
 	wantUnavailable(t, b.prepare(records), Hot, `its memory depends on something that is not the same in each start: .*\[stack\]`)
 	b = newBench(t, spec, Hot)
-	wantUnavailable(t, b.prepare("sum\n"), Hot, `looks at its input before it loads its data \(stat\)`)
+	wantUnavailable(t, b.prepare("sum\n"), Hot, `its memory depends on something that is not the same in each start: .*\[stack\]`)
 	auto := newBench(t, spec, Auto)
 	auto.mustPrepare(records)
 	for _, sample := range []string{"size\n", "sum\nsize\n"} {
@@ -345,13 +345,40 @@ func TestEarlyLooks(t *testing.T) {
 	}
 
 	// Nothing is kept of the look, and the sample has a part of another size.
-	for _, sample := range []string{"sum\nsay text\n", records} {
+	for _, sample := range []string{"sum\n", "sum\nsay text\n", records} {
 		b = newBench(t, newSpec("-m", "2", "-g", "input"), Hot)
 		b.mustPrepare(sample)
-		if r := b.run("say other\n"); r.proc.Kind != Hot || r.out != "other\n" {
+		if r := b.run("say other\nsay one\n"); r.proc.Kind != Hot || r.out != "other\none\n" {
 			t.Errorf("%s start gave %q", r.proc.Kind, r.out)
 		}
 	}
+
+	// Sizes and times beyond those of the two preparations were not compared.
+	input := b.input("")
+	for _, change := range []func() error{
+		func() error { return nil },
+		func() error { return os.WriteFile(input, []byte(records), 0o600) },
+		func() error { return os.Chtimes(input, time.Unix(1e7, 0), time.Unix(1e7, 0)) },
+		func() error { then := time.Now().AddDate(5, 0, 0); return os.Chtimes(input, then, then) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		proc, err := b.starter.Start(context.Background(), Task{Dir: b.task(), Inputs: map[string]string{"input": input}})
+		if info, _ := os.Stat(input); info.Size() == int64(len(records)) && time.Until(info.ModTime()).Abs() < time.Minute {
+			if err != nil {
+				t.Errorf("an input between the two: %v", err)
+			} else if exit, err := proc.Wait(); err != nil || !exit.OK() {
+				t.Errorf("%v, %v", exit, err)
+			}
+			continue
+		}
+		wantUnavailable(t, err, Hot, "the tool asks for the size and the times of its input")
+	}
+
+	// It keeps whether its input is large, and the probe is small.
+	b = newBench(t, newSpec("-m", "2", "-G", "input"), Hot)
+	wantUnavailable(t, b.prepare(records), Hot, "its memory depends on something that is not the same in each start")
 
 	// It opens its input twice; its data is loaded before the second time.
 	index := filepath.Join(t.TempDir(), "index")

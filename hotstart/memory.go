@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -123,6 +124,16 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 		return err
 	}
 	defer p.end()
+	if p.asksOnly() && len(snap.Early) > 0 {
+		snap.Bounds = map[string]Bounds{}
+		for _, name := range p.spec.Inputs {
+			b, err := NewBounds(filepath.Join(p.firstDir, name), filepath.Join(p.held.dir, name))
+			if err != nil {
+				return err
+			}
+			snap.Bounds[name] = b
+		}
+	}
 	reply, err := p.held.ask(p.ctx, request{Op: opCompare, Dir: snap.Dir, First: first.Prepared})
 	if err != nil {
 		return err
@@ -211,9 +222,58 @@ func notePlaces(path string, c *frozen.Comparison) error {
 	return im.WriteFile(path)
 }
 
-// placeholderTimes are the modification times of placeholders of both preparations: days
-// from each other and from the time of any preparation.
-var placeholderTimes = [2]time.Duration{-211*24*time.Hour - 5*time.Hour, -97*24*time.Hour - 11*time.Minute}
+// LargeSize is the size of the inputs of a second preparation that the tool does not open
+// before it is held, bytes: a tool that asks for the size of its input may go other ways
+// from some size on. Not all file systems have files of this size.
+const LargeSize = 1 << 42
+
+// placeholderTime returns the modification time of the placeholders of a preparation, with
+// all times of files that people use between the two.
+func placeholderTime(number int) time.Time {
+	if number == 0 {
+		return time.Now().AddDate(-30, 0, -211)
+	}
+	return time.Now().AddDate(1, 0, 97)
+}
+
+// Bounds are the sizes (bytes) and modification times (ns since the epoch) of an input in
+// two preparations. A tool that asks for them before it is held can be started hot for
+// inputs between the two, where the memories are equal.
+type Bounds struct {
+	Size [2]int64 `json:"size"`
+	Time [2]int64 `json:"time"`
+}
+
+// NewBounds returns the bounds of an input from its files in two preparations.
+func NewBounds(a, b string) (Bounds, error) {
+	var all Bounds
+	for i, path := range []string{a, b} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return all, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		all.Size[i], all.Time[i] = st.Size, st.Mtim.Nano()
+	}
+	slices.Sort(all.Size[:])
+	slices.Sort(all.Time[:])
+	return all, nil
+}
+
+// Refuses returns the reason why an input is not within the bounds, or "".
+func (b Bounds) Refuses(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return "" // the tool meets the same error
+	}
+	const asked = "the tool asks for the size and the times of its input before it loads its data"
+	if st.Size < b.Size[0] || st.Size > b.Size[1] {
+		return fmt.Sprintf("%s, and %s has %d bytes, where %d to %d were compared", asked, filepath.Base(path), st.Size, b.Size[0], b.Size[1])
+	}
+	if t := st.Mtim.Nano(); t < b.Time[0] || t > b.Time[1] {
+		return fmt.Sprintf("%s, and %s was modified on %s", asked, filepath.Base(path), time.Unix(0, t).UTC().Format(time.DateOnly))
+	}
+	return ""
+}
 
 // trustHint says how a tool whose memory differs starts hot all the same.
 const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"

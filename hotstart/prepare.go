@@ -65,6 +65,7 @@ type preparation struct {
 	probe map[string]string
 
 	held       *stageHandle  // a template at hand
+	firstDir   string        // directory of the template that was frozen
 	loading    time.Time     // when it was begun
 	last       bool          // it is the last one that is tried
 	behind     *program      // the tool proper behind a wrapper; nil: the command itself
@@ -382,16 +383,22 @@ func (p *preparation) layOutTemplate(t Task, number int) error {
 			}
 		} else if cut, err := placeholder.Make(real, path, number, p.isPlain(name)); err != nil {
 			return &InputError{err}
-		} else if !cut {
+		} else if !cut && !p.asksOnly() {
 			p.alike = append(p.alike, name)
 		}
-		then := time.Now().Add(placeholderTimes[number])
+		if p.asksOnly() {
+			_ = os.Truncate(path, [2]int64{1, LargeSize}[number]) // snap.Bounds has the size that it has then
+		}
+		then := placeholderTime(number)
 		if err := os.Chtimes(path, then, then); err != nil {
 			return err
 		}
 	}
 	return p.spec.give(t.Dir)
 }
+
+// asksOnly reports whether the tool opens no input before it is held.
+func (p *preparation) asksOnly() bool { return p.ready == ReadyOpen && p.moment.Open == 1 }
 
 // kinds describes the properties of the probe that the placeholders have too, where
 // the tool has read these.
@@ -474,6 +481,7 @@ func (p *preparation) takeOnce() (*Snapshot, error) {
 	if p.ready == ReadyRead {
 		snap.Opened = opened(looks, p.spec.fileSize)
 	}
+	p.firstDir = p.held.dir
 	p.second = p.loadAhead(1, p.ready, p.moment)
 	defer p.second.end()
 	if err = p.fill(snap, first); err == nil {

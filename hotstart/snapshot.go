@@ -48,7 +48,7 @@ const (
 	noiseName = "noise"
 	usesName  = "uses"
 
-	metaVersion = 3
+	metaVersion = 4
 )
 
 // Snapshot is a process frozen after its initialisation, on disk.
@@ -67,6 +67,7 @@ type Snapshot struct {
 	Opened      int64             `json:"opened,omitempty"` // bytes of those that it opens before the stop
 	Early       []string          `json:"early,omitempty"`  // the tool's looks at its input before the stop: open, stat, link
 	Kinds       map[string]string `json:"kinds,omitempty"`  // of the inputs that it has opened before the stop: see package placeholder
+	Bounds      map[string]Bounds `json:"bounds,omitempty"` // of the inputs that it has only asked about before the stop
 	Fingerprint Fingerprint       `json:"fingerprint"`
 	Stamps      []Stamp           `json:"stamps"`          // of its own files; the page file's digest covers its pieces
 	Pages       string            `json:"pages,omitempty"` // absolute path of a page file that is not in Dir but in a mounted tree

@@ -265,6 +265,11 @@ func (s *Starter) start(ctx context.Context, kind Kind, t Task) (*Process, error
 	if t.Inputs, err = s.layOut(t, s.host.namespaces); err != nil {
 		return nil, err
 	}
+	if kind == Hot {
+		if err := s.withinBounds(t); err != nil {
+			return nil, err
+		}
+	}
 	p := &Process{begun: begun, stages: &s.stages, done: make(chan event, 1)}
 	if s.spec.Stream {
 		fd, err := unix.Open(filepath.Join(dir, StdoutName), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -347,6 +352,31 @@ func (s *Starter) sameKinds(t Task) error {
 		}
 		if kind != seen {
 			return &otherKind{name, kind, seen}
+		}
+	}
+	return nil
+}
+
+// withinBounds compares the sizes and times of a task's inputs with those of the two
+// preparations, where the tool has asked for them before the stop.
+func (s *Starter) withinBounds(t Task) error {
+	s.mu.Lock()
+	snap := s.snapshot
+	s.mu.Unlock()
+	if snap == nil {
+		return nil
+	}
+	for _, name := range s.spec.Inputs {
+		b, ok := snap.Bounds[name]
+		if !ok {
+			continue
+		}
+		path := t.Inputs[name]
+		if path == "" { // laid out as a link or a copy
+			path = filepath.Join(t.Dir, name)
+		}
+		if reason := b.Refuses(path); reason != "" {
+			return errors.New(reason)
 		}
 	}
 	return nil

@@ -255,7 +255,7 @@ func withFirstLetters(word, shape string, letter byte) string {
 }
 
 // keyVersion changes when snapshots of earlier versions must not be found.
-const keyVersion = 4
+const keyVersion = 5
 
 // Key identifies the calls that can share a snapshot, fingerprint aside.
 func Key(c Call) (string, error) {

@@ -89,6 +89,7 @@ type preparation struct {
 	stdin  string
 	cold   *trial
 	data   int            // opens of data until the stop
+	asks   bool           // the tool opens no input before the stop
 	trials []*trial       // A, B, and perhaps a third one
 	avoid  map[int][]byte // first bytes that late words of the third one must not have
 	seed   [32]byte
@@ -283,6 +284,7 @@ func (p *preparation) runCold(name string) error {
 		return unfit("it does not read its input")
 	}
 	p.data, p.snap.Loaded = before, t.came[at].Seconds()
+	p.asks = !slices.ContainsFunc(t.looks[:at], func(l hotstart.Look) bool { return l.Input && (l.Op == tracer.LookOpen || l.Op == tracer.LookRead) })
 	p.log("the probe took %v to come to its input", t.came[at].Round(time.Millisecond))
 	switch {
 	case t.came[at] < p.opt.Worth:
@@ -299,10 +301,6 @@ func ending(st unix.WaitStatus) string {
 	}
 	return fmt.Sprintf("exit status %d", st.ExitStatus())
 }
-
-// largeSize is the size of inputs in preparation B, bytes: a program that asks for the
-// size of its input takes other ways from 2 or 4 GiB on.
-const largeSize = 6 << 30
 
 // freeze makes both preparations and freezes them.
 func (p *preparation) freeze() error {
@@ -366,13 +364,18 @@ func (p *preparation) load(number int) (*trial, error) {
 		switch number {
 		case 0:
 			modified = modified.AddDate(-30, 0, -k)
+			if p.asks {
+				if err := os.Truncate(input, int64(1+k)); err != nil {
+					return nil, err
+				}
+			}
 		case 1:
 			modified = modified.AddDate(1, 0, 0)
 			info, err := os.Stat(p.trials[0].inputs[k])
 			if err != nil {
 				return nil, err
 			}
-			_ = os.Truncate(input, largeSize-info.Size()<<6+int64(k)) // not everywhere are there files of this size
+			_ = os.Truncate(input, hotstart.LargeSize-info.Size()<<6+int64(k)) // plan.Bounds has the size that it has then
 		}
 		if err := os.Chtimes(input, modified.Add(time.Hour+time.Microsecond), modified); err != nil {
 			return nil, err
@@ -482,7 +485,11 @@ func (p *preparation) compare() error {
 	// A tool may have what it asked for of its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
-			l.Stats = append(l.Stats, k)
+			bounds, err := hotstart.NewBounds(a.inputs[k], b.inputs[k])
+			if err != nil {
+				return err
+			}
+			l.Stats, l.Bounds = append(l.Stats, k), append(l.Bounds, bounds)
 		}
 	}
 	var late []frozen.LateWord

@@ -48,8 +48,12 @@ type start struct {
 // late returns the late words as the plan counts them.
 func (s *start) late() ([]string, error) {
 	all := append(slices.Clone(s.words), commandLines(s.argv)...)
-	for _, k := range s.snap.plan.Stats {
-		b, err := statBytes(s.here(fileName{Word: k}))
+	for i, k := range s.snap.plan.Stats {
+		path := s.here(fileName{Word: k})
+		if reason := s.snap.plan.Bounds[i].Refuses(path); reason != "" {
+			return nil, errors.New(reason)
+		}
+		b, err := statBytes(path)
 		if err != nil {
 			return nil, err
 		}

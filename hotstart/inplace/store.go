@@ -32,18 +32,19 @@ const planName = "plan"
 
 // plan says how a frozen process becomes the process of another call.
 type plan struct {
-	Words     []string         // late words of preparation A
-	Dir       string           // working directory of preparation A; the last late word
-	Stats     []int            // indexes of inputs of which the tool has kept what stat(2) says: late words behind the command lines
-	Places    []frozenPlace    // of late words in memory
-	Offsets   []frozen.Offset  // registers that hold the first byte of a late word, and more
-	Variables []variable       // late variables
-	Written   [3]text          // what the tool had written to standard output and error
-	Files     map[int]fileName // index into frozen.Image.Files, where the path depends on the call
-	Made      []made           // what the tool had made
-	Early     map[string]early // looks at files that late words name, before the stop
-	Parts     []inputPart      // of inputs, which the tool has read before the stop
-	Relative  []hotstart.Stamp // of what the tool looked at below its working directory; paths are relative
+	Words     []string          // late words of preparation A
+	Dir       string            // working directory of preparation A; the last late word
+	Stats     []int             // indexes of inputs of which the tool has kept what stat(2) says: late words behind the command lines
+	Bounds    []hotstart.Bounds // of these inputs
+	Places    []frozenPlace     // of late words in memory
+	Offsets   []frozen.Offset   // registers that hold the first byte of a late word, and more
+	Variables []variable        // late variables
+	Written   [3]text           // what the tool had written to standard output and error
+	Files     map[int]fileName  // index into frozen.Image.Files, where the path depends on the call
+	Made      []made            // what the tool had made
+	Early     map[string]early  // looks at files that late words name, before the stop
+	Parts     []inputPart       // of inputs, which the tool has read before the stop
+	Relative  []hotstart.Stamp  // of what the tool looked at below its working directory; paths are relative
 }
 
 // variable is a late variable in the memory of a frozen process.

@@ -16,6 +16,7 @@
  *   -k          see whether there is INDEX at the beginning
  *   -r          open the input first, then load: for ready: read
  *   -S          keep the size that the input has at the beginning
+ *   -G          keep whether the input has more than 1000 bytes at the beginning
  *   -g          look at the input at the beginning, and keep nothing of it
  *   -P DIR      keep counters in DIR/PID, as a Java virtual machine does
  *   -o          open the input at the beginning, and close it
@@ -100,7 +101,7 @@ int main(int argc, char **argv)
 	int opt, writes = 0, checks = 0, early = 0, looks = 0, tries = 0, stats = 0;
 	long size = -1;
 	FILE *in = NULL;
-	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:akrSgoR:P:D:w")) != -1) switch (opt) {
+	while ((opt = getopt(argc, argv, "m:t:l:sbcp:i:akrSgoR:P:D:wG")) != -1) switch (opt) {
 		case 'm': mib = atol(optarg); break;
 		case 't': threads = atol(optarg); break;
 		case 'l': log = optarg; break;
@@ -116,6 +117,7 @@ int main(int argc, char **argv)
 		case 'r': early = 1; break;
 		case 'S': looks = 1; break;
 		case 'g': looks = 2; break;
+		case 'G': looks = 3; break;
 		case 'o': tries = 1; break;
 		case 'R': settings = optarg; break;
 		case 'P': count(optarg); break;
@@ -125,6 +127,7 @@ int main(int argc, char **argv)
 	if (checks) { FILE *f = fopen(index, "r"); if (!f) { perror(index); return 1; } fclose(f); }
 	if (looks == 2) glance(argv[optind]);
 	if (looks == 1) { struct stat st; if (!stat(argv[optind], &st)) size = st.st_size; }
+	if (looks == 3) { struct stat st; stat(argv[optind], &st); size = st.st_size > 1000; explicit_bzero(&st, sizeof st); }
 	if (tries) { FILE *f = fopen(argv[optind], "r"); if (!f || fgetc(f) == EOF) { perror(argv[optind]); return 1; } fclose(f); }
 	if (early && !(in = fopen(argv[optind], "r"))) { perror(argv[optind]); return 1; }
 

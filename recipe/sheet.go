@@ -371,7 +371,7 @@ func (in Input) checkFile(dir, cell string) (message, hint string) {
 	case info.IsDir():
 		return "is a directory", "name the file in it"
 	case !info.Mode().IsRegular():
-		return "is no plain file", "an input must be readable more than once"
+		return "is not a regular file", "an input must be readable more than once"
 	}
 	return in.refuses(abs, cell)
 }

@@ -456,7 +456,7 @@ func TestWholeDatabase(t *testing.T) {
 		{nucl, "blastn", "dna", "-outfmt 12", "-outfmt 12 is made by BLAST+ itself"},
 		{nucl, "blastn", "dna", "-nonsense 3", "premix does not know the option -nonsense"},
 		{nucl, "blastn", "many", "-outfmt 11", "blastn writes archives"},
-		{nucl, "blastn", "empty", "-outfmt 6", "the queries are no FASTA sequences"},
+		{nucl, "blastn", "empty", "-outfmt 6", "the queries are not FASTA sequences"},
 		{nucl, "tblastx", "dna", "-max_hsps 1", "-max_hsps leaves out"},
 		{prot, "blastp", "unknown", "-outfmt 5", "reports repeat what BLAST+ warns of"},
 		{prot, "blastp", "unknown", "-outfmt 15", "reports repeat what BLAST+ warns of"},

@@ -102,7 +102,7 @@ func ParseOptions(args []string) (*Options, error) {
 	for i := 0; i < len(args); i++ {
 		name, ok := strings.CutPrefix(args[i], "-")
 		if !ok {
-			o.whole(fmt.Sprintf("%q is no option that premix knows", args[i]))
+			o.whole(fmt.Sprintf("%q is not an option that premix knows", args[i]))
 			break // BLAST+ will print a better error
 		}
 		name, value, joined := strings.Cut(name, "=")
@@ -199,7 +199,7 @@ func (o *Options) number(name string, absent int) int {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
-		o.whole(fmt.Sprintf("-%s %s is no number", name, s))
+		o.whole(fmt.Sprintf("-%s %s is not a number", name, s))
 		return absent
 	}
 	return n

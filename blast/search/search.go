@@ -164,7 +164,7 @@ func (r *Request) must(q *queries) string {
 	case o.entire != "":
 		return o.entire
 	case !q.fasta || q.letters == 0:
-		return "the queries are no FASTA sequences"
+		return "the queries are not FASTA sequences"
 	case o.values["max_hsps"] != "" && (o.values["sum_stats"] != "" || tool(r.Program) != "blastn" && r.Program != "blastp"):
 		return "-max_hsps leaves out the e-values by which BLAST+ sorts"
 	case o.format == 11 && tool(r.Program) == "blastn" && q.letters-q.last >= r.firstBatch() && os.Getenv("BATCH_SIZE") == "":

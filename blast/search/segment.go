@@ -26,7 +26,7 @@ func (r *Request) inseparable(q *queries) string {
 	case o.entire != "":
 		return o.entire
 	case !q.fasta || q.letters == 0:
-		return "the queries are no FASTA sequences"
+		return "the queries are not FASTA sequences"
 	case tool(r.Program) == "blastn":
 		return "blastn searches for the first query in another way than for others"
 	case q.unnamed:

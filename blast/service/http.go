@@ -287,7 +287,7 @@ func (s *Service) await(r *http.Request, res *result, seconds string) error {
 	}
 	n, err := strconv.ParseFloat(seconds, 64)
 	if err != nil || n < 0 {
-		return refused(400, "wait", "%q is no number of seconds", seconds)
+		return refused(400, "wait", "%q is not a number of seconds", seconds)
 	}
 	return wait(r.Context(), res, min(longest, time.Duration(n*float64(time.Second))))
 }

@@ -69,7 +69,7 @@ func arguments(options map[string]string) ([]string, error) {
 		case isFlag && value == "false":
 			continue
 		case isFlag && value != "" && value != "true", !isFlag && (len(value) > longestValue || !form().MatchString(value)):
-			return nil, refused(400, "option", "%q is no value for the option %s", value, name)
+			return nil, refused(400, "option", "%q is not a value of the option %s", value, name)
 		}
 		args = append(args, "-"+name)
 		if !isFlag {

@@ -438,7 +438,7 @@ func (s *Service) text(j *job) ([]byte, error) {
 // read reads from a file of results.
 func (s *Service) read(p place) ([]byte, error) {
 	if !cleanName(p.File) {
-		return nil, fmt.Errorf("%q is no file of results", p.File)
+		return nil, fmt.Errorf("%q is not a file of results", p.File)
 	}
 	f, err := os.Open(s.path("results", p.File))
 	if err != nil {

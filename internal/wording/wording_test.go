@@ -36,14 +36,17 @@ var habits = []habit{
 	{"way out", `\bway out\b`, 0.2},
 }
 
+// existential is plain where "is no" is not.
+var existential = regexp.MustCompile(`\b[Tt]here (is|are|was) no`)
+
 // unread are directories whose text is not plain yet. The list only gets shorter.
-var unread = []string{
-	"bench", "blast", "cmd", "dist", "engine", "examples", "files", "hotstart", "image", "internal/access", "internal/arrows", "internal/awkward", "internal/beneath", "internal/bounded", "internal/browser", "internal/cgroup", "internal/exit", "internal/faulty", "internal/figures", "internal/kubeapi", "internal/kubebox", "internal/lines", "internal/lock", "internal/mountinfo", "internal/netrelay", "internal/outputs", "internal/owner", "internal/parquetparts", "internal/ports", "internal/problem", "internal/quantile", "internal/regex", "internal/shortdir", "internal/slurmbox", "internal/spare", "internal/units", "internal/unmount", "internal/workbench", "lazyfs", "node", "recipe", "recipes", "record", "replay", "report", "scripts", "tools", "transfer", "watch",
-}
+var unread = []string{"bench", "cmd", "engine", "hotstart", "record", "report"}
 
 // unreadPages are documents whose text is not plain yet. The list only gets shorter, down
 // to CONTRIBUTING.md, which quotes the habits.
-var unreadPages = []string{"CONTRIBUTING.md", "CHANGELOG.md", "README.md", "SECURITY.md", "docs"}
+var unreadPages = []string{
+	"CONTRIBUTING.md", "CHANGELOG.md", "README.md", "SECURITY.md", "docs/blast-db.md", "docs/blast-service.md", "docs/blast.md", "docs/design.md", "docs/exit-codes.md", "docs/figures.md", "docs/files-policy.md", "docs/files-tiers.md", "docs/files.md", "docs/hot.md", "docs/replay.md", "docs/run.md", "docs/slurm-shim.md", "docs/slurm.md", "docs/starts.md", "docs/task.md", "docs/transfer.md", "docs/watch.md",
+}
 
 // line is a line of text, and the file that it stands in.
 type line struct{ file, text string }
@@ -113,7 +116,8 @@ func check(t *testing.T, kind string, all []line, h habit) {
 	n := 0
 	var found []string
 	for _, l := range all {
-		if k := len(pattern.FindAllString(l.text, -1)); k > 0 {
+		text := existential.ReplaceAllString(l.text, "")
+		if k := len(pattern.FindAllString(text, -1)); k > 0 {
 			n += k
 			found = append(found, l.file+": "+strings.TrimSpace(l.text))
 		}

@@ -94,7 +94,7 @@ func (d *daemon) background(m *mount, l *lookup) {
 		guess := func() {
 			guided()
 			if m.entry.Record == "" {
-				t.Foresee()
+				t.Speculate()
 			}
 		}
 		if !profiled {

@@ -38,7 +38,7 @@ type image struct {
 func (d *daemon) newImage(digest object.Digest, size int64, e entry) *image {
 	i := &image{d: d, digest: digest, size: size}
 	i.ctx, i.end = context.WithCancel(d.ctx)
-	i.libraries = libraries.New(i.ctx, askable{i}, i.elsewhere)
+	i.libraries = libraries.New(i.ctx, askable{i}, i.otherLayers)
 	// When a profile is recorded, only requested reads may happen.
 	if e.Record == "" && e.Within != "" {
 		i.within = e.Within
@@ -78,9 +78,9 @@ func (l *layers) beside(i *image) []*image {
 	return list
 }
 
-// elsewhere searches the other layers for a library. The layers mounted last most
+// otherLayers searches the other layers for a library. The layers mounted last most
 // likely belong to the same container, so the search ends with the first that has it.
-func (i *image) elsewhere(name string, dirs []string) bool {
+func (i *image) otherLayers(name string, dirs []string) bool {
 	if i.within == "" {
 		return false
 	}
@@ -154,7 +154,7 @@ func (i *image) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := t.ReadAt(ctx, p, off)
-	if t.Foresees() {
+	if t.Speculates() {
 		i.libraries.Read(p[:n], off)
 	}
 	if err != nil && err != io.EOF && !errors.Is(ctx.Err(), context.Canceled) { // an error that wraps io.EOF is a problem, a reader that has gone is not

@@ -190,15 +190,15 @@ func (c *Container) run(join Join, files []*os.File, args ...string) error {
 	cmd := exec.Command(c.runc, append([]string{"--root", filepath.Join(c.dir, "runc"), "--log", filepath.Join(c.dir, "log"), "--log-format", "json"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	cmd.Env = owner.Environ()
-	var said *os.File
+	var stderr *os.File
 	if files == nil {
 		// A file: a pipe would not end, since the container's process keeps it open.
 		var err error
-		if said, err = os.CreateTemp(c.dir, "said-"); err != nil {
+		if stderr, err = os.CreateTemp(c.dir, "said-"); err != nil {
 			return err
 		}
-		defer said.Close()
-		cmd.Stderr = said
+		defer stderr.Close()
+		cmd.Stderr = stderr
 	} else {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = files[0], files[1], files[2], files[3:]
 	}

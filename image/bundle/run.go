@@ -196,15 +196,15 @@ func start(b string, lock *os.File) (int, error) {
 			}
 		}
 	}()
-	said, err := io.ReadAll(report)
+	failure, err := io.ReadAll(report)
 	if err != nil {
 		return 0, err
 	}
 	werr := stage.Wait()
-	if len(said) > 0 {
+	if len(failure) > 0 {
 		var e image.Error
-		if err := json.Unmarshal(said, &e); err != nil {
-			return 0, fmt.Errorf("stage: %s", said)
+		if err := json.Unmarshal(failure, &e); err != nil {
+			return 0, fmt.Errorf("stage: %s", failure)
 		}
 		return 0, &e
 	}

@@ -152,8 +152,8 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 	cmd := exec.Command(program, "-o", strings.Join(options, ","), "--", dir)
 	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
 	cmd.ExtraFiles = []*os.File{theirs}
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	err = cmd.Run()
 	_ = theirs.Close()
 	if err != nil {
@@ -161,7 +161,7 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 		if unix.Access(device, unix.R_OK|unix.W_OK) != nil {
 			way = "this user may not open " + device + "; run sudo chmod 666 " + device
 		}
-		return fail(helperError(err, said.String()), way)
+		return fail(helperError(err, stderr.String()), way)
 	}
 	space := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), space, unix.MSG_CMSG_CLOEXEC)
@@ -180,9 +180,9 @@ func mountByHelper(dir string, opts Options) (*os.File, error) {
 }
 
 // helperError returns the output of fusermount3 on one line, or else its exit status.
-func helperError(err error, said string) error {
-	if said = strings.TrimSpace(said); said != "" {
-		return errors.New(strings.ReplaceAll(said, "\n", "; "))
+func helperError(err error, stderr string) error {
+	if stderr = strings.TrimSpace(stderr); stderr != "" {
+		return errors.New(strings.ReplaceAll(stderr, "\n", "; "))
 	}
 	return fmt.Errorf("fusermount3: %w", err)
 }
@@ -231,11 +231,11 @@ func unmountByHelper(dir string) error {
 	if err != nil {
 		return &MountError{"unmount", dir, ErrNoHelper, "install the package fuse3"}
 	}
-	var said bytes.Buffer
+	var stderr bytes.Buffer
 	cmd := exec.Command(program, "-u", "-z", "-q", "--", dir)
-	cmd.Stderr = &said
+	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
-		return &MountError{"unmount", dir, helperError(err, said.String()), ""}
+		return &MountError{"unmount", dir, helperError(err, stderr.String()), ""}
 	}
 	return nil
 }

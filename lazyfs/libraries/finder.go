@@ -43,9 +43,9 @@ type Image interface {
 
 // Finder follows the programs in one image.
 type Finder struct {
-	ctx       context.Context
-	img       Image
-	elsewhere func(name string, dirs []string) bool // may be nil
+	ctx         context.Context
+	img         Image
+	otherLayers func(name string, dirs []string) bool // may be nil
 
 	mu      sync.Mutex
 	seen    map[int64]bool // offsets of files seen
@@ -56,9 +56,9 @@ type Finder struct {
 }
 
 // New returns a finder, which ends with ctx. If the image is one of several layers,
-// elsewhere searches the others for a library, with their Find.
-func New(ctx context.Context, img Image, elsewhere func(name string, dirs []string) bool) *Finder {
-	return &Finder{ctx: ctx, img: img, elsewhere: elsewhere, seen: map[int64]bool{}}
+// otherLayers searches the others for a library, with their Find.
+func New(ctx context.Context, img Image, otherLayers func(name string, dirs []string) bool) *Finder {
+	return &Finder{ctx: ctx, img: img, otherLayers: otherLayers, seen: map[int64]bool{}}
 }
 
 // Find searches directories of the image for a library or, if the name contains a
@@ -140,8 +140,8 @@ func (f *Finder) look(off int64) error {
 		n.names = append(n.names, n.interpreter)
 	}
 	for _, name := range n.names {
-		if !f.Find(name, dirs) && f.elsewhere != nil {
-			f.elsewhere(name, dirs)
+		if !f.Find(name, dirs) && f.otherLayers != nil {
+			f.otherLayers(name, dirs)
 		}
 	}
 	return nil

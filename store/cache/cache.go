@@ -52,9 +52,9 @@ type Cache struct {
 	ram  *volume      // nil without a RAMDir
 	own  atomic.Int64 // bytes of disk used besides the trees
 
-	ctx  context.Context
-	end  context.CancelFunc
-	tend sync.WaitGroup
+	ctx     context.Context
+	end     context.CancelFunc
+	pending sync.WaitGroup // work that Close waits for
 
 	flights *flights
 	index   *index
@@ -121,7 +121,7 @@ func Open(dir string, o Options) (*Cache, error) {
 		}
 		return nil, fmt.Errorf("open the cache: %w", err)
 	}
-	c.tend.Go(c.tendLoop)
+	c.pending.Go(c.maintainLoop)
 	return c, nil
 }
 
@@ -391,9 +391,9 @@ func (c *Cache) accountOwn() {
 	c.disk.add(n - c.own.Swap(n))
 }
 
-// tendLoop does periodic work: it evicts when other programs fill the disk, updates the
+// maintainLoop does periodic work: it evicts when other programs fill the disk, updates the
 // disk usage of image files, and saves the generations of chunks.
-func (c *Cache) tendLoop() {
+func (c *Cache) maintainLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for n := 1; ; n++ {
@@ -402,11 +402,11 @@ func (c *Cache) tendLoop() {
 			return
 		case <-tick.C:
 		}
-		c.tendOnce(n%300 == 0)
+		c.maintainOnce(n%300 == 0)
 	}
 }
 
-func (c *Cache) tendOnce(save bool) {
+func (c *Cache) maintainOnce(save bool) {
 	c.accountOwn()
 	for _, t := range c.all() {
 		if im := t.image.Load(); im != nil {
@@ -425,7 +425,7 @@ func (c *Cache) tendOnce(save bool) {
 	c.makeRoom(c.disk, 0, maxGeneration)
 }
 
-// begin registers work that Close must wait for, until c.tend.Done is called. It fails
+// begin registers work that Close must wait for, until c.pending.Done is called. It fails
 // once the cache is closed.
 func (c *Cache) begin() error {
 	c.mu.Lock()
@@ -433,7 +433,7 @@ func (c *Cache) begin() error {
 	if c.closed {
 		return ErrClosed
 	}
-	c.tend.Add(1)
+	c.pending.Add(1)
 	return nil
 }
 
@@ -449,7 +449,7 @@ func (c *Cache) Close() error {
 	c.mu.Unlock()
 	c.end()
 	c.flights.close()
-	c.tend.Wait()
+	c.pending.Wait()
 	var err error
 	for _, t := range c.all() {
 		t.saveRecency()

@@ -48,7 +48,7 @@ func agreesWithDu(t testing.TB, c *Cache, dir string) {
 }
 
 // keepsTo waits until a cache takes no more than it may: what file systems allocate when
-// they write back, it has made room for within a second. See tendLoop.
+// they write back, it has made room for within a second. See maintainLoop.
 func keepsTo(t testing.TB, c *Cache, quota func() int64) {
 	t.Helper()
 	waitFor(t, "what the quota allows", func() bool { return c.Status().Used <= quota() })
@@ -69,7 +69,7 @@ func TestQuotaIsWhatDuCounts(t *testing.T) {
 			// It looks at one file after the other, and may have seen what was evicted
 			// from one and, a moment later, what took its place in another. And file
 			// systems allocate lists of extents when they write back, which the cache
-			// notices within a second, and makes room for: see tendLoop.
+			// notices within a second, and makes room for: see maintainLoop.
 			settle(t, c)
 			waitFor(t, "what the quota allows", func() bool { return du(t, dir) <= quota })
 		}

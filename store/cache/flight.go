@@ -97,18 +97,18 @@ func newFlights(most int, bytes int64) *flights {
 // chunk has become present and verified. fresh reports that the flight is new, and that
 // the chunk is not on this machine.
 func (t *Tree) want(pg *page, i int, p priority) (f *flight, fresh bool) {
-	f, how := t.board(pg, i, p, maxGeneration)
-	if how == boardHere {
+	f, how := t.flight(pg, i, p, maxGeneration)
+	if how == flightLocal {
 		// The caller reads a chunk that is on this machine.
 		fresh = !f.land(p)
 	}
-	return f, fresh || how == boardFresh
+	return f, fresh || how == flightQueued
 }
 
 // ask is want for a caller that does not wait.
 func (t *Tree) ask(pg *page, i int, p priority) {
-	f, how := t.board(pg, i, p, maxGeneration)
-	if how == boardHere {
+	f, how := t.flight(pg, i, p, maxGeneration)
+	if how == flightLocal {
 		t.c.start(f, p)
 	}
 	if f != nil {
@@ -116,17 +116,17 @@ func (t *Tree) ask(pg *page, i int, p priority) {
 	}
 }
 
-// boarding is the result of board.
-type boarding int
+// flightState is the result of Tree.flight.
+type flightState int
 
 const (
-	boardJoined boarding = iota // the flight exists, or none is needed
-	boardFresh                  // the flight is new, and its fetch is queued
-	boardHere                   // the chunk may be on this machine: the caller must call land or start
+	flightJoined flightState = iota // the flight exists, or none is needed
+	flightQueued                    // the flight is new, and its fetch is queued
+	flightLocal                     // the chunk may be on this machine: the caller must call land or start
 )
 
-// board finds or creates the flight of a chunk.
-func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how boarding) {
+// flight finds or creates the flight of a chunk.
+func (t *Tree) flight(pg *page, i int, p priority, before uint64) (f *flight, how flightState) {
 	fl, d := t.c.flights, pg.digests[i]
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -137,10 +137,10 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how
 		f.before, f.wanted = max(f.before, before), min(f.wanted, p)
 		f.refs.Add(1)
 		fl.promote(f.job, p)
-		return f, boardJoined
+		return f, flightJoined
 	}
 	if s := pg.state[i].Load(); s != nil && s != unverified && !t.c.o.VerifyAlways {
-		return nil, boardJoined
+		return nil, flightJoined
 	}
 	f = t.newFlight(pg, i, before)
 	f.wanted = p
@@ -149,15 +149,15 @@ func (t *Tree) board(pg *page, i int, p priority, before uint64) (f *flight, how
 		f.err = ErrClosed
 		close(f.done)
 		close(f.settled)
-		return f, boardJoined
+		return f, flightJoined
 	}
 	fl.m[d] = f
 	if pg.present(i) || t.wasHere(pg.first+i) || t.c.mayHave(d) {
-		return f, boardHere
+		return f, flightLocal
 	}
 	f.job = &job{priority: p, cost: f.size, run: f.fetch}
 	fl.queue(f.job)
-	return f, boardFresh
+	return f, flightQueued
 }
 
 // newFlight returns a flight with one reference, which finish releases.

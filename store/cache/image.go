@@ -419,7 +419,7 @@ func (t *Tree) accountMeta() {
 }
 
 // writeWhole writes a whole file, so that a killed process leaves all of it or nothing.
-// Cache.tend makes it durable.
+// Cache.maintainOnce makes it durable.
 func writeWhole(path string, content []byte) error {
 	if err := beneath.Replace(path, 0o600, beneath.Volatile, content); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -136,14 +136,14 @@ func (t *Tree) beginLoad(k int) (*load, error) {
 	t.loadMu.Lock()
 	defer t.loadMu.Unlock()
 	if l := t.loads[k]; l != nil {
-		t.c.tend.Done()
+		t.c.pending.Done()
 		return l, nil
 	}
 	l := &load{done: make(chan struct{})}
 	t.loads[k] = l
 	u := t.use()
 	go func() {
-		defer t.c.tend.Done()
+		defer t.c.pending.Done()
 		if t.pages[k].Load() == nil { // another load may have just ended
 			l.err = t.loadPage(u, k)
 		}

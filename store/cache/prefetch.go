@@ -43,7 +43,7 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 	if brought == nil {
 		brought = func(int, int64) {}
 	}
-	c := t.newCrowd(ctx, prefetch)
+	c := t.newBatch(ctx, prefetch)
 	// When the cache is closed it waits for promised chunks: see flights.close.
 	defer context.AfterFunc(t.c.ctx, func() { c.stop(ErrClosed) })()
 	var told sync.Map // numbers of bundles
@@ -66,7 +66,7 @@ func (t *Tree) Prefetch(ctx context.Context, p *tree.Profile, rate int64, brough
 
 // prefetchAll calls planned when readers can see which parts bundles will bring, and
 // brought when some bytes of a bundle have been received.
-func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int, here int64)) error {
+func (t *Tree) prefetchAll(c *batch, p *tree.Profile, l *rate.Limiter, planned func(), brought func(bundle int, here int64)) error {
 	var begun map[object.Digest]*early
 	if l == nil {
 		begun = c.fetchEarly(p.Bundles)
@@ -111,7 +111,7 @@ func (t *Tree) prefetchAll(c *crowd, p *tree.Profile, l *rate.Limiter, planned f
 }
 
 // addRest fetches the chunks of those parts that are not cached.
-func (c *crowd) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) bool) error {
+func (c *batch) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) bool) error {
 	for _, part := range p.Parts {
 		if !which(part) {
 			continue
@@ -130,7 +130,7 @@ func (c *crowd) addRest(p *tree.Profile, l *rate.Limiter, which func(tree.Part) 
 }
 
 // loadPages loads the index pages that a profile needs, many at a time.
-func (t *Tree) loadPages(c *crowd, p *tree.Profile) error {
+func (t *Tree) loadPages(c *batch, p *tree.Profile) error {
 	var pages sync.WaitGroup
 	asked := map[int]bool{}
 	ask := func(chunk int) {
@@ -216,7 +216,7 @@ func (e *early) give(take func(soFar []byte)) {
 
 // fetchEarly begins to fetch the first bundles while index pages are being loaded, but
 // only in an empty cache: in another the pages may show that a bundle is not needed.
-func (c *crowd) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
+func (c *batch) fetchEarly(list []tree.Bundle) map[object.Digest]*early {
 	if c.t.c.chunks.Load() > 0 {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (b *bundle) fetch(u use, take func(soFar []byte)) ([]byte, error) {
 // promise registers the results of all bundles before any of them is fetched: whole
 // chunks as flights, parts as expected. A reader that needs one of these waits for its
 // bundle, which is then fetched first, and does not fetch the chunk separately.
-func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
+func (c *batch) promise(p *tree.Profile, begun map[object.Digest]*early, brought func(bundle int, here int64)) (bundles []*bundle, err error) {
 	p.InBundles(func(number int, one tree.Bundle, parts []tree.Part) bool {
 		b := &bundle{Bundle: one, early: begun[one.Digest], done: make(chan struct{}), flights: map[int]*flight{}, parts: map[int]chan struct{}{},
 			brought: func(here int64) { brought(number, here) }}
@@ -274,7 +274,7 @@ func (c *crowd) promise(p *tree.Profile, begun map[object.Digest]*early, brought
 		}
 		delete(begun, one.Digest)
 		b.job = &job{priority: promised, cost: b.Size, several: true, run: func() { c.runBundle(b) }}
-		if c.t.boardBundle(b, c.before) {
+		if c.t.joinBundle(b, c.before) {
 			bundles = append(bundles, b)
 			b.brought(0)
 		}
@@ -305,7 +305,7 @@ func (b *bundle) came(n int) {
 
 // addBundle fetches a bundle when there is a free slot. A reader may have caused its
 // fetch already.
-func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
+func (c *batch) addBundle(b *bundle, l *rate.Limiter) error {
 	select {
 	case c.places <- struct{}{}:
 	case <-c.ctx.Done():
@@ -328,7 +328,7 @@ func (c *crowd) addBundle(b *bundle, l *rate.Limiter) error {
 
 // abandon gives up the bundles whose fetch has not begun. Readers fetch the chunks that
 // they need one by one.
-func (c *crowd) abandon(bundles []*bundle) {
+func (c *batch) abandon(bundles []*bundle) {
 	fl := c.t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -343,7 +343,7 @@ func (c *crowd) abandon(bundles []*bundle) {
 }
 
 // runBundle fetches a bundle and delivers each slice when it has arrived.
-func (c *crowd) runBundle(b *bundle) {
+func (c *batch) runBundle(b *bundle) {
 	defer b.end()
 	if c.ctx.Err() != nil {
 		c.backOut(b.flights)
@@ -368,7 +368,7 @@ const tellEvery = 256 << 10
 // take delivers the slices of a bundle that have arrived completely. Until the whole
 // bundle has arrived it is not verified: a slice that is wrong now may be right later,
 // when the fetch has begun again.
-func (c *crowd) take(b *bundle, soFar []byte, all bool) {
+func (c *batch) take(b *bundle, soFar []byte, all bool) {
 	if b.wrong && !all {
 		return
 	}
@@ -409,7 +409,7 @@ func (c *crowd) take(b *bundle, soFar []byte, all bool) {
 }
 
 // backOut is flights.backOut for callers without its lock.
-func (c *crowd) backOut(fs map[int]*flight) {
+func (c *batch) backOut(fs map[int]*flight) {
 	fl := c.t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -417,7 +417,7 @@ func (c *crowd) backOut(fs map[int]*flight) {
 }
 
 // deliver verifies a slice and keeps it, or passes it to a flight.
-func (c *crowd) deliver(to slice, f *flight, content []byte) error {
+func (c *batch) deliver(to slice, f *flight, content []byte) error {
 	size := to.pg.size(to.i)
 	var pieces []piece
 	err := object.OpenSlice(to.pg.digests[to.i], size, to.part.Slice(size), content, func(off int64, data []byte) {
@@ -456,10 +456,10 @@ func (t *Tree) hasPart(pg *page, i int, part tree.Part) bool {
 	return true
 }
 
-// boardBundle creates flights for the missing whole chunks of a bundle, registers its
+// joinBundle creates flights for the missing whole chunks of a bundle, registers its
 // other parts as expected, and reports whether the bundle is worth a fetch. It takes
 // over the flight of a chunk whose fetch is still queued.
-func (t *Tree) boardBundle(b *bundle, before uint64) bool {
+func (t *Tree) joinBundle(b *bundle, before uint64) bool {
 	fl := t.c.flights
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -562,7 +562,7 @@ func (t *Tree) Complete(ctx context.Context, rate int64) error {
 // CompleteParts fetches the whole of each chunk of which a part is cached, as Complete
 // does. Only whole chunks survive closing the cache.
 func (t *Tree) CompleteParts(ctx context.Context, rate int64) error {
-	c, l := t.newCrowd(ctx, background), limiter(rate)
+	c, l := t.newBatch(ctx, background), limiter(rate)
 	var err error
 	t.eachPart(func(pg *page, i int) {
 		if err == nil {
@@ -584,7 +584,7 @@ func (t *Tree) Verify(ctx context.Context) error {
 
 // fill fetches and keeps the chunks for which which returns true.
 func (t *Tree) fill(ctx context.Context, l *rate.Limiter, which func(pg *page, i int) bool) error {
-	c := t.newCrowd(ctx, background)
+	c := t.newBatch(ctx, background)
 	err := c.wait(t.fillAll(c, l, which))
 	if err == nil && t.missing.Load() == 0 && t.image.Load() == nil {
 		err = t.makeEmpty() // a tree of holes only
@@ -603,7 +603,7 @@ func (t *Tree) makeEmpty() error {
 	return err
 }
 
-func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(pg *page, i int) bool) error {
+func (t *Tree) fillAll(c *batch, l *rate.Limiter, which func(pg *page, i int) bool) error {
 	for k := range t.pages {
 		pg, err := t.page(c.ctx, k)
 		if err != nil {
@@ -621,9 +621,9 @@ func (t *Tree) fillAll(c *crowd, l *rate.Limiter, which func(pg *page, i int) bo
 	return nil
 }
 
-// crowd is a large set of chunks to fetch. It requests a few at a time, so that a tree
+// batch is a large set of chunks to fetch. It requests a few at a time, so that a tree
 // of a million chunks does not queue all of them.
-type crowd struct {
+type batch struct {
 	t        *Tree
 	ctx      context.Context
 	stop     context.CancelCauseFunc
@@ -633,8 +633,8 @@ type crowd struct {
 	wg       sync.WaitGroup
 }
 
-func (t *Tree) newCrowd(ctx context.Context, p priority) *crowd {
-	c := &crowd{t: t, priority: p, places: make(chan struct{}, 2*t.c.o.Fetches)}
+func (t *Tree) newBatch(ctx context.Context, p priority) *batch {
+	c := &batch{t: t, priority: p, places: make(chan struct{}, 2*t.c.o.Fetches)}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
 	// The tick makes chunks used from now on newer than all present ones.
 	c.before = t.c.clock.Add(1)
@@ -642,7 +642,7 @@ func (t *Tree) newCrowd(ctx context.Context, p priority) *crowd {
 }
 
 // add requests a chunk when there is a free slot, and does not wait for it.
-func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
+func (c *batch) add(pg *page, i int, l *rate.Limiter) error {
 	select {
 	case c.places <- struct{}{}:
 	case <-c.ctx.Done():
@@ -664,13 +664,13 @@ func (c *crowd) add(pg *page, i int, l *rate.Limiter) error {
 }
 
 // bring returns when a chunk is kept.
-func (c *crowd) bring(pg *page, i int) error {
+func (c *batch) bring(pg *page, i int) error {
 	for try := 0; ; try++ {
-		f, how := c.t.board(pg, i, c.priority, c.before)
+		f, how := c.t.flight(pg, i, c.priority, c.before)
 		if f == nil {
 			return nil
 		}
-		if how == boardHere {
+		if how == flightLocal {
 			c.t.c.start(f, c.priority)
 		}
 		err := f.settle(c.ctx)
@@ -694,7 +694,7 @@ func (c *crowd) bring(pg *page, i int) error {
 }
 
 // wait waits for all requested chunks, and returns the first error.
-func (c *crowd) wait(err error) error {
+func (c *batch) wait(err error) error {
 	if err != nil {
 		c.stop(err)
 	}

@@ -147,7 +147,7 @@ func TestReadersMoveABundleForward(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error)
 	go func() {
-		cr := tr.newCrowd(ctx, prefetch)
+		cr := tr.newBatch(ctx, prefetch)
 		l := rate.NewLimiter(1e-6, int(p.Bundles[0].Size))
 		errs <- cr.wait(tr.prefetchAll(cr, p, l, func() {}, func(int, int64) {}))
 	}()

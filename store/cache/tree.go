@@ -54,26 +54,26 @@ type Tree struct {
 	moving  sync.Mutex
 	gone    bool // under imageMu: removed, nothing may be written any more
 
-	refs       int                 // under Cache.mu
-	current    atomic.Pointer[use] // of the last call of Cache.Tree; never nil
-	lastUse    atomic.Int64        // Unix time in seconds of the last opening or closing
-	pin        atomic.Uint32       // a pinKind
-	held       atomic.Int32        // number of holders
-	meta       atomic.Int64        // bytes allocated by directory, manifest and pages
-	unsynced   atomic.Bool         // the manifest on disk is not yet durable
-	missing    atomic.Int64        // chunks that are not present, counting all of pages not yet loaded
-	present    atomic.Int64        // bytes of present chunks
-	holes      atomic.Int64        // bytes of known holes
-	kept       atomic.Int64        // number of present chunks, without holes
-	parts      atomic.Int64        // chunks with a cached part
-	guided     atomic.Int32        // see Guide
-	expected   expected
-	planning   atomic.Pointer[chan struct{}] // closed when the parts a profile will bring are known; nil without a Prefetch
-	record     atomic.Pointer[[]*Recorder]
-	streams    streams
-	misses     misses
-	foreseeing atomic.Bool // see Foresee
-	stats      counters
+	refs        int                 // under Cache.mu
+	current     atomic.Pointer[use] // of the last call of Cache.Tree; never nil
+	lastUse     atomic.Int64        // Unix time in seconds of the last opening or closing
+	pin         atomic.Uint32       // a pinKind
+	held        atomic.Int32        // number of holders
+	meta        atomic.Int64        // bytes allocated by directory, manifest and pages
+	unsynced    atomic.Bool         // the manifest on disk is not yet durable
+	missing     atomic.Int64        // chunks that are not present, counting all of pages not yet loaded
+	present     atomic.Int64        // bytes of present chunks
+	holes       atomic.Int64        // bytes of known holes
+	kept        atomic.Int64        // number of present chunks, without holes
+	parts       atomic.Int64        // chunks with a cached part
+	guided      atomic.Int32        // see Guide
+	expected    expected
+	planning    atomic.Pointer[chan struct{}] // closed when the parts a profile will bring are known; nil without a Prefetch
+	record      atomic.Pointer[[]*Recorder]
+	streams     streams
+	misses      misses
+	speculative atomic.Bool // see Speculate
+	stats       counters
 }
 
 // use is the fetcher of a tree, from when it was opened until it is closed.
@@ -210,7 +210,7 @@ func (t *Tree) Close() error {
 		t.use().end()
 		t.streams.reset()
 		t.misses.reset()
-		t.foreseeing.Store(false)
+		t.speculative.Store(false)
 	}
 	return nil
 }
@@ -338,7 +338,7 @@ func (t *Tree) readChunk(ctx context.Context, pg *page, i int, p []byte, off int
 			continue
 		}
 		if fresh {
-			t.foresee(pg, i)
+			t.speculate(pg, i)
 		}
 		err := f.wait(ctx)
 		if !missed && (err != nil || !f.local) {

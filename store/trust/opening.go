@@ -129,7 +129,7 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 	if known == nil {
 		return nil, failed
 	}
-	info, first, err := r.believe(from, known.Files[tree.InfoPath], false)
+	info, first, err := r.verifyStore(from, known.Files[tree.InfoPath], false)
 	if err != nil {
 		return nil, err
 	}
@@ -141,10 +141,10 @@ func (r *Resolver) askOpening(ctx context.Context, from origin.Opener, ref tree.
 	res.Opening = o
 	// The disk is slow: pins and records are written while the caller continues, and
 	// judged again then, since other processes may have written in between.
-	res.keep = &keeping{done: make(chan struct{})}
+	res.keep = &pendingWrite{done: make(chan struct{})}
 	go func() {
 		defer close(res.keep.done)
-		info, _, err := r.believe(from, known.Files[tree.InfoPath], true)
+		info, _, err := r.verifyStore(from, known.Files[tree.InfoPath], true)
 		if err == nil {
 			_, err = r.judge(from, ref, info, first, known.Files[ref.TagPath()], true)
 		}

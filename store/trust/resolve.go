@@ -67,7 +67,7 @@ type Resolved struct {
 	First  bool             // the origin was used for the first time, and its keys were taken on trust
 	// Opening holds the copies that came with the record; nil if there were none.
 	Opening *Opening
-	keep    *keeping
+	keep    *pendingWrite
 	// Offline is the reason why no origin could be asked, if the record is the seen
 	// one. The caller decides whether that is good enough.
 	Offline error
@@ -161,17 +161,17 @@ func (r *Resolver) Store(ctx context.Context, o origin.Origin) (info *tree.Info,
 	if err != nil {
 		return nil, false, err
 	}
-	return r.believe(o, content, true)
+	return r.verifyStore(o, content, true)
 }
 
-// believe is Store for the given content of store.json. It pins only if keep is true.
-func (r *Resolver) believe(o origin.Origin, content []byte, keep bool) (info *tree.Info, first bool, err error) {
+// verifyStore is Store for the given content of store.json. It pins only if keep is true.
+func (r *Resolver) verifyStore(o origin.Origin, content []byte, keep bool) (info *tree.Info, first bool, err error) {
 	info, err = tree.ParseInfo(content)
 	if err != nil {
 		return nil, false, &UntrustedError{o.String(), err}
 	}
 	err = r.s.locked(func() error {
-		keys, isNew, err := r.believed(o, info)
+		keys, isNew, err := r.trustedKeys(o, info)
 		if err != nil {
 			return err
 		}
@@ -216,9 +216,9 @@ func (f *file) wait() ([]byte, error) {
 	return f.content, f.err
 }
 
-// believed returns the keys that are trusted for an origin, and whether they have to be
+// trustedKeys returns the keys that are trusted for an origin, and whether they have to be
 // pinned.
-func (r *Resolver) believed(o origin.Origin, info *tree.Info) (keys []tree.PublicKey, isNew bool, err error) {
+func (r *Resolver) trustedKeys(o origin.Origin, info *tree.Info) (keys []tree.PublicKey, isNew bool, err error) {
 	all, err := r.s.known()
 	if err != nil {
 		return nil, false, err
@@ -316,8 +316,8 @@ func (r *Resolver) judge(o origin.Origin, ref tree.Ref, info *tree.Info, first b
 	})
 }
 
-// keeping is the writing of pins and records in the background.
-type keeping struct {
+// pendingWrite is the writing of pins and records in the background.
+type pendingWrite struct {
 	done chan struct{}
 	err  error
 }
@@ -392,9 +392,9 @@ func (r *Resolver) ProfileRecord(ctx context.Context, g *origin.Group, d object.
 			return err
 		}
 		if store != nil {
-			var said []byte
-			if said, err = store.wait(); err == nil {
-				info, _, err = r.believe(o, said, true)
+			var content []byte
+			if content, err = store.wait(); err == nil {
+				info, _, err = r.verifyStore(o, content, true)
 			}
 		}
 		if err == nil {

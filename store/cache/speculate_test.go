@@ -118,13 +118,13 @@ func TestForesight(t *testing.T) {
 
 	t.Run("a file is fetched whole", func(t *testing.T) {
 		tr := open(t, Options{})
-		tr.Foresee()
+		tr.Speculate()
 		touch(t, tr, row(0)[0]+3)
 		expectHere(t, tr, "the middle of a file", row(0))
 	})
 	t.Run("of a long file the end, for its head", func(t *testing.T) {
 		tr := open(t, Options{})
-		tr.Foresee()
+		tr.Speculate()
 		long := row(1)
 		touch(t, tr, long[0]+20)
 		touch(t, tr, long[0]+30)
@@ -134,7 +134,7 @@ func TestForesight(t *testing.T) {
 	})
 	t.Run("neighbours", func(t *testing.T) {
 		tr := open(t, Options{})
-		tr.Foresee()
+		tr.Speculate()
 		touch(t, tr, row(4)[0])
 		expectHere(t, tr, "the first of a directory", row(4))
 		touch(t, tr, row(5)[0])
@@ -151,7 +151,7 @@ func TestForesight(t *testing.T) {
 	})
 	t.Run("metadata", func(t *testing.T) {
 		tr := open(t, Options{})
-		tr.Foresee()
+		tr.Speculate()
 		touch(t, tr, 2)
 		expectHere(t, tr, "a part of it", [2]int{0, meta})
 	})
@@ -159,7 +159,7 @@ func TestForesight(t *testing.T) {
 		tr := open(t, Options{})
 		touch(t, tr, row(0)[0])
 		expectHere(t, tr, "nobody has asked for it", one(row(0)[0]))
-		tr.Foresee()
+		tr.Speculate()
 		known := tr.Guide()
 		touch(t, tr, row(2)[0])
 		expectHere(t, tr, "a profile knows", one(row(0)[0]), one(row(2)[0]))
@@ -169,7 +169,7 @@ func TestForesight(t *testing.T) {
 	})
 	t.Run("not where there is no room for it", func(t *testing.T) {
 		tr := open(t, Options{Quota: 8 << 20, Floor: -1})
-		tr.Foresee()
+		tr.Speculate()
 		touch(t, tr, row(0)[0])
 		expectHere(t, tr, "a small cache", one(row(0)[0]))
 	})
@@ -177,7 +177,7 @@ func TestForesight(t *testing.T) {
 		tr := open(t, Options{})
 		readAll(t, tr, s)
 		settle(t, tr.c)
-		tr.Foresee()
+		tr.Speculate()
 		before := w.requests.Load()
 		readAll(t, tr, s)
 		if n := w.requests.Load() - before; n != 0 {
@@ -194,7 +194,7 @@ func TestForesightOfMetadata(t *testing.T) {
 		w := newWorld()
 		s := w.publishFiles(t, 73, c.parts, 100_000)
 		tr := openTree(t, openCache(t, t.TempDir(), Options{}), s.digest, w)
-		tr.Foresee()
+		tr.Speculate()
 		front := [2]int{0, (metaFirst + part - 1) / part}
 		mustRead(t, tr, s, s.offs[1], 100)
 		expectHere(t, tr, "the first part", front)
@@ -242,7 +242,7 @@ func TestForesightAtRandom(t *testing.T) {
 	s := w.publishFiles(t, 71, 1, 64<<20)
 	c := openCache(t, t.TempDir(), Options{})
 	tr := openTree(t, c, s.digest, w)
-	tr.Foresee()
+	tr.Speculate()
 	r := newRand(72)
 	touched := map[object.Digest]bool{}
 	for range 200 {

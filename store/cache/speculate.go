@@ -67,7 +67,7 @@ func (m *misses) at(off int64) (around int64) {
 	return min(around, mostReach)
 }
 
-// Foresee enables speculative fetching, for a tree of which no profile is known: until
+// Speculate enables speculative fetching, for a tree of which no profile is known: until
 // the tree is closed, and while it is not guided, a miss fetches more than the reader
 // asked for. On a link on which each miss costs a round trip, this is worth the extra
 // bytes:
@@ -83,24 +83,24 @@ func (m *misses) at(off int64) (around int64) {
 //     all the rest with the second, if it is not long.
 //
 // These fetches come after those that readers wait for.
-func (t *Tree) Foresee() { t.foreseeing.Store(true) }
+func (t *Tree) Speculate() { t.speculative.Store(true) }
 
-// Foresees reports whether speculative fetching is active now.
-func (t *Tree) Foresees() bool {
-	return t.foreseeing.Load() && t.guided.Load() == 0 && t.missing.Load() > 0 && !t.c.full.Load() && t.window() >= wholeRun
+// Speculates reports whether speculative fetching is active now.
+func (t *Tree) Speculates() bool {
+	return t.speculative.Load() && t.guided.Load() == 0 && t.missing.Load() > 0 && !t.c.full.Load() && t.window() >= wholeRun
 }
 
 // Ask fetches a range of the image behind the fetches that readers wait for, if
 // speculative fetching is active.
 func (t *Tree) Ask(from, to int64) {
-	if t.Foresees() {
+	if t.Speculates() {
 		t.askRange(max(from, 0), min(to, t.manifest.Size), readahead)
 	}
 }
 
-// foresee starts speculative fetches when a reader is about to wait for chunk i.
-func (t *Tree) foresee(pg *page, i int) {
-	if !t.Foresees() {
+// speculate starts speculative fetches when a reader is about to wait for chunk i.
+func (t *Tree) speculate(pg *page, i int) {
+	if !t.Speculates() {
 		return
 	}
 	meta := t.manifest.Meta

@@ -2,6 +2,7 @@ package hotstart
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,7 +132,7 @@ func TestImportRefuses(t *testing.T) {
 		"a damaged page file": {edit(filepath.Join(dir, pageName), func(b []byte) []byte { b[len(b)/2] ^= 1; return b }), new(*Damaged)},
 		"a damaged image":     {edit(filepath.Join(dir, imageName), flip), new(*Damaged)},
 		"a path outside":      {edit(meta, replace(`"path": "image"`, `"path": "../image"`)), nil},
-		"a later format":      {edit(meta, replace(`"version": 3`, `"version": 99`)), nil},
+		"a later format":      {edit(meta, replace(fmt.Sprintf(`"version": %d`, metaVersion), `"version": 99`)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spoil(t)

@@ -239,7 +239,10 @@ func (l *Listener) Close() error {
 	}
 	// A later server may have replaced the socket by its own.
 	if st, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(st, l.socket) {
-		return errors.Join(err, os.Remove(l.path))
+		// A server closes its listener, too, when its owner does.
+		if removeErr := os.Remove(l.path); !errors.Is(removeErr, fs.ErrNotExist) {
+			return errors.Join(err, removeErr)
+		}
 	}
 	return err
 }

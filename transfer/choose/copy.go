@@ -510,6 +510,13 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 			r.Progress(onDisk(r.local), r.d.Size)
 		}
 	})
+	if ran.Exit == sshFailed {
+		// The session on the same connection reports its end in a moment.
+		select {
+		case <-ctx.Done():
+		case <-time.After(sessionTime):
+		}
+	}
 	var gone *peer.UnreachableError
 	if errors.As(context.Cause(ctx), &gone) {
 		return gone
@@ -529,6 +536,9 @@ func (r *run) try(ctx context.Context, p *link.Protocol) error {
 	}
 	return r.verify(ctx, target)
 }
+
+// sessionTime is the time in which a session whose connection has ended reports it.
+const sessionTime = 2 * time.Second
 
 // tidyTime is the time that a server at the peer may take to end.
 const tidyTime = 10 * time.Second

@@ -50,8 +50,9 @@ func (k kind) files() map[string][2]string {
 	return map[string][2]string{"q": {"in.fa", "a.fna"}}
 }
 
-// vary is an entry of varies. The file has its name in the recipe, and a pattern for its
-// path below the run directory.
+// vary is an entry of varies: file has the form of the recipe, and to is the pattern of
+// the file's path below the run directory. lines is the beginning of the lines that vary;
+// if it is empty, the whole file varies.
 type vary struct{ file, to, lines string }
 
 // tool is one program.

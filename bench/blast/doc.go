@@ -6,7 +6,7 @@
 //   - resident: premix blast blastn on a database that premix blast warm has loaded into
 //     memory.
 //   - warm: blastn -num_threads 2 on the same volumes on disk, all in page cache.
-//   - cold: the same, after their pages have been dropped from the page cache; from the
+//   - cold: the same, after the volumes have been dropped from the page cache; from the
 //     disk at its own speed, and limited to 110 and 30 MB/s (blkio controller of cgroup
 //     v1), the rates of a file server at 1 Gbit/s, and of a busy file server.
 //   - small: one query of 4 kB. many: 1,000 queries of 500 letters.

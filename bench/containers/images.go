@@ -31,7 +31,7 @@ type image struct {
 	cases  []workload
 }
 
-// workload is a command in a container. It writes something. The workloads whose names
+// workload is a command in a container. It writes some output. The workloads whose names
 // end in -work compute for seconds; the others do little more than start a program.
 type workload struct {
 	name string

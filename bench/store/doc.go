@@ -18,7 +18,7 @@
 //     link (package netrelay). Bytes are counted on the link, with all headers,
 //     towards the client; requests are counted by the server.
 //   - A start is a command in a root file system, with all caches dropped: mounting
-//     (or pulling) and the command together. Daemons run before. A profile lists the
+//     (or pulling) and the command together. Daemons already run. A profile lists the
 //     files that a start reads, in advance: recorded by premix for premix, recorded by
 //     fanotify(7) for the peers (as stargz-snapshotter's own tool does), and used when
 //     their images are made.

@@ -17,10 +17,10 @@ import (
 // longest is the length of a sequence of the database, in letters.
 const longest = 1_000_000
 
-// origins are where sequences of the database come from.
+// origins are the sources of the database's sequences.
 type origins struct {
-	real [][]byte // contigs of genomes; none: all is random
-	from string   // what they are, for people
+	real [][]byte // contigs of genomes; if empty, all sequences are random
+	from string   // description for the report
 }
 
 // genomes reads the bacteria and the yeast of PREMIX_TESTDATA, if it is set.
@@ -88,7 +88,7 @@ func readFASTA(path string) ([][]byte, error) {
 	return list, nil
 }
 
-// random fills b with letters.
+// random fills b with random letters.
 func random(r *rand.Rand, b []byte) {
 	for k := 0; k < len(b); k += 32 {
 		bits := r.Uint64()
@@ -98,7 +98,7 @@ func random(r *rand.Rand, b []byte) {
 	}
 }
 
-// mutate changes about each nth letter.
+// mutate returns a copy of b in which about every nth letter is changed.
 func mutate(r *rand.Rand, b []byte, n int) []byte {
 	b = bytes.Clone(b)
 	for i := r.IntN(2 * n); i < len(b); i += 1 + r.IntN(2*n) {
@@ -107,7 +107,7 @@ func mutate(r *rand.Rand, b []byte, n int) []byte {
 	return b
 }
 
-// write writes a database of so many letters as FASTA.
+// write writes a database with this number of letters as FASTA.
 func (o *origins) write(path string, letters int64) error {
 	r := rand.New(rand.NewPCG(17, 19))
 	f, err := os.Create(path)
@@ -122,7 +122,7 @@ func (o *origins) write(path string, letters int64) error {
 		fmt.Fprintf(w, ">s%d %s\n%s\n", n, kind, seq) // w keeps its error
 		done += int64(len(seq))
 	}
-	// Copies differ more and more from what they are copies of.
+	// Successive copies differ more and more from their originals.
 	for every := 100; len(o.real) > 0 && done < letters/4; every = max(3, every*2/3) {
 		for _, contig := range o.real {
 			for piece := range slices.Chunk(contig, longest) {
@@ -140,12 +140,12 @@ func (o *origins) write(path string, letters int64) error {
 	return errors.Join(w.Flush(), f.Close())
 }
 
-// queries are pieces of what the database was made of, with some letters changed.
+// queries returns pieces of the database's sources, with some letters changed.
 func (o *origins) queries(count, length int) []string {
 	r := rand.New(rand.NewPCG(23, 29))
 	contigs := slices.DeleteFunc(slices.Clone(o.real), func(c []byte) bool { return len(c) < 10*length })
 	if len(contigs) == 0 {
-		// The first random sequences of the database.
+		// The same seed as in write gives the first random sequences of the database.
 		first := rand.New(rand.NewPCG(17, 19))
 		for range 20 {
 			seq := make([]byte, longest)

@@ -108,7 +108,7 @@ func (b *bench) run(args ...string) error {
 	return nil
 }
 
-// prepare makes the database, unless it is there, and the queries, and warms it.
+// prepare makes the queries, makes the database unless it exists, and warms it.
 func (b *bench) prepare() error {
 	from, err := genomes()
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *bench) prepare() error {
 	return b.alias()
 }
 
-// alias makes an alias of the volumes on disk, for BLAST+ without premix.
+// alias writes an alias file for the volumes on disk, for BLAST+ without premix.
 func (b *bench) alias() error {
 	data := filepath.Join(b.dir, "home", "blast", "bench", "data")
 	files, err := filepath.Glob(filepath.Join(data, "*"))
@@ -182,7 +182,7 @@ func (b *bench) alias() error {
 	return os.WriteFile(b.local+".nal", []byte(text+"\n"), 0o644)
 }
 
-// timed runs a command and returns how long it took and what it printed.
+// timed runs a command and returns its duration and its output.
 func timed(cmd *exec.Cmd) (time.Duration, []byte, error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -201,8 +201,8 @@ func (b *bench) blastn(query string) *exec.Cmd {
 	return cmd
 }
 
-// compare measures a query resident and by blastn, before each of whose runs ready is
-// called.
+// compare measures a query resident and by blastn. It calls ready before each run of
+// blastn.
 func (b *bench) compare(query string, reps int, ready func() error) (premix, peer float64, err error) {
 	var ours, theirs []float64
 	for range reps {
@@ -231,7 +231,7 @@ func (b *bench) add(name, title string, premix float64, peer string, other float
 	return b.results.Add(figures.Figure{Name: "blast/" + name, Value: premix, Unit: "s", Peer: peer, Ratio: ratio})
 }
 
-// warm compares with blastn whose database is in page cache.
+// warm compares with a blastn that finds its database in page cache.
 func (b *bench) warm() error {
 	for _, c := range []struct{ name, title, query string }{
 		{"small/resident-warm", "4 kB, beside warm page cache", b.small},
@@ -251,7 +251,7 @@ func (b *bench) warm() error {
 	return nil
 }
 
-// empty has the page cache forget the volumes on disk.
+// empty drops the volumes on disk from the page cache.
 func (b *bench) empty() error {
 	unix.Sync()
 	for _, path := range b.volumes {
@@ -267,7 +267,7 @@ func (b *bench) empty() error {
 	return nil
 }
 
-// cold compares with blastn that has to read its database.
+// cold compares with a blastn that has to read its database from storage.
 func (b *bench) cold() error {
 	for _, rate := range []int64{0, 110, 30} {
 		from, name := "local disk", "local"
@@ -296,7 +296,7 @@ func (b *bench) cold() error {
 	return nil
 }
 
-// pss measures how much memory two searches at a time have of the database.
+// pss measures the memory that two simultaneous searches use for the database.
 func (b *bench) pss() error {
 	var searches []*exec.Cmd
 	for range 2 {
@@ -340,8 +340,8 @@ func (b *bench) pss() error {
 	}
 }
 
-// mapped is the proportional size of what all processes have mapped of the files below a
-// directory, and how many processes have some.
+// mapped returns the proportional set size of all mappings of files below a directory,
+// and the number of processes that have mappings of them.
 func mapped(dir string) (sum int64, processes int, err error) {
 	list, err := filepath.Glob("/proc/[0-9]*/smaps")
 	if err != nil {
@@ -350,7 +350,7 @@ func mapped(dir string) (sum int64, processes int, err error) {
 	for _, path := range list {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended, or is none of ours
+			continue // it has ended, or belongs to another user
 		}
 		inside, found := false, false
 		for line := range strings.Lines(string(text)) {

@@ -22,14 +22,14 @@ import (
 	"premix/internal/quantile"
 )
 
-// round is one time that all queries were searched for.
+// round is one measurement of a search for all queries.
 type round struct {
 	took  time.Duration
-	cpu   time.Duration // of the service, or of blastn, and all that they started
-	scans int           // of the service
+	cpu   time.Duration // of the service, or of blastn, with all their child processes
+	scans int           // number of scans by the service
 }
 
-// service compares queries sent one by one to the service with a blastn for each.
+// service compares queries sent one by one to the service with one blastn for each query.
 func (b *bench) service() error {
 	var open, closed, alone, whole, shares []round
 	for range b.reps {
@@ -87,11 +87,11 @@ func median(rounds []round, value func(round) float64) float64 {
 	return quantile.Median(list)
 }
 
-// cpu is the time that a process that has ended, and those that it waited for, had.
+// cpu returns the CPU time of an ended process and of the children that it waited for.
 func cpu(p *os.ProcessState) time.Duration { return p.UserTime() + p.SystemTime() }
 
-// alone is how long it takes to search for all queries by one blastn each, in the
-// database in memory.
+// alone measures the search for all queries with one blastn each, in the database in
+// memory. It runs a sample of them and extrapolates.
 func (b *bench) alone() (r round, err error) {
 	db := filepath.Join(b.ram, "alias", "whole")
 	n := min(b.singles, len(b.texts))
@@ -108,8 +108,8 @@ func (b *bench) alone() (r round, err error) {
 	return round{took: time.Since(began) * all / time.Duration(n), cpu: r.cpu * all / time.Duration(n)}, nil
 }
 
-// inOne is how long it takes to search for all queries, so many in one blastn: what the
-// service could do at best.
+// inOne measures the search for all queries with many of them in each blastn, which is
+// the best that the service could reach.
 func (b *bench) inOne(many int) (r round, err error) {
 	began := time.Now()
 	for texts := range slices.Chunk(b.texts, many) {
@@ -125,7 +125,7 @@ func (b *bench) inOne(many int) (r round, err error) {
 	return r, nil
 }
 
-// through is how long the service takes for all queries.
+// through measures the search for all queries by the service.
 func (b *bench) through(wait bool) (r round, err error) {
 	s, err := b.serve()
 	if err != nil {
@@ -161,7 +161,7 @@ func (b *bench) through(wait bool) (r round, err error) {
 	return r, err
 }
 
-// server is a premix blast serve.
+// server is a running premix blast serve.
 type server struct {
 	cmd     *exec.Cmd
 	jobs    string // its directory
@@ -170,7 +170,7 @@ type server struct {
 	ended   bool
 }
 
-// serve starts a service, with nothing to do yet.
+// serve starts a service without jobs.
 func (b *bench) serve() (*server, error) {
 	s := &server{jobs: filepath.Join(b.dir, "jobs"), http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: b.users}}}
 	if err := os.RemoveAll(s.jobs); err != nil {
@@ -192,14 +192,14 @@ func (b *bench) serve() (*server, error) {
 	return s, nil
 }
 
-// end ends the service, if it has not ended, and removes its jobs.
+// end stops the service, if it still runs, and removes its jobs.
 func (s *server) end() error {
 	if s.ended {
 		return nil
 	}
 	s.ended = true
 	s.http.CloseIdleConnections()
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // where it has ended, Wait says how
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // if it has ended, Wait returns its status
 	err := s.cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGTERM) {
@@ -208,7 +208,7 @@ func (s *server) end() error {
 	return errors.Join(err, os.RemoveAll(s.jobs))
 }
 
-// each calls a function for all queries, by as many users.
+// each calls step for every query, divided among concurrent users.
 func (b *bench) each(step func(i int) error) error {
 	work := make(chan int)
 	errs := make(chan error, b.users)
@@ -218,7 +218,7 @@ func (b *bench) each(step func(i int) error) error {
 			for i := range work {
 				if err := step(i); err != nil {
 					errs <- err
-					for range work { // let the others end
+					for range work { // drain the channel, so that the other users end
 					}
 					return
 				}
@@ -238,7 +238,7 @@ func (b *bench) each(step func(i int) error) error {
 	}
 }
 
-// send sends one query in.
+// send submits one query and returns the id of its job.
 func (s *server) send(text string) (id string, err error) {
 	body, err := json.Marshal(map[string]string{"program": "blastn", "database": "bench", "format": "tabular", "query": text})
 	if err != nil {
@@ -260,7 +260,7 @@ func (s *server) send(text string) (id string, err error) {
 	return job.ID, nil
 }
 
-// fetch waits for a result.
+// fetch waits for the result of a job.
 func (s *server) fetch(id string) (text []byte, err error) {
 	for {
 		answer, err := s.http.Get(s.address + "/api/v1/searches/" + id + "/result?wait=30")
@@ -280,7 +280,7 @@ func (s *server) fetch(id string) (text []byte, err error) {
 	}
 }
 
-// scans is how many the service has made.
+// scans returns the number of scans that the service has made.
 func (s *server) scans() (int, error) {
 	answer, err := s.http.Get(s.address + "/metrics")
 	if err != nil {

@@ -1,38 +1,38 @@
-// Containers measures what it takes until a container runs, side by side with other
-// ways to have its image on a node.
+// Containers measures the time until a container runs, side by side with other ways to
+// have its image on a node.
 //
 // Words used here:
 //
 //   - A contender is one way to have an image on a node that runs containerd: full
-//     (pulled and unpacked for overlayfs), stargz (stargz-snapshotter, whose own
-//     format the image was converted to) and premix (premix snapshotter, with the
-//     image in a store).
-//   - A workload is a command in a container. Its start is measured cold, on a node
-//     that has nothing: pull, first byte of output, end; then warm, a second time on
-//     the same node. Some do little more than start, in some tenths of a second of which
-//     the fetching of what they read is a good part; those with -work compute for
-//     seconds, as real ones do for minutes. A full pull is the same whatever runs afterwards: there is one
-//     for all workloads of a repetition, and containerd is started again before each
-//     of them.
-//   - A profile says which chunks of each layer a workload reads. It is recorded by a
-//     snapshotter under containerd, in a container, and published under the usual name
-//     before the workload is measured.
+//     (pulled and unpacked for overlayfs), stargz (stargz-snapshotter, with the image
+//     converted to its own format) and premix (premix snapshotter, with the image in a
+//     store).
+//   - A workload is a command in a container. Its start is measured cold, on an empty
+//     node: pull, first byte of output, end; then warm, a second time on the same node.
+//     Some workloads do little more than start. They take some tenths of a second, and
+//     fetching the data that they read is a good part of it. The workloads whose names
+//     end in -work compute for seconds, as real ones do for minutes. A full pull does not
+//     depend on the workload: each repetition does it once for all workloads, and
+//     restarts containerd before each of them.
+//   - A profile lists the chunks of each layer that a workload reads. A snapshotter
+//     under containerd records it in a container, and it is published under the usual
+//     name before the workload is measured.
 //
 // containerd (2.4.2, see scripts/setup.sh), snapshotter and client are processes on
 // one host of a link; registry and store are served by one web server on the other.
-// Bytes are those of the link towards the node, with all headers, up to the end of
-// the workload; requests are those that the server answered. On loopback bytes are
-// not counted. The client is the same for all contenders: package main in peers,
-// which does what ctr does.
+// Bytes are counted on the link towards the node, with all headers, up to the end of
+// the workload; requests are counted by the server. On loopback bytes are not counted.
+// The client is the same for all contenders: package main in peers, which does the same
+// steps as ctr.
 //
 // Images are built once from Debian's packages, from the mirrors that apt has: one of
 // several layers with python, gcc, R, samtools, bwa and STAR, and a small one of one
 // layer with busybox.
 //
-// With -traces each request is written down, with its time: a start that waits for
-// several in turn shows it there, on a busy machine too.
+// With -traces each request is recorded with its time, which shows the requests that a
+// start waits for in turn, on a busy machine too.
 //
-// Contenders alternate (A B A B), so that whatever else the machine does meets all of
-// them, and a figure is a median. Figures are printed as tables and written as JSON
+// Contenders alternate (A B A B), so that other load on the machine affects all of them
+// alike, and a figure is a median. Figures are printed as tables and written as JSON
 // Lines to results.jsonl in the work directory, see package figures.
 package main

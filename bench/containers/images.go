@@ -21,18 +21,18 @@ import (
 	"premix/internal/workbench"
 )
 
-// lab is the work directory, with what this benchmark makes in it.
+// lab is the work directory, with the files that this benchmark makes in it.
 type lab struct{ *workbench.Lab }
 
-// image is an image as everybody builds them.
+// image is a container image as users usually build it.
 type image struct {
 	name   string
 	layers []workbench.Layer // lowest first
 	cases  []workload
 }
 
-// workload is a command in a container. It writes something. Those whose names end in
-// -work compute for seconds, the others are little more than the start of a program.
+// workload is a command in a container. It writes some output. The workloads whose names
+// end in -work compute for seconds; the others do little more than start a program.
 type workload struct {
 	name string
 	args []string
@@ -76,12 +76,13 @@ var images = []image{
 	}},
 }
 
-// shell is a script that works below /tmp.
+// shell returns a command that runs a script in a directory below /tmp.
 func shell(script string) []string {
 	return []string{"sh", "-ec", "cd /tmp\n" + script}
 }
 
-// layout is the image as an OCI layout, with layers compressed with gzip.
+// layout writes the image as an OCI layout, with layers compressed with gzip, and returns
+// its directory.
 func (l *lab) layout(ctx context.Context, im image) (string, error) {
 	return l.Once("layouts/"+im.name, func(path string) error {
 		var layers []v1.Layer
@@ -100,7 +101,8 @@ func (l *lab) layout(ctx context.Context, im image) (string, error) {
 	})
 }
 
-// writeLayout writes an image of layers; about are annotations of them, if any.
+// writeLayout writes an image with these layers; about has the annotations of each layer,
+// if any.
 func writeLayout(path string, layers []v1.Layer, about []map[string]string) error {
 	base := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
 	var adds []mutate.Addendum
@@ -132,7 +134,7 @@ func writeLayout(path string, layers []v1.Layer, about []map[string]string) erro
 	return index.AppendImage(out)
 }
 
-// publish makes a layout what the registry has as NAME:latest.
+// publish puts the image of a layout into the registry as NAME:latest.
 func (l *lab) publish(name, dir string) error {
 	_, err := l.Once("served/"+name, func(path string) error {
 		manifest, err := manifestOf(dir)
@@ -159,7 +161,7 @@ func (l *lab) publish(name, dir string) error {
 	return err
 }
 
-// manifestOf is the digest of the one image in a layout.
+// manifestOf returns the digest of the one image in a layout.
 func manifestOf(dir string) (v1.Hash, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
@@ -192,8 +194,8 @@ func configOf(dir string) (*v1.ConfigFile, error) {
 	return im.ConfigFile()
 }
 
-// estargz is the image converted to stargz-snapshotter's format, by the program of
-// bench/store that does it.
+// estargz converts the image to stargz-snapshotter's format, with the converter of
+// bench/store.
 func (l *lab) estargz(ctx context.Context, im image) (string, error) {
 	return l.Once("layouts/"+im.name+"-estargz", func(path string) error {
 		program, err := l.build(ctx, "stargz", "bench/store/stargz")
@@ -226,7 +228,7 @@ func (l *lab) estargz(ctx context.Context, im image) (string, error) {
 			if err := json.NewDecoder(bytes.NewReader(content)).Decode(&described); err != nil {
 				return err
 			}
-			// Taken as it is: compressed again it would be another.
+			// Take the layer as it is: compressing it again would change its digest.
 			y, err := tarball.LayerFromFile(blob, tarball.WithMediaType(types.OCILayer))
 			if err != nil {
 				return err

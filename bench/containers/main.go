@@ -63,7 +63,7 @@ func benchMain() error {
 
 func comma(r rune) bool { return r == ',' }
 
-// benchmark is what the parts share.
+// benchmark is the state that the parts share.
 type benchmark struct {
 	*figures.Results
 	lab                *lab
@@ -130,7 +130,7 @@ func absolute(program string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// prepare makes images, in all forms, and records profiles.
+// prepare makes the images, in all forms, and records profiles.
 func (b *benchmark) prepare(ctx context.Context, picked []image) error {
 	if _, err := b.lab.build(ctx, "peers", "bench/containers/peers"); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (b *benchmark) network(ctx context.Context, name string, picked []image, al
 	return nil
 }
 
-// chainID is that of a layer on top of those of another chain.
+// chainID returns the chain ID of a layer on top of the chain below.
 func chainID(below, diffID string) string {
 	if below == "" {
 		return diffID

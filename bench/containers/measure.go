@@ -14,7 +14,7 @@ import (
 	"premix/internal/workbench"
 )
 
-// place is where a workload is measured.
+// place is the place where a workload is measured.
 type place struct {
 	network string
 	link    *netrelay.Link // nil: loopback
@@ -30,11 +30,11 @@ func (p *place) bytes() float64 {
 	return float64(down.Bytes)
 }
 
-// measured are the repetitions of a workload with a contender: seconds, bytes and
-// requests, by what was measured.
+// measured are the figures of the repetitions of a workload with a contender: seconds,
+// bytes and requests, by the name of the quantity.
 type measured map[string][]float64
 
-// quantities are what is measured, with their units, in the order of the table.
+// quantities are the measured quantities with their units, in the order of the table.
 var quantities = []struct{ name, unit, title string }{
 	{"pull", "s", "pull"},
 	{"first", "s", "pull and first output"},
@@ -91,7 +91,7 @@ func (b *benchmark) repetition(ctx context.Context, p *place, im image, all []co
 	return nil
 }
 
-// holding is a node that has an image, and what it took to get it there.
+// holding is a node that has an image, with the cost of getting it there.
 type holding struct {
 	node            *node
 	pull            float64
@@ -100,7 +100,7 @@ type holding struct {
 
 // hold starts a node and pulls the image.
 func (b *benchmark) hold(ctx context.Context, p *place, im image, c contender) (*holding, error) {
-	// What the server has to read is in its page cache, as that of a busy one.
+	// Bring the served files into the server's page cache, where a busy server has them.
 	served := c.store
 	if served == "" {
 		served = c.image(im)
@@ -121,9 +121,9 @@ func (b *benchmark) hold(ctx context.Context, p *place, im image, c contender) (
 	return h, nil
 }
 
-// once measures one workload on a node that has nothing. Where all of an image comes
-// before anything runs, one node has it for all workloads of a repetition, and its
-// daemons are started again before each: then kept has it.
+// once measures one workload on an empty node. With a contender that fetches the whole
+// image before the start, one node serves all workloads of a repetition: kept holds it,
+// and its daemons are restarted before each workload.
 func (b *benchmark) once(ctx context.Context, p *place, im image, w workload, c contender, got measured, kept map[string]*holding) (err error) {
 	t := b.traced(p, im, w, c)
 	defer func() { err = errors.Join(err, t.close()) }()

@@ -20,13 +20,13 @@ import (
 // contender is one way to have images on a node.
 type contender struct {
 	name        string
-	snapshotter string // as containerd calls it
+	snapshotter string // name of the snapshotter in containerd
 	image       func(im image) string
-	store       string // of premix
-	whole       bool   // all of an image comes with the pull
-	// start starts the snapshotter, nil for one that containerd has itself.
+	store       string // store of premix
+	whole       bool   // the pull fetches the whole image
+	// start starts the snapshotter; it is nil if containerd has the snapshotter built in.
 	start func(ctx context.Context, n *node) error
-	// stop ends what start has left besides the daemons of the node.
+	// stop ends what remains of start after the node's daemons have ended.
 	stop func(n *node) error
 }
 
@@ -44,11 +44,12 @@ func (b *benchmark) contenders() []contender {
 	}
 }
 
-// premixContender is premix with a store, and further arguments of its snapshotter.
+// premixContender returns premix with this store, and with further arguments for its
+// snapshotter.
 func (b *benchmark) premixContender(name, store string, args ...string) contender {
 	return contender{name: name, snapshotter: "premix", image: func(im image) string { return im.name }, store: store,
 		start: func(ctx context.Context, n *node) error {
-			// As a service of the machine it runs before anything is pulled.
+			// A service of the machine would start it before any pull.
 			if err := workbench.Run(n.host, b.premixCommand(ctx, n.home(), "node", "start")); err != nil {
 				return err
 			}
@@ -62,27 +63,27 @@ func (b *benchmark) premixContender(name, store string, args ...string) contende
 
 func (l *lab) peers() string { return filepath.Join(l.Dir, "peers/peers") }
 
-// premixCommand is a premix with a home of its own.
+// premixCommand returns a premix command with its own home.
 func (b *benchmark) premixCommand(ctx context.Context, home string, args ...string) *exec.Cmd {
 	cmd := workbench.Command(ctx, b.premix, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+home)
 	return cmd
 }
 
-// node is a machine with containerd, that has nothing yet.
+// node is a machine with containerd. It starts empty.
 type node struct {
 	*benchmark
 	contender
 	host    *netrelay.Host // nil: this machine
 	origin  *workbench.Origin
-	dir     string // of everything that it has
+	dir     string // directory of all its files
 	daemons []*workbench.Daemon
 }
 
 func (n *node) socket(name string) string { return filepath.Join(n.dir, name+".sock") }
 func (n *node) home() string              { return filepath.Join(n.dir, "home") }
 
-// newNode starts the daemons of a node.
+// newNode starts the daemons of an empty node.
 func (b *benchmark) newNode(ctx context.Context, c contender, host *netrelay.Host, origin *workbench.Origin) (*node, error) {
 	dir, err := b.lab.Scratch()
 	if err != nil {
@@ -121,7 +122,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 
 // daemon starts a daemon, and waits until its socket answers.
 func (n *node) daemon(cmd *exec.Cmd, socket string) error {
-	cmd.Cancel = func() error { return nil } // closed by close
+	cmd.Cancel = func() error { return nil } // close ends it
 	d, err := workbench.StartDaemon(n.host, cmd)
 	if err != nil {
 		return err
@@ -138,12 +139,12 @@ func (n *node) daemon(cmd *exec.Cmd, socket string) error {
 	}
 }
 
-// ref is the image in the registry.
+// ref returns the reference of the image in the registry.
 func (n *node) ref(im image) string {
 	return strings.TrimPrefix(n.origin.URL, "http://") + "/" + n.image(im) + ":latest"
 }
 
-// pull pulls an image, and tells the seconds.
+// pull pulls an image and returns the time in seconds.
 func (n *node) pull(ctx context.Context, im image) (float64, error) {
 	var took struct {
 		Seconds float64 `json:"seconds"`
@@ -152,7 +153,7 @@ func (n *node) pull(ctx context.Context, im image) (float64, error) {
 	return took.Seconds, err
 }
 
-// ran tells the seconds from the beginning of a run.
+// ran has the times of a run, in seconds from its beginning.
 type ran struct {
 	First float64 `json:"first"` // to the first byte of output
 	End   float64 `json:"end"`   // to the end of the process
@@ -176,7 +177,7 @@ func (n *node) client(ctx context.Context, result any, args ...string) error {
 	return json.Unmarshal(out.Bytes(), result)
 }
 
-// restart ends the daemons and starts them again, with what the node has.
+// restart ends the daemons and starts them again. It keeps the node's data.
 func (n *node) restart(ctx context.Context) error {
 	if err := n.end(); err != nil {
 		return err
@@ -194,7 +195,7 @@ func (n *node) end() error {
 	return errors.Join(errs...)
 }
 
-// close ends all daemons and takes away what the node had.
+// close ends all daemons and removes the node's data.
 func (n *node) close() error {
 	errs := []error{n.end()}
 	if n.stop != nil {

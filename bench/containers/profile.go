@@ -10,10 +10,10 @@ import (
 	"premix/internal/workbench"
 )
 
-// usualProfile is the profile that a node fetches ahead when nobody names another.
+// usualProfile is the profile that a node fetches ahead by default.
 const usualProfile = "start"
 
-// Names of the stores, in what the origin serves. One has never seen a profile.
+// Names of the stores that the origin serves. plainStore never gets a profile.
 const (
 	plainStore    = "premix"
 	profiledStore = "premix-profiled"
@@ -22,7 +22,7 @@ const (
 func (b *benchmark) home() string             { return filepath.Join(b.lab.Dir, "premix-home") }
 func (b *benchmark) store(name string) string { return filepath.Join(b.lab.Dir, "served", name) }
 
-// adds adds an image to a store, once.
+// adds adds an image to a store, unless it has been added before.
 func (b *benchmark) adds(ctx context.Context, im image, store string) error {
 	if _, err := b.lab.Once("served/"+store, func(path string) error {
 		return workbench.Run(nil, b.premixCommand(ctx, b.home(), "store", "init", path))
@@ -42,7 +42,7 @@ func (b *benchmark) adds(ctx context.Context, im image, store string) error {
 	return err
 }
 
-// chains are the references of an image's layers, lowest first.
+// chains returns the references of an image's layers, lowest first.
 func (b *benchmark) chains(im image) ([]string, error) {
 	config, err := configOf(filepath.Join(b.lab.Dir, "layouts", im.name))
 	if err != nil {
@@ -57,8 +57,8 @@ func (b *benchmark) chains(im image) ([]string, error) {
 	return refs, nil
 }
 
-// recorded is a directory with what a workload reads of each layer, as a container under
-// containerd does.
+// recorded runs a workload in a container under containerd, and returns a directory with
+// the profile of each layer.
 func (b *benchmark) recorded(ctx context.Context, im image, w workload) (string, error) {
 	return b.lab.Once("recorded/"+im.name+"-"+w.name, func(path string) error {
 		if err := os.Mkdir(path, 0o755); err != nil {
@@ -80,7 +80,7 @@ func (b *benchmark) recorded(ctx context.Context, im image, w workload) (string,
 	})
 }
 
-// profiled publishes the profiles of a workload as the usual ones.
+// profiled publishes the profiles of a workload under the usual name.
 func (b *benchmark) profiled(ctx context.Context, im image, w workload) error {
 	dir, err := b.recorded(ctx, im, w)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"premix/internal/workbench"
 )
 
-// trace is a file of what the server was asked for in one repetition, and when: to see
-// which requests a start waits for one after the other. Its lines are told below.
-// Methods of nil do nothing.
+// trace is a file with the requests to the server in one repetition and their times. It
+// shows which requests a start waits for one after the other. Its lines are traceLines.
+// The methods of a nil trace do nothing.
 type trace struct {
 	origin *workbench.Origin
 	begin  time.Time
@@ -25,7 +25,7 @@ type trace struct {
 }
 
 // traceLine is a line of JSON: a request, or a mark. Times are seconds from the beginning
-// of the measurement, which is that of the daemons.
+// of the measurement, when the daemons start.
 type traceLine struct {
 	From  float64 `json:"from"`
 	To    float64 `json:"to"`
@@ -34,8 +34,8 @@ type traceLine struct {
 	Mark  string  `json:"mark,omitempty"`
 }
 
-// traced begins a trace if they are wanted. The file has the name of what is measured:
-// that of an earlier repetition is written over.
+// traced begins a trace if -traces is given. The name of the file has no number of the
+// repetition, so that each repetition replaces the trace of the one before.
 func (b *benchmark) traced(p *place, im image, w workload, c contender) *trace {
 	if b.traces == "" {
 		return nil
@@ -62,7 +62,7 @@ func (t *trace) write(line traceLine) {
 	}
 }
 
-// mark notes a moment.
+// mark records an event with its time.
 func (t *trace) mark(name string) {
 	if t == nil {
 		return
@@ -82,6 +82,6 @@ func (t *trace) close() error {
 		return t.err
 	}
 	err := errors.Join(t.err, t.f.Close())
-	t.err = os.ErrClosed // of requests that end now
+	t.err = os.ErrClosed // for requests that end after this
 	return err
 }

@@ -2,12 +2,12 @@
 //
 // Each command runs plainly and through its link in turns (A B A B), over the same
 // sample, and the outputs are compared byte by byte. The figure is the median of whole
-// runs. The first figure is the cost of a link that only passes on: of a command that the
-// catalogue calls unfit.
+// runs. The first figure is the cost of a link that only passes the call on, with a
+// command that the catalogue calls unfit.
 //
-// Links learn first: the command runs until its snapshot has been prepared or refused. A
-// command that starts plainly in any case shows the cost of its link, and the table has
-// the reason.
+// Links learn first: the command runs until its snapshot has been prepared or refused. For
+// a command that still starts plainly the figure is the cost of its link, and the table
+// has the reason.
 //
 // Indexes are made once, by examples/drop-in/prepare.sh, and kept in the work directory.
 // A tool that is not installed is left out.

@@ -15,7 +15,7 @@ import (
 	"premix/internal/quantile"
 )
 
-// commands are as pipelines have them. $R is the directory of indexes.
+// commands are commands in the form that pipelines use. $R is the directory of indexes.
 var commands = []struct{ name, line string }{
 	{"bwa", `bwa mem -R '@RG\tID:sample1\tSM:sample1' -o out $R/genome.fa s_1.fq s_2.fq`},
 	{"minimap2", `minimap2 -t 1 -ax sr -o out $R/genome.mmi s_1.fq s_2.fq`},
@@ -90,7 +90,7 @@ func benchMain() error {
 	return nil
 }
 
-// prepare makes what is measured: indexes, a sample, and the links.
+// prepare makes the indexes, the sample and the links.
 func (b *benchmark) prepare(genome string) error {
 	if _, err := os.Stat(filepath.Join(b.work, "ready")); err != nil {
 		if err := os.MkdirAll(b.work, 0o777); err != nil {
@@ -140,7 +140,7 @@ func (b *benchmark) run(line, links string) (time.Duration, []byte, error) {
 	took := time.Since(begun)
 	out, err := os.ReadFile(filepath.Join(b.work, "out"))
 	if os.IsNotExist(err) {
-		err = nil // of a command that only prints
+		err = nil // the command only prints, and has no output file
 	}
 	return took, out, err
 }
@@ -151,7 +151,7 @@ func (b *benchmark) settle(line string) error {
 		if _, _, err := b.run(line, b.links); err != nil {
 			return err
 		}
-		// The process beside the call holds this lock, and ends within minutes.
+		// The background process of the call holds this lock, and ends within minutes.
 		lock := filepath.Join(b.work, "home/calls/preparing")
 		if out, err := exec.Command("sh", "-c", `sleep 0.2; test ! -e "$0" || flock -w 600 "$0" true`, lock).CombinedOutput(); err != nil {
 			return fmt.Errorf("wait for a snapshot: %w: %s", err, out)
@@ -193,7 +193,7 @@ func (b *benchmark) measure(name, line string, unfit bool) ([]string, error) {
 	return []string{name, figures.Seconds(p), figures.Seconds(l), figures.Times(f.Ratio), start, fmt.Sprint(equal)}, b.results.Add(f)
 }
 
-// lastStart says how the last command started.
+// lastStart returns how the last command started.
 func (b *benchmark) lastStart() (string, error) {
 	text, err := os.ReadFile(filepath.Join(b.work, "home/calls/starts.jsonl"))
 	if err != nil {

@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// contender walks through the tree.
+// contender is a program that walks through the tree.
 type contender struct {
 	name string
 	args []string
@@ -86,7 +86,7 @@ func benchMain() error {
 	return measure(ctx, results, list, *count, *reps)
 }
 
-// grow makes the tree, unless it is there.
+// grow makes the tree, unless it exists.
 func grow(ctx context.Context, tree string, count int) error {
 	if _, err := os.Stat(tree); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -124,7 +124,7 @@ func grow(ctx context.Context, tree string, count int) error {
 	return os.Rename(tmp, tree)
 }
 
-// contenders are those that can be had here.
+// contenders returns the contenders that are installed.
 func contenders(ctx context.Context, dir, tree, premix string, threads int) ([]contender, error) {
 	loop, source := filepath.Join(dir, "walk"), filepath.Join(dir, "walk.c")
 	if err := os.WriteFile(source, walkSource, 0o666); err != nil {
@@ -157,7 +157,7 @@ func contenders(ctx context.Context, dir, tree, premix string, threads int) ([]c
 
 func measure(ctx context.Context, results *figures.Results, list []contender, count, reps int) error {
 	wall, cpu := make(map[string][]float64), make(map[string][]float64)
-	for rep := range reps + 1 { // the first brings the tree into memory
+	for rep := range reps + 1 { // the first repetition brings the tree into memory
 		for _, c := range list {
 			cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 			begun := time.Now()

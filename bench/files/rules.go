@@ -23,12 +23,12 @@ import (
 	"premix/internal/quantile"
 )
 
-// groupRows is how many rows a row group has, as in a scan.
+// groupRows is the number of rows of a row group, as in a scan.
 const groupRows = 128 << 10
 
-// table writes a scan of so many made-up files, unless it is there: owners, sizes over
+// table writes a scan of made-up files, one a row, unless it exists: owners, sizes over
 // eight orders of magnitude, ages of up to three years, a thousand files a directory. The
-// root is a directory that is there; the files are not.
+// root directory exists; the files do not.
 func table(ctx context.Context, path, root string, rows int) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -87,15 +87,16 @@ func table(ctx context.Context, path, root string, rows int) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// present is when the made-up scan was made.
+// present is the time of the made-up scan.
 var present = time.Now()
 
 const (
 	perDirectory = 1000
-	perWrite     = 4096 // values that a column is given at a time
+	perWrite     = 4096 // values of a column in one write
 )
 
-// madeNames are the names that a directory may have: each number with each suffix.
+// madeNames returns the possible names of files in a directory: each number with each
+// suffix.
 func madeNames() (names [perDirectory][8]parquet.Value) {
 	for i := range names {
 		for k, suffix := range [...]string{"bam", "bam.bai", "fastq.gz", "log", "txt", "vcf.gz", "tmp", "done"} {
@@ -107,14 +108,14 @@ func madeNames() (names [perDirectory][8]parquet.Value) {
 
 func text(s string) parquet.Value { return parquet.ByteArrayValue([]byte(s)) }
 
-// filler makes the values of row groups. It belongs to one goroutine.
+// filler makes the values of row groups. It is for one goroutine.
 type filler struct {
 	names                     [perDirectory][8]parquet.Value
 	sizes, modified, accessed []int64
 	values                    []parquet.Value
 }
 
-// fill fills a row group with rows that its number decides.
+// fill fills row group n. The number of the group determines its rows.
 func (f *filler) fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows int) error {
 	const year = int64(365 * 24 * time.Hour)
 	r := rand.New(rand.NewPCG(8, uint64(n)))
@@ -169,7 +170,7 @@ func (f *filler) fill(g *parquet.ConcurrentRowGroupWriter, root string, n, rows 
 
 func same(v parquet.Value) func(int) parquet.Value { return func(int) parquet.Value { return v } }
 
-// maxRSS is the most memory that a process had, in bytes.
+// maxRSS returns the largest resident set size of an ended process, in bytes.
 func maxRSS(p *os.ProcessState) int64 {
 	if u, ok := p.SysUsage().(*syscall.Rusage); ok {
 		return u.Maxrss << 10
@@ -177,8 +178,7 @@ func maxRSS(p *os.ProcessState) int64 {
 	return 0
 }
 
-// policies are the rules that are measured, from what needs few columns to what needs
-// many.
+// policies are the measured rules, ordered by the number of columns that they need.
 var policies = []struct{ name, rule string }{
 	{"size", "DELETE WHERE size > 500 MB AND accessed < now() - INTERVAL 2 YEARS"},
 	{"name", "DELETE WHERE path LIKE '%.tmp' AND modified < now() - INTERVAL 30 DAYS"},
@@ -215,7 +215,7 @@ func rules(ctx context.Context, results *figures.Results, dir, premix string, ro
 		}
 		var wall, cpu []float64
 		memory := int64(0)
-		for rep := range reps + 1 { // the first brings the table into memory
+		for rep := range reps + 1 { // the first repetition brings the table into memory
 			cmd := exec.CommandContext(ctx, premix, "files", "policy", file, path, "--dry-run")
 			begun := time.Now()
 			out, err := cmd.CombinedOutput()

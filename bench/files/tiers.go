@@ -15,8 +15,8 @@ import (
 	"premix/internal/quantile"
 )
 
-// tierWrites writes small files into a directory and through a mount of tiers, of which the
-// directory is the first.
+// tierWrites writes small files into a directory, and then through a mount of tiers whose
+// first tier is this directory.
 func tierWrites(ctx context.Context, results *figures.Results, dir, premix string, count, reps int) (err error) {
 	if os.Geteuid() != 0 {
 		fmt.Println("writes through tiers are left out: a mount with passthrough needs root")
@@ -63,7 +63,7 @@ func tierWrites(ctx context.Context, results *figures.Results, dir, premix strin
 	}()
 	took := map[string][]float64{}
 	content := make([]byte, 4096)
-	for rep := range reps + 1 { // the first warms up
+	for rep := range reps + 1 { // the first repetition warms up
 		for _, c := range []struct{ name, top string }{{"native", filepath.Join(work, "flash")}, {"tiers", mnt}} {
 			into := filepath.Join(c.top, fmt.Sprintf("%s-%d", c.name, rep))
 			if err := os.Mkdir(into, 0o755); err != nil {

@@ -14,18 +14,18 @@ import (
 type benchCase struct {
 	name  string // tool-reference; synth-SIZE
 	spec  hotstart.Spec
-	index string // what the tool loads; empty: nothing
-	// samples maps a sample's name to its inputs, as hotstart.Task has them.
+	index string // file that the tool loads; empty if it loads no file
+	// samples maps a sample's name to its inputs, in the form of hotstart.Task.
 	samples map[string]map[string]string
-	reads   map[string]int // records of a sample, a pair being one
+	reads   map[string]int // records of a sample; a pair is one record
 	large   bool
 	synth   int // megabytes; 0: a real tool
 }
 
 // Names of samples.
 const (
-	startSample = "start" // few reads: what is measured is the start
-	shortSample = "short" // with longSample: what is measured is the mapping
+	startSample = "start" // few reads, to measure the start
+	shortSample = "short" // with longSample, to measure the mapping
 	longSample  = "long"
 	pagesSample = "pages" // synth touches all of its memory and waits
 	rateSample  = "rate"  // synth reads at random
@@ -40,14 +40,14 @@ var (
 // readCounts are the sizes of the samples.
 type readCounts struct{ start, short, long int }
 
-// reference is a genome with the reads that belong to it.
+// reference is a genome with its reads.
 type reference struct {
 	name  string
 	fasta func() (string, error)
 	pairs [2]string // real reads; empty: generated
 	rna   string
 	large bool
-	// transcripts says that the FASTA file has too many sequences for wgsim.
+	// transcripts is set if the FASTA file has too many sequences for wgsim.
 	transcripts bool
 }
 
@@ -64,14 +64,14 @@ func (m *caseMaker) references() []reference {
 	}
 }
 
-// tools are the makers of real cases, by the tool's name.
+// tools maps the name of a real tool to the maker of its cases.
 func (m *caseMaker) tools() map[string]func(reference, string) (*benchCase, error) {
 	return map[string]func(reference, string) (*benchCase, error){
 		"bwa": m.bwa, "minimap2": m.minimap2, "kallisto": m.kallisto, "star": m.star,
 	}
 }
 
-// toolOrder is the order of tables.
+// toolOrder is the order of the tools in tables.
 var toolOrder = []string{"bwa", "minimap2", "kallisto", "star"}
 
 func (m *caseMaker) bwa(ref reference, fasta string) (*benchCase, error) {
@@ -133,7 +133,7 @@ func (m *caseMaker) star(ref reference, fasta string) (*benchCase, error) {
 		}
 		args := []string{"--runMode", "genomeGenerate", "--runThreadN", "2", "--genomeDir", path, "--genomeFastaFiles", fasta,
 			"--limitGenomeGenerateRAM", "6442450944", "--outFileNamePrefix", path + "/"}
-		// min(14, log2(length)/2 - 1), as STAR's manual has it.
+		// STAR's manual recommends min(14, log2(length)/2 - 1).
 		if ref.large {
 			args = append(args, "--genomeSAindexNbases", "12")
 		} else {
@@ -154,8 +154,8 @@ varies:  [{file: stdout}, {file: out/Log.out}, {file: out/Log.progress.out}, {fi
 `)
 }
 
-// aligner completes the case of a real tool; text is the part of the recipe that
-// is its own.
+// aligner completes the case of a real tool; text is the part of the recipe that differs
+// between tools.
 func (m *caseMaker) aligner(tool string, ref reference, fasta, index string, single bool, text string) (*benchCase, error) {
 	c := &benchCase{name: tool + "-" + ref.name, index: index, large: ref.large, reads: map[string]int{
 		startSample: m.counts.start, shortSample: m.counts.short, longSample: m.counts.long}}
@@ -191,7 +191,7 @@ func (m *caseMaker) aligner(tool string, ref reference, fasta, index string, sin
 	return c, m.load(c, text, columns, rows)
 }
 
-// synthetic is the case of a process with so many megabytes.
+// synthetic returns the case of a process with this many megabytes.
 func (m *caseMaker) synthetic(megabytes int) (*benchCase, error) {
 	tool, err := m.synth()
 	if err != nil {
@@ -215,7 +215,7 @@ func (m *caseMaker) synthetic(megabytes int) (*benchCase, error) {
 	return c, m.load(c, text, []string{"keys"}, rows)
 }
 
-// load writes recipe and sheet, and reads them as premix does.
+// load writes the recipe and the sample sheet, and reads them in the same way as premix.
 func (m *caseMaker) load(c *benchCase, text string, columns []string, rows map[string][]string) error {
 	dir := filepath.Join(m.dir, "recipes")
 	if err := os.MkdirAll(dir, 0o777); err != nil {

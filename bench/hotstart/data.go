@@ -23,29 +23,29 @@ var synthSource string
 const (
 	bases      = "ACGT"
 	lineLength = 80
-	// largeSize is what the large reference is filled up to, bases.
+	// largeSize is the number of bases to which the large reference is filled up.
 	largeSize = 200_000_000
-	// smallSize is the size of the reference that stands in for yeast, bases.
+	// smallSize is the number of bases of the generated reference that replaces yeast.
 	smallSize = 12_000_000
 	chunkSize = 10_000_000 // of a generated sequence, bases
-	// pieceSize is the length of what stands in for transcripts, bases.
+	// pieceSize is the number of bases of the pieces that replace transcripts.
 	pieceSize = 1500
-	// shortest is the length of a generated transcript at least, bases: wgsim
-	// cuts no pairs from sequences under 650.
+	// shortest is the minimum length of a generated transcript, in bases: wgsim cuts no
+	// pairs from sequences under 650.
 	shortest = 700
 	seed     = 20180101
 )
 
-// data is where the prepared files lie. Every file and directory is made under
-// another name and renamed when it is whole, so that what is there can be used.
+// data is the directory of the prepared files. Every file and directory is made under a
+// temporary name and renamed when it is whole, so that an existing one can be used.
 type data struct {
 	dir      string // absolute
-	testdata string // PREMIX_TESTDATA; empty: everything is generated
+	testdata string // PREMIX_TESTDATA; if empty, everything is generated
 	log      func(format string, args ...any)
 }
 
-// make returns dir/name, calling fill to make it where it is not there. fill
-// gets a path that does not exist yet.
+// make returns dir/name. If it does not exist, make calls fill to make it; fill gets a
+// path that does not exist yet.
 func (d *data) make(name string, fill func(path string) error) (string, error) {
 	path := filepath.Join(d.dir, name)
 	if _, err := os.Lstat(path); err == nil {
@@ -73,7 +73,7 @@ func (d *data) real(name string) string {
 	return filepath.Join(d.testdata, name)
 }
 
-// small is the yeast genome, or a generated one of its size.
+// small returns the path of the yeast genome, or of a generated one of its size.
 func (d *data) small() (string, error) {
 	return d.make("small.fa", func(path string) error {
 		if gz := d.real("yeast/genome.R64.fa.gz"); gz != "" {
@@ -83,7 +83,7 @@ func (d *data) small() (string, error) {
 	})
 }
 
-// large is the bacterial genomes, filled up with generated sequence.
+// large returns the path of the bacterial genomes, filled up with generated sequence.
 func (d *data) large() (string, error) {
 	return d.make("large.fa", func(path string) error {
 		return writeFile(path, func(w io.Writer) error {
@@ -109,7 +109,7 @@ type counter int
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// pieces cuts a reference into sequences as long as transcripts.
+// pieces cuts a reference into sequences that are as long as transcripts.
 func (d *data) pieces(name, fasta string) (string, error) {
 	return d.make(name, func(path string) error {
 		return writeFile(path, func(w io.Writer) error {
@@ -123,8 +123,8 @@ func (d *data) pieces(name, fasta string) (string, error) {
 	})
 }
 
-// cut writes the sequences of a FASTA text in pieces of pieceSize; shorter ends
-// are left out.
+// cut writes the sequences of a FASTA text in pieces of pieceSize; it leaves out shorter
+// ends.
 func cut(w io.Writer, fasta io.Reader) error {
 	var piece []byte
 	n := 0
@@ -147,18 +147,18 @@ func cut(w io.Writer, fasta io.Reader) error {
 	return s.Err()
 }
 
-// transcripts is a generated transcriptome of largeSize bases. kallisto's index
-// is one of transcripts: for a genome as large, nearly all of whose k-mers differ,
-// it had not been made after half an hour.
+// transcripts returns the path of a generated transcriptome of largeSize bases.
+// kallisto's index is made from transcripts: the index of a genome of this size, nearly
+// all of whose k-mers differ, was not finished after half an hour.
 func (d *data) transcripts() (string, error) {
 	return d.make("transcripts.fa", func(path string) error {
 		return writeFile(path, func(w io.Writer) error { return transcribe(w, largeSize, seed+2) })
 	})
 }
 
-// transcribe writes transcripts of n bases together, or some more. Like those of
-// an animal they share exons: each gene has eight, of 100 to 400 random bases, and
-// up to four transcripts, one of all exons and others that leave some out.
+// transcribe writes transcripts with a total of n bases, or a few more. As in an animal,
+// transcripts share exons: each gene has eight, of 100 to 400 random bases, and up to
+// four transcripts, one with all exons and the others with some left out.
 func transcribe(w io.Writer, n int, seed uint64) error {
 	const exons, isoforms = 8, 4
 	const all = 1<<exons - 1
@@ -196,8 +196,8 @@ func transcribe(w io.Writer, n int, seed uint64) error {
 	return nil
 }
 
-// spread writes so many of a FASTA file's sequences, evenly spaced, of which each
-// must be one line. wgsim gives none of few pairs to many sequences.
+// spread writes count sequences of a FASTA file, evenly spaced. Each sequence must be on
+// one line. If wgsim gets few pairs and many sequences, it makes no pairs.
 func (d *data) spread(name, fasta string, count int) (string, error) {
 	return d.make(name, func(path string) error {
 		return writeFile(path, func(w io.Writer) error {
@@ -255,8 +255,8 @@ func generate(w io.Writer, n int, seed uint64) error {
 	return nil
 }
 
-// pairs returns a pair of FASTQ files with n read pairs: real ones where there
-// are, else cut from the reference by wgsim.
+// pairs returns a pair of FASTQ files with n read pairs: real ones where they exist,
+// otherwise pairs that wgsim cuts from the reference.
 func (d *data) pairs(name, fasta string, real [2]string, n int) ([2]string, error) {
 	var reads [2]string
 	dir, err := d.make(fmt.Sprintf("reads/%s-%d", name, n), func(path string) error {

@@ -7,16 +7,16 @@
 // Words used here:
 //
 //   - A case is one tool with one reference, as a recipe and a sample sheet,
-//     or the process synth with so many megabytes.
-//   - A sample, where statistics are meant, is called a repetition. Those of
-//     the kinds that are compared alternate (A B A B), so that whatever else
-//     the machine does meets all of them, and the figure is their median.
+//     or the process synth with a given number of megabytes.
+//   - A sample, in the sense of statistics, is called a repetition. Repetitions of the
+//     compared kinds alternate (A B A B), so that other load on the machine affects all
+//     of them alike, and the figure is their median.
 //   - opened is the time from the call of Start until the tool opened its
 //     input (for `ready: read`: until it read from it); whole is the time until
-//     its end was known.
+//     the benchmark noticed its end.
 //   - PSS is proportional set size (proc_pid_smaps(5)): a page that n processes
-//     share counts for 1/n in each. The figure is the highest sum seen over all
-//     tools of the moment; stages are counted apart.
+//     share counts for 1/n in each. The figure is the highest observed sum over all
+//     simultaneous tools; stages are counted separately.
 //
 // Figures are printed as a table, and written as JSON Lines, one object a
 // figure, to results.jsonl in the work directory:
@@ -27,6 +27,6 @@
 // better, whatever the unit.
 //
 // Data is prepared once and kept in the work directory. With PREMIX_TESTDATA
-// (docs/install.md) references and reads are real where they can be; without,
+// (docs/install.md) references and reads are real where possible; without it,
 // they are generated with fixed seeds.
 package main

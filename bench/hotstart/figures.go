@@ -34,7 +34,7 @@ var parts = []part{
 	{"storage", (*benchmark).storage},
 }
 
-// repetitions of what takes long are fewer.
+// repetitions returns the number of repetitions. Slow cases have fewer.
 func (b *benchmark) repetitions(c *benchCase) int {
 	if c.synth >= 3072 {
 		return min(b.reps, 3)
@@ -42,7 +42,7 @@ func (b *benchmark) repetitions(c *benchCase) int {
 	return b.reps
 }
 
-// start measures opened, whole, and what preparing costs.
+// start measures opened, whole, and the cost of preparing.
 func (b *benchmark) start(ctx context.Context, cases []*benchCase) error {
 	head := []string{"case", "cold", "hot", "hot to cold"}
 	openedRows, wholeRows := [][]string{head}, [][]string{head}
@@ -84,7 +84,7 @@ func (b *benchmark) startOf(ctx context.Context, c *benchCase) (map[variant][]me
 	return got, x.prepared, err
 }
 
-// compare records one figure of each variant, and that of hot against cold.
+// compare records one figure of each variant, and the ratio of hot to cold.
 func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measured, value func([]measured) float64) ([]string, error) {
 	row := []string{c.name}
 	for _, v := range []variant{cold, hot} {
@@ -108,8 +108,8 @@ func (b *benchmark) compare(c *benchCase, what string, got map[variant][]measure
 	return append(row, figures.Times(figures.Lower(value(got[hot]), value(got[cold])))), nil
 }
 
-// paid records what preparing cost, and after how many samples that is made up
-// for by what each of them saves.
+// paid records the cost of preparing, and the number of samples after which the time that
+// each of them saves has made up for it.
 func (b *benchmark) paid(c *benchCase, got map[variant][]measured, prepared map[variant]preparation) ([][]string, error) {
 	p, ok := prepared[hot]
 	if !ok || got[hot] == nil {
@@ -133,7 +133,7 @@ func (b *benchmark) paid(c *benchCase, got map[variant][]measured, prepared map[
 	return [][]string{{c.name, figures.Seconds(p.took.Seconds()), units.Size(int64(p.bytes)), text}}, nil
 }
 
-// tasksTogether is how many tasks share a machine in the figures of memory.
+// tasksTogether is the number of tasks that share a machine in the figures of memory.
 const tasksTogether = 4
 
 // memory measures the PSS of one task and of several at once.
@@ -156,7 +156,7 @@ func (b *benchmark) memoryOf(ctx context.Context, c *benchCase) ([][]string, err
 	case c.synth > 0:
 		sample = pagesSample
 	case c.large:
-		sample = shortSample // long enough for a look, and four cold tasks do not take minutes
+		sample = shortSample // long enough to measure, and four cold tasks do not take minutes
 	}
 	x := b.lab.open(c)
 	defer x.close()
@@ -225,8 +225,8 @@ func (b *benchmark) pss(c *benchCase, v variant, n int, m memory, peer map[int]f
 	return b.Add(f)
 }
 
-// rate measures how fast a tool works behind its start: with large entries for
-// the pages of its index it should be faster than cold.
+// rate measures the speed of a tool after its start: with large entries for the pages of
+// its index it should be faster than cold.
 func (b *benchmark) rate(ctx context.Context, cases []*benchCase) error {
 	synthRows := [][]string{{"case", "kind", "first reads/s", "later reads/s", "to cold", "mapped by 2 MiB", "of PSS"}}
 	toolRows := [][]string{{"case", "kind", "records/s", "to cold"}}
@@ -331,7 +331,7 @@ func (b *benchmark) storage(ctx context.Context, cases []*benchCase) error {
 	rows := [][]string{{"case", "storage", "cold", "hot", "hot to cold"}}
 	for _, c := range cases {
 		if c.synth > 0 {
-			continue // nothing of it comes from storage
+			continue // it reads nothing from storage
 		}
 		more, err := b.storageOf(ctx, c)
 		if err != nil {
@@ -384,8 +384,8 @@ func (b *benchmark) storageOf(ctx context.Context, c *benchCase) ([][]string, er
 	return rows, nil
 }
 
-// slowly alternates variants with an empty page cache before each task, on
-// storage that gives rate bytes per second; 0 leaves it as it is.
+// slowly alternates variants with an empty page cache before each task, on storage
+// limited to rate bytes per second; with rate 0 the storage is not limited.
 func (b *benchmark) slowly(ctx context.Context, x *bench, variants []variant, rate int64) (got map[variant][]measured, err error) {
 	if rate > 0 {
 		undo, err := workbench.Throttle(b.lab.dir, rate)

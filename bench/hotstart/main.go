@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	// The starters of this program start it again, as their stages.
+	// The starters execute this program again for their stages.
 	if len(os.Args) > 1 && os.Args[1] == hotstart.StageArg {
 		os.Exit(hotstart.StageMain())
 	}
@@ -89,7 +89,7 @@ func (o *options) run(ctx context.Context) error {
 	if err := lock.Try(held, lock.Exclusive); err != nil {
 		return fmt.Errorf("another benchmark works in %s: %w", work, err)
 	}
-	for _, name := range []string{"store", "scratch", "tasks"} { // of an earlier time
+	for _, name := range []string{"store", "scratch", "tasks"} { // of an earlier run
 		if err := os.RemoveAll(filepath.Join(work, name)); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-// cases prepares the data of all cases that were asked for.
+// cases prepares the data of all selected cases.
 func (o *options) cases(work string, log func(string, ...any)) ([]*benchCase, error) {
 	testdata := os.Getenv("PREMIX_TESTDATA")
 	if testdata == "" {

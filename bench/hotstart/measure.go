@@ -20,7 +20,7 @@ import (
 	"premix/internal/quantile"
 )
 
-// variant is a kind of start as it is compared here.
+// variant is one of the compared kinds of start.
 type variant string
 
 const (
@@ -30,7 +30,7 @@ const (
 
 func (v variant) kind() hotstart.Kind { return hotstart.Kind(v) }
 
-// lab is where tasks are run.
+// lab is the place where tasks run.
 type lab struct {
 	dir string // work directory, absolute
 	log func(format string, args ...any)
@@ -57,7 +57,7 @@ type bench struct {
 	digests  map[string][sha256.Size]byte // of a sample's stdout
 }
 
-// preparation is what a variant cost before its first task.
+// preparation is the cost of a variant before its first task.
 type preparation struct {
 	took  time.Duration
 	bytes int64 // of the snapshot
@@ -87,8 +87,8 @@ func (b *bench) store(v variant) string {
 	return filepath.Join(b.dir, "store", b.name, string(v))
 }
 
-// prepare makes v ready. An *hotstart.Unavailable says that the tool cannot be
-// started so, which is a result too.
+// prepare makes v ready. An *hotstart.Unavailable means that the tool does not support
+// this kind of start, which is also a result.
 func (b *bench) prepare(ctx context.Context, v variant) error {
 	if b.starters[v] != nil {
 		return nil
@@ -122,7 +122,7 @@ func (b *bench) prepare(ctx context.Context, v variant) error {
 	return nil
 }
 
-// prepareAll prepares variants and returns those that can be had.
+// prepareAll prepares variants and returns those available.
 func (b *bench) prepareAll(ctx context.Context, variants ...variant) ([]variant, error) {
 	var can []variant
 	for _, v := range variants {
@@ -140,7 +140,7 @@ func (b *bench) prepareAll(ctx context.Context, variants ...variant) ([]variant,
 	return can, nil
 }
 
-// measured is one task.
+// measured has the figures of one task.
 type measured struct {
 	opened time.Duration
 	whole  time.Duration
@@ -148,7 +148,7 @@ type measured struct {
 	stderr string
 }
 
-// task runs one task over a sample and holds its stdout against that of every
+// task runs one task over a sample and checks that its stdout equals the stdout of every
 // other task over it.
 func (b *bench) task(ctx context.Context, v variant, sample string) (measured, error) {
 	t, err := b.begin(ctx, v, sample)
@@ -158,7 +158,7 @@ func (b *bench) task(ctx context.Context, v variant, sample string) (measured, e
 	return t.end()
 }
 
-// running is a task that was started.
+// running is a started task.
 type running struct {
 	*bench
 	v      variant
@@ -185,7 +185,7 @@ func (t *running) failed(err error) error {
 	return fmt.Errorf("%s %s, sample %s: %w", t.name, t.v, t.sample, err)
 }
 
-// end waits for the end of the task and removes what it left.
+// end waits for the end of the task and removes its files.
 func (t *running) end() (measured, error) {
 	defer os.RemoveAll(t.dir)
 	exit, err := t.p.Wait()
@@ -227,15 +227,15 @@ func (b *bench) sameOutput(sample, path string) error {
 	return nil
 }
 
-// fixedStdout tells whether the case's output is its stdout; others tell the
-// time there.
+// fixedStdout reports whether the stdout of the case is its output and the same in each
+// task. Other tools print times to it.
 func (b *bench) fixedStdout() bool { return len(b.spec.Dirs) == 0 }
 
-// patience is how long the repetitions of one figure may take, beyond the second.
+// patience is the time limit for the repetitions of one figure, from the third on.
 const patience = 3 * time.Minute
 
-// alternate runs each variant over the sample in turn, repetitions times after
-// one that does not count; where they take very long, two have to do.
+// alternate runs each variant over the sample in turn, after a first round that does
+// not count. It measures two rounds, and more, up to repetitions, within patience.
 func (b *bench) alternate(ctx context.Context, variants []variant, sample string, repetitions int) (map[variant][]measured, error) {
 	all := map[variant][]measured{}
 	begin := time.Now()
@@ -264,8 +264,8 @@ func whole(all []measured) float64 {
 	return medianOf(all, func(m measured) float64 { return m.whole.Seconds() })
 }
 
-// cpu is the time that a task computed, faults included: other than whole it is
-// hardly longer on a busy machine, so that a difference of two can be told.
+// cpu is the median CPU time of a task, page faults included. Other load on the machine
+// hardly changes it, unlike whole, so that small differences show.
 func cpu(all []measured) float64 {
 	return medianOf(all, func(m measured) float64 { return (m.exit.User + m.exit.System).Seconds() })
 }
@@ -278,7 +278,7 @@ func medianOf(all []measured, of func(measured) float64) float64 {
 	return quantile.Median(values)
 }
 
-// memory is what the processes of this benchmark hold, bytes.
+// memory is the memory of this benchmark's processes, in bytes.
 type memory struct {
 	tools    int64 // PSS of tools
 	stages   int64 // PSS of stages
@@ -287,11 +287,11 @@ type memory struct {
 	anonHuge int64 // of tools: anonymous pages mapped by 2 MiB entries
 }
 
-// errTooShort says that tasks ended before all of them could be looked at.
+// errTooShort reports that tasks ended before all of them had been measured together.
 var errTooShort = errors.New("the sample is too short to look at all tasks together")
 
-// together runs n tasks at once and returns the moment, among those in which
-// all of them ran, at which their tools held most.
+// together runs n tasks at once and returns their memory at its peak, among the times at
+// which all of them ran.
 func (b *bench) together(ctx context.Context, v variant, sample string, n int) (memory, error) {
 	type outcome struct {
 		t   *running
@@ -337,8 +337,8 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 			begin := time.Now()
 			now, err := residents()
 			errs = append(errs, err)
-			// A look takes long where there are many pages; tools are to run on
-			// most of the time.
+			// With many pages one measurement takes long; leave the tools most of the
+			// time to run.
 			tick.Reset(max(pause, 5*time.Since(begin)))
 			if now.tasks >= n && now.tools > peak.tools {
 				peak = now
@@ -354,9 +354,9 @@ func (b *bench) together(ctx context.Context, v variant, sample string, n int) (
 	return peak, nil
 }
 
-// residents adds up the descendants of this process (proc_pid_smaps(5)). Tools
-// are stopped for the moment: shares that change between two looks would add up
-// to what was never there.
+// residents sums the memory of the descendants of this process (proc_pid_smaps(5)). It
+// stops the tools during the reads: if shares changed between two reads, the sum would be
+// wrong.
 func residents() (memory, error) {
 	var m memory
 	self, err := os.Readlink("/proc/self/exe")
@@ -381,7 +381,7 @@ func residents() (memory, error) {
 	for _, pid := range tools {
 		state := processState(pid)
 		if state != "R" && state != "S" && state != "D" {
-			continue // it is stopped already
+			continue // it is already stopped
 		}
 		if unix.Kill(pid, unix.SIGSTOP) == nil {
 			defer unix.Kill(pid, unix.SIGCONT)
@@ -405,13 +405,13 @@ func residents() (memory, error) {
 	return m, nil
 }
 
-// processState is the letter of proc_pid_stat(5), or "" if the process ended.
+// processState returns the state letter of proc_pid_stat(5), or "" if the process ended.
 func processState(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	// The name may hold parentheses and blanks.
+	// The name may contain parentheses and blanks.
 	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(f) == 0 {
 		return ""
@@ -442,7 +442,7 @@ func rollup(text string) map[string]int64 {
 	return f
 }
 
-// descendants lists the processes below pid.
+// descendants returns the processes below pid.
 func descendants(pid int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -458,7 +458,7 @@ func descendants(pid int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		// proc_pid_stat(5): the name may hold parentheses and blanks.
+		// proc_pid_stat(5): the name may contain parentheses and blanks.
 		rest := string(text[strings.LastIndexByte(string(text), ')')+1:])
 		if f := strings.Fields(rest); len(f) > 1 {
 			if parent, err := strconv.Atoi(f[1]); err == nil {
@@ -474,7 +474,7 @@ func descendants(pid int) ([]int, error) {
 	return all, nil
 }
 
-// available is the memory that can be had without swapping, bytes.
+// available returns the memory that is available without swapping, in bytes.
 func available() (int64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -483,10 +483,11 @@ func available() (int64, error) {
 	return rollup(string(text))["MemAvailable"], nil
 }
 
-// readLine is a line of synth's stderr: how many reads it made, in how many seconds.
+// readLine matches a line of synth's stderr: the number of its reads, and their time in
+// seconds.
 var readLine = regexp.MustCompile(`(?m)^read (\d+): ([0-9.]+) s$`)
 
-// readRates are reads per second, one a line.
+// readRates returns the reads per second of each line.
 func readRates(stderr string) []float64 {
 	var rates []float64
 	for _, m := range readLine.FindAllStringSubmatch(stderr, -1) {

@@ -24,17 +24,17 @@ import (
 //go:embed fork/fork.c
 var forkSource string
 
-// A peer is another way to begin behind the initialisation of the synthetic process:
-// a checkpoint of CRIU, or a fork of a process that is kept. Either sleeps in the
-// open of its input, which is a FIFO, and opens it again when it has begun: then the
-// open of the writing end succeeds.
+// A peer is another way to start the synthetic process after its initialisation: a
+// checkpoint of CRIU, or a fork of a process that is kept. Both wait in the open of their
+// input, a FIFO, and repeat the open when they start: then the open of the writing end
+// succeeds.
 type peer interface {
-	// begin begins a process, whose end wait waits for.
+	// begin begins a process; wait waits for its end.
 	begin() (wait func() error, err error)
 	close() error
 }
 
-// peerTask is a task of a peer over the sample that shows the start.
+// peerTask runs a task of a peer over startSample.
 func (b *bench) peerTask(p peer, fifo string) (m measured, err error) {
 	begun := time.Now()
 	wait, err := p.begin()
@@ -62,7 +62,7 @@ func (b *bench) peerTask(p peer, fifo string) (m measured, err error) {
 	return m, err
 }
 
-// openWriter waits for the reader of a FIFO.
+// openWriter waits until a FIFO has a reader, and opens it for writing.
 func openWriter(fifo string) (*os.File, error) {
 	const patience = time.Minute
 	for begun := time.Now(); time.Since(begun) < patience; {
@@ -78,7 +78,7 @@ func openWriter(fifo string) (*os.File, error) {
 	return nil, fmt.Errorf("no process has opened %s within %v", fifo, patience)
 }
 
-// compareOutput holds what the process has printed against the output of cold starts.
+// compareOutput compares the output of a peer's process with the output of cold starts.
 func (b *bench) compareOutput(out []byte) error {
 	path := filepath.Join(b.dir, "peer.out")
 	if err := os.WriteFile(path, out, 0o600); err != nil {
@@ -88,7 +88,7 @@ func (b *bench) compareOutput(out []byte) error {
 	return b.sameOutput(startSample, path)
 }
 
-// forker is the peer that forks.
+// forker is the peer that forks a kept process.
 type forker struct {
 	*bench
 	cmd      *exec.Cmd
@@ -128,7 +128,7 @@ func (f *forker) begin() (func() error, error) {
 			return err
 		}
 		for {
-			line, err := f.err.ReadString('\n') // those of synth, and the exit status
+			line, err := f.err.ReadString('\n') // the lines of synth, and the exit status
 			if err != nil {
 				return err
 			}
@@ -156,7 +156,7 @@ type checkpoint struct {
 
 // newCheckpoint executes the tool, and has CRIU write it to a directory.
 func (b *bench) newCheckpoint(fifo string) (*checkpoint, error) {
-	// What CRIU restores is orphaned, and has the process id of the last time.
+	// A process that CRIU restores is orphaned, and has its old process id.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (b *bench) newCheckpoint(fifo string) (*checkpoint, error) {
 		call, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", c.pid))
 		return bytes.HasPrefix(call, []byte(strconv.Itoa(unix.SYS_OPENAT)+" "))
 	}
-	for seen := 0; seen < 2; { // twice, since it opens other files in passing
+	for seen := 0; seen < 2; { // twice in a row, because the tool also opens other files for a moment
 		if atInput() {
 			seen++
 		} else {
@@ -211,7 +211,7 @@ func (c *checkpoint) begin() (func() error, error) {
 	if err := os.Truncate(out, 0); err != nil {
 		return nil, err
 	}
-	// CRIU returns when the process runs.
+	// CRIU returns once the process runs.
 	restored := make(chan error, 1)
 	go func() { restored <- c.criu("restore", "-d") }()
 	return func() error {
@@ -233,8 +233,8 @@ func (c *checkpoint) begin() (func() error, error) {
 
 func (c *checkpoint) close() error { return os.RemoveAll(c.dir) }
 
-// peers measures the starts of the synthetic process beside those of peers. One is
-// measured after another: some machines have no room for the memory of two.
+// peers measures the starts of the synthetic process beside the starts by peers. It
+// measures one after another: some machines lack the memory for two.
 func (b *benchmark) peers(ctx context.Context, cases []*benchCase) error {
 	rows := [][]string{{"case", "cold", "CRIU", "fork", "hot"}}
 	for _, c := range cases {

@@ -2,11 +2,12 @@
 // under each policy, beside AccaSim, and of ten million generated jobs.
 //
 // The traces come from PREMIX_TESTDATA. AccaSim is installed from PyPI into the work
-// directory; it gets one core nodes, exact estimates and one unit of memory a job, by
-// which its EASY divides. Only what both have is compared, FCFS and EASY on NASA-iPSC,
-// where hardly any job waits, and on the same jobs closer together. The mean waits must
-// agree within a hundredth, but for EASY on the crowded machine: AccaSim's lets any job
-// overtake that fits now, whether it delays the first or not, or with a change that its
-// code suggests, none that outlasts the reservation. The mean wait of EASY as published
-// must lie between the two.
+// directory. It gets nodes of one core, exact estimates and one unit of memory a job,
+// because its EASY divides by the memory. The comparison covers the policies that both
+// have, FCFS and EASY: on NASA-iPSC, where hardly any job waits, and on the same jobs
+// closer together. The mean waits must agree within a hundredth, except for EASY on the
+// crowded machine. There AccaSim's EASY lets any job that fits now overtake, even if it
+// delays the first job; with a change that its code suggests, no job overtakes that
+// would outlast the reservation. The mean wait of EASY as published must lie between
+// these two.
 package main

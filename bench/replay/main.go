@@ -77,7 +77,7 @@ func benchMain() error {
 	return nil
 }
 
-// cost is what one execution took.
+// cost is the cost of one execution.
 type cost struct {
 	wall, cpu, memory float64
 	out               []byte
@@ -131,7 +131,7 @@ func (b *benchmark) trace(name, file, cores string) error {
 	return nil
 }
 
-// peer compares with AccaSim on NASA-iPSC.
+// peer compares premix with AccaSim on NASA-iPSC.
 func (b *benchmark) peer() error {
 	python := filepath.Join(b.work, "venv", "bin", "python")
 	if _, err := os.Stat(python); err != nil {
@@ -160,11 +160,11 @@ func (b *benchmark) peer() error {
 	}
 	for _, c := range []struct {
 		name, swf string
-		reps      int // AccaSim takes minutes for the second
+		reps      int // AccaSim takes minutes for the crowded trace
 		pairs     []pair
 	}{
 		{"nasa", swf, b.reps, []pair{{"fcfs", "fifo", same}, {"easy", "easy", same}}},
-		// AccaSim has no EASY that protects the first job and no other: see peer.py.
+		// AccaSim lacks an EASY that protects only the first job: see peer.py.
 		{"nasa-crowded", crowded, 1, []pair{{"fcfs", "fifo", same}, {"easy", "easy", above}, {"easy", "easy-strict", below}}},
 	} {
 		if err := b.beside(c.name, c.swf, c.reps, c.pairs, python, script); err != nil {
@@ -174,8 +174,9 @@ func (b *benchmark) peer() error {
 	return nil
 }
 
-// pair is a policy of premix and one of AccaSim. Where same is set their mean waits must
-// agree within a hundredth; otherwise AccaSim's bounds premix's from below or from above.
+// pair is a policy of premix and one of AccaSim. If the relation is same, their mean
+// waits must agree within a hundredth; otherwise AccaSim's wait is a bound for premix's,
+// from above or from below.
 type pair struct {
 	ours, theirs string
 	must         relation
@@ -189,9 +190,9 @@ const (
 	below relation = "below"
 )
 
-// crowd writes a trace whose jobs come in 0.6 of the time: on NASA-iPSC's own machine
-// hardly any job waits, and two simulators agree easily. Jobs run for a second at least:
-// AccaSim notices the end of one that takes no time only when something else happens.
+// crowd writes a trace whose jobs arrive in 0.6 of the time: on NASA-iPSC's own machine
+// hardly any job waits, and two simulators agree easily. Jobs run for at least a second:
+// AccaSim notices the end of a job without duration only at the next event.
 func crowd(from, to string) error {
 	text, err := os.ReadFile(from)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 // contender is one way to have a tree on a node.
 type contender interface {
 	name() string
-	// prepare makes what the origin serves, once. profile is empty, or names a
-	// start whose profile is used, see lab.touched.
+	// prepare makes the files that the origin serves, once. profile is empty, or the name
+	// of a start whose profile is used, see lab.touched.
 	prepare(ctx context.Context, t tree, profile string) error
-	// open makes the tree visible, with nothing in any cache of the contender. It
-	// begins with what a node has done before (daemons), and ready returns.
+	// open prepares a mount of the tree, with empty caches of the contender. It starts
+	// the daemons, which run on a node before any mount, and returns when they are ready.
 	open(ctx context.Context, p place) (shown, error)
 }
 
-// place says what is to be mounted, and where.
+// place is the tree of a mount and its place.
 type place struct {
 	tree    tree
 	profile string
@@ -31,15 +31,15 @@ type place struct {
 	scratch string         // an empty directory
 }
 
-// shown is a tree that is about to be visible.
+// shown is a tree that is ready to be mounted.
 type shown interface {
-	// mount returns the directory when it is usable.
+	// mount mounts the tree and returns its directory when it is usable.
 	mount(ctx context.Context) (string, error)
 	// close ends the mount, and all processes.
 	close() error
 }
 
-// contenders are all that can be had here, or the selected ones.
+// contenders returns the selected contenders, by default all that are installed.
 func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
 	selected := strings.FieldsFunc(o.contenders, comma)
 	wanted := func(name string) bool { return len(selected) == 0 || slices.Contains(selected, name) }
@@ -73,7 +73,7 @@ func (l *lab) contenders(ctx context.Context, o *options) ([]contender, error) {
 	return all, nil
 }
 
-// unmount ends a mount; what is busy is detached.
+// unmount ends a mount; it detaches a busy one.
 func unmount(dir string) error {
 	if err := unix.Unmount(dir, 0); err == nil || err == unix.EINVAL {
 		return nil // EINVAL: not a mount point, umount(2)

@@ -31,9 +31,9 @@ const (
 	bigFile      = "big"
 )
 
-// files is the tree that single operations are measured with: 20,000 small files
-// of text, half of them below 4 KiB, and one large one that cannot be compressed,
-// so that it is the same number of bytes for everybody.
+// files makes the tree for the measurement of single operations: 20,000 small files of
+// text, half of them below 4 KiB, and a large incompressible file, so that all
+// contenders transfer the same number of bytes.
 func (l *lab) files() (tree, error) {
 	return l.tree("files", func(dir string) error {
 		random := rand.New(rand.NewPCG(1, 1))
@@ -66,7 +66,7 @@ func (l *lab) files() (tree, error) {
 	})
 }
 
-// vocabulary is some thousand words, with a space behind each.
+// vocabulary returns some thousand words, each followed by a space.
 func vocabulary(random *rand.Rand) []string {
 	words := make([]string, 4096)
 	for i := range words {
@@ -79,11 +79,11 @@ func vocabulary(random *rand.Rand) []string {
 	return words
 }
 
-// packages are what the roots hold besides a minimal Debian.
+// packages are the packages of the roots in addition to a minimal Debian.
 const packages = "python3-numpy,samtools,r-base-core"
 
-// root is a Debian root file system. Three versions follow each other, as those
-// of an image do: the second adds packages, the third has updates.
+// root makes a Debian root file system. Three versions follow each other, like the
+// versions of an image: the second adds packages, the third has updates.
 func (l *lab) root(ctx context.Context, version int) (tree, error) {
 	const release = "bookworm"
 	return l.tree(fmt.Sprintf("root-v%d", version), func(dir string) error {
@@ -155,7 +155,7 @@ func (l *lab) tree(name string, make func(dir string) error) (tree, error) {
 	return t, err
 }
 
-// tar is the tree as a tar archive, which contenders that take layers start from.
+// tar makes a tar archive of the tree, from which contenders that take layers start.
 func (l *lab) tar(ctx context.Context, t tree) (string, error) {
 	return l.Once("trees/"+t.name+".tar", func(path string) error {
 		return workbench.Run(nil, workbench.Command(ctx, "tar", "--sort=name", "--numeric-owner", "--xattrs", "-C", t.dir, "-cf", path, "."))

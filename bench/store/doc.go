@@ -1,27 +1,27 @@
-// Store measures what a tree of the store costs its reader, side by side with
-// other ways to have the same files: where they are native, where they are
-// pulled whole, and where they are mounted before they are there.
+// Store measures the cost of reading a tree of the store, side by side with other ways
+// to have the same files: native, pulled as a whole, and mounted before their content
+// has arrived.
 //
 // Words used here:
 //
-//   - A contender is one way to have a tree on a node. The peers are the others:
+//   - A contender is one way to have a tree on a node. The peers of premix are:
 //     native (the directory itself, on ext4), overlayfs over it, erofs (the kernel's
 //     EROFS on a local image of mkfs.erofs(1), where that is installed), pull (a layer
 //     downloaded and unpacked), stargz (the FUSE file system of containerd's
 //     stargz-snapshotter, see the directory stargz) and nydus (nydusd with its
 //     FUSE file system).
-//   - Warm is the second time of two: everything is in the page cache, or where
-//     the contender keeps it. Cold is the first time: the page cache is empty,
-//     the contender's own cache too, so that everything comes from the origin.
+//   - Warm is the second time of two: everything is in the page cache, or in the
+//     contender's own cache. Cold is the first time: the page cache and the
+//     contender's own cache are empty, so that everything comes from the origin.
 //     For native, overlayfs and erofs it comes from the disk.
 //   - The origin is one web server for all, on loopback or at the far end of a
 //     link (package netrelay). Bytes are counted on the link, with all headers,
 //     towards the client; requests are counted by the server.
-//   - A start is a command in a root file system, with everything in caches
-//     dropped: mounting (or pulling) and the command together. Daemons run
-//     before. A profile tells beforehand what a start reads: recorded by premix
-//     for premix, recorded by fanotify(7) for the peers (which is what
-//     stargz-snapshotter's own tool does), and used when their images are made.
+//   - A start is a command in a root file system, with all caches dropped: mounting
+//     (or pulling) and the command together. Daemons already run. A profile lists the
+//     files that a start reads, in advance: recorded by premix for premix, recorded by
+//     fanotify(7) for the peers (as stargz-snapshotter's own tool does), and used when
+//     their images are made.
 //
 // Parts:
 //
@@ -32,10 +32,10 @@
 //	start   python3 with numpy, samtools, R over a link
 //	size    three successive versions of one image, as each contender keeps them
 //
-// Contenders alternate (A B A B; those that are warm after each round), so that whatever else the machine does meets
-// all of them, and a figure is a median. Figures are printed as tables and
-// written as JSON Lines to results.jsonl in the work directory, see package
-// figures. Data and peers are made once and kept there: the trees by
+// Contenders alternate (A B A B; in the part warm after each round of one operation), so
+// that other load on the machine affects all of them alike, and a figure is a median.
+// Figures are printed as tables and written as JSON Lines to results.jsonl in the work
+// directory, see package figures. Data and peers are made once and kept there: the trees by
 // mmdebstrap(1) from the mirrors that apt is configured with.
 //
 // # Peers
@@ -45,6 +45,6 @@
 // nydus takes part where nydusd and nydus-image are found on PATH or in the
 // directory given by -nydus: its project publishes no crate and no Debian package.
 //
-// CVMFS does not take part: Debian has no package of it, and its source builds only
-// with a dozen libraries that its project downloads meanwhile.
+// CVMFS does not take part: Debian has no package of it, and its source needs a dozen
+// libraries that its project downloads during the build.
 package main

@@ -2,5 +2,5 @@ package main
 
 import "premix/internal/workbench"
 
-// lab is the work directory, with what this benchmark makes in it.
+// lab is the work directory, with the files that this benchmark makes in it.
 type lab struct{ *workbench.Lab }

@@ -20,8 +20,8 @@ import (
 
 func main() {
 	err := func() error {
-		// This program starts itself where something is to be done by a process of
-		// its own: on a host, in a mount namespace.
+		// This program executes itself for tasks that need a separate process: on a host,
+		// or in a mount namespace.
 		if len(os.Args) > 1 {
 			if verb, ok := verbs[os.Args[1]]; ok {
 				return verb(os.Args[2:])
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// verbs are what this program does for itself.
+// verbs are the commands with which this program executes itself.
 var verbs = map[string]func(args []string) error{"probe": probeMain, "start": startMain, "pull": pullMain}
 
 // part measures some of the figures.
@@ -55,7 +55,7 @@ var parts = []part{
 type options struct {
 	work, premix, nydus, parts, contenders string
 
-	operations, starts string // which of them
+	operations, starts string // selected operations and starts
 
 	reps   int
 	rate   int64
@@ -144,7 +144,7 @@ func (o *options) run(ctx context.Context) error {
 
 func comma(r rune) bool { return r == ',' }
 
-// benchmark is what the parts share.
+// benchmark is the state that the parts share.
 type benchmark struct {
 	*figures.Results
 	lab        *lab
@@ -154,5 +154,5 @@ type benchmark struct {
 	reps       int
 	rate       int64 // bit/s
 	delay      time.Duration
-	window     int // packets that a connection begins with; 0: the kernel's
+	window     int // initial congestion window, in packets; 0: the kernel's default
 }

@@ -12,9 +12,8 @@ import (
 	"premix/internal/workbench"
 )
 
-// nydus is nydusd with its FUSE file system and the registry as its backend. Its
-// bootstrap, the metadata of an image, is downloaded when it is mounted, as
-// nydus-snapshotter does.
+// nydus is nydusd with its FUSE file system and the registry as its backend. Each mount
+// first downloads its bootstrap, the metadata of an image, as nydus-snapshotter does.
 type nydus struct {
 	lab           *lab
 	daemon, image string
@@ -62,8 +61,9 @@ func (n *nydus) prepare(ctx context.Context, t tree, profile string) error {
 	return err
 }
 
-// create makes an image: its blobs are put where the registry looks for them. With
-// a dictionary (the bootstrap of another image) chunks of that are not stored again.
+// create makes an image, and puts its blobs where the registry looks for them. With a
+// dictionary (the bootstrap of another image) it does not store chunks of that image
+// again.
 func (n *nydus) create(ctx context.Context, t tree, bootstrap string, prefetch []string, dictionary string) error {
 	blobs := filepath.Join(n.lab.Dir, "served/nydus/blobs")
 	fresh := bootstrap + ".blobs"
@@ -118,11 +118,11 @@ func (n *nydus) open(ctx context.Context, p place) (shown, error) {
 			}},
 			"cache": object{"type": "blobcache", "config": object{"work_dir": cache}},
 		},
-		// RAFS 6 cannot be verified, and the older RAFS 5 is not what nydus makes by
-		// default: nydus alone among the contenders gives bytes that nobody checked.
+		// RAFS 6 cannot be verified, and the older RAFS 5 is not nydus' default: nydus
+		// alone among the contenders returns bytes without verifying them.
 		"mode": "direct", "digest_validate": false, "enable_xattr": true,
-		// What nydus-snapshotter's example has, but for prefetch_all: only what the
-		// image asks for.
+		// The values of nydus-snapshotter's example, except for prefetch_all: nydus
+		// prefetches only the files that the image lists.
 		"fs_prefetch": object{"enable": p.profile != "", "threads_count": 8, "merging_size": 1 << 20, "prefetch_all": false},
 	})
 	if err != nil {
@@ -146,7 +146,7 @@ func (m *nydusMount) mount(ctx context.Context) (string, error) {
 	}
 	cmd := workbench.Command(ctx, m.daemon, "fuse", "--mountpoint", m.dir, "--bootstrap", bootstrap, "--config", m.config,
 		"--rlimit-nofile", "0", "--log-level", "warn", "--log-file", filepath.Join(m.scratch, "nydusd.log"))
-	cmd.Cancel = func() error { return nil } // closed by close
+	cmd.Cancel = func() error { return nil } // close ends it
 	var err error
 	if m.process, err = workbench.StartDaemon(m.client, cmd); err != nil {
 		return "", err

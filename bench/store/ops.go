@@ -20,7 +20,7 @@ import (
 	"premix/internal/workbench"
 )
 
-// Counts of what is done at random, or to a part of the files.
+// Counts for random operations, and for operations on a part of the files.
 const (
 	warmRounds = 6
 	warmRandom = 200000
@@ -29,15 +29,15 @@ const (
 	linkFiles  = 2000
 )
 
-// local are contenders that read from this machine's disk: their cold is an empty
-// page cache.
+// local reports whether a contender reads from this machine's disk: for it, cold means an
+// empty page cache.
 func local(c contender) bool {
 	return slices.Contains([]string{"native", "overlayfs", "erofs"}, c.name())
 }
 
-// chill makes everything cold for a contender. One that fetches has a mount and a
-// cache of its own for every repetition, which are empty already; what it fetches
-// is put into the page cache, as the disk of the origin is nobody's merit.
+// chill makes everything cold for a contender. A contender that fetches has a new mount
+// and a new cache in every repetition; for it, chill brings the served files into the
+// page cache, so that the disk of the origin does not count.
 func (b *benchmark) chill(c contender) error {
 	if local(c) {
 		return workbench.DropCaches()
@@ -46,7 +46,7 @@ func (b *benchmark) chill(c contender) error {
 	return workbench.Run(nil, exec.Command("sh", "-c", `find -L "$1" -type f -exec cat {} + >/dev/null`, "sh", served))
 }
 
-// with opens a contender and mounts the tree for the time of f.
+// with opens a contender, mounts the tree and unmounts it when f has returned.
 func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir string) error) (err error) {
 	if p.scratch, err = b.lab.Scratch(); err != nil {
 		return err
@@ -64,9 +64,10 @@ func (b *benchmark) with(ctx context.Context, c contender, p place, f func(dir s
 	return f(dir)
 }
 
-// probed does an operation in a process of its own, in one directory after the other.
-// Of several rounds the first only makes things warm, and the median of the others
-// counts. Directories and the list of files are absolute paths.
+// probed does an operation in a separate process, in one directory after the other, and
+// returns a rate for each. If there are several rounds, the first only warms the caches,
+// and the median of the others counts. Directories and the list of files are absolute
+// paths.
 func probed(ctx context.Context, h *netrelay.Host, op operation, t tree, dirs []string, rounds, count, files int) ([]float64, error) {
 	args := []string{"probe", "-op", op.name, "-n", strconv.Itoa(rounds), "-paths", t.paths,
 		"-count", strconv.Itoa(count), "-files", strconv.Itoa(files)}
@@ -99,13 +100,13 @@ func probedOnce(ctx context.Context, h *netrelay.Host, op operation, t tree, dir
 	return rates[0], nil
 }
 
-// mounting are the contenders that show a tree which is not unpacked first, and
+// mounting returns the contenders that show a tree without unpacking it first, and
 // native.
 func (b *benchmark) mounting() []contender {
 	return slices.DeleteFunc(slices.Clone(b.contenders), func(c contender) bool { return c.name() == "pull" })
 }
 
-// rates are what was measured: by operation, then by contender.
+// rates are the measured rates: by operation, then by contender.
 type rates map[string]map[string][]float64
 
 func (r rates) add(op, contender string, rate float64) {
@@ -162,7 +163,7 @@ func namesOf(all []contender) []string {
 	return names
 }
 
-// prepared makes the tree of files for all contenders that mount it.
+// prepared makes the tree of files, and prepares all contenders that mount it.
 func (b *benchmark) prepared(ctx context.Context, all []contender) (tree, error) {
 	t, err := b.lab.files()
 	if err != nil {
@@ -209,7 +210,7 @@ func (b *benchmark) cold(ctx context.Context) error {
 	return b.report("cold", "Cold: nothing cached, origin on loopback (ratio to native from disk)", "native", got, namesOf(all))
 }
 
-// warm measures second reads, all contenders being mounted together.
+// warm measures second reads, with all contenders mounted at the same time.
 func (b *benchmark) warm(ctx context.Context) error {
 	all := b.mounting()
 	t, err := b.prepared(ctx, all)
@@ -242,7 +243,8 @@ func (b *benchmark) warm(ctx context.Context) error {
 	return b.report("warm", "Warm (ratio to native)", "native", got, namesOf(all))
 }
 
-// together mounts the tree with all of the contenders for the time of f.
+// together mounts the tree with all of the contenders, and unmounts it when f has
+// returned.
 func (b *benchmark) together(ctx context.Context, all []contender, p place, dirs []string, f func(dirs []string) error) error {
 	if len(dirs) == len(all) {
 		return f(dirs)
@@ -252,7 +254,7 @@ func (b *benchmark) together(ctx context.Context, all []contender, p place, dirs
 	})
 }
 
-// newLink is the network of the parts that have one, with the origin at its far end.
+// newLink makes the network of the parts that need one, with the origin at its far end.
 func (b *benchmark) newLink() (*netrelay.Link, *workbench.Origin, error) {
 	l, err := netrelay.New(netrelay.Options{Rate: b.rate, Delay: b.delay, Offload: true})
 	if err != nil {
@@ -354,7 +356,7 @@ func (b *benchmark) link(ctx context.Context) error {
 	return nil
 }
 
-// downloaded is the rate of a plain download to a file.
+// downloaded returns the rate of a plain download to a file.
 func (b *benchmark) downloaded(ctx context.Context, h *netrelay.Host, url string) (float64, error) {
 	if err := workbench.Run(nil, exec.Command("sh", "-c", `cat "$1" >/dev/null`, "sh", filepath.Join(b.lab.Dir, "served/plain", bigFile))); err != nil {
 		return 0, err

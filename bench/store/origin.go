@@ -6,8 +6,8 @@ import (
 	"net/http"
 )
 
-// download fetches a file and writes it, which is the least that any contender
-// does. On the host of the client, as a process of its own, as it is a peer.
+// download fetches a file and writes it, the minimum of work for any contender. As a peer
+// it runs on the host of the client, in a separate process.
 func download(url string, w io.Writer) error {
 	resp, err := http.Get(url)
 	if err != nil {

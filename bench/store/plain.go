@@ -24,13 +24,13 @@ func (native) open(_ context.Context, p place) (shown, error) {
 	return here(p.tree.dir), nil
 }
 
-// here is a directory that needs no mount.
+// here is a directory that does not need a mount.
 type here string
 
 func (d here) mount(context.Context) (string, error) { return string(d), nil }
 func (here) close() error                            { return nil }
 
-// overlayfs is what a container engine mounts when a layer has been unpacked.
+// overlayfs is the mount that a container engine makes after it has unpacked a layer.
 type overlayfs struct{}
 
 func (overlayfs) name() string                                { return "overlayfs" }
@@ -56,7 +56,7 @@ func (o overlayMount) mount(context.Context) (string, error) {
 func (o overlayMount) close() error { return unmount(o.dir()) }
 
 // erofs is the kernel's EROFS on an image that mkfs.erofs(1) makes, mounted from the
-// file: what any mount by EROFS can be at its best when everything is warm.
+// file. It is the upper bound for all mounts by EROFS when everything is warm.
 type erofs struct{ lab *lab }
 
 func newErofs(l *lab) (contender, error) {
@@ -82,15 +82,15 @@ func (e *erofs) open(_ context.Context, p place) (shown, error) {
 
 type erofsMount struct{ image, dir string }
 
-// mount needs no loop device: Linux 6.12 mounts EROFS from a file.
+// mount mounts the image without a loop device: Linux 6.12 mounts EROFS from a file.
 func (m erofsMount) mount(context.Context) (string, error) {
 	return m.dir, os.NewSyscallError("mount", unix.Mount(m.image, m.dir, "erofs", unix.MS_RDONLY|unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOATIME, ""))
 }
 
 func (m erofsMount) close() error { return unmount(m.dir) }
 
-// pull downloads a layer (tar and gzip), checks its digest and unpacks it, all at
-// once: what a container engine does at its best.
+// pull downloads a layer (tar and gzip), checks its digest and unpacks it, all at once,
+// like a container engine at its best.
 type pull struct{ lab *lab }
 
 func (*pull) name() string { return "pull" }
@@ -120,8 +120,8 @@ func (p *pulled) mount(ctx context.Context) (string, error) {
 
 func (p *pulled) close() error { return os.RemoveAll(filepath.Join(p.scratch, "root")) }
 
-// pullMain is `pull URL DIR`. What is not a layer is written to the file DIR; with
-// DIR "-" it is read and forgotten.
+// pullMain is `pull URL DIR`. It writes a file other than a layer to the file DIR; with
+// DIR "-" it reads and discards it.
 func pullMain(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: pull URL DIR")
@@ -139,8 +139,7 @@ func pullMain(args []string) error {
 		}
 		return f.Close()
 	}
-	// gzip(1) and tar(1) each in a process of its own, so that two processors are
-	// used.
+	// gzip(1) and tar(1) are separate processes, so that two processors are used.
 	cmd := exec.Command("tar", "--use-compress-program=gzip", "--numeric-owner", "--xattrs", "-xpf", "-", "-C", args[1])
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

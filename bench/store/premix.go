@@ -10,8 +10,7 @@ import (
 	"premix/internal/workbench"
 )
 
-// premixMount is premix itself, by its command line, with a node of its own for
-// each repetition.
+// premixMount is premix itself, by its command line, with a new node for each repetition.
 type premixMount struct {
 	lab     *lab
 	label   string
@@ -36,14 +35,14 @@ func newPremix(l *lab, program, label string) (*premixMount, error) {
 
 func (m *premixMount) name() string { return m.label }
 
-// command is a premix with a home of its own.
+// command returns a premix command with its own home.
 func (m *premixMount) command(ctx context.Context, home string, args ...string) *exec.Cmd {
 	cmd := workbench.Command(ctx, m.program, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+home)
 	return cmd
 }
 
-// home is where the publisher's keys are.
+// home returns the directory of the publisher's keys.
 func (m *premixMount) home() string { return filepath.Join(m.lab.Dir, "premix-home") }
 
 func (m *premixMount) store() string { return filepath.Join(m.lab.Dir, "served/premix") }
@@ -71,7 +70,7 @@ func (m *premixMount) publish(ctx context.Context, t tree) error {
 	return err
 }
 
-// record makes a start with --record, and publishes what was recorded.
+// record runs a start with --record, and publishes the recorded profile.
 func (m *premixMount) record(ctx context.Context, t tree, profile string) error {
 	_, err := m.lab.Once("premix-profile-"+t.name+"-"+profile, func(path string) (err error) {
 		o, err := m.lab.Serve(nil)
@@ -139,8 +138,7 @@ func (s *premixShown) umount(ctx context.Context) error {
 	return workbench.Run(s.client, s.command(ctx, s.node, "umount", s.dir))
 }
 
-// close does not depend on ctx: the node must end also when the benchmark is
-// interrupted.
+// close does not depend on ctx: the node must also end when the benchmark is interrupted.
 func (s *premixShown) close() error {
 	return workbench.Run(s.client, s.command(context.Background(), s.node, "node", "stop", "--lazy"))
 }

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// operation is one way to use a tree. It is done by a process of its own, with
-// the system calls themselves: what is measured is the kernel and what is behind.
+// operation is one way to use a tree. A separate process does it with plain system calls,
+// so that it measures only the kernel and the file system.
 type operation struct {
 	name string
-	unit string // of what do returns a second: B/s, or 1/s
+	unit string // B/s or 1/s; do returns the number of bytes or operations
 	do   func(*probe) (int64, error)
 }
 
@@ -33,7 +33,7 @@ var operations = []operation{
 	{"mmap", "B/s", (*probe).mmap},
 }
 
-// probe is what operations are done with.
+// probe is the input of an operation.
 type probe struct {
 	dir   string
 	paths []string // below dir
@@ -45,8 +45,8 @@ type probe struct {
 // the rounds in each directory as an array of JSON arrays. Directories alternate round
 // by round, so that all meet the same load of the machine.
 //
-// Paths are relative to the directory: how deep below the root a contender happens to
-// be mounted is nobody's merit, and is a seventh of what a stat(2) of a warm file takes.
+// Paths are relative to the directory. Otherwise the depth of a contender's mount point
+// would count: it takes a seventh of the time of a stat(2) of a warm file.
 func probeMain(args []string) error {
 	flags := flag.NewFlagSet("probe", flag.ContinueOnError)
 	name := flags.String("op", "", "operation")
@@ -110,8 +110,8 @@ func (p *probe) readdir() (n int64, err error) {
 		}
 		n += int64(len(names))
 		for _, name := range names {
-			// The names tell what is a directory; d_type is as good, and x/sys/unix
-			// does not pass it on.
+			// In this tree the name identifies a directory. d_type would too, but
+			// x/sys/unix does not return it.
 			if !strings.Contains(name, ".") && name != bigFile {
 				if err := list(dir + "/" + name); err != nil {
 					return err
@@ -193,7 +193,7 @@ func (p *probe) sequential() (total int64, err error) {
 	}
 }
 
-// random reads 4 KiB at offsets that are the same for everybody.
+// random reads 4 KiB at random offsets, the same for all contenders.
 func (p *probe) random() (int64, error) {
 	fd, size, err := p.big()
 	if err != nil {
@@ -224,6 +224,6 @@ func (p *probe) mmap() (int64, error) {
 	for at := 0; at < len(m); at += 4 << 10 {
 		sum += m[at]
 	}
-	p.buf[0] = sum // used, so that the reads are not left out
+	p.buf[0] = sum // use the sum, so that the compiler keeps the reads
 	return size, unix.Munmap(m)
 }

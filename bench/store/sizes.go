@@ -11,7 +11,7 @@ import (
 	"premix/internal/workbench"
 )
 
-// sizes measures what three successive versions of one image occupy.
+// sizes measures the space that three successive versions of one image occupy.
 func (b *benchmark) sizes(ctx context.Context) error {
 	var versions []tree
 	for v := 1; v <= 3; v++ {
@@ -54,7 +54,7 @@ func (b *benchmark) sizes(ctx context.Context) error {
 	return nil
 }
 
-// keeper keeps images; add keeps one more, and tells the bytes of all.
+// keeper keeps images; add adds one and returns the bytes of all of them.
 type keeper struct {
 	name string
 	add  func(ctx context.Context, t tree) (int64, error)
@@ -105,8 +105,8 @@ func (s *stargz) keeper() keeper {
 	}}
 }
 
-// keeper of nydus keeps images in a directory of its own. With a dictionary each
-// image is told of the one before.
+// keeper keeps images of nydus in a separate directory. With a dictionary each image is
+// made with the previous image as its dictionary.
 func (n *nydus) keeper(name string, dictionary bool) keeper {
 	own := *n
 	own.lab = &lab{&workbench.Lab{Dir: filepath.Join(n.lab.Dir, "sizes", name), Log: n.lab.Log}}
@@ -123,7 +123,7 @@ func (n *nydus) keeper(name string, dictionary bool) keeper {
 	}}
 }
 
-// keeper of premix publishes to a store of its own.
+// keeper publishes images of premix to a separate store.
 func (m *premixMount) keeper() keeper {
 	own := *m
 	own.lab = &lab{&workbench.Lab{Dir: filepath.Join(m.lab.Dir, "sizes/premix"), Log: m.lab.Log}}

@@ -10,8 +10,8 @@ import (
 	"premix/internal/workbench"
 )
 
-// stargz is the FUSE file system of containerd's stargz-snapshotter. Its program
-// is built from the module beside this file.
+// stargz is the FUSE file system of containerd's stargz-snapshotter. Its program is built
+// from the module in the directory stargz.
 type stargz struct {
 	lab     *lab
 	program string
@@ -31,7 +31,7 @@ func newStargz(ctx context.Context, l *lab) (*stargz, error) {
 
 func (*stargz) name() string { return "stargz" }
 
-// image is the name of a layer.
+// image returns the name of a layer.
 func (*stargz) image(t tree, profile string) string {
 	if profile == "" {
 		return t.name
@@ -90,7 +90,7 @@ func (s *stargz) open(ctx context.Context, p place) (shown, error) {
 	}
 	about := filepath.Join(s.lab.Dir, "served/stargz", s.image(p.tree, p.profile), "layer.json")
 	cmd := workbench.Command(ctx, s.program, "mount", p.origin, about, cache, m.dir)
-	cmd.Cancel = func() error { return nil } // closed by close
+	cmd.Cancel = func() error { return nil } // close ends it
 	var err error
 	if m.daemon, err = workbench.StartDaemon(p.client, cmd); err != nil {
 		return nil, err
@@ -121,5 +121,5 @@ func (m *stargzMount) close() error {
 	return m.daemon.Stop()
 }
 
-// lines splits what a list has one a line.
+// lines returns the lines of a list.
 func lines(text []byte) []string { return strings.Split(strings.TrimSpace(string(text)), "\n") }

@@ -33,7 +33,7 @@ var startCases = []startCase{
 	{"r", []string{"Rscript", "-e", "1"}},
 }
 
-// startIn does the start of this name in the root dir, on a host; nil: here.
+// startIn does the start of this name in the root dir, on a host or, if h is nil, here.
 func startIn(ctx context.Context, h *netrelay.Host, dir, name string) (time.Duration, error) {
 	for _, c := range startCases {
 		if c.name != name {
@@ -52,9 +52,9 @@ func startIn(ctx context.Context, h *netrelay.Host, dir, name string) (time.Dura
 	return 0, fmt.Errorf("there is no start %q", name)
 }
 
-// startMain is `start DIR COMMAND...`: a command with DIR as its root directory,
-// in a mount namespace where /tmp is writable and /dev and /proc are what they
-// should be. It prints how many seconds the command took.
+// startMain is `start DIR COMMAND...`. It runs a command with DIR as its root directory,
+// in a mount namespace with a writable /tmp and working /dev and /proc, and prints the
+// time of the command in seconds.
 func startMain(args []string) error {
 	if len(args) < 2 {
 		return errors.New("usage: start DIR COMMAND [ARGUMENT]")
@@ -81,7 +81,8 @@ func startMain(args []string) error {
 			return fmt.Errorf("mknod %s: %w", d.name, err)
 		}
 	}
-	// Looked up in the root, as exec.LookPath would in this one.
+	// Look the program up in the root, as exec.LookPath would in the root of this
+	// process.
 	program := ""
 	for _, bin := range []string{"usr/bin", "bin"} {
 		if _, err := os.Lstat(filepath.Join(dir, bin, args[1])); err == nil {
@@ -97,11 +98,11 @@ func startMain(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(time.Since(begin).Seconds())
 }
 
-// touched is a list of the files that a start opens, in order, one a line: what
-// fanotify(7) sees when it is done in the tree itself.
+// touched returns the path of a list of the files that a start opens, in order, one a
+// line. fanotify(7) records them while the start runs in the tree itself.
 func (l *lab) touched(ctx context.Context, t tree, name string) (string, error) {
 	return l.Once("trees/"+t.name+"."+name, func(path string) error {
-		names := map[uint64]string{} // by inode: the start has mounts of its own, whose paths are not ours
+		names := map[uint64]string{} // by inode, because the start has its own mounts and so different paths
 		err := filepath.WalkDir(t.dir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() {
 				return err
@@ -133,8 +134,8 @@ func (l *lab) touched(ctx context.Context, t tree, name string) (string, error) 
 	})
 }
 
-// watchOpens returns the inodes that are opened in the file system of dir while f
-// runs, each once, in order.
+// watchOpens returns the inodes of the files that f opens in the file system of dir, each
+// once, in order.
 func watchOpens(dir string, f func() error) ([]uint64, error) {
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_UNLIMITED_QUEUE, unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
 	if err != nil {
@@ -153,7 +154,7 @@ func watchOpens(dir string, f func() error) ([]uint64, error) {
 		for {
 			n, err := watch.Read(buf)
 			if err != nil {
-				return // closed below
+				return // watchOpens has closed it
 			}
 			for _, inode := range eventInodes(buf[:n]) {
 				if !seen[inode] {
@@ -164,8 +165,8 @@ func watchOpens(dir string, f func() error) ([]uint64, error) {
 		}
 	})
 	err = f()
-	// Events are queued when the open is done: what the start opened is readable
-	// now. An open of our own is the last.
+	// The kernel queues an event when the open is done: all events of the start are
+	// readable now. Leave the reader the time to read them.
 	time.Sleep(100 * time.Millisecond)
 	watch.Close()
 	reader.Wait()

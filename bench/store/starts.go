@@ -34,13 +34,13 @@ func (v variant) label() string {
 	return v.name()
 }
 
-// variants are what starts are measured with.
+// variants returns the variants whose starts are measured.
 func (b *benchmark) variants() []variant {
 	var all []variant
 	for _, c := range b.contenders {
 		switch c.name() {
 		case "overlayfs", "erofs":
-			continue // what they add to native is a part of ops
+			continue // part ops measures their difference from native
 		case "native":
 			all = append(all, variant{contender: c}, variant{contender: c, warm: true})
 		case "pull":
@@ -52,7 +52,7 @@ func (b *benchmark) variants() []variant {
 	return all
 }
 
-// started is what was measured of a start.
+// started has the figures of a start.
 type started struct {
 	mount, total, bytes, requests []float64
 }

@@ -20,18 +20,18 @@ var loopSource []byte
 //go:embed peers/hq.py
 var hqSource []byte
 
-// contender runs a command many times. CPU time is that of all that it ran; 0 where it
-// cannot be told.
+// contender runs a command many times. cpu is the CPU time of all the processes that it
+// ran; 0 if it is not known.
 type contender struct {
 	name string
 	run  func(j job) (cpu float64, err error)
 }
 
-// job is a command and how often.
+// job is a command and the number of its runs.
 type job struct {
-	program string // as the shell finds it
+	program string // name, which the shell looks up
 	args    []string
-	path    string // the same, absolute
+	path    string // absolute path of program
 	count   int
 }
 
@@ -43,7 +43,7 @@ type benchmark struct {
 	ctx  context.Context
 	work string // absolute
 	runs int
-	cut  map[string]measured // contenders that could not run all of a smaller count, by name and program
+	cut  map[string]measured // contenders that ran only a part of a smaller count, by name and program
 }
 
 func (b *benchmark) path(name string) string { return filepath.Join(b.work, name) }
@@ -52,7 +52,7 @@ func (b *benchmark) command(name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(b.ctx, name, args...)
 }
 
-// input is a file with lines, one a command.
+// input writes a file with one command a line, and makes it the command's standard input.
 func (b *benchmark) input(cmd *exec.Cmd, count int, line func(i int) string) error {
 	path := b.path("input")
 	var text strings.Builder
@@ -71,7 +71,7 @@ func (b *benchmark) input(cmd *exec.Cmd, count int, line func(i int) string) err
 	return nil
 }
 
-// contenders are those that can be had here, and what ends them.
+// contenders returns the contenders that are available, and a function that ends them.
 func (b *benchmark) contenders() (list []contender, end func(), err error) {
 	end = func() {}
 	add := func(name string, have func() error, run func(j job) (float64, error)) {
@@ -137,7 +137,7 @@ func (b *benchmark) contenders() (list []contender, end func(), err error) {
 		if err != nil {
 			return 0, err
 		}
-		defer os.RemoveAll(temp) // it leaves directories of its workers there
+		defer os.RemoveAll(temp) // the server leaves the directories of its workers there
 		cmd := b.command("python3", append([]string{b.path("hq.py"), strconv.Itoa(j.count), cores, j.path}, j.args...)...)
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+b.path("hq"), "TMPDIR="+temp)
 		cmd.Dir = b.work
@@ -188,7 +188,8 @@ func (b *benchmark) contenders() (list []contender, end func(), err error) {
 	return list, end, nil
 }
 
-// finish runs a command to its end, and tells the CPU time of it and of what it ran.
+// finish runs a command to its end, and returns the CPU time of it and its child
+// processes.
 func (b *benchmark) finish(cmd *exec.Cmd) (cpu float64, err error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -214,7 +215,7 @@ func (b *benchmark) buildLoop() error {
 	return nil
 }
 
-// hqVersion is what is measured.
+// hqVersion is the measured version of HyperQueue.
 const hqVersion = "hyperqueue==0.27.0"
 
 func (b *benchmark) installHQ() error {

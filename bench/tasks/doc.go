@@ -1,5 +1,5 @@
-// Tasks measures what it costs to run very many short commands, side by side with
-// other programs that do.
+// Tasks measures the cost of running very many short commands, side by side with other
+// programs for it.
 //
 // Contenders:
 //
@@ -10,20 +10,19 @@
 //	parallel  GNU parallel, no records
 //	make      make -j with a target a command, no records
 //	hq        HyperQueue's server and worker in one process, from its Python package
-//	slurm     one plain job array in a private Slurm of one node with as many CPUs, with
-//	          such settings that jobs start at once; its end is looked for every 2 s, and
-//	          its CPU time is not known
+//	slurm     one plain job array in a private Slurm of one node with as many CPUs,
+//	          configured to start jobs at once; the benchmark asks for its end every
+//	          2 s, and its CPU time is not known
 //	snakemake, nextflow  workflow managers with their local executors
 //
-// A contender may take about -bound. One that is too slow for all commands runs as many as
-// fit, the table and the figures tell how many, and what is compared is its rate; premix
-// runs all of them.
+// A contender may take about -bound. If that is too short for all commands, it runs as many
+// as fit: the table and the figures have the number, and the comparison is between rates.
+// premix runs all of them.
 //
 // Parts:
 //
 //	true      /bin/true, very many times
-//	sleep     a tenth of a second of sleep, so that what counts is how soon the next
-//	          command begins
+//	sleep     a tenth of a second of sleep, which shows how soon the next command begins
 //	submit    how long it takes to submit half a million tasks, the memory that this
 //	          needs, and how long premix task ls and why take while they run
 //	kubernetes
@@ -37,14 +36,14 @@
 //	          premix slurm-shim before it, and through premix slurm-shim alone
 //	slurm     true, very many times, in a private Slurm of four nodes on this machine:
 //	          packed by premix, and as one job array of as many jobs (-plain: of fewer);
-//	          and what either costs its controller. With -accounting it has MariaDB and
-//	          slurmdbd
+//	          and the cost of both for its controller. With -accounting it has MariaDB
+//	          and slurmdbd
 //
-// Contenders alternate (A B A B), so that whatever else the machine does meets all of
-// them, and a figure is a median. CPU time is that of a contender with all that it
-// ran; it says more than the clock does on a machine that has other work. Figures are
+// Contenders alternate (A B A B), so that other load on the machine affects all of them
+// alike, and a figure is a median. CPU time covers a contender with all its child
+// processes; on a busy machine it is more meaningful than the elapsed time. Figures are
 // written as JSON Lines to results.jsonl in the work directory, see package figures.
 //
-// HyperQueue is installed by pip into the work directory, and the loop is compiled
-// there; what cannot be had is left out, and the output says so.
+// pip installs HyperQueue into the work directory, and the loop is compiled there. A
+// contender that is not available is left out, and the output says so.
 package main

@@ -19,7 +19,7 @@ import (
 	"premix/internal/quantile"
 )
 
-// kubernetes measures premix beside one pod a task, on a control plane of its own.
+// kubernetes measures premix beside one pod a task, on a separate control plane.
 func (b *benchmark) kubernetes(results *figures.Results) error {
 	if missing := kubebox.Missing(); missing != "" {
 		fmt.Println("kubernetes is left out:", missing)
@@ -89,7 +89,7 @@ func (b *benchmark) kubernetes(results *figures.Results) error {
 	return nil
 }
 
-// controlPlane is the processor time of all programs of a box.
+// controlPlane returns the CPU time of all programs of a box.
 func controlPlane(box *kubebox.Box) (sum time.Duration, err error) {
 	for _, p := range []string{kubebox.Etcd, kubebox.APIServer, kubebox.Controller, kubebox.Scheduler} {
 		d, err := box.CPU(p)
@@ -122,8 +122,8 @@ func (b *benchmark) packed(box *kubebox.Box, dir string) error {
 	return nil
 }
 
-// podEach runs them as one Job with a pod for each, which are as many at a time as the
-// nodes take.
+// podEach runs the tasks as one Job with a pod for each. The nodes limit how many pods
+// run at once.
 func (b *benchmark) podEach(box *kubebox.Box, _ string) error {
 	n, mode, no := int32(b.pods), batchv1.IndexedCompletion, false
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "each"}, Spec: batchv1.JobSpec{
@@ -168,7 +168,7 @@ func (b *benchmark) clear(box *kubebox.Box) error {
 	})
 }
 
-// wait asks twice a second until something is done.
+// wait calls done twice a second until it returns true.
 func (b *benchmark) wait(done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Minute)
 	defer cancel()

@@ -139,7 +139,7 @@ func benchMain() error {
 	return nil
 }
 
-// measured is what a contender needed for so many commands: one entry a repetition.
+// measured has the times of a contender for count commands: one entry a repetition.
 type measured struct {
 	count     int
 	wall, cpu []float64
@@ -147,15 +147,15 @@ type measured struct {
 
 func (m *measured) rate() float64 { return float64(m.count) / quantile.Median(m.wall) }
 
-// slack is by how much a contender may go over the bound to run all.
+// slack is the factor by which a contender may exceed the bound to run all commands.
 const slack = 1.5
 
-// sampled is how many commands at most a contender begins with.
+// sampled is the maximum number of commands in a contender's first run.
 const sampled = 200
 
-// first runs as many commands of a job as a contender can within the bound, and premix
-// all. It begins with few and runs more as long as less than half of the bound has
-// passed, so that what it takes to start says little.
+// first runs as many commands of a job as a contender can within the bound; premix runs
+// all. It begins with a few commands, and repeats with more until a run takes more than
+// half of the bound, so that the startup time counts little.
 func (b *benchmark) first(c contender, j job) (measured, error) {
 	of := j
 	if c.name != "premix" && b.bound > 0 {
@@ -177,16 +177,17 @@ func (b *benchmark) first(c contender, j job) (measured, error) {
 	}
 }
 
-// measure runs a job with each contender in turn, and again; but those that need more
-// than half of the bound once, except for premix and the loop. A contender that cannot run
-// all within the bound runs fewer, and what is compared is its rate.
+// measure runs a job with each contender in turn, reps times. A contender that needs more
+// than half of the bound runs it once, except for premix and the loop. A contender that
+// cannot run all commands within the bound runs fewer, and the comparison is between
+// rates.
 func (b *benchmark) measure(results *figures.Results, name string, j job, list []contender, reps int) error {
 	all := make([]measured, len(list))
 	for rep := range reps {
 		for i, c := range list {
 			m, key := &all[i], c.name+" "+j.program
 			if rep == 0 {
-				if old, ok := b.cut[key]; ok { // it would run as many again
+				if old, ok := b.cut[key]; ok { // it would run the same number again
 					*m = old
 					continue
 				}
@@ -242,18 +243,18 @@ func (b *benchmark) measure(results *figures.Results, name string, j job, list [
 	return nil
 }
 
-// once runs a job with a contender and tells the time on the clock and that of CPUs.
+// once runs a job with a contender and returns the elapsed time and the CPU time.
 func (b *benchmark) once(c contender, j job) (wall, cpu float64, err error) {
 	begun := time.Now()
 	cpu, err = c.run(j)
 	wall = time.Since(begun).Seconds()
 	if b.runs > 0 {
-		_ = os.RemoveAll(b.path("out-" + strconv.Itoa(b.runs))) // the next one makes its own
+		_ = os.RemoveAll(b.path("out-" + strconv.Itoa(b.runs))) // the next run makes a new one
 	}
 	return wall, cpu, err
 }
 
-// submit measures half a million tasks.
+// submit measures the submission of half a million tasks.
 func (b *benchmark) submit(results *figures.Results) error {
 	dir := b.path("out-submit")
 	premix, err := filepath.Abs(b.premix)
@@ -326,8 +327,8 @@ func (b *benchmark) submit(results *figures.Results) error {
 	return nil
 }
 
-// ask runs a command some times while others run, with pauses, and tells how long it
-// took.
+// ask runs a command several times while others run, with pauses, and returns the times
+// that it took.
 func (b *benchmark) ask(name string, args ...string) ([]float64, error) {
 	var list []float64
 	for range 21 {
@@ -341,7 +342,7 @@ func (b *benchmark) ask(name string, args ...string) ([]float64, error) {
 	return list, nil
 }
 
-// peak is the largest resident set of a process that has ended, in bytes.
+// peak returns the largest resident set size of an ended process, in bytes.
 func peak(cmd *exec.Cmd) float64 {
 	ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {

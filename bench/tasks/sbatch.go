@@ -13,10 +13,10 @@ import (
 	"premix/internal/slurmbox"
 )
 
-// sbatch measures how long one sbatch takes, of many in a row: Slurm's own, and those of
-// premix slurm-shim before the same Slurm and alone. The jobs are held: what they take
-// when they run is measured elsewhere. The first of each row is told apart, as it starts
-// the worker.
+// sbatch measures how long one sbatch takes, of many in a row: Slurm's own, and premix
+// slurm-shim's before the same Slurm and alone. The jobs are held: another part measures
+// their execution. The first sbatch of each row is reported separately, as it starts the
+// worker.
 func (b *benchmark) sbatch(results *figures.Results) (err error) {
 	if list := slurmbox.Missing(false); len(list) > 0 {
 		fmt.Printf("sbatch is left out: there is no %s\n", strings.Join(list, ", "))
@@ -75,7 +75,7 @@ func (b *benchmark) sbatch(results *figures.Results) (err error) {
 	return nil
 }
 
-// submissions is how long each of a row of sbatch took.
+// submissions returns the time of each sbatch of a row.
 func (b *benchmark) submissions(box *slurmbox.Box, premix, on string) ([]float64, error) {
 	program, err := exec.LookPath("sbatch")
 	if err != nil {

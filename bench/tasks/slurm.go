@@ -14,12 +14,12 @@ import (
 	"premix/internal/slurmbox"
 )
 
-// askEvery is how often an array is looked for that has no other way to tell that it has
-// ended. What that costs the controller is counted, too.
+// askEvery is the interval between queries for an array, which does not report its end.
+// The cost of the queries for the controller is counted, too.
 const askEvery = 2 * time.Second
 
 // slurm runs /bin/true in a private Slurm of four nodes: packed by premix, and as one
-// array of as many jobs.
+// array of the same number of jobs.
 func (b *benchmark) slurm(results *figures.Results) (err error) {
 	if list := slurmbox.Missing(b.accounting); len(list) > 0 {
 		fmt.Printf("slurm is left out: there is no %s\n", strings.Join(list, ", "))
@@ -78,7 +78,7 @@ func (b *benchmark) slurm(results *figures.Results) (err error) {
 	if b.accounting {
 		name += "/accounting"
 	}
-	// Of what the plain array needed a task, as it may have fewer.
+	// Compare the cost of a task, as the plain array may have fewer tasks.
 	peer, peerCPU := float64(plain)/quantile.Median(wall["array"]), quantile.Median(cpu["array"])/float64(plain)
 	var title string
 	rows := [][]string{{"", "tasks", "time", "a second", "CPU time of slurmctld", "a task"}}
@@ -145,7 +145,7 @@ func (b *benchmark) array(box *slurmbox.Box, count int, command string) error {
 	}
 }
 
-// completed tells whether all jobs of an array that has ended have succeeded.
+// completed returns an error unless all jobs of an ended array have succeeded.
 func completed(box *slurmbox.Box, id string) error {
 	other, err := box.Run("squeue", "--noheader", "--states=BOOT_FAIL,CANCELLED,DEADLINE,FAILED,NODE_FAIL,OUT_OF_MEMORY,PREEMPTED,TIMEOUT", "--jobs="+id, "--format=%i %T")
 	if err == nil && other != "" {
@@ -154,7 +154,7 @@ func completed(box *slurmbox.Box, id string) error {
 	return err
 }
 
-// cpuSeconds is the CPU time of a process, with all threads.
+// cpuSeconds returns the CPU time of a process, with all threads.
 func cpuSeconds(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"premix/internal/slurmbox"
 )
 
-// ecosystem is a workflow manager that scripts/setup.sh ecosystem has installed.
+// ecosystem returns the path of a workflow manager that scripts/setup.sh ecosystem has
+// installed.
 func ecosystem(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -29,11 +30,12 @@ func ecosystem(name string) (string, error) {
 	return "", errors.New("it is not installed: scripts/setup.sh ecosystem")
 }
 
-// eager is a configuration of Nextflow with which its own waiting is not what is
-// measured: it asks often, and hands over all that it has.
+// eager is a configuration of Nextflow that keeps its own waiting out of the measurement:
+// it polls often, and submits all tasks at once.
 const eager = "executor.queueSize = 10000\nexecutor.pollInterval = '200ms'\nexecutor.queueStatInterval = '1s'\n"
 
-// nextflow is a workflow of count tasks. config is its own, but for the executor.
+// nextflow returns the command that runs a workflow of count tasks. config is added to
+// its configuration of the executor.
 func (b *benchmark) nextflow(program, executor, config, command string, count int) (*exec.Cmd, error) {
 	dir := b.path("nextflow")
 	if err := os.RemoveAll(dir); err != nil {
@@ -56,7 +58,7 @@ func (b *benchmark) nextflow(program, executor, config, command string, count in
 	return cmd, nil
 }
 
-// snakemake is a workflow of count tasks.
+// snakemake returns the command that runs a workflow of count tasks.
 func (b *benchmark) snakemake(program, command string, count int) (*exec.Cmd, error) {
 	dir := b.path("snakemake")
 	if err := os.RemoveAll(dir); err != nil {
@@ -74,16 +76,17 @@ func (b *benchmark) snakemake(program, command string, count int) (*exec.Cmd, er
 	return cmd, nil
 }
 
-// configurations of Nextflow that are measured, the same for all.
+// configurations are the measured configurations of Nextflow, the same for all
+// contenders.
 var configurations = []struct{ name, what, text string }{
 	{"eager", "asking often and submitting all at once", eager},
 	{"default", "with Nextflow's defaults", ""},
 	{"array", "asking often, 100 tasks an array", eager + "process.array = 100\n"},
 }
 
-// workflow measures a Nextflow workflow of short tasks on a Slurm of its own: directly,
-// with premix slurm-shim before it, and through premix slurm-shim on this machine. With
-// Nextflow's own executor on this machine it tells what Nextflow needs for itself.
+// workflow measures a Nextflow workflow of short tasks on a private Slurm: directly, with
+// premix slurm-shim before it, and through premix slurm-shim on this machine. A run with
+// Nextflow's own executor on this machine shows the time that Nextflow itself needs.
 func (b *benchmark) workflow(results *figures.Results) error {
 	program, err := ecosystem("nextflow")
 	if err != nil {
@@ -163,8 +166,8 @@ func (b *benchmark) workflow(results *figures.Results) error {
 	return nil
 }
 
-// cost is what a workflow took, in seconds: on the clock, of CPU time of Nextflow with
-// the programs that it calls, and of slurmctld.
+// cost is the cost of a workflow, in seconds: elapsed time, CPU time of Nextflow with the
+// programs that it calls, and CPU time of slurmctld.
 type cost struct{ wall, own, ctld float64 }
 
 // throughWorkflow runs the workflow once.

@@ -13,7 +13,7 @@ const (
 	asJSON   kind = "json"     // j: JSON
 )
 
-// inputs are the inputs of a recipe.
+// inputs returns the inputs of a recipe.
 func (k kind) inputs() string {
 	switch k {
 	case single:
@@ -30,7 +30,8 @@ func (k kind) inputs() string {
 	return "{q: {file: in.fa}}"
 }
 
-// files are the fixed names of the inputs of a recipe and the files of the first sample.
+// files returns the fixed names of the inputs of a recipe, with the files of the first
+// sample.
 func (k kind) files() map[string][2]string {
 	switch k {
 	case single:
@@ -49,20 +50,22 @@ func (k kind) files() map[string][2]string {
 	return map[string][2]string{"q": {"in.fa", "a.fna"}}
 }
 
-// vary is an entry of varies. The file is named as in the recipe, and as a pattern of
-// paths below the run directory.
+// vary is an entry of varies: file has the form of the recipe, and to is the pattern of
+// the file's path below the run directory. lines is the beginning of the lines that vary;
+// if it is empty, the whole file varies.
 type vary struct{ file, to, lines string }
 
 // tool is one program.
 type tool struct {
 	name    string
-	program string // that has to be installed
+	program string // program that has to be installed
 	sample  kind
 	// index is a shell script that makes the tool's data in its working directory. $G is
-	// a genome of 12 Mb, $B one of 50 Mb, $P proteins, $R one of the samples of r1.
+	// the path of a genome of 12 Mb, $B of a genome of 50 Mb, $P of proteins, and $R of a
+	// sample of r1.
 	index   string
 	command string // ${index} is the directory of the index
-	outputs string // besides stdout; of the recipe
+	outputs string // of the recipe, besides stdout
 	varies  []vary
 	silent  bool // it prints nothing to its standard output
 }

@@ -1,6 +1,6 @@
 package main
 
-// makeData is the script that makes genomes, proteins and samples, of the test data at
+// makeData is the script that makes genomes, proteins and samples from the test data at
 // $TESTDATA.
 const makeData = `
 gzip -dc $TESTDATA/yeast/genome.R64.fa.gz > genome.fa

@@ -12,7 +12,7 @@ import (
 	"premix/internal/workbench"
 )
 
-// loadedSize is the size of files that count as data, bytes.
+// loadedSize is the minimum size of a file that counts as data, in bytes.
 const loadedSize = 1 << 20
 
 var (
@@ -21,8 +21,8 @@ var (
 	resumeForm = regexp.MustCompile(`^(\d+) +<\.\.\. \w+ resumed>(.*)$`)
 )
 
-// loads traces the tool over the first sample, and returns the bytes of its data that it
-// reads or maps, and those of them before the stop. Where the tool has an index only that
+// loads traces the tool over the first sample. It returns the bytes of its data that it
+// reads or maps, in total and before the stop. If the tool has an index, only the index
 // counts, otherwise every file of 1 MiB or more.
 func (b *bench) loads(t tool, index, stop string) (total, before int64, err error) {
 	dir, err := b.lab.Scratch()
@@ -132,12 +132,13 @@ func (c *counter) call(thread, name, args, result, line string) {
 		return
 	}
 	if name == "open" || name == "openat" {
-		// The path of the new descriptor stands behind the result.
+		// The path of the new descriptor follows the result.
 		_, opened, _ := strings.Cut(line, ") ")
 		if m := pathForm.FindStringSubmatch(opened[strings.LastIndex(opened, "="):]); m != nil && c.inputs[m[1]] && strings.Contains(args, "O_RDONLY") {
 			c.opens[thread]++
 			if c.stop == "open "+strconv.Itoa(c.opens[thread]) {
-				// The last process that comes so far is the tool, behind its wrappers.
+				// The last process that gets here is the tool; the earlier ones are its
+				// wrappers.
 				c.stopped, c.early = true, maps.Clone(c.loaded)
 			}
 		}

@@ -104,7 +104,7 @@ type bench struct {
 // outcome is the result for one tool.
 type outcome struct {
 	start        string // hot, cold, failed, or missing
-	data, loaded int64  // bytes that it loads, and has loaded at the stop
+	data, loaded int64  // bytes that it loads, in total and until the stop
 	memory       int64  // of the snapshot, bytes
 	stop         string // where the tool was stopped
 	cold, hot    float64
@@ -138,13 +138,14 @@ func (o outcome) row(name string) []string {
 	return []string{name, o.start, megabytes(o.data), share, megabytes(o.memory), cold, hot, o.outputs}
 }
 
-// path is where Debian has its programs.
+// path is the PATH of Debian's programs.
 const path = "PATH=/usr/bin:/bin"
 
-// user is the ordinary user that tools run as.
+// user is the ordinary user that runs the tools.
 const user = "65534"
 
-// unprivileged is a command of premix as an ordinary user who can get no privileges.
+// unprivileged returns a premix command that runs as an ordinary user who cannot gain
+// privileges.
 func (b *bench) unprivileged(home string, args ...string) *exec.Cmd {
 	argv := append([]string{"--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs", "--inh-caps=-all", b.premix}, args...)
 	cmd := workbench.Command(b.ctx, "setpriv", argv...)
@@ -153,7 +154,7 @@ func (b *bench) unprivileged(home string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// script runs a shell script in a new directory, which it makes.
+// script makes a new directory and runs a shell script in it.
 func (b *bench) script(dir, text string, env ...string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -236,7 +237,7 @@ func (b *bench) measure(t tool) (outcome, error) {
 	return o, nil
 }
 
-// recipe is the recipe of a tool.
+// recipe returns the recipe of a tool.
 func (t tool) recipe(index string) string {
 	var r strings.Builder
 	fmt.Fprintf(&r, "name: tool\ncommand: %q\ninputs: %s\n", t.command, t.sample.inputs())
@@ -263,7 +264,7 @@ func (t tool) recipe(index string) string {
 	return r.String()
 }
 
-// sheet is the sample sheet of two samples.
+// sheet returns the sample sheet of two samples.
 func (b *bench) sheet(k kind) string {
 	columns := map[kind]string{
 		single: "sample,r1\na,@/a_1.fq\nb,@/b_1.fq\n", paired: "sample,r1,r2\na,@/a_1.fq,@/a_2.fq\nb,@/b_1.fq,@/b_2.fq\n",
@@ -273,7 +274,7 @@ func (b *bench) sheet(k kind) string {
 	return strings.ReplaceAll(columns[k], "@", b.data)
 }
 
-// report returns how the tasks of a run started, with the reason where that is cold, and
+// report returns how the tasks of a run started, with the reason for a cold start, and
 // the longest time of a task.
 func (b *bench) report(home, dir string) (kind string, seconds float64, err error) {
 	cmd := b.unprivileged(home, "report", dir, "--json")
@@ -303,7 +304,7 @@ func (b *bench) report(home, dir string) (kind string, seconds float64, err erro
 	return kind, seconds, nil
 }
 
-// inspect reads what the snapshot has.
+// inspect reads the properties of the snapshot into o.
 func (b *bench) inspect(home string, o *outcome) error {
 	files, err := filepath.Glob(filepath.Join(home, "premix/snapshots/*/snapshot.json"))
 	if err != nil || len(files) == 0 {
@@ -350,7 +351,7 @@ func (t tool) compare(a, b string) (string, error) {
 	return fmt.Sprintf("%d equal", len(left)), nil
 }
 
-// contents are the outputs of a run, without what varies.
+// contents returns the outputs of a run, without the parts that vary.
 func (t tool) contents(dir string) (map[string]string, error) {
 	all := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -390,7 +391,7 @@ func (t tool) contents(dir string) (map[string]string, error) {
 	return all, err
 }
 
-// words is the end of an error, without the command that failed.
+// words returns the end of an error message, without the failed command.
 func words(s string) string {
 	_, text, _ := strings.Cut(s, "\n")
 	if text == "" {

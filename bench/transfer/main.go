@@ -39,15 +39,15 @@ var links = map[string]netrelay.Options{
 	"trips": {Delay: 500 * time.Millisecond},
 }
 
-// plan is what is measured of a cell unless told otherwise.
+// plan selects the default measurements of a cell.
 type plan struct {
 	link, congestion      string
 	sizes, trees, timeout string
 	parts                 string
 }
 
-// brief is the table of some minutes, fullPlan that of hours. What takes longer than the
-// timeout is shown as such.
+// brief takes some minutes, fullPlan takes hours. Copies slower than the timeout are
+// marked.
 var (
 	brief = []plan{
 		{"lan", "cubic", "5M,100M,1G", "10000x4K", "30s", "grid,get,capture"},
@@ -68,7 +68,7 @@ var (
 	trips = []plan{{"trips", "cubic", "4K", "", "60s", "grid,get"}}
 )
 
-// shipped is what is measured unless told otherwise.
+// shipped lists the protocols that are measured by default.
 const shipped = "premix,premix-system,premix-server,scp,scp-legacy,sftp,rsync,rsyncd,tar,curl,curl-h2,aria2,rclone,rclone-http,xrootd,bbcp,hpn-scp,gridftp-ssh,gridftp-ssh-p4,gridftp,gridftp-udt"
 
 type benchmark struct {
@@ -80,7 +80,7 @@ type benchmark struct {
 	ctx     context.Context
 }
 
-// errBudget tells that the time that was given is over.
+// errBudget reports that the time of -budget is over.
 var errBudget = errors.New("the time of -budget is over")
 
 func benchMain() error {
@@ -181,14 +181,14 @@ func benchMain() error {
 	return nil
 }
 
-// among tells whether a list, as the command line has it, has a name; an empty one has
-// all.
+// among reports whether a list in the form of the command line contains a name; an empty
+// list contains all names.
 func among(list, name string) bool {
 	return list == "" || slices.Contains(strings.Split(list, ","), name)
 }
 
-// allow makes congestion controls available to other network namespaces, which may
-// only use those that the first one lets everybody use.
+// allow makes congestion controls available to other network namespaces. These may only
+// use the ones that the first namespace allows to all users.
 func allow(names []string) (restore func(), err error) {
 	const file = "/proc/sys/net/ipv4/tcp_allowed_congestion_control"
 	before, err := os.ReadFile(file)
@@ -218,7 +218,7 @@ type cell struct {
 	name    string
 	between *netrelay.Link
 	ssh     *workbench.SSH
-	dir     string // of its data
+	dir     string // directory of its data
 	results string // directory of results
 	file    string // link file
 }
@@ -230,7 +230,7 @@ func (b *benchmark) cell(p plan) (err error) {
 		return err
 	}
 	defer os.RemoveAll(c.dir)
-	if err := os.Chmod(c.dir, 0o755); err != nil { // servers give up root
+	if err := os.Chmod(c.dir, 0o755); err != nil { // for servers that drop root privileges
 		return err
 	}
 	if c.between, err = netrelay.New(links[p.link]); err != nil {
@@ -249,7 +249,7 @@ func (b *benchmark) cell(p plan) (err error) {
 		}
 	}
 	sshDir := filepath.Join(c.dir, "ssh")
-	if err := os.Mkdir(sshDir, 0o755); err != nil { // sshd reads keys as who comes
+	if err := os.Mkdir(sshDir, 0o755); err != nil { // sshd reads keys as the user who logs in
 		return err
 	}
 	if c.ssh, err = workbench.StartSSH(b.ctx, sshDir, c.between.B); err != nil {
@@ -274,17 +274,17 @@ func (b *benchmark) cell(p plan) (err error) {
 }
 
 func mkdir(dir string) string {
-	_ = os.MkdirAll(dir, 0o755) // what follows tells
+	_ = os.MkdirAll(dir, 0o755) // the next step reports an error
 	return dir
 }
 
-// entries are protocols as a link file lists them.
+// entries returns protocols in the form of a link file.
 func (c *cell) entries(names []string) (list []string) {
 	for _, p := range names {
 		switch p {
 		case "premix", "premix-server":
 			p = fmt.Sprintf("{use: %s, set: {premix_peer: %s}}", p, c.premix)
-		case "gridftp-ssh", "gridftp-ssh-p4": // whose server refuses to be root
+		case "gridftp-ssh", "gridftp-ssh-p4": // their server refuses to run as root
 			p = fmt.Sprintf("{use: %s, set: {account: %s}}", p, workbench.Guest)
 		case "premix-system": // with the congestion control of the cell
 			p = fmt.Sprintf("{use: premix, name: premix-system, set: {premix_peer: %s, congestion: system}}", c.premix)
@@ -324,8 +324,8 @@ func (c *cell) describe(name, ways, sizes, trees string, entries []string) (file
 	return file, os.WriteFile(file, []byte(text), 0o644)
 }
 
-// run runs premix on the first host. A status other than 0 is an error where it is
-// not among allowed.
+// run runs premix on the first host. A status other than 0 is an error unless allowed
+// contains it.
 func (c *cell) run(allowed []int, args ...string) error {
 	cmd := c.ssh.Command(c.ctx, c.premix, args...)
 	cmd.Env = append(os.Environ(), "PREMIX_HOME="+filepath.Join(c.dir, "home"))
@@ -342,12 +342,12 @@ func (c *cell) run(allowed []int, args ...string) error {
 // grid measures all protocols with all sizes.
 func (c *cell) grid() error {
 	c.lab.Log("%s", c.name)
-	if err := os.RemoveAll(c.results); err != nil { // of another execution, maybe of another premix
+	if err := os.RemoveAll(c.results); err != nil { // of another run, perhaps of another premix
 		return err
 	}
 	// Status 1: copies failed, which is a result.
 	if err := c.run([]int{1}, "transfer", "bench", c.file, "--out", c.results, "--repeat", strconv.Itoa(c.reps)); err != nil && context.Cause(c.ctx) != errBudget {
-		return err // what was measured within the budget is shown
+		return err // otherwise show the measurements within the budget
 	}
 	copies, err := transfer.Read(c.results)
 	if err != nil {
@@ -395,7 +395,7 @@ func (c *cell) grid() error {
 	return nil
 }
 
-// bestOf is the fastest protocol of a column other than one.
+// bestOf returns the fastest protocol of a column, with the exception of but.
 func bestOf(speeds map[[2]string][]float64, names []string, column, but string) (best float64, name string) {
 	for _, n := range names {
 		if v := speeds[[2]string{n, column}]; n != but && len(v) > 0 && quantile.Median(v) > best {

@@ -20,21 +20,21 @@ import (
 	"premix/transfer"
 )
 
-// standingProtocol is compared with those whose servers run already.
+// standingProtocol is compared with the protocols whose servers already run.
 const standingProtocol = "premix-server"
 
 // getMost is the size of the largest file by which choosing is judged: its cost is the
-// same for all, and most of the time of small ones.
+// same for all sizes, and most of the time of small files.
 const getMost = 128 << 20
 
-// getReps is how often get and its peers copy each, at least.
+// getReps is the minimum number of copies by get and by each of its peers.
 const getReps = 3
 
-// open are the protocols that let in whoever reaches their port, or do not encrypt:
-// get takes them with --allow-open alone.
+// open are the protocols without access control or without encryption: get takes them
+// only with --allow-open.
 var open = []string{"rsyncd", "curl", "curl-h2", "aria2", "rclone-http", "xrootd", "gridftp-ssh", "gridftp-ssh-p4"}
 
-// standingPort is that of the server of premix which get-server copies from.
+// standingPort is the port of the premix server from which get-server copies.
 const standingPort = 8471
 
 // stand starts a standing server of premix at the peer, and returns get's entry for it.
@@ -44,7 +44,7 @@ func (c *cell) stand() (entry string, stop func(), err error) {
 	if err := c.between.B.Start(server); err != nil {
 		return "", nil, err
 	}
-	stop = func() { _ = server.Process.Signal(unix.SIGTERM); _ = server.Wait() } // a server that was ended
+	stop = func() { _ = server.Process.Signal(unix.SIGTERM); _ = server.Wait() } // the signal ended it
 	for range 200 {
 		if _, err = os.Stat(key + ".client"); err == nil {
 			break
@@ -60,8 +60,8 @@ func (c *cell) stand() (entry string, stop func(), err error) {
 }
 
 // chosen compares premix transfer get, as a protocol among others of a link, with the
-// best that the grid has found: of those that get may choose, and with --allow-open of
-// all. Servers of these run already, which get has to start.
+// best protocol of the grid: among the protocols that get may choose, and with
+// --allow-open among all. Their servers already run, while get has to start its own.
 func (c *cell) chosen() error {
 	copies, err := transfer.Read(c.results)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *cell) chosen() error {
 	return nil
 }
 
-// protocolsOf reads what get has chosen, and removes the file.
+// protocolsOf returns the protocols that get has chosen, and removes the file.
 func protocolsOf(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -158,8 +158,9 @@ type best struct {
 	size     int64
 }
 
-// bestTime is the one with the lowest median time of single files of a size; all: also
-// of open ones. premix-system is not one that get has in its list.
+// bestTime returns the protocol with the lowest median time for single files of a size.
+// If all is set, it includes open protocols. premix-system is excluded, because get's
+// list does not have it.
 func bestTime(copies []transfer.Copy, text string, all bool) (b best) {
 	times := map[string][]float64{}
 	for _, x := range copies {
@@ -176,10 +177,10 @@ func bestTime(copies []transfer.Copy, text string, all bool) (b best) {
 	return b
 }
 
-// probeMost is how long a probe may take.
+// probeMost is the time limit of a probe.
 const probeMost = time.Minute
 
-// probe times premix transfer probe, which is to answer within a minute.
+// probe times premix transfer probe, which should answer within a minute.
 func (c *cell) probe() error {
 	begin := time.Now()
 	if err := c.run(nil, "transfer", "probe", c.name); err != nil {
@@ -193,7 +194,7 @@ func (c *cell) probe() error {
 	return nil
 }
 
-// captureSize and captureReps are of the copies by which the capture's cost is judged.
+// captureSize and captureReps describe the copies by which the capture's cost is judged.
 const (
 	captureSize = "500M"
 	captureReps = 4
@@ -229,7 +230,7 @@ func (c *cell) captureCost() error {
 		}
 	}
 	if len(times["packet"]) == 0 || len(times["none"]) == 0 {
-		return nil // curl could not be measured, which the grid has told
+		return nil // the grid has reported that curl could not be measured
 	}
 	with, without := quantile.Median(times["packet"]), quantile.Median(times["none"])
 	if err := c.benchmark.results.Add(figures.Figure{Name: c.name + "/capture", Value: with, Unit: "s", Peer: "none", Ratio: figures.Lower(with, without), Note: fmt.Sprintf("%d packets dropped", drops)}); err != nil {

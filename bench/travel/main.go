@@ -102,7 +102,7 @@ func benchMain() error {
 	return b.tell(results, names, measured)
 }
 
-// tell prints medians and writes them down.
+// tell prints the medians and records them as figures.
 func (b *benchmark) tell(results *figures.Results, names []string, measured map[string][]run) error {
 	median := func(name string, of func(run) float64) float64 {
 		var values []float64

@@ -25,18 +25,18 @@ type run struct {
 	fetched int64   // bytes that had come over the link by the first aligned read
 }
 
-// firstArg is the first argument of this program as a pipe of the recipe.
+// firstArg is the first argument of this program when it runs as a pipe of the recipe.
 const firstArg = "first"
 
-// first passes SAM on and writes to path when the first record came, in
-// nanoseconds since the epoch.
+// first passes SAM on, and writes the time of the first record to path, in nanoseconds
+// since the epoch.
 func first(from io.Reader, path string) error {
 	r := bufio.NewReaderSize(from, 1<<20)
 	for seen := false; ; {
 		line, err := r.ReadSlice('\n')
 		if !seen && len(line) > 0 && line[0] != '@' {
 			seen = true
-			// Whole or not there: somebody waits for it.
+			// Rename a complete file into place: another process waits for it.
 			half := path + ".half"
 			if err := os.WriteFile(half, []byte(strconv.FormatInt(time.Now().UnixNano(), 10)), 0o644); err != nil {
 				return err
@@ -57,7 +57,8 @@ func first(from io.Reader, path string) error {
 	}
 }
 
-// scripts of the contenders on B, with an empty HERE and the environment of onNode.
+// scripts are the scripts of the contenders on B, run with an empty HERE and the
+// environment of onNode.
 var scripts = map[string]string{
 	"full": `set -e
 mkdir "$HERE/root" "$HERE/index"
@@ -142,7 +143,8 @@ func (b *benchmark) measure(ctx context.Context, name string) (r run, err error)
 	return r, b.check(filepath.Join(here, "b.sam"))
 }
 
-// check wants all reads to be aligned, however they were.
+// check returns an error unless at least nine tenths of the reads have a record. It does
+// not check the alignments.
 func (b *benchmark) check(sam string) error {
 	text, err := os.ReadFile(sam)
 	if err != nil {
@@ -160,9 +162,9 @@ func (b *benchmark) check(sam string) error {
 	return nil
 }
 
-// onNode runs a script in a mount namespace of its own, on a host of the link or
-// here, with this premix home, and stops its node. took is for the seconds that the
-// script itself took; it may be nil.
+// onNode runs a script in a separate mount namespace, on a host of the link or here, with
+// this premix home, and stops its node. If took is not nil, it receives the time of the
+// script itself, in seconds.
 func (b *benchmark) onNode(ctx context.Context, host *netrelay.Host, home string, took *float64, script string, env ...string) error {
 	const outer = `mount --bind "$1" "$PREMIX_HOME" || exit
 begin=$(date +%s%N)

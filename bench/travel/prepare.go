@@ -20,12 +20,12 @@ const (
 	columns = 80  // of a line of FASTA
 )
 
-// benchmark is what the parts share. Its directory holds
+// benchmark is the state that the parts share. Its directory holds
 //
 //	genome/       genome.fa, the reads of two samples, ref/: the index
 //	served/       store/ and, for the full download, root.tar.gz and index.tar
 //	home/         A's premix home
-//	node/         where premix' home is, on A and on B
+//	node/         the mount point of premix' home, on A and on B
 //	map.yaml      the recipe; a.csv, b.csv: sample sheets
 //	start.json    the order in which the start of sample a touched the snapshot
 type benchmark struct {
@@ -38,8 +38,8 @@ type benchmark struct {
 	origin *workbench.Origin
 }
 
-// command aligns read by read and gives each record out at once. INDEX and READS
-// stand for paths.
+// command aligns read by read and outputs each record at once. INDEX and READS are
+// placeholders for paths.
 const command = "stdbuf -oL minimap2 -a -t 1 -K 1 INDEX/genome.mmi READS"
 
 var recipeText = `name: map
@@ -51,7 +51,7 @@ outputs: {stdout: "${sample}.sam"}
 pipe: SELF ` + firstArg + ` DIR/first
 `
 
-// steps are what A does once, each in its own part of the work directory.
+// steps are the steps that A does once, each in its own part of the work directory.
 var steps = []struct{ made, script string }{
 	{"served/store", `set -e
 mkdir -p "$LAB/served"
@@ -70,8 +70,8 @@ rmdir "$LAB/root"`},
 "$PREMIX" prepare "$RECIPE" --origin "$LAB/served/store" --start hot --probe "$LAB/a.csv"
 "$PREMIX" snapshot push map snaps/map:1 --to "$LAB/served/store" >"$OUT"
 "$PREMIX" snapshot rm map`},
-	// Up to the first record: in the end minimap2 frees its index, and touches all of
-	// it once more.
+	// Trace up to the first record: at its end minimap2 frees its index, and touches all
+	// of it once more.
 	{"start.json", `set -e
 rm -f "$LAB/first"
 "$PREMIX" snapshot pull snaps/map:1 --origin "$LAB/served/store" --record "$OUT"

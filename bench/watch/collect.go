@@ -20,27 +20,27 @@ import (
 	"premix/watch/series"
 )
 
-// collectTasks is how many tasks are watched, and collectBusy which part of them does
-// something each second: one in so many.
+// collectTasks is the number of watched tasks. One in collectBusy of them does something
+// each second.
 const (
 	collectTasks = 1000
 	collectBusy  = 4
 )
 
-// collectWarm is after what time nothing is new: each task has had all its turns.
+// collectWarm is the time after which nothing is new: each task has had all its turns.
 const collectWarm = 25 * time.Second
 
-// busy is a task that does something each second.
+// busy is the main function of a task that does something each second.
 func busy() {
 	for {
 		time.Sleep(time.Second)
 	}
 }
 
-// measureCollect tells what looking at a machine costs: processor time of the collectors
-// and of keeping what they see, once a second, without tasks and with a thousand, each a
-// process in cgroups of its own in all hierarchies of this machine, of which a quarter
-// does something each second.
+// measureCollect measures the cost of watching a machine once a second: the CPU time of
+// the collectors and of storing their samples, without tasks and with a thousand. Each
+// task is a process in its own cgroups in all hierarchies of this machine, and a quarter
+// of them do something each second.
 func measureCollect(ctx context.Context, b *bench) error {
 	if os.Geteuid() != 0 {
 		fmt.Println("collect is left out: cgroups are made by root")
@@ -75,8 +75,8 @@ func measureCollect(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// collectFor watches for the time that is asked for, and returns the processor time of
-// this process a second. The time in which everything is new does not count.
+// collectFor watches for the time of the option, and returns the CPU time of this process
+// a second. The time until collectWarm does not count.
 func (b *bench) collectFor(ctx context.Context, name string) (cores float64, err error) {
 	dir := filepath.Join(b.dir, "collect-"+name)
 	if err := os.RemoveAll(dir); err != nil {
@@ -124,8 +124,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// makeTasks makes cgroups as premix does, with a process in each. release ends and
-// removes them, and may be called whatever makeTasks returned.
+// makeTasks makes cgroups in the same way as premix, with a process in each. release ends
+// the processes and removes the cgroups; it may be called even if makeTasks failed.
 func makeTasks(ctx context.Context, many int) (release func() error, err error) {
 	parent := fmt.Sprintf("premix-%d.0.0", os.Getpid())
 	var processes []*exec.Cmd
@@ -179,8 +179,8 @@ func makeTasks(ctx context.Context, many int) (release func() error, err error) 
 	return release, nil
 }
 
-// removeSoon removes a cgroup whose processes are dead, which the kernel may take a
-// moment to notice.
+// removeSoon removes a cgroup whose processes are dead, and retries until the kernel has
+// noticed their end.
 func removeSoon(dir string) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Rmdir(dir)
@@ -193,7 +193,8 @@ func removeSoon(dir string) error {
 	}
 }
 
-// hierarchies are the mount points of cgroups that tasks are looked at in.
+// hierarchies returns the mount points of the cgroup hierarchies in which tasks are
+// watched.
 func hierarchies() ([]string, error) {
 	mounts, err := mountinfo.Read()
 	if err != nil {

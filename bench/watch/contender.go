@@ -20,7 +20,7 @@ import (
 	"premix/watch/series"
 )
 
-// contend is premix as a contender.
+// contend runs premix as a contender.
 func contend(dir, count string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
@@ -111,10 +111,10 @@ func contend(dir, count string) error {
 	return err
 }
 
-// queryReps is how often each query is made.
+// queryReps is the number of repetitions of each query.
 const queryReps = 6
 
-// query is one that contenders are asked.
+// query is a query that each contender answers.
 type query struct {
 	name       string
 	series     string
@@ -138,7 +138,7 @@ func queries(last time.Time) []query {
 	}
 }
 
-// size is what a directory takes, in bytes.
+// size returns the size of a directory's files, in bytes.
 func size(dir string) (int64, error) {
 	total := int64(0)
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

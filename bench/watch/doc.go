@@ -1,37 +1,37 @@
-// Watch measures how samples are kept and asked for: 1,000 series over a simulated quarter,
-// 137 million points, which is what a monitor of a large cluster collected in three months
-// (Kovatch and others, Big omics data experience, SC15).
+// Watch measures the storage and the queries of samples: 1,000 series over a simulated
+// quarter, 137 million points, as many as a monitor of a large cluster collected in three
+// months (Kovatch and others, Big omics data experience, SC15).
 //
-// What is measured, of premix (package watch/series) and of Prometheus' storage as a library
-// (see the directory peer), alternating:
+// It measures premix (package watch/series) and Prometheus' storage as a library (see the
+// directory peer), alternating:
 //
-//   - ingest: points a second, from the first to when all are in files that are not going
-//     to be merged any more; both read the same stream of values from a pipe. What a million
-//     of them takes of processors until then tells more where others run, too.
+//   - ingest: points a second, from the first point until all are in files that will not
+//     be merged again; both read the same stream of values from a pipe. On a busy machine
+//     the CPU time of a million points until then is more meaningful.
 //   - bytes a point on disk.
 //   - queries: a day of one series at full resolution and in steps of two minutes, a day of
 //     all series, three months of one, of a name (50 series), of a node (20) and of all in
 //     steps of three hours, each with
-//     least, mean and greatest value of each step. Prometheus' storage has no roll-ups:
-//     its samples are iterated over and summed up by the same loop, without PromQL.
-//     Medians; "first" is the first one after the directory was opened, "cpu" what one
-//     takes of processors.
+//     least, mean and greatest value of each step. Prometheus' storage lacks roll-ups: the
+//     same loop iterates over its samples and sums them up, without PromQL.
+//     The figures are medians; "first" is the first query after opening the directory,
+//     "cpu" the CPU time of one query.
 //
-// A twentieth of the points is taken unless -scale says otherwise: -scale 1 takes all.
-// Prometheus' storage is given blocks of a day, which suit a sample a minute better than
-// its usual ones of two hours.
+// By default a twentieth of the points is used; -scale 1 uses all of them. Prometheus'
+// storage is configured with blocks of a day, which suit a sample a minute better than
+// its default of two hours.
 //
-// The values are like those of a node: rates in whole pages, ratios with four decimals,
-// counts, much that rarely changes, and some noise with all its bits.
+// The values resemble the values of a node: rates in whole pages, ratios with four decimals,
+// counts, many values that rarely change, and some noise with all its bits.
 //
-// Of tasks: questions for a day that has a million of them.
+// For tasks it measures queries on a day with a million of them.
 //
-// Of the collectors (package watch/collect): what looking at this machine once a second
-// takes of a core, with what it takes to keep what they see; without tasks, and with a
-// thousand in cgroups, of which a quarter does something each second, after the first 25
-// seconds, in which files are opened that then stay open.
+// For the collectors (package watch/collect) it measures the part of a core that it takes
+// to watch this machine once a second and to store the samples; without tasks, and with a
+// thousand in cgroups, of which a quarter does something each second. The first 25 seconds,
+// in which the collectors open files that then stay open, do not count.
 //
-// A contender is a program of its own that reads a stream:
+// A contender is a separate program that reads a stream:
 //
 //	bench-watch contender DIR SERIES   < ticks
 //	peer DIR SERIES                    < ticks

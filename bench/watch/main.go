@@ -46,9 +46,9 @@ func exit(err error) {
 	}
 }
 
-// bench is what parts have in common.
+// bench is the state that the parts share.
 type bench struct {
-	dir      string // for what is made
+	dir      string // for files that the benchmark makes
 	results  *figures.Results
 	series   int
 	points   int64
@@ -58,7 +58,7 @@ type bench struct {
 	seconds  int
 }
 
-// parts are what is measured, by name.
+// parts are the measurements, by name.
 var parts = []struct {
 	name string
 	run  func(ctx context.Context, b *bench) error
@@ -68,7 +68,7 @@ var parts = []struct {
 	{"collect", measureCollect},
 }
 
-// quarterPoints is what doc.go says a monitor collected.
+// quarterPoints is the number of points of the monitor in doc.go.
 const quarterPoints = 137_000_000
 
 func benchMain() error {
@@ -118,8 +118,8 @@ func benchMain() error {
 	return nil
 }
 
-// measureSeries has the contenders take the points, one after the other, and collects what
-// they say.
+// measureSeries runs the contenders one after the other over the points, and collects
+// their figures.
 func measureSeries(ctx context.Context, b *bench) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -204,7 +204,7 @@ func number(v float64, unit string) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// buildPeer builds Prometheus' storage, which is a module of its own.
+// buildPeer builds Prometheus' storage, a separate module.
 func buildPeer(ctx context.Context, dir string) (string, error) {
 	out := filepath.Join(dir, "peer")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, ".")
@@ -216,19 +216,19 @@ func buildPeer(ctx context.Context, dir string) (string, error) {
 	return out, nil
 }
 
-// said is a figure of a contender.
+// said is a figure that a contender printed.
 type said struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 }
 
-// take has a contender take all points in a fresh directory.
+// take runs a contender over all points in a new directory.
 func (b *bench) take(ctx context.Context, name string, args []string) ([]said, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir) // what is left is in the way of nobody but the disk
+	defer os.RemoveAll(dir) // the rest only takes space
 	cmd := exec.CommandContext(ctx, args[0], append(slices.Clone(args[1:]), dir, strconv.Itoa(b.series))...)
 	cmd.Stderr = os.Stderr
 	var out bytes.Buffer
@@ -261,10 +261,10 @@ func (b *bench) take(ctx context.Context, name string, args []string) ([]said, e
 	}
 }
 
-// begin is the first time.
+// begin is the time of the first tick, in milliseconds.
 var begin = time.Date(2026, 8, 3, 0, 0, 0, 0, time.UTC).UnixMilli()
 
-// generate writes the ticks: the same ones each time.
+// generate writes the ticks, the same in each call.
 func (b *bench) generate(to io.Writer) error {
 	ticks := b.points / int64(b.series)
 	interval := int64(b.days) * 24 * 3_600_000 / ticks
@@ -286,17 +286,17 @@ func (b *bench) generate(to io.Writer) error {
 	return out.Flush()
 }
 
-// next is the next value of series k.
+// next returns the next value of series k.
 func next(r *rand.Rand, state []float64, k int, daily float64) float64 {
 	switch k % 8 {
 	case 0: // bytes a second, in pages
 		return float64(r.IntN(int(20_000*daily))) * 4096
 	case 1: // requests a second
 		return float64(r.IntN(int(300 * daily)))
-	case 2: // a ratio with four decimals, that wanders
+	case 2: // a ratio with four decimals that drifts
 		state[k] = min(1, max(0, state[k]+(r.Float64()-0.5)*0.02))
 		return math.Round(state[k]*1e4) / 1e4
-	case 3: // mostly nothing
+	case 3: // mostly zero
 		if r.IntN(50) == 0 {
 			return float64(r.IntN(100))
 		}
@@ -306,7 +306,7 @@ func next(r *rand.Rand, state []float64, k int, daily float64) float64 {
 			state[k] = float64(r.IntN(1 << 30))
 		}
 		return state[k]
-	case 5: // a level in bytes that wanders
+	case 5: // a level in bytes that drifts
 		state[k] = max(0, state[k]+float64(r.IntN(2001)-900)*4096)
 		return state[k]
 	case 6: // seconds, in milliseconds

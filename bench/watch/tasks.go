@@ -13,11 +13,11 @@ import (
 	"premix/watch/series"
 )
 
-// dayTasks is how many tasks a day has.
+// dayTasks is the number of tasks of a day.
 const dayTasks = 1_000_000
 
-// measureTasks tells how long questions for a day of many tasks take: what users and steps
-// used (the dashboard's page of it), and the list of those that lasted longest.
+// measureTasks measures queries on a day of many tasks: the usage of users and steps (the
+// dashboard's page of it), and the list of the longest tasks.
 func measureTasks(ctx context.Context, b *bench) (err error) {
 	dir := filepath.Join(b.dir, "tasks")
 	if err := os.RemoveAll(dir); err != nil {
@@ -30,7 +30,7 @@ func measureTasks(ctx context.Context, b *bench) (err error) {
 	}
 	day := time.UnixMilli(begin)
 	for i := range dayTasks {
-		if i%100_000 == 0 { // which happens by itself, when there is time
+		if i%100_000 == 0 { // premix does this by itself when there is time
 			if err := db.CloseTables(); err != nil {
 				return err
 			}

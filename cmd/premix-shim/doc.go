@@ -1,4 +1,4 @@
-// Command premix-shim stands in a tool's place on PATH, by a symbolic link with the
-// tool's name. It decides in a millisecond whether a call starts plainly or hot, and is a
-// program of its own because premix takes longer to start.
+// Command premix-shim takes a tool's place on PATH, as a symbolic link with the tool's
+// name. It decides in a millisecond whether a call starts plainly or hot. It is a separate
+// program because premix takes longer to start.
 package main

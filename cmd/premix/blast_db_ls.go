@@ -27,7 +27,7 @@ type databaseRow struct {
 	Resident   bool             `json:"resident"`          // it is in memory
 	InMemory   int64            `json:"in_memory_bytes"`   // of the resident copy, not swapped out
 	DiskCached int64            `json:"disk_cached_bytes"` // of the local copy, in the page cache
-	RAM        string           `json:"ram_dir,omitempty"` // where it is resident
+	RAM        string           `json:"ram_dir,omitempty"` // directory of the resident copy
 	Data       string           `json:"data"`              // the local copy
 	Ref        string           `json:"ref,omitempty"`     // the reference under which it was published
 	Tree       string           `json:"tree,omitempty"`

@@ -47,7 +47,7 @@ func (a *app) blastPiece() *cobra.Command {
 	}
 }
 
-// elsewhere makes the nodes of an engine do a search.
+// elsewhere configures a search to run on the nodes of an engine.
 func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err error) {
 	var o pack.Options
 	eng, err := s.engine.open(&o)
@@ -59,7 +59,7 @@ func (a *app) elsewhere(r *search.Request, s searchFlags) (done func(), err erro
 		if r.Shared, err = os.MkdirTemp(".", ".premix-blast-"); err != nil {
 			return nil, err
 		}
-		done = func() { _ = os.RemoveAll(r.Shared) } // a directory that stays has a name that shows its purpose
+		done = func() { _ = os.RemoveAll(r.Shared) } // if that fails, the name of the directory shows its purpose
 	} else if err := os.Mkdir(s.work, 0o755); err != nil {
 		return nil, &usageError{err, "--work names a directory that is not there yet"}
 	}

@@ -14,7 +14,7 @@ import (
 	"premix/blast/search"
 )
 
-// blastSearches are the programs that search.
+// blastSearches returns the commands of the programs that search.
 func (a *app) blastSearches() []*cobra.Command {
 	var list []*cobra.Command
 	for _, program := range search.Programs() {
@@ -112,8 +112,8 @@ type searchFlags struct {
 	work          string
 }
 
-// behind returns an error for one of premix's own options among the options of BLAST+,
-// which begin with one dash.
+// behind returns an error if args, the options of BLAST+, contain one of premix's own
+// options. Options of BLAST+ begin with one dash.
 func behind(args []string) error {
 	for _, arg := range args {
 		switch name, _, _ := strings.Cut(arg, "="); name {

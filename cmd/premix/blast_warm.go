@@ -103,7 +103,7 @@ After a reboot premix blast warm --all brings back what was warm, from the copy 
 	return cmd
 }
 
-// evictedRow is a database that was taken out of memory.
+// evictedRow is a database that was removed from memory.
 type evictedRow struct {
 	Name  string `json:"name"`
 	Freed int64  `json:"freed_bytes"`
@@ -140,7 +140,7 @@ begin meanwhile use the copy on disk.`,
 	}
 }
 
-// someArguments wants at least one.
+// someArguments requires at least one argument.
 func someArguments(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -80,7 +80,7 @@ func (a *app) cacheStatus() *cobra.Command {
 	}
 }
 
-// cacheChange is a verb that changes trees of the cache.
+// cacheChange returns the command of a verb that changes trees of the cache.
 func (a *app) cacheChange(verb, short, long, past string, do func(*node.Client, context.Context, node.TreeRequest) (*node.CacheChange, error)) (*cobra.Command, *node.TreeRequest) {
 	var r node.TreeRequest
 	cmd := &cobra.Command{

@@ -31,8 +31,8 @@ const engineLocal = "local"
 // engines lists all engines.
 const engines = "local, slurm, kubernetes"
 
-// open makes the engine; nil for the local one. It sets the common options of all engines
-// in o.
+// open makes the engine, or returns nil for the local one. It sets the common options of
+// all engines in o.
 func (e *engineFlags) open(o *pack.Options) (pack.Engine, error) {
 	if e.name == engineLocal {
 		if len(e.options) > 0 {
@@ -75,7 +75,7 @@ func newEngine(name string, options map[string]string) (pack.Engine, error) {
 func allocation(o *pack.WorkOptions) error {
 	switch o.Engine {
 	case kubernetes.Name:
-		return nil // they are options of the command
+		return nil // the command has options for them
 	case slurm.Name:
 		slurm.Allocation(o)
 		return nil

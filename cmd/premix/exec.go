@@ -89,7 +89,7 @@ premix. Without CMD the image's own is run. It needs root.
 	}
 	t.register(cmd)
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows IMAGE belongs to the command
+	f.SetInterspersed(false) // the words after IMAGE belong to the command
 	f.StringArrayVar(&stores, "store", nil, "a store's directory: the same as --origin DIR")
 	f.StringArrayVar(&binds, "bind", nil, "SRC:DST[:ro], a file or directory that the command sees at DST; may be repeated")
 	f.StringArrayVar(&r.Env, "env", nil, "NAME=VALUE, besides the image's environment; may be repeated")

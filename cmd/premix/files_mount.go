@@ -56,7 +56,7 @@ func (a *app) mountTiers(file, dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
 	var mu sync.Mutex
-	// An error is ignored: the reader of the output may have gone, but the mount stays.
+	// Ignore an error: the reader of the output may be gone, but the mount stays.
 	tell := func(e tiers.Event) {
 		mu.Lock()
 		defer mu.Unlock()

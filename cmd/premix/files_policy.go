@@ -115,7 +115,7 @@ func (a *app) policy(o *policyFlags, rules, table string) error {
 	return a.printPolicyPlan(p)
 }
 
-// unappliedFiles reports a policy that was applied, but for actions that failed.
+// unappliedFiles reports that some actions of a policy failed.
 type unappliedFiles struct{ rep *policy.Report }
 
 func (e *unappliedFiles) Error() string {

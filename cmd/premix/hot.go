@@ -56,14 +56,14 @@ premix shim makes a directory for PATH, with which pipelines call tools in this 
 	return cmd
 }
 
-// hide leaves flags out of the help, since only premix uses them.
+// hide hides flags that only premix uses from the help.
 func hide(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		cmd.Flags().Lookup(name).Hidden = true
 	}
 }
 
-// commandAfterDashes wants a command behind --.
+// commandAfterDashes requires a command after --.
 func commandAfterDashes(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":

@@ -36,7 +36,7 @@ whose standard streams are of the same kinds. --streams says which these are.
 				return err
 			}
 			c.Around.Streams, c.Around.Joined = streams.Streams, streams.Joined
-			if beside { // else as by the calls that this shell will make
+			if beside { // otherwise with the streams that calls from this shell will have
 				c.Around.Extra, c.Around.Ignored = streams.Extra, streams.Ignored
 			}
 			set, err := dropin.ReadSettings()

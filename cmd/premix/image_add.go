@@ -11,7 +11,7 @@ import (
 	"premix/store/tree"
 )
 
-// addedRow is what image add prints.
+// addedRow is the output of image add.
 type addedRow struct {
 	Ref       string        `json:"ref"`
 	Image     string        `json:"image"` // digest of the record, which identifies the whole image
@@ -20,7 +20,7 @@ type addedRow struct {
 	Platform  string        `json:"platform"`
 	Layers    []image.Layer `json:"layers"`
 	Serial    int64         `json:"serial"`
-	Unchanged bool          `json:"unchanged"` // the tag stood for this image already
+	Unchanged bool          `json:"unchanged"` // the tag already named this image
 	Unpacked  int           `json:"unpacked"`  // layers that the store did not have
 	Written   int64         `json:"written"`   // bytes of new objects
 	Seconds   float64       `json:"seconds"`

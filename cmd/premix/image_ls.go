@@ -11,7 +11,7 @@ import (
 	"premix/internal/units"
 )
 
-// imageRow is an image as ls prints it.
+// imageRow is an image in the output of ls.
 type imageRow struct {
 	Name     string    `json:"name"`
 	Tag      string    `json:"tag"`

@@ -8,7 +8,7 @@ import (
 	"premix/image"
 )
 
-// removedRow is what image rm prints for each image.
+// removedRow is the output of image rm for each image.
 type removedRow struct {
 	Ref    string `json:"ref"`
 	Layers int    `json:"layers"` // tags of layers that no image needs any more

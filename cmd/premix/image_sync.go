@@ -125,7 +125,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 			}
 			select {
 			case now <- struct{}{}:
-			default: // one round will do
+			default: // one pending round is enough
 			}
 		}
 	}()
@@ -161,7 +161,7 @@ func (a *app) syncDaemon(s *store.Store, file string, opt watch.Options) error {
 	err := d.Run(ctx)
 	var ended *storeInterrupted
 	if errors.As(err, &ended) {
-		return nil // it was asked to end
+		return nil // a signal has ended it
 	}
 	return err
 }
@@ -199,7 +199,7 @@ func (a *app) synced(sum *watch.Summary) {
 	}
 }
 
-// syncedJSON is a round as --once prints it.
+// syncedJSON is a round in the output of --once.
 type syncedJSON struct {
 	Images []watch.Row   `json:"images"`
 	GC     *collectedRow `json:"gc,omitempty"`

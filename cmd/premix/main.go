@@ -50,8 +50,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// firstCollection is the size of the heap at which garbage is collected for the first
-// time, in percent of the 4 MB that are usual.
+// firstCollection is the size of the heap at the first garbage collection, in percent of
+// the usual 4 MB.
 const firstCollection = 400
 
 // collectLate delays the first collection of garbage until 16 MB are in use; later

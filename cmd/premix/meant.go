@@ -11,8 +11,8 @@ import (
 	"premix/internal/problem"
 )
 
-// group makes cmd a command that needs a subcommand. Without one, the error is that what is
-// missing.
+// group makes cmd a command that needs a subcommand. what describes the subcommand in the
+// error for a command line without one.
 func group(what string, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// bar shows a line on a terminal, and again whenever it has changed, until stop
-// is called. Elsewhere, and with --json, nothing is shown.
+// bar shows a line on a terminal, and updates it whenever it has changed, until stop is
+// called. Without a terminal, and with --json, it shows nothing.
 func (a *app) bar(line func() string) (stop func()) {
 	f, ok := a.stderr.(*os.File)
 	if !ok || a.json || !term.IsTerminal(int(f.Fd())) {

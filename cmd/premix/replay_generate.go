@@ -13,13 +13,13 @@ import (
 	"premix/replay/trace"
 )
 
-// generated is what generate prints.
+// generated is the output of generate.
 type generated struct {
 	File   string  `json:"file"`
 	Jobs   int     `json:"jobs"`
 	Users  int     `json:"users"`
 	Days   float64 `json:"days"`
-	Zipf   float64 `json:"zipf"` // exponent of the users' law
+	Zipf   float64 `json:"zipf"` // exponent of the distribution of users
 	Cores  int     `json:"cores"`
 	Like   string  `json:"like"`
 	Fitted int     `json:"fitted_jobs"`

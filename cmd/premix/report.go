@@ -87,7 +87,7 @@ started on this machine in the last seven days.`,
 	return cmd
 }
 
-// reportNode prints what hot starts saved on this machine in seven days.
+// reportNode prints the savings by hot starts on this machine in seven days.
 func (a *app) reportNode() error {
 	n, err := report.ReadNode(time.Now().AddDate(0, 0, -7))
 	if err != nil {

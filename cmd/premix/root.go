@@ -122,7 +122,7 @@ type hinted interface {
 	Hint() string
 }
 
-// message is an error as --json prints it, one a line.
+// message is an error in the output of --json, one a line.
 type message struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
@@ -156,7 +156,7 @@ func messages(err error) []message {
 	return []message{m}
 }
 
-// tell prints an error.
+// tell prints an error with its hint, as text or as JSON.
 func (a *app) tell(err error) {
 	for _, m := range messages(err) {
 		if a.json {

@@ -74,7 +74,7 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 			if sum == nil {
 				return err
 			}
-			// The run is what it is without its page, as on a full disk.
+			// A run without its page is still complete, for example on a full disk.
 			if perr := writePage(sum.Dir); perr != nil && o.Messages != nil {
 				fmt.Fprintf(o.Messages, "note: %v\n", perr)
 			}
@@ -112,9 +112,10 @@ tasks succeeded; the same command runs the tasks that are not done.`,
 	return cmd
 }
 
-// snapshotStore is the absolute path of a store of snapshots that was named, "" for none.
-// It must be usable, so that nobody waits for what then cannot be kept; elsewhere, on the
-// nodes of a batch system, it may be there and not here.
+// snapshotStore returns the absolute path of a store of snapshots that the user named, or
+// "" without one. It checks first that the store can be used, so that no user waits for
+// snapshots that cannot be kept. If elsewhere is set, the store is on the nodes of a
+// batch system, and may not exist here.
 func snapshotStore(dir string, elsewhere bool) (string, error) {
 	if dir == "" {
 		return "", nil

@@ -45,7 +45,7 @@ func find(store, id string) (*hotstart.Snapshot, error) {
 	return s, nil
 }
 
-// snapshotRow is a snapshot as ls prints it.
+// snapshotRow is a snapshot in the output of ls.
 type snapshotRow struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
@@ -92,7 +92,7 @@ same sample. Then tasks start cold, and the snapshot only keeps the reason.`,
 	}
 }
 
-// stateOf returns how far a snapshot was compared with a cold start.
+// stateOf returns how far a snapshot has been compared with a cold start.
 func stateOf(s *hotstart.Snapshot) string {
 	switch {
 	case s.Proof == nil:

@@ -12,7 +12,7 @@ import (
 	"premix/node"
 )
 
-// pulledRow is what pull prints.
+// pulledRow is the output of pull.
 type pulledRow struct {
 	Snapshot string `json:"snapshot"`
 	Name     string `json:"name"`
@@ -62,7 +62,7 @@ from. One that was made on another kernel, CPU or build of the tool is refused.`
 			}
 			for _, digest := range needs {
 				data := from.request("data@" + digest)
-				data.Profile = "none" // the tool has loaded it: little more than metadata is looked at
+				data.Profile = "none" // the tool has loaded it, and reads little more than metadata
 				if _, err := node.Attach(ctx, data); err != nil {
 					return fmt.Errorf("the data of %s: %w", args[0], err)
 				}

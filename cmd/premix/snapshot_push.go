@@ -41,8 +41,8 @@ store may read that.`,
 			if err != nil {
 				return err
 			}
-			// Beside the snapshots, so that large files can be hard links. A name that
-			// begins with a dot is not a snapshot.
+			// The directory is beside the snapshots, so that large files can be hard
+			// links. A name that begins with a dot is not a snapshot.
 			dir, err := os.MkdirTemp(filepath.Dir(snap.Dir), ".push-")
 			if err != nil {
 				return err

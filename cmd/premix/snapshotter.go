@@ -41,7 +41,7 @@ containerd is told of it in its config.toml:
 			if err != nil {
 				return err
 			}
-			// The node that runs may have been started with another configuration.
+			// The running node may have been started with another configuration.
 			if len(t.origins) == 0 {
 				t.origins = c.Origins
 			}

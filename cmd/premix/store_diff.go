@@ -10,7 +10,7 @@ import (
 	"premix/store"
 )
 
-// differenceRow is what diff prints.
+// differenceRow is the output of diff.
 type differenceRow struct {
 	First   string      `json:"first"` // digests
 	Second  string      `json:"second"`

@@ -11,17 +11,17 @@ import (
 	"premix/store"
 )
 
-// collectedRow is what gc prints.
+// collectedRow is the output of gc.
 type collectedRow struct {
 	DryRun   bool  `json:"dry_run"`
 	Trees    int   `json:"trees"`   // kept
 	Objects  int64 `json:"objects"` // kept
 	Bytes    int64 `json:"bytes"`
-	Young    int64 `json:"young"`   // objects that a running publish may count on
+	Young    int64 `json:"young"`   // objects that a running publish may rely on
 	Removed  int64 `json:"removed"` // objects
 	Freed    int64 `json:"freed"`   // bytes of them
 	Profiles int   `json:"profiles"`
-	Writers  int   `json:"writers"` // publishes that were killed, cleared away
+	Writers  int   `json:"writers"` // killed publishes whose files were removed
 }
 
 func (a *app) storeGC(o *storeFlags) *cobra.Command {

@@ -33,7 +33,7 @@ type keyRow struct {
 	ID    string   `json:"id"`
 	Keys  []string `json:"keys"`           // public; the last one signs
 	File  string   `json:"file,omitempty"` // of the private key
-	Here  bool     `json:"here"`           // the private key is there and fits
+	Here  bool     `json:"here"`           // the private key is there and matches the store's
 }
 
 func (a *app) showKeys(s *store.Store, file string) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// treeRow is a tag as ls prints it.
+// treeRow is a tag in the output of ls.
 type treeRow struct {
 	Name     string    `json:"name"`
 	Tag      string    `json:"tag"`

@@ -14,7 +14,7 @@ import (
 	"premix/store/tree"
 )
 
-// profileRow is a profile as premix store profile prints it.
+// profileRow is a profile in the output of premix store profile.
 type profileRow struct {
 	Name    string    `json:"name"`
 	Tree    string    `json:"tree"`

@@ -9,20 +9,20 @@ import (
 	"premix/store"
 )
 
-// publishedRow is what publish prints.
+// publishedRow is the output of publish.
 type publishedRow struct {
 	Ref       string  `json:"ref"`
 	Tree      string  `json:"tree"`
 	Serial    int64   `json:"serial"`
-	Unchanged bool    `json:"unchanged"` // the tag named this tree already
+	Unchanged bool    `json:"unchanged"` // the tag already named this tree
 	Inodes    int64   `json:"inodes"`
 	Bytes     int64   `json:"bytes"` // of all files
 	Image     int64   `json:"image"` // bytes of the tree's image
 	Chunks    int     `json:"chunks"`
-	ReadFiles int64   `json:"read_files"` // that had to be read
+	ReadFiles int64   `json:"read_files"` // files whose content was read
 	ReadBytes int64   `json:"read_bytes"`
-	Objects   int64   `json:"objects"` // that the store did not have
-	Written   int64   `json:"written"` // bytes of them
+	Objects   int64   `json:"objects"` // new objects in the store
+	Written   int64   `json:"written"` // bytes of the new objects
 	Seconds   float64 `json:"seconds"`
 }
 

@@ -51,15 +51,15 @@ func fileError(err error) error {
 	return err
 }
 
-// copiedRow is what pull and push print.
+// copiedRow is the output of pull and push.
 type copiedRow struct {
 	Ref      string   `json:"ref"`
 	Tree     string   `json:"tree"`
 	Serial   int64    `json:"serial,omitempty"`
-	Tagged   bool     `json:"tagged"`  // the tag was written; otherwise it existed already
-	Objects  int64    `json:"objects"` // that were copied
-	Bytes    int64    `json:"bytes"`   // of them
-	Found    int64    `json:"found"`   // objects that were there
+	Tagged   bool     `json:"tagged"`  // the tag was written; otherwise it already existed
+	Objects  int64    `json:"objects"` // copied objects
+	Bytes    int64    `json:"bytes"`   // bytes of the copied objects
+	Found    int64    `json:"found"`   // objects that already existed
 	Profiles []string `json:"profiles"`
 	Seconds  float64  `json:"seconds"`
 }

@@ -10,7 +10,7 @@ import (
 	"premix/store/tree"
 )
 
-// untaggedRow is what store rm prints for each tag.
+// untaggedRow is the output of store rm for each tag.
 type untaggedRow struct {
 	Ref string `json:"ref"`
 }

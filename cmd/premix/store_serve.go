@@ -37,7 +37,7 @@ or SIGINT; answers that have begun are finished. Any other web server will do as
 			if err != nil {
 				return err
 			}
-			// The directory is a store, and stays one.
+			// Serve only a directory that is a store.
 			if _, err := store.Open(dir, store.Options{}); err != nil {
 				return err
 			}

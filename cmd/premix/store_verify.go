@@ -10,7 +10,7 @@ import (
 	"premix/store"
 )
 
-// verifiedRow is what verify prints.
+// verifiedRow is the output of verify.
 type verifiedRow struct {
 	OK       bool         `json:"ok"`
 	Objects  int64        `json:"objects"`
@@ -94,7 +94,7 @@ concerns. Exits with 1 if there is any.`,
 	return cmd
 }
 
-// filesShown is the number of files of a finding that are shown to people.
+// filesShown is the number of files of a finding in the output for people.
 const filesShown = 20
 
 func (a *app) printVerified(row verifiedRow) error {

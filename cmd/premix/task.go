@@ -30,7 +30,8 @@ them, and see what became of each.
 	return cmd
 }
 
-// batchFlags say how tasks are read and what they need.
+// batchFlags are the options of a batch: the form of its input, and the needs of its
+// tasks.
 type batchFlags struct {
 	input   queue.Input
 	batch   queue.BatchOptions
@@ -64,7 +65,7 @@ func (b *batchFlags) register(cmd *cobra.Command) {
 	f.StringVar(&b.batch.Files, "files", "", "directory for a file of output a task, in place of a few for all")
 }
 
-// given are the names of the flags that are on the command line.
+// given returns the names of the batch's flags that are on the command line.
 func (b *batchFlags) given(f *pflag.FlagSet) (list []string) {
 	for _, name := range b.names {
 		if f.Changed(name) {
@@ -74,9 +75,9 @@ func (b *batchFlags) given(f *pflag.FlagSet) (list []string) {
 	return list
 }
 
-// open opens file, or standard input if it is "-", for the directory dir. Where that is no
-// task directory yet the tasks are read once before there is one: tasks that are wrong are
-// to leave nothing.
+// open opens file, or standard input if it is "-", for the directory dir. Unless dir is
+// already a task directory, open first checks all tasks, so that invalid tasks do not
+// leave a new directory behind.
 func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	if b.batch.Dir, err = os.Getwd(); err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 		return in, nil
 	}
 	begin, err := in.Seek(0, io.SeekCurrent)
-	if err != nil { // a pipe: what comes is kept
+	if err != nil { // a pipe can be read only once
 		pipe := in
 		in, err = kept(pipe)
 		pipe.Close()
@@ -126,7 +127,7 @@ func (b *batchFlags) open(dir, file string) (in *os.File, err error) {
 	return in, nil
 }
 
-// kept is what comes from r, in memory that is read like a file.
+// kept copies r to a file in memory, which can be read twice.
 func kept(r io.Reader) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tasks", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -142,7 +143,7 @@ func kept(r io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-// submit submits the tasks that are in what open has opened.
+// submit submits the tasks in the input that open has returned.
 func (b *batchFlags) submit(q *queue.Queue, in io.Reader) (*queue.Submitted, error) {
 	batch, err := q.Submit(b.batch)
 	if err != nil {
@@ -155,11 +156,11 @@ func (b *batchFlags) submit(q *queue.Queue, in io.Reader) (*queue.Submitted, err
 	return batch.Commit()
 }
 
-// wayCommands is what to do about a file of commands that cannot be read.
+// wayCommands is the hint for a file of commands that cannot be read.
 const wayCommands = "give a file of commands, or - for standard input"
 
-// check looks at what the command line itself says, before there is a directory. The
-// file is empty where none is given.
+// check checks the options on the command line, before a directory is made. file is empty
+// if the command line has none.
 func (b *batchFlags) check(file string) error {
 	if file != "" && file != "-" {
 		info, err := os.Stat(file)
@@ -190,7 +191,7 @@ func selection(group string, tasks []string) (*queue.Selection, error) {
 	return s, nil
 }
 
-// atLeast wants a directory and perhaps more.
+// atLeast requires a directory; more arguments may follow.
 func atLeast(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return &usageError{fmt.Errorf("DIR is missing"), "usage: " + cmd.UseLine()}

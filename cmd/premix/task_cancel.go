@@ -27,7 +27,8 @@ func (a *app) taskCancel() *cobra.Command {
 	return cmd
 }
 
-// changeTasks orders something for the tasks that args pick: a directory and numbers.
+// changeTasks requests a change for the tasks that args select by a directory and
+// numbers.
 func (a *app) changeTasks(args []string, group, done string, change func(*queue.Queue, *queue.Selection) (int, error), states []queue.State) error {
 	s, err := selection(group, args[1:])
 	if err != nil {

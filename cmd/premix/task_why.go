@@ -53,7 +53,8 @@ func (a *app) taskWhy() *cobra.Command {
 	}
 }
 
-// explainPlace says of a task that was given to a job of an engine what that waits for.
+// explainPlace explains what an engine's job waits for, if a task has been assigned to
+// the job.
 func explainPlace(q *queue.Queue, x *queue.Explanation) error {
 	if q.State(x.Task) != queue.Waiting {
 		return nil
@@ -62,7 +63,7 @@ func explainPlace(q *queue.Queue, x *queue.Explanation) error {
 	if p == nil || err != nil {
 		return err
 	}
-	// An engine that cannot be had here does not hide what the ledger says.
+	// If the engine is not available here, still show the ledger's explanation.
 	eng, _ := newEngine(p.Engine, p.Options)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

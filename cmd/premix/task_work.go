@@ -13,7 +13,7 @@ import (
 	"premix/recipe"
 )
 
-// taskWork is what an engine job executes; see package pack.
+// taskWork returns the command that an engine's job executes; see package pack.
 func (a *app) taskWork() *cobra.Command {
 	var (
 		o      pack.WorkOptions

@@ -44,7 +44,7 @@ with the table and the comparisons; and all figures as SVG.`,
 		list, _ := filepath.Glob(filepath.Join(args[0], "figures", "*.svg")) // the pattern is right
 		return list
 	}, outputs.Text)
-	// The other two have no mark of their own. If the table is premix's, they are too.
+	// The other two files have no mark. If the table is premix's, they are premix's too.
 	outputNames(cmd, func(args []string) []string {
 		if _, err := os.Stat(filepath.Join(args[0], "transfers.parquet")); err == nil {
 			return nil

@@ -56,7 +56,7 @@ goes through standard input and output too.`,
 				server.Dir, server.Records = args[0], transferParts()
 				return a.transferStand(ctx, &server, listen, keys)
 			}
-			address := "127.0.0.1" // not through ssh: on this machine
+			address := "127.0.0.1" // without ssh the peer is this machine
 			// CLIENT-ADDRESS PORT ADDRESS PORT, see ssh(1).
 			if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 				address = f[2]
@@ -97,7 +97,7 @@ func (a *app) transferStand(ctx context.Context, s *stream.Server, address, keys
 	return s.Run(ctx, tcp)
 }
 
-// transferStream is premix's own protocol, as link files call it.
+// transferStream returns the command of premix's own protocol, as link files call it.
 func (a *app) transferStream() *cobra.Command {
 	j := stream.Job{}
 	var key string

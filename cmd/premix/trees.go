@@ -97,8 +97,8 @@ func (a *app) sources(ctx context.Context, t *treeFlags) recipe.Sources {
 	}
 }
 
-// mounted mounts a tree, unless it is; if record is not empty it names the file for
-// the order in which the tree is touched.
+// mounted mounts a tree, unless it is already mounted. If record is not empty, it is the
+// file for the order in which the tree is touched.
 func (a *app) mounted(ctx context.Context, t *treeFlags, ref tree.Ref, record string) (*node.Mounted, error) {
 	began := time.Now()
 	r := t.request(ref.String())

@@ -161,7 +161,7 @@ func (a *app) watch(o *watchFlags) (err error) {
 		fmt.Fprintf(a.stdout, "other users need the token in %s\n", secret)
 	}
 	err = server.Serve(ctx, listener)
-	done() // where the server failed
+	done() // ends the other tasks if the server failed
 	all.Wait()
 	// The watcher saves its position in runs, so it is closed after their tasks are on disk.
 	return errors.Join(err, db.Close(), watcher.Close())

@@ -1,16 +1,16 @@
-// Peers is what bench/containers needs of containerd and stargz-snapshotter as
-// libraries. It is a module of its own, because their dependencies are no business
-// of premix.
+// Peers provides the functions of containerd and stargz-snapshotter that
+// bench/containers needs as libraries. It is a separate module, so that premix does not
+// get their dependencies.
 //
 //	peers snapshotter REGISTRY SOCKET ROOT        stargz-snapshotter, with its default settings
 //	peers pull ADDRESS SNAPSHOTTER IMAGE          pulls and unpacks, as ctr does
 //	peers run ADDRESS SNAPSHOTTER IMAGE ARGS...   runs a container, as ctr run --rm does
 //
-// REGISTRY is a host and port of plain HTTP, and so is what IMAGE begins with.
+// REGISTRY is a host and port of plain HTTP, and IMAGE begins with one.
 // pull prints {"seconds"}; run prints {"first","end"}: seconds from its beginning to
-// the first byte of output and to the end of the process, without the time that this
-// program and its connection to containerd take. The same client serves all
-// snapshotters, so that the difference is theirs.
+// the first byte of output and to the end of the process, without the time for the start
+// of this program and its connection to containerd. The same client serves all
+// snapshotters, so that only they can cause a difference.
 package main
 
 import (
@@ -62,9 +62,9 @@ func run(ctx context.Context, args []string) error {
 	return errors.New("usage: peers snapshotter REGISTRY SOCKET ROOT | pull ADDRESS SNAPSHOTTER IMAGE | run ADDRESS SNAPSHOTTER IMAGE ARGS...")
 }
 
-// snapshotter serves stargz-snapshotter until it is told to end.
+// snapshotter serves stargz-snapshotter until a signal ends it.
 func snapshotter(ctx context.Context, registry, socket, root string) error {
-	// The client that the daemon makes, too.
+	// The daemon makes the same client.
 	client := retryablehttp.NewClient()
 	client.Logger = nil
 	hosts := func(reference.Spec) ([]docker.RegistryHost, error) {
@@ -108,7 +108,7 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 		})),
 	}
 	if snapshotter == "stargz" {
-		// What ctr-remote adds; the amount to prefetch is its default.
+		// ctr-remote adds this; the amount to prefetch is its default.
 		opts = append(opts, containerd.WithImageHandlerWrapper(source.AppendDefaultLabelsHandlerWrapper(image, 10*1024*1024)))
 	}
 	if _, err := c.Pull(ctx, image, opts...); err != nil {
@@ -117,7 +117,7 @@ func pull(ctx context.Context, address, snapshotter, image string) error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"seconds": time.Since(began).Seconds()})
 }
 
-// firstByte notes when something is written.
+// firstByte records the time of the first write.
 type firstByte struct {
 	once sync.Once
 	at   time.Time

@@ -1,15 +1,15 @@
-// Stargz is a peer of bench/store: the lazy mounts of containerd's
-// stargz-snapshotter, without containerd. It calls what that daemon calls for a
-// layer, with the settings that it has by default, so that what is measured is
-// the file system and not the way to it. It is a module of its own, because its
-// dependencies are no business of premix.
+// Stargz is a peer of bench/store: the lazy mounts of containerd's stargz-snapshotter,
+// without containerd. It makes the same calls for a layer as the daemon, with the
+// daemon's default settings, so that only the file system is measured, without the
+// daemon's interfaces. It is a separate module, so that premix does not get its
+// dependencies.
 //
 //	stargz convert LAYER.tar OUT [FILES]     an eStargz layer, and OUT.json about it
 //	stargz mount URL OUT.json CACHE DIR      says "ready", and mounts at DIR for a line of input
 //
 // FILES lists paths, one a line, that come first in the layer, before the
 // landmark up to which the snapshotter prefetches. OUT.json is {"digest","size","toc"}.
-// URL is that of a registry; the layer is in its repository "bench".
+// URL is the URL of a registry; the layer is in its repository "bench".
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(args []string) error {
 	return errors.New("usage: stargz convert LAYER.tar OUT [FILES] | mount URL OUT.json CACHE DIR")
 }
 
-// about is what a client knows of a layer before it mounts it.
+// about is the information about a layer that a client has before it mounts the layer.
 type about struct {
 	Digest digest.Digest `json:"digest"`
 	Size   int64         `json:"size"`
@@ -121,7 +121,7 @@ func mount(registry, description, cache, dir string) error {
 		return err
 	}
 	layer := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: a.Digest, Size: a.Size}
-	// The client that the daemon makes, too.
+	// The daemon makes the same client.
 	client := retryablehttp.NewClient()
 	client.Logger = nil
 	host := docker.RegistryHost{Client: client.StandardClient(), Host: u.Host, Scheme: u.Scheme, Path: "/v2",

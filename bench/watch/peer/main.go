@@ -1,5 +1,5 @@
-// Peer is Prometheus' storage as a contender of bench/watch; see there. It is a module of
-// its own, because its dependencies are no business of premix.
+// Peer is Prometheus' storage as a contender of bench/watch; see there. It is a separate
+// module, so that premix does not get its dependencies.
 //
 //	peer DIR SERIES < ticks
 package main
@@ -44,10 +44,10 @@ type said struct {
 func open(dir string) (*tsdb.DB, error) {
 	o := tsdb.DefaultOptions()
 	o.RetentionDuration = (10 * 366 * 24 * time.Hour).Milliseconds()
-	// Blocks of two hours, which are usual, would hold 130 samples of a series each: to
-	// write and merge the 1,092 of a quarter would be most of what is measured.
+	// A block of two hours, the default, would hold 130 samples of a series: most of the
+	// measured time would be for writing and merging the 1,092 blocks of a quarter.
 	o.MinBlockDuration = (24 * time.Hour).Milliseconds()
-	// As prometheus itself sets it for a retention of more than 310 days.
+	// Prometheus sets this for a retention of more than 310 days.
 	o.MaxBlockDuration = (31 * 24 * time.Hour).Milliseconds()
 	return tsdb.Open(dir, slog.New(slog.DiscardHandler), nil, o, nil)
 }
@@ -134,13 +134,13 @@ func run(dir, count string) error {
 	return err
 }
 
-// queryReps is how often each query is made.
+// queryReps is the number of repetitions of each query.
 const queryReps = 6
 
-// query is one of those of the contender premix.
+// query is a query of the contender premix.
 type query struct {
 	name       string
-	match      [][2]string // labels that are equal
+	match      [][2]string // labels and their required values
 	start, end time.Time
 	step       time.Duration
 }
@@ -167,7 +167,7 @@ type point struct {
 	count          int64
 }
 
-// ask sums samples up by steps and returns how many points that gave.
+// ask sums samples up by steps and returns the number of resulting points.
 func ask(ctx context.Context, db *tsdb.DB, q query) (int, error) {
 	step := q.step.Milliseconds()
 	start, end := q.start.UnixMilli()/step*step, (q.end.UnixMilli()+step-1)/step*step
@@ -217,7 +217,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// cpuTime is what this process has used of processors.
+// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -226,8 +226,8 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// size is what blocks take, in bytes: without the log of writes and what belongs to the head,
-// as premix's journals are empty by then, too.
+// size returns the size of the blocks, in bytes: without the write-ahead log and the
+// files of the head, as premix's journals are empty by then, too.
 func size(dir string) (int64, error) {
 	total := int64(0)
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

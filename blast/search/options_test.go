@@ -34,7 +34,7 @@ func TestParseOptions(t *testing.T) {
 		{"-nonsense", "", "", 0, 0, "premix does not know"},
 		{"-evalue", "", "", 0, 0, "has no value"},
 		{"-evalue 1 -evalue 2", "-evalue 1 -evalue 2", "", 0, 0, "twice"},
-		{"nt", "", "", 0, 0, "no option"},
+		{"nt", "", "", 0, 0, "not an option"},
 	} {
 		o, err := ParseOptions(strings.Fields(c.args))
 		if err != nil {

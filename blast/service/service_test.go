@@ -288,7 +288,7 @@ func TestRefused(t *testing.T) {
 		{with("format", "pdf"), 400, "no format"},
 		{with("options", map[string]string{"out": "/etc/passwd"}), 400, `no option \"out\"`},
 		{with("options", map[string]string{"num_threads": "64"}), 400, "no option"},
-		{with("options", map[string]string{"evalue": "-out x"}), 400, "no value for the option evalue"},
+		{with("options", map[string]string{"evalue": "-out x"}), 400, "not a value of the option evalue"},
 		{with("options", map[string]string{"task": "-outfmt"}), 202, ""},
 		{with("more", 1), 400, "unknown field"},
 		{"{", 400, "cannot be read"},

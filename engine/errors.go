@@ -11,7 +11,7 @@ import (
 	"premix/internal/owner"
 )
 
-// DirError tells that a run directory cannot be used: it is locked by another
+// DirError reports that a run directory cannot be used: it is locked by another
 // premix, it is not empty, it holds another run, or this user cannot read or
 // write it.
 type DirError struct {
@@ -28,7 +28,7 @@ func (*DirError) ExitCode() exit.Code { return exit.Directory }
 
 func (e *DirError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *DirError) Hint() string { return e.Way }
 
 // MakeDir makes a run directory if it is missing. It refuses one whose owner is not trusted.
@@ -86,7 +86,7 @@ func dirError(dir string, err error) error {
 	return err
 }
 
-// OutputError tells that a declared output is not as it has to be.
+// OutputError reports that a declared output is not as it has to be.
 type OutputError struct {
 	Name   string // the output's name in the recipe
 	Reason string
@@ -95,7 +95,7 @@ type OutputError struct {
 
 func (e *OutputError) Error() string { return fmt.Sprintf("output %s: %s", e.Name, e.Reason) }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *OutputError) Hint() string { return e.Way }
 
 // DirectoryError is err as a *DirError where it is one that a user can do something

@@ -42,7 +42,7 @@ type Header struct {
 	Created time.Time `json:"created"`
 }
 
-// FormatError tells that a table was written by a newer premix.
+// FormatError reports that a table was written by a newer premix.
 type FormatError struct {
 	Path   string
 	Format int
@@ -55,7 +55,7 @@ func (e *FormatError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FormatError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *FormatError) Hint() string { return "use the version of premix that wrote it, or a newer one" }
 
 // Writer appends records to a table. It is safe for concurrent use.

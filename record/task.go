@@ -68,5 +68,5 @@ type Task struct {
 	StdoutLength int64  `json:"stdout_length,omitempty" parquet:"stdout_length"`
 }
 
-// OK tells whether the try succeeded.
+// OK reports whether the try succeeded.
 func (t *Task) OK() bool { return t.Cause == "" }

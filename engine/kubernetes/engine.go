@@ -157,7 +157,7 @@ func refused(err error) error {
 	return &pack.RefusedError{Engine: Name, Reason: err.Error(), Way: way, Final: final}
 }
 
-// Find tells whether a wave has its Job.
+// Find reports whether a wave has its Job.
 func (e *Engine) Find(ctx context.Context, w *pack.Wave) ([]string, error) {
 	job, err := e.get(ctx, e.namespace, jobName(w))
 	if err != nil || job == nil {

@@ -162,7 +162,7 @@ func (e *Engine) premix() string {
 	return e.o.Premix
 }
 
-// covered tells whether a pod would have a directory.
+// covered reports whether a pod would have a directory.
 func (e *Engine) covered(dir string) bool {
 	var at []string
 	for _, v := range e.o.Volumes {

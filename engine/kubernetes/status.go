@@ -71,14 +71,14 @@ func terminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// disrupted tells whether Kubernetes itself ended a pod, which it then replaces.
+// disrupted reports whether Kubernetes itself ended a pod, which it then replaces.
 func disrupted(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	})
 }
 
-// crowded tells whether a node had no room for a pod that the scheduler had put there
+// crowded reports whether a node had no room for a pod that the scheduler had put there
 // (OutOfcpu, OutOfpods and so on): it counts a pod that is ending for longer than the
 // scheduler does.
 func crowded(p *corev1.Pod) bool {
@@ -162,7 +162,7 @@ func failure(p *corev1.Pod) string {
 	return "its pod failed"
 }
 
-// inRanges tells whether an index is among those that a Job's status lists, as in
+// inRanges reports whether an index is among those that a Job's status lists, as in
 // 1,3-5.
 func inRanges(list string, index int) bool {
 	for r := range strings.SplitSeq(list, ",") {

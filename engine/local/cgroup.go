@@ -537,7 +537,7 @@ func write(dir, name, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// has tells whether tasks can be limited by a controller.
+// has reports whether tasks can be limited by a controller.
 func (c *cgroups) has(controller string) bool {
 	if c == nil {
 		return false

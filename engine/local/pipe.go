@@ -127,7 +127,7 @@ func (p *pipe) wait() {
 	}
 }
 
-// ok tells whether a pipe that has ended succeeded.
+// ok reports whether a pipe that has ended succeeded.
 func (p *pipe) ok() bool { return p.code == 0 && p.sig == 0 }
 
 // signal sends a signal to all processes of the pipe. They may be gone already.

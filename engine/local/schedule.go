@@ -334,7 +334,7 @@ func (s *schedule) settle(out outcome) {
 	}
 }
 
-// again tells whether another try may do better.
+// again reports whether another try may do better.
 func again(cause string) bool {
 	return !slices.Contains([]string{record.CauseInterrupted, record.CauseDisk, record.CauseInput}, cause)
 }

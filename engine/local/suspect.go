@@ -281,7 +281,7 @@ func since(path string, offset int64) spawn.Piece {
 	return spawn.Piece{Offset: offset, Length: max(0, info.Size()-offset)}
 }
 
-// own tells whether a task ended by itself, and not because its spawner had lost the client.
+// own reports whether a task ended by itself, and not because its spawner had lost the client.
 // A process that exits has not died of a SIGKILL; one that got another signal may exit for it.
 func own(r *spawn.Result) bool {
 	return r.Errno != 0 || r.Status.Exited() && (!r.Signaled || r.Status.ExitStatus() == 0) || r.Status.Signaled() && !r.Signaled && !r.Lost

@@ -488,13 +488,13 @@ func (s *tasks) hand() {
 	s.batch = s.batch[:0]
 }
 
-// light tells whether a task takes one core and nothing else: many of those may be
+// light reports whether a task takes one core and nothing else: many of those may be
 // handed over ahead.
 func (s *tasks) light(t *queue.Task) bool {
 	return t.Cores == 1 && t.Memory == 0 && s.pins == nil && s.suspects[t.Number] == nil
 }
 
-// fits tells whether a task can start now.
+// fits reports whether a task can start now.
 func (s *tasks) fits(t *queue.Task) bool {
 	if t.Ooms > 0 && t.Memory > s.budget {
 		t.Memory = s.budget
@@ -726,7 +726,7 @@ func (s *tasks) cutShort(rec *record.Task) {
 	}
 }
 
-// full tells whether the disk has no room for this user.
+// full reports whether the disk has no room for this user.
 func full(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && spawn.Full(&st)

@@ -166,7 +166,7 @@ func (s *schedule) begin(ctx context.Context, j job, work string, g *group, p *p
 	return nil
 }
 
-// differs tells whether a task differed from a cold start.
+// differs reports whether a task differed from a cold start.
 func differs(err error) bool {
 	f := (*failure)(nil)
 	return errors.As(err, &f) && f.cause == record.CauseDiffers
@@ -372,7 +372,7 @@ func (p *pair) fill(rec *record.Task) {
 	}
 }
 
-// pipeFailed tells whether the pipe is what went wrong: it failed, and the tool
+// pipeFailed reports whether the pipe is what went wrong: it failed, and the tool
 // succeeded or died of nothing but that. A tool that failed of itself takes its
 // pipe with it, which finds its input cut short; which of the two ends is heard of
 // first does not count.
@@ -386,7 +386,7 @@ func (p *pair) pipeFailed() bool {
 		p.sunk && p.killed && diedOf(p.exit, unix.SIGKILL)
 }
 
-// diedOf tells whether a signal ended a tool, or the last program of a tool that is
+// diedOf reports whether a signal ended a tool, or the last program of a tool that is
 // a shell script.
 func diedOf(e hotstart.Exit, sig syscall.Signal) bool {
 	return e.Signal == sig || e.Signal == 0 && e.Code == shellSignal+int(sig)

@@ -38,7 +38,7 @@ type sentinel struct {
 // maxVain is how often another task is taken in place of one that could not be verified.
 const maxVain = 3
 
-// wants tells whether the next task is to be verified; last says that none waits behind it.
+// wants reports whether the next task is to be verified; last says that none waits behind it.
 func (v *sentinel) wants(last bool) bool {
 	chosen := false
 	switch {

@@ -31,7 +31,7 @@ type Directory interface {
 	Refresh(f func(*record.Task)) error
 	// Key is the key of the task of a record; see Need.
 	Key(r *record.Task) string
-	// Over tells whether a task needs no worker: it has succeeded, has failed for
+	// Over reports whether a task needs no worker: it has succeeded, has failed for
 	// good, was cancelled, or is held.
 	Over(task int) bool
 	// Left is how many tasks of ranges are not over.
@@ -45,7 +45,7 @@ type Directory interface {
 	Work(ctx context.Context, w *Worker) error
 	// Line is what is done, as a progress line begins.
 	Line() string
-	// Failing tells whether a task failed in this invocation.
+	// Failing reports whether a task failed in this invocation.
 	Failing() bool
 	// Result is nil if all tasks have succeeded, or a *local.FailedError.
 	Result() error

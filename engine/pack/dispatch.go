@@ -178,7 +178,7 @@ func (s *dispatcher) takeOver() error {
 	return nil
 }
 
-// BusyError tells that tasks of a directory were given to jobs of an engine.
+// BusyError reports that tasks of a directory were given to jobs of an engine.
 type BusyError struct {
 	Dir     string
 	Engine  string
@@ -192,7 +192,7 @@ func (e *BusyError) Error() string {
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *BusyError) Hint() string {
 	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
 }
@@ -533,7 +533,7 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	return nil
 }
 
-// blameless tells whether no task can be why a worker ended.
+// blameless reports whether no task can be why a worker ended.
 func (s *dispatcher) blameless(h *held, st Status, began bool) bool {
 	return !began || st.Blameless || st.Phase == Gone || s.cancelled[h.Worker]
 }
@@ -548,7 +548,7 @@ func reasonOf(st Status) string {
 	return "nobody knows how"
 }
 
-// began tells whether a worker has got its lock.
+// began reports whether a worker has got its lock.
 func (s *dispatcher) began(h *held) bool {
 	text, err := os.ReadFile(s.d.Lock(h.SeatName()))
 	return err == nil && bytes.Contains(text, []byte(beganLine(h.Worker)))
@@ -639,7 +639,7 @@ func (s *dispatcher) give(ctx, longer context.Context) error {
 	return nil
 }
 
-// gathering tells whether tasks are still coming, so that more can be packed together.
+// gathering reports whether tasks are still coming, so that more can be packed together.
 func (s *dispatcher) gathering(now time.Time) bool {
 	if s.o.Gather == 0 {
 		return false
@@ -711,7 +711,7 @@ func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 	return s.quiet(ctx, err) // whether it has the wave, find tells
 }
 
-// finished tells whether there is nothing left to do, or nothing left to wait for.
+// finished reports whether there is nothing left to do, or nothing left to wait for.
 func (s *dispatcher) finished() bool {
 	open := len(s.l.open())
 	switch {

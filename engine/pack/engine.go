@@ -72,7 +72,7 @@ type Engine interface {
 	Cancel(ctx context.Context, jobs []string) error
 }
 
-// RefusedError tells that a batch system has understood what it was asked, and refused.
+// RefusedError reports that a batch system has understood what it was asked, and refused.
 type RefusedError struct {
 	Engine string
 	Reason string // in the system's words
@@ -85,10 +85,10 @@ func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " 
 // ExitCode implements exit.Coded.
 func (*RefusedError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *RefusedError) Hint() string { return e.Way }
 
-// LostError tells that engine jobs end before premix starts in them, one after another.
+// LostError reports that engine jobs end before premix starts in them, one after another.
 type LostError struct {
 	Engine string
 	Reason string // how the last one ended
@@ -107,7 +107,7 @@ func (e *LostError) Error() string {
 // ExitCode implements exit.Coded.
 func (*LostError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *LostError) Hint() string {
 	return "see " + e.Log + "; the directory and premix itself must be on a file system that the nodes share"
 }

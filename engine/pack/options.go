@@ -21,7 +21,7 @@ func (e *OptionError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *OptionError) Hint() string { return e.Way }
 
 // ParseOptions reads options as a command line gives them, KEY=VALUE. Those that every

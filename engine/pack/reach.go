@@ -19,7 +19,7 @@ const startBackOff = 5 * time.Second
 // dispatcher.
 const farewell = 5 * time.Second
 
-// UnreachableError tells that an engine has not answered since the start, and that no job
+// UnreachableError reports that an engine has not answered since the start, and that no job
 // of the directory is known to be with it.
 type UnreachableError struct {
 	Engine string
@@ -36,12 +36,12 @@ func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *UnreachableError) Hint() string {
 	return "see why this machine does not reach it; nothing is lost, the same command goes on; --engine-opt answer=10m waits longer"
 }
 
-// reach tells whether there is an engine to submit to. It is asked before the first jobs
+// reach reports whether there is an engine to submit to. It is asked before the first jobs
 // are, so that one that is not there surely has none of them.
 func (s *dispatcher) reach(ctx context.Context) (bool, error) {
 	if s.answered || s.o.Stay != nil {
@@ -89,7 +89,7 @@ func (s *dispatcher) quiet(ctx context.Context, err error) error {
 	return nil
 }
 
-// given tells whether jobs are known to be with the engine.
+// given reports whether jobs are known to be with the engine.
 func (s *dispatcher) given() bool {
 	return slices.ContainsFunc(s.l.open(), func(h *held) bool { return h.job != "" })
 }

@@ -222,7 +222,7 @@ func (d *Runs) withdraw(r *record.Task) {
 // Key is the same for all: it is one recipe.
 func (d *Runs) Key(*record.Task) string { return d.name }
 
-// Over tells whether a task waits no more.
+// Over reports whether a task waits no more.
 func (d *Runs) Over(task int) bool {
 	return task < 1 || task > len(d.waits) || !d.waits[task-1]
 }
@@ -259,7 +259,7 @@ func (d *Runs) GiveUp(task int, reason, hint string) error {
 		Queued: now, Started: now, Ended: now, Cause: record.CauseLost, Error: reason, Hint: hint, Outputs: t.Paths()})
 }
 
-// Failing tells whether a task failed in this invocation.
+// Failing reports whether a task failed in this invocation.
 func (d *Runs) Failing() bool { return len(d.failed) > 0 }
 
 // Line begins a progress line.

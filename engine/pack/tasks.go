@@ -92,7 +92,7 @@ func (d *Tasks) fail(r *record.Task) {
 // Key is what tasks have in common that take equally long.
 func (d *Tasks) Key(r *record.Task) string { return d.q.Key(r.Task) }
 
-// Over tells whether a task waits no more, or is held.
+// Over reports whether a task waits no more, or is held.
 func (d *Tasks) Over(task int) bool {
 	return d.q.State(task) != queue.Waiting || d.q.Held(task)
 }
@@ -110,7 +110,7 @@ func (d *Tasks) Free(held func(int) bool, f func(Need) bool) error {
 // GiveUp records that a task failed.
 func (d *Tasks) GiveUp(task int, reason, hint string) error { return d.q.GiveUp(task, reason, hint) }
 
-// Failing tells whether a task failed since OpenTasks.
+// Failing reports whether a task failed since OpenTasks.
 func (d *Tasks) Failing() bool { return len(d.failed) > 0 }
 
 // Line begins a progress line.

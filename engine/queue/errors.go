@@ -35,5 +35,5 @@ func (e *InputError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*InputError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *InputError) Hint() string { return e.Way }

@@ -68,7 +68,7 @@ func (e *entry) begin(try int) {
 	}
 }
 
-// runnable tells whether a task waits, and is not held.
+// runnable reports whether a task waits, and is not held.
 func (e *entry) runnable() bool { return e.state() == Waiting && e.flags&flagHeld == 0 }
 
 func (e *entry) state() State {
@@ -247,7 +247,7 @@ func hostDigest() uint64 {
 	return h.Sum64()
 }
 
-// outlived tells whether the index at path is of an earlier boot of this host, or of
+// outlived reports whether the index at path is of an earlier boot of this host, or of
 // another format.
 func outlived(path string) bool {
 	f, err := owner.OpenOthers(path)
@@ -263,7 +263,7 @@ func outlived(path string) bool {
 	return h.magic == indexMagic && h.host == hostDigest() && h.place != here()
 }
 
-// fits tells whether the index can be trusted here.
+// fits reports whether the index can be trusted here.
 func (x *index) fits(place uint64) bool {
 	h := x.head()
 	return h.magic == indexMagic && h.format == indexFormat && h.place == place

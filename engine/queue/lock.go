@@ -43,7 +43,7 @@ func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error
 	}
 }
 
-// isLocked tells whether a process holds the lock.
+// isLocked reports whether a process holds the lock.
 func isLocked(path string) bool {
 	f, err := owner.OpenOthers(path)
 	if err != nil {

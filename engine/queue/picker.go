@@ -121,7 +121,7 @@ func (p *Picker) Refresh() {
 	}
 }
 
-// Behind tells whether the queue knows orders that the picker has not taken in.
+// Behind reports whether the queue knows orders that the picker has not taken in.
 func (p *Picker) Behind() bool {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -243,7 +243,7 @@ func (p *Picker) charge(group int, v float64) {
 	p.users[p.q.groups[group].user] += v
 }
 
-// ready tells whether all groups before a group are complete.
+// ready reports whether all groups before a group are complete.
 func (p *Picker) ready(group int) bool {
 	for _, a := range p.q.groups[group].after {
 		if !p.q.groups[a].complete() {
@@ -253,7 +253,7 @@ func (p *Picker) ready(group int) bool {
 	return true
 }
 
-// before tells whether the head of lane a of group g comes before that of b of h.
+// before reports whether the head of lane a of group g comes before that of b of h.
 func (p *Picker) before(g int, a *lane, h int, b *lane) bool {
 	u, v := p.q.groups[g].user, p.q.groups[h].user
 	if u != v && p.users[u] != p.users[v] {
@@ -310,7 +310,7 @@ func (p *Picker) Left() (waiting, blocked int) {
 	return waiting, blocked
 }
 
-// stuck tells whether a group waits for one that cannot become complete.
+// stuck reports whether a group waits for one that cannot become complete.
 func (q *Queue) stuck(group int, seen []int) bool {
 	for _, a := range q.groups[group].after {
 		b := q.groups[a]

@@ -268,7 +268,7 @@ func (q *Queue) Refresh() error {
 	return q.locked(q.catchUp)
 }
 
-// Changed tells whether there are orders that Refresh would take in. It costs one
+// Changed reports whether there are orders that Refresh would take in. It costs one
 // system call.
 func (q *Queue) Changed() bool {
 	info, err := os.Stat(q.path(ordersFile))

@@ -312,7 +312,7 @@ func (q *Queue) Release(s *Selection) (int, error) {
 	return q.change(orderRelease, s, func(e *entry) bool { return e.flags&flagHeld != 0 && e.state() == Waiting })
 }
 
-// Held tells whether a task waits to be released.
+// Held reports whether a task waits to be released.
 func (q *Queue) Held(task int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -860,7 +860,7 @@ func (q *Queue) punched() map[int]int {
 	return tries
 }
 
-// punches tells whether the file system of the logs can give space back.
+// punches reports whether the file system of the logs can give space back.
 func (q *Queue) punches() (bool, error) {
 	logs, err := filepath.Glob(q.path("log-*"))
 	if err != nil || len(logs) == 0 {

@@ -143,7 +143,7 @@ func (b *Batch) note(name string, after []string) (*Group, error) {
 	return g, nil
 }
 
-// reaches tells whether group from comes, at last, after group to.
+// reaches reports whether group from comes, at last, after group to.
 func (q *Queue) reaches(more []Group, from, to string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -167,7 +167,7 @@ func isName(s string) bool {
 	}) < 0
 }
 
-// Places tells whether there are any.
+// Places reports whether there are any.
 func (t *Template) Places() bool {
 	for _, p := range t.parts {
 		if p.place {

@@ -15,7 +15,7 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// plainByte tells whether a byte means nothing but itself anywhere in a word of the
+// plainByte reports whether a byte means nothing but itself anywhere in a word of the
 // shell.
 func plainByte(c byte) bool {
 	switch {
@@ -43,7 +43,7 @@ var notDirect = sync.OnceValue(func() map[string]bool {
 	return words
 })
 
-// knownShell tells whether /bin/sh is a shell whose builtins notDirect lists, and
+// knownShell reports whether /bin/sh is a shell whose builtins notDirect lists, and
 // has no functions from the environment.
 var knownShell = sync.OnceValue(func() bool {
 	path, err := filepath.EvalSymlinks("/bin/sh")

@@ -100,7 +100,7 @@ func front(dir, program string, args []string) response {
 	return *answer
 }
 
-// ofJobs tells whether scontrol is to do something with jobs.
+// ofJobs reports whether scontrol is to do something with jobs.
 func ofJobs(args []string) bool {
 	list, rest, err := parseOptions(scontrolOptions, args, false)
 	if err != nil || len(list) == 0 && len(rest) == 0 {

@@ -51,7 +51,7 @@ type optionError struct {
 
 func (e *optionError) Error() string { return e.reason }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *optionError) Hint() string { return e.way }
 
 // parseOptions takes arguments apart as getopt_long(3) does: a long name may be cut

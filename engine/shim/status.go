@@ -47,7 +47,7 @@ type status struct {
 	pid     int
 }
 
-// over tells whether the job has ended for good.
+// over reports whether the job has ended for good.
 func (s status) over() bool {
 	return s.state != pending && s.state != running && s.state != completing
 }

@@ -317,7 +317,7 @@ func (w *worker) mourn() error {
 	return err
 }
 
-// idle tells whether the worker has nothing to do and was not asked for a while.
+// idle reports whether the worker has nothing to do and was not asked for a while.
 func (w *worker) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -332,7 +332,7 @@ func (w *worker) idle() bool {
 	return w.q.Counts()[queue.Waiting] <= len(w.blocked)
 }
 
-// mine tells whether a connection is of this user, or of root.
+// mine reports whether a connection is of this user, or of root.
 func mine(conn net.Conn) bool {
 	user, err := bounded.User(conn)
 	return err == nil && (user == 0 || int(user) == os.Geteuid())

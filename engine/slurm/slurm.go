@@ -89,7 +89,7 @@ func New(options map[string]string) (*Engine, error) {
 	return e, nil
 }
 
-// MissingError tells that there is no Slurm on this machine.
+// MissingError reports that there is no Slurm on this machine.
 type MissingError struct{}
 
 func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
@@ -97,7 +97,7 @@ func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
 // ExitCode implements exit.Coded.
 func (*MissingError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *MissingError) Hint() string {
 	return "run it on a machine from which Slurm jobs are submitted"
 }

@@ -31,7 +31,7 @@ var over = map[string]string{
 // releases it. The words are written with blanks or with underscores, by version.
 var stuck = []string{"JobHoldMaxRequeue", "launch failed requeued held", "launch_failed_requeued_held"}
 
-// blameless tells whether a job can have ended so without any fault of its own.
+// blameless reports whether a job can have ended so without any fault of its own.
 func blameless(state string) bool {
 	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
 }

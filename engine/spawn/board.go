@@ -136,7 +136,7 @@ func (b *board) full(r *Result) bool {
 	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
 }
 
-// Full tells whether a file system has no room for this user.
+// Full reports whether a file system has no room for this user.
 func Full(st *unix.Statfs_t) bool {
 	if os.Geteuid() == 0 {
 		return st.Bfree == 0
@@ -217,7 +217,7 @@ func (b *Board) results() (list []Result, end int64, err error) {
 	return list, end, nil
 }
 
-// Alive tells whether the spawner whose board it is lives, on this machine.
+// Alive reports whether the spawner whose board it is lives, on this machine.
 func (b *Board) Alive() bool {
 	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
 }

@@ -28,8 +28,8 @@ type Options struct {
 	Memory   int64         // of an engine job; 0: what its tasks declare
 	Settings Settings      // but for Target
 	Detach   bool          // submit what there is, and do not wait
-	// Stay has it wait for what is submitted, also where nothing is left to do, until it
-	// is closed. nil: it returns as soon as nothing is left.
+	// While Stay is open, the dispatcher waits for further submissions even when nothing is
+	// left to do. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 	// Answer is how long the engine may take to answer at the start, without Stay and as
@@ -39,12 +39,12 @@ type Options struct {
 	// Gather is how long tasks that come one by one wait for company before they are
 	// given away, at least; never longer than four times that.
 	Gather   time.Duration
-	Flight   *Flight // where it tells what is in flight; nil: nowhere
+	Flight   *Flight // receives the tasks in flight; nil: they are not published
 	Kill     <-chan struct{}
 	Messages *local.Messages
 }
 
-// What is not told.
+// Defaults of Options.
 const (
 	DefaultJobs   = 32
 	DefaultTarget = 5 * time.Minute
@@ -67,7 +67,8 @@ const (
 const (
 	maxRefusals = 3 // one after another, with nothing in flight, end the run
 	maxLost     = 5 // engine jobs one after another in which premix never began
-	// The same of those that were lost for no fault of theirs, and the pause after one.
+	// The limit for engine jobs that were lost through no fault of their own, and the pause
+	// after each.
 	maxForgotten   = 10 * DefaultJobs
 	forgottenPause = 200 * time.Millisecond
 )
@@ -95,7 +96,7 @@ type dispatcher struct {
 	refused     time.Time // nothing is submitted before
 	lost        int
 	answered    bool          // the engine has
-	sought      time.Time     // it was, first, by who did not know yet whether it answers
+	sought      time.Time     // when reach first asked it; zero before
 	silent      time.Time     // the engine is not asked before
 	backOff     time.Duration // for which it was left alone last
 	moved       bool          // something has changed in this round
@@ -197,8 +198,8 @@ func (e *BusyError) Hint() string {
 	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
 }
 
-// Busy is a *BusyError if tasks of a directory are given away, for who would run them
-// otherwise. The caller has locked the directory.
+// Busy returns a *BusyError if tasks of a directory are given away, so that the caller must
+// not run them itself. The caller has locked the directory.
 func Busy(dir string) error {
 	l := &ledger{path: ledgerPath(dir)}
 	if err := l.read(); err != nil {
@@ -344,7 +345,7 @@ func (s *dispatcher) refresh() error {
 	})
 }
 
-// ask asks the engine for what is in flight, and does with it what has to be done.
+// ask queries the engine about all engine jobs in flight, and acts on their status.
 func (s *dispatcher) ask(ctx context.Context) error {
 	for _, w := range s.l.waves {
 		if !w.submitted && !allClosed(w) {
@@ -462,8 +463,8 @@ func (s *dispatcher) find(ctx context.Context, w *wave) error {
 	return s.abandon(w, "it was never submitted")
 }
 
-// abandon closes the workers of a wave that was not submitted. Should the system have
-// it all the same, its jobs find that and end.
+// abandon closes the workers of a wave that was not submitted. If the engine has accepted the
+// wave nevertheless, its jobs find that they are closed, and end.
 func (s *dispatcher) abandon(w *wave, reason string) error {
 	for _, h := range w.workers {
 		if !h.closed {
@@ -475,7 +476,7 @@ func (s *dispatcher) abandon(w *wave, reason string) error {
 	return nil
 }
 
-// closeWorkers closes those that are over.
+// closeWorkers closes the workers whose engine jobs have ended.
 func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	var idle []string
 	for _, h := range s.l.open() {
@@ -510,7 +511,7 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 		case over || s.cancelled[h.Worker]:
 			s.lost = 0
 		case !began && !s.fruits[h.Worker]:
-			// A controller that was restarted may have forgotten what it was given last.
+			// A controller that was restarted may have forgotten the jobs submitted last.
 			most := maxLost
 			if st.Phase == Gone || st.Blameless {
 				most = maxForgotten
@@ -533,7 +534,7 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	return nil
 }
 
-// blameless reports whether no task can be why a worker ended.
+// blameless reports whether a worker ended for a reason that no task can have caused.
 func (s *dispatcher) blameless(h *held, st Status, began bool) bool {
 	return !began || st.Blameless || st.Phase == Gone || s.cancelled[h.Worker]
 }
@@ -554,7 +555,7 @@ func (s *dispatcher) began(h *held) bool {
 	return err == nil && bytes.Contains(text, []byte(beganLine(h.Worker)))
 }
 
-// beganLine is what a worker writes into the file of its lock.
+// beganLine returns the line that a worker writes into its lock file.
 func beganLine(worker int) string { return fmt.Sprintf("worker %d\n", worker) }
 
 // close closes a worker, unless it still works. Its tasks get no strike if they are
@@ -565,7 +566,7 @@ func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error)
 		return false, err
 	}
 	defer lock.Close()
-	// Nobody can write under this seat now: what it has recorded is all there is.
+	// No worker can write under this seat now, so its records are complete.
 	if err := s.refresh(); err != nil {
 		return false, err
 	}
@@ -605,7 +606,8 @@ func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error)
 	return true, nil
 }
 
-// give gives away what is free. What is submitted may take until longer is cancelled.
+// give packs the free tasks and submits them. A submission may continue until longer is
+// cancelled.
 func (s *dispatcher) give(ctx, longer context.Context) error {
 	open := s.l.open()
 	room := s.o.Jobs - len(open)
@@ -639,7 +641,7 @@ func (s *dispatcher) give(ctx, longer context.Context) error {
 	return nil
 }
 
-// gathering reports whether tasks are still coming, so that more can be packed together.
+// gathering reports whether tasks are still arriving, so that more can be packed together.
 func (s *dispatcher) gathering(now time.Time) bool {
 	if s.o.Gather == 0 {
 		return false
@@ -698,7 +700,7 @@ func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 		}
 		s.refusals++
 		if len(s.l.open()) > 0 {
-			s.refusals = 0 // perhaps because of what is in flight
+			s.refusals = 0 // the jobs in flight may be the reason
 		}
 		if refused.Final || s.refusals >= maxRefusals {
 			s.fail(refused)
@@ -708,7 +710,7 @@ func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 		s.msg.Note("%s refuses jobs, trying again: %s", s.eng.Name(), refused.Reason)
 		return nil
 	}
-	return s.quiet(ctx, err) // whether it has the wave, find tells
+	return s.quiet(ctx, err) // find decides later whether the engine has the wave
 }
 
 // finished reports whether there is nothing left to do, or nothing left to wait for.
@@ -748,7 +750,7 @@ func lastLines(path string, n int) []string {
 		_, _ = f.Seek(-most, 2)
 	}
 	text := make([]byte, most)
-	got, _ := f.Read(text) // without it there is just less to tell
+	got, _ := f.Read(text) // without it the message is just shorter
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(string(text[:got]), "?"), "\n"), "\n")
 	if len(lines) == 1 && lines[0] == "" {
 		return nil

@@ -14,7 +14,7 @@ type Wave struct {
 	Number int
 	Token  string // eight letters and digits; a name with it finds the jobs again
 	Dir    string // absolute
-	Log    string // file to which all engine jobs may append what they print
+	Log    string // file to which all engine jobs may append their output
 	Shares []Share
 	Target time.Duration // budget of a worker
 }
@@ -40,9 +40,9 @@ const (
 type Status struct {
 	Phase  Phase
 	Word   string // the engine's own word for the phase, such as NODE_FAIL
-	Reason string // why it is pending, or how it ended, in plain words; "" if nobody knows
+	Reason string // why it is pending, or how it ended, in plain words; "" if unknown
 	Node   string // where it runs or ran
-	// Blameless: it ended for no fault of what ran in it, such as a lost node.
+	// Blameless: the tasks did not cause its end, for example because a node was lost.
 	Blameless bool
 	// Stuck: it waits, and the engine itself will never start it. The dispatcher
 	// cancels it.
@@ -55,11 +55,11 @@ type Status struct {
 type Engine interface {
 	// Name is what --engine calls it.
 	Name() string
-	// Reach is nil if the system answers, be it that it would refuse what it is asked,
-	// and a *RefusedError if nothing in dir can ever be submitted to it.
+	// Reach returns nil if the system answers, even if it would refuse the request, and a
+	// *RefusedError if no job of dir can ever be submitted to it.
 	Reach(ctx context.Context, dir string) error
 	// Submit submits a wave and returns the ids of its jobs, by share. If it fails, or
-	// premix is killed meanwhile, jobs may have been submitted all the same: Find tells.
+	// premix is killed during the call, jobs may have been submitted: Find returns them.
 	Submit(ctx context.Context, w *Wave) ([]string, error)
 	// Find returns what Submit has or would have returned for a wave that was submitted
 	// before the call, and nil if the engine surely has none of its jobs.
@@ -67,12 +67,12 @@ type Engine interface {
 	// Status returns the status of jobs. What it does not know yet is missing. It may
 	// be asked often: it asks the system itself only now and then.
 	Status(ctx context.Context, jobs []string) (map[string]Status, error)
-	// Cancel ends jobs, those that run too, with a time to end in order. Jobs that have
-	// ended are no error.
+	// Cancel ends jobs, also running ones, with a time to end in order. A job that has
+	// already ended does not cause an error.
 	Cancel(ctx context.Context, jobs []string) error
 }
 
-// RefusedError reports that a batch system has understood what it was asked, and refused.
+// RefusedError reports that a batch system has understood a request, and refused it.
 type RefusedError struct {
 	Engine string
 	Reason string // in the system's words

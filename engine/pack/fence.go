@@ -7,7 +7,7 @@ import (
 	"premix/engine/local"
 )
 
-// fence tells a worker whether it may still write. It is asked first when the worker
+// fence decides whether a worker may still write. It is first asked when the worker
 // has the lock of its seat.
 type fence struct {
 	d      Directory

@@ -29,14 +29,14 @@ type Entry struct {
 	Event string    `json:"event"`
 	At    time.Time `json:"at"`
 
-	// Of a wave, and for Wave also of what was submitted.
+	// For eventWave; Wave also for eventSubmitted.
 	Wave     int       `json:"wave,omitempty"` // from 1
 	Engine   string    `json:"engine,omitempty"`
 	Token    string    `json:"token,omitempty"` // its engine jobs carry it
 	Settings *Settings `json:"settings,omitempty"`
 	Shares   []Share   `json:"shares,omitempty"` // the place of one is the index of its engine job
 
-	// Of what was submitted: the engine's ids, by share.
+	// For eventSubmitted: the engine's ids, by share.
 	Jobs []string `json:"jobs,omitempty"`
 
 	// Of a worker that was closed.
@@ -69,14 +69,14 @@ type Settings struct {
 // Trees say where a worker gets the trees and images from that a recipe names. Files and
 // directories are absolute, and the same on the nodes.
 type Trees struct {
-	Origins     []string `json:"origins,omitempty"` // in order of preference; none: those of the node's configuration
+	Origins     []string `json:"origins,omitempty"` // in order of preference; empty: the origins of the node's configuration
 	Proxies     []string `json:"proxies,omitempty"`
 	KeyFile     string   `json:"key_file,omitempty"`
 	Credentials string   `json:"credentials,omitempty"`
 	CAFile      string   `json:"ca_file,omitempty"`
 }
 
-// Share is what one worker has.
+// Share is the work of one worker.
 type Share struct {
 	Worker  int      `json:"worker"` // from 1, never used again
 	Seat    int      `json:"seat"`   // from 1, free again when the worker is closed
@@ -122,13 +122,13 @@ type ledger struct {
 	version string
 	waves   []*wave
 	workers []*held // by number - 1
-	drain   bool    // what was said last
+	drain   bool    // whether the last event drains workers
 }
 
 // ledgerPath is the ledger of a directory.
 func ledgerPath(dir string) string { return filepath.Join(engine.State(dir), "ledger.jsonl") }
 
-// read takes in what was appended since.
+// read applies the entries appended since the last read.
 func (l *ledger) read() error {
 	f, err := os.Open(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,7 +138,7 @@ func (l *ledger) read() error {
 		return err
 	}
 	defer f.Close()
-	// Opening it anew makes a network file system look whether it has grown.
+	// Opening the file again makes a network file system check its size.
 	info, err := f.Stat()
 	if err != nil {
 		return err

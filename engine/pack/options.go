@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// OptionError tells what is wrong with an option of an engine.
+// OptionError reports an invalid option of an engine.
 type OptionError struct {
 	Reason string
 	Way    string

@@ -34,17 +34,17 @@ type Runs struct {
 	kinds     map[string]*kind
 }
 
-// origin is what the last record tells of a task that is done.
+// origin is the start of a finished task, from its last record.
 type origin struct {
 	snapshot string // that it started from; "" also where the task is not done
 	now      bool   // it is of this invocation
 }
 
-// kind gathers what the summary tells of a kind of start.
+// kind collects the figures of the summary for one kind of start.
 type kind struct{ latencies, seconds []float64 }
 
-// OpenRun makes a directory of a run: that of o.Out, which is made or
-// gone on with. It is locked.
+// OpenRun opens the run directory o.Out as a Directory, and locks it. It makes the run, or
+// continues it.
 func OpenRun(o local.Options) (*Runs, error) {
 	rec, plan, err := local.Plan(o)
 	if err != nil {
@@ -80,8 +80,8 @@ func OpenRun(o local.Options) (*Runs, error) {
 	return d, nil
 }
 
-// WorkerOfRun is the run in dir for a worker; o says what is not in its plan, and from how
-// to get what its recipe names.
+// WorkerOfRun opens the run in dir for a worker. o has the options that are not in the plan,
+// and from returns the sources for the files that the recipe names.
 func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (*Runs, error) {
 	plan, err := engine.ReadPlan(dir)
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *Runs) Settings() Settings {
 // Path is the directory.
 func (d *Runs) Path() string { return d.dir }
 
-// Lock is what the worker of a seat holds.
+// Lock returns the path of the lock of a seat.
 func (d *Runs) Lock(seat string) string { return engine.WorkerLock(d.dir, seat) }
 
 // Tasks is how many there are.
@@ -222,7 +222,7 @@ func (d *Runs) withdraw(r *record.Task) {
 // Key is the same for all: it is one recipe.
 func (d *Runs) Key(*record.Task) string { return d.name }
 
-// Over reports whether a task waits no more.
+// Over reports whether a task no longer waits.
 func (d *Runs) Over(task int) bool {
 	return task < 1 || task > len(d.waits) || !d.waits[task-1]
 }
@@ -332,7 +332,7 @@ func (d *Runs) Summary() *local.Summary {
 			break
 		}
 		r := d.failed[task]
-		lines, _ := engine.Stderr(d.dir, r, engine.StderrLines) // its absence is no reason to hide the failure
+		lines, _ := engine.Stderr(d.dir, r, engine.StderrLines) // report the failure also without its standard error
 		s.Failures = append(s.Failures, local.Failure{Task: r.Task, Sample: r.Sample, Try: r.Try, Error: r.Error, Hint: r.Hint, Stderr: lines})
 	}
 	return &s

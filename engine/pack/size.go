@@ -8,7 +8,7 @@ import (
 	"premix/record"
 )
 
-// minShare is what a share lasts at least, if there is as much: to queue and to start
+// minShare is the shortest share, if there are enough tasks: queueing and starting
 // an engine job takes seconds.
 const minShare = 20 * time.Second
 
@@ -30,7 +30,7 @@ func newTimes() *times { return &times{sum: make(map[string]float64), count: mak
 func (t *times) add(key string, r *record.Task) {
 	switch r.Cause {
 	case record.CauseInterrupted, record.CauseLost, record.CauseStart, record.CauseDisk:
-		return // it tells nothing of the task
+		return // not caused by the task
 	}
 	t.sum[key] += r.Seconds * float64(max(r.Cores, 1))
 	t.count[key]++
@@ -45,7 +45,7 @@ func (t *times) mean(key string) (seconds float64, ok bool) {
 	return max(t.sum[key]/float64(n), 1e-4), true
 }
 
-// strike is what is known of a task whose workers were fruitless.
+// strike is the record of a task whose workers were fruitless.
 type strike struct {
 	limit int // most tasks of a share that it is in
 	alone int // fruitless workers that had nothing else
@@ -180,7 +180,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 			s = &list[len(list)-1]
 		}
 		if known && len(list) == room && filled >= perShare*float64(room) {
-			break // what is left is for later jobs
+			break // later jobs take the rest
 		}
 		s.add(t.Task)
 		filled += weights[i]
@@ -191,7 +191,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 	return list
 }
 
-// class is what the job of a share asks for.
+// class returns the class of a share, which its engine job asks for.
 func (s *Share) class() class { return class{s.Cores, s.Memory, s.Ask} }
 
 // add adds a task.

@@ -22,7 +22,7 @@ type Tasks struct {
 	doubtful map[int]*record.Task // last failures of tasks that may be tried again
 }
 
-// maxFailures is how many failures a summary tells in full.
+// maxFailures is the number of failures that a summary shows in full.
 const maxFailures = 10
 
 // OpenTasks makes a directory of an open queue. If dispatch is true it is locked against
@@ -39,7 +39,7 @@ func OpenTasks(q *queue.Queue, dispatch bool) (*Tasks, error) {
 // Path is the directory.
 func (d *Tasks) Path() string { return d.q.Dir }
 
-// Lock is what the worker of a seat holds.
+// Lock returns the path of the lock of a seat.
 func (d *Tasks) Lock(seat string) string { return d.q.WorkerLock(seat) }
 
 // Tasks is how many there are.
@@ -64,8 +64,8 @@ func (d *Tasks) Refresh(f func(*record.Task)) error {
 		}
 		f(r)
 	})
-	// A record may be read before the queue has taken it in: what it has become of the
-	// task is then known the next time.
+	// A record may be read before the queue has applied it: the state of the task is then
+	// known at the next call.
 	for task, r := range d.doubtful {
 		switch d.q.State(task) {
 		case queue.Waiting:
@@ -92,7 +92,7 @@ func (d *Tasks) fail(r *record.Task) {
 // Key is what tasks have in common that take equally long.
 func (d *Tasks) Key(r *record.Task) string { return d.q.Key(r.Task) }
 
-// Over reports whether a task waits no more, or is held.
+// Over reports whether a task no longer waits, or is held.
 func (d *Tasks) Over(task int) bool {
 	return d.q.State(task) != queue.Waiting || d.q.Held(task)
 }
@@ -155,7 +155,7 @@ func (d *Tasks) Result() error {
 		Way: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed has them run again", s.Dir)}
 }
 
-// Close removes the intermediates that nobody needs any more.
+// Close removes the intermediates that are no longer needed.
 func (d *Tasks) Close() error {
 	_, err := d.q.Prune(false, false)
 	return err

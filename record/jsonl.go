@@ -34,7 +34,7 @@ const reserve = 64 << 10
 
 // Header is the first line of a table.
 type Header struct {
-	Table   string    `json:"table"`  // kind of record, such as "task"
+	Table   string    `json:"table"`  // kind of record, for example "task"
 	Format  int       `json:"format"` // version; see Format
 	Premix  string    `json:"premix"` // version of the premix that wrote it
 	Host    string    `json:"host"`
@@ -73,7 +73,7 @@ type Writer struct {
 	pending *batch
 }
 
-// batch is what one write and one fsync make durable.
+// batch is the lines that one write and one fsync make durable.
 type batch struct {
 	lines bytes.Buffer
 	once  sync.Once
@@ -115,7 +115,7 @@ func (w *Writer) Commit(v any) error {
 	w.mu.Unlock()
 
 	// The first of a batch's committers to get here writes for all of them;
-	// those that come while it does so gather in the next batch.
+	// commits that arrive during the write gather in the next batch.
 	b.once.Do(func() {
 		w.sync.Lock()
 		defer w.sync.Unlock()
@@ -205,7 +205,7 @@ func ReadAll[T any](path string) (Header, []T, error) {
 }
 
 // Lines calls f for each line of r, without its newline, and returns how many
-// were torn: longer than MaxLine, or told to be so by f. The line is valid
+// were torn: longer than MaxLine, or reported as torn by f. The line is valid
 // until f returns. An error of f ends the reading and is returned.
 func Lines(r io.Reader, f func(line []byte) (whole bool, err error)) (torn int, err error) {
 	in := bufio.NewReaderSize(r, MaxLine)

@@ -28,7 +28,7 @@ var pageCSS string
 //go:embed page.js
 var pageJS string
 
-// maxGroups is how many groups of failures the page tells; the table of tasks
+// maxGroups is the number of groups of failures that the page shows; the table of tasks
 // has all of them.
 const maxGroups = 50
 
@@ -59,7 +59,7 @@ const maxSamples = 8
 // is a third of the size of a list of objects.
 type data struct {
 	Span    float64   `json:"span"`   // seconds on the time line, pauses cut
-	Pauses  []pause   `json:"pauses"` // what was cut
+	Pauses  []pause   `json:"pauses"` // pauses cut out of the timeline
 	Origin  string    `json:"origin"` // of the time line, RFC 3339
 	Kinds   []string  `json:"kinds"`
 	Reasons []string  `json:"reasons"`

@@ -96,7 +96,7 @@ func plotOf(title string, steps []StepUsage, of func(*StepUsage) Box, logarithmi
 	return p
 }
 
-// plots are those of a page, of the steps with the most core time.
+// plots returns the plots of a page, for the steps with the most core time.
 func (u *Usage) plots() (list []plot, more int) {
 	steps := slices.Clone(u.Steps)
 	if more = len(steps) - maxPlotted; more > 0 {

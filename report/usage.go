@@ -90,7 +90,7 @@ func (u *CoreUsage) add(cpu, core float64) {
 	}
 }
 
-// Box is what a box plot draws.
+// Box is the figures that a box plot draws.
 type Box struct {
 	Min    float64 `json:"min"`
 	Q1     float64 `json:"q1"`
@@ -137,8 +137,8 @@ func box(v []float32) Box {
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1)}
 }
 
-// ReadUsage reads what the tasks in dir took. Where there are none it returns an
-// *engine.DirError.
+// ReadUsage reads the resources that the tasks in dir took. It returns an
+// *engine.DirError if dir has no tasks.
 func ReadUsage(dir string) (*Usage, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -171,7 +171,7 @@ func ReadUsage(dir string) (*Usage, error) {
 	return u, err
 }
 
-// usage sums records up. step and cores are those of records that do not say it.
+// usage sums records up. step and cores are the values for records without their own.
 func usage(dir string, records iter.Seq2[*record.Task, error], step string, cores int) (*Usage, error) {
 	u := &Usage{Dir: dir, Steps: []StepUsage{}, Sizes: []SizeUsage{}, RunTimes: []TimeUsage{}}
 	steps, sizes := make(map[string]int), make(map[int]int)
@@ -254,7 +254,7 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 	return u, nil
 }
 
-// maxKinds is how many kinds of failure are told.
+// maxKinds is the number of kinds of failure that are shown.
 const maxKinds = 50
 
 // utilise compares the core time held with what could have been held.

@@ -39,7 +39,7 @@ const (
 // Status is what an engine says about a job.
 type Status struct {
 	Phase  Phase
-	Word   string // the engine's own word for the phase, such as NODE_FAIL
+	Word   string // the engine's own word for the phase, like NODE_FAIL
 	Reason string // why it is pending, or how it ended, in plain words; "" if unknown
 	Node   string // where it runs or ran
 	// Blameless: the tasks did not cause its end, for example because a node was lost.

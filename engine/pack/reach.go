@@ -123,7 +123,7 @@ func (s *dispatcher) outlive(ctx context.Context) (context.Context, context.Canc
 }
 
 // giveUpUnknown closes the workers of the waves that an unreachable engine has not confirmed.
-// If the engine has such a wave nevertheless, its jobs find that they are closed, and end.
+// If the engine does have a wave of them, its jobs find that they are closed, and end.
 func (s *dispatcher) giveUpUnknown() error {
 	for _, w := range s.l.waves {
 		if !w.submitted && !allClosed(w) {

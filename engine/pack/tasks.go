@@ -155,7 +155,7 @@ func (d *Tasks) Result() error {
 		Way: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed has them run again", s.Dir)}
 }
 
-// Close removes the intermediates that are no longer needed.
+// Close removes the intermediates that nothing needs any more.
 func (d *Tasks) Close() error {
 	_, err := d.q.Prune(false, false)
 	return err

@@ -23,8 +23,8 @@ func (e *PrunedError) Hint() string {
 	return "submit the command again to have its output; premix task why prints the command"
 }
 
-// InputError tells what is wrong with tasks that were to be submitted, where no line of a
-// file is meant, or with a selection of tasks.
+// InputError reports invalid tasks of a submission, where the error is not about a line of a
+// file, or an invalid selection of tasks.
 type InputError struct {
 	Reason string
 	Way    string

@@ -16,8 +16,9 @@ import (
 // A lock of an open file description (fcntl(2), F_OFD_SETLK) is held like one of
 // flock(2), and others can ask whether it is held without taking it.
 
-// TakeLock opens the file at path and locks it; closing it gives the lock back. If wait is negative it waits as long
-// as it takes. busy tells that another process has held it all the time.
+// TakeLock opens the file at path and locks it; closing the file releases the lock. If wait is
+// negative, TakeLock waits without a limit. busy reports that another process held the lock
+// all the time.
 func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error) {
 	f, err = owner.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {

@@ -48,10 +48,10 @@ type unsettled struct {
 }
 
 // OpenRun makes the run directory for a plan, or continues the run of the same plan that is
-// in it, with so many retries of each task that is not done. A run whose tasks are all done
-// is refused unless resume is true: to do nothing would pass off its outputs as those of
-// files that may have changed since. A directory that is in use, not empty, holds another
-// run or cannot be written gives an *engine.DirError.
+// in it, with the given number of retries for each unfinished task. It refuses a run whose
+// tasks are all done unless resume is true: the files may have changed since, and doing
+// nothing would pass off the old outputs as current. It returns an *engine.DirError for a
+// directory that is in use, not empty, holds another run or cannot be written.
 func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 		}
 		err = plan.Write(dir)
 	case errors.Is(err, fs.ErrNotExist):
-		// No run, or one that was killed before it had a plan.
+		// The run does not exist, or was killed before it had a plan.
 		if len(entries) > 1 {
 			return nil, notEmpty(dir)
 		}
@@ -341,7 +341,7 @@ func (r *Run) WorkDir(task, try int) string {
 }
 
 // Scratch makes and returns a directory on the run directory's file system. It is
-// removed at the latest when the run goes on.
+// removed at the latest when the run continues.
 func (r *Run) Scratch(name string) (string, error) {
 	dir := filepath.Join(r.named(engine.TasksDir), name)
 	return dir, os.MkdirAll(dir, 0o777)
@@ -380,7 +380,7 @@ func (r *Run) appendStderr(path string) (int64, error) {
 	return io.Copy(r.stderr, f)
 }
 
-// Commit makes a record durable. Records that come meanwhile share the next write.
+// Commit makes a record durable. Records that arrive during a write share the next write.
 func (r *Run) Commit(rec *record.Task) error {
 	done := make(chan error, 1)
 	r.mu.Lock()

@@ -35,7 +35,7 @@ func (q *Queue) AloneBoard(worker string, n int) string {
 	return q.Board(worker) + aloneMark + strconv.Itoa(n)
 }
 
-// Boards are the boards of a worker that are there, that of its usual spawner first.
+// Boards returns the existing boards of a worker; the board of its usual spawner is first.
 func (q *Queue) Boards(worker string) []string {
 	own := q.Board(worker)
 	list := []string{own}
@@ -58,7 +58,7 @@ func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
 	return name, q.path("log-" + name + ".out"), q.path("log-" + name + ".err")
 }
 
-// Running is what the worker of this machine runs now.
+// Running returns the tasks that the worker of this machine runs now.
 func (q *Queue) Running() []spawn.Running {
 	if q.run != nil {
 		return q.runningHot()
@@ -81,7 +81,7 @@ type GroupStatus struct {
 	User      string   `json:"user"`
 	After     []string `json:"after,omitempty"`
 	Tasks     int      `json:"tasks"`
-	Waiting   int      `json:"waiting"` // without those that run
+	Waiting   int      `json:"waiting"` // without running tasks
 	Running   int      `json:"running"`
 	Succeeded int      `json:"succeeded"`
 	Failed    int      `json:"failed"`
@@ -220,7 +220,7 @@ func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	return list, err
 }
 
-// which makes an order of those that f picks, as ranges of equal tries.
+// which returns the tasks that f picks, as ranges with equal tries, and their number.
 func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) {
 	var list [][3]int
 	n := 0
@@ -241,7 +241,7 @@ func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) 
 // maxWhich is how many ranges stand in one order.
 const maxWhich = 4096
 
-// change orders what is picked, and returns how many tasks that are.
+// change gives an order for the tasks that f picks, and returns their number.
 func (q *Queue) change(kind string, s *Selection, f func(*entry) bool) (n int, err error) {
 	o := &Order{Order: kind}
 	err = q.give(o, func() (err error) {
@@ -289,7 +289,7 @@ func (q *Queue) Retry(s *Selection) (int, error) {
 	return q.change(orderRetry, s, func(e *entry) bool { return e.state() == Failed || e.state() == Cancelled })
 }
 
-// Explanation is what why tells.
+// Explanation is the answer of Why.
 type Explanation struct {
 	Task    int          `json:"task"`
 	Name    string       `json:"name,omitempty"`
@@ -331,7 +331,7 @@ func (q *Queue) Record(task int) (*record.Task, error) {
 	return q.record(&e)
 }
 
-// Why says what a task waits for, or what became of it.
+// Why returns the reason why a task waits, or its result.
 func (q *Queue) Why(task int) (*Explanation, error) {
 	running := q.Running()
 	worker := q.HasWorker()
@@ -404,7 +404,7 @@ func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
 	return false
 }
 
-// waits says what a task waits for.
+// waits returns the reason why a task waits.
 func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
 	if e.flags&flagHeld != 0 {
 		return "it is held until it is released", ""
@@ -561,8 +561,8 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 	return p, nil
 }
 
-// open opens the file of an extent, and measures it. It is nil if there is no file, or
-// if the task has ended in between and others have perhaps written to the file.
+// open opens the file of an extent, and returns its length. f is nil if the file does not
+// exist, or if the task has ended in between, so that other tasks may have written to it.
 func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64, err error) {
 	if p.path == "" {
 		return nil, 0, nil
@@ -592,8 +592,8 @@ func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64,
 	return f, length, nil
 }
 
-// Output copies what a task wrote, in its last try or so far, to standard output if
-// stderr is false. limit is how many bytes from the end; negative: all.
+// Output copies the output of a task, from its last try or so far, to w: standard output if
+// stderr is false. limit is the number of bytes from the end; negative: all.
 func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 	for {
 		p, err := q.extent(task, stderr)
@@ -630,9 +630,8 @@ func section(f *os.File, offset, length, limit int64) io.Reader {
 // followInterval is how often Follow looks for more.
 const followInterval = 100 * time.Millisecond
 
-// Follow copies what a task writes, as Output does, and goes on until the task has ended
-// and is not to be tried again. Of a further try it copies the output behind that of the
-// one before.
+// Follow copies the output of a task like Output, and continues until the task has ended and
+// is not to be tried again. After the output of one try it copies the output of the next.
 func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 	var last extent
 	var shown int64
@@ -701,14 +700,14 @@ func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.W
 		if q.run != nil {
 			return shown, nil // a cold start writes it again, to be compared
 		}
-		shown = 0 // a further try has begun the file anew
+		shown = 0 // a further try has truncated the file
 	}
 	_, err = io.Copy(w, section(f, p.offset+shown, length-shown, limit))
 	return length, err
 }
 
-// Files are the files of a task's own for standard output and standard error, each
-// "" if that goes to the log. dir is that of its batch.
+// Files returns the task's own files for standard output and standard error, each "" if it
+// goes to the log. dir is the directory of its batch.
 func (s *Spec) Files(dir string, task int) (stdout, stderr string) {
 	abs := func(p string) string {
 		if p == "" || filepath.IsAbs(p) {
@@ -860,7 +859,7 @@ func (q *Queue) punched() map[int]int {
 	return tries
 }
 
-// punches reports whether the file system of the logs can give space back.
+// punches reports whether the file system of the logs can punch holes into files.
 func (q *Queue) punches() (bool, error) {
 	logs, err := filepath.Glob(q.path("log-*"))
 	if err != nil || len(logs) == 0 {
@@ -884,8 +883,7 @@ func (q *Queue) punches() (bool, error) {
 	return err == nil, err
 }
 
-// punch gives back what a task has written into the logs. Whole blocks can be given
-// back only.
+// punch frees the space of a task's output in the logs. Only whole blocks can be freed.
 func (q *Queue) punch(e *entry) (int64, error) {
 	rec, err := q.record(e)
 	if err != nil || rec == nil || rec.Log == "" {

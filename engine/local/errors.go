@@ -60,7 +60,7 @@ func (e *Interrupted) Hint() string {
 // executed.
 type ToolError struct {
 	Tool string // name or path
-	Err  error  // what is wrong with the path; nil where a name is not on PATH
+	Err  error  // problem with the path; nil where a name is not on PATH
 }
 
 func (e *ToolError) Error() string {
@@ -105,10 +105,10 @@ func (e *ProbeError) Hint() string {
 }
 
 // StoppedError reports that a run was stopped because records could not be written:
-// without a journal nothing that is run can be known to be done.
+// without a journal no task counts as done.
 type StoppedError struct {
 	err error
-	way string // what to do about it; "" for what a recipe's run needs
+	way string // the hint; "" for the hint of a run with a recipe
 }
 
 func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }

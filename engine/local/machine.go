@@ -83,8 +83,8 @@ func (h *hierarchy) up(f func(dir string)) {
 	}
 }
 
-// readString is the trimmed text of a file of a kernel file system, "" where it
-// cannot be read: a limit that cannot be seen is none.
+// readString returns the trimmed text of a file of a kernel file system, "" where it
+// cannot be read: an unreadable limit counts as no limit.
 func readString(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -93,7 +93,7 @@ func readString(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// number is the value of s, 0 where it is none, such as "max".
+// number returns the value of s, 0 where s is not a number, for example "max".
 func number(s string) float64 {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
@@ -102,8 +102,8 @@ func number(s string) float64 {
 	return v
 }
 
-// Machine is what tasks without a recipe may take together if they are not told
-// otherwise: cores, and bytes of memory.
+// Machine returns the cores, and the bytes of memory, that tasks without a recipe may take
+// together by default.
 func Machine() (int, int64, error) {
 	h := thisHierarchies()
 	bytes, err := memory(h)

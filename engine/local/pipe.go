@@ -105,7 +105,7 @@ func startShell(text string, env, cgroups []string, namespace bool, place func(*
 	return cmd, err
 }
 
-// shellSignal is what a shell adds to a signal's number for a status.
+// shellSignal is the offset that a shell adds to a signal's number to make a status.
 const shellSignal = 128
 
 func (p *pipe) wait() {
@@ -139,7 +139,7 @@ func (p *pipe) signal(sig syscall.Signal) {
 	}
 }
 
-// usage is what the processes of a pipe took.
+// usage is the resources that the processes of a pipe took.
 type usage struct {
 	user, system  time.Duration
 	maxRSS        int64 // bytes, of the largest process
@@ -149,7 +149,7 @@ type usage struct {
 // blockSize is the unit of ru_inblock and ru_oublock (getrusage(2)), in bytes.
 const blockSize = 512
 
-// usage tells what the pipe took; it has ended.
+// usage returns the resources that the pipe took; it has ended.
 func (p *pipe) usage() usage {
 	u := usage{user: p.cmd.ProcessState.UserTime(), system: p.cmd.ProcessState.SystemTime()}
 	if ru, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {

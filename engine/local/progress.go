@@ -27,7 +27,7 @@ type progress struct {
 	notes map[string]int
 }
 
-// maxNotes is how many notes of one kind are told: the same may be true for each
+// maxNotes is how many notes of one kind are written: the same may be true for each
 // of ten thousand tasks.
 const maxNotes = 3
 
@@ -50,12 +50,12 @@ func (p *progress) notice(format string, args ...any) {
 		return
 	}
 	p.erase()
-	// A terminal that went away is no reason to end a run.
+	// A closed terminal does not end a run.
 	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
 }
 
-// note writes one line about something that does not keep the run from going on.
-// Of one kind, that is of one format, only the first are told.
+// note writes one line about a problem that does not stop the run.
+// Of one kind, which means of one format, only the first lines are written.
 func (p *progress) note(format string, args ...any) {
 	p.mu.Lock()
 	p.notes[format]++
@@ -69,10 +69,10 @@ func (p *progress) note(format string, args ...any) {
 	}
 }
 
-// state is what a progress line tells of.
+// state is the source of a progress line.
 type state interface{ line(now time.Time) string }
 
-// draw writes the state of what is going on.
+// draw writes the progress line of s.
 func (p *progress) draw(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

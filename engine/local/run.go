@@ -33,9 +33,9 @@ type Options struct {
 	Trust    bool            // as recipe.Recipe.Trust
 	Verify   *hotstart.Share // nil: the recipe's
 	Jobs     int             // tasks at a time; 0: Cores divided by threads
-	Cores    int             // that tasks take together; 0: those of the machine, or as many as Jobs need
+	Cores    int             // that tasks take together; 0: the machine's, or as many as Jobs need
 	Threads  int             // of one task; 0: the recipe's
-	Memory   int64           // budget in bytes; 0: what the machine has
+	Memory   int64           // budget in bytes; 0: the machine's
 	Resume   bool
 	Retries  int           // of a task; negative: the recipe's
 	Timeout  time.Duration // of a try; 0: the recipe's
@@ -168,7 +168,7 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 	}
 	threads := o.Threads
 	if threads == 0 {
-		// A run goes on as it was begun. Where there is none, Open begins one.
+		// A run continues with the threads it was begun with. A new run is begun by Open.
 		if old, err := engine.ReadPlan(o.Out); err == nil {
 			threads = old.Header.Threads
 		}
@@ -238,13 +238,13 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 	return min(slots, int(budget/need)), budget, nil
 }
 
-// maxProbes is how many samples are tried as a probe before a run goes on
+// maxProbes is how many samples are tried as a probe before a run continues
 // without a proof.
 const maxProbes = 3
 
-// prepare makes the starter and what the wished kind of start needs. A sample
-// that cannot serve as probe, such as one with a damaged file, is not the end of
-// the run: another does, and without any tasks start cold.
+// prepare makes the starter and the files that the wished kind of start needs. A sample
+// that cannot serve as probe, for example one with a damaged file, does not end
+// the run: another sample takes its place, and if none is left, tasks start cold.
 func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample, slots int) error {
 	scratch, err := s.run.Scratch("prepare")
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 	return nil
 }
 
-// probes are what a start may be proved with, by fixed input name: the recipe's
+// probes returns the inputs that can prove a start, by fixed input name: the recipe's
 // probe, or else the first samples.
 func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 	if rec.Probe != nil {
@@ -316,7 +316,7 @@ type PrepareOptions struct {
 	Messages io.Writer      // notices, for people; nil: none
 }
 
-// Prepared tells how tasks of a recipe are going to start.
+// Prepared is the result of Prepare: how tasks of a recipe will start.
 type Prepared struct {
 	Recipe  string        `json:"recipe"`
 	Start   hotstart.Kind `json:"start"`

@@ -19,7 +19,7 @@ import (
 // record. More would only grow the work directories of a slow disk.
 const maxFinishing = 64
 
-// maxFailures is how many failures a summary tells in full.
+// maxFailures is the number of failures that a summary shows in full.
 const maxFailures = 10
 
 // schedule is the state of one invocation. Everything but the tries themselves
@@ -67,10 +67,10 @@ type job struct {
 	verify bool
 }
 
-// took is what the summary has of a task that succeeded.
+// took is the figures of a task that succeeded, for the summary.
 type took struct{ seconds, latency float64 }
 
-// ran is what a try gives back when its tool has ended.
+// ran is the resources that a try returns when its tool has ended.
 type ran struct {
 	task   int
 	slot   int
@@ -202,7 +202,7 @@ func (s *schedule) fenced() (drain bool, err error) {
 	return false, err
 }
 
-// heed does what the fence and the time say.
+// heed stops the run if the fence or the time requires it.
 func (s *schedule) heed() {
 	drain, err := s.fenced()
 	switch {
@@ -220,8 +220,8 @@ func (s *schedule) heed() {
 // errCancelled ends a try whose task was cancelled.
 var errCancelled = errors.New("the task was cancelled")
 
-// refresh takes in new orders: tasks that were cancelled are not run, and those that run are
-// ended; tasks that failed or were cancelled run again where a retry was ordered.
+// refresh applies new orders: cancelled tasks do not start, and end if they are running;
+// tasks that failed or were cancelled run again where a retry was ordered.
 func (s *schedule) refresh() {
 	if s.stopped || !s.run.Changed() {
 		return
@@ -316,7 +316,7 @@ func (s *schedule) settle(out outcome) {
 	s.failed++
 	s.over[rec.Task] = queue.Failed
 	if len(s.failures) < maxFailures {
-		// Its absence from the log is no reason to hide the failure itself.
+		// Report the failure also without its standard error.
 		tail, _ := engine.Stderr(s.run.Dir, rec, engine.StderrLines)
 		s.failures = append(s.failures, Failure{
 			Task: rec.Task, Sample: rec.Sample, Try: rec.Try,

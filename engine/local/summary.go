@@ -12,7 +12,7 @@ import (
 	"premix/internal/quantile"
 )
 
-// Summary is what one invocation did.
+// Summary is the result of one invocation.
 type Summary struct {
 	Dir       string    `json:"dir"`
 	Recipe    string    `json:"recipe"`

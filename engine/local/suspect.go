@@ -14,10 +14,10 @@ import (
 	"premix/record"
 )
 
-// What becomes of tasks when a spawner dies. A task can kill its spawner, which is its
-// parent; others can too, such as an administrator or a machine out of memory. So the tasks
-// that ran then are suspects, and each of them is started again in a spawner of its own:
-// what it kills there harms no other task. A suspect that ends is innocent. One that loses
+// A spawner can die. A task can kill its spawner, which is its parent; others can too, for
+// example an administrator, or a machine out of memory. So the tasks
+// that ran then are suspects, and each of them is started again in a spawner of its own,
+// where it can harm no other task. A suspect that ends is innocent. One that loses
 // enough spawners has failed. Until then no try is counted.
 
 // aloneDeaths is how many spawners of its own a task has to lose until it is held for
@@ -30,7 +30,7 @@ const maxDeaths = 20
 
 // suspect is a task that ran when a spawner died.
 type suspect struct {
-	death  *death // the one that it is suspected of
+	death  *death // the death that it is suspected of
 	deaths int    // of spawners of its own
 }
 
@@ -40,7 +40,7 @@ type death struct {
 	caused bool // one of them has failed for it
 }
 
-// runner is a spawner and what it was started with.
+// runner is a spawner and its setup.
 type runner struct {
 	*spawn.Spawner
 	setup spawn.Setup
@@ -195,7 +195,7 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 		ended, err = b.Ended()
 	}
 	if err != nil {
-		s.progress.note("%v", err) // what has ended is run again
+		s.progress.note("%v", err) // without the results the ended tasks run again
 	}
 	known := make(map[uint64]bool)
 	ended = slices.DeleteFunc(ended, func(res spawn.Result) bool {
@@ -272,7 +272,7 @@ func (s *tasks) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Ta
 	return rec
 }
 
-// since is what a log has beyond an offset.
+// since returns the piece of a log behind an offset.
 func since(path string, offset int64) spawn.Piece {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -282,7 +282,8 @@ func since(path string, offset int64) spawn.Piece {
 }
 
 // own reports whether a task ended by itself, and not because its spawner had lost the client.
-// A process that exits has not died of a SIGKILL; one that got another signal may exit for it.
+// A process that exits has not died of a SIGKILL; after another signal it may exit because of
+// the signal.
 func own(r *spawn.Result) bool {
 	return r.Errno != 0 || r.Status.Exited() && (!r.Signaled || r.Status.ExitStatus() == 0) || r.Status.Signaled() && !r.Signaled && !r.Lost
 }

@@ -25,7 +25,7 @@ const pipeStderrName = ".stderr.pipe"
 // maxError is how many bytes of an error a record keeps.
 const maxError = 4 << 10
 
-// failure is why a try failed, with the way out.
+// failure is the reason why a try failed, with its hint.
 type failure struct {
 	cause string
 	text  string
@@ -172,7 +172,7 @@ func differs(err error) bool {
 	return errors.As(err, &f) && f.cause == record.CauseDiffers
 }
 
-// checkInputs says in plain words what a start would fail at.
+// checkInputs returns an error in plain words if an input is missing or unreadable.
 func checkInputs(t *engine.Task) error {
 	for name, path := range t.Inputs {
 		f, err := os.Open(path)
@@ -189,7 +189,7 @@ func checkInputs(t *engine.Task) error {
 	return nil
 }
 
-// startFailure tells what kept a tool from being started.
+// startFailure returns the reason why a tool could not start.
 func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) error {
 	if ctx.Err() != nil {
 		return &failure{cause: record.CauseInterrupted, text: "interrupted before it had started"}
@@ -262,7 +262,7 @@ func (s *schedule) diskFull() bool {
 	}
 	free := st.Bavail
 	if os.Geteuid() == 0 {
-		free = st.Bfree // root may use what is kept back from others
+		free = st.Bfree // root may use the reserved blocks
 	}
 	return int64(free)*st.Bsize < lowSpace
 }
@@ -372,10 +372,10 @@ func (p *pair) fill(rec *record.Task) {
 	}
 }
 
-// pipeFailed reports whether the pipe is what went wrong: it failed, and the tool
-// succeeded or died of nothing but that. A tool that failed of itself takes its
-// pipe with it, which finds its input cut short; which of the two ends is heard of
-// first does not count.
+// pipeFailed reports whether the pipe was the cause of the failure: it failed, and the tool
+// succeeded or died only because the pipe was gone. A tool that fails by itself also ends
+// its pipe, whose input is then cut short. The order in which the two ends are noticed
+// does not count.
 func (p *pair) pipeFailed() bool {
 	if p.pipe == nil || p.pipe.ok() {
 		return false
@@ -420,7 +420,7 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 	return statusFailure("the tool", p.exit.Code, p.exit.Signal)
 }
 
-// statusFailure tells how a process failed.
+// statusFailure returns the failure of a process with an exit code or a signal.
 func statusFailure(who string, code int, sig syscall.Signal) *failure {
 	if sig == 0 {
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("%s ended with status %d", who, code)}

@@ -35,7 +35,7 @@ type sentinel struct {
 	verified int     // tasks
 }
 
-// maxVain is how often another task is taken in place of one that could not be verified.
+// maxVain is how often another task is verified instead of a task that could not be.
 const maxVain = 3
 
 // wants reports whether the next task is to be verified; last says that none waits behind it.
@@ -106,10 +106,10 @@ func (s *schedule) note(u hotstart.Use) {
 // fewRounds is the number of tasks a slot below which a run has few tasks.
 const fewRounds = 4
 
-// comparable is what a start is compared by, beside its directory.
+// comparable is the properties by which two starts are compared, beside their directories.
 type comparable struct {
 	exit   hotstart.Exit
-	stdout []byte // digest; nil where it is no stream
+	stdout []byte // digest; nil where it is not a stream
 }
 
 // verify runs the sample of a task that started hot cold as well, and compares the two.
@@ -134,8 +134,8 @@ func (s *schedule) verify(ctx context.Context, j job, work string, rec *record.T
 	return &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
 }
 
-// difference is in what a task that started hot differs from a cold start, or "". An error
-// says that they could not be compared.
+// difference returns how a task that started hot differs from a cold start, or "". It returns
+// an error if they could not be compared.
 func (s *schedule) difference(ctx context.Context, j job, work string, rec *record.Task, hot *pair) (reason string, err error) {
 	if hot.copied != nil {
 		if err := <-hot.copied; err != nil {
@@ -213,7 +213,7 @@ func (s *schedule) compare(a, b comparable, aDir, bDir string) (string, error) {
 	case a.exit.Code != b.exit.Code || a.exit.Signal != b.exit.Signal:
 		return fmt.Sprintf("the tool ended with %s and with %s", a.exit, b.exit), nil
 	case !a.exit.OK():
-		return "", nil // what is left of a failure is not used
+		return "", nil // the outputs of a failure are not used
 	case !bytes.Equal(a.stdout, b.stdout):
 		return "stdout differs", nil
 	}
@@ -314,8 +314,8 @@ func NewQuarantine(run *queue.Run, store, id string, d hotstart.Difference, agai
 	return q
 }
 
-// earlier are the tasks of a run whose outputs come from a snapshot; nil if there are none,
-// as where the directory has gone.
+// earlier returns the tasks of a run whose outputs come from a snapshot; nil if the run has
+// none of them, or if its directory is gone.
 func earlier(dir, snapshot, store string) *Earlier {
 	plan, err := engine.ReadPlan(dir)
 	if err != nil {
@@ -343,8 +343,9 @@ func earlier(dir, snapshot, store string) *Earlier {
 	return e
 }
 
-// quarantine does what follows from a task that differed from a cold start. Its record is
-// durable: if premix is killed from here on, Withdraw does the same when the run goes on.
+// quarantine puts the snapshot of a task that differed from a cold start into quarantine, and
+// withdraws the tasks that came from it. The task's record is durable: if premix is killed
+// from here on, Withdraw does the same when the run continues.
 func (s *schedule) quarantine(rec *record.Task) {
 	d := hotstart.Difference{Sample: rec.Sample, Reason: rec.Error}
 	if err := s.starter.Quarantine(rec.Snapshot, d); err != nil {

@@ -68,7 +68,7 @@ type wire struct {
 	Bytes    [][]byte          `json:"bytes,omitempty"`     // of Argv, or the one of Command
 	EnvBytes map[string][]byte `json:"env_bytes,omitempty"` // values of Env
 	Argv     []string          `json:"argv,omitempty"`
-	// The last.
+	// Command is the last field.
 	Command string `json:"command,omitempty"`
 }
 

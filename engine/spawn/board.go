@@ -41,7 +41,7 @@ const (
 	boardSlot  = 5
 )
 
-// Running is what a slot runs.
+// Running is the running task of a slot.
 type Running struct {
 	ID      uint64
 	PID     int
@@ -122,15 +122,15 @@ func (b *board) note(r *Result, buf []byte) []byte {
 			continue
 		}
 		if n != len(body) {
-			b.short.Store(true) // the task runs again if nobody hears of it otherwise
+			b.short.Store(true) // the task runs again unless its result arrives another way
 		}
 		return body
 	}
 }
 
-// full reports whether what a task has written may be cut short, because the disk is full.
-// To ask costs a round trip on some file systems, so a task that has ended well without
-// output is left to the client, which asks for many at once.
+// full reports whether the output of a task may be cut short, because the disk is full.
+// The check costs a round trip on some file systems, so a task that has ended well without
+// output is left to the client, which checks once for many tasks.
 func (b *board) full(r *Result) bool {
 	var st unix.Statfs_t
 	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
@@ -144,7 +144,7 @@ func Full(st *unix.Statfs_t) bool {
 	return st.Bavail == 0
 }
 
-// Board is what a board's file said at one moment.
+// Board is the content of a board's file at one moment.
 type Board struct {
 	Session int
 	Running []Running
@@ -217,7 +217,7 @@ func (b *Board) results() (list []Result, end int64, err error) {
 	return list, end, nil
 }
 
-// Alive reports whether the spawner whose board it is lives, on this machine.
+// Alive reports whether the spawner of the board is alive, on this machine.
 func (b *Board) Alive() bool {
 	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
 }
@@ -237,7 +237,7 @@ func (b *Board) await() {
 	}
 	defer unix.Close(fd)
 	if !b.Alive() {
-		return // the number is that of another process by now
+		return // another process has the number by now
 	}
 	for end := time.Now().Add(endWait); ; {
 		left := time.Until(end)
@@ -248,11 +248,11 @@ func (b *Board) await() {
 	}
 }
 
-// Sweep kills what is left of a spawner whose client has left it: it gives the spawner time
-// to end by itself, and kills the processes of its session.
-// The number of a session is not given to another process as long as the session has
-// members, and if it was given away since, the leader began at another time; so none
-// but those are met.
+// Sweep kills the remaining processes of a spawner whose client has ended: it gives the
+// spawner time to end by itself, and then kills the processes of its session.
+// The kernel does not give the number of a session to another process as long as the session
+// has members. If it gave the number away since, the leader has another start time. So Sweep
+// kills no other process.
 func (b *Board) Sweep() error {
 	if b.Session <= 1 || b.place != Place() {
 		return nil // of another boot, or of another machine
@@ -312,8 +312,8 @@ func stat(pid int) []string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }
 
-// startTime is when a process began, in clock ticks since boot; 0 if there is none, or only
-// its zombie, for which process 1 may take its time.
+// startTime returns when a process began, in clock ticks since boot. It returns 0 if the
+// process does not exist, or is a zombie, which process 1 may be slow to reap.
 func startTime(pid int) uint64 {
 	f := stat(pid)
 	if len(f) < 20 || f[0] == "Z" {
@@ -326,20 +326,20 @@ func startTime(pid int) uint64 {
 	return v
 }
 
-// Place tells one boot of one machine, and one PID namespace, from others: where a process
-// id means the same.
+// Place identifies a boot of a machine and a PID namespace: the range in which a process
+// id is unique.
 func Place() uint64 {
 	boot, _ := os.ReadFile(bootID) // without one, the namespace has to do
 	space, _ := os.Readlink("/proc/self/ns/pid")
 	return digest(string(boot) + space)
 }
 
-// Boot tells one boot of one machine from others: where a mapped file is the same memory,
-// also for processes in containers, whatever the names of their hosts.
+// Boot identifies a boot of a machine: the range in which a mapped file is the same memory,
+// also for processes in containers, regardless of their host names.
 func Boot() uint64 {
 	boot, err := os.ReadFile(bootID)
 	if err != nil {
-		host, _ := os.Hostname() // in a sandbox that has no such file, it has to do
+		host, _ := os.Hostname() // the fallback in a sandbox without the file
 		return digest(host) ^ Place()
 	}
 	return digest(string(boot))

@@ -40,14 +40,14 @@ func (s step) String() string {
 	return "be started"
 }
 
-// child is what a starter needs to know.
+// child describes a process for a starter.
 type child struct {
 	argv   []string   // of the program; empty: only the shell is used
 	paths  [][]string // where the program may be, each in pieces
 	shell  string     // command for the shell, if none of the paths can be executed; "" for none
 	env    *environ   // what all children have
 	more   []string   // further entries of the environment
-	dir    string     // "" for that of the spawner
+	dir    string     // "": the spawner's
 	joins  []int      // descriptors of cgroup.procs
 	into   int        // directory of the cgroup that the child is born in; 0: the thread's
 	procs  int        // its cgroup.procs, where the kernel knows only how to join it

@@ -92,7 +92,7 @@ func (s *Spawner) Drop(id uint64) error {
 	return s.write(binary.AppendUvarint(beginFrame(nil, frameDrop), id))
 }
 
-// Error is what a spawner said before it gave up.
+// Error is the reason that a spawner gave before it ended.
 type Error struct{ Text string }
 
 func (e *Error) Error() string { return "the spawner cannot work: " + e.Text }

@@ -39,7 +39,7 @@ type server struct {
 	env   *environ
 	board *board
 	limit syscall.Rlimit
-	wakes bool // as wakeable tells
+	wakes bool // result of wakeable
 	conn  *os.File
 
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ type server struct {
 	armed   bool   // the batch is going to be sent
 	busy    int    // slots that run a task
 	closed  bool
-	last    syscall.Signal // that was sent to all; what was about to start gets it too
+	last    syscall.Signal // last signal sent to all; tasks that were about to start get it too
 
 	send  sync.Mutex // held while a batch is written
 	arm   chan struct{}
@@ -73,7 +73,7 @@ type slot struct {
 	noted    []byte // room for a result
 	cell     *cell  // nil: none
 
-	// mu guards what others ask for while a task runs.
+	// mu guards the fields that other goroutines set while a task runs.
 	mu       sync.Mutex
 	id       uint64
 	pid      int // 0: none runs
@@ -87,7 +87,7 @@ func Main() int {
 	// It allocates little and lives long; a collection would only stop its threads.
 	debug.SetGCPercent(400)
 	unix.CloseOnExec(socket)
-	// A thread that waits in read(2) is one that the scheduler looks after all the time.
+	// The scheduler of Go watches a thread that waits in read(2) all the time.
 	if err := unix.SetNonblock(socket, true); err != nil {
 		return 1
 	}
@@ -170,8 +170,9 @@ func defaultChild() error {
 	return nil
 }
 
-// fileLimit is the limit of open files that premix was started with. Go raises it
-// for itself and gives children the old one, which it does not tell: so one is asked.
+// fileLimit returns the limit of open files that premix was started with. Go raises it
+// for itself and gives children the old limit, but does not export it: so fileLimit asks a
+// child.
 func fileLimit() (syscall.Rlimit, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -187,7 +188,7 @@ func fileLimit() (syscall.Rlimit, error) {
 	return limit, nil
 }
 
-// serve reads what the client wants until it is gone.
+// serve reads the client's frames until the client is gone.
 func (s *server) serve(in *bufio.Reader) error {
 	var frame []byte
 	var err error
@@ -334,7 +335,7 @@ func (t *slot) ended(r *Result) {
 	} else if arm {
 		select {
 		case t.arm <- struct{}{}:
-		default: // the flusher is told already, and a slot never waits for it
+		default: // the flusher is already notified, and a slot never waits for it
 		}
 	}
 }
@@ -362,12 +363,13 @@ func (t *slot) open(stdout, stderr string, c Cell) (*starter, error) {
 	return st, err
 }
 
-// tryBirth has children join the cell where the kernel kills those that are born in it: it
-// does so if the file cgroup.kill was ever used on the cell or on the spawner's own cgroup.
+// tryBirth finds out whether the kernel kills processes that are born in the cell. In that
+// case children join the cell after their birth. The kernel kills them if the file cgroup.kill
+// was ever used on the cell or on the spawner's own cgroup.
 func (t *slot) tryBirth(st *starter) {
 	pid, _, errno := st.start(&child{env: &environ{}, stdout: t.out, stderr: t.err, into: t.cell.dir, procs: t.cell.procs})
 	if errno != 0 {
-		return // there is no program to execute, and it got as far as that
+		return // the child lived until it executed its program, which does not exist
 	}
 	var status syscall.WaitStatus
 	st.await(pid, false, &status, nil)
@@ -553,13 +555,13 @@ func OOMKills(path string) int {
 	return 0
 }
 
-// idShift separates the number of a task from that of its try in an id.
+// idShift is the position of the task's number in an id; the number of the try is below it.
 const idShift = 16
 
 // ID is the id of a try of a task.
 func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
 
-// Of tells the task and the try that an id stands for.
+// Of returns the task and the try of an id.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
 // stopping is the signal that a task gets which began while all were signalled, 0 for
@@ -591,13 +593,13 @@ func (t *slot) timeout(id uint64, grace time.Duration) {
 	}
 }
 
-// grown is what was appended to a log since it had a size, and its size now.
+// grown returns the piece that was appended to a log since it had a size, and its size now.
 func grown(fd int, before int64) (Piece, int64) {
 	size := sizeOf(fd)
 	return Piece{Offset: before, Length: max(0, size-before)}, size
 }
 
-// pin sets what the children of this thread inherit: CPUs and NUMA nodes.
+// pin sets the CPUs and NUMA nodes of this thread, which its children inherit.
 func (t *slot) pin(task *Task) error {
 	if len(task.CPUs) == 0 && len(task.Nodes) == 0 {
 		if !t.pinned {

@@ -53,7 +53,7 @@ const tailBytes = 16 << 10
 const StderrLines = 10
 
 // StderrLog returns the path of the file with the standard error of a try whose record names
-// log. A record of somebody else leads to no other directory.
+// log. A forged record leads to no other directory.
 func StderrLog(dir, log string) string {
 	name := "stderr.log"
 	if log != "" {

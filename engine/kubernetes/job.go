@@ -40,10 +40,11 @@ const grace = 30 * time.Second
 // container is the name of the container, so that a template may name it.
 const container = "premix"
 
-// indexVariable is the variable in which the controller of Jobs tells a pod its index.
+// indexVariable is the variable in which the controller of Jobs gives a pod its index.
 const indexVariable = "JOB_COMPLETION_INDEX"
 
-// directoryLabel stands for a directory in a label, whose letters and length are limited.
+// directoryLabel returns a digest of a directory for a label, whose letters and length are
+// limited.
 func directoryLabel(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8])
@@ -126,9 +127,9 @@ func (e *Engine) job(w *pack.Wave) *batchv1.Job {
 	}
 }
 
-// request asks for what the shares of a wave need; they need the same. What the
-// template asks for is left. It returns the cores and the memory that the worker may
-// use; 0: what it finds.
+// request sets the resource requests for the shares of a wave, which all need the same. It
+// keeps the requests of the template. It returns the cores and the memory that the worker may
+// use; 0: all that it finds.
 func request(c *corev1.Container, share *pack.Share) (cores int, memory int64) {
 	r := &c.Resources
 	if r.Requests == nil {
@@ -162,7 +163,7 @@ func (e *Engine) premix() string {
 	return e.o.Premix
 }
 
-// covered reports whether a pod would have a directory.
+// covered reports whether a directory is in a volume of the pods.
 func (e *Engine) covered(dir string) bool {
 	var at []string
 	for _, v := range e.o.Volumes {

@@ -16,11 +16,11 @@ import (
 	"premix/engine/pack"
 )
 
-// Options say where pods run and what is in them.
+// Options are the place, the image and the volumes of pods.
 type Options struct {
 	Kubeconfig string // file; "": $KUBECONFIG, ~/.kube/config, or the cluster that premix runs in
 	Context    string // of the kubeconfig; "": the current one
-	Namespace  string // "": that of the context, or of the pod that premix runs in
+	Namespace  string // "": the namespace of the context, or of the pod that premix runs in
 	Image      string
 	Premix     string // the program in the image; "": premix, on its PATH
 	Volumes    []Volume

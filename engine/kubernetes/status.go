@@ -50,7 +50,7 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pa
 	case last != nil && last.Status.Phase == corev1.PodSucceeded:
 		return ended("Succeeded", "", last) // the Job will say so
 	case last != nil && !disrupted(last):
-		return ended("Failed", failure(last), last) // likewise; see podFailurePolicy
+		return ended("Failed", failure(last), last) // the Job will say so, too; see podFailurePolicy
 	case last != nil:
 		return pack.Status{Phase: pack.Pending, Word: "Disrupted", Reason: failure(last) + "; it is to be started again"}
 	case job.Spec.Suspend != nil && *job.Spec.Suspend:
@@ -79,7 +79,7 @@ func disrupted(p *corev1.Pod) bool {
 }
 
 // crowded reports whether a node had no room for a pod that the scheduler had put there
-// (OutOfcpu, OutOfpods and so on): it counts a pod that is ending for longer than the
+// (OutOfcpu, OutOfpods and so on): the node counts a pod that is ending for longer than the
 // scheduler does.
 func crowded(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && strings.HasPrefix(p.Status.Reason, "OutOf") && len(p.Status.ContainerStatuses) == 0
@@ -162,7 +162,7 @@ func failure(p *corev1.Pod) string {
 	return "its pod failed"
 }
 
-// inRanges reports whether an index is among those that a Job's status lists, as in
+// inRanges reports whether an index is in a list in a Job's status, as in
 // 1,3-5.
 func inRanges(list string, index int) bool {
 	for r := range strings.SplitSeq(list, ",") {

@@ -19,7 +19,7 @@ import (
 	"premix/internal/kubeapi"
 )
 
-// view is what the API server has said about the Jobs and pods of a directory.
+// view is the state of the Jobs and pods of a directory on the API server.
 type view struct {
 	jobs cache.Store // by namespace/name
 	pods cache.Indexer
@@ -126,7 +126,7 @@ func byIndex(pods []*corev1.Pod) map[int][]*corev1.Pod {
 	return m
 }
 
-// noting tells how requests end.
+// noting passes the result of each request to note.
 type noting struct {
 	cache.ListerWatcherWithContext
 	note func(error)
@@ -144,7 +144,8 @@ func (n *noting) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return w, err
 }
 
-// List and Watch are for callers without a context, of which there are none left.
+// List and Watch implement cache.ListerWatcher, for callers without a context. No caller
+// uses them any more.
 func (n *noting) List(o metav1.ListOptions) (runtime.Object, error) {
 	return n.ListWithContext(context.Background(), o)
 }
@@ -153,7 +154,7 @@ func (n *noting) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return n.WatchWithContext(context.Background(), o)
 }
 
-// firstReplace tells when a store has been filled for the first time.
+// firstReplace calls done when a store has been filled for the first time.
 type firstReplace struct {
 	cache.Store
 	once sync.Once

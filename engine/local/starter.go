@@ -47,7 +47,7 @@ func checkTool(rec *recipe.Recipe) error {
 }
 
 // scriptError is the reason why the kernel would not execute a script. It says more than the
-// kernel's "exec format error", and "no such file or directory" for an existing file.
+// kernel's "exec format error" and "no such file or directory".
 type scriptError struct{ reason, way string }
 
 func (e *scriptError) Error() string { return e.reason }

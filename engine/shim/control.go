@@ -21,7 +21,7 @@ var scancelOptions = []option{
 	{"interactive", 'i', none, refused}, {"nodelist", 'w', required, moot}, {"reservation", 'R', required, moot}, {"wckey", 0, required, refused},
 }
 
-// scancel ends jobs, or signals those that run.
+// scancel ends jobs, or signals running jobs.
 func (w *worker) scancel(args []string) response {
 	list, rest, err := parseOptions(scancelOptions, args, false)
 	if err != nil {

@@ -88,7 +88,7 @@ func (w *worker) known(d *dependency) error {
 	return nil
 }
 
-// satisfied reports whether what a job depends on has happened. The caller holds mu.
+// satisfied reports whether the dependencies of a job are met. The caller holds mu.
 func (w *worker) satisfied(j *job, running map[int]spawn.Running, now time.Time) verdict {
 	yes, no := 0, 0
 	for _, c := range j.needs.conditions {

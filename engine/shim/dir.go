@@ -33,7 +33,7 @@ const (
 // Config says how the jobs of a shim directory are run. It is config.json.
 type Config struct {
 	Format int           `json:"format"`
-	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: those of the machine
+	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: the machine's
 	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
 	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
 
@@ -48,11 +48,10 @@ const configFormat = 1
 // DefaultIdle is how long a worker without work stays.
 const DefaultIdle = time.Minute
 
-// Grace is the time between SIGTERM and SIGKILL: as long as Slurm's KillWait is if
-// nobody has changed it.
+// Grace is the time between SIGTERM and SIGKILL. It is the default of Slurm's KillWait.
 const Grace = 30 * time.Second
 
-// minJobAge is how long squeue tells of a job that has ended.
+// minJobAge is how long squeue shows a job that has ended.
 const minJobAge = 5 * time.Minute
 
 func statePath(dir, name string) string { return filepath.Join(dir, engine.StateDir, "slurm", name) }
@@ -122,8 +121,8 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 	return bin, nil
 }
 
-// belongs refuses a shim directory of another user: what jobs are, and what a worker
-// answers, would be that user's.
+// belongs refuses a shim directory of another user, who would control the jobs and the
+// answers of the worker.
 func belongs(dir string) error {
 	if err := owner.Named(dir); err != nil {
 		return err
@@ -167,7 +166,7 @@ func readConfig(dir string) (*Config, error) {
 	return c, nil
 }
 
-// nodeName is what the one node is called.
+// nodeName is the name of the one node.
 var nodeName = sync.OnceValue(func() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

@@ -248,7 +248,7 @@ func (w *worker) sacct(args []string) (string, error) {
 			for _, text := range splitJobs(g.value) {
 				if id, step, has := strings.Cut(text, "."); has {
 					if step != "batch" {
-						continue // there are no other steps
+						continue // no other steps exist
 					}
 					jobs, err := w.selected(id)
 					if err != nil {

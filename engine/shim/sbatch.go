@@ -16,7 +16,7 @@ import (
 	"premix/engine/queue"
 )
 
-// sbatchOptions are those of sbatch, of Slurm 22.05 to 25.05.
+// sbatchOptions are the options of sbatch, of Slurm 22.05 to 25.05.
 var sbatchOptions = []option{
 	{"array", 'a', required, used}, {"account", 'A', required, site}, {"begin", 'b', required, used},
 	{"chdir", 'D', required, used}, {"clusters", 'M', required, site}, {"cluster", 0, required, site},
@@ -64,7 +64,7 @@ var sbatchVariables = [][2]string{
 	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"},
 }
 
-// note is what is kept of a job with its task, as JSON.
+// note is the properties of a job that are kept with its task, as JSON.
 type note struct {
 	Request   string    `json:"request"` // that submitted it
 	Name      string    `json:"name"`
@@ -98,12 +98,12 @@ type note struct {
 	Script    string    `json:"script,omitempty"` // file that is removed when the job has ended
 }
 
-// submission is what the arguments of sbatch, and the script, ask for.
+// submission is the request in the arguments of sbatch, and in the script.
 type submission struct {
 	note
 	set      map[string]string // options that were given
 	wrap     string
-	script   string   // name of the script; "" where there is none
+	script   string   // name of the script; "" without one
 	args     []string // of the script
 	export   string
 	indices  []int
@@ -140,8 +140,8 @@ func parseSbatch(args []string) (s *submission, needsScript bool, err error) {
 	return s, !wrapped, nil
 }
 
-// directives adds what the environment and the script say, where the command line says
-// nothing.
+// directives adds options from the environment and the script that the command line does not
+// set.
 func (s *submission) directives(environ map[string]string, script []byte) error {
 	for _, v := range sbatchVariables {
 		if value, ok := environ[v[0]]; ok {
@@ -510,8 +510,8 @@ var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash"}
 // maxScript is the longest script that is given as an argument.
 const maxScript = 120 << 10
 
-// interpreter takes the first line of a script apart. shell tells that the script may
-// follow after -c.
+// interpreter parses the first line of a script. shell reports that the script may
+// be an argument of -c.
 func interpreter(script []byte) (argv []string, shell bool, err error) {
 	line, _, _ := bytes.Cut(script, []byte("\n"))
 	text, ok := bytes.CutPrefix(bytes.TrimRight(line, "\r"), []byte("#!"))
@@ -545,7 +545,7 @@ func interpreter(script []byte) (argv []string, shell bool, err error) {
 // step is what jobs of one rule or process have in common.
 func (s *submission) step() string {
 	name := s.Name
-	if rule, ok := strings.CutPrefix(s.Comment, "rule_"); ok { // Snakemake; the name is that of its run
+	if rule, ok := strings.CutPrefix(s.Comment, "rule_"); ok { // Snakemake; the name is the same for all jobs of a run
 		name, _, _ = strings.Cut(rule, "_wildcards_")
 	} else {
 		name = strings.TrimPrefix(name, "nf-") // Nextflow: nf-PROCESS_(TAG)

@@ -241,7 +241,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// column is a piece of a format such as "%.18i ".
+// column is a piece of a format, for example "%.18i ".
 type column struct {
 	letter byte // 0: text alone
 	width  int  // 0: as long as it is
@@ -312,7 +312,7 @@ func parseColumns(format string, titles map[byte]string) ([]column, error) {
 	return list, nil
 }
 
-// display is what the id of a job is called.
+// display returns the id of a job as squeue shows it.
 func (j *job) display() string {
 	if j.Array > 0 {
 		return fmt.Sprintf("%d_%d", j.array(), j.Index)

@@ -63,7 +63,7 @@ func (s status) took() time.Duration {
 	return s.ended.Sub(s.started)
 }
 
-// status tells how a job is. The caller holds mu.
+// status returns the status of a job. The caller holds mu.
 func (w *worker) status(j *job, now map[int]spawn.Running) status {
 	st := status{reason: "None"}
 	r, runs := now[j.id]

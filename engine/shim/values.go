@@ -22,7 +22,7 @@ func times(n int, unit time.Duration) (time.Duration, bool) {
 
 // parseTime reads a time limit as Slurm writes it: minutes, minutes:seconds,
 // hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds. 0
-// is no limit.
+// means no limit.
 func parseTime(text string) (time.Duration, error) {
 	bad := &optionError{fmt.Sprintf("invalid time limit %q", text), "write it as in 90, 1:30:00 or 2-12"}
 	switch strings.ToLower(text) {
@@ -126,7 +126,7 @@ func parseArray(text string) (indices []int, limit int, err error) {
 	return slices.Compact(indices), limit, nil
 }
 
-// clock is a time as Slurm tells it, in the zone of this machine.
+// clock formats a time like Slurm, in the zone of this machine.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "Unknown"

@@ -10,7 +10,8 @@ import (
 // wireFormat is the version of what fronts and worker say to each other.
 const wireFormat = 1
 
-// request is what a front sends, as one JSON value. What may hold any byte is base64.
+// request is the message of a front, as one JSON value. Fields that may hold any byte are
+// base64.
 type request struct {
 	Format  int      `json:"format"`
 	ID      string   `json:"id"` // random; the same when it is sent again

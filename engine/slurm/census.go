@@ -30,7 +30,7 @@ type Census struct {
 
 // Counted are jobs that are alike.
 type Counted struct {
-	Partition string `json:"partition"` // the first of those that a waiting job names
+	Partition string `json:"partition"` // the first partition that a waiting job names
 	State     string `json:"state"`     // as squeue writes it, in lower case
 	Jobs      int    `json:"jobs"`      // elements of arrays each
 }
@@ -119,7 +119,7 @@ func ParseCensus(out string) []Counted {
 			place[key] = i
 			list = append(list, Counted{Partition: key[0], State: key[1]})
 		}
-		list[i].Jobs += max(n, 1) // one that is in no array has no indices
+		list[i].Jobs += max(n, 1) // a job without an array has no indices
 	}
 	return list
 }

@@ -80,8 +80,8 @@ func parseIndex(text string) [][2]int {
 type jobID struct {
 	element string // 7_3
 	array   string
-	index   int    // -1 if there is none
-	name    string // "" stands for any: older ledgers have none
+	index   int    // -1 without one
+	name    string // "" matches any name: ids in older ledgers have none
 }
 
 func (id jobID) String() string { return id.element + " (" + id.name + ")" }
@@ -148,7 +148,7 @@ func cacheDir() string {
 	return filepath.Join(dir, "slurm")
 }
 
-// get returns a listing that was begun after a moment, and is no older than the
+// get returns a listing that was begun after the given time, and is not older than the
 // interval.
 func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	if c.fresh(c.last, after) {
@@ -204,7 +204,7 @@ func (l *listing) result() (*listing, error) {
 	return l, nil
 }
 
-// makeDir makes the directory, and refuses one of somebody else.
+// makeDir makes the directory, and refuses a directory of another user.
 func (c *cache) makeDir() error {
 	dir := filepath.Dir(c.path)
 	var err error

@@ -49,8 +49,8 @@ type Engine struct {
 	storage  *bool // there is a slurmdbd; nil: it was not asked
 }
 
-// New makes the engine. Options that it does not know are those of sbatch:
-// partition=short is --partition=short, and exclusive= is --exclusive.
+// New makes the engine. It passes options that it does not know to sbatch:
+// partition=short becomes --partition=short, and exclusive= becomes --exclusive.
 func New(options map[string]string) (*Engine, error) {
 	e := &Engine{interval: DefaultInterval, known: make(map[string]time.Time), history: make(map[string]pack.Status)}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
@@ -89,7 +89,7 @@ func New(options map[string]string) (*Engine, error) {
 	return e, nil
 }
 
-// MissingError reports that there is no Slurm on this machine.
+// MissingError reports that Slurm is not installed on this machine.
 type MissingError struct{}
 
 func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
@@ -105,7 +105,7 @@ func (e *MissingError) Hint() string {
 // Name is what --engine calls it.
 func (e *Engine) Name() string { return Name }
 
-// program runs a program of Slurm. The error has what it said.
+// program runs a program of Slurm. The error has the program's message.
 func program(ctx context.Context, stdin string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -130,12 +130,12 @@ func program(ctx context.Context, stdin string, name string, args ...string) (st
 	return out.String(), nil
 }
 
-// programError is what a program of Slurm says that failed.
+// programError is the message of a program of Slurm that failed.
 type programError struct{ name, text string }
 
 func (e *programError) Error() string { return e.name + ": " + strings.ReplaceAll(e.text, "\n", "; ") }
 
-// said is what a program said, without its own name.
+// said returns the message of a program, without the program's own name.
 func said(err error) string {
 	var p *programError
 	if !errors.As(err, &p) {
@@ -213,8 +213,8 @@ func (e *Engine) Test(ctx context.Context, s *pack.Share) error {
 	return nil
 }
 
-// Longest is how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
-// infinite; of the default partition if none is named. It is "" if there is no such one.
+// Longest returns how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
+// infinite; for "" in the default partition. It returns "" if the partition does not exist.
 func (e *Engine) Longest(ctx context.Context, partition string) (string, error) {
 	out, err := program(ctx, "", "sinfo", "--noheader", "--format=%R|%P|%l")
 	if err != nil {
@@ -308,7 +308,7 @@ func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		args := []string{"--quiet"}
 		if name != "" {
-			args = append(args, "--name="+name) // only those that have it as well
+			args = append(args, "--name="+name) // scancel then only ends jobs that have this name as well
 		}
 		if _, err := program(ctx, "", "scancel", append(args, named[name]...)...); err == nil {
 			continue
@@ -359,7 +359,7 @@ func (e *Engine) account(ctx context.Context, id jobID) (word, node string) {
 	}
 	out, err := program(ctx, "", "sacct", args...)
 	if err != nil {
-		return "", "" // less to tell, that is all
+		return "", "" // the status then only has less detail
 	}
 	line, _, _ := strings.Cut(out, "\n")
 	state, node, _ := strings.Cut(line, "|")

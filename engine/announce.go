@@ -28,7 +28,7 @@ import (
 // there, and a user may remove only own files (mode 1777).
 const systemWatch = "/run/premix/watch/runs"
 
-// WatchPlace is where this user's watcher finds announcements.
+// WatchPlace returns the directory in which this user's watcher finds announcements.
 func WatchPlace() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		if abs, err := filepath.Abs(home); err == nil {
@@ -65,7 +65,7 @@ func Announce(dir string) {
 		if checkPlace(place) != nil {
 			continue // it does not exist, or is not for this user's announcements
 		}
-		// In one of its own, a link that another user has put there is not followed.
+		// O_NOFOLLOW: in a place of this user, do not follow a link that another user has put there.
 		f, err := os.OpenFile(filepath.Join(place, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
 		if err != nil {
 			continue

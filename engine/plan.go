@@ -39,8 +39,8 @@ type Header struct {
 	Frozen        Frozen `json:"frozen"`
 }
 
-// Frozen is what all tasks share and what their outputs depend on. A run whose
-// Frozen changed is another run.
+// Frozen is the part of the plan that all tasks share and that their outputs depend on. A run
+// whose Frozen changed is another run.
 type Frozen struct {
 	Tool   string            `json:"tool"` // absolute path of the program; as in Argv where it was not found
 	Argv   []string          `json:"argv"`
@@ -60,7 +60,7 @@ type Task struct {
 	Outputs []recipe.Output   `json:"outputs"`
 }
 
-// Paths are the task's outputs, relative to the run directory.
+// Paths returns the task's outputs, relative to the run directory.
 func (t *Task) Paths() []string {
 	paths := make([]string, len(t.Outputs))
 	for i, o := range t.Outputs {
@@ -137,7 +137,7 @@ func FindTool(name string, env []string) string {
 	return name
 }
 
-// named is an image as messages name it.
+// named returns an image as messages name it.
 func named(image string) string {
 	if image == "" {
 		return "none"
@@ -183,7 +183,7 @@ func (p *Plan) Changed(old *Plan) string {
 	return ""
 }
 
-// Write puts the plan into the run directory dir, whole or not at all, and on the disk.
+// Write writes the plan into the run directory dir, whole or not at all, and durably.
 func (p *Plan) Write(dir string) error {
 	path := filepath.Join(dir, StateDir, PlanFile)
 	err := beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {

@@ -258,7 +258,7 @@ func newTimeline(spans []span) *timeline {
 	return l
 }
 
-// at is where a moment within a stretch of activity is on the line.
+// at returns where a moment within a stretch of activity is on the line.
 func (l *timeline) at(t time.Time) float64 {
 	i, _ := slices.BinarySearchFunc(l.spans, t, func(s span, t time.Time) int { return s.begin.Compare(t) })
 	if i == len(l.spans) || l.spans[i].begin.After(t) {

@@ -118,7 +118,7 @@ func (u *Usage) plots() (list []plot, more int) {
 	}, max(0, more)
 }
 
-// axisTime is a time at an axis of powers of ten. Hours say more than seconds of which
+// axisTime returns a time at an axis of powers of ten. Hours say more than seconds of which
 // there are very many.
 func axisTime(s float64) string {
 	switch {

@@ -300,7 +300,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// Seconds is a time with the unit that reads best.
+// Seconds returns a time with the unit that reads best.
 func Seconds(s float64) string {
 	switch {
 	case s < 0:

@@ -290,7 +290,7 @@ func (u *Usage) utilise() {
 	}
 }
 
-// hours is a time in hours, with as many digits as say something.
+// hours returns a time in hours, with as many digits as say something.
 func hours(s float64) string {
 	switch h := s / 3600; {
 	case h >= 100:
@@ -317,7 +317,7 @@ type usagePage struct {
 	Told                                         string
 }
 
-// TickEnd is where the lines of a plot end, TickText where their labels stand.
+// TickEnd returns where the lines of a plot end, TickText where their labels stand.
 func (usagePage) TickEnd(rows int) int  { return rows * plotRow }
 func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
 

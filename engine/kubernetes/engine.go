@@ -76,12 +76,12 @@ const configWay = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBEC
 // Name is what --engine calls it.
 func (e *Engine) Name() string { return Name }
 
-// jobID is the id of an engine job.
+// jobID returns the id of an engine job.
 func jobID(namespace, name string, index int) string {
 	return namespace + "/" + name + "/" + strconv.Itoa(index)
 }
 
-// parseID is the opposite of jobID.
+// parseID parses an id made by jobID.
 func parseID(id string) (namespace, name string, index int, err error) {
 	parts := strings.Split(id, "/")
 	if len(parts) == 3 {
@@ -140,7 +140,7 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	return e.ids(w), nil
 }
 
-// refused is a *pack.RefusedError where the same request would fail again.
+// refused returns a *pack.RefusedError where the same request would fail again.
 func refused(err error) error {
 	way, final := "", true
 	switch {
@@ -178,7 +178,7 @@ func (e *Engine) get(ctx context.Context, namespace, name string) (*batchv1.Job,
 	return job, err
 }
 
-// Status is the status of jobs, from the view.
+// Status returns the status of jobs, from the view.
 func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pack.Status, error) {
 	if err := e.watch(ctx, ids); err != nil {
 		return nil, err
@@ -358,7 +358,7 @@ func (e *Engine) cancel(ctx context.Context, namespace, name string, indexes []i
 	return nil
 }
 
-// pods are the pods of a Job, by index, from the API server itself.
+// pods returns the pods of a Job, by index, from the API server itself.
 func (e *Engine) pods(ctx context.Context, namespace, name string) (map[int][]*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

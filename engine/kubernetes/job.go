@@ -50,7 +50,7 @@ func directoryLabel(dir string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// jobName is the name of a wave's Job.
+// jobName returns the name of a wave's Job.
 func jobName(w *pack.Wave) string { return "premix-" + strings.ToLower(w.Token) }
 
 // job makes the Job of a wave.
@@ -155,7 +155,7 @@ func request(c *corev1.Container, share *pack.Share) (cores int, memory int64) {
 	return int(max(1, cpu.MilliValue()/1000)), have.Value()
 }
 
-// premix is the program in the image.
+// premix returns the program in the image.
 func (e *Engine) premix() string {
 	if e.o.Premix == "" {
 		return "premix"

@@ -17,7 +17,7 @@ import (
 // taken for lost.
 const overdue = time.Minute
 
-// statusOf is the status of one index of a Job, by the Job and the pods of that index.
+// statusOf returns the status of one index of a Job, by the Job and the pods of that index.
 func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pack.Status {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
@@ -85,7 +85,7 @@ func crowded(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && strings.HasPrefix(p.Status.Reason, "OutOf") && len(p.Status.ContainerStatuses) == 0
 }
 
-// alive is the status of a pod that has not ended.
+// alive returns the status of a pod that has not ended.
 func alive(p *corev1.Pod, now time.Time) pack.Status {
 	st := pack.Status{Phase: pack.Pending, Word: string(p.Status.Phase), Node: p.Spec.NodeName}
 	if p.DeletionTimestamp != nil {

@@ -98,7 +98,7 @@ func (v *view) ready(ctx context.Context) error {
 	return nil
 }
 
-// job is a Job, nil if the view does not have it, and its pods by index.
+// job returns a Job, nil if the view does not have it, and its pods by index.
 func (v *view) job(namespace, name string) (*batchv1.Job, map[int][]*corev1.Pod, error) {
 	o, ok, err := v.jobs.GetByKey(namespace + "/" + name)
 	if err != nil || !ok {

@@ -92,7 +92,7 @@ func hierarchies(table, cgroup string) []hierarchy {
 	return list
 }
 
-// thisHierarchies are the hierarchies that this process is in.
+// thisHierarchies returns the hierarchies that this process is in.
 func thisHierarchies() []hierarchy {
 	return hierarchies(readString("/proc/self/mountinfo")+"\n", readString("/proc/self/cgroup")+"\n")
 }

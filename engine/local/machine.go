@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cores is the number of cores that this process may use: its affinity mask,
+// cores returns the number of cores that this process may use: its affinity mask,
 // cut to the quotas of the cgroups it is in.
 func cores(hierarchies []hierarchy) int {
 	n := runtime.NumCPU()
@@ -22,7 +22,7 @@ func cores(hierarchies []hierarchy) int {
 	return n
 }
 
-// memory is the number of bytes that this process may use: physical memory, cut
+// memory returns the number of bytes that this process may use: physical memory, cut
 // to the limits of the cgroups it is in.
 func memory(hierarchies []hierarchy) (int64, error) {
 	var info unix.Sysinfo_t
@@ -38,7 +38,7 @@ func memory(hierarchies []hierarchy) (int64, error) {
 	return bytes, nil
 }
 
-// quota is the hierarchy's limit in cores, of the own cgroup and those above it.
+// quota returns the hierarchy's limit in cores, of the own cgroup and those above it.
 func (h *hierarchy) quota() (cores float64, ok bool) {
 	h.up(func(dir string) {
 		var quota, period float64
@@ -58,7 +58,7 @@ func (h *hierarchy) quota() (cores float64, ok bool) {
 	return cores, ok
 }
 
-// memory is the hierarchy's limit in bytes, of the own cgroup and those above it.
+// memory returns the hierarchy's limit in bytes, of the own cgroup and those above it.
 func (h *hierarchy) memory() (bytes int64, ok bool) {
 	name := "memory.limit_in_bytes"
 	if h.v2 {

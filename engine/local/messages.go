@@ -12,7 +12,7 @@ type Messages struct{ p *progress }
 // NewMessages writes to w; nil: nowhere. On a terminal the progress line is rewritten.
 func NewMessages(w io.Writer, terminal bool) *Messages { return &Messages{newProgress(w, terminal)} }
 
-// Interval is how often the progress line is to be drawn.
+// Interval returns how often the progress line is to be drawn.
 func (m *Messages) Interval() time.Duration { return m.p.interval() }
 
 // Notice writes one line.

@@ -103,7 +103,7 @@ func (p *progress) erase() {
 	}
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *schedule) line(now time.Time) string {
 	var b strings.Builder
 	over := s.succeeded + s.failed
@@ -125,7 +125,7 @@ func (s *schedule) line(now time.Time) string {
 	return b.String()
 }
 
-// rateText is a rate per second, minute or hour, whichever reads best.
+// rateText returns a rate per second, minute or hour, whichever reads best.
 func rateText(perSecond float64) string {
 	switch {
 	case perSecond >= 1:
@@ -136,7 +136,7 @@ func rateText(perSecond float64) string {
 	return fmt.Sprintf("%.1f/h", perSecond*3600)
 }
 
-// durationText is a duration as h:mm:ss or m:ss.
+// durationText returns a duration as h:mm:ss or m:ss.
 func durationText(d time.Duration) string {
 	s := int(d.Round(time.Second).Seconds())
 	if s >= 3600 {

@@ -205,7 +205,7 @@ func budgetCores(o Options, have int) int {
 	return max(have, o.Jobs*max(o.Threads, 1))
 }
 
-// countSlots is how many tasks run at a time, and the memory that they may take together.
+// countSlots returns how many tasks run at a time, and the memory that they may take together.
 func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budget int64, err error) {
 	have, err := memory(seen)
 	if err != nil {

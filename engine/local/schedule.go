@@ -117,7 +117,7 @@ func (s *schedule) enqueue(t *engine.Task) {
 	s.queue = append(s.queue, job{task: t, try: s.run.Tries(t.Task) + 1, queued: time.Now()})
 }
 
-// need is the memory of the next try of a task; 0: it is not limited.
+// need returns the memory of the next try of a task; 0: it is not limited.
 func (s *schedule) need(j job) int64 {
 	return min(engine.Grown(s.run.Plan.Header.Memory, engine.Growth, s.run.Ooms(j.task.Task)), s.budget)
 }

@@ -134,7 +134,7 @@ func (sum *Summary) Write(w io.Writer) error {
 	return err
 }
 
-// secondsText is a time with the unit that reads best.
+// secondsText returns a time with the unit that reads best.
 func secondsText(s float64) string {
 	switch {
 	case s < 0.9995:

@@ -47,7 +47,7 @@ type runner struct {
 	alone *suspect // that it was started for; nil: the usual one
 }
 
-// usual is the setup of the spawner of all tasks but the suspects.
+// usual returns the setup of the spawner of all tasks but the suspects.
 func (s *tasks) usual() *runner {
 	r := &runner{setup: spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}}
 	r.addLogs(s)
@@ -130,7 +130,7 @@ func (s *tasks) startAlone(a *activeTask, st spawn.Task) error {
 	return nil
 }
 
-// aloneSlots are the slots of the spawners of suspects.
+// aloneSlots returns the slots of the spawners of suspects.
 func (s *tasks) aloneSlots() (list []int) {
 	for r := range s.runners {
 		if r.alone != nil {
@@ -259,7 +259,7 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 	return ended, records
 }
 
-// culprit is the record of a suspect that has failed.
+// culprit returns the record of a suspect that has failed.
 func (s *tasks) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
 	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Ended: time.Now()}
 	_, out, errs := s.q.Logs(s.o.Worker, at.Slot)
@@ -333,7 +333,7 @@ func (s *tasks) removeBoards() error {
 	return nil
 }
 
-// late is the record of a try that ended when its premix had been killed; nil if there is
+// late returns the record of a try that ended when its premix had been killed; nil if there is
 // to be none.
 func (s *tasks) late(ctx context.Context, r *spawn.Result) (*record.Task, error) {
 	number, try := spawn.Of(r.ID)

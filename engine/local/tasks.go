@@ -251,7 +251,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	return sum, nil
 }
 
-// counts are how many tasks, of the share if there is one, are in each state.
+// counts returns how many tasks, of the share if there is one, are in each state.
 func (s *tasks) counts() [4]int {
 	if s.o.Share == nil {
 		return s.q.Counts()
@@ -508,7 +508,7 @@ func (s *tasks) fits(t *queue.Task) bool {
 	return len(s.active) < s.slots && s.cores+t.Cores <= s.capacity && s.memory+t.Memory <= s.budget
 }
 
-// ahead is how many tasks are handed over ahead.
+// ahead returns how many tasks are handed over ahead.
 func (s *tasks) ahead() int {
 	if !s.known || s.mean > prefetchLong.Seconds() || s.o.FailFast {
 		return 0
@@ -658,7 +658,7 @@ func (s *tasks) record(ctx context.Context, a *activeTask, r *spawn.Result) *rec
 	return rec
 }
 
-// verdict is nil if a try succeeded.
+// verdict returns nil if a try succeeded.
 func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *failure {
 	if r.Errno != 0 {
 		text, hint, own := strings.Cut(r.At, "\x00")
@@ -759,7 +759,7 @@ func (s *tasks) settledOne(rec *record.Task, err error) {
 	}
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *tasks) line(now time.Time) string {
 	count := s.counts()
 	all := count[0] + count[1] + count[2] + count[3]

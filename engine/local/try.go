@@ -392,7 +392,7 @@ func diedOf(e hotstart.Exit, sig syscall.Signal) bool {
 	return e.Signal == sig || e.Signal == 0 && e.Code == shellSignal+int(sig)
 }
 
-// verdict is nil if tool and pipe succeeded, or else a *failure.
+// verdict returns nil if tool and pipe succeeded, or else a *failure.
 func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error {
 	toolOK := p.exitErr == nil && p.exit.OK()
 	pipeOK := p.pipe == nil || p.pipe.ok()

@@ -26,8 +26,8 @@ type Directory interface {
 	Lock(seat string) string
 	// Tasks is how many tasks there are. It may grow.
 	Tasks() int
-	// Refresh takes in new orders and records. f is called for each record of this
-	// directory once, those from before included.
+	// Refresh reads new orders and records. It calls f once for each record of this
+	// directory, including the earlier ones.
 	Refresh(f func(*record.Task)) error
 	// Key is the key of the task of a record; see Need.
 	Key(r *record.Task) string
@@ -53,7 +53,7 @@ type Directory interface {
 	Close() error
 }
 
-// Worker is what Directory.Work needs to run a share in this process.
+// Worker is the argument of Directory.Work: the resources and the share of this process.
 type Worker struct {
 	Share    *Share
 	Settings *Settings

@@ -19,15 +19,15 @@ import (
 	"premix/record"
 )
 
-// Options say how a directory is packed.
+// Options are the settings with which a directory is packed.
 type Options struct {
 	Version  string
 	Jobs     int           // engine jobs in flight, at most; 0: [DefaultJobs]
 	Target   time.Duration // of an engine job; 0: [DefaultTarget]
 	Cores    int           // of an engine job, at least; 0: 1
 	Memory   int64         // of an engine job; 0: what its tasks declare
-	Settings Settings      // but for Target
-	Detach   bool          // submit what there is, and do not wait
+	Settings Settings      // without Target
+	Detach   bool          // submit the tasks that can start now, and do not wait
 	// While Stay is open, the dispatcher waits for further submissions even when nothing is
 	// left to do. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
@@ -104,9 +104,9 @@ type dispatcher struct {
 	came, first time.Time     // of the tasks that are being gathered: the last one, the first one
 }
 
-// Dispatch runs what waits in a directory through an engine, and returns when nothing
-// is left that can start and no worker is open. What is in flight of an earlier
-// dispatcher is taken over. If ctx is cancelled with a *local.Interrupted, the jobs are
+// Dispatch runs the waiting tasks of a directory through an engine, and returns when nothing
+// is left that can start and no worker is open. It takes over the engine jobs of an earlier
+// dispatcher. If ctx is cancelled with a *local.Interrupted, the jobs are
 // cancelled and that error is returned when they have ended, or at once when Kill is
 // closed or no job is with the engine.
 func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err error) {
@@ -156,7 +156,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 	return d.Result()
 }
 
-// takeOver takes over what an earlier dispatcher has given away.
+// takeOver takes over the shares that an earlier dispatcher has given away.
 func (s *dispatcher) takeOver() error {
 	open := s.l.open()
 	running := 0
@@ -211,12 +211,12 @@ func Busy(dir string) error {
 	return nil
 }
 
-// NotBusy is Busy for local.TaskOptions.Fence, which asks more often than is needed.
+// NotBusy returns a local.TaskOptions.Fence that calls Busy only once, however often it is called.
 func NotBusy(dir string) func() error {
 	return sync.OnceValue(func() error { return Busy(dir) })
 }
 
-// run goes round until nothing is left.
+// run repeats rounds until nothing is left.
 func (s *dispatcher) run(ctx context.Context) error {
 	var (
 		interrupt = ctx.Done()
@@ -267,8 +267,8 @@ func (s *dispatcher) run(ctx context.Context) error {
 	}
 }
 
-// round does what can be done now. An error ends the invocation; what can pass is
-// waited for instead.
+// round does the work that is possible now. An error ends the invocation; temporary
+// failures are waited for instead.
 func (s *dispatcher) round(ctx context.Context) error {
 	if err := s.refresh(); err != nil {
 		return err
@@ -325,7 +325,7 @@ func (s *dispatcher) fail(err error) {
 	}
 }
 
-// refresh takes in records.
+// refresh reads new records.
 func (s *dispatcher) refresh() error {
 	return s.d.Refresh(func(r *record.Task) {
 		s.moved = true
@@ -402,8 +402,8 @@ type doom struct {
 }
 
 // cancelStuck cancels jobs that the engine will never start. Their workers are closed
-// when it says that they have ended; until then it may also have forgotten that it was
-// asked to.
+// when the engine reports their end; until then the engine may also have lost the
+// cancellation.
 func (s *dispatcher) cancelStuck(ctx context.Context) error {
 	var jobs []string
 	var which []*held
@@ -437,7 +437,7 @@ func allClosed(w *wave) bool {
 	return true
 }
 
-// describe is a wave as an engine sees it.
+// describe returns a wave as an engine sees it.
 func (s *dispatcher) describe(w *wave) *Wave {
 	target := DefaultTarget
 	if w.Settings != nil {
@@ -505,8 +505,8 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 		}
 		switch {
 		case over && (!began || known && st.Phase == Pending) && !ended && !s.cancelled[h.Worker]:
-			// Its tasks were cancelled before it came to them, or it was put back into
-			// the queue when they were over.
+			// Its tasks were cancelled before it reached them, or the engine started it again
+			// when they were done.
 			idle = append(idle, h.job)
 		case over || s.cancelled[h.Worker]:
 			s.lost = 0
@@ -725,7 +725,7 @@ func (s *dispatcher) finished() bool {
 	return open == 0 || s.o.Detach
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *dispatcher) line() string {
 	running, pending := 0, 0
 	for _, h := range s.l.open() {
@@ -738,7 +738,7 @@ func (s *dispatcher) line() string {
 	return fmt.Sprintf("%s · %s: %d jobs running, %d waiting", s.d.Line(), s.eng.Name(), running, pending)
 }
 
-// lastLines are the last lines of a file.
+// lastLines returns the last lines of a file.
 func lastLines(path string, n int) []string {
 	f, err := os.Open(path)
 	if err != nil {

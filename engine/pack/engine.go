@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Wave is what an engine submits: one engine job for each share. Job i executes the
+// Wave is the unit of submission: one engine job for each share. Job i executes the
 // binary of premix with Command(i). All of them ask for the cores, the memory and the
 // options of the first share.
 type Wave struct {
@@ -19,8 +19,8 @@ type Wave struct {
 	Target time.Duration // budget of a worker
 }
 
-// Command are the arguments of premix for engine job number index, as text: an engine
-// whose jobs know their index by a variable only gives its name for a shell.
+// Command returns the arguments of premix for engine job number index. index is text, since
+// an engine whose jobs only know their index from a variable passes the variable for a shell.
 func (w *Wave) Command(engine, index string) []string {
 	return []string{"task", "work", w.Dir, "--engine", engine, "--wave", strconv.Itoa(w.Number), "--index", index}
 }
@@ -36,7 +36,7 @@ const (
 	Gone  // the engine does not know it, though it was asked after the job was submitted
 )
 
-// Status is what an engine says about a job.
+// Status is the state of a job as the engine reports it.
 type Status struct {
 	Phase  Phase
 	Word   string // the engine's own word for the phase, like NODE_FAIL
@@ -53,7 +53,7 @@ type Status struct {
 // errors are taken as passing, that is the system did not answer, unless they are
 // *RefusedError.
 type Engine interface {
-	// Name is what --engine calls it.
+	// Name returns the name of the engine for --engine.
 	Name() string
 	// Reach returns nil if the system answers, even if it would refuse the request, and a
 	// *RefusedError if no job of dir can ever be submitted to it.
@@ -61,8 +61,8 @@ type Engine interface {
 	// Submit submits a wave and returns the ids of its jobs, by share. If it fails, or
 	// premix is killed during the call, jobs may have been submitted: Find returns them.
 	Submit(ctx context.Context, w *Wave) ([]string, error)
-	// Find returns what Submit has or would have returned for a wave that was submitted
-	// before the call, and nil if the engine surely has none of its jobs.
+	// Find returns the result of Submit for a wave that was submitted before the call, even if
+	// Submit did not return it, and nil if the engine surely has none of its jobs.
 	Find(ctx context.Context, w *Wave) ([]string, error)
 	// Status returns the status of jobs. What it does not know yet is missing. It may
 	// be asked often: it asks the system itself only now and then.

@@ -17,7 +17,7 @@ type fence struct {
 	began  bool
 }
 
-// check is local.TaskOptions.Fence. It costs the opening of a file.
+// check is used as a local.TaskOptions.Fence. It costs the opening of a file.
 func (f *fence) check() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

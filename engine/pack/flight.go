@@ -21,7 +21,7 @@ type Given struct {
 	Since  time.Time // when it was seen to be in this phase
 }
 
-// Given are the shares in flight.
+// Given returns the shares in flight.
 func (f *Flight) Given() []Given {
 	f.mu.Lock()
 	defer f.mu.Unlock()

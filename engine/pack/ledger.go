@@ -20,7 +20,7 @@ import (
 const (
 	eventWave      = "wave"      // shares are given away, and about to be submitted
 	eventSubmitted = "submitted" // the engine has the wave
-	eventClosed    = "closed"    // a worker is over; what its share lacks is free
+	eventClosed    = "closed"    // a worker is over; the rest of its share is free
 	eventDrain     = "drain"     // workers start no more tasks
 )
 
@@ -45,7 +45,7 @@ type Entry struct {
 	Fruitless bool   `json:"fruitless,omitempty"`
 }
 
-// Settings are what workers of a wave have to know beside their share. Times are
+// Settings are the properties of a wave that workers need beside their share. Times are
 // seconds.
 type Settings struct {
 	Target   float64 `json:"target"` // budget of a worker; 0: none
@@ -66,8 +66,8 @@ type Settings struct {
 	Trees   *Trees  `json:"trees,omitempty"`
 }
 
-// Trees say where a worker gets the trees and images from that a recipe names. Files and
-// directories are absolute, and the same on the nodes.
+// Trees are the sources from which a worker gets the trees and images that a recipe names.
+// Files and directories are absolute, and the same on the nodes.
 type Trees struct {
 	Origins     []string `json:"origins,omitempty"` // in order of preference; empty: the origins of the node's configuration
 	Proxies     []string `json:"proxies,omitempty"`
@@ -87,10 +87,10 @@ type Share struct {
 	Strikes int      `json:"strikes,omitempty"`
 }
 
-// SeatName is the name under which the worker writes.
+// SeatName returns the name under which the worker writes.
 func (s *Share) SeatName() string { return fmt.Sprint(s.Seat) }
 
-// Tasks is how many tasks are in it.
+// Tasks returns the number of tasks in the share.
 func (s *Share) Tasks() int {
 	n := 0
 	for _, r := range s.Ranges {
@@ -125,7 +125,7 @@ type ledger struct {
 	drain   bool    // whether the last event drains workers
 }
 
-// ledgerPath is the ledger of a directory.
+// ledgerPath returns the path of the ledger of a directory.
 func ledgerPath(dir string) string { return filepath.Join(engine.State(dir), "ledger.jsonl") }
 
 // read applies the entries appended since the last read.
@@ -162,7 +162,7 @@ func (l *ledger) read() error {
 	return err
 }
 
-// apply takes in a line.
+// apply applies a line.
 func (l *ledger) apply(line []byte) error {
 	e := &Entry{}
 	if err := json.Unmarshal(line, e); err != nil {
@@ -208,7 +208,7 @@ func (l *ledger) wave(n int) *wave {
 	return l.waves[n-1]
 }
 
-// open are the workers that were not closed.
+// open returns the workers that were not closed.
 func (l *ledger) open() []*held {
 	var list []*held
 	for _, h := range l.workers {

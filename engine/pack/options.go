@@ -71,7 +71,7 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 	return rest, nil
 }
 
-// UnknownOption is the error for options that an engine does not know; nil if rest is
+// UnknownOption returns the error for options that an engine does not know; nil if rest is
 // empty.
 func UnknownOption(engine string, rest map[string]string, known ...string) error {
 	if len(rest) == 0 {

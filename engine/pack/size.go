@@ -26,7 +26,7 @@ type times struct {
 
 func newTimes() *times { return &times{sum: make(map[string]float64), count: make(map[string]int)} }
 
-// add takes in a record.
+// add counts a record.
 func (t *times) add(key string, r *record.Task) {
 	switch r.Cause {
 	case record.CauseInterrupted, record.CauseLost, record.CauseStart, record.CauseDisk:
@@ -36,7 +36,7 @@ func (t *times) add(key string, r *record.Task) {
 	t.count[key]++
 }
 
-// mean is how long a task takes, if that is known.
+// mean returns the mean core time of a task in seconds, if it is known.
 func (t *times) mean(key string) (seconds float64, ok bool) {
 	n := t.count[key]
 	if n == 0 {
@@ -48,10 +48,10 @@ func (t *times) mean(key string) (seconds float64, ok bool) {
 // strike is the record of a task whose workers were fruitless.
 type strike struct {
 	limit int // most tasks of a share that it is in
-	alone int // fruitless workers that had nothing else
+	alone int // fruitless workers that had only this task
 }
 
-// packing is one decision about what goes to whom.
+// packing is the input of one decision about the sizes of shares.
 type packing struct {
 	cores   int   // of a job, at least
 	memory  int64 // of a job; 0: what its tasks declare
@@ -69,7 +69,7 @@ type class struct {
 	ask    string
 }
 
-// classOf is the class of a task.
+// classOf returns the class of a task.
 func (p *packing) classOf(n *Need) class {
 	c := class{max(p.cores, n.Cores), p.memory, n.Ask}
 	if n.Memory > 0 {
@@ -203,7 +203,7 @@ func (s *Share) add(task int) {
 	s.Ranges = append(s.Ranges, [2]int{task, task})
 }
 
-// settle puts the ranges into order.
+// settle sorts the ranges.
 func (s *Share) settle() {
 	slices.SortFunc(s.Ranges, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
 }

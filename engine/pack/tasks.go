@@ -25,8 +25,8 @@ type Tasks struct {
 // maxFailures is the number of failures that a summary shows in full.
 const maxFailures = 10
 
-// OpenTasks makes a directory of an open queue. If dispatch is true it is locked against
-// others who give its tasks away or run them.
+// OpenTasks makes a Directory of an open queue. If dispatch is true, it is locked against
+// other processes that give its tasks away or run them.
 func OpenTasks(q *queue.Queue, dispatch bool) (*Tasks, error) {
 	if dispatch {
 		if err := q.Work(queue.LocalWorker); err != nil {
@@ -36,19 +36,19 @@ func OpenTasks(q *queue.Queue, dispatch bool) (*Tasks, error) {
 	return &Tasks{q: q, follower: q.Follower(), begun: time.Now(), before: q.Counts(), failed: make(map[int]bool), doubtful: make(map[int]*record.Task)}, nil
 }
 
-// Path is the directory.
+// Path returns the path of the directory.
 func (d *Tasks) Path() string { return d.q.Dir }
 
 // Lock returns the path of the lock of a seat.
 func (d *Tasks) Lock(seat string) string { return d.q.WorkerLock(seat) }
 
-// Tasks is how many there are.
+// Tasks returns the number of tasks.
 func (d *Tasks) Tasks() int {
 	c := d.q.Counts()
 	return c[0] + c[1] + c[2] + c[3]
 }
 
-// Refresh takes in orders and records.
+// Refresh reads new orders and records.
 func (d *Tasks) Refresh(f func(*record.Task)) error {
 	if err := d.q.Refresh(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (d *Tasks) fail(r *record.Task) {
 	}
 }
 
-// Key is what tasks have in common that take equally long.
+// Key returns a key that tasks with about the same run time have in common.
 func (d *Tasks) Key(r *record.Task) string { return d.q.Key(r.Task) }
 
 // Over reports whether a task no longer waits, or is held.
@@ -97,10 +97,10 @@ func (d *Tasks) Over(task int) bool {
 	return d.q.State(task) != queue.Waiting || d.q.Held(task)
 }
 
-// Left is how many tasks of ranges wait and are not held.
+// Left returns how many tasks of ranges wait and are not held.
 func (d *Tasks) Left(ranges [][2]int) int { return d.q.Left(ranges) }
 
-// Free calls f for what could start now.
+// Free calls f for the tasks that could start now.
 func (d *Tasks) Free(held func(int) bool, f func(Need) bool) error {
 	return d.q.Startable(held, func(s *queue.Startable) bool {
 		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask})
@@ -135,7 +135,7 @@ func (d *Tasks) Work(ctx context.Context, w *Worker) error {
 	return err
 }
 
-// Summary is what this invocation did.
+// Summary returns the summary of this invocation.
 func (d *Tasks) Summary() *local.TaskSummary {
 	c := d.q.Counts()
 	s := d.sum
@@ -145,7 +145,7 @@ func (d *Tasks) Summary() *local.TaskSummary {
 	return &s
 }
 
-// Result is nil if all tasks succeeded.
+// Result returns nil if all tasks succeeded.
 func (d *Tasks) Result() error {
 	s := d.Summary()
 	if s.Failed+s.NotRun == 0 {

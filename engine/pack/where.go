@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Place is where a task is that was given away.
+// Place is the place of a task that was given away.
 type Place struct {
 	Engine  string
 	Job     string            // the engine's id; "" as long as the wave is not known to be submitted

@@ -18,7 +18,7 @@ func (e *PrunedError) Error() string {
 // ExitCode implements exit.Coded.
 func (*PrunedError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint says how to have the output again.
+// Hint returns the hint for the user: how to make the output again.
 func (e *PrunedError) Hint() string {
 	return "submit the command again to have its output; premix task why prints the command"
 }

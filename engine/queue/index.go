@@ -114,7 +114,7 @@ type index struct {
 
 func (x *index) head() *indexHead { return (*indexHead)(unsafe.Pointer(&x.data[0])) }
 
-// applied is how much of journal n was applied.
+// applied returns how much of journal n was applied.
 func (x *index) applied(n int) *int64 {
 	return (*int64)(unsafe.Pointer(&x.data[headSize+8*n]))
 }
@@ -188,8 +188,8 @@ func (x *index) replace(data []byte) {
 	x.data = data
 }
 
-// allocate makes room for a store: one into a hole is SIGBUS on a full disk. The table
-// of journals stays a hole but for its first page.
+// allocate allocates blocks for a part of the file: on a full disk, a store into a hole
+// would raise SIGBUS. The table of journals stays a hole, except for its first page.
 func (x *index) allocate(from, to int64) error {
 	fd := int(x.file.Fd())
 	begin := from
@@ -227,7 +227,7 @@ func (x *index) room(n int64) error {
 	return x.remap((max(need, min(2*int64(len(x.data)), need+64<<20)) + growStep - 1) / growStep * growStep)
 }
 
-// follow maps what another process has added.
+// follow maps the entries that another process has added.
 func (x *index) follow() error {
 	if headSize+tableSize+x.head().tasks*entrySize <= int64(len(x.data)) {
 		return nil
@@ -297,7 +297,7 @@ func (x *index) close() {
 	}
 }
 
-// entryAt is entry i of a piece of the index that begins with entry 0.
+// entryAt returns entry i of a piece of the index that begins with entry 0.
 func entryAt(data []byte, i int) *entry {
 	return (*entry)(unsafe.Pointer(&data[int64(i)*entrySize]))
 }

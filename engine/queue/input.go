@@ -29,7 +29,7 @@ const (
 	TSV   Format = "tsv"   // the same, separated by tabs
 )
 
-// Input says how tasks are read.
+// Input describes how tasks are read.
 type Input struct {
 	Name     string // of the file, for messages
 	Format   Format
@@ -172,7 +172,7 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 	}
 }
 
-// template takes the template apart; without a place the row is put behind it.
+// template parses the template; if it has no place, the row is appended.
 func (in *Input) template(columns []string) (*Template, error) {
 	t, err := ParseTemplate(in.Template, columns)
 	if err == nil && !t.Places() {
@@ -366,7 +366,7 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	return full
 }
 
-// fieldNames are the fields that a task may have.
+// fieldNames returns the fields that a task may have.
 func fieldNames() []string {
 	var names []string
 	t := reflect.TypeFor[given]()

@@ -55,16 +55,16 @@ func isLocked(path string) bool {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 }
 
-// sign writes down who holds a lock, for a message.
+// sign writes the holder of a lock into its file, for messages.
 func sign(f *os.File) {
 	host, _ := os.Hostname()
-	// Only for people; a full disk must not keep a worker from its work.
+	// It is only for messages; a full disk must not keep a worker from its work.
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt([]byte(fmt.Sprintf("process %d on %s\n", os.Getpid(), host)), 0)
 	}
 }
 
-// signature is who holds a lock.
+// signature returns the holder of a lock, as sign has written it.
 func signature(path string) string {
 	text, err := owner.ReadOthers(path)
 	if err != nil {

@@ -38,7 +38,7 @@ const pieceTasks = 256
 type Named struct {
 	Name   string // its name, or its command
 	Group  string
-	User   string // who submitted it
+	User   string // user who submitted it
 	Cores  int
 	Memory int64 // bytes; 0: no limit
 }
@@ -135,7 +135,7 @@ func named(s *Spec, user string) Named {
 	return name
 }
 
-// refresh takes in new batches.
+// refresh reads new batches.
 func (n *Names) refresh() error {
 	f, err := owner.OpenOthers(filepath.Join(n.dir, ordersFile))
 	if err != nil {

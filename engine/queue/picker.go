@@ -21,7 +21,7 @@ type Picker struct {
 	share  [][2]int     // nil: all
 	lanes  [][]*lane    // by group; the highest priority first
 	seen   int          // tasks that were added
-	orders int          // orders that were taken in
+	orders int          // number of applied orders
 	active map[int]Held // tasks that were picked and not given back
 	core   []float64    // core seconds by group
 	users  map[string]float64
@@ -70,7 +70,7 @@ func (q *Queue) Task(number int) (*Task, error) {
 	return q.task(number, &e)
 }
 
-// task is a task as its next try runs it. The caller holds mu.
+// task returns a task as its next try runs it. The caller holds mu.
 func (q *Queue) task(number int, e *entry) (*Task, error) {
 	spec, err := q.spec(e)
 	if err != nil {
@@ -81,8 +81,8 @@ func (q *Queue) task(number int, e *entry) (*Task, error) {
 	return t, nil
 }
 
-// Picker makes a picker of what waits, of a share: the first and the last numbers of
-// ranges. nil is all there is and will be.
+// Picker makes a picker for the waiting tasks of a share, given as the first and the last
+// numbers of ranges. nil means all tasks, including later ones.
 func (q *Queue) Picker(share [][2]int) *Picker {
 	p := &Picker{q: q, share: share, active: make(map[int]Held), users: make(map[string]float64)}
 	p.Refresh()
@@ -127,7 +127,7 @@ func (p *Picker) Behind() bool {
 	return p.orders < len(p.q.list)
 }
 
-// least is the least core time of a group that has tasks: where a new one begins, so
+// least returns the least core time of a group that has tasks. A new group begins with it, so
 // that it does not come before all others until it has caught up.
 func (p *Picker) least() float64 {
 	least := math.Inf(1)
@@ -280,7 +280,7 @@ func (p *Picker) Done(task int, seconds float64) {
 	}
 }
 
-// Cancelled are the active tasks that were cancelled.
+// Cancelled returns the active tasks that were cancelled.
 func (p *Picker) Cancelled() []int {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -293,8 +293,8 @@ func (p *Picker) Cancelled() []int {
 	return list
 }
 
-// Left counts what waits: that can start, now or when active tasks have ended, and
-// that cannot because a group before it has failed.
+// Left counts the waiting tasks: tasks that can start, now or when active tasks have ended,
+// and tasks that cannot because a group before them has failed.
 func (p *Picker) Left() (waiting, blocked int) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -319,7 +319,7 @@ func (q *Queue) stuck(group int, seen []int) bool {
 	return false
 }
 
-// Counts are how many tasks of the directory are in each state.
+// Counts returns how many tasks of the directory are in each state.
 func (q *Queue) Counts() (count [4]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -331,7 +331,7 @@ func (q *Queue) Counts() (count [4]int) {
 	return count
 }
 
-// CountsOf is the same of ranges of tasks.
+// CountsOf returns how many tasks of ranges are in each state.
 func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -64,7 +64,7 @@ type Queue struct {
 	logs    map[string]*os.File // that are made durable; for Settle alone
 }
 
-// group is a group and what its tasks are in.
+// group is a group and the number of its tasks in each state.
 type group struct {
 	name  string
 	user  string
@@ -191,7 +191,7 @@ func (q *Queue) belongs() error {
 	return nil
 }
 
-// denied is the refusal to change the directory.
+// denied returns the error for a change of a read-only directory.
 func (q *Queue) denied() error {
 	var e *engine.DirError
 	if errors.As(engine.DirectoryError(q.Dir, q.foreign), &e) {
@@ -200,7 +200,7 @@ func (q *Queue) denied() error {
 	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory", Err: q.foreign}
 }
 
-// makeDir makes a task directory, where nothing else is.
+// makeDir makes a task directory. It refuses a directory that holds a run.
 func makeDir(dir string) error {
 	if err := engine.MakeDir(dir); err != nil {
 		return err
@@ -261,7 +261,7 @@ func (q *Queue) locked(f func() error) error {
 	return f()
 }
 
-// Refresh takes in what other processes have done.
+// Refresh applies the orders and records of other processes.
 func (q *Queue) Refresh() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -311,7 +311,7 @@ func (q *Queue) catchUp() error {
 	return nil
 }
 
-// taskCount is how many tasks were submitted, by the orders that were read.
+// taskCount returns how many tasks were submitted, according to the orders read so far.
 func (q *Queue) taskCount() int {
 	for i := len(q.list) - 1; i >= 0; i-- {
 		if o := q.list[i]; o.Order == orderBatch {
@@ -392,7 +392,7 @@ func (q *Queue) group(g Group, user string) {
 	}
 }
 
-// journals are the numbers of the journals and their sizes.
+// journals returns the numbers of the journals and their sizes.
 func (q *Queue) journals() (numbers []int, sizes []int64, err error) {
 	entries, err := os.ReadDir(q.path(""))
 	if err != nil {

@@ -86,7 +86,7 @@ func (q *Queue) runningHot() (list []spawn.Running) {
 	return list
 }
 
-// recorded returns where the output of a try of a run is that failed, or its standard error.
+// recorded returns the extent with the output of a failed try of a run, or its standard error.
 func recorded(dir string, rec *record.Task, stderr bool) extent {
 	if !stderr {
 		return extent{try: rec.Try} // nothing of it is kept

@@ -21,7 +21,7 @@ import (
 )
 
 // Run is a run directory that is open to run its tasks. Its methods are safe for concurrent
-// use, except where they say otherwise.
+// use, unless their comments say otherwise.
 type Run struct {
 	*Queue
 	Plan *engine.Plan
@@ -139,7 +139,7 @@ func untouched(dir string, entries []fs.DirEntry) bool {
 	})
 }
 
-// takeRun locks a run directory and writes down who holds the lock.
+// takeRun locks a run directory and writes the holder into the lock.
 func takeRun(dir string) (*os.File, error) {
 	f, err := owner.OpenFile(filepath.Join(dir, engine.StateDir, engine.LockFile), os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
@@ -157,8 +157,8 @@ func takeRun(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// OpenShare opens the run in dir for a worker of an engine, which runs the tasks in ranges
-// of numbers and nothing else, and holds the lock of that name. plan is made from the recipe
+// OpenShare opens the run in dir for a worker of an engine, which only runs the tasks in
+// share, ranges of numbers, and holds the lock of that name. plan is made from the recipe
 // as it is now.
 func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
@@ -177,7 +177,7 @@ func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ 
 	return r, r.open(dir, plan.Header.Premix)
 }
 
-// open takes in the records and orders, and makes room for the tries to come.
+// open reads the records and orders, and prepares for further tries.
 func (r *Run) open(dir, version string) (err error) {
 	engine.Announce(dir)
 	if r.Queue, err = Open(dir, version, false); err != nil {
@@ -211,7 +211,7 @@ func (r *Run) open(dir, version string) (err error) {
 	return nil
 }
 
-// begins orders that tasks have so many retries from here on.
+// begins gives the order that tasks have this number of retries from here on.
 func (r *Run) begins(tasks []*engine.Task, retries int) error {
 	o := &Order{Order: orderBegin, Retries: retries}
 	for _, t := range tasks {
@@ -225,7 +225,7 @@ func (r *Run) begins(tasks []*engine.Task, retries int) error {
 	return r.give(o, func() error { return nil })
 }
 
-// Worker is the name under which records say where their standard error is; "" where one
+// Worker returns the name by which records refer to the log of standard error; "" where one
 // premix runs all tasks.
 func (r *Run) Worker() string { return r.worker }
 
@@ -277,7 +277,7 @@ func (r *Run) present(t *engine.Task) bool {
 	return true
 }
 
-// Take takes in the snapshot of a record of the run. It is for one goroutine, as are
+// Take adds the snapshot of a record of the run. It is for one goroutine, as are
 // Differing, Snapshots and Withdraw.
 func (r *Run) Take(rec *record.Task) {
 	r.snapshot[rec.Task-1] = ""
@@ -367,7 +367,7 @@ func (r *Run) AppendStderr(paths ...string) (offset, length int64, err error) {
 	return offset, length, nil
 }
 
-// appendStderr copies one file to where the log stands. The caller holds mu.
+// appendStderr appends one file to the log. The caller holds mu.
 func (r *Run) appendStderr(path string) (int64, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

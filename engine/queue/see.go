@@ -24,13 +24,13 @@ import (
 // LocalWorker is the name of the worker of this machine.
 const LocalWorker = "0"
 
-// Board is the file of a worker's board.
+// Board returns the path of a worker's board.
 func (q *Queue) Board(worker string) string { return q.path("board-" + worker) }
 
 // aloneMark is in the names of boards of spawners that have one task.
 const aloneMark = ".alone-"
 
-// AloneBoard is the file of the board of a worker's spawner for one task.
+// AloneBoard returns the path of the board of a worker's spawner for one task.
 func (q *Queue) AloneBoard(worker string, n int) string {
 	return q.Board(worker) + aloneMark + strconv.Itoa(n)
 }
@@ -41,7 +41,7 @@ func (q *Queue) Boards(worker string) []string {
 	list := []string{own}
 	entries, err := os.ReadDir(q.path(""))
 	if err != nil {
-		return list // the usual one says why
+		return list // reading the usual board reports the reason
 	}
 	for _, e := range entries {
 		if path := q.path(e.Name()); strings.HasPrefix(path, own+aloneMark) {
@@ -51,8 +51,8 @@ func (q *Queue) Boards(worker string) []string {
 	return list
 }
 
-// Logs are the files of a slot's logs, for standard output and standard error. The
-// name of the pair is what records call Log.
+// Logs returns the paths of a slot's logs, for standard output and standard error. name
+// is the field Log of records.
 func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
 	name = fmt.Sprintf("%s-%d", worker, slot)
 	return name, q.path("log-" + name + ".out"), q.path("log-" + name + ".err")
@@ -103,7 +103,7 @@ func (q *Queue) Status() *Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &Status{Dir: q.Dir, Worker: worker, Groups: []GroupStatus{}}
-	at := make([]int, len(q.groups)) // where a group stands in the list
+	at := make([]int, len(q.groups)) // position of a group in the list
 	for i, g := range q.groups {
 		at[i] = len(s.Groups)
 		if g.total == 0 {
@@ -238,7 +238,7 @@ func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) 
 	return list, n, err
 }
 
-// maxWhich is how many ranges stand in one order.
+// maxWhich is the maximal number of ranges in one order.
 const maxWhich = 4096
 
 // change gives an order for the tasks that f picks, and returns their number.
@@ -320,7 +320,7 @@ func (q *Queue) Held(task int) bool {
 	return ok && e.flags&flagHeld != 0 && e.state() == Waiting
 }
 
-// Record is the last record of a task; nil if it has none.
+// Record returns the last record of a task; nil if it has none.
 func (q *Queue) Record(task int) (*record.Task, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -453,7 +453,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
-// Text is the command for people.
+// Text returns the command as text for messages.
 func (s *Spec) Text() string {
 	if s.Argv == nil {
 		return s.Command
@@ -499,8 +499,8 @@ func lastLines(text []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// extent is where the output of a try stands: length bytes of a file, or all that the file
-// has from offset on if length is negative.
+// extent is the place of a try's output: length bytes of a file, or the rest of the
+// file from offset on if length is negative.
 type extent struct {
 	path           string // "" for a task that has not run
 	offset, length int64
@@ -651,11 +651,11 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 			continue
 		}
 		moved := p.path != last.path || p.offset != last.offset
-		if q.run != nil { // the output of a try goes elsewhere when it has ended
+		if q.run != nil { // the output of a try moves when the try has ended
 			moved = p.try != last.try
 		}
 		if last.path != "" && moved {
-			// Another try has begun: the rest of the one before, if its record is there.
+			// Another try has begun: copy the rest of the earlier one, if its record exists.
 			if rec, err := q.Record(task); err == nil && rec != nil && rec.Try == last.try {
 				rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
 				if stderr {
@@ -685,13 +685,13 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 	}
 }
 
-// more copies what an extent has beyond the bytes that were shown, and returns how many were
-// shown then.
+// more copies the bytes of an extent after the first shown bytes, and returns the new number
+// of shown bytes.
 func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.Writer) (int64, error) {
 	f, length, err := q.open(task, stderr, p)
 	if f == nil {
 		if p.length < 0 && errors.Is(err, fs.ErrNotExist) {
-			err = nil // a file of its own that is not there yet
+			err = nil // its own file does not exist yet
 		}
 		return shown, err
 	}
@@ -727,7 +727,7 @@ func (s *Spec) Files(dir string, task int) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// Pruned is what Prune did.
+// Pruned is the result of Prune.
 type Pruned struct {
 	Files int   `json:"files"` // intermediates that were removed
 	Bytes int64 `json:"bytes"` // that were given back
@@ -735,8 +735,8 @@ type Pruned struct {
 
 // Prune removes the intermediates of tasks whose group, and all groups that come
 // after it, have succeeded. Where no group comes after one, its intermediates are
-// removed if last is true. With output, what tasks that succeeded have written into
-// the logs is given back, too.
+// removed if last is true. With output, the space of the output of tasks that succeeded is
+// freed in the logs, too.
 func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	p := &Pruned{}
 	if q.orders == nil {
@@ -816,7 +816,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 			}
 		}
 	}
-	// The order to punch comes first: output that has gone must be known to have.
+	// Write the order before punching: removed output must be known to be removed.
 	err := q.locked(func() error {
 		for kind, list := range map[string][][3]int{orderPrune: which, orderPunch: punch} {
 			for part := range slices.Chunk(list, maxWhich) {
@@ -843,7 +843,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	return p, errors.Join(errs...)
 }
 
-// punched are the tries, by task, whose output was removed. The caller holds mu.
+// punched returns the tries, by task, whose output was removed. The caller holds mu.
 func (q *Queue) punched() map[int]int {
 	tries := map[int]int{}
 	for _, o := range q.list {
@@ -911,8 +911,9 @@ func (q *Queue) punch(e *entry) (int64, error) {
 	return sum, nil
 }
 
-// Records are all records of the tasks in dir, of a run or without a recipe, a worker after the other, in the order
-// in which they were settled. Memory does not grow with their number.
+// Records returns all records of the tasks in dir, of a run or without a recipe, one worker
+// after another, in the order in which they were settled. Memory does not grow with their
+// number.
 func Records(dir string) iter.Seq2[*record.Task, error] {
 	return func(yield func(*record.Task, error) bool) {
 		q := &Queue{Dir: dir, base: engine.State(dir)}

@@ -17,7 +17,7 @@ import (
 
 // What an engine needs that spreads a directory over workers.
 
-// WorkerLock is the file that a worker holds locked while it works.
+// WorkerLock returns the path of the lock that a worker holds while it works.
 func (q *Queue) WorkerLock(worker string) string { return q.workLock(worker) }
 
 // Ledger returns the path of the ledger of an engine; see package pack.
@@ -141,7 +141,7 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	return nil
 }
 
-// Left is how many tasks of ranges wait and are not held.
+// Left returns how many tasks of ranges wait and are not held.
 func (q *Queue) Left(ranges [][2]int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -180,8 +180,8 @@ func (q *Queue) Key(task int) string {
 	return spec.key()
 }
 
-// key is what tasks have in common that take about as long: their group and the first
-// word of their command.
+// key returns a key that tasks with about the same run time have in common: their group and
+// the first word of their command.
 func (s *Spec) key() string {
 	word := s.Command
 	if len(s.Argv) > 0 {

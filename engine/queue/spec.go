@@ -72,7 +72,7 @@ type wire struct {
 	Command string `json:"command,omitempty"`
 }
 
-// plain begins the line of a task that has a command and nothing else.
+// plain begins the line of a task that has only a command.
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
@@ -214,7 +214,7 @@ func (s *Spec) under(o *Options) {
 	}
 }
 
-// Environ is the task's part of the environment, sorted.
+// Environ returns the task's part of the environment, sorted.
 func (s *Spec) Environ() []string {
 	var list []string
 	for k, v := range s.Env {

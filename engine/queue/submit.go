@@ -50,7 +50,7 @@ type Batch struct {
 	blind  bool // a line could not be read: it may have named any group
 }
 
-// Submitted is what became of a submission.
+// Submitted is the result of a submission.
 type Submitted struct {
 	Dir    string   `json:"dir"`
 	First  int      `json:"first"` // number of its first task
@@ -171,7 +171,7 @@ func (q *Queue) reaches(more []Group, from, to string) bool {
 	return walk(from)
 }
 
-// First is the number that the first task of the submission will have.
+// First returns the number that the first task of the submission will have.
 func (b *Batch) First() int {
 	b.q.mu.Lock()
 	defer b.q.mu.Unlock()
@@ -395,7 +395,7 @@ func (q *Queue) syncLogs(records []*record.Task) error {
 	written := make(map[string]bool)
 	for _, r := range records {
 		if r.Log == "" || q.run != nil {
-			continue // the standard error of a run is for people alone
+			continue // premix does not depend on the standard error of a run
 		}
 		if r.StdoutLength > 0 {
 			written["log-"+r.Log+".out"] = true

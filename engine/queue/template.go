@@ -55,7 +55,7 @@ func ParseTemplate(text string, columns []string) (*Template, error) {
 	t := &Template{}
 	var plain strings.Builder
 	where := bare
-	var nest []int // what $( and ( were met in
+	var nest []int // the quoting around each open $( and (
 	flush := func() {
 		if plain.Len() > 0 {
 			t.parts = append(t.parts, part{text: plain.String()})

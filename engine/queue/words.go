@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Quote makes one word of the shell of any text.
+// Quote quotes any text as one word of the shell.
 func Quote(s string) string {
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 || !plainByte(byte(r)) }) < 0 {
 		return s

@@ -74,7 +74,7 @@ func newCluster(c *Config) (*cluster, error) {
 	return k, nil
 }
 
-// outside is the environment in which Slurm's own programs are found: not the fronts of
+// outside returns the environment in which Slurm's own programs are found: not the fronts of
 // the directory, which would ask themselves.
 func outside(dir string) []string {
 	var list []string

@@ -314,7 +314,7 @@ func (w *worker) showNode(one bool) string {
 		fmt.Sprintf("RealMemory=%d AllocMem=%d FreeMem=N/A Sockets=1 Boards=1", w.memory>>20, memory>>20), fmt.Sprintf("State=%s ThreadsPerCore=1 Weight=1", strings.ToUpper(w.nodeState())), "Partitions="+defaultPartition)
 }
 
-// used are the cores and the memory of jobs that run.
+// used returns the cores and the memory of jobs that run.
 func (w *worker) used() (cores int, memory int64) {
 	for id := range w.running() {
 		cores += w.jobs[id-1].Cores

@@ -204,7 +204,7 @@ func connect(dir string) (net.Conn, error) {
 	}
 }
 
-// socketIn is the worker's socket by a name that is short enough wherever the
+// socketIn returns the worker's socket by a name that is short enough wherever the
 // directory is.
 func socketIn(folder *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/socket"

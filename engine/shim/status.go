@@ -52,7 +52,7 @@ func (s status) over() bool {
 	return s.state != pending && s.state != running && s.state != completing
 }
 
-// took is how long it has run.
+// took returns how long the job has run.
 func (s status) took() time.Duration {
 	switch {
 	case s.started.IsZero():

@@ -134,7 +134,7 @@ func clock(t time.Time) string {
 	return t.Local().Format("2006-01-02T15:04:05")
 }
 
-// elapsed is a stretch of time as [days-]hours:minutes:seconds.
+// elapsed returns a stretch of time as [days-]hours:minutes:seconds.
 func elapsed(d time.Duration) string {
 	s := int64(d / time.Second)
 	text := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
@@ -144,7 +144,7 @@ func elapsed(d time.Duration) string {
 	return text
 }
 
-// shortElapsed is the same as squeue writes it, without leading zeros.
+// shortElapsed returns the same as squeue writes it, without leading zeros.
 func shortElapsed(d time.Duration) string {
 	s := int64(d / time.Second)
 	if s < 3600 {
@@ -165,7 +165,7 @@ func cpuTime(seconds float64) string {
 	return elapsed(d)
 }
 
-// limitText is a time limit.
+// limitText returns a time limit.
 func limitText(d time.Duration) string {
 	if d == 0 {
 		return "UNLIMITED"
@@ -173,7 +173,7 @@ func limitText(d time.Duration) string {
 	return elapsed(d)
 }
 
-// sizeText is a size in the unit that keeps it whole, as in 4G or 1500M.
+// sizeText returns a size in the unit that keeps it whole, as in 4G or 1500M.
 func sizeText(n int64) string {
 	units := "KMGT"
 	i := 0

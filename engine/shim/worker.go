@@ -67,7 +67,7 @@ type job struct {
 	last     *record.Task // once it has ended
 }
 
-// array is the id of the job's array; its own if it is in none.
+// array returns the id of the job's array; its own if it is in none.
 func (j *job) array() int { return j.id - j.At }
 
 // WorkerMain is the main function of a worker. args follow WorkerArg.

@@ -86,7 +86,7 @@ type jobID struct {
 
 func (id jobID) String() string { return id.element + " (" + id.name + ")" }
 
-// makeID is the id of an element.
+// makeID returns the id of an element.
 func makeID(array string, index int, name string) jobID {
 	return jobID{fmt.Sprintf("%s_%d", array, index), array, index, name}
 }
@@ -102,7 +102,7 @@ func parseID(text string) jobID {
 	return jobID{element, array, n, strings.TrimSuffix(name, ")")}
 }
 
-// status is the status of an element of an array.
+// status returns the status of an element of an array.
 func (l *listing) status(id jobID) (pack.Status, bool) {
 	found := false
 	var st pack.Status
@@ -139,7 +139,7 @@ func newCache(interval time.Duration) *cache {
 	return &cache{path: filepath.Join(cacheDir(), "listing-"+hex.EncodeToString(sum[:6])+".json"), interval: interval}
 }
 
-// cacheDir is a directory of this user on this machine.
+// cacheDir returns a directory of this user on this machine.
 func cacheDir() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		return filepath.Join(home, "run", "slurm")

@@ -157,7 +157,7 @@ func (e *Engine) Reach(ctx context.Context, _ string) error {
 	return err
 }
 
-// jobName is the name of the array of a wave.
+// jobName returns the name of the array of a wave.
 func jobName(w *pack.Wave) string { return namePrefix + w.Token }
 
 const namePrefix = "premix-"
@@ -190,7 +190,7 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	return e.elements(id, w), nil
 }
 
-// asked are the options of sbatch that the tasks of a share need: the last word.
+// asked returns the options of sbatch that the tasks of a share need: the last word.
 func asked(s *pack.Share) []string {
 	var list []string
 	for option := range strings.Lines(s.Ask) {
@@ -234,7 +234,7 @@ func memoryOption(s *pack.Share) string {
 	return fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20)
 }
 
-// logPattern is a path in which Slurm replaces nothing.
+// logPattern returns a path in which Slurm replaces nothing.
 func logPattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
 // script is what each job executes. The index is in the environment.
@@ -250,7 +250,7 @@ func (e *Engine) script(w *pack.Wave) string {
 	return "#!/bin/sh\n" + strings.Join(words, " ") + "\n"
 }
 
-// elements are the ids of the jobs of a wave.
+// elements returns the ids of the jobs of a wave.
 func (e *Engine) elements(array string, w *pack.Wave) []string {
 	list := make([]string, len(w.Shares))
 	for i := range list {
@@ -321,7 +321,7 @@ func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
 	return nil
 }
 
-// gone is the status of a job that is in no listing.
+// gone returns the status of a job that is in no listing.
 func (e *Engine) gone(ctx context.Context, id string) pack.Status {
 	st, ok := e.history[id]
 	if !ok {

@@ -276,7 +276,7 @@ func (b *Board) Sweep() error {
 	}
 }
 
-// sessionMembers are the processes of a session that are not zombies.
+// sessionMembers returns the processes of a session that are not zombies.
 func sessionMembers(session int) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -302,7 +302,7 @@ func sessionMembers(session int) []int {
 	return list
 }
 
-// stat are the fields of /proc/PID/stat behind the name, which is in parentheses and
+// stat returns the fields of /proc/PID/stat behind the name, which is in parentheses and
 // may hold anything (proc_pid_stat(5)): field 3 is the first.
 func stat(pid int) []string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -107,7 +107,7 @@ next:
 	return e
 }
 
-// pathsOf are the places to look for a program, each in pieces.
+// pathsOf returns the places to look for a program, each in pieces.
 func (e *environ) pathsOf(name string, paths [][]string) [][]string {
 	if strings.Contains(name, "/") {
 		return append(paths, []string{name})
@@ -137,7 +137,7 @@ type hash struct {
 
 func newHash(e *environ) *hash { return &hash{env: e, found: make(map[string]int)} }
 
-// pathsOf are the places to look for a program, the likely one first.
+// pathsOf returns the places to look for a program, the likely one first.
 func (h *hash) pathsOf(name string) [][]string {
 	if h.name != name || h.paths == nil {
 		h.name, h.paths = name, h.env.pathsOf(name, h.paths[:0])

@@ -56,7 +56,7 @@ func Start(binary string, setup Setup) (*Spawner, error) {
 	return s, nil
 }
 
-// PID is the process id of the spawner.
+// PID returns the process id of the spawner.
 func (s *Spawner) PID() int { return s.cmd.Process.Pid }
 
 // write sends a frame whose length is not in it yet.

@@ -536,7 +536,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	return r
 }
 
-// OOMKills is how many processes the kernel killed at the memory limit of a cgroup, from
+// OOMKills returns how many processes the kernel killed at the memory limit of a cgroup, from
 // the file that counts them; 0 if the path is empty.
 func OOMKills(path string) int {
 	if path == "" {
@@ -558,13 +558,13 @@ func OOMKills(path string) int {
 // idShift is the position of the task's number in an id; the number of the try is below it.
 const idShift = 16
 
-// ID is the id of a try of a task.
+// ID returns the id of a try of a task.
 func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
 
 // Of returns the task and the try of an id.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
-// stopping is the signal that a task gets which began while all were signalled, 0 for
+// stopping returns the signal that a task gets which began while all were signalled, 0 for
 // none, and whether that is because the client has gone.
 func (s *server) stopping() (sig syscall.Signal, closed bool) {
 	s.mu.Lock()

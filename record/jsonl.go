@@ -127,7 +127,7 @@ func (w *Writer) Commit(v any) error {
 	return b.err
 }
 
-// write puts whole lines at the end of the file. The caller holds sync.
+// write appends whole lines to the file. The caller holds sync.
 func (w *Writer) write(text []byte) (err error) {
 	if w.size, err = lines.Append(w.f, w.size, text, true); err != nil {
 		w.reserved = 0

@@ -118,8 +118,8 @@ func (u *Usage) plots() (list []plot, more int) {
 	}, max(0, more)
 }
 
-// axisTime returns a time at an axis of powers of ten. Hours say more than seconds of which
-// there are very many.
+// axisTime returns a time at an axis of powers of ten. Large values are in hours, which are
+// easier to read than seconds.
 func axisTime(s float64) string {
 	switch {
 	case s == 0:

@@ -133,7 +133,7 @@ func Read(dir string) (*Report, error) {
 			r.Run.Succeeded++
 		default:
 			r.Run.Failed++
-			// A log that is gone hides no failure.
+			// Report the failure also without its log.
 			t.Stderr, _ = engine.Stderr(dir, &t.Task, engine.StderrLines)
 		}
 		if t.Tries > 0 {

@@ -73,7 +73,7 @@ func New(o Options) (*Engine, error) {
 
 const configWay = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBECONFIG, or run premix in the cluster"
 
-// Name is what --engine calls it.
+// Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
 
 // jobID returns the id of an engine job.
@@ -109,8 +109,8 @@ func (e *Engine) check(dir string) error {
 		Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
 }
 
-// Reach asks the API server for a Job. Whatever it says about that is an answer, unless
-// it is not well itself.
+// Reach asks the API server for a Job. Any answer is a success, except an internal error and
+// "too many requests".
 func (e *Engine) Reach(ctx context.Context, dir string) error {
 	if err := e.check(dir); err != nil {
 		return err
@@ -292,7 +292,7 @@ func (e *Engine) trouble(ctx context.Context, job *batchv1.Job) string {
 	return t.text
 }
 
-// Cancel deletes the Jobs of which nothing else is left, and of others the pods.
+// Cancel deletes the Jobs that have no other engine job left, and only the pods of others.
 func (e *Engine) Cancel(ctx context.Context, ids []string) error {
 	type doomed struct {
 		namespace, name string

@@ -99,7 +99,7 @@ func parseVolume(text string) (*Volume, error) {
 	return &Volume{Claim: claim, Path: path.Clean(dir)}, nil
 }
 
-// readTemplate reads what pods are made from: metadata and spec as in the template of a
+// readTemplate reads the template of pods: metadata and spec as in the template of a
 // Job.
 func readTemplate(name string) (*corev1.PodTemplateSpec, error) {
 	text, err := os.ReadFile(name)

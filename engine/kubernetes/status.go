@@ -13,8 +13,8 @@ import (
 	"premix/engine/pack"
 )
 
-// overdue is how much longer than its grace a pod may take to be gone before its node is
-// taken for lost.
+// overdue is how much longer than its grace a pod may take to end before its node
+// counts as lost.
 const overdue = time.Minute
 
 // statusOf returns the status of one index of a Job, by the Job and the pods of that index.
@@ -48,9 +48,9 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pa
 		st.Blameless = true
 		return st
 	case last != nil && last.Status.Phase == corev1.PodSucceeded:
-		return ended("Succeeded", "", last) // the Job will say so
+		return ended("Succeeded", "", last) // the Job will report it
 	case last != nil && !disrupted(last):
-		return ended("Failed", failure(last), last) // the Job will say so, too; see podFailurePolicy
+		return ended("Failed", failure(last), last) // the Job will report it, too; see podFailurePolicy
 	case last != nil:
 		return pack.Status{Phase: pack.Pending, Word: "Disrupted", Reason: failure(last) + "; it is to be started again"}
 	case job.Spec.Suspend != nil && *job.Spec.Suspend:
@@ -128,7 +128,7 @@ func alive(p *corev1.Pod, now time.Time) pack.Status {
 	return st
 }
 
-// failure says how a pod ended.
+// failure returns how a pod ended, in words.
 func failure(p *corev1.Pod) string {
 	if p == nil {
 		return "its pod is gone"
@@ -153,7 +153,7 @@ func failure(p *corev1.Pod) string {
 		case t.Reason != "" && t.Reason != "Error":
 			text += " (" + t.Reason + ")"
 		}
-		// What is printed last says most.
+		// The last line is the most useful.
 		if lines := strings.Split(strings.TrimSpace(t.Message), "\n"); lines[len(lines)-1] != "" {
 			text += ": " + lines[len(lines)-1]
 		}

@@ -74,7 +74,7 @@ func (v *view) synced() {
 	}
 }
 
-// ready waits until the view has something to say, and is an error if it has not, or if
+// ready waits until the view has content. It returns an error if it has none in time, or if
 // it cannot be kept up to date at the moment.
 func (v *view) ready(ctx context.Context) error {
 	t := time.NewTimer(patience)

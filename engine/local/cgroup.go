@@ -28,7 +28,7 @@ const maxPids = 4096
 // cpuPeriod is the period of CPU quotas, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// removeWait is how long the processes of a cgroup are given to be gone after
+// removeWait is the longest wait for the end of a cgroup's processes after
 // SIGKILL.
 const removeWait = 5 * time.Second
 
@@ -44,9 +44,9 @@ type hierarchy struct {
 	controllers []string // the controllers of the hierarchy that premix uses
 }
 
-// hierarchies finds what this process can see, from the text of
-// /proc/self/mountinfo and /proc/self/cgroup. A hierarchy without any of our
-// controllers is left out.
+// hierarchies finds the hierarchies that this process can see, from the text of
+// /proc/self/mountinfo and /proc/self/cgroup. It omits hierarchies without any of
+// premix's controllers.
 func hierarchies(table, cgroup string) []hierarchy {
 	var list []hierarchy
 	taken := make(map[string]bool)
@@ -194,8 +194,8 @@ func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
 	return c, lacks
 }
 
-// cgroupReason is why there can be no parent. The usual reason is the same in all
-// hierarchies, whatever their paths.
+// cgroupReason returns the reason why a parent cannot be made. The usual reason is the same in
+// all hierarchies, whatever their paths.
 func cgroupReason(err error) string {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		return "no right to make cgroups"

@@ -21,7 +21,7 @@ const (
 type progress struct {
 	terminal bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // mu guards the fields below
 	w     io.Writer  // nil: nothing is written
 	drawn bool       // the progress line is on the terminal
 	notes map[string]int

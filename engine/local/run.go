@@ -21,7 +21,7 @@ import (
 // Grace is the usual time between SIGTERM and SIGKILL.
 const Grace = 10 * time.Second
 
-// Options say what to run, where and how.
+// Options are the settings of a run.
 type Options struct {
 	Version string // of premix
 	Recipe  string // file
@@ -188,7 +188,7 @@ func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
 	return rec, plan, err
 }
 
-// interrupted is err, or what ctx was cancelled with.
+// interrupted returns err, or the cause with which ctx was cancelled.
 func interrupted(ctx context.Context, run *queue.Run, err error) error {
 	var i *Interrupted
 	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
@@ -304,7 +304,7 @@ func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 	return list
 }
 
-// PrepareOptions say what to prepare.
+// PrepareOptions are the arguments of Prepare.
 type PrepareOptions struct {
 	Recipe   string // file
 	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
@@ -324,7 +324,7 @@ type Prepared struct {
 	Seconds float64       `json:"seconds"` // that preparing took
 }
 
-// Prepare makes and proves what hot starts of a recipe need, without a run.
+// Prepare makes and proves the snapshots that hot starts of a recipe need, without a run.
 func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	rec, err := recipe.LoadFrom(o.Recipe, o.From)
 	if err != nil {

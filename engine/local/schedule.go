@@ -77,7 +77,7 @@ type ran struct {
 	memory int64
 }
 
-// outcome is what becomes of a try.
+// outcome is the result of a try.
 type outcome struct {
 	job job
 	rec *record.Task

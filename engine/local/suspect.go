@@ -20,8 +20,8 @@ import (
 // where it can harm no other task. A suspect that ends is innocent. One that loses
 // enough spawners has failed. Until then no try is counted.
 
-// aloneDeaths is how many spawners of its own a task has to lose until it is held for
-// the cause. Each spawner that died although all that it ran was innocent raises the
+// aloneDeaths is how many spawners of its own a task has to lose until it counts as
+// the cause. Each spawner that died although all of its tasks were innocent raises the
 // number by one: something else kills spawners then.
 const aloneDeaths = 3
 
@@ -126,7 +126,7 @@ func (s *tasks) startAlone(a *activeTask, st spawn.Task) error {
 		return err
 	}
 	a.in = r
-	_ = r.Start([]spawn.Task{st}) // where the spawner is gone, its end is on its way
+	_ = r.Start([]spawn.Task{st}) // if the spawner is gone, its end arrives later
 	return nil
 }
 
@@ -288,8 +288,8 @@ func own(r *spawn.Result) bool {
 	return r.Errno != 0 || r.Status.Exited() && (!r.Signaled || r.Status.ExitStatus() == 0) || r.Status.Signaled() && !r.Signaled && !r.Lost
 }
 
-// recover ends what an earlier premix of this worker has left, and makes records of the
-// tasks that had ended when it was killed.
+// recover ends the processes that an earlier premix of this worker has left, and makes records
+// of the tasks that had ended when it was killed.
 func (s *tasks) recover(ctx context.Context) error {
 	var records []*record.Task
 	for _, path := range s.q.Boards(s.o.Worker) {
@@ -323,7 +323,7 @@ func (s *tasks) recover(ctx context.Context) error {
 	return s.removeBoards()
 }
 
-// removeBoards removes the boards, when all that is on them is durable elsewhere.
+// removeBoards removes the boards, when all of their results are durable elsewhere.
 func (s *tasks) removeBoards() error {
 	for _, path := range s.q.Boards(s.o.Worker) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -333,8 +333,8 @@ func (s *tasks) removeBoards() error {
 	return nil
 }
 
-// late returns the record of a try that ended when its premix had been killed; nil if there is
-// to be none.
+// late returns the record of a try that ended after its premix had been killed; nil if the try
+// gets no record.
 func (s *tasks) late(ctx context.Context, r *spawn.Result) (*record.Task, error) {
 	number, try := spawn.Of(r.ID)
 	if !own(r) || s.o.Share != nil && !slices.ContainsFunc(s.o.Share, func(w [2]int) bool { return number >= w[0] && number <= w[1] }) {

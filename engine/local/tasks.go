@@ -18,7 +18,7 @@ import (
 	"premix/record"
 )
 
-// TaskOptions say how tasks without a recipe are run.
+// TaskOptions are the settings for tasks without a recipe.
 type TaskOptions struct {
 	Queue    *queue.Queue
 	Binary   string       // premix, to be executed as the spawner; "" for this one
@@ -89,10 +89,10 @@ const fenceInterval = time.Second
 // premix, and then the tasks have not failed by themselves.
 const doubtTime = time.Second
 
-// Ended tries wait for company before their records are made durable, while others run:
-// each time costs as much as some tasks, and more where the disk is slow. So that it takes
-// at most one part in settleShare of the time, they wait so many times as long as it took
-// the last time, within these bounds.
+// Ended tries are collected before their records are made durable, while others run:
+// each write costs as much as some tasks, and more where the disk is slow. So that writes take
+// at most one part in settleShare of the time, tries wait that many times as long as the last
+// write took, within these bounds.
 const (
 	settleShare = 40
 	settleSoon  = 20 * time.Millisecond
@@ -130,7 +130,7 @@ type tasks struct {
 	active    map[uint64]*activeTask
 	cores     int   // held by active tasks
 	memory    int64 // held by active tasks
-	heavy     int   // active tasks that are not of one core and nothing else
+	heavy     int   // active tasks that are not light
 	batch     []spawn.Task
 	mean      float64 // seconds of a task
 	known     bool    // mean is
@@ -251,7 +251,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	return sum, nil
 }
 
-// counts returns how many tasks, of the share if there is one, are in each state.
+// counts returns how many tasks, of the share if the worker has one, are in each state.
 func (s *tasks) counts() [4]int {
 	if s.o.Share == nil {
 		return s.q.Counts()
@@ -296,7 +296,7 @@ func (s *tasks) summary() *TaskSummary {
 	return sum
 }
 
-// work runs what there is.
+// work runs tasks until nothing is left that can start.
 func (s *tasks) work(ctx context.Context) {
 	toSettle := make(chan []*record.Task)
 	settled := make(chan settling, 1)
@@ -420,7 +420,7 @@ func (s *tasks) stop() {
 	}
 }
 
-// look takes in new orders.
+// look applies new orders.
 func (s *tasks) look() {
 	if !s.q.Changed() && !s.p.Behind() {
 		return
@@ -482,7 +482,7 @@ func (s *tasks) hand() {
 	if len(s.batch) == 0 {
 		return
 	}
-	// Where the spawner is gone, its end is on its way.
+	// If the spawner is gone, its end arrives later.
 	_ = s.spawner.Start(s.batch)
 	clear(s.batch)
 	s.batch = s.batch[:0]
@@ -516,7 +516,7 @@ func (s *tasks) ahead() int {
 	return min(prefetchMost, s.slots+int(float64(s.slots)*prefetchTime.Seconds()/max(s.mean, 1e-6)))
 }
 
-// tooLarge says why a task can never start here.
+// tooLarge returns the reason why a task can never start here, or nil.
 func (s *tasks) tooLarge(t *queue.Task) *failure {
 	switch {
 	case t.Cores > s.capacity:
@@ -553,7 +553,7 @@ func (s *tasks) start(t *queue.Task) {
 	}
 	if f != nil {
 		now := time.Now()
-		go func() { // the channel may be full, and this is who empties it
+		go func() { // the channel may be full, and this goroutine empties it
 			s.ended <- ending{results: []spawn.Result{{ID: id, Started: now, Ended: now, Errno: unix.ENOEXEC, At: f.text + "\x00" + f.hint}}}
 		}()
 		return

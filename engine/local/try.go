@@ -55,7 +55,7 @@ func (s *schedule) try(ctx, one context.Context, j job, slot int, memory int64, 
 		}
 	}
 	if _, ferr := s.fenced(); ferr != nil {
-		// Somebody else has the task by now: of this try nothing may be seen.
+		// Another worker has the task by now: this try must have no effect.
 		rec.Cause, rec.Error = record.CauseInterrupted, "its worker was closed"
 		return outcome{job: j, rec: rec, err: errors.Join(ferr, os.RemoveAll(work))}
 	}
@@ -194,7 +194,7 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	if ctx.Err() != nil {
 		return &failure{cause: record.CauseInterrupted, text: "interrupted before it had started"}
 	}
-	// An input may have gone in between.
+	// An input may have disappeared in between.
 	if ierr := checkInputs(t); ierr != nil {
 		return ierr
 	}
@@ -213,9 +213,9 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	return f
 }
 
-// publish checks the outputs of a try that succeeded and puts them in place. On a
-// full disk it refuses: many tools do not look at what write(2) returns, and end
-// with status 0 and an output that is cut short.
+// publish checks the outputs of a try that succeeded and moves them into place. On a
+// full disk it refuses: many tools do not check the result of write(2), and end
+// with status 0 and a truncated output.
 func (s *schedule) publish(j job, work string) error {
 	if s.diskFull() {
 		return fmt.Errorf("outputs may be cut short: %w", unix.ENOSPC)
@@ -284,7 +284,7 @@ type pair struct {
 	killed  bool   // premix sent SIGKILL
 }
 
-// signal sends a signal to all that still runs. Both may have ended by now.
+// signal sends a signal to the tool and the pipe. Both may have ended by now.
 func (p *pair) signal(sig syscall.Signal) {
 	_ = p.tool.Signal(sig)
 	if p.pipe != nil {
@@ -351,7 +351,7 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// fill puts what tool and pipe took into the record.
+// fill copies the resources that tool and pipe took into the record.
 func (p *pair) fill(rec *record.Task) {
 	rec.Latency = p.tool.Latency.Seconds()
 	rec.Exit, rec.Signal = p.exit.Code, int(p.exit.Signal)

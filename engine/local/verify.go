@@ -38,7 +38,7 @@ type sentinel struct {
 // maxVain is how often another task is verified instead of a task that could not be.
 const maxVain = 3
 
-// wants reports whether the next task is to be verified; last says that none waits behind it.
+// wants reports whether the next task is to be verified; last: no task waits behind it.
 func (v *sentinel) wants(last bool) bool {
 	chosen := false
 	switch {
@@ -62,7 +62,7 @@ func (v *sentinel) wants(last bool) bool {
 	return chosen
 }
 
-// settle takes in the record of a task; chosen says that wants was true for it.
+// settle counts the record of a task; chosen is the result of wants for it.
 func (v *sentinel) settle(rec *record.Task, chosen bool) {
 	v.cpu += rec.User + rec.System
 	v.spent += rec.Verifying
@@ -112,10 +112,10 @@ type comparable struct {
 	stdout []byte // digest; nil where it is not a stream
 }
 
-// verify runs the sample of a task that started hot cold as well, and compares the two.
-// hot is the task, err is what became of it, and work its directory. The cold start has
-// the same path for a directory: a tool may print it. A difference is a *failure, and
-// otherwise the error is err.
+// verify runs the sample of a task that started hot again, from cold, and compares the two.
+// hot is the task, err is its result, and work its directory. The cold start has
+// the same path for a directory: a tool may print it. verify returns a *failure if they
+// differ, and otherwise err.
 func (s *schedule) verify(ctx context.Context, j job, work string, rec *record.Task, hot *pair, err error) error {
 	if f := (*failure)(nil); err != nil && (hot.pipe != nil || !errors.As(err, &f) || f.cause != record.CauseExit && f.cause != record.CauseSignal) {
 		return err // this may come from elsewhere than the start
@@ -207,7 +207,7 @@ func (s *schedule) runCold(ctx context.Context, j job, work string, rec *record.
 	return comparable{p.exit, p.digest}, nil
 }
 
-// compare says in what two starts over one sample differ, or returns "".
+// compare returns how two starts over one sample differ, or "".
 func (s *schedule) compare(a, b comparable, aDir, bDir string) (string, error) {
 	switch {
 	case a.exit.Code != b.exit.Code || a.exit.Signal != b.exit.Signal:
@@ -235,7 +235,7 @@ func (p *pair) copyStdout(starter *hotstart.Starter, to io.Writer) {
 	}()
 }
 
-// Quarantine is what became of a snapshot from which a task started that differed from a
+// Quarantine describes a snapshot in quarantine: a task that started from it differed from a
 // cold start.
 type Quarantine struct {
 	Snapshot string `json:"snapshot"`
@@ -354,7 +354,7 @@ func (s *schedule) quarantine(rec *record.Task) {
 	s.withdraw(rec.Snapshot, d)
 }
 
-// withdraw puts all tasks back into the queue that are done and came from a snapshot.
+// withdraw puts all tasks that are done and came from a snapshot back into the queue.
 func (s *schedule) withdraw(id string, d hotstart.Difference) {
 	tasks, err := s.run.Withdraw(id)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"premix/engine/spawn"
 )
 
-// cluster is a Slurm behind the fronts: jobs are packed into few of its own.
+// cluster is a Slurm behind the fronts: jobs are packed into few jobs of this Slurm.
 type cluster struct {
 	eng    *slurm.Engine
 	o      pack.Options
@@ -51,7 +51,7 @@ var unshared = []string{"clusters", "cluster", "exclusive", "licenses"}
 var hidden = []string{"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP",
 	"SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE", "SLURM_JOB_ACCOUNT", "SLURM_RESTART_COUNT", "SLURM_TASK_PID"}
 
-// clusterVariables are those with which the programs of Slurm are called.
+// clusterVariables are the variables that the programs of Slurm get.
 var clusterVariables = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "SLURM_CONF", "SLURM_CLUSTERS", "PREMIX_HOME", "XDG_RUNTIME_DIR"}
 
 // newCluster makes the cluster of a configuration; nil if the configuration is for this
@@ -74,8 +74,8 @@ func newCluster(c *Config) (*cluster, error) {
 	return k, nil
 }
 
-// outside returns the environment in which Slurm's own programs are found: not the fronts of
-// the directory, which would ask themselves.
+// outside returns the environment in which Slurm's own programs are found. It excludes the
+// fronts of the directory, which would call themselves.
 func outside(dir string) []string {
 	var list []string
 	for _, name := range clusterVariables {

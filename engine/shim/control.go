@@ -186,7 +186,7 @@ func (w *worker) scontrol(args []string) (string, error) {
 	return "", &optionError{fmt.Sprintf("premix does not show %q", rest[0]), "it shows job, partition, node, config and hostnames"}
 }
 
-// holdOrRelease is done for jobs that wait. The caller holds mu.
+// holdOrRelease holds or releases waiting jobs. The caller holds mu.
 func (w *worker) holdOrRelease(verb string, names []string) error {
 	var which [][2]int
 	var jobs []*job
@@ -231,7 +231,7 @@ func (w *worker) holdOrRelease(verb string, names []string) error {
 	return nil
 }
 
-// pairs are lines of NAME=VALUE, or one line.
+// pairs joins lines of NAME=VALUE, into one line if one is true.
 func pairs(one bool, lines ...string) string {
 	if one {
 		return strings.Join(lines, " ") + " \n"

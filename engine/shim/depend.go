@@ -9,7 +9,7 @@ import (
 	"premix/engine/spawn"
 )
 
-// dependency is what --dependency says: all of its conditions, or any.
+// dependency is the value of --dependency: all of its conditions, or any.
 type dependency struct {
 	any        bool
 	conditions []condition
@@ -22,7 +22,7 @@ type condition struct {
 	wait time.Duration // after a start
 }
 
-// verdict says whether a dependency is satisfied.
+// verdict is the state of a dependency.
 type verdict int
 
 const (

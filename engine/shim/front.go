@@ -204,7 +204,7 @@ func connect(dir string) (net.Conn, error) {
 	}
 }
 
-// socketIn returns the worker's socket by a name that is short enough wherever the
+// socketIn returns a path of the worker's socket that is short enough wherever the
 // directory is.
 func socketIn(folder *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/socket"
@@ -254,7 +254,7 @@ func startWorker(dir string) (*started, error) {
 	}
 	_ = cgroup.Leave(cmd.Process.Pid) // where it cannot leave a task, it ends with it
 	go func() {
-		_ = cmd.Wait() // what went wrong stands in its log
+		_ = cmd.Wait() // its log has the error
 		close(s.ended)
 	}()
 	return s, nil

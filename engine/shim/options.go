@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// argument says whether an option has an argument.
+// argument is whether an option has an argument.
 type argument int
 
 const (
@@ -22,7 +22,7 @@ type option struct {
 	use   use
 }
 
-// use is what becomes of an option.
+// use is how premix treats an option.
 type use int
 
 const (

@@ -361,7 +361,7 @@ func (w *worker) sacct(args []string) (string, error) {
 	return b.String(), nil
 }
 
-// withoutSteps leaves out of a list what names steps.
+// withoutSteps returns a list without the entries that name steps.
 func withoutSteps(list string) string {
 	var all []string
 	for _, text := range splitJobs(list) {

@@ -40,7 +40,7 @@ func (f *filter) match(j *job, st *status) bool {
 		(f.states == nil || f.states[st.state])
 }
 
-// users notes whose jobs are asked for: all that there are belong to one user.
+// users sets whose jobs are asked for: all jobs belong to one user.
 func (f *filter) users(list string) {
 	names := strings.Split(list, ",")
 	f.nobody = !slices.Contains(names, userName()) && !slices.Contains(names, strconv.Itoa(os.Getuid()))

@@ -24,7 +24,7 @@ var (
 	nodeFail   = state{"NODE_FAIL", "NF"}
 )
 
-// states are all that Slurm has, by both names.
+// states are all states of Slurm, by both names.
 var states = sync.OnceValue(func() map[string]state {
 	m := make(map[string]state)
 	for _, s := range []state{pending, running, completing, completed, cancelled, failed, timeout, oom, nodeFail,
@@ -107,7 +107,7 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		st.state = failed
 	}
 	if j.last == nil {
-		j.last, _ = w.q.Record(j.id) // without one it says less
+		j.last, _ = w.q.Record(j.id) // without the record the status has less detail
 	}
 	if st.rec = j.last; st.rec == nil {
 		st.ended = j.Submitted

@@ -144,7 +144,7 @@ func elapsed(d time.Duration) string {
 	return text
 }
 
-// shortElapsed returns the same as squeue writes it, without leading zeros.
+// shortElapsed formats a stretch of time like squeue, without leading zeros.
 func shortElapsed(d time.Duration) string {
 	s := int64(d / time.Second)
 	if s < 3600 {
@@ -156,7 +156,7 @@ func shortElapsed(d time.Duration) string {
 	return elapsed(d)
 }
 
-// cpuTime is CPU time as sacct writes it.
+// cpuTime formats CPU time like sacct.
 func cpuTime(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < time.Hour {

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// wireFormat is the version of what fronts and worker say to each other.
+// wireFormat is the version of the messages between fronts and worker.
 const wireFormat = 1
 
 // request is the message of a front, as one JSON value. Fields that may hold any byte are

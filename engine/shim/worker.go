@@ -67,7 +67,7 @@ type job struct {
 	last     *record.Task // once it has ended
 }
 
-// array returns the id of the job's array; its own if it is in none.
+// array returns the id of the job's array; its own id for a job outside an array.
 func (j *job) array() int { return j.id - j.At }
 
 // WorkerMain is the main function of a worker. args follow WorkerArg.
@@ -181,7 +181,7 @@ func work(dir, version string) error {
 	var failed *local.FailedError
 	var interrupted *local.Interrupted
 	if errors.As(err, &failed) || errors.As(err, &interrupted) {
-		return nil // the jobs say it themselves
+		return nil // the jobs report it themselves
 	}
 	return err
 }
@@ -238,7 +238,7 @@ const (
 	askMost = 256 << 20
 )
 
-// follow takes in tasks that it does not know as jobs yet. The caller holds mu, or is
+// follow adds tasks that are not known as jobs yet. The caller holds mu, or is
 // alone.
 func (w *worker) follow() error {
 	total := 0
@@ -255,7 +255,7 @@ func (w *worker) follow() error {
 	return nil
 }
 
-// add takes in a job.
+// add adds a job.
 func (w *worker) add(id int, spec *queue.Spec) {
 	j := &job{id: id, step: spec.Group}
 	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), &j.note) != nil {
@@ -349,7 +349,7 @@ func (w *worker) serve(conn bounded.Conn) {
 	w.mu.Unlock()
 	r := &request{}
 	if receive(io.LimitReader(conn, askMost), r) == nil && conn.Trust() {
-		// A front that has gone away has no use for an answer.
+		// A front that is gone does not need the answer.
 		a := w.answer(r)
 		_ = conn.SetWriteDeadline(time.Now().Add(askTime))
 		_ = send(conn, a)
@@ -594,7 +594,7 @@ func (w *worker) tend() {
 	running := w.running()
 	w.release(running)
 	if w.behind != nil {
-		clear(running) // what begins and what gets signals is the matter of the nodes
+		clear(running) // the nodes record begun jobs and send signals
 	}
 	for id, r := range running {
 		j := w.jobs[id-1]
@@ -621,7 +621,7 @@ func (w *worker) tend() {
 	})
 }
 
-// running is what runs, by job. The caller holds mu.
+// running returns the running tasks, by job. The caller holds mu.
 func (w *worker) running() map[int]spawn.Running {
 	if w.behind != nil {
 		return w.behind.running(w.q, len(w.jobs))

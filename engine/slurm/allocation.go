@@ -7,8 +7,8 @@ import (
 	"premix/engine/pack"
 )
 
-// Allocation fills in what Slurm has given to the job that this process runs in, where
-// nothing else is said.
+// Allocation sets the unset fields of o from the resources that Slurm has given to the job
+// that this process runs in.
 func Allocation(o *pack.WorkOptions) {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(os.Getenv(name), 10, 64)

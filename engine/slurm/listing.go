@@ -21,10 +21,10 @@ import (
 	"premix/internal/owner"
 )
 
-// listing is what squeue said, as a file.
+// listing is the output of squeue, as a file.
 type listing struct {
 	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // it did not answer, but said this
+	Failed string    `json:"failed,omitempty"` // error message, if Slurm did not answer
 	Jobs   []job     `json:"jobs"`
 }
 
@@ -40,10 +40,10 @@ type job struct {
 	ranges [][2]int
 }
 
-// format is what squeue is asked for. Names of premix' jobs have no bar in them.
+// format is the output format for squeue. Names of premix's jobs have no bar in them.
 const format = "%j|%F|%K|%T|%r|%N"
 
-// parse reads what squeue printed, as far as premix submitted it.
+// parse parses the output of squeue, and keeps the jobs that premix submitted.
 func parse(out string) []job {
 	var list []job
 	for line := range strings.Lines(out) {
@@ -118,7 +118,7 @@ func (l *listing) status(id jobID) (pack.Status, bool) {
 			if id.index < r[0] || id.index > r[1] {
 				continue
 			}
-			// A job that was started again may be there twice: what lives counts.
+			// A job that was started again may be listed twice: the live entry counts.
 			if s := j.status(); !found || s.Phase < st.Phase {
 				st, found = s, true
 			}
@@ -176,7 +176,7 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	l := &listing{Begun: time.Now()}
 	out, err := program(ctx, "", "squeue", "--noheader", "--states=all", "--user="+userName(), "--format="+format)
 	if ctx.Err() != nil {
-		return nil, cmp.Or(err, ctx.Err()) // it says nothing of Slurm, and is nothing for others
+		return nil, cmp.Or(err, ctx.Err()) // the error is not Slurm's, so do not share it
 	}
 	if err != nil {
 		l.Failed = said(err)

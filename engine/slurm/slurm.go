@@ -22,7 +22,7 @@ import (
 	"premix/internal/units"
 )
 
-// Name is what --engine calls it.
+// Name is the name of this engine for --engine.
 const Name = "slurm"
 
 // DefaultInterval is how old a listing may be.
@@ -102,7 +102,7 @@ func (e *MissingError) Hint() string {
 	return "run it on a machine from which Slurm jobs are submitted"
 }
 
-// Name is what --engine calls it.
+// Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
 
 // program runs a program of Slurm. The error has the program's message.
@@ -110,7 +110,7 @@ func program(ctx context.Context, stdin string, name string, args ...string) (st
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	// An interrupt from the terminal is for premix, which decides what becomes of this.
+	// An interrupt from the terminal is for premix, which decides whether to end the program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = owner.Environ()
 	cmd.Stdin = strings.NewReader(stdin)
@@ -190,7 +190,8 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	return e.elements(id, w), nil
 }
 
-// asked returns the options of sbatch that the tasks of a share need: the last word.
+// asked returns the options of sbatch that the tasks of a share need. They come last and
+// override others.
 func asked(s *pack.Share) []string {
 	var list []string
 	for option := range strings.Lines(s.Ask) {
@@ -229,15 +230,15 @@ func (e *Engine) Longest(ctx context.Context, partition string) (string, error) 
 	return "", nil
 }
 
-// memoryOption asks for what tasks need, and premix.
+// memoryOption returns the option for the memory that the tasks and premix need.
 func memoryOption(s *pack.Share) string {
 	return fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20)
 }
 
-// logPattern returns a path in which Slurm replaces nothing.
+// logPattern escapes a path, so that Slurm replaces nothing in it.
 func logPattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
-// script is what each job executes. The index is in the environment.
+// script returns the script of each job. The index is in the environment.
 func (e *Engine) script(w *pack.Wave) string {
 	words := []string{"exec", queue.Quote(e.premix)}
 	for _, a := range w.Command(Name, "\x00") {

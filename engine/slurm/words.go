@@ -36,7 +36,7 @@ func blameless(state string) bool {
 	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
 }
 
-// ended says in plain words how a job ended.
+// ended returns in plain words how a job ended.
 func ended(state string) string {
 	if text, ok := over[state]; ok {
 		return text
@@ -89,7 +89,7 @@ var reasons = map[string]string{
 	"OutOfMemory":                 "it ran out of memory",
 }
 
-// plain says in plain words why a job waits.
+// plain returns in plain words why a job waits.
 func plain(reason string) string {
 	// ReqNodeNotAvail, UnavailableNodes:n1
 	word, _, _ := strings.Cut(reason, ",")

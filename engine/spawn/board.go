@@ -28,13 +28,13 @@ import (
 //
 // followed by five words a slot: task id (0: none), process id, start in nanoseconds
 // since 1970, and the sizes of its two logs at that moment. A slot's words are written
-// by its thread and read by anybody without a lock: a reader sees a task or the next one.
+// by its thread, and readers take no lock: a reader sees a task or the next one.
 //
-// Behind the slots stand the results of the tasks that have ended, in the order in which
-// they came: a length and a [Result] as in a frame. A slot appends the result before it
-// takes the task from its words. The file is not synced, so it outlives the spawner and
-// the client, and says nothing after a crash of the machine. On a full disk results are
-// left out.
+// Behind the slots are the results of the tasks that have ended, in the order in which
+// they arrived: a length and a [Result] as in a frame. A slot appends the result before it
+// removes the task from its words. The file is not synced: it outlives the spawner and
+// the client, but is invalid after a crash of the machine. On a full disk results are
+// omitted.
 const (
 	boardMagic = 0x0a64726f62786d70
 	boardHead  = 8
@@ -155,8 +155,8 @@ type Board struct {
 	end     int64 // of the slots
 }
 
-// ReadBoard reads the board at path, but for its results. Without one there is nothing
-// running.
+// ReadBoard reads the board at path, without its results. If the file does not exist, no
+// task is running.
 func ReadBoard(path string) (*Board, error) {
 	b := &Board{path: path}
 	f, err := owner.OpenOthers(path)
@@ -189,8 +189,8 @@ func ReadBoard(path string) (*Board, error) {
 	return b, nil
 }
 
-// Ended reads the results on the board. Those of another boot count for nothing: what
-// their tasks have written may be lost.
+// Ended reads the results on the board. It ignores a board of another boot, since
+// the output of its tasks may be lost.
 func (b *Board) Ended() ([]Result, error) {
 	list, _, err := b.results()
 	return list, err
@@ -222,7 +222,7 @@ func (b *Board) Alive() bool {
 	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
 }
 
-// sweepWait is how long processes are given to be gone after SIGKILL.
+// sweepWait is the longest wait for the end of processes after SIGKILL.
 const sweepWait = 5 * time.Second
 
 // endWait is how long a spawner without a client is given to note how its tasks ended. It
@@ -329,7 +329,7 @@ func startTime(pid int) uint64 {
 // Place identifies a boot of a machine and a PID namespace: the range in which a process
 // id is unique.
 func Place() uint64 {
-	boot, _ := os.ReadFile(bootID) // without one, the namespace has to do
+	boot, _ := os.ReadFile(bootID) // without a boot id, the namespace must be enough
 	space, _ := os.Readlink("/proc/self/ns/pid")
 	return digest(string(boot) + space)
 }

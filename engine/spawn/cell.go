@@ -30,7 +30,7 @@ type cell struct {
 	Cell
 	dir     int    // version 2: for clone3
 	procs   int    // version 2: cgroup.procs, where clone3 does not know cgroups
-	state   int    // the file that says whether it is empty
+	state   int    // the file that shows whether the cell is empty
 	empty   string // content of state for an empty cell, or a part of it
 	events  int    // the file that counts refused processes; -1: without a limit
 	refused int64  // count of events when the last task had ended
@@ -38,7 +38,7 @@ type cell struct {
 	raised  bool   // the limit is higher now, see clear
 }
 
-// emptyWait is how long processes that were killed are given to be gone.
+// emptyWait is the longest wait for the end of processes that were killed.
 const emptyWait = 5 * time.Second
 
 // openCell opens a cell, and in version 1 makes the calling thread, which the caller has
@@ -89,7 +89,7 @@ func (c *cell) quiet() bool {
 	return err == nil && bytes.HasPrefix(buf[:n], []byte(c.empty))
 }
 
-// end ends a task whose first process has ended: it kills all that the task has left. It
+// end ends a task whose first process has ended: it kills all its remaining processes. It
 // reports whether the kernel had refused the task a process.
 func (c *cell) end() (refused bool) {
 	now := c.refusals()
@@ -102,7 +102,7 @@ func (c *cell) end() (refused bool) {
 	return refused
 }
 
-// clear kills all that is in the cell, and prepares it for the next task.
+// clear kills all processes in the cell, and prepares it for the next task.
 func (c *cell) clear() {
 	for end := time.Now().Add(emptyWait); !c.quiet(); time.Sleep(time.Millisecond) {
 		if Kill(c.Dir) == 0 || time.Now().After(end) {

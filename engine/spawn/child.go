@@ -25,7 +25,7 @@ const (
 	stepExecute
 )
 
-// String says it for people, after "cannot".
+// String returns the step as text for messages, after "cannot".
 func (s step) String() string {
 	switch s {
 	case stepCgroup:
@@ -45,7 +45,7 @@ type child struct {
 	argv   []string   // of the program; empty: only the shell is used
 	paths  [][]string // where the program may be, each in pieces
 	shell  string     // command for the shell, if none of the paths can be executed; "" for none
-	env    *environ   // what all children have
+	env    *environ   // variables that all children have
 	more   []string   // further entries of the environment
 	dir    string     // "": the spawner's
 	joins  []int      // descriptors of cgroup.procs
@@ -175,8 +175,8 @@ func (h *hash) learn(at int) {
 	h.found[h.name] = at
 }
 
-// joinText has a shell join as many cgroups as its first argument says, by the
-// descriptors from 3 on, and execute the rest of its arguments.
+// joinText makes a shell join cgroups and execute the rest of its arguments. The first argument
+// is the number of cgroups, and their descriptors begin at 3.
 const joinText = `n=$1; shift; i=3; while [ $i -lt $((n+3)) ]; do echo 0 >/proc/self/fd/$i || exit 125; i=$((i+1)); done; exec "$@" 3>&- 4>&- 5>&- 6>&-`
 
 // join has the child join the cgroup that it cannot be born in.

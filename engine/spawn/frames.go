@@ -25,7 +25,7 @@ const (
 // maxFrame is the longest frame that is believed in.
 const maxFrame = 64 << 20
 
-// Setup says how a spawner works.
+// Setup is the configuration of a spawner.
 type Setup struct {
 	Slots int
 	First int      // number of the first slot, in results
@@ -43,8 +43,8 @@ type Task struct {
 	Shell   string   // command for /bin/sh -c
 	Env     []string // KEY=VALUE, instead of the spawner's environment
 	Dir     string   // absolute; "": the spawner's
-	Stdout  string   // file of its own for standard output; "" for the log
-	Stderr  string   // file of its own for standard error; "" for the log
+	Stdout  string   // the task's own file for standard output; "" for the log
+	Stderr  string   // the task's own file for standard error; "" for the log
 	Timeout time.Duration
 	Grace   time.Duration // between SIGTERM at the timeout and SIGKILL
 	Join    []string      // cgroups, as directories
@@ -61,11 +61,11 @@ type Result struct {
 	Ended    time.Time
 	Status   syscall.WaitStatus
 	Errno    syscall.Errno // why it was not started, 0 if it was
-	At       string        // what could not be done, if Errno is not 0
+	At       string        // the step that failed, if Errno is not 0
 	Dropped  bool          // it was given back: nothing was started
 	TimedOut bool
 	Signaled bool // the client had it signalled
-	Lost     bool // the client was gone, so it was killed, if it had not ended
+	Lost     bool // the client was gone, so the task was killed, if it had not ended
 	User     time.Duration
 	System   time.Duration
 	MaxRSS   int64 // bytes; 0 if it was less than the spawner's own

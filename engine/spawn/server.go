@@ -29,8 +29,8 @@ const (
 	batchMost = 256
 )
 
-// shortWait is how long a task of which the last one before it was a short one is awaited
-// without telling the scheduler of Go: see await.
+// shortWait is how long await hides a task from the scheduler of Go, if the task before it in
+// the slot was a short one.
 const shortWait = 10 * time.Millisecond
 
 // server is the spawner's side.
@@ -82,7 +82,7 @@ type slot struct {
 	lost     bool
 }
 
-// Main is the spawner. It returns the exit status.
+// Main is the main function of the spawner. It returns the exit status.
 func Main() int {
 	// It allocates little and lives long; a collection would only stop its threads.
 	debug.SetGCPercent(400)
@@ -96,7 +96,7 @@ func Main() int {
 	s.work.L = &s.mu
 	if err := s.begin(in); err != nil {
 		b := endFrame(append(beginFrame(nil, frameError), err.Error()...), 0)
-		_, _ = s.conn.Write(b) // a client that is gone needs no reason
+		_, _ = s.conn.Write(b) // if the client is gone, the reason is not needed
 		return 1
 	}
 	go s.flusher()
@@ -135,8 +135,8 @@ func (s *server) begin(in *bufio.Reader) error {
 	if s.board, err = createBoard(s.setup.Board, s.setup.Slots, s.setup.First); err != nil {
 		return err
 	}
-	// A thread that waits for its child holds none of these for long. More than one
-	// besides would have the scheduler wake threads that find nothing to do.
+	// A thread that waits for its child holds a processor only for a short time. With more than
+	// one further processor the scheduler would wake threads that find nothing to do.
 	runtime.GOMAXPROCS(s.setup.Slots + 1)
 	began := make(chan error, s.setup.Slots)
 	for i := range s.setup.Slots {
@@ -194,7 +194,7 @@ func (s *server) serve(in *bufio.Reader) error {
 	var err error
 	for {
 		if frame, err = readFrame(in, frame); err != nil {
-			return nil // the client has gone, one way or the other
+			return nil // the client is gone
 		}
 		r := &reader{b: frame[1:]}
 		switch frame[0] {
@@ -284,7 +284,7 @@ func (t *slot) signal(id uint64, sig syscall.Signal) {
 	_ = unix.Kill(-t.pid, sig) // it may just have ended
 }
 
-// lose sends a signal to what runs, because the client has gone.
+// lose sends a signal to the running task, because the client is gone.
 func (t *slot) lose(sig syscall.Signal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -564,8 +564,8 @@ func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<id
 // Of returns the task and the try of an id.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
-// stopping returns the signal that a task gets which began while all were signalled, 0 for
-// none, and whether that is because the client has gone.
+// stopping returns the signal for a task that began while all tasks were signalled, 0 for
+// none, and whether the client is gone.
 func (s *server) stopping() (sig syscall.Signal, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -681,5 +681,5 @@ func (s *server) flush() {
 	}
 	frame := make([]byte, 0, len(body)+5)
 	frame = append(beginFrame(frame, frameResults), body...)
-	_, _ = s.conn.Write(endFrame(frame, 0)) // a client that has gone: serve reads that too, and ends all
+	_, _ = s.conn.Write(endFrame(frame, 0)) // if the client is gone, serve notices that too, and ends all tasks
 }

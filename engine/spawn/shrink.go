@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shrink gives back what this process no longer needs of its binary and its heap, and
-// has the kernel forget how large it was: see exact. It is an improvement and not a
-// need, so what fails is left.
+// shrink releases the parts of the binary and the heap that this process no longer needs, and
+// resets the kernel's record of its largest size: see exact. It is only an improvement, so it
+// ignores errors.
 func shrink() {
 	debug.FreeOSMemory()
 	f, err := os.Open("/proc/self/maps")

@@ -54,7 +54,7 @@ func vfork(args *cloneArgs, size uintptr, prog *call, failed *failure) int
 // could move.
 type starter struct {
 	calls  []call
-	what   []step // what each call is, for errors
+	what   []step // the step of each call, for errors
 	text   []byte // strings, each with its 0
 	argv   []uintptr
 	envv   []uintptr
@@ -97,7 +97,7 @@ func (s *starter) add(what step, mode, number uintptr, args ...uintptr) {
 	s.what = append(s.what, what)
 }
 
-// put adds a string to text and returns where it begins. Addresses are taken when
+// put adds a string to text and returns where it begins. Take addresses only when
 // text has its final place.
 func (s *starter) put(parts ...string) int {
 	at := len(s.text)
@@ -110,8 +110,7 @@ func (s *starter) put(parts ...string) int {
 
 func address(b []byte, at int) uintptr { return uintptr(unsafe.Pointer(&b[at])) }
 
-// start starts a child. The error is an errno, and step says what could not be
-// done.
+// start starts a child. The error is an errno, and at is the step that failed.
 func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	if s.slow {
 		return forkExec(c)

@@ -211,7 +211,7 @@ func Busy(dir string) error {
 	return nil
 }
 
-// NotBusy returns a local.TaskOptions.Fence that calls Busy only once, however often it is called.
+// NotBusy returns a local.TaskOptions.Fence that calls Busy only once.
 func NotBusy(dir string) func() error {
 	return sync.OnceValue(func() error { return Busy(dir) })
 }

@@ -41,7 +41,7 @@
 // all records. So a job that starts late, for example because the batch system starts it
 // again, finds either the lock taken or the entry. A worker that can lose its lock without
 // notice, because a network was cut, reads the ledger again before it records anything:
-// a closed worker records nothing ([Fence]).
+// a closed worker records nothing (see fence).
 //
 // A batch system may start a worker again under the same number (a requeue after a
 // lost node): it continues with the unfinished tasks of its share.

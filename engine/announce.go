@@ -13,22 +13,22 @@ import (
 	"premix/internal/owner"
 )
 
-// Announcements tell those who watch a machine (`premix watch`) in which directories
-// tasks run. One is a file
+// Announcements inform the processes that watch a machine (`premix watch`) of the directories
+// in which tasks run. An announcement is a file
 //
-//	PLACE/DIGEST-PID    the absolute path of the directory and a line end
+//	PLACE/DIGEST-PID    the absolute path of the directory and a newline
 //
-// where DIGEST are 16 hexadecimal digits of the path's SHA-256 and PID is the process
-// that runs the tasks. Who watches makes the place, takes announcements out when it has
-// read them, and finds those that came while it was away. Where there is no place nobody
-// watches, and announcing costs one system call that fails. It is done once an
-// invocation, never for a task.
+// where DIGEST is 16 hexadecimal digits of the path's SHA-256 and PID is the process
+// that runs the tasks. The watcher makes the place, removes announcements when it has
+// read them, and finds the files that were written while it was not running. If the place does
+// not exist, the machine is not watched, and announcing costs one system call that fails.
+// Tasks are announced once per invocation, never one by one.
 
-// systemWatch is the place of whoever watches the whole machine. All users may write
-// there, and none may take away what is another's (mode 1777).
+// systemWatch is the place for a watch over the whole machine. All users may write
+// there, and a user may remove only own files (mode 1777).
 const systemWatch = "/run/premix/watch/runs"
 
-// WatchPlace is where this user's watcher finds announcements.
+// WatchPlace returns the directory in which this user's watcher finds announcements.
 func WatchPlace() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		if abs, err := filepath.Abs(home); err == nil {
@@ -52,8 +52,8 @@ func checkPlace(place string) error {
 	return owner.Shared(place)
 }
 
-// Announce announces a run directory or task directory. dir is absolute. That nobody
-// hears of it is no error: tasks run as well unwatched.
+// Announce announces a run directory or task directory. dir is absolute. Announce ignores
+// errors: tasks run as well unwatched.
 func Announce(dir string) {
 	places := []string{WatchPlace()}
 	if os.Getenv("PREMIX_HOME") == "" && places[0] != systemWatch {
@@ -63,9 +63,9 @@ func Announce(dir string) {
 	name := fmt.Sprintf("%s-%d", hex.EncodeToString(sum[:8]), os.Getpid())
 	for _, place := range places {
 		if checkPlace(place) != nil {
-			continue // there is none, or it is not for this user's announcements
+			continue // it does not exist, or is not for this user's announcements
 		}
-		// In one of its own, a link that another user has put there is not followed.
+		// O_NOFOLLOW: in a place of this user, do not follow a link that another user has put there.
 		f, err := os.OpenFile(filepath.Join(place, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
 		if err != nil {
 			continue

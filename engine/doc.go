@@ -1,6 +1,7 @@
-// Package engine holds what every engine needs: the plan of a run, and the way in which
-// outputs get to their place. The state of its tasks is in engine/queue, as that of tasks
-// without a recipe. The packages that run tasks are below it, such as engine/local.
+// Package engine holds the parts that every engine needs: the plan of a run, and the
+// durable renaming of outputs into place. The state of a run's tasks is in engine/queue, as
+// for tasks without a recipe. The packages that run tasks are below it, for example
+// engine/local.
 //
 // Words:
 //
@@ -9,11 +10,12 @@
 //   - task: one command over one sample. Its number is its row in the sample
 //     sheet, from 1.
 //   - try: one execution of a task. Tries are counted over all invocations.
-//   - plan: what the run consists of. Written once, before the first task.
+//   - plan: the tasks of the run and their settings. It is written once, before the first
+//     task.
 //   - journal: the records of the tries of one invocation of premix, in the
 //     order in which they ended.
 //   - done: a task is done if the last record of a try of it is a success and
-//     all of its outputs are there.
+//     all of its outputs exist.
 //   - resume: to run the tasks that are not done.
 //   - work directory: where one try runs. It is removed when the try has ended.
 //
@@ -31,7 +33,7 @@
 //	DIR/.premix/tasks.parquet    all records, written when an invocation ends
 //
 // The state of a run is its plan, its orders and its journals, and nothing else: there is no
-// status file and no file a task. Outputs are durable before they are renamed,
-// and renamed before their record is; so whatever moment premix is killed at, a
+// status file, and no file per task. Outputs are durable before they are renamed,
+// and renamed before their record is durable. So at whatever moment premix is killed, a
 // task is either done, with whole outputs, or it is run again.
 package engine

@@ -11,14 +11,14 @@ import (
 	"premix/internal/owner"
 )
 
-// DirError tells that a run directory cannot be used: it is locked by another
+// DirError reports that a run directory cannot be used: it is locked by another
 // premix, it is not empty, it holds another run, or this user cannot read or
 // write it.
 type DirError struct {
 	Dir    string
 	Reason string
 	Way    string
-	Err    error // what the system said; nil if it was not asked
+	Err    error // error of the system; nil if there was no system call
 }
 
 func (e *DirError) Error() string { return fmt.Sprintf("run directory %s %s", e.Dir, e.Reason) }
@@ -28,7 +28,7 @@ func (*DirError) ExitCode() exit.Code { return exit.Directory }
 
 func (e *DirError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *DirError) Hint() string { return e.Way }
 
 // MakeDir makes a run directory if it is missing. It refuses one whose owner is not trusted.
@@ -67,8 +67,8 @@ const (
 	wayRoom      = "make room on its disk, or give a directory on another one"
 )
 
-// dirError makes a *DirError of what the system said about a run directory, where
-// a user can do something about it. Other errors stay as they are.
+// dirError turns an error of the system about a run directory into a *DirError, where
+// a user can do something about it. It returns other errors unchanged.
 func dirError(dir string, err error) error {
 	var known *DirError
 	if errors.As(err, &known) {
@@ -86,7 +86,7 @@ func dirError(dir string, err error) error {
 	return err
 }
 
-// OutputError tells that a declared output is not as it has to be.
+// OutputError reports that a declared output is not valid.
 type OutputError struct {
 	Name   string // the output's name in the recipe
 	Reason string
@@ -95,9 +95,9 @@ type OutputError struct {
 
 func (e *OutputError) Error() string { return fmt.Sprintf("output %s: %s", e.Name, e.Reason) }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *OutputError) Hint() string { return e.Way }
 
-// DirectoryError is err as a *DirError where it is one that a user can do something
-// about, such as a missing right; otherwise it is err.
+// DirectoryError returns err as a *DirError if a user can do something about it, for example
+// grant a missing right. It returns other errors unchanged.
 func DirectoryError(dir string, err error) error { return dirError(dir, err) }

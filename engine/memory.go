@@ -1,14 +1,14 @@
 package engine
 
-// Growth is the factor by which the memory of a task grows for a further try after one that
-// ran out of it, where nothing else is said.
+// Growth is the default factor by which the memory of a task grows for a further try after a
+// try that ran out of it.
 const Growth = 2
 
-// most keeps what has grown a number of bytes.
+// most is a limit for Grown, against an overflow.
 const most = 1 << 50
 
-// Grown is the memory of a task after so many tries that ran out of it: of a task with a
-// recipe and of one without, here and in an engine job.
+// Grown returns the memory of a task after ooms tries that ran out of it. Tasks with a
+// recipe and tasks without one use it, here and in an engine job.
 func Grown(memory int64, growth float64, ooms int) int64 {
 	for range ooms {
 		if memory > most {

@@ -12,10 +12,9 @@ import (
 	"premix/recipe"
 )
 
-// Check says whether the outputs of a try in the work directory are whole: each
-// is there and of the right type, and a standard output is not empty, since every
-// format with a header (SAM, BAM, VCF) has at least that. The error is an
-// *OutputError.
+// Check returns an *OutputError if the outputs of a try in the work directory are not
+// complete: each must exist and have the right type, and a standard output must not be empty,
+// since every format with a header (SAM, BAM, VCF) has at least the header.
 func Check(work string, outputs []recipe.Output) error {
 	for _, o := range outputs {
 		fail := func(reason, way string) error { return &OutputError{Name: o.Name, Reason: reason, Way: way} }
@@ -39,8 +38,8 @@ func Check(work string, outputs []recipe.Output) error {
 }
 
 // Publish makes the outputs of a try durable and renames them from the work
-// directory into the run directory, in place of earlier ones. What was in their
-// place is in the work directory afterwards, or gone. Both directories are on
+// directory into the run directory, where they replace earlier ones. The earlier
+// ones are in the work directory afterwards, or removed. Both directories are on
 // one file system.
 func Publish(work, dir string, outputs []recipe.Output) error {
 	dirs := make(map[string]bool)

@@ -20,7 +20,7 @@ import (
 	"premix/record"
 )
 
-// Plan is what a run consists of.
+// Plan is the tasks of a run and their settings.
 type Plan struct {
 	Header Header
 	Tasks  []Task // Tasks[i].Task is i+1
@@ -39,8 +39,8 @@ type Header struct {
 	Frozen        Frozen `json:"frozen"`
 }
 
-// Frozen is what all tasks share and what their outputs depend on. A run whose
-// Frozen changed is another run.
+// Frozen is the part of the plan that all tasks share and that their outputs depend on. A run
+// whose Frozen changed is another run.
 type Frozen struct {
 	Tool   string            `json:"tool"` // absolute path of the program; as in Argv where it was not found
 	Argv   []string          `json:"argv"`
@@ -56,11 +56,11 @@ type Task struct {
 	Sample  string            `json:"sample"`
 	Inputs  map[string]string `json:"inputs"` // input name to absolute path
 	Pipe    string            `json:"pipe,omitempty"`
-	Dirs    []string          `json:"dirs,omitempty"` // what the pipe expects in the work directory
+	Dirs    []string          `json:"dirs,omitempty"` // directories that the pipe expects in the work directory
 	Outputs []recipe.Output   `json:"outputs"`
 }
 
-// Paths are the task's outputs, relative to the run directory.
+// Paths returns the task's outputs, relative to the run directory.
 func (t *Task) Paths() []string {
 	paths := make([]string, len(t.Outputs))
 	for i, o := range t.Outputs {
@@ -70,7 +70,7 @@ func (t *Task) Paths() []string {
 }
 
 // NewPlan makes the plan of a recipe over the samples of a sheet. threads and
-// memory (bytes) are those of one task; 0 takes the recipe's. version is that of
+// memory (bytes) are for one task; 0 takes the recipe's. version is the version of
 // this premix.
 func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sample, threads int, memory int64) (*Plan, error) {
 	sheet, err := filepath.Abs(sheet)
@@ -117,8 +117,8 @@ func NewPlan(version string, r *recipe.Recipe, sheet string, samples []recipe.Sa
 	return p, nil
 }
 
-// FindTool is the absolute path of the program that name stands for with the PATH
-// in env, a list of KEY=VALUE; name itself if there is none or if it is a path.
+// FindTool returns the absolute path of the program name. It searches the PATH of env, a
+// list of KEY=VALUE. It returns name itself if it finds no program or if name is a path.
 func FindTool(name string, env []string) string {
 	if strings.Contains(name, "/") {
 		return name
@@ -137,7 +137,7 @@ func FindTool(name string, env []string) string {
 	return name
 }
 
-// named is an image as messages name it.
+// named returns an image as messages name it.
 func named(image string) string {
 	if image == "" {
 		return "none"
@@ -145,7 +145,7 @@ func named(image string) string {
 	return image
 }
 
-// Changed says in what a plan differs from the one on the disk, as a sentence
+// Changed describes how a plan differs from the plan on the disk, as a sentence
 // that follows "the run was begun with"; "" if in nothing that matters.
 func (p *Plan) Changed(old *Plan) string {
 	a, b := &old.Header.Frozen, &p.Header.Frozen
@@ -183,7 +183,7 @@ func (p *Plan) Changed(old *Plan) string {
 	return ""
 }
 
-// Write puts the plan into the run directory dir, whole or not at all, and on the disk.
+// Write writes the plan into the run directory dir, whole or not at all, and durably.
 func (p *Plan) Write(dir string) error {
 	path := filepath.Join(dir, StateDir, PlanFile)
 	err := beneath.Write(path, 0o666, beneath.Durable, func(f io.Writer) error {
@@ -206,8 +206,8 @@ func (p *Plan) Write(dir string) error {
 	return nil
 }
 
-// ReadPlan reads the plan of the run in dir. The error is fs.ErrNotExist if there
-// is none, a *record.FormatError if a newer premix wrote it, and a *DirError if
+// ReadPlan reads the plan of the run in dir. The error is fs.ErrNotExist if dir has no
+// plan, a *record.FormatError if a newer premix wrote it, and a *DirError if
 // it is damaged.
 func ReadPlan(dir string) (*Plan, error) {
 	p := &Plan{}
@@ -230,7 +230,7 @@ func ReadPlan(dir string) (*Plan, error) {
 }
 
 // ReadHeader reads the first line of the plan of the run in dir, and returns the offset of
-// the first task in plan.jsonl. Errors are as those of ReadPlan.
+// the first task in plan.jsonl. It returns the same errors as ReadPlan.
 func ReadHeader(dir string) (h *Header, offset int64, err error) {
 	err = readPlan(dir, func(read *Header, length int64, _ io.Reader) (bool, error) {
 		h, offset = read, length

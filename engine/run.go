@@ -48,12 +48,12 @@ func NewHeader(table, version string) record.Header {
 // tailBytes is how much of the end of a try's standard error is looked at.
 const tailBytes = 16 << 10
 
-// StderrLines is how many lines of a failed try's standard error people are shown:
-// tools say what went wrong a few lines before they take leave.
+// StderrLines is how many lines of a failed try's standard error are shown:
+// tools report an error a few lines before they exit.
 const StderrLines = 10
 
 // StderrLog returns the path of the file with the standard error of a try whose record names
-// log. A record of somebody else leads to no other directory.
+// log. A forged record leads to no other directory.
 func StderrLog(dir, log string) string {
 	name := "stderr.log"
 	if log != "" {
@@ -62,7 +62,7 @@ func StderrLog(dir, log string) string {
 	return filepath.Join(dir, StateDir, name)
 }
 
-// Stderr is the last lines, at most n, of the standard error of a try.
+// Stderr returns the last lines, at most n, of the standard error of a try.
 func Stderr(dir string, rec *record.Task, n int) ([]string, error) {
 	if rec.StderrLength == 0 {
 		return nil, nil

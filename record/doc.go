@@ -1,5 +1,5 @@
 // Package record keeps premix's measurements as tables that belong to the
-// user: JSON Lines while a table grows, Parquet once it is closed. Both are
+// user: JSON Lines while a table grows, Parquet once it is closed. Both can be
 // read with DuckDB, pandas or R, without premix.
 //
 // Words:
@@ -8,9 +8,9 @@
 //     task.
 //   - A table is a file of records of one kind. As JSON Lines its first line
 //     is a [Header] and every further line is one record.
-//   - A line is torn when the writer died, or the disk filled up, while it was
-//     being written. A torn line is skipped and counted, never an error: what
-//     it would have told is as if it had not happened.
+//   - A line is torn when the writer died, or the disk filled up, during its
+//     write. A torn line is skipped and counted, and never causes an error: its
+//     event counts as not having happened.
 //   - A commit makes a record durable: when [Writer.Commit] returns, the record
 //     outlives a crash of the machine. Commits that wait at the same time
 //     share one fsync.

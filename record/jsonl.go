@@ -34,7 +34,7 @@ const reserve = 64 << 10
 
 // Header is the first line of a table.
 type Header struct {
-	Table   string    `json:"table"`  // kind of record, such as "task"
+	Table   string    `json:"table"`  // kind of record, for example "task"
 	Format  int       `json:"format"` // version; see Format
 	Premix  string    `json:"premix"` // version of the premix that wrote it
 	Host    string    `json:"host"`
@@ -42,7 +42,7 @@ type Header struct {
 	Created time.Time `json:"created"`
 }
 
-// FormatError tells that a table was written by a newer premix.
+// FormatError reports that a table was written by a newer premix.
 type FormatError struct {
 	Path   string
 	Format int
@@ -55,7 +55,7 @@ func (e *FormatError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FormatError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *FormatError) Hint() string { return "use the version of premix that wrote it, or a newer one" }
 
 // Writer appends records to a table. It is safe for concurrent use.
@@ -73,7 +73,7 @@ type Writer struct {
 	pending *batch
 }
 
-// batch is what one write and one fsync make durable.
+// batch is the lines that one write and one fsync make durable.
 type batch struct {
 	lines bytes.Buffer
 	once  sync.Once
@@ -115,7 +115,7 @@ func (w *Writer) Commit(v any) error {
 	w.mu.Unlock()
 
 	// The first of a batch's committers to get here writes for all of them;
-	// those that come while it does so gather in the next batch.
+	// commits that arrive during the write gather in the next batch.
 	b.once.Do(func() {
 		w.sync.Lock()
 		defer w.sync.Unlock()
@@ -127,7 +127,7 @@ func (w *Writer) Commit(v any) error {
 	return b.err
 }
 
-// write puts whole lines at the end of the file. The caller holds sync.
+// write appends whole lines to the file. The caller holds sync.
 func (w *Writer) write(text []byte) (err error) {
 	if w.size, err = lines.Append(w.f, w.size, text, true); err != nil {
 		w.reserved = 0
@@ -205,7 +205,7 @@ func ReadAll[T any](path string) (Header, []T, error) {
 }
 
 // Lines calls f for each line of r, without its newline, and returns how many
-// were torn: longer than MaxLine, or told to be so by f. The line is valid
+// were torn: longer than MaxLine, or reported as torn by f. The line is valid
 // until f returns. An error of f ends the reading and is returned.
 func Lines(r io.Reader, f func(line []byte) (whole bool, err error)) (torn int, err error) {
 	in := bufio.NewReaderSize(r, MaxLine)

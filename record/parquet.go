@@ -18,7 +18,7 @@ import (
 const rowGroup = 32 << 10
 
 // ToParquet writes records as the Parquet file at path, zstd compressed. The
-// file appears whole or not at all, in place of one that was there before.
+// file appears whole or not at all, and replaces an existing one.
 // Memory does not grow with the number of records.
 func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
 	f, err := beneath.Create(path, 0o666)
@@ -48,7 +48,7 @@ func ToParquet[T any](path string, records iter.Seq2[*T, error]) (err error) {
 }
 
 // FromParquet calls f with each record of the Parquet file at path, in order. f
-// does not keep what it is given. What f returns ends the reading and is
+// does not keep its argument. An error of f ends the reading and is
 // returned.
 func FromParquet[T any](path string, f func(*T) error) error {
 	file, err := os.Open(path)

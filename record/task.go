@@ -2,7 +2,7 @@ package record
 
 import "time"
 
-// Causes of failure, as told in [Task.Cause]. An empty cause is success.
+// Causes of failure, the values of [Task.Cause]. An empty cause is success.
 const (
 	CauseExit        = "exit"        // the tool, or its pipe, ended with a status other than 0
 	CauseSignal      = "signal"      // the tool was killed by a signal that premix did not send
@@ -14,8 +14,8 @@ const (
 	CauseDisk        = "disk"        // the disk of the run directory is full
 	CauseStart       = "start"       // the tool could not be started
 	CauseInterrupted = "interrupted" // the run was interrupted while the task ran
-	CauseDiffers     = "differs"     // it started hot, and its outputs differed from those of a cold start
-	CauseLost        = "lost"        // what it ran in ended before it, and it is not to be run once more
+	CauseDiffers     = "differs"     // it started hot, and its outputs differed from the outputs of a cold start
+	CauseLost        = "lost"        // its spawner or engine job ended before it, and it is not to run once more
 	CauseInternal    = "internal"    // premix itself failed
 )
 
@@ -44,7 +44,7 @@ type Task struct {
 
 	User       float64 `json:"user" parquet:"user"`               // CPU time in user mode, tool and pipe
 	System     float64 `json:"system" parquet:"system"`           // CPU time in the kernel, tool and pipe
-	MaxRSS     int64   `json:"max_rss" parquet:"max_rss"`         // largest resident set of one process of tool or pipe; 0 if too small to tell
+	MaxRSS     int64   `json:"max_rss" parquet:"max_rss"`         // largest resident set of one process of tool or pipe; 0 if too small to measure
 	ReadBytes  int64   `json:"read_bytes" parquet:"read_bytes"`   // read from storage, not from the page cache
 	WriteBytes int64   `json:"write_bytes" parquet:"write_bytes"` // sent to storage
 
@@ -52,7 +52,7 @@ type Task struct {
 	Signal int    `json:"signal" parquet:"signal"`       // number of the signal, 0 if none
 	Cause  string `json:"cause" parquet:"cause,dict"`    // why it failed: one of the causes; empty on success
 	Error  string `json:"error" parquet:"error"`         // the same for people; empty on success
-	Hint   string `json:"hint,omitempty" parquet:"hint"` // the way out, where there is one
+	Hint   string `json:"hint,omitempty" parquet:"hint"` // hint for the user; "" without one
 
 	Outputs []string `json:"outputs" parquet:"outputs,list"` // relative to the run directory
 
@@ -68,5 +68,5 @@ type Task struct {
 	StdoutLength int64  `json:"stdout_length,omitempty" parquet:"stdout_length"`
 }
 
-// OK tells whether the try succeeded.
+// OK reports whether the try succeeded.
 func (t *Task) OK() bool { return t.Cause == "" }

@@ -28,11 +28,11 @@ var pageCSS string
 //go:embed page.js
 var pageJS string
 
-// maxGroups is how many groups of failures the page tells; the table of tasks
+// maxGroups is the number of groups of failures that the page shows; the table of tasks
 // has all of them.
 const maxGroups = 50
 
-// page is what page.html is filled with.
+// page is the data of page.html.
 type page struct {
 	*Report
 	CSS      template.CSS
@@ -55,11 +55,11 @@ type failures struct {
 // maxSamples is how many samples a group of failures names.
 const maxSamples = 8
 
-// data is what page.js draws: one entry a try in each column. A table by column
+// data is the data that page.js draws: one entry a try in each column. A table by column
 // is a third of the size of a list of objects.
 type data struct {
 	Span    float64   `json:"span"`   // seconds on the time line, pauses cut
-	Pauses  []pause   `json:"pauses"` // what was cut
+	Pauses  []pause   `json:"pauses"` // pauses cut out of the timeline
 	Origin  string    `json:"origin"` // of the time line, RFC 3339
 	Kinds   []string  `json:"kinds"`
 	Reasons []string  `json:"reasons"`
@@ -155,7 +155,7 @@ func writeOutput(dir, name string, text []byte) error {
 	return f.ReplaceIn(out, name, beneath.Volatile)
 }
 
-// failures groups failed tasks by what went wrong, the largest group first.
+// failures groups failed tasks by their error, the largest group first.
 func (r *Report) failures() (groups []failures, more int) {
 	index := make(map[string]int)
 	for i := range r.Tasks {
@@ -258,7 +258,7 @@ func newTimeline(spans []span) *timeline {
 	return l
 }
 
-// at is where a moment within a stretch of activity is on the line.
+// at returns the position on the line of a moment within a stretch of activity.
 func (l *timeline) at(t time.Time) float64 {
 	i, _ := slices.BinarySearchFunc(l.spans, t, func(s span, t time.Time) int { return s.begin.Compare(t) })
 	if i == len(l.spans) || l.spans[i].begin.After(t) {

@@ -96,7 +96,7 @@ func plotOf(title string, steps []StepUsage, of func(*StepUsage) Box, logarithmi
 	return p
 }
 
-// plots are those of a page, of the steps with the most core time.
+// plots returns the plots of a page, for the steps with the most core time.
 func (u *Usage) plots() (list []plot, more int) {
 	steps := slices.Clone(u.Steps)
 	if more = len(steps) - maxPlotted; more > 0 {
@@ -118,8 +118,8 @@ func (u *Usage) plots() (list []plot, more int) {
 	}, max(0, more)
 }
 
-// axisTime is a time at an axis of powers of ten. Hours say more than seconds of which
-// there are very many.
+// axisTime returns a time at an axis of powers of ten. Large values are in hours, which are
+// easier to read than seconds.
 func axisTime(s float64) string {
 	switch {
 	case s == 0:

@@ -21,10 +21,10 @@ import (
 	"premix/record"
 )
 
-// maxFailures is how many failures the text tells. The page has all of them.
+// maxFailures is the number of failures that the text shows. The page has all of them.
 const maxFailures = 20
 
-// Report is what is known of a run.
+// Report is the summary of a run.
 type Report struct {
 	Run   Run    `json:"run"`
 	Tasks []Task `json:"tasks"` // those with a record, in the order of the plan
@@ -87,8 +87,7 @@ type Task struct {
 // premix have fork and copy.
 var kinds = []string{"fork", "hot", "copy", "cold"}
 
-// Read reads the run in dir. Where there is none it returns an
-// *engine.DirError.
+// Read reads the run in dir. It returns an *engine.DirError if dir has no run.
 func Read(dir string) (*Report, error) {
 	plan, err := engine.ReadPlan(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -134,7 +133,7 @@ func Read(dir string) (*Report, error) {
 			r.Run.Succeeded++
 		default:
 			r.Run.Failed++
-			// A log that is gone hides no failure.
+			// Report the failure also without its log.
 			t.Stderr, _ = engine.Stderr(dir, &t.Task, engine.StderrLines)
 		}
 		if t.Tries > 0 {
@@ -215,7 +214,7 @@ func (r *Report) starts() {
 // span is a stretch of time.
 type span struct{ begin, end time.Time }
 
-// union sorts spans and joins those that overlap.
+// union sorts spans and joins overlapping ones.
 func union(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return a.begin.Compare(b.begin) })
 	var all []span
@@ -301,7 +300,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// Seconds is a time with the unit that reads best.
+// Seconds returns a time with the unit that reads best.
 func Seconds(s float64) string {
 	switch {
 	case s < 0:

@@ -26,8 +26,8 @@ import (
 //go:embed usage.html
 var usageHTML string
 
-// Usage is what tasks took of the cores that they held: of a run with a recipe, or of
-// the tasks of a task directory. Times are seconds.
+// Usage is the resources that tasks took of the cores that they held: of a run with a recipe,
+// or of the tasks of a task directory. Times are seconds.
 type Usage struct {
 	Dir      string      `json:"dir"`
 	Steps    []StepUsage `json:"steps"`     // by group; of a run with a recipe there is one, named as the recipe
@@ -79,7 +79,7 @@ type StepUsage struct {
 type CoreUsage struct {
 	CPU        float64 `json:"cpu"`        // user and system
 	Core       float64 `json:"core"`       // run time times cores held
-	Efficiency float64 `json:"efficiency"` // the one divided by the other
+	Efficiency float64 `json:"efficiency"` // CPU time divided by core time held
 }
 
 func (u *CoreUsage) add(cpu, core float64) {
@@ -90,7 +90,7 @@ func (u *CoreUsage) add(cpu, core float64) {
 	}
 }
 
-// Box is what a box plot draws.
+// Box is the figures that a box plot draws.
 type Box struct {
 	Min    float64 `json:"min"`
 	Q1     float64 `json:"q1"`
@@ -117,8 +117,8 @@ type TimeUsage struct {
 // runTimes are the borders of the table of run times.
 var runTimes = []float64{0, 0.1, 1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600}
 
-// values are what boxes are drawn of. Half the precision is more than enough, and
-// there may be millions.
+// values are the values from which boxes are drawn. Half the precision is more than enough,
+// and there may be millions.
 type values struct{ cpu, seconds, efficiency []float32 }
 
 func box(v []float32) Box {
@@ -137,8 +137,8 @@ func box(v []float32) Box {
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1)}
 }
 
-// ReadUsage reads what the tasks in dir took. Where there are none it returns an
-// *engine.DirError.
+// ReadUsage reads the resources that the tasks in dir took. It returns an
+// *engine.DirError if dir has no tasks.
 func ReadUsage(dir string) (*Usage, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -171,7 +171,7 @@ func ReadUsage(dir string) (*Usage, error) {
 	return u, err
 }
 
-// usage sums records up. step and cores are those of records that do not say it.
+// usage sums records up. step and cores are the values for records without their own.
 func usage(dir string, records iter.Seq2[*record.Task, error], step string, cores int) (*Usage, error) {
 	u := &Usage{Dir: dir, Steps: []StepUsage{}, Sizes: []SizeUsage{}, RunTimes: []TimeUsage{}}
 	steps, sizes := make(map[string]int), make(map[int]int)
@@ -254,10 +254,10 @@ func usage(dir string, records iter.Seq2[*record.Task, error], step string, core
 	return u, nil
 }
 
-// maxKinds is how many kinds of failure are told.
+// maxKinds is the number of kinds of failure that are shown.
 const maxKinds = 50
 
-// utilise compares the core time held with what could have been held.
+// utilise compares the core time held with the core time available.
 func (u *Usage) utilise() {
 	if len(u.held) == 0 {
 		return
@@ -271,7 +271,7 @@ func (u *Usage) utilise() {
 		events = append(events, event{h.begin, h.cores}, event{max(h.end, h.begin), -h.cores})
 	}
 	slices.SortFunc(events, func(a, b event) int {
-		// What ends and what begins at the same moment do not overlap.
+		// A task that ends and one that begins at the same moment do not overlap.
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.cores, b.cores))
 	})
 	now, peak, active := int32(0), int32(0), int64(0)
@@ -290,7 +290,7 @@ func (u *Usage) utilise() {
 	}
 }
 
-// hours is a time in hours, with as many digits as say something.
+// hours returns a time in hours, with a useful number of digits.
 func hours(s float64) string {
 	switch h := s / 3600; {
 	case h >= 100:
@@ -305,7 +305,7 @@ func hours(s float64) string {
 	return "0"
 }
 
-// usagePage is what usage.html is filled with.
+// usagePage is the data of usage.html.
 type usagePage struct {
 	*Usage
 	Name                                         string
@@ -317,7 +317,7 @@ type usagePage struct {
 	Told                                         string
 }
 
-// TickEnd is where the lines of a plot end, TickText where their labels stand.
+// TickEnd returns where the lines of a plot end, and TickText the place of their labels.
 func (usagePage) TickEnd(rows int) int  { return rows * plotRow }
 func (usagePage) TickText(rows int) int { return rows*plotRow + plotFoot - 6 }
 
@@ -367,10 +367,10 @@ func (u *Usage) WriteJSON(w io.Writer) error {
 	return enc.Encode(u)
 }
 
-// WriteText writes it for people.
+// WriteText writes the usage as text for people.
 func (u *Usage) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	// Each table has columns of its own.
+	// Each table aligns its own columns.
 	end := func() error {
 		if err := t.Flush(); err != nil {
 			return err

@@ -41,7 +41,7 @@ type Engine struct {
 	troubles  map[string]trouble // of Jobs without pods
 }
 
-// trouble is what the controller says why it makes no pod.
+// trouble is the controller's reason why it creates no pod.
 type trouble struct {
 	asked time.Time
 	text  string
@@ -73,15 +73,15 @@ func New(o Options) (*Engine, error) {
 
 const configWay = "name a kubeconfig with --engine-opt kubeconfig=FILE or $KUBECONFIG, or run premix in the cluster"
 
-// Name is what --engine calls it.
+// Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
 
-// jobID is the id of an engine job.
+// jobID returns the id of an engine job.
 func jobID(namespace, name string, index int) string {
 	return namespace + "/" + name + "/" + strconv.Itoa(index)
 }
 
-// parseID is the opposite of jobID.
+// parseID parses an id made by jobID.
 func parseID(id string) (namespace, name string, index int, err error) {
 	parts := strings.Split(id, "/")
 	if len(parts) == 3 {
@@ -109,8 +109,8 @@ func (e *Engine) check(dir string) error {
 		Way: "name the claim and the path at which it is mounted here: --engine-opt volume=CLAIM:/PATH"}
 }
 
-// Reach asks the API server for a Job. Whatever it says about that is an answer, unless
-// it is not well itself.
+// Reach asks the API server for a Job. Any answer is a success, except an internal error and
+// "too many requests".
 func (e *Engine) Reach(ctx context.Context, dir string) error {
 	if err := e.check(dir); err != nil {
 		return err
@@ -134,13 +134,13 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := e.client.Batch.Post().Namespace(e.namespace).Resource("jobs").Body(e.job(w)).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) { // the token is nobody else's
+	if err != nil && !apierrors.IsAlreadyExists(err) { // an existing Job with this token is the same one
 		return nil, refused(err)
 	}
 	return e.ids(w), nil
 }
 
-// refused is a *pack.RefusedError where the same request would fail again.
+// refused returns a *pack.RefusedError where the same request would fail again.
 func refused(err error) error {
 	way, final := "", true
 	switch {
@@ -157,7 +157,7 @@ func refused(err error) error {
 	return &pack.RefusedError{Engine: Name, Reason: err.Error(), Way: way, Final: final}
 }
 
-// Find tells whether a wave has its Job.
+// Find returns the ids of a wave if it has its Job.
 func (e *Engine) Find(ctx context.Context, w *pack.Wave) ([]string, error) {
 	job, err := e.get(ctx, e.namespace, jobName(w))
 	if err != nil || job == nil {
@@ -166,7 +166,7 @@ func (e *Engine) Find(ctx context.Context, w *pack.Wave) ([]string, error) {
 	return e.ids(w), nil
 }
 
-// get gets a Job from the API server itself, nil if there is none.
+// get gets a Job from the API server itself, nil if the Job does not exist.
 func (e *Engine) get(ctx context.Context, namespace, name string) (*batchv1.Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -178,7 +178,7 @@ func (e *Engine) get(ctx context.Context, namespace, name string) (*batchv1.Job,
 	return job, err
 }
 
-// Status is the status of jobs, from the view.
+// Status returns the status of jobs, from the view.
 func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pack.Status, error) {
 	if err := e.watch(ctx, ids); err != nil {
 		return nil, err
@@ -215,9 +215,9 @@ func (e *Engine) Status(ctx context.Context, ids []string) (map[string]pack.Stat
 	return list, nil
 }
 
-// known is what is known of a Job.
+// known is the known state of a Job.
 type known struct {
-	job  *batchv1.Job // nil: there is none
+	job  *batchv1.Job // nil: it does not exist
 	pods map[int][]*corev1.Pod
 	late bool // there is one, and the view does not have it yet
 }
@@ -244,8 +244,8 @@ func (e *Engine) look(ctx context.Context, namespace, name string) (k *known, er
 // watch opens the view, if it is not open and it is known of which directory, and waits
 // until it can be asked.
 func (e *Engine) watch(ctx context.Context, ids []string) error {
-	// An engine that goes on with what another has submitted learns from its Jobs which
-	// directory they are of.
+	// An engine that continues after another one has submitted learns from the Jobs which
+	// directory they belong to.
 	for _, id := range ids {
 		if e.directory != "" {
 			break
@@ -272,8 +272,8 @@ func (e *Engine) watch(ctx context.Context, ids []string) error {
 	return e.view.ready(ctx)
 }
 
-// trouble is what the controller says why a Job has no pods, "" if it says nothing.
-// Nothing depends on the answer but what people are told.
+// trouble returns the controller's reason why a Job has no pods, "" without one.
+// It is only used in messages.
 func (e *Engine) trouble(ctx context.Context, job *batchv1.Job) string {
 	t := e.troubles[job.Name]
 	if time.Since(t.asked) < eventInterval || time.Since(job.CreationTimestamp.Time) < eventInterval/5 {
@@ -292,7 +292,7 @@ func (e *Engine) trouble(ctx context.Context, job *batchv1.Job) string {
 	return t.text
 }
 
-// Cancel deletes the Jobs of which nothing else is left, and of others the pods.
+// Cancel deletes the Jobs that have no other engine job left, and only the pods of others.
 func (e *Engine) Cancel(ctx context.Context, ids []string) error {
 	type doomed struct {
 		namespace, name string
@@ -358,7 +358,7 @@ func (e *Engine) cancel(ctx context.Context, namespace, name string, indexes []i
 	return nil
 }
 
-// pods are the pods of a Job, by index, from the API server itself.
+// pods returns the pods of a Job, by index, from the API server itself.
 func (e *Engine) pods(ctx context.Context, namespace, name string) (map[int][]*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -40,16 +40,17 @@ const grace = 30 * time.Second
 // container is the name of the container, so that a template may name it.
 const container = "premix"
 
-// indexVariable is the variable in which the controller of Jobs tells a pod its index.
+// indexVariable is the variable in which the controller of Jobs gives a pod its index.
 const indexVariable = "JOB_COMPLETION_INDEX"
 
-// directoryLabel stands for a directory in a label, whose letters and length are limited.
+// directoryLabel returns a digest of a directory for a label, whose letters and length are
+// limited.
 func directoryLabel(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8])
 }
 
-// jobName is the name of a wave's Job.
+// jobName returns the name of a wave's Job.
 func jobName(w *pack.Wave) string { return "premix-" + strings.ToLower(w.Token) }
 
 // job makes the Job of a wave.
@@ -126,9 +127,9 @@ func (e *Engine) job(w *pack.Wave) *batchv1.Job {
 	}
 }
 
-// request asks for what the shares of a wave need; they need the same. What the
-// template asks for is left. It returns the cores and the memory that the worker may
-// use; 0: what it finds.
+// request sets the resource requests for the shares of a wave, which all need the same. It
+// keeps the requests of the template. It returns the cores and the memory that the worker may
+// use; 0: all that it finds.
 func request(c *corev1.Container, share *pack.Share) (cores int, memory int64) {
 	r := &c.Resources
 	if r.Requests == nil {
@@ -154,7 +155,7 @@ func request(c *corev1.Container, share *pack.Share) (cores int, memory int64) {
 	return int(max(1, cpu.MilliValue()/1000)), have.Value()
 }
 
-// premix is the program in the image.
+// premix returns the program in the image.
 func (e *Engine) premix() string {
 	if e.o.Premix == "" {
 		return "premix"
@@ -162,7 +163,7 @@ func (e *Engine) premix() string {
 	return e.o.Premix
 }
 
-// covered tells whether a pod would have a directory.
+// covered reports whether a directory is in a volume of the pods.
 func (e *Engine) covered(dir string) bool {
 	var at []string
 	for _, v := range e.o.Volumes {

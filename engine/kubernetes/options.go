@@ -16,11 +16,11 @@ import (
 	"premix/engine/pack"
 )
 
-// Options say where pods run and what is in them.
+// Options are the place, the image and the volumes of pods.
 type Options struct {
 	Kubeconfig string // file; "": $KUBECONFIG, ~/.kube/config, or the cluster that premix runs in
 	Context    string // of the kubeconfig; "": the current one
-	Namespace  string // "": that of the context, or of the pod that premix runs in
+	Namespace  string // "": the namespace of the context, or of the pod that premix runs in
 	Image      string
 	Premix     string // the program in the image; "": premix, on its PATH
 	Volumes    []Volume
@@ -99,7 +99,7 @@ func parseVolume(text string) (*Volume, error) {
 	return &Volume{Claim: claim, Path: path.Clean(dir)}, nil
 }
 
-// readTemplate reads what pods are made from: metadata and spec as in the template of a
+// readTemplate reads the template of pods: metadata and spec as in the template of a
 // Job.
 func readTemplate(name string) (*corev1.PodTemplateSpec, error) {
 	text, err := os.ReadFile(name)

@@ -13,11 +13,11 @@ import (
 	"premix/engine/pack"
 )
 
-// overdue is how much longer than its grace a pod may take to be gone before its node is
-// taken for lost.
+// overdue is how much longer than its grace a pod may take to end before its node
+// counts as lost.
 const overdue = time.Minute
 
-// statusOf is the status of one index of a Job, by the Job and the pods of that index.
+// statusOf returns the status of one index of a Job, by the Job and the pods of that index.
 func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pack.Status {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
@@ -48,9 +48,9 @@ func statusOf(job *batchv1.Job, pods []*corev1.Pod, index int, now time.Time) pa
 		st.Blameless = true
 		return st
 	case last != nil && last.Status.Phase == corev1.PodSucceeded:
-		return ended("Succeeded", "", last) // the Job will say so
+		return ended("Succeeded", "", last) // the Job will report it
 	case last != nil && !disrupted(last):
-		return ended("Failed", failure(last), last) // likewise; see podFailurePolicy
+		return ended("Failed", failure(last), last) // the Job will report it, too; see podFailurePolicy
 	case last != nil:
 		return pack.Status{Phase: pack.Pending, Word: "Disrupted", Reason: failure(last) + "; it is to be started again"}
 	case job.Spec.Suspend != nil && *job.Spec.Suspend:
@@ -71,21 +71,21 @@ func terminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// disrupted tells whether Kubernetes itself ended a pod, which it then replaces.
+// disrupted reports whether Kubernetes itself ended a pod, which it then replaces.
 func disrupted(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	})
 }
 
-// crowded tells whether a node had no room for a pod that the scheduler had put there
-// (OutOfcpu, OutOfpods and so on): it counts a pod that is ending for longer than the
+// crowded reports whether a node had no room for a pod that the scheduler had put there
+// (OutOfcpu, OutOfpods and so on): the node counts a pod that is ending for longer than the
 // scheduler does.
 func crowded(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && strings.HasPrefix(p.Status.Reason, "OutOf") && len(p.Status.ContainerStatuses) == 0
 }
 
-// alive is the status of a pod that has not ended.
+// alive returns the status of a pod that has not ended.
 func alive(p *corev1.Pod, now time.Time) pack.Status {
 	st := pack.Status{Phase: pack.Pending, Word: string(p.Status.Phase), Node: p.Spec.NodeName}
 	if p.DeletionTimestamp != nil {
@@ -128,7 +128,7 @@ func alive(p *corev1.Pod, now time.Time) pack.Status {
 	return st
 }
 
-// failure says how a pod ended.
+// failure returns how a pod ended, in words.
 func failure(p *corev1.Pod) string {
 	if p == nil {
 		return "its pod is gone"
@@ -153,7 +153,7 @@ func failure(p *corev1.Pod) string {
 		case t.Reason != "" && t.Reason != "Error":
 			text += " (" + t.Reason + ")"
 		}
-		// What is printed last says most.
+		// The last line is the most useful.
 		if lines := strings.Split(strings.TrimSpace(t.Message), "\n"); lines[len(lines)-1] != "" {
 			text += ": " + lines[len(lines)-1]
 		}
@@ -162,7 +162,7 @@ func failure(p *corev1.Pod) string {
 	return "its pod failed"
 }
 
-// inRanges tells whether an index is among those that a Job's status lists, as in
+// inRanges reports whether an index is in a list in a Job's status, as in
 // 1,3-5.
 func inRanges(list string, index int) bool {
 	for r := range strings.SplitSeq(list, ",") {

@@ -19,7 +19,7 @@ import (
 	"premix/internal/kubeapi"
 )
 
-// view is what the API server has said about the Jobs and pods of a directory.
+// view is the state of the Jobs and pods of a directory on the API server.
 type view struct {
 	jobs cache.Store // by namespace/name
 	pods cache.Indexer
@@ -74,7 +74,7 @@ func (v *view) synced() {
 	}
 }
 
-// ready waits until the view has something to say, and is an error if it has not, or if
+// ready waits until the view has content. It returns an error if it has none in time, or if
 // it cannot be kept up to date at the moment.
 func (v *view) ready(ctx context.Context) error {
 	t := time.NewTimer(patience)
@@ -98,7 +98,7 @@ func (v *view) ready(ctx context.Context) error {
 	return nil
 }
 
-// job is a Job, nil if the view does not have it, and its pods by index.
+// job returns a Job, nil if the view does not have it, and its pods by index.
 func (v *view) job(namespace, name string) (*batchv1.Job, map[int][]*corev1.Pod, error) {
 	o, ok, err := v.jobs.GetByKey(namespace + "/" + name)
 	if err != nil || !ok {
@@ -126,7 +126,7 @@ func byIndex(pods []*corev1.Pod) map[int][]*corev1.Pod {
 	return m
 }
 
-// noting tells how requests end.
+// noting passes the result of each request to note.
 type noting struct {
 	cache.ListerWatcherWithContext
 	note func(error)
@@ -144,7 +144,8 @@ func (n *noting) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return w, err
 }
 
-// List and Watch are for callers without a context, of which there are none left.
+// List and Watch implement cache.ListerWatcher, for callers without a context. No caller
+// uses them any more.
 func (n *noting) List(o metav1.ListOptions) (runtime.Object, error) {
 	return n.ListWithContext(context.Background(), o)
 }
@@ -153,7 +154,7 @@ func (n *noting) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return n.WatchWithContext(context.Background(), o)
 }
 
-// firstReplace tells when a store has been filled for the first time.
+// firstReplace calls done when a store has been filled for the first time.
 type firstReplace struct {
 	cache.Store
 	once sync.Once

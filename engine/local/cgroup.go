@@ -28,7 +28,7 @@ const maxPids = 4096
 // cpuPeriod is the period of CPU quotas, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// removeWait is how long the processes of a cgroup are given to be gone after
+// removeWait is the longest wait for the end of a cgroup's processes after
 // SIGKILL.
 const removeWait = 5 * time.Second
 
@@ -41,12 +41,12 @@ type hierarchy struct {
 	mount       string   // mount point
 	own         string   // directory of the cgroup that this process is in
 	v2          bool     // the unified hierarchy
-	controllers []string // those of ours that it has
+	controllers []string // the controllers of the hierarchy that premix uses
 }
 
-// hierarchies finds what this process can see, from the text of
-// /proc/self/mountinfo and /proc/self/cgroup. A hierarchy without any of our
-// controllers is left out.
+// hierarchies finds the hierarchies that this process can see, from the text of
+// /proc/self/mountinfo and /proc/self/cgroup. It omits hierarchies without any of
+// premix's controllers.
 func hierarchies(table, cgroup string) []hierarchy {
 	var list []hierarchy
 	taken := make(map[string]bool)
@@ -92,12 +92,12 @@ func hierarchies(table, cgroup string) []hierarchy {
 	return list
 }
 
-// thisHierarchies are the hierarchies that this process is in.
+// thisHierarchies returns the hierarchies that this process is in.
 func thisHierarchies() []hierarchy {
 	return hierarchies(readString("/proc/self/mountinfo")+"\n", readString("/proc/self/cgroup")+"\n")
 }
 
-// limits are what a task's cgroup holds it to.
+// limits are the limits of a task's cgroup.
 type limits struct {
 	memory  int64 // bytes; 0: none
 	threads int   // share of the CPUs, relative to other tasks
@@ -119,15 +119,15 @@ type parent struct {
 	enabled []string // version 2: controllers enabled for the children of own
 }
 
-// parentName is the name of the parents of this process. It holds what is needed
-// to tell whether its process is alive, whatever process has its number now:
+// parentName returns the name of the parents of this process. The name identifies the process,
+// even if its number is reused, so that others can see whether it is alive:
 // premix-PID.STARTTIME.PIDNAMESPACE
 func parentName(pid int) string {
 	return fmt.Sprintf("premix-%d.%s.%s", pid, startTime(pid), pidNamespace())
 }
 
-// startTime is when a process started, in clock ticks since boot; "" if there is
-// no such process (proc_pid_stat(5), field 22).
+// startTime returns when a process started, in clock ticks since boot; "" if the
+// process does not exist (proc_pid_stat(5), field 22).
 func startTime(pid int) string {
 	stat := readString(fmt.Sprintf("/proc/%d/stat", pid))
 	// The name, field 2, is in parentheses and may hold anything.
@@ -146,11 +146,11 @@ func pidNamespace() string {
 	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
 }
 
-// limitNames are what the controllers limit, for people.
+// limitNames are the names of the controllers' resources, for people.
 var limitNames = map[string]string{"memory": "memory", "cpu": "CPU", "pids": "processes"}
 
-// newCgroups makes the parents. What cannot be limited is told in lacks, for
-// people, a line for each reason; with no parent at all it returns nil.
+// newCgroups makes the parents. lacks has a line for people for each reason why
+// resources cannot be limited; with no parent at all newCgroups returns nil.
 func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
 	c = &cgroups{}
 	var why []string                     // in the order in which they were met
@@ -169,7 +169,7 @@ func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
 			if !h.v2 {
 				continue
 			}
-			h.controllers = nil // it kills all the same
+			h.controllers = nil // without controllers it can still kill
 			if p, err = newParent(h, cores); err != nil {
 				continue
 			}
@@ -194,8 +194,8 @@ func newCgroups(list []hierarchy, cores int) (c *cgroups, lacks []string) {
 	return c, lacks
 }
 
-// cgroupReason is why there can be no parent. The usual reason is the same in all
-// hierarchies, whatever their paths.
+// cgroupReason returns the reason why a parent cannot be made. The usual reason is the same in
+// all hierarchies, whatever their paths.
 func cgroupReason(err error) string {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		return "no right to make cgroups"
@@ -297,7 +297,7 @@ func (p *parent) moveAside() error {
 	return nil
 }
 
-// close removes the parent and puts back what was changed for it.
+// close removes the parent and undoes the changes that were made for it.
 func (p *parent) close() error {
 	var errs []error
 	if p.moved != "" {
@@ -360,9 +360,9 @@ func (c *cgroups) add(name string, l limits) (g *group, err error) {
 	return g, nil
 }
 
-// cell makes the cgroup of a slot for tasks that have none of their own, with the limit of
-// processes alone. In version 2 it ends tasks with all their processes where there is no
-// such limit, too.
+// cell makes the cgroup of a slot for tasks without a cgroup of their own. It limits only the
+// number of processes. In version 2 the cell also serves without a limit: it ends tasks with
+// all their processes.
 func (c *cgroups) cell(slot, processes int) (cell spawn.Cell, err error) {
 	if c == nil {
 		return cell, nil
@@ -427,16 +427,16 @@ func optional(err error) error {
 	return err
 }
 
-// oomKills is how many processes of the try the kernel killed at the limit.
+// oomKills returns how many processes of the try the kernel killed at the limit.
 //
-// The peak that the memory controller tells is not used for records: it counts
+// Records do not use the peak of the memory controller: it counts
 // page cache, which the kernel gives back when it has to, and in a hot
 // start it counts shared pages for whichever task touched them first.
 func (g *group) oomKills() int {
 	return spawn.OOMKills(g.events())
 }
 
-// events is the file that counts the kills, "" if there is none.
+// events returns the file that counts the kills, "" without a memory limit.
 func (g *group) events() string {
 	switch {
 	case g.memory == "":
@@ -447,7 +447,7 @@ func (g *group) events() string {
 	return filepath.Join(g.memory, "memory.oom_control")
 }
 
-// remove kills what is left of the try and removes its cgroup.
+// remove kills the remaining processes of the try and removes its cgroup.
 func (g *group) remove() error {
 	var errs []error
 	for _, dir := range g.dirs {
@@ -519,15 +519,15 @@ func cleanStale(dir string) {
 // inUse reports whether there are processes in a cgroup or below it.
 func inUse(dir string) (used bool) {
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		// A directory that has gone meanwhile has none.
+		// A directory that was removed in between has no processes.
 		used = used || err == nil && e.Name() == "cgroup.procs" && readString(path) != ""
 		return nil
 	})
 	return used
 }
 
-// write writes a control file of a cgroup. The kernel refuses to make one that
-// does not exist with fs.ErrPermission.
+// write writes a control file of a cgroup. For a file that does not exist the
+// kernel returns fs.ErrPermission.
 func write(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -537,7 +537,7 @@ func write(dir, name, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// has tells whether tasks can be limited by a controller.
+// has reports whether tasks can be limited by a controller.
 func (c *cgroups) has(controller string) bool {
 	if c == nil {
 		return false

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// FailedError tells that some tasks of a run failed, or were not run.
+// FailedError reports that some tasks of a run failed, or were not run.
 type FailedError struct {
 	Failed int
 	NotRun int
@@ -29,7 +29,7 @@ func (e *FailedError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FailedError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *FailedError) Hint() string { return e.Way }
 
 // Interrupted is the cause with which a caller cancels the context of Run, and
@@ -45,7 +45,7 @@ func (e *Interrupted) Error() string { return fmt.Sprintf("interrupted (%v)", e.
 // ExitCode implements exit.Coded.
 func (e *Interrupted) ExitCode() exit.Code { return exit.Signal(e.Signal) }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *Interrupted) Hint() string {
 	if e.Way != "" {
 		return e.Way
@@ -56,11 +56,11 @@ func (e *Interrupted) Hint() string {
 	return "run the same command again to go on"
 }
 
-// ToolError tells that the recipe's program is not on this machine, or cannot be
+// ToolError reports that the recipe's program is not on this machine, or cannot be
 // executed.
 type ToolError struct {
 	Tool string // name or path
-	Err  error  // what is wrong with the path; nil where a name is not on PATH
+	Err  error  // problem with the path; nil where a name is not on PATH
 }
 
 func (e *ToolError) Error() string {
@@ -75,7 +75,7 @@ func (*ToolError) ExitCode() exit.Code { return exit.Usage }
 
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *ToolError) Hint() string {
 	var script *scriptError
 	switch {
@@ -89,7 +89,7 @@ func (e *ToolError) Hint() string {
 	return "install it there, or name another program in `command`"
 }
 
-// ProbeError tells that the wished kind of start cannot be proved, because the
+// ProbeError reports that the wished kind of start cannot be proved, because the
 // tool does not succeed with the probe.
 type ProbeError struct{ err error }
 
@@ -99,16 +99,16 @@ func (e *ProbeError) Error() string { return e.err.Error() }
 func (*ProbeError) ExitCode() exit.Code { return exit.Failed }
 func (e *ProbeError) Unwrap() error     { return e.err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *ProbeError) Hint() string {
 	return "see with --start cold what the tool says, or name a sample that works as `probe` in the recipe"
 }
 
-// StoppedError tells that a run was stopped because records could not be written:
-// without a journal nothing that is run can be known to be done.
+// StoppedError reports that a run was stopped because records could not be written:
+// without a journal no task counts as done.
 type StoppedError struct {
 	err error
-	way string // what to do about it; "" for what a recipe's run needs
+	way string // the hint; "" for the hint of a run with a recipe
 }
 
 func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped: %v", e.err) }
@@ -117,7 +117,7 @@ func (e *StoppedError) Error() string { return fmt.Sprintf("the run was stopped:
 func (*StoppedError) ExitCode() exit.Code { return exit.Failed }
 func (e *StoppedError) Unwrap() error     { return e.err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *StoppedError) Hint() string {
 	if e.way != "" {
 		return e.way
@@ -125,7 +125,7 @@ func (e *StoppedError) Hint() string {
 	return "make room or mend the disk, then run the same command again"
 }
 
-// FullError tells that a run was stopped because the disk of its directory is full.
+// FullError reports that a run was stopped because the disk of its directory is full.
 type FullError struct{ Dir string }
 
 func (e *FullError) Error() string {
@@ -135,10 +135,10 @@ func (e *FullError) Error() string {
 // ExitCode implements exit.Coded.
 func (*FullError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *FullError) Hint() string { return "make room, then run the same command" }
 
-// BudgetError tells that a task does not fit into the machine or the budget.
+// BudgetError reports that a task does not fit into the machine or the budget.
 type BudgetError struct {
 	Reason string
 	Way    string
@@ -149,5 +149,5 @@ func (e *BudgetError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*BudgetError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *BudgetError) Hint() string { return e.Way }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cores is the number of cores that this process may use: its affinity mask,
+// cores returns the number of cores that this process may use: its affinity mask,
 // cut to the quotas of the cgroups it is in.
 func cores(hierarchies []hierarchy) int {
 	n := runtime.NumCPU()
@@ -22,7 +22,7 @@ func cores(hierarchies []hierarchy) int {
 	return n
 }
 
-// memory is the number of bytes that this process may use: physical memory, cut
+// memory returns the number of bytes that this process may use: physical memory, cut
 // to the limits of the cgroups it is in.
 func memory(hierarchies []hierarchy) (int64, error) {
 	var info unix.Sysinfo_t
@@ -38,7 +38,7 @@ func memory(hierarchies []hierarchy) (int64, error) {
 	return bytes, nil
 }
 
-// quota is the hierarchy's limit in cores, of the own cgroup and those above it.
+// quota returns the hierarchy's limit in cores, of the own cgroup and those above it.
 func (h *hierarchy) quota() (cores float64, ok bool) {
 	h.up(func(dir string) {
 		var quota, period float64
@@ -58,7 +58,7 @@ func (h *hierarchy) quota() (cores float64, ok bool) {
 	return cores, ok
 }
 
-// memory is the hierarchy's limit in bytes, of the own cgroup and those above it.
+// memory returns the hierarchy's limit in bytes, of the own cgroup and those above it.
 func (h *hierarchy) memory() (bytes int64, ok bool) {
 	name := "memory.limit_in_bytes"
 	if h.v2 {
@@ -83,8 +83,8 @@ func (h *hierarchy) up(f func(dir string)) {
 	}
 }
 
-// readString is the trimmed text of a file of a kernel file system, "" where it
-// cannot be read: a limit that cannot be seen is none.
+// readString returns the trimmed text of a file of a kernel file system, "" where it
+// cannot be read: an unreadable limit counts as no limit.
 func readString(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -93,7 +93,7 @@ func readString(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// number is the value of s, 0 where it is none, such as "max".
+// number returns the value of s, 0 where s is not a number, for example "max".
 func number(s string) float64 {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
@@ -102,8 +102,8 @@ func number(s string) float64 {
 	return v
 }
 
-// Machine is what tasks without a recipe may take together if they are not told
-// otherwise: cores, and bytes of memory.
+// Machine returns the cores, and the bytes of memory, that tasks without a recipe may take
+// together by default.
 func Machine() (int, int64, error) {
 	h := thisHierarchies()
 	bytes, err := memory(h)

@@ -12,14 +12,14 @@ type Messages struct{ p *progress }
 // NewMessages writes to w; nil: nowhere. On a terminal the progress line is rewritten.
 func NewMessages(w io.Writer, terminal bool) *Messages { return &Messages{newProgress(w, terminal)} }
 
-// Interval is how often the progress line is to be drawn.
+// Interval returns how often the progress line is to be drawn.
 func (m *Messages) Interval() time.Duration { return m.p.interval() }
 
 // Notice writes one line.
 func (m *Messages) Notice(format string, args ...any) { m.p.notice(format, args...) }
 
-// Note writes one line about something that does not keep the run from going on. Of
-// one format only the first are told.
+// Note writes one line about a problem that does not stop the run. Of
+// one format only the first lines are written.
 func (m *Messages) Note(format string, args ...any) { m.p.note(format, args...) }
 
 // Draw writes the progress line.

@@ -34,11 +34,11 @@ type node struct {
 	held   int   // cores that tasks hold
 }
 
-// pinned is what one task was given.
+// pinned is the cores and nodes that one task was given.
 type pinned struct {
 	cpus, nodes []int
 	at          int   // number of the node in pins
-	own         []int // cores that nobody else has
+	own         []int // cores for this task alone
 	cores       int
 }
 
@@ -132,7 +132,7 @@ func (p *pins) take(cores int) *pinned {
 	return t
 }
 
-// give takes back what a task was given.
+// give takes back the cores of a task.
 func (p *pins) give(t *pinned) {
 	n := &p.nodes[t.at]
 	n.held -= t.cores

@@ -19,17 +19,17 @@ import (
 // text, and waits for the inner one. With a PID namespace of its own it is PID 1
 // and takes all processes of the pipe with it when it ends; the inner shell has a
 // number above 1 because signals to PID 1 do nothing by default
-// (pid_namespaces(7)). Without one, a guard reads from descriptor 3, whose other
-// end only premix has: when premix is gone it reads the end, and kills the group.
-// The outer shell lives through the SIGTERM that its group gets, so that the inner
-// one is given its grace.
+// (pid_namespaces(7)). Without a namespace, a guard reads from descriptor 3, whose other
+// end only premix has: when premix is gone, the guard reads the end and kills the group.
+// The outer shell survives the SIGTERM that its group gets, so that the inner
+// one has its grace.
 const (
 	joinText  = `text=$1; shift; for g do echo 0 >"$g/cgroup.procs" || exit 125; done; `
 	guardText = `{ read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 & guard=$!; trap : TERM; `
 	endText   = ` 3<&-; status=$?; [ -z "$guard" ] || kill "$guard"; exit $status`
 )
 
-// lifeline is what guards watch: the writing end is open as long as premix lives.
+// lifeline is a pipe that guards watch: the writing end is open as long as premix lives.
 type lifeline struct{ read, write *os.File }
 
 var life = sync.OnceValues(func() (lifeline, error) {
@@ -74,7 +74,7 @@ func startPipe(text, work string, env, cgroups []string, stdin *os.File) (*pipe,
 	return p, nil
 }
 
-// startShell starts the shells of a pipe. place says where.
+// startShell starts the shells of a pipe. place sets their files and directory.
 func startShell(text string, env, cgroups []string, namespace bool, place func(*exec.Cmd)) (*exec.Cmd, error) {
 	shell, inner := "bash", `bash -o pipefail -c "$text"`
 	if _, err := exec.LookPath(shell); errors.Is(err, exec.ErrNotFound) {
@@ -105,7 +105,7 @@ func startShell(text string, env, cgroups []string, namespace bool, place func(*
 	return cmd, err
 }
 
-// shellSignal is what a shell adds to a signal's number for a status.
+// shellSignal is the offset that a shell adds to a signal's number to make a status.
 const shellSignal = 128
 
 func (p *pipe) wait() {
@@ -127,7 +127,7 @@ func (p *pipe) wait() {
 	}
 }
 
-// ok tells whether a pipe that has ended succeeded.
+// ok reports whether a pipe that has ended succeeded.
 func (p *pipe) ok() bool { return p.code == 0 && p.sig == 0 }
 
 // signal sends a signal to all processes of the pipe. They may be gone already.
@@ -139,7 +139,7 @@ func (p *pipe) signal(sig syscall.Signal) {
 	}
 }
 
-// usage is what the processes of a pipe took.
+// usage is the resources that the processes of a pipe took.
 type usage struct {
 	user, system  time.Duration
 	maxRSS        int64 // bytes, of the largest process
@@ -149,7 +149,7 @@ type usage struct {
 // blockSize is the unit of ru_inblock and ru_oublock (getrusage(2)), in bytes.
 const blockSize = 512
 
-// usage tells what the pipe took; it has ended.
+// usage returns the resources that the pipe took; it has ended.
 func (p *pipe) usage() usage {
 	u := usage{user: p.cmd.ProcessState.UserTime(), system: p.cmd.ProcessState.SystemTime()}
 	if ru, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {

@@ -21,13 +21,13 @@ const (
 type progress struct {
 	terminal bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // mu guards the fields below
 	w     io.Writer  // nil: nothing is written
 	drawn bool       // the progress line is on the terminal
 	notes map[string]int
 }
 
-// maxNotes is how many notes of one kind are told: the same may be true for each
+// maxNotes is how many notes of one kind are written: the same may be true for each
 // of ten thousand tasks.
 const maxNotes = 3
 
@@ -50,12 +50,12 @@ func (p *progress) notice(format string, args ...any) {
 		return
 	}
 	p.erase()
-	// A terminal that went away is no reason to end a run.
+	// A closed terminal does not end a run.
 	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
 }
 
-// note writes one line about something that does not keep the run from going on.
-// Of one kind, that is of one format, only the first are told.
+// note writes one line about a problem that does not stop the run.
+// Of one kind, which means of one format, only the first lines are written.
 func (p *progress) note(format string, args ...any) {
 	p.mu.Lock()
 	p.notes[format]++
@@ -69,10 +69,10 @@ func (p *progress) note(format string, args ...any) {
 	}
 }
 
-// state is what a progress line tells of.
+// state is the source of a progress line.
 type state interface{ line(now time.Time) string }
 
-// draw writes the state of what is going on.
+// draw writes the progress line of s.
 func (p *progress) draw(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *progress) erase() {
 	}
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *schedule) line(now time.Time) string {
 	var b strings.Builder
 	over := s.succeeded + s.failed
@@ -125,7 +125,7 @@ func (s *schedule) line(now time.Time) string {
 	return b.String()
 }
 
-// rateText is a rate per second, minute or hour, whichever reads best.
+// rateText returns a rate per second, minute or hour, whichever reads best.
 func rateText(perSecond float64) string {
 	switch {
 	case perSecond >= 1:
@@ -136,7 +136,7 @@ func rateText(perSecond float64) string {
 	return fmt.Sprintf("%.1f/h", perSecond*3600)
 }
 
-// durationText is a duration as h:mm:ss or m:ss.
+// durationText returns a duration as h:mm:ss or m:ss.
 func durationText(d time.Duration) string {
 	s := int(d.Round(time.Second).Seconds())
 	if s >= 3600 {

@@ -21,7 +21,7 @@ import (
 // Grace is the usual time between SIGTERM and SIGKILL.
 const Grace = 10 * time.Second
 
-// Options say what to run, where and how.
+// Options are the settings of a run.
 type Options struct {
 	Version string // of premix
 	Recipe  string // file
@@ -33,9 +33,9 @@ type Options struct {
 	Trust    bool            // as recipe.Recipe.Trust
 	Verify   *hotstart.Share // nil: the recipe's
 	Jobs     int             // tasks at a time; 0: Cores divided by threads
-	Cores    int             // that tasks take together; 0: those of the machine, or as many as Jobs need
+	Cores    int             // that tasks take together; 0: the machine's, or as many as Jobs need
 	Threads  int             // of one task; 0: the recipe's
-	Memory   int64           // budget in bytes; 0: what the machine has
+	Memory   int64           // budget in bytes; 0: the machine's
 	Resume   bool
 	Retries  int           // of a task; negative: the recipe's
 	Timeout  time.Duration // of a try; 0: the recipe's
@@ -168,7 +168,7 @@ func load(o Options) (*recipe.Recipe, []recipe.Sample, *engine.Plan, error) {
 	}
 	threads := o.Threads
 	if threads == 0 {
-		// A run goes on as it was begun. Where there is none, Open begins one.
+		// A run continues with the threads it was begun with. A new run is begun by Open.
 		if old, err := engine.ReadPlan(o.Out); err == nil {
 			threads = old.Header.Threads
 		}
@@ -188,7 +188,7 @@ func Plan(o Options) (*recipe.Recipe, *engine.Plan, error) {
 	return rec, plan, err
 }
 
-// interrupted is err, or what ctx was cancelled with.
+// interrupted returns err, or the cause with which ctx was cancelled.
 func interrupted(ctx context.Context, run *queue.Run, err error) error {
 	var i *Interrupted
 	if ctx.Err() != nil && errors.As(context.Cause(ctx), &i) {
@@ -205,7 +205,7 @@ func budgetCores(o Options, have int) int {
 	return max(have, o.Jobs*max(o.Threads, 1))
 }
 
-// countSlots is how many tasks run at a time, and the memory that they may take together.
+// countSlots returns how many tasks run at a time, and the memory that they may take together.
 func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budget int64, err error) {
 	have, err := memory(seen)
 	if err != nil {
@@ -238,13 +238,13 @@ func countSlots(o Options, plan *engine.Plan, seen []hierarchy) (slots int, budg
 	return min(slots, int(budget/need)), budget, nil
 }
 
-// maxProbes is how many samples are tried as a probe before a run goes on
+// maxProbes is how many samples are tried as a probe before a run continues
 // without a proof.
 const maxProbes = 3
 
-// prepare makes the starter and what the wished kind of start needs. A sample
-// that cannot serve as probe, such as one with a damaged file, is not the end of
-// the run: another does, and without any tasks start cold.
+// prepare makes the starter and the files that the wished kind of start needs. A sample
+// that cannot serve as probe, for example one with a damaged file, does not end
+// the run: another sample takes its place, and if none is left, tasks start cold.
 func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []recipe.Sample, slots int) error {
 	scratch, err := s.run.Scratch("prepare")
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *schedule) prepare(ctx context.Context, rec *recipe.Recipe, samples []re
 	return nil
 }
 
-// probes are what a start may be proved with, by fixed input name: the recipe's
+// probes returns the inputs that can prove a start, by fixed input name: the recipe's
 // probe, or else the first samples.
 func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 	if rec.Probe != nil {
@@ -304,7 +304,7 @@ func probes(rec *recipe.Recipe, samples []recipe.Sample) []map[string]string {
 	return list
 }
 
-// PrepareOptions say what to prepare.
+// PrepareOptions are the arguments of Prepare.
 type PrepareOptions struct {
 	Recipe   string // file
 	Sheet    string // file whose first sample is the probe; empty: the recipe's probe
@@ -316,7 +316,7 @@ type PrepareOptions struct {
 	Messages io.Writer      // notices, for people; nil: none
 }
 
-// Prepared tells how tasks of a recipe are going to start.
+// Prepared is the result of Prepare: how tasks of a recipe will start.
 type Prepared struct {
 	Recipe  string        `json:"recipe"`
 	Start   hotstart.Kind `json:"start"`
@@ -324,7 +324,7 @@ type Prepared struct {
 	Seconds float64       `json:"seconds"` // that preparing took
 }
 
-// Prepare makes and proves what hot starts of a recipe need, without a run.
+// Prepare makes and proves the snapshots that hot starts of a recipe need, without a run.
 func Prepare(ctx context.Context, o PrepareOptions) (_ *Prepared, err error) {
 	rec, err := recipe.LoadFrom(o.Recipe, o.From)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // record. More would only grow the work directories of a slow disk.
 const maxFinishing = 64
 
-// maxFailures is how many failures a summary tells in full.
+// maxFailures is the number of failures that a summary shows in full.
 const maxFailures = 10
 
 // schedule is the state of one invocation. Everything but the tries themselves
@@ -67,17 +67,17 @@ type job struct {
 	verify bool
 }
 
-// took is what the summary has of a task that succeeded.
+// took is the figures of a task that succeeded, for the summary.
 type took struct{ seconds, latency float64 }
 
-// ran is what a try gives back when its tool has ended.
+// ran is the resources that a try returns when its tool has ended.
 type ran struct {
 	task   int
 	slot   int
 	memory int64
 }
 
-// outcome is what becomes of a try.
+// outcome is the result of a try.
 type outcome struct {
 	job job
 	rec *record.Task
@@ -117,7 +117,7 @@ func (s *schedule) enqueue(t *engine.Task) {
 	s.queue = append(s.queue, job{task: t, try: s.run.Tries(t.Task) + 1, queued: time.Now()})
 }
 
-// need is the memory of the next try of a task; 0: it is not limited.
+// need returns the memory of the next try of a task; 0: it is not limited.
 func (s *schedule) need(j job) int64 {
 	return min(engine.Grown(s.run.Plan.Header.Memory, engine.Growth, s.run.Ooms(j.task.Task)), s.budget)
 }
@@ -202,7 +202,7 @@ func (s *schedule) fenced() (drain bool, err error) {
 	return false, err
 }
 
-// heed does what the fence and the time say.
+// heed stops the run if the fence or the time requires it.
 func (s *schedule) heed() {
 	drain, err := s.fenced()
 	switch {
@@ -220,8 +220,8 @@ func (s *schedule) heed() {
 // errCancelled ends a try whose task was cancelled.
 var errCancelled = errors.New("the task was cancelled")
 
-// refresh takes in new orders: tasks that were cancelled are not run, and those that run are
-// ended; tasks that failed or were cancelled run again where a retry was ordered.
+// refresh applies new orders: cancelled tasks do not start, and end if they are running;
+// tasks that failed or were cancelled run again where a retry was ordered.
 func (s *schedule) refresh() {
 	if s.stopped || !s.run.Changed() {
 		return
@@ -316,7 +316,7 @@ func (s *schedule) settle(out outcome) {
 	s.failed++
 	s.over[rec.Task] = queue.Failed
 	if len(s.failures) < maxFailures {
-		// Its absence from the log is no reason to hide the failure itself.
+		// Report the failure also without its standard error.
 		tail, _ := engine.Stderr(s.run.Dir, rec, engine.StderrLines)
 		s.failures = append(s.failures, Failure{
 			Task: rec.Task, Sample: rec.Sample, Try: rec.Try,
@@ -334,7 +334,7 @@ func (s *schedule) settle(out outcome) {
 	}
 }
 
-// again tells whether another try may do better.
+// again reports whether another try may do better.
 func again(cause string) bool {
 	return !slices.Contains([]string{record.CauseInterrupted, record.CauseDisk, record.CauseInput}, cause)
 }

@@ -17,7 +17,7 @@ import (
 	"premix/recipe"
 )
 
-// checkTool says in plain words that a recipe's program is missing, or is none.
+// checkTool returns an error if a recipe's program is missing, or is not a program.
 // The error is a *ToolError, or with an image an *image.Error.
 func checkTool(rec *recipe.Recipe) error {
 	spec := rec.Spec(0, 0)
@@ -46,8 +46,8 @@ func checkTool(rec *recipe.Recipe) error {
 	return &ToolError{Tool: tool, Err: err}
 }
 
-// scriptError tells why the kernel would not execute a script, in more words than its
-// "exec format error" and its "no such file or directory" about a file that is there.
+// scriptError is the reason why the kernel would not execute a script. It says more than the
+// kernel's "exec format error" and "no such file or directory".
 type scriptError struct{ reason, way string }
 
 func (e *scriptError) Error() string { return e.reason }

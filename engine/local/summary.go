@@ -12,7 +12,7 @@ import (
 	"premix/internal/quantile"
 )
 
-// Summary is what one invocation did.
+// Summary is the result of one invocation.
 type Summary struct {
 	Dir       string    `json:"dir"`
 	Recipe    string    `json:"recipe"`
@@ -134,7 +134,7 @@ func (sum *Summary) Write(w io.Writer) error {
 	return err
 }
 
-// secondsText is a time with the unit that reads best.
+// secondsText returns a time with the unit that reads best.
 func secondsText(s float64) string {
 	switch {
 	case s < 0.9995:

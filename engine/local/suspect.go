@@ -14,14 +14,14 @@ import (
 	"premix/record"
 )
 
-// What becomes of tasks when a spawner dies. A task can kill its spawner, which is its
-// parent; others can too, such as an administrator or a machine out of memory. So the tasks
-// that ran then are suspects, and each of them is started again in a spawner of its own:
-// what it kills there harms no other task. A suspect that ends is innocent. One that loses
+// A spawner can die. A task can kill its spawner, which is its parent; others can too, for
+// example an administrator, or a machine out of memory. So the tasks
+// that ran then are suspects, and each of them is started again in a spawner of its own,
+// where it can harm no other task. A suspect that ends is innocent. One that loses
 // enough spawners has failed. Until then no try is counted.
 
-// aloneDeaths is how many spawners of its own a task has to lose until it is held for
-// the cause. Each spawner that died although all that it ran was innocent raises the
+// aloneDeaths is how many spawners of its own a task has to lose until it counts as
+// the cause. Each spawner that died although all of its tasks were innocent raises the
 // number by one: something else kills spawners then.
 const aloneDeaths = 3
 
@@ -30,7 +30,7 @@ const maxDeaths = 20
 
 // suspect is a task that ran when a spawner died.
 type suspect struct {
-	death  *death // the one that it is suspected of
+	death  *death // the death that it is suspected of
 	deaths int    // of spawners of its own
 }
 
@@ -40,14 +40,14 @@ type death struct {
 	caused bool // one of them has failed for it
 }
 
-// runner is a spawner and what it was started with.
+// runner is a spawner and its setup.
 type runner struct {
 	*spawn.Spawner
 	setup spawn.Setup
 	alone *suspect // that it was started for; nil: the usual one
 }
 
-// usual is the setup of the spawner of all tasks but the suspects.
+// usual returns the setup of the spawner of all tasks but the suspects.
 func (s *tasks) usual() *runner {
 	r := &runner{setup: spawn.Setup{Slots: s.slots, Board: s.q.Board(s.o.Worker)}}
 	r.addLogs(s)
@@ -126,11 +126,11 @@ func (s *tasks) startAlone(a *activeTask, st spawn.Task) error {
 		return err
 	}
 	a.in = r
-	_ = r.Start([]spawn.Task{st}) // where the spawner is gone, its end is on its way
+	_ = r.Start([]spawn.Task{st}) // if the spawner is gone, its end arrives later
 	return nil
 }
 
-// aloneSlots are the slots of the spawners of suspects.
+// aloneSlots returns the slots of the spawners of suspects.
 func (s *tasks) aloneSlots() (list []int) {
 	for r := range s.runners {
 		if r.alone != nil {
@@ -195,7 +195,7 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 		ended, err = b.Ended()
 	}
 	if err != nil {
-		s.progress.note("%v", err) // what has ended is run again
+		s.progress.note("%v", err) // without the results the ended tasks run again
 	}
 	known := make(map[uint64]bool)
 	ended = slices.DeleteFunc(ended, func(res spawn.Result) bool {
@@ -259,7 +259,7 @@ func (s *tasks) died(r *runner, err error) (ended []spawn.Result, records []*rec
 	return ended, records
 }
 
-// culprit is the record of a suspect that has failed.
+// culprit returns the record of a suspect that has failed.
 func (s *tasks) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Task {
 	res := &spawn.Result{ID: a.ID(), Slot: at.Slot, Started: at.Started, Ended: time.Now()}
 	_, out, errs := s.q.Logs(s.o.Worker, at.Slot)
@@ -272,7 +272,7 @@ func (s *tasks) culprit(a *activeTask, at *spawn.Running, deaths int) *record.Ta
 	return rec
 }
 
-// since is what a log has beyond an offset.
+// since returns the piece of a log behind an offset.
 func since(path string, offset int64) spawn.Piece {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -281,14 +281,15 @@ func since(path string, offset int64) spawn.Piece {
 	return spawn.Piece{Offset: offset, Length: max(0, info.Size()-offset)}
 }
 
-// own tells whether a task ended by itself, and not because its spawner had lost the client.
-// A process that exits has not died of a SIGKILL; one that got another signal may exit for it.
+// own reports whether a task ended by itself, and not because its spawner had lost the client.
+// A process that exits has not died of a SIGKILL; after another signal it may exit because of
+// the signal.
 func own(r *spawn.Result) bool {
 	return r.Errno != 0 || r.Status.Exited() && (!r.Signaled || r.Status.ExitStatus() == 0) || r.Status.Signaled() && !r.Signaled && !r.Lost
 }
 
-// recover ends what an earlier premix of this worker has left, and makes records of the
-// tasks that had ended when it was killed.
+// recover ends the processes that an earlier premix of this worker has left, and makes records
+// of the tasks that had ended when it was killed.
 func (s *tasks) recover(ctx context.Context) error {
 	var records []*record.Task
 	for _, path := range s.q.Boards(s.o.Worker) {
@@ -322,7 +323,7 @@ func (s *tasks) recover(ctx context.Context) error {
 	return s.removeBoards()
 }
 
-// removeBoards removes the boards, when all that is on them is durable elsewhere.
+// removeBoards removes the boards, when all of their results are durable elsewhere.
 func (s *tasks) removeBoards() error {
 	for _, path := range s.q.Boards(s.o.Worker) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -332,8 +333,8 @@ func (s *tasks) removeBoards() error {
 	return nil
 }
 
-// late is the record of a try that ended when its premix had been killed; nil if there is
-// to be none.
+// late returns the record of a try that ended after its premix had been killed; nil if the try
+// gets no record.
 func (s *tasks) late(ctx context.Context, r *spawn.Result) (*record.Task, error) {
 	number, try := spawn.Of(r.ID)
 	if !own(r) || s.o.Share != nil && !slices.ContainsFunc(s.o.Share, func(w [2]int) bool { return number >= w[0] && number <= w[1] }) {

@@ -18,7 +18,7 @@ import (
 	"premix/record"
 )
 
-// TaskOptions say how tasks without a recipe are run.
+// TaskOptions are the settings for tasks without a recipe.
 type TaskOptions struct {
 	Queue    *queue.Queue
 	Binary   string       // premix, to be executed as the spawner; "" for this one
@@ -27,8 +27,8 @@ type TaskOptions struct {
 	Until    time.Time    // no more tasks are started then; zero: whenever
 	Fence    func() error // whether this worker may still write; nil: it may. See [ErrDrain]
 	Jobs     int          // tasks at a time; 0: as many as the cores hold
-	Cores    int          // that tasks take together; 0: those of the machine, or Jobs if that is more
-	Memory   int64        // budget in bytes; 0: what the machine has
+	Cores    int          // that tasks take together; 0: the machine's, or Jobs if that is more
+	Memory   int64        // budget in bytes; 0: the machine's
 	Grace    time.Duration
 	FailFast bool
 	Pin      Pin
@@ -37,8 +37,8 @@ type TaskOptions struct {
 	KeepDaemons bool
 	Kill        <-chan struct{} // as in Options
 	processes   int             // that a task may have; 0: maxPids
-	// Stay has it wait for what is submitted, also where nothing is left to do, until
-	// it is closed. nil: it returns as soon as nothing is left.
+	// While Stay is open, RunTasks waits for further submissions even when nothing is left to
+	// do. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 
@@ -46,7 +46,7 @@ type TaskOptions struct {
 	Terminal bool
 }
 
-// TaskSummary is what one invocation did.
+// TaskSummary is the result of one invocation.
 type TaskSummary struct {
 	Dir       string        `json:"dir"`
 	Tasks     int           `json:"tasks"`  // in the directory
@@ -77,22 +77,22 @@ const (
 	prefetchLong = 500 * time.Millisecond
 )
 
-// ErrDrain is what a fence returns to have a worker start no more tasks, and end when
-// those that run have ended. Any other error ends it at once, without a record.
+// ErrDrain is returned by a fence to have a worker start no more tasks, and end when
+// the running tasks have ended. Any other error ends it at once, without a record.
 var ErrDrain = errors.New("no more tasks are to be started")
 
 // fenceInterval is how often a worker asks its fence while its tasks run.
 const fenceInterval = time.Second
 
-// doubtTime is how long a worker in an engine job keeps a failure to itself. An engine
-// that ends a job, as at its time limit, may tell the tasks before it tells premix, and
-// then it is no failure of theirs.
+// doubtTime is how long a worker in an engine job delays the record of a failure. An engine
+// that ends a job, for example at its time limit, may signal the tasks before it signals
+// premix, and then the tasks have not failed by themselves.
 const doubtTime = time.Second
 
-// Ended tries wait for company before their records are made durable, while others run:
-// each time costs as much as some tasks, and more where the disk is slow. So that it takes
-// at most one part in settleShare of the time, they wait so many times as long as it took
-// the last time, within these bounds.
+// Ended tries are collected before their records are made durable, while others run:
+// each write costs as much as some tasks, and more where the disk is slow. So that writes take
+// at most one part in settleShare of the time, tries wait that many times as long as the last
+// write took, within these bounds.
 const (
 	settleShare = 40
 	settleSoon  = 20 * time.Millisecond
@@ -117,7 +117,7 @@ type tasks struct {
 	capacity int // cores that tasks take together
 	budget   int64
 	spawner  *runner          // of all tasks but the suspects
-	runners  map[*runner]bool // it, and those of suspects
+	runners  map[*runner]bool // the spawner, and the spawners of suspects
 	suspects map[int]*suspect // by number of the task
 	outside  int              // spawners that no task killed
 	ended    chan ending
@@ -130,7 +130,7 @@ type tasks struct {
 	active    map[uint64]*activeTask
 	cores     int   // held by active tasks
 	memory    int64 // held by active tasks
-	heavy     int   // active tasks that are not of one core and nothing else
+	heavy     int   // active tasks that are not light
 	batch     []spawn.Task
 	mean      float64 // seconds of a task
 	known     bool    // mean is
@@ -155,7 +155,7 @@ type activeTask struct {
 	pin   *pinned
 }
 
-// ending is what comes from a spawner: results, or its end.
+// ending is a message from a spawner: results, or its end.
 type ending struct {
 	from    *runner // nil: none was asked
 	results []spawn.Result
@@ -169,8 +169,8 @@ type settling struct {
 	err     error
 }
 
-// RunTasks runs what waits in a task directory, and what is submitted in the
-// meantime, and returns when nothing is left that can start. Errors are as those of
+// RunTasks runs the waiting tasks of a task directory, and tasks submitted in the
+// meantime, and returns when nothing is left that can start. It returns the same errors as
 // Run. The summary is nil if nothing could be run at all.
 func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	if o.Grace == 0 {
@@ -251,7 +251,7 @@ func RunTasks(ctx context.Context, o TaskOptions) (_ *TaskSummary, err error) {
 	return sum, nil
 }
 
-// counts are how many tasks, of the share if there is one, are in each state.
+// counts returns how many tasks, of the share if the worker has one, are in each state.
 func (s *tasks) counts() [4]int {
 	if s.o.Share == nil {
 		return s.q.Counts()
@@ -270,7 +270,7 @@ func (s *tasks) fenced() (drain bool, err error) {
 	return false, err
 }
 
-// heed does what the fence and the time say.
+// heed stops the worker if the fence or the time requires it.
 func (s *tasks) heed() {
 	if s.stopped {
 		return
@@ -296,7 +296,7 @@ func (s *tasks) summary() *TaskSummary {
 	return sum
 }
 
-// work runs what there is.
+// work runs tasks until nothing is left that can start.
 func (s *tasks) work(ctx context.Context) {
 	toSettle := make(chan []*record.Task)
 	settled := make(chan settling, 1)
@@ -336,7 +336,7 @@ func (s *tasks) work(ctx context.Context) {
 		select {
 		case e := <-s.ended:
 			if e.from != nil && !s.runners[e.from] {
-				continue // of one that died
+				continue // from a spawner that died
 			}
 			var records []*record.Task
 			if e.end {
@@ -381,7 +381,7 @@ func (s *tasks) work(ctx context.Context) {
 			s.look()
 		case <-stay:
 			stay = nil
-			s.look() // what was ordered before it was closed
+			s.look() // orders that came before it was closed
 		case <-tick.C:
 			s.progress.draw(s)
 		case <-interrupt:
@@ -405,8 +405,8 @@ func (s *tasks) work(ctx context.Context) {
 	}
 }
 
-// endedWithJob makes a failure an interruption: what ends an engine job has told the task
-// before it told premix, or before premix heard how the task ended.
+// endedWithJob turns a failure into an interruption: the engine that ends an engine job has
+// signalled the task before premix, or before premix got the result of the task.
 func endedWithJob(rec *record.Task) *record.Task {
 	rec.Cause, rec.Error, rec.Hint = record.CauseInterrupted, "ended with its engine job", ""
 	return rec
@@ -420,7 +420,7 @@ func (s *tasks) stop() {
 	}
 }
 
-// look takes in new orders.
+// look applies new orders.
 func (s *tasks) look() {
 	if !s.q.Changed() && !s.p.Behind() {
 		return
@@ -482,19 +482,19 @@ func (s *tasks) hand() {
 	if len(s.batch) == 0 {
 		return
 	}
-	// Where the spawner is gone, its end is on its way.
+	// If the spawner is gone, its end arrives later.
 	_ = s.spawner.Start(s.batch)
 	clear(s.batch)
 	s.batch = s.batch[:0]
 }
 
-// light tells whether a task takes one core and nothing else: many of those may be
+// light reports whether a task takes one core and nothing else: many light tasks may be
 // handed over ahead.
 func (s *tasks) light(t *queue.Task) bool {
 	return t.Cores == 1 && t.Memory == 0 && s.pins == nil && s.suspects[t.Number] == nil
 }
 
-// fits tells whether a task can start now.
+// fits reports whether a task can start now.
 func (s *tasks) fits(t *queue.Task) bool {
 	if t.Ooms > 0 && t.Memory > s.budget {
 		t.Memory = s.budget
@@ -508,7 +508,7 @@ func (s *tasks) fits(t *queue.Task) bool {
 	return len(s.active) < s.slots && s.cores+t.Cores <= s.capacity && s.memory+t.Memory <= s.budget
 }
 
-// ahead is how many tasks are handed over ahead.
+// ahead returns how many tasks are handed over ahead.
 func (s *tasks) ahead() int {
 	if !s.known || s.mean > prefetchLong.Seconds() || s.o.FailFast {
 		return 0
@@ -516,7 +516,7 @@ func (s *tasks) ahead() int {
 	return min(prefetchMost, s.slots+int(float64(s.slots)*prefetchTime.Seconds()/max(s.mean, 1e-6)))
 }
 
-// tooLarge says why a task can never start here.
+// tooLarge returns the reason why a task can never start here, or nil.
 func (s *tasks) tooLarge(t *queue.Task) *failure {
 	switch {
 	case t.Cores > s.capacity:
@@ -553,7 +553,7 @@ func (s *tasks) start(t *queue.Task) {
 	}
 	if f != nil {
 		now := time.Now()
-		go func() { // the channel may be full, and this is who empties it
+		go func() { // the channel may be full, and this goroutine empties it
 			s.ended <- ending{results: []spawn.Result{{ID: id, Started: now, Ended: now, Errno: unix.ENOEXEC, At: f.text + "\x00" + f.hint}}}
 		}()
 		return
@@ -600,7 +600,7 @@ func (s *tasks) release(id uint64, a *activeTask) {
 	}
 }
 
-// finish makes the record of a try. It returns nil if there is none.
+// finish makes the record of a try. It returns nil if the try has no record.
 func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 	a := s.active[r.ID]
 	if a == nil {
@@ -632,7 +632,7 @@ func (s *tasks) finish(ctx context.Context, r *spawn.Result) *record.Task {
 	return rec
 }
 
-// record makes the record of a try from what a spawner says of it.
+// record makes the record of a try from its result.
 func (s *tasks) record(ctx context.Context, a *activeTask, r *spawn.Result) *record.Task {
 	name, _, _ := s.q.Logs(s.o.Worker, r.Slot)
 	rec := &record.Task{
@@ -658,7 +658,7 @@ func (s *tasks) record(ctx context.Context, a *activeTask, r *spawn.Result) *rec
 	return rec
 }
 
-// verdict is nil if a try succeeded.
+// verdict returns nil if a try succeeded.
 func (s *tasks) verdict(ctx context.Context, a *activeTask, r *spawn.Result) *failure {
 	if r.Errno != 0 {
 		text, hint, own := strings.Cut(r.At, "\x00")
@@ -718,15 +718,15 @@ func (s *tasks) settle(records []*record.Task) error {
 	return s.q.Settle(records)
 }
 
-// cutShort makes a record that of a task which met a full disk. Many programs do not look
-// at what write(2) returns; others fail for it.
+// cutShort changes a record to the cause of a full disk. Many programs do not check
+// the result of write(2); others fail because of it.
 func (s *tasks) cutShort(rec *record.Task) {
 	if rec.OK() || rec.Cause == record.CauseExit {
 		rec.Cause, rec.Error, rec.Hint = record.CauseDisk, "the disk is full, so its output may be cut short", "make room, then premix task run --out "+s.q.Dir
 	}
 }
 
-// full tells whether the disk has no room for this user.
+// full reports whether the disk has no room for this user.
 func full(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && spawn.Full(&st)
@@ -759,7 +759,7 @@ func (s *tasks) settledOne(rec *record.Task, err error) {
 	}
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *tasks) line(now time.Time) string {
 	count := s.counts()
 	all := count[0] + count[1] + count[2] + count[3]

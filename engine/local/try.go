@@ -25,7 +25,7 @@ const pipeStderrName = ".stderr.pipe"
 // maxError is how many bytes of an error a record keeps.
 const maxError = 4 << 10
 
-// failure is why a try failed, with the way out.
+// failure is the reason why a try failed, with its hint.
 type failure struct {
 	cause string
 	text  string
@@ -55,7 +55,7 @@ func (s *schedule) try(ctx, one context.Context, j job, slot int, memory int64, 
 		}
 	}
 	if _, ferr := s.fenced(); ferr != nil {
-		// Somebody else has the task by now: of this try nothing may be seen.
+		// Another worker has the task by now: this try must have no effect.
 		rec.Cause, rec.Error = record.CauseInterrupted, "its worker was closed"
 		return outcome{job: j, rec: rec, err: errors.Join(ferr, os.RemoveAll(work))}
 	}
@@ -166,13 +166,13 @@ func (s *schedule) begin(ctx context.Context, j job, work string, g *group, p *p
 	return nil
 }
 
-// differs tells whether a task differed from a cold start.
+// differs reports whether a task differed from a cold start.
 func differs(err error) bool {
 	f := (*failure)(nil)
 	return errors.As(err, &f) && f.cause == record.CauseDiffers
 }
 
-// checkInputs says in plain words what a start would fail at.
+// checkInputs returns an error in plain words if an input is missing or unreadable.
 func checkInputs(t *engine.Task) error {
 	for name, path := range t.Inputs {
 		f, err := os.Open(path)
@@ -189,12 +189,12 @@ func checkInputs(t *engine.Task) error {
 	return nil
 }
 
-// startFailure tells what kept a tool from being started.
+// startFailure returns the reason why a tool could not start.
 func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) error {
 	if ctx.Err() != nil {
 		return &failure{cause: record.CauseInterrupted, text: "interrupted before it had started"}
 	}
-	// An input may have gone in between.
+	// An input may have disappeared in between.
 	if ierr := checkInputs(t); ierr != nil {
 		return ierr
 	}
@@ -213,9 +213,9 @@ func (s *schedule) startFailure(ctx context.Context, t *engine.Task, err error) 
 	return f
 }
 
-// publish checks the outputs of a try that succeeded and puts them in place. On a
-// full disk it refuses: many tools do not look at what write(2) returns, and end
-// with status 0 and an output that is cut short.
+// publish checks the outputs of a try that succeeded and moves them into place. On a
+// full disk it refuses: many tools do not check the result of write(2), and end
+// with status 0 and a truncated output.
 func (s *schedule) publish(j job, work string) error {
 	if s.diskFull() {
 		return fmt.Errorf("outputs may be cut short: %w", unix.ENOSPC)
@@ -262,7 +262,7 @@ func (s *schedule) diskFull() bool {
 	}
 	free := st.Bavail
 	if os.Geteuid() == 0 {
-		free = st.Bfree // root may use what is kept back from others
+		free = st.Bfree // root may use the reserved blocks
 	}
 	return int64(free)*st.Bsize < lowSpace
 }
@@ -284,7 +284,7 @@ type pair struct {
 	killed  bool   // premix sent SIGKILL
 }
 
-// signal sends a signal to all that still runs. Both may have ended by now.
+// signal sends a signal to the tool and the pipe. Both may have ended by now.
 func (p *pair) signal(sig syscall.Signal) {
 	_ = p.tool.Signal(sig)
 	if p.pipe != nil {
@@ -351,7 +351,7 @@ func (p *pair) wait(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// fill puts what tool and pipe took into the record.
+// fill copies the resources that tool and pipe took into the record.
 func (p *pair) fill(rec *record.Task) {
 	rec.Latency = p.tool.Latency.Seconds()
 	rec.Exit, rec.Signal = p.exit.Code, int(p.exit.Signal)
@@ -372,10 +372,10 @@ func (p *pair) fill(rec *record.Task) {
 	}
 }
 
-// pipeFailed tells whether the pipe is what went wrong: it failed, and the tool
-// succeeded or died of nothing but that. A tool that failed of itself takes its
-// pipe with it, which finds its input cut short; which of the two ends is heard of
-// first does not count.
+// pipeFailed reports whether the pipe was the cause of the failure: it failed, and the tool
+// succeeded or died only because the pipe was gone. A tool that fails by itself also ends
+// its pipe, whose input is then cut short. The order in which the two ends are noticed
+// does not count.
 func (p *pair) pipeFailed() bool {
 	if p.pipe == nil || p.pipe.ok() {
 		return false
@@ -386,13 +386,13 @@ func (p *pair) pipeFailed() bool {
 		p.sunk && p.killed && diedOf(p.exit, unix.SIGKILL)
 }
 
-// diedOf tells whether a signal ended a tool, or the last program of a tool that is
+// diedOf reports whether a signal ended a tool, or the last program of a tool that is
 // a shell script.
 func diedOf(e hotstart.Exit, sig syscall.Signal) bool {
 	return e.Signal == sig || e.Signal == 0 && e.Code == shellSignal+int(sig)
 }
 
-// verdict is nil if tool and pipe succeeded, or else a *failure.
+// verdict returns nil if tool and pipe succeeded, or else a *failure.
 func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error {
 	toolOK := p.exitErr == nil && p.exit.OK()
 	pipeOK := p.pipe == nil || p.pipe.ok()
@@ -420,7 +420,7 @@ func (p *pair) verdict(oomKills int, memory int64, timeout time.Duration) error 
 	return statusFailure("the tool", p.exit.Code, p.exit.Signal)
 }
 
-// statusFailure tells how a process failed.
+// statusFailure returns the failure of a process with an exit code or a signal.
 func statusFailure(who string, code int, sig syscall.Signal) *failure {
 	if sig == 0 {
 		f := &failure{cause: record.CauseExit, text: fmt.Sprintf("%s ended with status %d", who, code)}

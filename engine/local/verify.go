@@ -35,10 +35,10 @@ type sentinel struct {
 	verified int     // tasks
 }
 
-// maxVain is how often another task is taken in place of one that could not be verified.
+// maxVain is how often another task is verified instead of a task that could not be.
 const maxVain = 3
 
-// wants tells whether the next task is to be verified; last says that none waits behind it.
+// wants reports whether the next task is to be verified; last: no task waits behind it.
 func (v *sentinel) wants(last bool) bool {
 	chosen := false
 	switch {
@@ -62,7 +62,7 @@ func (v *sentinel) wants(last bool) bool {
 	return chosen
 }
 
-// settle takes in the record of a task; chosen says that wants was true for it.
+// settle counts the record of a task; chosen is the result of wants for it.
 func (v *sentinel) settle(rec *record.Task, chosen bool) {
 	v.cpu += rec.User + rec.System
 	v.spent += rec.Verifying
@@ -106,16 +106,16 @@ func (s *schedule) note(u hotstart.Use) {
 // fewRounds is the number of tasks a slot below which a run has few tasks.
 const fewRounds = 4
 
-// comparable is what a start is compared by, beside its directory.
+// comparable is the properties by which two starts are compared, beside their directories.
 type comparable struct {
 	exit   hotstart.Exit
-	stdout []byte // digest; nil where it is no stream
+	stdout []byte // digest; nil where it is not a stream
 }
 
-// verify runs the sample of a task that started hot cold as well, and compares the two.
-// hot is the task, err is what became of it, and work its directory. The cold start has
-// the same path for a directory: a tool may print it. A difference is a *failure, and
-// otherwise the error is err.
+// verify runs the sample of a task that started hot again, from cold, and compares the two.
+// hot is the task, err is its result, and work its directory. The cold start has
+// the same path for a directory: a tool may print it. verify returns a *failure if they
+// differ, and otherwise err.
 func (s *schedule) verify(ctx context.Context, j job, work string, rec *record.Task, hot *pair, err error) error {
 	if f := (*failure)(nil); err != nil && (hot.pipe != nil || !errors.As(err, &f) || f.cause != record.CauseExit && f.cause != record.CauseSignal) {
 		return err // this may come from elsewhere than the start
@@ -134,8 +134,8 @@ func (s *schedule) verify(ctx context.Context, j job, work string, rec *record.T
 	return &failure{cause: record.CauseDiffers, text: "it differs from a cold start of the same sample: " + reason}
 }
 
-// difference is in what a task that started hot differs from a cold start, or "". An error
-// says that they could not be compared.
+// difference returns how a task that started hot differs from a cold start, or "". It returns
+// an error if they could not be compared.
 func (s *schedule) difference(ctx context.Context, j job, work string, rec *record.Task, hot *pair) (reason string, err error) {
 	if hot.copied != nil {
 		if err := <-hot.copied; err != nil {
@@ -207,13 +207,13 @@ func (s *schedule) runCold(ctx context.Context, j job, work string, rec *record.
 	return comparable{p.exit, p.digest}, nil
 }
 
-// compare says in what two starts over one sample differ, or returns "".
+// compare returns how two starts over one sample differ, or "".
 func (s *schedule) compare(a, b comparable, aDir, bDir string) (string, error) {
 	switch {
 	case a.exit.Code != b.exit.Code || a.exit.Signal != b.exit.Signal:
 		return fmt.Sprintf("the tool ended with %s and with %s", a.exit, b.exit), nil
 	case !a.exit.OK():
-		return "", nil // what is left of a failure is not used
+		return "", nil // the outputs of a failure are not used
 	case !bytes.Equal(a.stdout, b.stdout):
 		return "stdout differs", nil
 	}
@@ -235,7 +235,7 @@ func (p *pair) copyStdout(starter *hotstart.Starter, to io.Writer) {
 	}()
 }
 
-// Quarantine is what became of a snapshot from which a task started that differed from a
+// Quarantine describes a snapshot in quarantine: a task that started from it differed from a
 // cold start.
 type Quarantine struct {
 	Snapshot string `json:"snapshot"`
@@ -314,8 +314,8 @@ func NewQuarantine(run *queue.Run, store, id string, d hotstart.Difference, agai
 	return q
 }
 
-// earlier are the tasks of a run whose outputs come from a snapshot; nil if there are none,
-// as where the directory has gone.
+// earlier returns the tasks of a run whose outputs come from a snapshot; nil if the run has
+// none of them, or if its directory is gone.
 func earlier(dir, snapshot, store string) *Earlier {
 	plan, err := engine.ReadPlan(dir)
 	if err != nil {
@@ -343,8 +343,9 @@ func earlier(dir, snapshot, store string) *Earlier {
 	return e
 }
 
-// quarantine does what follows from a task that differed from a cold start. Its record is
-// durable: if premix is killed from here on, Withdraw does the same when the run goes on.
+// quarantine puts the snapshot of a task that differed from a cold start into quarantine, and
+// withdraws the tasks that came from it. The task's record is durable: if premix is killed
+// from here on, Withdraw does the same when the run continues.
 func (s *schedule) quarantine(rec *record.Task) {
 	d := hotstart.Difference{Sample: rec.Sample, Reason: rec.Error}
 	if err := s.starter.Quarantine(rec.Snapshot, d); err != nil {
@@ -353,7 +354,7 @@ func (s *schedule) quarantine(rec *record.Task) {
 	s.withdraw(rec.Snapshot, d)
 }
 
-// withdraw puts all tasks back into the queue that are done and came from a snapshot.
+// withdraw puts all tasks that are done and came from a snapshot back into the queue.
 func (s *schedule) withdraw(id string, d hotstart.Difference) {
 	tasks, err := s.run.Withdraw(id)
 	if err != nil {

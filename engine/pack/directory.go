@@ -8,7 +8,7 @@ import (
 	"premix/record"
 )
 
-// Need is what a task needs, as far as it matters for packing.
+// Need is the resources of a task that packing depends on.
 type Need struct {
 	Task   int
 	Key    string // tasks with the same key are expected to take equally long
@@ -17,8 +17,8 @@ type Need struct {
 	Ask    string // options of the engine, KEY=VALUE, one a line: only tasks with the same share a job
 }
 
-// Directory is what is packed. It is open, and locked against other dispatchers and
-// against the local engine. It is for one goroutine.
+// Directory is the directory whose tasks are packed. It is open, and locked against other
+// dispatchers and against the local engine. It is for one goroutine.
 type Directory interface {
 	// Path is the directory, absolute.
 	Path() string
@@ -26,12 +26,12 @@ type Directory interface {
 	Lock(seat string) string
 	// Tasks is how many tasks there are. It may grow.
 	Tasks() int
-	// Refresh takes in new orders and records. f is called for each record of this
-	// directory once, those from before included.
+	// Refresh reads new orders and records. It calls f once for each record of this
+	// directory, including the earlier ones.
 	Refresh(f func(*record.Task)) error
 	// Key is the key of the task of a record; see Need.
 	Key(r *record.Task) string
-	// Over tells whether a task needs no worker: it has succeeded, has failed for
+	// Over reports whether a task needs no worker: it has succeeded, has failed for
 	// good, was cancelled, or is held.
 	Over(task int) bool
 	// Left is how many tasks of ranges are not over.
@@ -43,9 +43,9 @@ type Directory interface {
 	GiveUp(task int, reason, hint string) error
 	// Work runs a share in this process.
 	Work(ctx context.Context, w *Worker) error
-	// Line is what is done, as a progress line begins.
+	// Line returns the beginning of a progress line: the number of finished tasks.
 	Line() string
-	// Failing tells whether a task failed in this invocation.
+	// Failing reports whether a task failed in this invocation.
 	Failing() bool
 	// Result is nil if all tasks have succeeded, or a *local.FailedError.
 	Result() error
@@ -53,15 +53,15 @@ type Directory interface {
 	Close() error
 }
 
-// Worker is what Directory.Work needs to run a share in this process.
+// Worker is the argument of Directory.Work: the resources and the share of this process.
 type Worker struct {
 	Share    *Share
 	Settings *Settings
-	Cores    int   // of the allocation; 0: those of the machine
-	Memory   int64 // of the allocation; 0: what the machine has
+	Cores    int   // of the allocation; 0: the machine's
+	Memory   int64 // of the allocation; 0: the machine's
 	Grace    time.Duration
 	Until    time.Time // no more tasks are started then; zero: whenever
 	Kill     <-chan struct{}
 	Fence    func() error // see local.TaskOptions
-	Messages io.Writer    // what the worker has to say; nil: nothing
+	Messages io.Writer    // for the worker's messages; nil: none
 }

@@ -19,17 +19,17 @@ import (
 	"premix/record"
 )
 
-// Options say how a directory is packed.
+// Options are the settings with which a directory is packed.
 type Options struct {
 	Version  string
 	Jobs     int           // engine jobs in flight, at most; 0: [DefaultJobs]
 	Target   time.Duration // of an engine job; 0: [DefaultTarget]
 	Cores    int           // of an engine job, at least; 0: 1
 	Memory   int64         // of an engine job; 0: what its tasks declare
-	Settings Settings      // but for Target
-	Detach   bool          // submit what there is, and do not wait
-	// Stay has it wait for what is submitted, also where nothing is left to do, until it
-	// is closed. nil: it returns as soon as nothing is left.
+	Settings Settings      // without Target
+	Detach   bool          // submit the tasks that can start now, and do not wait
+	// While Stay is open, the dispatcher waits for further submissions even when nothing is
+	// left to do. nil: it returns as soon as nothing is left.
 	Stay <-chan struct{}
 	Wake <-chan struct{} // that something was ordered; it is looked for anyway, now and then
 	// Answer is how long the engine may take to answer at the start, without Stay and as
@@ -39,12 +39,12 @@ type Options struct {
 	// Gather is how long tasks that come one by one wait for company before they are
 	// given away, at least; never longer than four times that.
 	Gather   time.Duration
-	Flight   *Flight // where it tells what is in flight; nil: nowhere
+	Flight   *Flight // receives the tasks in flight; nil: they are not published
 	Kill     <-chan struct{}
 	Messages *local.Messages
 }
 
-// What is not told.
+// Defaults of Options.
 const (
 	DefaultJobs   = 32
 	DefaultTarget = 5 * time.Minute
@@ -67,7 +67,8 @@ const (
 const (
 	maxRefusals = 3 // one after another, with nothing in flight, end the run
 	maxLost     = 5 // engine jobs one after another in which premix never began
-	// The same of those that were lost for no fault of theirs, and the pause after one.
+	// The limit for engine jobs that were lost through no fault of their own, and the pause
+	// after each.
 	maxForgotten   = 10 * DefaultJobs
 	forgottenPause = 200 * time.Millisecond
 )
@@ -95,7 +96,7 @@ type dispatcher struct {
 	refused     time.Time // nothing is submitted before
 	lost        int
 	answered    bool          // the engine has
-	sought      time.Time     // it was, first, by who did not know yet whether it answers
+	sought      time.Time     // when reach first asked it; zero before
 	silent      time.Time     // the engine is not asked before
 	backOff     time.Duration // for which it was left alone last
 	moved       bool          // something has changed in this round
@@ -103,9 +104,9 @@ type dispatcher struct {
 	came, first time.Time     // of the tasks that are being gathered: the last one, the first one
 }
 
-// Dispatch runs what waits in a directory through an engine, and returns when nothing
-// is left that can start and no worker is open. What is in flight of an earlier
-// dispatcher is taken over. If ctx is cancelled with a *local.Interrupted, the jobs are
+// Dispatch runs the waiting tasks of a directory through an engine, and returns when nothing
+// is left that can start and no worker is open. It takes over the engine jobs of an earlier
+// dispatcher. If ctx is cancelled with a *local.Interrupted, the jobs are
 // cancelled and that error is returned when they have ended, or at once when Kill is
 // closed or no job is with the engine.
 func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err error) {
@@ -155,7 +156,7 @@ func Dispatch(ctx context.Context, d Directory, eng Engine, o Options) (err erro
 	return d.Result()
 }
 
-// takeOver takes over what an earlier dispatcher has given away.
+// takeOver takes over the shares that an earlier dispatcher has given away.
 func (s *dispatcher) takeOver() error {
 	open := s.l.open()
 	running := 0
@@ -178,7 +179,7 @@ func (s *dispatcher) takeOver() error {
 	return nil
 }
 
-// BusyError tells that tasks of a directory were given to jobs of an engine.
+// BusyError reports that tasks of a directory were given to jobs of an engine.
 type BusyError struct {
 	Dir     string
 	Engine  string
@@ -192,13 +193,13 @@ func (e *BusyError) Error() string {
 // ExitCode implements exit.Coded.
 func (*BusyError) ExitCode() exit.Code { return exit.Directory }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *BusyError) Hint() string {
 	return "go on with --engine " + e.Engine + ", and end that with Ctrl-C to have the jobs cancelled"
 }
 
-// Busy is a *BusyError if tasks of a directory are given away, for who would run them
-// otherwise. The caller has locked the directory.
+// Busy returns a *BusyError if tasks of a directory are given away, so that the caller must
+// not run them itself. The caller has locked the directory.
 func Busy(dir string) error {
 	l := &ledger{path: ledgerPath(dir)}
 	if err := l.read(); err != nil {
@@ -210,12 +211,12 @@ func Busy(dir string) error {
 	return nil
 }
 
-// NotBusy is Busy for local.TaskOptions.Fence, which asks more often than is needed.
+// NotBusy returns a local.TaskOptions.Fence that calls Busy only once.
 func NotBusy(dir string) func() error {
 	return sync.OnceValue(func() error { return Busy(dir) })
 }
 
-// run goes round until nothing is left.
+// run repeats rounds until nothing is left.
 func (s *dispatcher) run(ctx context.Context) error {
 	var (
 		interrupt = ctx.Done()
@@ -266,8 +267,8 @@ func (s *dispatcher) run(ctx context.Context) error {
 	}
 }
 
-// round does what can be done now. An error ends the invocation; what can pass is
-// waited for instead.
+// round does the work that is possible now. An error ends the invocation; temporary
+// failures are waited for instead.
 func (s *dispatcher) round(ctx context.Context) error {
 	if err := s.refresh(); err != nil {
 		return err
@@ -324,7 +325,7 @@ func (s *dispatcher) fail(err error) {
 	}
 }
 
-// refresh takes in records.
+// refresh reads new records.
 func (s *dispatcher) refresh() error {
 	return s.d.Refresh(func(r *record.Task) {
 		s.moved = true
@@ -344,7 +345,7 @@ func (s *dispatcher) refresh() error {
 	})
 }
 
-// ask asks the engine for what is in flight, and does with it what has to be done.
+// ask queries the engine about all engine jobs in flight, and acts on their status.
 func (s *dispatcher) ask(ctx context.Context) error {
 	for _, w := range s.l.waves {
 		if !w.submitted && !allClosed(w) {
@@ -401,8 +402,8 @@ type doom struct {
 }
 
 // cancelStuck cancels jobs that the engine will never start. Their workers are closed
-// when it says that they have ended; until then it may also have forgotten that it was
-// asked to.
+// when the engine reports their end; until then the engine may also have lost the
+// cancellation.
 func (s *dispatcher) cancelStuck(ctx context.Context) error {
 	var jobs []string
 	var which []*held
@@ -436,7 +437,7 @@ func allClosed(w *wave) bool {
 	return true
 }
 
-// describe is a wave as an engine sees it.
+// describe returns a wave as an engine sees it.
 func (s *dispatcher) describe(w *wave) *Wave {
 	target := DefaultTarget
 	if w.Settings != nil {
@@ -462,8 +463,8 @@ func (s *dispatcher) find(ctx context.Context, w *wave) error {
 	return s.abandon(w, "it was never submitted")
 }
 
-// abandon closes the workers of a wave that was not submitted. Should the system have
-// it all the same, its jobs find that and end.
+// abandon closes the workers of a wave that was not submitted. If the engine has accepted the
+// wave nevertheless, its jobs find that they are closed, and end.
 func (s *dispatcher) abandon(w *wave, reason string) error {
 	for _, h := range w.workers {
 		if !h.closed {
@@ -475,7 +476,7 @@ func (s *dispatcher) abandon(w *wave, reason string) error {
 	return nil
 }
 
-// closeWorkers closes those that are over.
+// closeWorkers closes the workers whose engine jobs have ended.
 func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	var idle []string
 	for _, h := range s.l.open() {
@@ -504,13 +505,13 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 		}
 		switch {
 		case over && (!began || known && st.Phase == Pending) && !ended && !s.cancelled[h.Worker]:
-			// Its tasks were cancelled before it came to them, or it was put back into
-			// the queue when they were over.
+			// Its tasks were cancelled before it reached them, or the engine started it again
+			// when they were done.
 			idle = append(idle, h.job)
 		case over || s.cancelled[h.Worker]:
 			s.lost = 0
 		case !began && !s.fruits[h.Worker]:
-			// A controller that was restarted may have forgotten what it was given last.
+			// A controller that was restarted may have forgotten the jobs submitted last.
 			most := maxLost
 			if st.Phase == Gone || st.Blameless {
 				most = maxForgotten
@@ -533,7 +534,7 @@ func (s *dispatcher) closeWorkers(ctx context.Context) error {
 	return nil
 }
 
-// blameless tells whether no task can be why a worker ended.
+// blameless reports whether a worker ended for a reason that no task can have caused.
 func (s *dispatcher) blameless(h *held, st Status, began bool) bool {
 	return !began || st.Blameless || st.Phase == Gone || s.cancelled[h.Worker]
 }
@@ -548,13 +549,13 @@ func reasonOf(st Status) string {
 	return "nobody knows how"
 }
 
-// began tells whether a worker has got its lock.
+// began reports whether a worker has got its lock.
 func (s *dispatcher) began(h *held) bool {
 	text, err := os.ReadFile(s.d.Lock(h.SeatName()))
 	return err == nil && bytes.Contains(text, []byte(beganLine(h.Worker)))
 }
 
-// beganLine is what a worker writes into the file of its lock.
+// beganLine returns the line that a worker writes into its lock file.
 func beganLine(worker int) string { return fmt.Sprintf("worker %d\n", worker) }
 
 // close closes a worker, unless it still works. Its tasks get no strike if they are
@@ -565,7 +566,7 @@ func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error)
 		return false, err
 	}
 	defer lock.Close()
-	// Nobody can write under this seat now: what it has recorded is all there is.
+	// No worker can write under this seat now, so its records are complete.
 	if err := s.refresh(); err != nil {
 		return false, err
 	}
@@ -605,7 +606,8 @@ func (s *dispatcher) close(h *held, reason string, blameless bool) (bool, error)
 	return true, nil
 }
 
-// give gives away what is free. What is submitted may take until longer is cancelled.
+// give packs the free tasks and submits them. A submission may continue until longer is
+// cancelled.
 func (s *dispatcher) give(ctx, longer context.Context) error {
 	open := s.l.open()
 	room := s.o.Jobs - len(open)
@@ -639,7 +641,7 @@ func (s *dispatcher) give(ctx, longer context.Context) error {
 	return nil
 }
 
-// gathering tells whether tasks are still coming, so that more can be packed together.
+// gathering reports whether tasks are still arriving, so that more can be packed together.
 func (s *dispatcher) gathering(now time.Time) bool {
 	if s.o.Gather == 0 {
 		return false
@@ -698,7 +700,7 @@ func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 		}
 		s.refusals++
 		if len(s.l.open()) > 0 {
-			s.refusals = 0 // perhaps because of what is in flight
+			s.refusals = 0 // the jobs in flight may be the reason
 		}
 		if refused.Final || s.refusals >= maxRefusals {
 			s.fail(refused)
@@ -708,10 +710,10 @@ func (s *dispatcher) submit(ctx, longer context.Context, shares []Share) error {
 		s.msg.Note("%s refuses jobs, trying again: %s", s.eng.Name(), refused.Reason)
 		return nil
 	}
-	return s.quiet(ctx, err) // whether it has the wave, find tells
+	return s.quiet(ctx, err) // find decides later whether the engine has the wave
 }
 
-// finished tells whether there is nothing left to do, or nothing left to wait for.
+// finished reports whether there is nothing left to do, or nothing left to wait for.
 func (s *dispatcher) finished() bool {
 	open := len(s.l.open())
 	switch {
@@ -723,7 +725,7 @@ func (s *dispatcher) finished() bool {
 	return open == 0 || s.o.Detach
 }
 
-// line is the progress line.
+// line returns the progress line.
 func (s *dispatcher) line() string {
 	running, pending := 0, 0
 	for _, h := range s.l.open() {
@@ -736,7 +738,7 @@ func (s *dispatcher) line() string {
 	return fmt.Sprintf("%s · %s: %d jobs running, %d waiting", s.d.Line(), s.eng.Name(), running, pending)
 }
 
-// lastLines are the last lines of a file.
+// lastLines returns the last lines of a file.
 func lastLines(path string, n int) []string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -748,7 +750,7 @@ func lastLines(path string, n int) []string {
 		_, _ = f.Seek(-most, 2)
 	}
 	text := make([]byte, most)
-	got, _ := f.Read(text) // without it there is just less to tell
+	got, _ := f.Read(text) // without it the message is just shorter
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(string(text[:got]), "?"), "\n"), "\n")
 	if len(lines) == 1 && lines[0] == "" {
 		return nil

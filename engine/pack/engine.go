@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Wave is what an engine submits: one engine job for each share. Job i executes the
+// Wave is the unit of submission: one engine job for each share. Job i executes the
 // binary of premix with Command(i). All of them ask for the cores, the memory and the
 // options of the first share.
 type Wave struct {
 	Number int
 	Token  string // eight letters and digits; a name with it finds the jobs again
 	Dir    string // absolute
-	Log    string // file to which all engine jobs may append what they print
+	Log    string // file to which all engine jobs may append their output
 	Shares []Share
 	Target time.Duration // budget of a worker
 }
 
-// Command are the arguments of premix for engine job number index, as text: an engine
-// whose jobs know their index by a variable only gives its name for a shell.
+// Command returns the arguments of premix for engine job number index. index is text, since
+// an engine whose jobs only know their index from a variable passes the variable for a shell.
 func (w *Wave) Command(engine, index string) []string {
 	return []string{"task", "work", w.Dir, "--engine", engine, "--wave", strconv.Itoa(w.Number), "--index", index}
 }
@@ -36,13 +36,13 @@ const (
 	Gone  // the engine does not know it, though it was asked after the job was submitted
 )
 
-// Status is what an engine says about a job.
+// Status is the state of a job as the engine reports it.
 type Status struct {
 	Phase  Phase
-	Word   string // the engine's own word for the phase, such as NODE_FAIL
-	Reason string // why it is pending, or how it ended, in plain words; "" if nobody knows
+	Word   string // the engine's own word for the phase, like NODE_FAIL
+	Reason string // why it is pending, or how it ended, in plain words; "" if unknown
 	Node   string // where it runs or ran
-	// Blameless: it ended for no fault of what ran in it, such as a lost node.
+	// Blameless: the tasks did not cause its end, for example because a node was lost.
 	Blameless bool
 	// Stuck: it waits, and the engine itself will never start it. The dispatcher
 	// cancels it.
@@ -53,26 +53,26 @@ type Status struct {
 // errors are taken as passing, that is the system did not answer, unless they are
 // *RefusedError.
 type Engine interface {
-	// Name is what --engine calls it.
+	// Name returns the name of the engine for --engine.
 	Name() string
-	// Reach is nil if the system answers, be it that it would refuse what it is asked,
-	// and a *RefusedError if nothing in dir can ever be submitted to it.
+	// Reach returns nil if the system answers, even if it would refuse the request, and a
+	// *RefusedError if no job of dir can ever be submitted to it.
 	Reach(ctx context.Context, dir string) error
 	// Submit submits a wave and returns the ids of its jobs, by share. If it fails, or
-	// premix is killed meanwhile, jobs may have been submitted all the same: Find tells.
+	// premix is killed during the call, jobs may have been submitted: Find returns them.
 	Submit(ctx context.Context, w *Wave) ([]string, error)
-	// Find returns what Submit has or would have returned for a wave that was submitted
-	// before the call, and nil if the engine surely has none of its jobs.
+	// Find returns the result of Submit for a wave that was submitted before the call, even if
+	// Submit did not return it, and nil if the engine surely has none of its jobs.
 	Find(ctx context.Context, w *Wave) ([]string, error)
 	// Status returns the status of jobs. What it does not know yet is missing. It may
 	// be asked often: it asks the system itself only now and then.
 	Status(ctx context.Context, jobs []string) (map[string]Status, error)
-	// Cancel ends jobs, those that run too, with a time to end in order. Jobs that have
-	// ended are no error.
+	// Cancel ends jobs, also running ones, with a time to end in order. A job that has
+	// already ended does not cause an error.
 	Cancel(ctx context.Context, jobs []string) error
 }
 
-// RefusedError tells that a batch system has understood what it was asked, and refused.
+// RefusedError reports that a batch system has understood a request, and refused it.
 type RefusedError struct {
 	Engine string
 	Reason string // in the system's words
@@ -85,10 +85,10 @@ func (e *RefusedError) Error() string { return e.Engine + " refuses the jobs: " 
 // ExitCode implements exit.Coded.
 func (*RefusedError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *RefusedError) Hint() string { return e.Way }
 
-// LostError tells that engine jobs end before premix starts in them, one after another.
+// LostError reports that engine jobs end before premix starts in them, one after another.
 type LostError struct {
 	Engine string
 	Reason string // how the last one ended
@@ -107,7 +107,7 @@ func (e *LostError) Error() string {
 // ExitCode implements exit.Coded.
 func (*LostError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *LostError) Hint() string {
 	return "see " + e.Log + "; the directory and premix itself must be on a file system that the nodes share"
 }

@@ -7,7 +7,7 @@ import (
 	"premix/engine/local"
 )
 
-// fence tells a worker whether it may still write. It is asked first when the worker
+// fence decides whether a worker may still write. It is first asked when the worker
 // has the lock of its seat.
 type fence struct {
 	d      Directory
@@ -17,7 +17,7 @@ type fence struct {
 	began  bool
 }
 
-// check is local.TaskOptions.Fence. It costs the opening of a file.
+// check is used as a local.TaskOptions.Fence. It costs the opening of a file.
 func (f *fence) check() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Flight is what a dispatcher has given away, for others in its process. The zero value
-// is ready, and it is safe for concurrent use.
+// Flight publishes the tasks that a dispatcher has given away to other goroutines of the
+// process. The zero value is ready, and it is safe for concurrent use.
 type Flight struct {
 	mu   sync.Mutex // guards the rest
 	list []Given
@@ -17,18 +17,18 @@ type Given struct {
 	Ranges [][2]int
 	Job    string // the engine's id; "" as long as it is being submitted
 	Phase  Phase
-	Node   string    // where it runs; "" if nobody knows
+	Node   string    // where it runs; "" if unknown
 	Since  time.Time // when it was seen to be in this phase
 }
 
-// Given are the shares in flight.
+// Given returns the shares in flight.
 func (f *Flight) Given() []Given {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.list
 }
 
-// tell takes over what a dispatcher knows. f may be nil.
+// tell copies the dispatcher's state into f. f may be nil.
 func (f *Flight) tell(s *dispatcher) {
 	if f == nil || !s.moved {
 		return

@@ -20,7 +20,7 @@ import (
 const (
 	eventWave      = "wave"      // shares are given away, and about to be submitted
 	eventSubmitted = "submitted" // the engine has the wave
-	eventClosed    = "closed"    // a worker is over; what its share lacks is free
+	eventClosed    = "closed"    // a worker is over; the rest of its share is free
 	eventDrain     = "drain"     // workers start no more tasks
 )
 
@@ -29,14 +29,14 @@ type Entry struct {
 	Event string    `json:"event"`
 	At    time.Time `json:"at"`
 
-	// Of a wave, and for Wave also of what was submitted.
+	// For eventWave; Wave also for eventSubmitted.
 	Wave     int       `json:"wave,omitempty"` // from 1
 	Engine   string    `json:"engine,omitempty"`
 	Token    string    `json:"token,omitempty"` // its engine jobs carry it
 	Settings *Settings `json:"settings,omitempty"`
 	Shares   []Share   `json:"shares,omitempty"` // the place of one is the index of its engine job
 
-	// Of what was submitted: the engine's ids, by share.
+	// For eventSubmitted: the engine's ids, by share.
 	Jobs []string `json:"jobs,omitempty"`
 
 	// Of a worker that was closed.
@@ -45,7 +45,7 @@ type Entry struct {
 	Fruitless bool   `json:"fruitless,omitempty"`
 }
 
-// Settings are what workers of a wave have to know beside their share. Times are
+// Settings are the properties of a wave that workers need beside their share. Times are
 // seconds.
 type Settings struct {
 	Target   float64 `json:"target"` // budget of a worker; 0: none
@@ -66,17 +66,17 @@ type Settings struct {
 	Trees   *Trees  `json:"trees,omitempty"`
 }
 
-// Trees say where a worker gets the trees and images from that a recipe names. Files and
-// directories are absolute, and the same on the nodes.
+// Trees are the sources from which a worker gets the trees and images that a recipe names.
+// Files and directories are absolute, and the same on the nodes.
 type Trees struct {
-	Origins     []string `json:"origins,omitempty"` // in order of preference; none: those of the node's configuration
+	Origins     []string `json:"origins,omitempty"` // in order of preference; empty: the origins of the node's configuration
 	Proxies     []string `json:"proxies,omitempty"`
 	KeyFile     string   `json:"key_file,omitempty"`
 	Credentials string   `json:"credentials,omitempty"`
 	CAFile      string   `json:"ca_file,omitempty"`
 }
 
-// Share is what one worker has.
+// Share is the work of one worker.
 type Share struct {
 	Worker  int      `json:"worker"` // from 1, never used again
 	Seat    int      `json:"seat"`   // from 1, free again when the worker is closed
@@ -87,10 +87,10 @@ type Share struct {
 	Strikes int      `json:"strikes,omitempty"`
 }
 
-// SeatName is the name under which the worker writes.
+// SeatName returns the name under which the worker writes.
 func (s *Share) SeatName() string { return fmt.Sprint(s.Seat) }
 
-// Tasks is how many tasks are in it.
+// Tasks returns the number of tasks in the share.
 func (s *Share) Tasks() int {
 	n := 0
 	for _, r := range s.Ranges {
@@ -122,13 +122,13 @@ type ledger struct {
 	version string
 	waves   []*wave
 	workers []*held // by number - 1
-	drain   bool    // what was said last
+	drain   bool    // whether the last event drains workers
 }
 
-// ledgerPath is the ledger of a directory.
+// ledgerPath returns the path of the ledger of a directory.
 func ledgerPath(dir string) string { return filepath.Join(engine.State(dir), "ledger.jsonl") }
 
-// read takes in what was appended since.
+// read applies the entries appended since the last read.
 func (l *ledger) read() error {
 	f, err := os.Open(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,7 +138,7 @@ func (l *ledger) read() error {
 		return err
 	}
 	defer f.Close()
-	// Opening it anew makes a network file system look whether it has grown.
+	// Opening the file again makes a network file system check its size.
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (l *ledger) read() error {
 	return err
 }
 
-// apply takes in a line.
+// apply applies a line.
 func (l *ledger) apply(line []byte) error {
 	e := &Entry{}
 	if err := json.Unmarshal(line, e); err != nil {
@@ -208,7 +208,7 @@ func (l *ledger) wave(n int) *wave {
 	return l.waves[n-1]
 }
 
-// open are the workers that were not closed.
+// open returns the workers that were not closed.
 func (l *ledger) open() []*held {
 	var list []*held
 	for _, h := range l.workers {

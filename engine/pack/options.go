@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// OptionError tells what is wrong with an option of an engine.
+// OptionError reports an invalid option of an engine.
 type OptionError struct {
 	Reason string
 	Way    string
@@ -21,7 +21,7 @@ func (e *OptionError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*OptionError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *OptionError) Hint() string { return e.Way }
 
 // ParseOptions reads options as a command line gives them, KEY=VALUE. Those that every
@@ -71,7 +71,7 @@ func (o *Options) ParseOptions(list []string) (rest map[string]string, err error
 	return rest, nil
 }
 
-// UnknownOption is the error for options that an engine does not know; nil if rest is
+// UnknownOption returns the error for options that an engine does not know; nil if rest is
 // empty.
 func UnknownOption(engine string, rest map[string]string, known ...string) error {
 	if len(rest) == 0 {

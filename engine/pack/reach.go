@@ -12,19 +12,19 @@ import (
 // DefaultAnswer is how long an engine may take to answer at the start of a dispatcher.
 const DefaultAnswer = time.Minute
 
-// How long it is left alone meanwhile, at most.
+// startBackOff is the longest pause between two attempts to reach the engine.
 const startBackOff = 5 * time.Second
 
 // farewell is how long an engine that has no job may hold up the end of an interrupted
 // dispatcher.
 const farewell = 5 * time.Second
 
-// UnreachableError tells that an engine has not answered since the start, and that no job
+// UnreachableError reports that an engine has not answered since the start, and that no job
 // of the directory is known to be with it.
 type UnreachableError struct {
 	Engine string
 	Asked  time.Duration // for which it was asked again and again
-	Err    error         // what came of that last
+	Err    error         // error of the last attempt
 }
 
 func (e *UnreachableError) Error() string {
@@ -36,13 +36,13 @@ func (*UnreachableError) ExitCode() exit.Code { return exit.Origin }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *UnreachableError) Hint() string {
 	return "see why this machine does not reach it; nothing is lost, the same command goes on; --engine-opt answer=10m waits longer"
 }
 
-// reach tells whether there is an engine to submit to. It is asked before the first jobs
-// are, so that one that is not there surely has none of them.
+// reach reports whether the engine answers. It is asked before any job is submitted, so that
+// an unreachable engine certainly has no jobs of the directory.
 func (s *dispatcher) reach(ctx context.Context) (bool, error) {
 	if s.answered || s.o.Stay != nil {
 		return true, nil
@@ -89,14 +89,14 @@ func (s *dispatcher) quiet(ctx context.Context, err error) error {
 	return nil
 }
 
-// given tells whether jobs are known to be with the engine.
+// given reports whether jobs are known to be with the engine.
 func (s *dispatcher) given() bool {
 	return slices.ContainsFunc(s.l.open(), func(h *held) bool { return h.job != "" })
 }
 
-// outlive is a context for what has to be asked of the engine also when the dispatcher is
-// interrupted: as long as it takes if there are jobs to end, until it is killed, and
-// otherwise a little longer than ctx.
+// outlive returns a context for calls to the engine that continue when the dispatcher is
+// interrupted. If there are jobs to end, it lasts until s.o.Kill; otherwise it lasts farewell
+// longer than ctx.
 func (s *dispatcher) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	given := s.given()
@@ -122,8 +122,8 @@ func (s *dispatcher) outlive(ctx context.Context) (context.Context, context.Canc
 	return longer, cancel
 }
 
-// giveUpUnknown closes the workers of waves of which an engine that does not answer has
-// not said that it has them. Should it have them all the same, its jobs find that and end.
+// giveUpUnknown closes the workers of the waves that an unreachable engine has not confirmed.
+// If the engine does have a wave of them, its jobs find that they are closed, and end.
 func (s *dispatcher) giveUpUnknown() error {
 	for _, w := range s.l.waves {
 		if !w.submitted && !allClosed(w) {

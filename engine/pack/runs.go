@@ -34,17 +34,17 @@ type Runs struct {
 	kinds     map[string]*kind
 }
 
-// origin is what the last record tells of a task that is done.
+// origin is the start of a finished task, from its last record.
 type origin struct {
 	snapshot string // that it started from; "" also where the task is not done
 	now      bool   // it is of this invocation
 }
 
-// kind gathers what the summary tells of a kind of start.
+// kind collects the figures of the summary for one kind of start.
 type kind struct{ latencies, seconds []float64 }
 
-// OpenRun makes a directory of a run: that of o.Out, which is made or
-// gone on with. It is locked.
+// OpenRun opens the run directory o.Out as a Directory, and locks it. It makes the run, or
+// continues it.
 func OpenRun(o local.Options) (*Runs, error) {
 	rec, plan, err := local.Plan(o)
 	if err != nil {
@@ -80,8 +80,8 @@ func OpenRun(o local.Options) (*Runs, error) {
 	return d, nil
 }
 
-// WorkerOfRun is the run in dir for a worker; o says what is not in its plan, and from how
-// to get what its recipe names.
+// WorkerOfRun opens the run in dir for a worker. o has the options that are not in the plan,
+// and from returns the sources for the files that the recipe names.
 func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (*Runs, error) {
 	plan, err := engine.ReadPlan(dir)
 	if err != nil {
@@ -91,7 +91,7 @@ func WorkerOfRun(dir string, o local.Options, from func(Trees) recipe.Sources) (
 	return &Runs{o: o, dir: dir, name: plan.Header.Recipe, from: from}, nil
 }
 
-// Settings are what workers of a run have to know.
+// Settings returns the settings for the workers of the run.
 func (d *Runs) Settings() Settings {
 	s := Settings{Start: string(d.o.Start), Trust: d.o.Trust, Retries: d.o.Retries, Timeout: d.o.Timeout.Seconds(), Store: d.o.Store, FailFast: d.o.FailFast}
 	if d.o.Verify != nil {
@@ -100,16 +100,16 @@ func (d *Runs) Settings() Settings {
 	return s
 }
 
-// Path is the directory.
+// Path returns the path of the directory.
 func (d *Runs) Path() string { return d.dir }
 
-// Lock is what the worker of a seat holds.
+// Lock returns the path of the lock of a seat.
 func (d *Runs) Lock(seat string) string { return engine.WorkerLock(d.dir, seat) }
 
-// Tasks is how many there are.
+// Tasks returns the number of tasks.
 func (d *Runs) Tasks() int { return len(d.waits) }
 
-// Refresh takes in records and orders.
+// Refresh reads new records and orders.
 func (d *Runs) Refresh(f func(*record.Task)) error {
 	err := d.follower.Next(func(r *record.Task) {
 		if r.Task >= 1 && r.Task <= len(d.waits) {
@@ -120,7 +120,7 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 	if err != nil {
 		return err
 	}
-	if err := d.run.Refresh(); err != nil { // it knows all records that were taken in
+	if err := d.run.Refresh(); err != nil { // it knows all records that were read
 		return err
 	}
 	for i, waits := range d.waits {
@@ -152,7 +152,7 @@ func (d *Runs) Refresh(f func(*record.Task)) error {
 	return nil
 }
 
-// takeIn takes in a record.
+// takeIn applies a record.
 func (d *Runs) takeIn(r *record.Task) {
 	now := r.Ended.After(d.begun)
 	if now {
@@ -163,7 +163,7 @@ func (d *Runs) takeIn(r *record.Task) {
 	}
 }
 
-// take takes in a record of this invocation.
+// take applies a record of this invocation.
 func (d *Runs) take(r *record.Task) {
 	i := r.Task - 1
 	if r.Verified {
@@ -219,15 +219,15 @@ func (d *Runs) withdraw(r *record.Task) {
 	}
 }
 
-// Key is the same for all: it is one recipe.
+// Key returns the same key for all tasks, since they have the same recipe.
 func (d *Runs) Key(*record.Task) string { return d.name }
 
-// Over tells whether a task waits no more.
+// Over reports whether a task no longer waits.
 func (d *Runs) Over(task int) bool {
 	return task < 1 || task > len(d.waits) || !d.waits[task-1]
 }
 
-// Left is how many tasks of ranges wait.
+// Left returns how many tasks of ranges are waiting.
 func (d *Runs) Left(ranges [][2]int) int {
 	n := 0
 	for _, r := range ranges {
@@ -240,7 +240,7 @@ func (d *Runs) Left(ranges [][2]int) int {
 	return n
 }
 
-// Free calls f for what waits.
+// Free calls f for the waiting tasks.
 func (d *Runs) Free(held func(int) bool, f func(Need) bool) error {
 	h := &d.run.Plan.Header
 	for i, waits := range d.waits {
@@ -259,7 +259,7 @@ func (d *Runs) GiveUp(task int, reason, hint string) error {
 		Queued: now, Started: now, Ended: now, Cause: record.CauseLost, Error: reason, Hint: hint, Outputs: t.Paths()})
 }
 
-// Failing tells whether a task failed in this invocation.
+// Failing reports whether a task failed in this invocation.
 func (d *Runs) Failing() bool { return len(d.failed) > 0 }
 
 // Line begins a progress line.
@@ -316,7 +316,7 @@ func (d *Runs) Work(ctx context.Context, w *Worker) error {
 	return err
 }
 
-// Summary is what this invocation did.
+// Summary returns the summary of this invocation.
 func (d *Runs) Summary() *local.Summary {
 	s := d.sum
 	s.Dir, s.Recipe, s.Tasks, s.Seconds, s.Starts = d.dir, d.name, len(d.waits), time.Since(d.begun).Seconds(), []local.Start{}
@@ -332,13 +332,13 @@ func (d *Runs) Summary() *local.Summary {
 			break
 		}
 		r := d.failed[task]
-		lines, _ := engine.Stderr(d.dir, r, engine.StderrLines) // its absence is no reason to hide the failure
+		lines, _ := engine.Stderr(d.dir, r, engine.StderrLines) // report the failure also without its standard error
 		s.Failures = append(s.Failures, local.Failure{Task: r.Task, Sample: r.Sample, Try: r.Try, Error: r.Error, Hint: r.Hint, Stderr: lines})
 	}
 	return &s
 }
 
-// Result is nil if all tasks have succeeded.
+// Result returns nil if all tasks have succeeded.
 func (d *Runs) Result() error {
 	if d.sum.Failed+d.sum.NotRun == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"premix/record"
 )
 
-// minShare is what a share lasts at least, if there is as much: to queue and to start
+// minShare is the shortest share, if there are enough tasks: queueing and starting
 // an engine job takes seconds.
 const minShare = 20 * time.Second
 
@@ -26,17 +26,17 @@ type times struct {
 
 func newTimes() *times { return &times{sum: make(map[string]float64), count: make(map[string]int)} }
 
-// add takes in a record.
+// add counts a record.
 func (t *times) add(key string, r *record.Task) {
 	switch r.Cause {
 	case record.CauseInterrupted, record.CauseLost, record.CauseStart, record.CauseDisk:
-		return // it tells nothing of the task
+		return // not caused by the task
 	}
 	t.sum[key] += r.Seconds * float64(max(r.Cores, 1))
 	t.count[key]++
 }
 
-// mean is how long a task takes, if that is known.
+// mean returns the mean core time of a task in seconds, if it is known.
 func (t *times) mean(key string) (seconds float64, ok bool) {
 	n := t.count[key]
 	if n == 0 {
@@ -45,13 +45,13 @@ func (t *times) mean(key string) (seconds float64, ok bool) {
 	return max(t.sum[key]/float64(n), 1e-4), true
 }
 
-// strike is what is known of a task whose workers were fruitless.
+// strike is the record of a task whose workers were fruitless.
 type strike struct {
 	limit int // most tasks of a share that it is in
-	alone int // fruitless workers that had nothing else
+	alone int // fruitless workers that had only this task
 }
 
-// packing is one decision about what goes to whom.
+// packing is the input of one decision about the sizes of shares.
 type packing struct {
 	cores   int   // of a job, at least
 	memory  int64 // of a job; 0: what its tasks declare
@@ -69,7 +69,7 @@ type class struct {
 	ask    string
 }
 
-// classOf is the class of a task.
+// classOf returns the class of a task.
 func (p *packing) classOf(n *Need) class {
 	c := class{max(p.cores, n.Cores), p.memory, n.Ask}
 	if n.Memory > 0 {
@@ -180,7 +180,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 			s = &list[len(list)-1]
 		}
 		if known && len(list) == room && filled >= perShare*float64(room) {
-			break // what is left is for later jobs
+			break // later jobs take the rest
 		}
 		s.add(t.Task)
 		filled += weights[i]
@@ -191,7 +191,7 @@ func (p *packing) divide(c class, tasks []*Need, room int) []Share {
 	return list
 }
 
-// class is what the job of a share asks for.
+// class returns the class of a share, which its engine job asks for.
 func (s *Share) class() class { return class{s.Cores, s.Memory, s.Ask} }
 
 // add adds a task.
@@ -203,7 +203,7 @@ func (s *Share) add(task int) {
 	s.Ranges = append(s.Ranges, [2]int{task, task})
 }
 
-// settle puts the ranges into order.
+// settle sorts the ranges.
 func (s *Share) settle() {
 	slices.SortFunc(s.Ranges, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
 }

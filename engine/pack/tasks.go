@@ -22,11 +22,11 @@ type Tasks struct {
 	doubtful map[int]*record.Task // last failures of tasks that may be tried again
 }
 
-// maxFailures is how many failures a summary tells in full.
+// maxFailures is the number of failures that a summary shows in full.
 const maxFailures = 10
 
-// OpenTasks makes a directory of an open queue. If dispatch is true it is locked against
-// others who give its tasks away or run them.
+// OpenTasks makes a Directory of an open queue. If dispatch is true, it is locked against
+// other processes that give its tasks away or run them.
 func OpenTasks(q *queue.Queue, dispatch bool) (*Tasks, error) {
 	if dispatch {
 		if err := q.Work(queue.LocalWorker); err != nil {
@@ -36,19 +36,19 @@ func OpenTasks(q *queue.Queue, dispatch bool) (*Tasks, error) {
 	return &Tasks{q: q, follower: q.Follower(), begun: time.Now(), before: q.Counts(), failed: make(map[int]bool), doubtful: make(map[int]*record.Task)}, nil
 }
 
-// Path is the directory.
+// Path returns the path of the directory.
 func (d *Tasks) Path() string { return d.q.Dir }
 
-// Lock is what the worker of a seat holds.
+// Lock returns the path of the lock of a seat.
 func (d *Tasks) Lock(seat string) string { return d.q.WorkerLock(seat) }
 
-// Tasks is how many there are.
+// Tasks returns the number of tasks.
 func (d *Tasks) Tasks() int {
 	c := d.q.Counts()
 	return c[0] + c[1] + c[2] + c[3]
 }
 
-// Refresh takes in orders and records.
+// Refresh reads new orders and records.
 func (d *Tasks) Refresh(f func(*record.Task)) error {
 	if err := d.q.Refresh(); err != nil {
 		return err
@@ -64,8 +64,8 @@ func (d *Tasks) Refresh(f func(*record.Task)) error {
 		}
 		f(r)
 	})
-	// A record may be read before the queue has taken it in: what it has become of the
-	// task is then known the next time.
+	// A record may be read before the queue has applied it: the state of the task is then
+	// known at the next call.
 	for task, r := range d.doubtful {
 		switch d.q.State(task) {
 		case queue.Waiting:
@@ -89,18 +89,18 @@ func (d *Tasks) fail(r *record.Task) {
 	}
 }
 
-// Key is what tasks have in common that take equally long.
+// Key returns a key that tasks with about the same run time have in common.
 func (d *Tasks) Key(r *record.Task) string { return d.q.Key(r.Task) }
 
-// Over tells whether a task waits no more, or is held.
+// Over reports whether a task no longer waits, or is held.
 func (d *Tasks) Over(task int) bool {
 	return d.q.State(task) != queue.Waiting || d.q.Held(task)
 }
 
-// Left is how many tasks of ranges wait and are not held.
+// Left returns how many tasks of ranges wait and are not held.
 func (d *Tasks) Left(ranges [][2]int) int { return d.q.Left(ranges) }
 
-// Free calls f for what could start now.
+// Free calls f for the tasks that could start now.
 func (d *Tasks) Free(held func(int) bool, f func(Need) bool) error {
 	return d.q.Startable(held, func(s *queue.Startable) bool {
 		return f(Need{Task: s.Task, Key: s.Key, Cores: s.Cores, Memory: s.Memory, Ask: s.Ask})
@@ -110,7 +110,7 @@ func (d *Tasks) Free(held func(int) bool, f func(Need) bool) error {
 // GiveUp records that a task failed.
 func (d *Tasks) GiveUp(task int, reason, hint string) error { return d.q.GiveUp(task, reason, hint) }
 
-// Failing tells whether a task failed since OpenTasks.
+// Failing reports whether a task failed since OpenTasks.
 func (d *Tasks) Failing() bool { return len(d.failed) > 0 }
 
 // Line begins a progress line.
@@ -135,7 +135,7 @@ func (d *Tasks) Work(ctx context.Context, w *Worker) error {
 	return err
 }
 
-// Summary is what this invocation did.
+// Summary returns the summary of this invocation.
 func (d *Tasks) Summary() *local.TaskSummary {
 	c := d.q.Counts()
 	s := d.sum
@@ -145,7 +145,7 @@ func (d *Tasks) Summary() *local.TaskSummary {
 	return &s
 }
 
-// Result is nil if all tasks succeeded.
+// Result returns nil if all tasks succeeded.
 func (d *Tasks) Result() error {
 	s := d.Summary()
 	if s.Failed+s.NotRun == 0 {
@@ -155,7 +155,7 @@ func (d *Tasks) Result() error {
 		Way: fmt.Sprintf("premix task why %s TASK says why; premix task retry %[1]s --failed has them run again", s.Dir)}
 }
 
-// Close removes the intermediates that nobody needs any more.
+// Close removes the intermediates that nothing needs any more.
 func (d *Tasks) Close() error {
 	_, err := d.q.Prune(false, false)
 	return err

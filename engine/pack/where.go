@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// Place is where a task is that was given away.
+// Place is the place of a task that was given away.
 type Place struct {
 	Engine  string
 	Job     string            // the engine's id; "" as long as the wave is not known to be submitted
 	Options map[string]string // of the engine
 }
 
-// Where tells to whom a task of a directory was given; nil if to nobody, or if whoever
-// had it is over.
+// Where returns the place of a task that was given away. It is nil if the task was not given
+// away, or if its worker is closed.
 func Where(dir string, task int) (*Place, error) {
 	l := &ledger{path: ledgerPath(dir)}
 	if err := l.read(); err != nil {
@@ -34,8 +34,8 @@ func Where(dir string, task int) (*Place, error) {
 	return nil, nil
 }
 
-// Say says in a sentence what a task waits for that was given away and has no result.
-// eng is that of the place; nil if it cannot be had.
+// Say returns a sentence with the reason why a task that was given away has no result yet.
+// eng is the engine of the place; nil if it is not available.
 func (p *Place) Say(ctx context.Context, eng Engine) string {
 	if p.Job == "" {
 		return fmt.Sprintf("it is being given to a job of %s", p.Engine)

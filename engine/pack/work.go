@@ -11,18 +11,18 @@ import (
 	"premix/internal/exit"
 )
 
-// WorkOptions say which worker this process is, and what it has.
+// WorkOptions are the number and the resources of this worker.
 type WorkOptions struct {
 	Engine string
 	Wave   int
 	Index  int // in the wave, from 0
-	Cores  int // of the allocation; 0: those of the machine
+	Cores  int // of the allocation; 0: the machine's
 	Memory int64
 	Grace  time.Duration
 	Kill   <-chan struct{}
 }
 
-// ClosedError tells a worker that its share was given to others.
+// ClosedError reports to a worker that its share was given to others.
 type ClosedError struct{ Worker int }
 
 func (e *ClosedError) Error() string {
@@ -60,7 +60,7 @@ func Work(ctx context.Context, d Directory, o WorkOptions, w Worker) error {
 	err := d.Work(ctx, &w)
 	var closed *ClosedError
 	if errors.As(err, &closed) && !f.began {
-		return nil // a late start, of which nobody has to know
+		return nil // a late start, which is not worth a message
 	}
 	return err
 }

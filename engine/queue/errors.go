@@ -18,13 +18,13 @@ func (e *PrunedError) Error() string {
 // ExitCode implements exit.Coded.
 func (*PrunedError) ExitCode() exit.Code { return exit.Failed }
 
-// Hint says how to have the output again.
+// Hint returns the hint for the user: how to make the output again.
 func (e *PrunedError) Hint() string {
 	return "submit the command again to have its output; premix task why prints the command"
 }
 
-// InputError tells what is wrong with tasks that were to be submitted, where no line of a
-// file is meant, or with a selection of tasks.
+// InputError reports invalid tasks of a submission, where the error is not about a line of a
+// file, or an invalid selection of tasks.
 type InputError struct {
 	Reason string
 	Way    string
@@ -35,5 +35,5 @@ func (e *InputError) Error() string { return e.Reason }
 // ExitCode implements exit.Coded.
 func (*InputError) ExitCode() exit.Code { return exit.Usage }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *InputError) Hint() string { return e.Way }

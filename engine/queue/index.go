@@ -15,7 +15,7 @@ import (
 	"premix/internal/owner"
 )
 
-// entry is what the index knows of a task. Offsets are those of files in the task
+// entry is the state of a task in the index. Its offsets are offsets in files of the task
 // directory.
 type entry struct {
 	spec     int64  // in tasks.jsonl
@@ -45,7 +45,7 @@ const (
 
 const entrySize = int64(unsafe.Sizeof(entry{}))
 
-// State is what a task is in. Whether it runs is not in it: the boards know.
+// State is the state of a task. Whether a task runs is not part of it: see the boards.
 type State uint8
 
 // States of a task.
@@ -68,7 +68,7 @@ func (e *entry) begin(try int) {
 	}
 }
 
-// runnable tells whether a task waits, and is not held.
+// runnable reports whether a task waits, and is not held.
 func (e *entry) runnable() bool { return e.state() == Waiting && e.flags&flagHeld == 0 }
 
 func (e *entry) state() State {
@@ -114,7 +114,7 @@ type index struct {
 
 func (x *index) head() *indexHead { return (*indexHead)(unsafe.Pointer(&x.data[0])) }
 
-// applied is how much of journal n was applied.
+// applied returns how much of journal n was applied.
 func (x *index) applied(n int) *int64 {
 	return (*int64)(unsafe.Pointer(&x.data[headSize+8*n]))
 }
@@ -124,13 +124,13 @@ func (x *index) entries() []entry {
 	if n == 0 {
 		return nil
 	}
-	// A mapping that another process has outgrown has those that fit.
+	// If another process has grown the file, this mapping has only the first entries.
 	n = min(n, (int64(len(x.data))-headSize-tableSize)/entrySize)
 	return unsafe.Slice((*entry)(unsafe.Pointer(&x.data[headSize+tableSize])), n)
 }
 
-// openIndex maps the index at path, or memory if path is empty. It may be damaged,
-// or that of another machine: see fits.
+// openIndex maps the index at path, or memory if path is empty. The index may be damaged,
+// or belong to another machine: see fits.
 func openIndex(path string) (*index, error) {
 	x := &index{}
 	if path != "" {
@@ -147,7 +147,7 @@ func openIndex(path string) (*index, error) {
 	return x, nil
 }
 
-// remap maps what the file has now, at least size bytes.
+// remap maps the whole file again, after growing it to at least size bytes.
 func (x *index) remap(size int64) error {
 	size = max(size, headSize+tableSize)
 	if x.file == nil {
@@ -188,8 +188,8 @@ func (x *index) replace(data []byte) {
 	x.data = data
 }
 
-// allocate makes room for a store: one into a hole is SIGBUS on a full disk. The table
-// of journals stays a hole but for its first page.
+// allocate allocates blocks for a part of the file: on a full disk, a store into a hole
+// would raise SIGBUS. The table of journals stays a hole, except for its first page.
 func (x *index) allocate(from, to int64) error {
 	fd := int(x.file.Fd())
 	begin := from
@@ -227,7 +227,7 @@ func (x *index) room(n int64) error {
 	return x.remap((max(need, min(2*int64(len(x.data)), need+64<<20)) + growStep - 1) / growStep * growStep)
 }
 
-// follow maps what another process has added.
+// follow maps the entries that another process has added.
 func (x *index) follow() error {
 	if headSize+tableSize+x.head().tasks*entrySize <= int64(len(x.data)) {
 		return nil
@@ -235,11 +235,11 @@ func (x *index) follow() error {
 	return x.remap(0)
 }
 
-// here tells one boot of one machine from others, and one format of the index: processes
-// for which it is the same share an index, and others have one of their own.
+// here identifies a boot of a machine and a format of the index. Processes with the same
+// value share an index; the others have their own.
 var here = sync.OnceValue(func() uint64 { return spawn.Boot() + indexFormat })
 
-// hostDigest stands for the name of this host in a head.
+// hostDigest returns a digest of the name of this host, for the head of an index.
 func hostDigest() uint64 {
 	host, _ := os.Hostname() // one without a name is still one
 	h := fnv.New64a()
@@ -247,7 +247,7 @@ func hostDigest() uint64 {
 	return h.Sum64()
 }
 
-// outlived tells whether the index at path is of an earlier boot of this host, or of
+// outlived reports whether the index at path belongs to an earlier boot of this host, or has
 // another format.
 func outlived(path string) bool {
 	f, err := owner.OpenOthers(path)
@@ -263,7 +263,7 @@ func outlived(path string) bool {
 	return h.magic == indexMagic && h.host == hostDigest() && h.place != here()
 }
 
-// fits tells whether the index can be trusted here.
+// fits reports whether the index can be trusted here.
 func (x *index) fits(place uint64) bool {
 	h := x.head()
 	return h.magic == indexMagic && h.format == indexFormat && h.place == place
@@ -297,7 +297,7 @@ func (x *index) close() {
 	}
 }
 
-// entryAt is entry i of a piece of the index that begins with entry 0.
+// entryAt returns entry i of a piece of the index that begins with entry 0.
 func entryAt(data []byte, i int) *entry {
 	return (*entry)(unsafe.Pointer(&data[int64(i)*entrySize]))
 }

@@ -29,7 +29,7 @@ const (
 	TSV   Format = "tsv"   // the same, separated by tabs
 )
 
-// Input says how tasks are read.
+// Input describes how tasks are read.
 type Input struct {
 	Name     string // of the file, for messages
 	Format   Format
@@ -40,8 +40,8 @@ type Input struct {
 	wrong problem.Collector
 }
 
-// Read adds the tasks of r to a batch. What is wrong with lines or rows is a
-// [problem.List], of which the first problem.Enough are told, and else an *InputError.
+// Read adds the tasks of r to a batch. Mistakes in lines or rows are returned as a
+// [problem.List] with the first problem.Enough of them, and other mistakes as an *InputError.
 func (in *Input) Read(r io.Reader, b *Batch) error {
 	in.wrong = problem.Collector{File: in.Name}
 	var err error
@@ -81,7 +81,7 @@ func (in *Input) Check(r io.Reader, o BatchOptions) error {
 // errEnough ends the reading of tasks of which enough are wrong.
 var errEnough = errors.New("enough mistakes")
 
-// told notes what is wrong with a line, as an *InputError tells it. Others come back.
+// told adds an *InputError to the problems of its line. It returns other errors.
 func (in *Input) told(line int, err error) error {
 	var e *InputError
 	if !errors.As(err, &e) {
@@ -172,7 +172,7 @@ func (in *Input) readLines(r io.Reader, b *Batch) error {
 	}
 }
 
-// template takes the template apart; without a place the row is put behind it.
+// template parses the template; if it has no place, the row is appended.
 func (in *Input) template(columns []string) (*Template, error) {
 	t, err := ParseTemplate(in.Template, columns)
 	if err == nil && !t.Places() {
@@ -273,7 +273,7 @@ func (in *Input) readJSON(r io.Reader, b *Batch) error {
 	}
 }
 
-// addJSON adds the task of a line, or tells all that is wrong with it.
+// addJSON adds the task of a line, or records all mistakes in the line.
 func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 	var g given
 	var full error
@@ -360,13 +360,13 @@ func (in *Input) addJSON(n int, line []byte, b *Batch) error {
 		return in.told(n, in.add(b, s, g.After, array))
 	}
 	if g.Group != "" {
-		// Tasks of later lines may come after this group: that is no mistake of theirs.
+		// Tasks of later lines may come after this group, which is allowed.
 		_, _ = b.note(g.Group, nil)
 	}
 	return full
 }
 
-// fieldNames are the fields that a task may have.
+// fieldNames returns the fields that a task may have.
 func fieldNames() []string {
 	var names []string
 	t := reflect.TypeFor[given]()

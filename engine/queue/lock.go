@@ -16,8 +16,9 @@ import (
 // A lock of an open file description (fcntl(2), F_OFD_SETLK) is held like one of
 // flock(2), and others can ask whether it is held without taking it.
 
-// TakeLock opens the file at path and locks it; closing it gives the lock back. If wait is negative it waits as long
-// as it takes. busy tells that another process has held it all the time.
+// TakeLock opens the file at path and locks it; closing the file releases the lock. If wait is
+// negative, TakeLock waits without a limit. busy reports that another process held the lock
+// all the time.
 func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error) {
 	f, err = owner.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
@@ -43,7 +44,7 @@ func TakeLock(path string, wait time.Duration) (f *os.File, busy bool, err error
 	}
 }
 
-// isLocked tells whether a process holds the lock.
+// isLocked reports whether a process holds the lock.
 func isLocked(path string) bool {
 	f, err := owner.OpenOthers(path)
 	if err != nil {
@@ -54,16 +55,16 @@ func isLocked(path string) bool {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 }
 
-// sign writes down who holds a lock, for a message.
+// sign writes the holder of a lock into its file, for messages.
 func sign(f *os.File) {
 	host, _ := os.Hostname()
-	// Only for people; a full disk must not keep a worker from its work.
+	// It is only for messages; a full disk must not keep a worker from its work.
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt([]byte(fmt.Sprintf("process %d on %s\n", os.Getpid(), host)), 0)
 	}
 }
 
-// signature is who holds a lock.
+// signature returns the holder of a lock, as sign has written it.
 func signature(path string) string {
 	text, err := owner.ReadOthers(path)
 	if err != nil {

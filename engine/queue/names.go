@@ -13,9 +13,10 @@ import (
 	"premix/internal/owner"
 )
 
-// Names tells what tasks are, to who watches a directory from outside: it takes no
-// lock, writes nothing, and keeps no index. Tasks that run one after the other are near
-// to each other, so a piece of tasks.jsonl is read and kept. It is for one goroutine.
+// Names reads the names of tasks, for a reader that watches a directory from outside. It
+// takes no lock, writes nothing, and keeps no index. Tasks that run one after the other are
+// close together in tasks.jsonl, so Names reads and keeps a piece of the file. It is for one
+// goroutine.
 type Names struct {
 	dir     string
 	read    int64 // of orders.jsonl
@@ -33,11 +34,11 @@ type piece struct {
 // pieceTasks is how many tasks are read at a time, at most.
 const pieceTasks = 256
 
-// Named is what a task is called, and what it asked for.
+// Named is the name of a task, and the resources that it asked for.
 type Named struct {
 	Name   string // its name, or its command
 	Group  string
-	User   string // who submitted it
+	User   string // user who submitted it
 	Cores  int
 	Memory int64 // bytes; 0: no limit
 }
@@ -50,7 +51,7 @@ func NamesOf(dir string) *Names {
 	return &Names{dir: filepath.Join(dir, engine.StateDir, engine.QueueDir), marks: make(map[int]int64)}
 }
 
-// Of returns what a task is.
+// Of returns the name and the resources of a task.
 func (n *Names) Of(task int) (Named, error) {
 	for _, p := range n.pieces {
 		if i := task - p.first; i >= 0 && i < len(p.names) {
@@ -134,7 +135,7 @@ func named(s *Spec, user string) Named {
 	return name
 }
 
-// refresh takes in new batches.
+// refresh reads new batches.
 func (n *Names) refresh() error {
 	f, err := owner.OpenOthers(filepath.Join(n.dir, ordersFile))
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	orderBegin   = "begin" // of a run: tasks have so many retries from here on
 )
 
-// Order is a line of orders.jsonl: what a user asked for.
+// Order is a line of orders.jsonl: a request of a user.
 type Order struct {
 	Order string    `json:"order"`
 	At    time.Time `json:"at"`
@@ -50,7 +50,7 @@ type Order struct {
 	Which [][3]int `json:"which,omitempty"`
 }
 
-// Group is what a batch says of a group.
+// Group is the declaration of a group in a batch.
 type Group struct {
 	Name  string   `json:"name"`
 	After []string `json:"after,omitempty"`
@@ -65,8 +65,8 @@ func (o *Order) options() Options {
 	return opts
 }
 
-// appendOrders makes orders durable. size is where they go: what stands behind it was
-// written by a premix that did not get to the end of a line. The caller holds lock.
+// appendOrders makes orders durable. It writes them at size: a premix that was killed within
+// a line may have left an incomplete line there. The caller holds lock.
 func appendOrders(f *os.File, size int64, orders []*Order) (int64, error) {
 	var buf bytes.Buffer
 	for _, o := range orders {

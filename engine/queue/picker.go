@@ -9,26 +9,25 @@ import (
 	"premix/engine/spawn"
 )
 
-// Picker says which task is next. It holds what waits as ranges of numbers, so that
+// Picker chooses the next task. It holds the waiting tasks as ranges of numbers, so that
 // half a million tasks of one batch are one range. It is for one goroutine.
 //
-// It is fair: the next task is one of the user who has had the least core time of
-// those who have tasks that can start; of that user's tasks those with the highest
-// priority come first, and among groups that have such the one with the least core
-// time. A task that failed comes before those of its group and priority that have not
-// run.
+// It is fair: among the users with tasks that can start, it takes the user who has had the
+// least core time. Among this user's tasks the highest priority comes first, and among the
+// groups with tasks of this priority the group with the least core time. A task that failed
+// comes before the tasks of its group and priority that have not run.
 type Picker struct {
 	q      *Queue
 	share  [][2]int     // nil: all
 	lanes  [][]*lane    // by group; the highest priority first
 	seen   int          // tasks that were added
-	orders int          // orders that were taken in
+	orders int          // number of applied orders
 	active map[int]Held // tasks that were picked and not given back
 	core   []float64    // core seconds by group
 	users  map[string]float64
 }
 
-// Held is what a task takes while it is active.
+// Held is the resources that an active task takes.
 type Held struct {
 	Cores  int
 	Memory int64
@@ -56,11 +55,11 @@ type Task struct {
 	*Spec
 }
 
-// ID is what a spawner calls the try.
+// ID returns the id of the try for a spawner.
 func (t *Task) ID() uint64 { return spawn.ID(t.Number, t.Try) }
 
-// Task is a task as its next try runs it. It is nil where no result of that try is
-// wanted: there is no such task, or it has ended.
+// Task returns a task as its next try runs it. It returns nil where no result of that try is
+// wanted: the task does not exist, or it has ended.
 func (q *Queue) Task(number int) (*Task, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,7 +70,7 @@ func (q *Queue) Task(number int) (*Task, error) {
 	return q.task(number, &e)
 }
 
-// task is a task as its next try runs it. The caller holds mu.
+// task returns a task as its next try runs it. The caller holds mu.
 func (q *Queue) task(number int, e *entry) (*Task, error) {
 	spec, err := q.spec(e)
 	if err != nil {
@@ -82,15 +81,15 @@ func (q *Queue) task(number int, e *entry) (*Task, error) {
 	return t, nil
 }
 
-// Picker makes a picker of what waits, of a share: the first and the last numbers of
-// ranges. nil is all there is and will be.
+// Picker makes a picker for the waiting tasks of a share, given as the first and the last
+// numbers of ranges. nil means all tasks, including later ones.
 func (q *Queue) Picker(share [][2]int) *Picker {
 	p := &Picker{q: q, share: share, active: make(map[int]Held), users: make(map[string]float64)}
 	p.Refresh()
 	return p
 }
 
-// Refresh takes in what was ordered since. The queue has been refreshed.
+// Refresh applies the orders given since the last call. The caller has refreshed the queue.
 func (p *Picker) Refresh() {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -121,14 +120,14 @@ func (p *Picker) Refresh() {
 	}
 }
 
-// Behind tells whether the queue knows orders that the picker has not taken in.
+// Behind reports whether the queue has orders that the picker has not applied.
 func (p *Picker) Behind() bool {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
 	return p.orders < len(p.q.list)
 }
 
-// least is the least core time of a group that has tasks: where a new one begins, so
+// least returns the least core time of a group that has tasks. A new group begins with it, so
 // that it does not come before all others until it has caught up.
 func (p *Picker) least() float64 {
 	least := math.Inf(1)
@@ -168,7 +167,7 @@ func (p *Picker) add(e *entry, task int, failed bool) {
 	l.ranges = append(l.ranges, [2]int{task, task})
 }
 
-// clean drops from the head of a lane what has not to be run any more.
+// clean drops tasks that must not run any more from the head of a lane.
 func (p *Picker) clean(l *lane, entries []entry) (task int, ok bool) {
 	for !l.empty() {
 		if len(l.first) > 0 {
@@ -195,10 +194,8 @@ func (l *lane) pop() {
 	}
 }
 
-// Next is the task that is to be run next. It is nil if none can start now, and later
-// tells whether that may change without a new order: tasks are active that others
-// wait for. fits is asked once, whether the task can start; if not, the task stays
-// where it is.
+// Next returns the task to run next, or nil if none can start now. It calls fits once, with
+// the first task in order, to ask whether it can start; if not, the task stays where it is.
 func (p *Picker) Next(fits func(*Task) bool) (t *Task, err error) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -243,7 +240,7 @@ func (p *Picker) charge(group int, v float64) {
 	p.users[p.q.groups[group].user] += v
 }
 
-// ready tells whether all groups before a group are complete.
+// ready reports whether all groups before a group are complete.
 func (p *Picker) ready(group int) bool {
 	for _, a := range p.q.groups[group].after {
 		if !p.q.groups[a].complete() {
@@ -253,7 +250,8 @@ func (p *Picker) ready(group int) bool {
 	return true
 }
 
-// before tells whether the head of lane a of group g comes before that of b of h.
+// before reports whether the head of lane a of group g comes before the head of lane b of
+// group h.
 func (p *Picker) before(g int, a *lane, h int, b *lane) bool {
 	u, v := p.q.groups[g].user, p.q.groups[h].user
 	if u != v && p.users[u] != p.users[v] {
@@ -282,7 +280,7 @@ func (p *Picker) Done(task int, seconds float64) {
 	}
 }
 
-// Cancelled are the active tasks that were cancelled.
+// Cancelled returns the active tasks that were cancelled.
 func (p *Picker) Cancelled() []int {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -295,8 +293,8 @@ func (p *Picker) Cancelled() []int {
 	return list
 }
 
-// Left counts what waits: that can start, now or when active tasks have ended, and
-// that cannot because a group before it has failed.
+// Left counts the waiting tasks: tasks that can start, now or when active tasks have ended,
+// and tasks that cannot because a group before them has failed.
 func (p *Picker) Left() (waiting, blocked int) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
@@ -310,7 +308,7 @@ func (p *Picker) Left() (waiting, blocked int) {
 	return waiting, blocked
 }
 
-// stuck tells whether a group waits for one that cannot become complete.
+// stuck reports whether a group waits for a group that cannot become complete.
 func (q *Queue) stuck(group int, seen []int) bool {
 	for _, a := range q.groups[group].after {
 		b := q.groups[a]
@@ -321,7 +319,7 @@ func (q *Queue) stuck(group int, seen []int) bool {
 	return false
 }
 
-// Counts are how many tasks of the directory are in each state.
+// Counts returns how many tasks of the directory are in each state.
 func (q *Queue) Counts() (count [4]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -333,7 +331,7 @@ func (q *Queue) Counts() (count [4]int) {
 	return count
 }
 
-// CountsOf is the same of ranges of tasks.
+// CountsOf returns how many tasks of ranges are in each state.
 func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -346,7 +344,7 @@ func (q *Queue) CountsOf(ranges [][2]int) (count [4]int) {
 	return count
 }
 
-// State is what a task is in.
+// State returns the state of a task.
 func (q *Queue) State(task int) State {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -64,7 +64,7 @@ type Queue struct {
 	logs    map[string]*os.File // that are made durable; for Settle alone
 }
 
-// group is a group and what its tasks are in.
+// group is a group and the number of its tasks in each state.
 type group struct {
 	name  string
 	user  string
@@ -77,8 +77,8 @@ func (g *group) complete() bool { return g.count[Succeeded] == g.total }
 
 func (q *Queue) path(name string) string { return filepath.Join(q.base, name) }
 
-// indexPath is the index of this boot of this machine. Two that do not share memory never
-// have the same: each would make it afresh under the eyes of the other.
+// indexPath returns the path of the index for this boot of this machine. Processes that do
+// not share memory must not share an index: each would rebuild it while the other uses it.
 func (q *Queue) indexPath() string { return q.path(fmt.Sprintf(indexFile+"%016x", here())) }
 
 // tidy removes the indexes of earlier boots of this host.
@@ -100,10 +100,10 @@ func IsDir(dir string) bool {
 	return err == nil
 }
 
-// Open opens the task directory or run directory dir. If it is neither it is made, where
-// create is true; a run directory is then refused.
+// Open opens the task directory or run directory dir. If dir is neither, Open makes a task
+// directory, where create is true; with create it refuses a run directory.
 // The error is an *engine.DirError where a user can do something about it. version
-// is that of premix.
+// is the version of premix.
 func Open(dir, version string, create bool) (_ *Queue, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -191,7 +191,7 @@ func (q *Queue) belongs() error {
 	return nil
 }
 
-// denied is the refusal to change the directory.
+// denied returns the error for a change of a read-only directory.
 func (q *Queue) denied() error {
 	var e *engine.DirError
 	if errors.As(engine.DirectoryError(q.Dir, q.foreign), &e) {
@@ -200,7 +200,7 @@ func (q *Queue) denied() error {
 	return &engine.DirError{Dir: q.Dir, Reason: "may not be changed by this user", Way: "ask its owner, or give another directory", Err: q.foreign}
 }
 
-// makeDir makes a task directory, where nothing else is.
+// makeDir makes a task directory. It refuses a directory that holds a run.
 func makeDir(dir string) error {
 	if err := engine.MakeDir(dir); err != nil {
 		return err
@@ -248,7 +248,7 @@ func (q *Queue) locked(f func() error) error {
 	}
 	name := lockFile
 	if q.run != nil {
-		name = orderLock // the other name is that of the lock of a run, which has it to its end
+		name = orderLock // a run holds its own lock under the other name until it ends
 	}
 	l, _, err := TakeLock(q.path(name), -1)
 	if err != nil {
@@ -261,14 +261,14 @@ func (q *Queue) locked(f func() error) error {
 	return f()
 }
 
-// Refresh takes in what other processes have done.
+// Refresh applies the orders and records of other processes.
 func (q *Queue) Refresh() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.locked(q.catchUp)
 }
 
-// Changed tells whether there are orders that Refresh would take in. It costs one
+// Changed reports whether there are orders that Refresh would apply. It costs one
 // system call.
 func (q *Queue) Changed() bool {
 	info, err := os.Stat(q.path(ordersFile))
@@ -311,7 +311,7 @@ func (q *Queue) catchUp() error {
 	return nil
 }
 
-// taskCount is how many tasks were submitted, by the orders that were read.
+// taskCount returns how many tasks were submitted, according to the orders read so far.
 func (q *Queue) taskCount() int {
 	for i := len(q.list) - 1; i >= 0; i-- {
 		if o := q.list[i]; o.Order == orderBatch {
@@ -376,7 +376,7 @@ func (q *Queue) damaged(name string) error {
 	return &engine.DirError{Dir: q.Dir, Reason: "is damaged (" + q.path(name) + ")", Way: "submit the tasks again, to another directory"}
 }
 
-// group notes what a batch says of a group.
+// group records a batch's declaration of a group.
 func (q *Queue) group(g Group, user string) {
 	id, ok := q.names[g.Name]
 	if !ok {
@@ -392,7 +392,7 @@ func (q *Queue) group(g Group, user string) {
 	}
 }
 
-// journals are the numbers of the journals and their sizes.
+// journals returns the numbers of the journals and their sizes.
 func (q *Queue) journals() (numbers []int, sizes []int64, err error) {
 	entries, err := os.ReadDir(q.path(""))
 	if err != nil {
@@ -520,7 +520,7 @@ func (q *Queue) applyBatch(i int, o *Order) error {
 	return nil
 }
 
-// replay applies what the index lacks of journal n.
+// replay applies the records of journal n that the index lacks.
 func (q *Queue) replay(n int) error {
 	f, err := owner.OpenOthers(q.journalPath(n))
 	if err != nil {
@@ -547,7 +547,7 @@ func (q *Queue) replay(n int) error {
 	return err
 }
 
-// applyRecord applies a record, and tells of the state before and after.
+// applyRecord applies a record, and returns the state before and after.
 func (q *Queue) applyRecord(r *record.Task, journal int, at int64, length int) (before, after State) {
 	entries := q.x.entries()
 	if r.Task < 1 || r.Task > len(entries) {
@@ -624,7 +624,7 @@ func (q *Queue) order(o *Order) error {
 
 func (q *Queue) header(table string) record.Header { return engine.NewHeader(table, q.version) }
 
-// entry is a copy of the entry of a task; ok is false if there is no such task. The
+// entry returns a copy of the entry of a task; ok is false if the task does not exist. The
 // caller holds mu.
 func (q *Queue) entry(task int) (e entry, ok bool) {
 	entries := q.x.entries()
@@ -634,7 +634,7 @@ func (q *Queue) entry(task int) (e entry, ok bool) {
 	return entries[task-1], true
 }
 
-// Spec reads what a task is.
+// Spec reads the spec of a task.
 func (q *Queue) Spec(task int) (*Spec, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -668,7 +668,7 @@ func (q *Queue) noTask(task int) error {
 	return &InputError{Reason: fmt.Sprintf("there is no task %d in %s", task, q.Dir), Way: way}
 }
 
-// record reads the last record of a task; nil if there is none.
+// record reads the last record of a task; it returns nil for a task without a record.
 func (q *Queue) record(e *entry) (*record.Task, error) {
 	if e.journal == 0 {
 		return nil, nil

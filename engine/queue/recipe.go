@@ -19,7 +19,7 @@ import (
 )
 
 // A run directory has the same journals and the same orders as a task directory. Its tasks
-// are those of its plan.
+// are the tasks of its plan.
 
 // command returns the command that runs the tasks of the directory.
 func (q *Queue) command() string {
@@ -86,7 +86,7 @@ func (q *Queue) runningHot() (list []spawn.Running) {
 	return list
 }
 
-// recorded returns where the output of a try of a run is that failed, or its standard error.
+// recorded returns the extent with the output of a failed try of a run, or its standard error.
 func recorded(dir string, rec *record.Task, stderr bool) extent {
 	if !stderr {
 		return extent{try: rec.Try} // nothing of it is kept
@@ -94,7 +94,7 @@ func recorded(dir string, rec *record.Task, stderr bool) extent {
 	return extent{path: engine.StderrLog(dir, rec.Log), offset: rec.StderrOffset, length: rec.StderrLength, try: rec.Try}
 }
 
-// extentOfRun finds the output of the last try of a task of a run, or of the one that runs.
+// extentOfRun finds the output of a task of a run: of its last try, or of the running one.
 func (q *Queue) extentOfRun(s *Spec, rec *record.Task, stderr bool) (p extent, err error) {
 	name, to := hotstart.StderrName, ""
 	if !stderr {

@@ -21,7 +21,7 @@ import (
 )
 
 // Run is a run directory that is open to run its tasks. Its methods are safe for concurrent
-// use, except where they say otherwise.
+// use, unless their comments say otherwise.
 type Run struct {
 	*Queue
 	Plan *engine.Plan
@@ -48,10 +48,10 @@ type unsettled struct {
 }
 
 // OpenRun makes the run directory for a plan, or continues the run of the same plan that is
-// in it, with so many retries of each task that is not done. A run whose tasks are all done
-// is refused unless resume is true: to do nothing would pass off its outputs as those of
-// files that may have changed since. A directory that is in use, not empty, holds another
-// run or cannot be written gives an *engine.DirError.
+// in it, with the given number of retries for each unfinished task. It refuses a run whose
+// tasks are all done unless resume is true: the files may have changed since, and doing
+// nothing would pass off the old outputs as current. It returns an *engine.DirError for a
+// directory that is in use, not empty, holds another run or cannot be written.
 func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func OpenRun(dir string, plan *engine.Plan, retries int, resume bool) (_ *Run, e
 		}
 		err = plan.Write(dir)
 	case errors.Is(err, fs.ErrNotExist):
-		// No run, or one that was killed before it had a plan.
+		// The run does not exist, or was killed before it had a plan.
 		if len(entries) > 1 {
 			return nil, notEmpty(dir)
 		}
@@ -139,7 +139,7 @@ func untouched(dir string, entries []fs.DirEntry) bool {
 	})
 }
 
-// takeRun locks a run directory and writes down who holds the lock.
+// takeRun locks a run directory and writes the holder into the lock.
 func takeRun(dir string) (*os.File, error) {
 	f, err := owner.OpenFile(filepath.Join(dir, engine.StateDir, engine.LockFile), os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
@@ -157,8 +157,8 @@ func takeRun(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// OpenShare opens the run in dir for a worker of an engine, which runs the tasks in ranges
-// of numbers and nothing else, and holds the lock of that name. plan is made from the recipe
+// OpenShare opens the run in dir for a worker of an engine, which only runs the tasks in
+// share, ranges of numbers, and holds the lock of that name. plan is made from the recipe
 // as it is now.
 func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ *Run, err error) {
 	dir, err = filepath.Abs(dir)
@@ -177,7 +177,7 @@ func OpenShare(dir string, plan *engine.Plan, worker string, share [][2]int) (_ 
 	return r, r.open(dir, plan.Header.Premix)
 }
 
-// open takes in the records and orders, and makes room for the tries to come.
+// open reads the records and orders, and prepares for further tries.
 func (r *Run) open(dir, version string) (err error) {
 	engine.Announce(dir)
 	if r.Queue, err = Open(dir, version, false); err != nil {
@@ -211,7 +211,7 @@ func (r *Run) open(dir, version string) (err error) {
 	return nil
 }
 
-// begins orders that tasks have so many retries from here on.
+// begins gives the order that tasks have this number of retries from here on.
 func (r *Run) begins(tasks []*engine.Task, retries int) error {
 	o := &Order{Order: orderBegin, Retries: retries}
 	for _, t := range tasks {
@@ -225,7 +225,7 @@ func (r *Run) begins(tasks []*engine.Task, retries int) error {
 	return r.give(o, func() error { return nil })
 }
 
-// Worker is the name under which records say where their standard error is; "" where one
+// Worker returns the name by which records refer to the log of standard error; "" where one
 // premix runs all tasks.
 func (r *Run) Worker() string { return r.worker }
 
@@ -277,7 +277,7 @@ func (r *Run) present(t *engine.Task) bool {
 	return true
 }
 
-// Take takes in the snapshot of a record of the run. It is for one goroutine, as are
+// Take adds the snapshot of a record of the run. It is for one goroutine, as are
 // Differing, Snapshots and Withdraw.
 func (r *Run) Take(rec *record.Task) {
 	r.snapshot[rec.Task-1] = ""
@@ -341,7 +341,7 @@ func (r *Run) WorkDir(task, try int) string {
 }
 
 // Scratch makes and returns a directory on the run directory's file system. It is
-// removed at the latest when the run goes on.
+// removed at the latest when the run continues.
 func (r *Run) Scratch(name string) (string, error) {
 	dir := filepath.Join(r.named(engine.TasksDir), name)
 	return dir, os.MkdirAll(dir, 0o777)
@@ -367,7 +367,7 @@ func (r *Run) AppendStderr(paths ...string) (offset, length int64, err error) {
 	return offset, length, nil
 }
 
-// appendStderr copies one file to where the log stands. The caller holds mu.
+// appendStderr appends one file to the log. The caller holds mu.
 func (r *Run) appendStderr(path string) (int64, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -380,7 +380,7 @@ func (r *Run) appendStderr(path string) (int64, error) {
 	return io.Copy(r.stderr, f)
 }
 
-// Commit makes a record durable. Records that come meanwhile share the next write.
+// Commit makes a record durable. Records that arrive during a write share the next write.
 func (r *Run) Commit(rec *record.Task) error {
 	done := make(chan error, 1)
 	r.mu.Lock()

@@ -24,24 +24,24 @@ import (
 // LocalWorker is the name of the worker of this machine.
 const LocalWorker = "0"
 
-// Board is the file of a worker's board.
+// Board returns the path of a worker's board.
 func (q *Queue) Board(worker string) string { return q.path("board-" + worker) }
 
 // aloneMark is in the names of boards of spawners that have one task.
 const aloneMark = ".alone-"
 
-// AloneBoard is the file of the board of a worker's spawner for one task.
+// AloneBoard returns the path of the board of a worker's spawner for one task.
 func (q *Queue) AloneBoard(worker string, n int) string {
 	return q.Board(worker) + aloneMark + strconv.Itoa(n)
 }
 
-// Boards are the boards of a worker that are there, that of its usual spawner first.
+// Boards returns the existing boards of a worker; the board of its usual spawner is first.
 func (q *Queue) Boards(worker string) []string {
 	own := q.Board(worker)
 	list := []string{own}
 	entries, err := os.ReadDir(q.path(""))
 	if err != nil {
-		return list // the usual one says why
+		return list // reading the usual board reports the reason
 	}
 	for _, e := range entries {
 		if path := q.path(e.Name()); strings.HasPrefix(path, own+aloneMark) {
@@ -51,14 +51,14 @@ func (q *Queue) Boards(worker string) []string {
 	return list
 }
 
-// Logs are the files of a slot's logs, for standard output and standard error. The
-// name of the pair is what records call Log.
+// Logs returns the paths of a slot's logs, for standard output and standard error. name
+// is the field Log of records.
 func (q *Queue) Logs(worker string, slot int) (name, stdout, stderr string) {
 	name = fmt.Sprintf("%s-%d", worker, slot)
 	return name, q.path("log-" + name + ".out"), q.path("log-" + name + ".err")
 }
 
-// Running is what the worker of this machine runs now.
+// Running returns the tasks that the worker of this machine runs now.
 func (q *Queue) Running() []spawn.Running {
 	if q.run != nil {
 		return q.runningHot()
@@ -81,7 +81,7 @@ type GroupStatus struct {
 	User      string   `json:"user"`
 	After     []string `json:"after,omitempty"`
 	Tasks     int      `json:"tasks"`
-	Waiting   int      `json:"waiting"` // without those that run
+	Waiting   int      `json:"waiting"` // without running tasks
 	Running   int      `json:"running"`
 	Succeeded int      `json:"succeeded"`
 	Failed    int      `json:"failed"`
@@ -103,7 +103,7 @@ func (q *Queue) Status() *Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := &Status{Dir: q.Dir, Worker: worker, Groups: []GroupStatus{}}
-	at := make([]int, len(q.groups)) // where a group stands in the list
+	at := make([]int, len(q.groups)) // position of a group in the list
 	for i, g := range q.groups {
 		at[i] = len(s.Groups)
 		if g.total == 0 {
@@ -220,7 +220,7 @@ func (q *Queue) Tasks(s *Selection) ([]TaskStatus, error) {
 	return list, err
 }
 
-// which makes an order of those that f picks, as ranges of equal tries.
+// which returns the tasks that f picks, as ranges with equal tries, and their number.
 func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) {
 	var list [][3]int
 	n := 0
@@ -238,10 +238,10 @@ func (q *Queue) which(s *Selection, f func(*entry) bool) ([][3]int, int, error) 
 	return list, n, err
 }
 
-// maxWhich is how many ranges stand in one order.
+// maxWhich is the maximal number of ranges in one order.
 const maxWhich = 4096
 
-// change orders what is picked, and returns how many tasks that are.
+// change gives an order for the tasks that f picks, and returns their number.
 func (q *Queue) change(kind string, s *Selection, f func(*entry) bool) (n int, err error) {
 	o := &Order{Order: kind}
 	err = q.give(o, func() (err error) {
@@ -289,7 +289,7 @@ func (q *Queue) Retry(s *Selection) (int, error) {
 	return q.change(orderRetry, s, func(e *entry) bool { return e.state() == Failed || e.state() == Cancelled })
 }
 
-// Explanation is what why tells.
+// Explanation is the answer of Why.
 type Explanation struct {
 	Task    int          `json:"task"`
 	Name    string       `json:"name,omitempty"`
@@ -312,7 +312,7 @@ func (q *Queue) Release(s *Selection) (int, error) {
 	return q.change(orderRelease, s, func(e *entry) bool { return e.flags&flagHeld != 0 && e.state() == Waiting })
 }
 
-// Held tells whether a task waits to be released.
+// Held reports whether a task waits to be released.
 func (q *Queue) Held(task int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -320,7 +320,7 @@ func (q *Queue) Held(task int) bool {
 	return ok && e.flags&flagHeld != 0 && e.state() == Waiting
 }
 
-// Record is the last record of a task; nil if it has none.
+// Record returns the last record of a task; nil if it has none.
 func (q *Queue) Record(task int) (*record.Task, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -331,7 +331,7 @@ func (q *Queue) Record(task int) (*record.Task, error) {
 	return q.record(&e)
 }
 
-// Why says what a task waits for, or what became of it.
+// Why returns the reason why a task waits, or its result.
 func (q *Queue) Why(task int) (*Explanation, error) {
 	running := q.Running()
 	worker := q.HasWorker()
@@ -404,7 +404,7 @@ func (q *Queue) isRunning(x *Explanation, running []spawn.Running) bool {
 	return false
 }
 
-// waits says what a task waits for.
+// waits returns the reason why a task waits.
 func (q *Queue) waits(e *entry, task int, worker bool) (why, way string) {
 	if e.flags&flagHeld != 0 {
 		return "it is held until it is released", ""
@@ -453,7 +453,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
-// Text is the command for people.
+// Text returns the command as text for messages.
 func (s *Spec) Text() string {
 	if s.Argv == nil {
 		return s.Command
@@ -499,8 +499,8 @@ func lastLines(text []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// extent is where the output of a try stands: length bytes of a file, or all that the file
-// has from offset on if length is negative.
+// extent is the place of a try's output: length bytes of a file, or the rest of the
+// file from offset on if length is negative.
 type extent struct {
 	path           string // "" for a task that has not run
 	offset, length int64
@@ -561,8 +561,8 @@ func (q *Queue) extent(task int, stderr bool) (p extent, err error) {
 	return p, nil
 }
 
-// open opens the file of an extent, and measures it. It is nil if there is no file, or
-// if the task has ended in between and others have perhaps written to the file.
+// open opens the file of an extent, and returns its length. f is nil if the file does not
+// exist, or if the task has ended in between, so that other tasks may have written to it.
 func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64, err error) {
 	if p.path == "" {
 		return nil, 0, nil
@@ -592,8 +592,8 @@ func (q *Queue) open(task int, stderr bool, p extent) (f *os.File, length int64,
 	return f, length, nil
 }
 
-// Output copies what a task wrote, in its last try or so far, to standard output if
-// stderr is false. limit is how many bytes from the end; negative: all.
+// Output copies the output of a task, from its last try or so far, to w: standard output if
+// stderr is false. limit is the number of bytes from the end; negative: all.
 func (q *Queue) Output(task int, stderr bool, limit int64, w io.Writer) error {
 	for {
 		p, err := q.extent(task, stderr)
@@ -630,9 +630,8 @@ func section(f *os.File, offset, length, limit int64) io.Reader {
 // followInterval is how often Follow looks for more.
 const followInterval = 100 * time.Millisecond
 
-// Follow copies what a task writes, as Output does, and goes on until the task has ended
-// and is not to be tried again. Of a further try it copies the output behind that of the
-// one before.
+// Follow copies the output of a task like Output, and continues until the task has ended and
+// is not to be tried again. After the output of one try it copies the output of the next.
 func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 	var last extent
 	var shown int64
@@ -652,11 +651,11 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 			continue
 		}
 		moved := p.path != last.path || p.offset != last.offset
-		if q.run != nil { // the output of a try goes elsewhere when it has ended
+		if q.run != nil { // the output of a try moves when the try has ended
 			moved = p.try != last.try
 		}
 		if last.path != "" && moved {
-			// Another try has begun: the rest of the one before, if its record is there.
+			// Another try has begun: copy the rest of the earlier one, if its record exists.
 			if rec, err := q.Record(task); err == nil && rec != nil && rec.Try == last.try {
 				rest := extent{path: last.path, offset: rec.StdoutOffset, length: rec.StdoutLength}
 				if stderr {
@@ -686,13 +685,13 @@ func (q *Queue) Follow(task int, stderr bool, limit int64, w io.Writer) error {
 	}
 }
 
-// more copies what an extent has beyond the bytes that were shown, and returns how many were
-// shown then.
+// more copies the bytes of an extent after the first shown bytes, and returns the new number
+// of shown bytes.
 func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.Writer) (int64, error) {
 	f, length, err := q.open(task, stderr, p)
 	if f == nil {
 		if p.length < 0 && errors.Is(err, fs.ErrNotExist) {
-			err = nil // a file of its own that is not there yet
+			err = nil // its own file does not exist yet
 		}
 		return shown, err
 	}
@@ -701,14 +700,14 @@ func (q *Queue) more(task int, stderr bool, p extent, shown, limit int64, w io.W
 		if q.run != nil {
 			return shown, nil // a cold start writes it again, to be compared
 		}
-		shown = 0 // a further try has begun the file anew
+		shown = 0 // a further try has truncated the file
 	}
 	_, err = io.Copy(w, section(f, p.offset+shown, length-shown, limit))
 	return length, err
 }
 
-// Files are the files of a task's own for standard output and standard error, each
-// "" if that goes to the log. dir is that of its batch.
+// Files returns the task's own files for standard output and standard error, each "" if it
+// goes to the log. dir is the directory of its batch.
 func (s *Spec) Files(dir string, task int) (stdout, stderr string) {
 	abs := func(p string) string {
 		if p == "" || filepath.IsAbs(p) {
@@ -728,7 +727,7 @@ func (s *Spec) Files(dir string, task int) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// Pruned is what Prune did.
+// Pruned is the result of Prune.
 type Pruned struct {
 	Files int   `json:"files"` // intermediates that were removed
 	Bytes int64 `json:"bytes"` // that were given back
@@ -736,8 +735,8 @@ type Pruned struct {
 
 // Prune removes the intermediates of tasks whose group, and all groups that come
 // after it, have succeeded. Where no group comes after one, its intermediates are
-// removed if last is true. With output, what tasks that succeeded have written into
-// the logs is given back, too.
+// removed if last is true. With output, the space of the output of tasks that succeeded is
+// freed in the logs, too.
 func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	p := &Pruned{}
 	if q.orders == nil {
@@ -817,7 +816,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 			}
 		}
 	}
-	// The order to punch comes first: output that has gone must be known to have.
+	// Write the order before punching: removed output must be known to be removed.
 	err := q.locked(func() error {
 		for kind, list := range map[string][][3]int{orderPrune: which, orderPunch: punch} {
 			for part := range slices.Chunk(list, maxWhich) {
@@ -844,7 +843,7 @@ func (q *Queue) Prune(last, output bool) (*Pruned, error) {
 	return p, errors.Join(errs...)
 }
 
-// punched are the tries, by task, whose output was removed. The caller holds mu.
+// punched returns the tries, by task, whose output was removed. The caller holds mu.
 func (q *Queue) punched() map[int]int {
 	tries := map[int]int{}
 	for _, o := range q.list {
@@ -860,7 +859,7 @@ func (q *Queue) punched() map[int]int {
 	return tries
 }
 
-// punches tells whether the file system of the logs can give space back.
+// punches reports whether the file system of the logs can punch holes into files.
 func (q *Queue) punches() (bool, error) {
 	logs, err := filepath.Glob(q.path("log-*"))
 	if err != nil || len(logs) == 0 {
@@ -884,8 +883,7 @@ func (q *Queue) punches() (bool, error) {
 	return err == nil, err
 }
 
-// punch gives back what a task has written into the logs. Whole blocks can be given
-// back only.
+// punch frees the space of a task's output in the logs. Only whole blocks can be freed.
 func (q *Queue) punch(e *entry) (int64, error) {
 	rec, err := q.record(e)
 	if err != nil || rec == nil || rec.Log == "" {
@@ -913,8 +911,9 @@ func (q *Queue) punch(e *entry) (int64, error) {
 	return sum, nil
 }
 
-// Records are all records of the tasks in dir, of a run or without a recipe, a worker after the other, in the order
-// in which they were settled. Memory does not grow with their number.
+// Records returns all records of the tasks in dir, of a run or without a recipe, one worker
+// after another, in the order in which they were settled. Memory does not grow with their
+// number.
 func Records(dir string) iter.Seq2[*record.Task, error] {
 	return func(yield func(*record.Task, error) bool) {
 		q := &Queue{Dir: dir, base: engine.State(dir)}

@@ -17,10 +17,10 @@ import (
 
 // What an engine needs that spreads a directory over workers.
 
-// WorkerLock is the file that a worker holds locked while it works.
+// WorkerLock returns the path of the lock that a worker holds while it works.
 func (q *Queue) WorkerLock(worker string) string { return q.workLock(worker) }
 
-// Ledger is the file in which such an engine keeps its books.
+// Ledger returns the path of the ledger of an engine; see package pack.
 func (q *Queue) Ledger() string { return q.path("ledger.jsonl") }
 
 // Follower reads the records of a directory as they come, of all workers. It is for
@@ -30,7 +30,7 @@ type Follower struct {
 	at map[int]int64 // how far each journal was read
 }
 
-// Follower makes one that begins with the first record.
+// Follower returns a Follower that begins with the first record.
 func (q *Queue) Follower() *Follower { return &Follower{q: q, at: make(map[int]int64)} }
 
 // Next calls f for each record that was not read before.
@@ -82,8 +82,8 @@ type Startable struct {
 }
 
 // Startable calls f for the tasks that wait and are not held, whose groups are ready, and
-// that skip does not name: the highest priority first, then those that have failed before, then by
-// number. It ends when f returns false.
+// that skip does not skip. The order is: the highest priority first, then tasks that have
+// failed before, then by number. Startable ends when f returns false.
 func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) error {
 	q.mu.Lock()
 	ready := make([]bool, len(q.groups))
@@ -141,7 +141,7 @@ func (q *Queue) Startable(skip func(task int) bool, f func(*Startable) bool) err
 	return nil
 }
 
-// Left is how many tasks of ranges wait and are not held.
+// Left returns how many tasks of ranges wait and are not held.
 func (q *Queue) Left(ranges [][2]int) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,7 +171,7 @@ func (q *Queue) startable(task int) (*Startable, error) {
 	return &Startable{Task: task, Key: spec.key(), Cores: spec.Cores, Memory: engine.Grown(spec.Memory, spec.Growth, int(e.ooms)), Ask: spec.Ask}, nil
 }
 
-// Key is the key of a task, as in Startable; "" if there is none.
+// Key returns the key of a task, as in Startable; "" if the task does not exist.
 func (q *Queue) Key(task int) string {
 	spec, err := q.Spec(task)
 	if err != nil {
@@ -180,8 +180,8 @@ func (q *Queue) Key(task int) string {
 	return spec.key()
 }
 
-// key is what tasks have in common that take about as long: their group and the first
-// word of their command.
+// key returns a key that tasks with about the same run time have in common: their group and
+// the first word of their command.
 func (s *Spec) key() string {
 	word := s.Command
 	if len(s.Argv) > 0 {

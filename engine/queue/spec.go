@@ -14,7 +14,8 @@ import (
 	"premix/engine"
 )
 
-// Spec is what a task is: a line of tasks.jsonl. What is zero is as in its batch.
+// Spec is the description of a task: a line of tasks.jsonl. A zero field has the value of
+// the batch.
 type Spec struct {
 	Command string   // for the shell
 	Argv    []string // without a shell, in place of Command
@@ -25,13 +26,13 @@ type Spec struct {
 	Stderr        string   // the same
 	Intermediates []string // removed when no later group needs them
 	Index         *int     // in its array
-	Note          string   // for whoever submitted it: it is kept and not looked at
+	Note          string   // a remark of the user who submitted it; premix keeps it and does not interpret it
 	Ask           string   // for an engine: options of its own, KEY=VALUE, one a line
 
 	Recipe *engine.Task // of a run, from its plan; nil: without a recipe
 }
 
-// Options are what a batch says for all of its tasks, and a task for itself.
+// Options are the properties that a batch sets for all of its tasks, and a task for itself.
 type Options struct {
 	Group    string
 	Dir      string        // working directory
@@ -63,15 +64,15 @@ type wire struct {
 	Index         *int              `json:"index,omitempty"`
 	Note          string            `json:"note,omitempty"`
 	Ask           string            `json:"ask,omitempty"`
-	// Bytes that are no UTF-8 have no form in JSON: such strings stand here whole.
+	// JSON has no form for bytes that are not UTF-8: these strings are here as a whole.
 	Bytes    [][]byte          `json:"bytes,omitempty"`     // of Argv, or the one of Command
 	EnvBytes map[string][]byte `json:"env_bytes,omitempty"` // values of Env
 	Argv     []string          `json:"argv,omitempty"`
-	// The last.
+	// Command is the last field.
 	Command string `json:"command,omitempty"`
 }
 
-// plain begins the line of a task that has a command and nothing else.
+// plain begins the line of a task that has only a command.
 const plain = `{"command":"`
 
 func (s *Spec) only() bool {
@@ -182,7 +183,7 @@ func parseSpec(line []byte) (*Spec, error) {
 	return s, nil
 }
 
-// under fills in what a spec leaves to its batch.
+// under sets the zero fields of a spec from its batch.
 func (s *Spec) under(o *Options) {
 	if s.Group == "" {
 		s.Group = o.Group
@@ -213,7 +214,7 @@ func (s *Spec) under(o *Options) {
 	}
 }
 
-// Environ is the task's part of the environment, sorted.
+// Environ returns the task's part of the environment, sorted.
 func (s *Spec) Environ() []string {
 	var list []string
 	for k, v := range s.Env {
@@ -226,10 +227,10 @@ func (s *Spec) Environ() []string {
 	return list
 }
 
-// Limits of what the kernel executes.
+// Limits of execve(2).
 const maxString = 128<<10 - 1 // MAX_ARG_STRLEN without its 0
 
-// check tells what is wrong with a task, nil if nothing is.
+// check returns the mistake in a task, or nil.
 func (s *Spec) check() error {
 	if s.Command == "" && len(s.Argv) == 0 {
 		return errors.New("there is no command")

@@ -25,7 +25,7 @@ import (
 // DefaultGroup is the group of tasks for which none is named.
 const DefaultGroup = "tasks"
 
-// BatchOptions are what a submission says for all of its tasks.
+// BatchOptions are the properties that a submission sets for all of its tasks.
 type BatchOptions struct {
 	Options
 	After []string // groups that its groups come after
@@ -50,7 +50,7 @@ type Batch struct {
 	blind  bool // a line could not be read: it may have named any group
 }
 
-// Submitted is what became of a submission.
+// Submitted is the result of a submission.
 type Submitted struct {
 	Dir    string   `json:"dir"`
 	First  int      `json:"first"` // number of its first task
@@ -91,7 +91,7 @@ func (q *Queue) Submit(o BatchOptions) (_ *Batch, err error) {
 	q.mu.Lock()
 	b.offset = q.end
 	q.mu.Unlock()
-	if err := q.tasks.Truncate(b.offset); err != nil { // of one that was killed
+	if err := q.tasks.Truncate(b.offset); err != nil { // lines of a submission that was killed
 		return nil, err
 	}
 	if _, err := b.note(o.Group, o.After); err != nil {
@@ -143,7 +143,7 @@ func (b *Batch) note(name string, after []string) (*Group, error) {
 	return g, nil
 }
 
-// reaches tells whether group from comes, at last, after group to.
+// reaches reports whether group from comes after group to, directly or through other groups.
 func (q *Queue) reaches(more []Group, from, to string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,11 +171,11 @@ func (q *Queue) reaches(more []Group, from, to string) bool {
 	return walk(from)
 }
 
-// First is the number that the first task of the submission will have.
+// First returns the number that the first task of the submission will have.
 func (b *Batch) First() int {
 	b.q.mu.Lock()
 	defer b.q.mu.Unlock()
-	return b.q.taskCount() + 1 // nobody else submits now
+	return b.q.taskCount() + 1 // no other process submits now
 }
 
 // Add adds a task. after are groups that its group comes after. What is wrong with
@@ -270,7 +270,7 @@ func submittedAs(dir string, o *Order) *Submitted {
 	return s
 }
 
-// submitted is the batch with a digest; nil if there is none.
+// submitted returns the batch with a digest; nil if it was not submitted.
 func (q *Queue) submitted(digest string) *Submitted {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -285,8 +285,8 @@ func (q *Queue) submitted(digest string) *Submitted {
 }
 
 // SeatWait is how long a worker of an engine waits for its lock. A batch system may start
-// it again before the lock is free: a network file system keeps that of a lost node for a
-// minute and a half, and whoever gives shares away takes it for a moment to close a worker.
+// it again before the lock is free: a network file system keeps the lock of a lost node for a
+// minute and a half, and a dispatcher takes the lock for a moment to close a worker.
 const SeatWait = 2 * time.Minute
 
 // Work makes this process a worker of the directory, the local one or another. Its
@@ -320,7 +320,7 @@ func (q *Queue) Work(worker string) (err error) {
 	return q.locked(q.catchUp)
 }
 
-// workLock is what a worker holds.
+// workLock returns the path of the lock that a worker holds.
 func (q *Queue) workLock(worker string) string { return q.path("work-" + worker + ".lock") }
 
 // HasWorker reports whether a premix of this machine runs the tasks, or gives them to an
@@ -372,7 +372,7 @@ func (q *Queue) Settle(records []*record.Task) error {
 	defer q.mu.Unlock()
 	return q.locked(func() error {
 		if *q.x.applied(q.number) != at {
-			// The index was made afresh in between: it reads what it lacks.
+			// The index was rebuilt in between: read the missing records.
 			return q.catchUp()
 		}
 		for i, r := range records {
@@ -395,7 +395,7 @@ func (q *Queue) syncLogs(records []*record.Task) error {
 	written := make(map[string]bool)
 	for _, r := range records {
 		if r.Log == "" || q.run != nil {
-			continue // the standard error of a run is for people alone
+			continue // premix does not depend on the standard error of a run
 		}
 		if r.StdoutLength > 0 {
 			written["log-"+r.Log+".out"] = true

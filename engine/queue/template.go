@@ -14,16 +14,16 @@ import (
 //	{name}  the field in the column of that name
 //	{#}     the number of the row, from 1
 //
-// A place may end in one of these, which change what is put there:
+// A place may end in one of these, which change the inserted text:
 //
 //	{.}   without its extension      {1.}   {name.}
 //	{/}   without its directory      {1/}   {name/}
 //	{//}  its directory              {1//}  {name//}
 //	{/.}  without both               {1/.}  {name/.}
 //
-// What is put there is quoted for the shell, as it has to be at that place: bare,
-// between double quotes or between single quotes. {{ and }} stand for braces.
-// Braces that hold anything else, as in ${HOME} or {a,b}, stay as they are.
+// The inserted text is quoted for the shell, as required at that place: bare,
+// between double quotes or between single quotes. {{ and }} are literal braces.
+// Braces with any other content, like ${HOME} or {a,b}, stay as they are.
 
 // Template is a template that was taken apart.
 type Template struct {
@@ -55,7 +55,7 @@ func ParseTemplate(text string, columns []string) (*Template, error) {
 	t := &Template{}
 	var plain strings.Builder
 	where := bare
-	var nest []int // what $( and ( were met in
+	var nest []int // the quoting around each open $( and (
 	flush := func() {
 		if plain.Len() > 0 {
 			t.parts = append(t.parts, part{text: plain.String()})
@@ -122,7 +122,7 @@ func ParseTemplate(text string, columns []string) (*Template, error) {
 	return t, nil
 }
 
-// parsePlace reads what stands between braces. ok is false if that is no place.
+// parsePlace parses the text between braces. ok is false if it is not a place.
 func parsePlace(text string, columns []string) (p part, ok bool, err error) {
 	p = part{place: true, column: -1}
 	if text == "#" {
@@ -167,7 +167,7 @@ func isName(s string) bool {
 	}) < 0
 }
 
-// Places tells whether there are any.
+// Places reports whether the template has places.
 func (t *Template) Places() bool {
 	for _, p := range t.parts {
 		if p.place {

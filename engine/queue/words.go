@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Quote makes one word of the shell of any text.
+// Quote quotes any text as one word of the shell.
 func Quote(s string) string {
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 || !plainByte(byte(r)) }) < 0 {
 		return s
@@ -15,7 +15,7 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// plainByte tells whether a byte means nothing but itself anywhere in a word of the
+// plainByte reports whether a byte has no special meaning anywhere in a word of the
 // shell.
 func plainByte(c byte) bool {
 	switch {
@@ -25,10 +25,9 @@ func plainByte(c byte) bool {
 	return strings.IndexByte("_./,:=@%+-", c) >= 0
 }
 
-// notDirect are the words that do not, as the first of a command, stand for a
-// program on PATH: reserved words and builtins of the shells that may be /bin/sh.
-// true and false are none of them: the programs do what the builtins do, but for
-// options, see Direct.
+// notDirect is the set of first words that do not name a program on PATH: reserved words and
+// builtins of the shells that may be /bin/sh. It does not contain true and false: apart from
+// options, the programs do the same as the builtins; see Direct.
 var notDirect = sync.OnceValue(func() map[string]bool {
 	words := make(map[string]bool)
 	for _, w := range strings.Fields(`
@@ -43,7 +42,7 @@ var notDirect = sync.OnceValue(func() map[string]bool {
 	return words
 })
 
-// knownShell tells whether /bin/sh is a shell whose builtins notDirect lists, and
+// knownShell reports whether /bin/sh is a shell whose builtins notDirect lists, and
 // has no functions from the environment.
 var knownShell = sync.OnceValue(func() bool {
 	path, err := filepath.EvalSymlinks("/bin/sh")
@@ -59,10 +58,10 @@ var knownShell = sync.OnceValue(func() bool {
 	return name == "dash" || name == "bash"
 })
 
-// Direct takes a command apart that needs no shell: a program and words that mean
-// nothing but themselves, bare or in single quotes. ok is false for any other, and
-// for one that the shell would execute itself. If the program is then not found, or
-// cannot be executed, the command is the shell's after all: it knows what to do.
+// Direct splits a command that needs no shell: a program and words without special
+// meaning, bare or in single quotes. ok is false for any other command, and
+// for a command that the shell would execute itself. If the program is then not found, or
+// cannot be executed, the shell must run the command after all, and handles the error.
 func Direct(command string) (argv []string, ok bool) {
 	if !knownShell() {
 		return nil, false

@@ -22,7 +22,7 @@ import (
 	"premix/engine/spawn"
 )
 
-// cluster is a Slurm behind the fronts: jobs are packed into few of its own.
+// cluster is a Slurm behind the fronts: jobs are packed into few jobs of this Slurm.
 type cluster struct {
 	eng    *slurm.Engine
 	o      pack.Options
@@ -37,7 +37,7 @@ type cluster struct {
 // gather is how long jobs wait for company that are submitted one by one.
 const gather = 250 * time.Millisecond
 
-// clusterPartition is what a job's partition is called that names none.
+// clusterPartition is the partition shown for a job that names none.
 const clusterPartition = "default"
 
 // passed are options of sbatch that go on to the jobs of Slurm. Only jobs with the same
@@ -47,15 +47,15 @@ var passed = []string{"account", "constraint", "exclude", "nodelist", "partition
 // unshared are options that mean something else where several jobs share one of Slurm's.
 var unshared = []string{"clusters", "cluster", "exclusive", "licenses"}
 
-// hidden are variables of the engine's jobs that are not those of the jobs in them.
+// hidden are variables of the engine's jobs that the jobs in them must not see.
 var hidden = []string{"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP",
 	"SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE", "SLURM_JOB_ACCOUNT", "SLURM_RESTART_COUNT", "SLURM_TASK_PID"}
 
-// clusterVariables are those with which the programs of Slurm are called.
+// clusterVariables are the variables that the programs of Slurm get.
 var clusterVariables = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "SLURM_CONF", "SLURM_CLUSTERS", "PREMIX_HOME", "XDG_RUNTIME_DIR"}
 
-// newCluster makes what a configuration describes; nil if that is this machine. Programs
-// of Slurm are looked up on this process's PATH.
+// newCluster makes the cluster of a configuration; nil if the configuration is for this
+// machine. Programs of Slurm are looked up on this process's PATH.
 func newCluster(c *Config) (*cluster, error) {
 	if c.Engine == "" {
 		return nil, nil
@@ -74,8 +74,8 @@ func newCluster(c *Config) (*cluster, error) {
 	return k, nil
 }
 
-// outside is the environment in which Slurm's own programs are found: not the fronts of
-// the directory, which would ask themselves.
+// outside returns the environment in which Slurm's own programs are found. It excludes the
+// fronts of the directory, which would call themselves.
 func outside(dir string) []string {
 	var list []string
 	for _, name := range clusterVariables {
@@ -121,8 +121,8 @@ func (k *cluster) dispatch(ctx context.Context, q *queue.Queue, version string, 
 	return pack.Dispatch(ctx, d, k.eng, o)
 }
 
-// running is what runs, by job: what was given to a job of Slurm that does. Which of
-// those jobs have begun is known on their node only.
+// running returns the running jobs. A job counts as running when the job of Slurm that it was
+// given to runs. Only the node knows which of those have begun.
 func (k *cluster) running(q *queue.Queue, jobs int) map[int]spawn.Running {
 	m := make(map[int]spawn.Running)
 	for _, g := range k.flight.Given() {
@@ -140,8 +140,8 @@ func (k *cluster) running(q *queue.Queue, jobs int) map[int]spawn.Running {
 	return m
 }
 
-// admit asks Slurm whether it takes a job with what a submission asks for, once for all
-// that ask for the same, and notes in ask what the job that it is packed into asks for.
+// admit asks Slurm whether it accepts a job like this submission, once for all submissions
+// that ask for the same, and sets ask to the options of the job that it is packed into.
 func (k *cluster) admit(ctx context.Context, s *submission) error {
 	var options []string
 	for _, name := range passed {
@@ -168,10 +168,10 @@ func (k *cluster) admit(ctx context.Context, s *submission) error {
 	return err
 }
 
-// minutes are the time limit of the job of Slurm that a job with a limit is packed into.
+// minutes returns the time limit of the Slurm job that a job with a limit is packed into.
 // It is rounded up to a power of two, so that jobs with about the same limit are packed
-// together; and one that begins when others have been done must have its own time left. It
-// is no longer than the partition allows, if the job's own is not.
+// together; and a job that begins after others in the Slurm job must still have its own time.
+// The limit does not exceed the partition's limit, unless the job's own does.
 func (k *cluster) minutes(ctx context.Context, s *submission) (int, error) {
 	target := k.o.Target
 	if target == 0 {
@@ -220,7 +220,7 @@ func (k *cluster) test(ctx context.Context, s *pack.Share) error {
 	return err
 }
 
-// forCluster checks what means something else where jobs share those of Slurm.
+// forCluster refuses options that have another meaning where jobs share a job of Slurm.
 func (s *submission) forCluster() error {
 	for _, name := range unshared {
 		if _, ok := s.set[name]; ok {

@@ -21,7 +21,7 @@ var scancelOptions = []option{
 	{"interactive", 'i', none, refused}, {"nodelist", 'w', required, moot}, {"reservation", 'R', required, moot}, {"wckey", 0, required, refused},
 }
 
-// scancel ends jobs, or signals those that run.
+// scancel ends jobs, or signals running jobs.
 func (w *worker) scancel(args []string) response {
 	list, rest, err := parseOptions(scancelOptions, args, false)
 	if err != nil {
@@ -186,7 +186,7 @@ func (w *worker) scontrol(args []string) (string, error) {
 	return "", &optionError{fmt.Sprintf("premix does not show %q", rest[0]), "it shows job, partition, node, config and hostnames"}
 }
 
-// holdOrRelease is done for jobs that wait. The caller holds mu.
+// holdOrRelease holds or releases waiting jobs. The caller holds mu.
 func (w *worker) holdOrRelease(verb string, names []string) error {
 	var which [][2]int
 	var jobs []*job
@@ -231,7 +231,7 @@ func (w *worker) holdOrRelease(verb string, names []string) error {
 	return nil
 }
 
-// pairs are lines of NAME=VALUE, or one line.
+// pairs joins lines of NAME=VALUE, into one line if one is true.
 func pairs(one bool, lines ...string) string {
 	if one {
 		return strings.Join(lines, " ") + " \n"
@@ -314,7 +314,7 @@ func (w *worker) showNode(one bool) string {
 		fmt.Sprintf("RealMemory=%d AllocMem=%d FreeMem=N/A Sockets=1 Boards=1", w.memory>>20, memory>>20), fmt.Sprintf("State=%s ThreadsPerCore=1 Weight=1", strings.ToUpper(w.nodeState())), "Partitions="+defaultPartition)
 }
 
-// used are the cores and the memory of jobs that run.
+// used returns the cores and the memory of jobs that run.
 func (w *worker) used() (cores int, memory int64) {
 	for id := range w.running() {
 		cores += w.jobs[id-1].Cores

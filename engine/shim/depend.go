@@ -9,7 +9,7 @@ import (
 	"premix/engine/spawn"
 )
 
-// dependency is what --dependency says: all of its conditions, or any.
+// dependency is the value of --dependency: all of its conditions, or any.
 type dependency struct {
 	any        bool
 	conditions []condition
@@ -22,7 +22,7 @@ type condition struct {
 	wait time.Duration // after a start
 }
 
-// verdict says whether a dependency is satisfied.
+// verdict is the state of a dependency.
 type verdict int
 
 const (
@@ -88,7 +88,7 @@ func (w *worker) known(d *dependency) error {
 	return nil
 }
 
-// satisfied tells whether what a job depends on has happened. The caller holds mu.
+// satisfied reports whether the dependencies of a job are met. The caller holds mu.
 func (w *worker) satisfied(j *job, running map[int]spawn.Running, now time.Time) verdict {
 	yes, no := 0, 0
 	for _, c := range j.needs.conditions {

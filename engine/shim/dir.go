@@ -24,20 +24,20 @@ import (
 // Fronts are the programs that a shim directory has.
 var Fronts = []string{"sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "srun"}
 
-// What the one machine is called, where a front asks.
+// Names of the cluster and its partition in the answers to fronts.
 const (
 	clusterName      = "premix"
 	defaultPartition = "local"
 )
 
-// Config says how the jobs of a shim directory are run. It is config.json.
+// Config describes how the jobs of a shim directory are run. It is config.json.
 type Config struct {
 	Format int           `json:"format"`
-	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: those of the machine
+	Jobs   int           `json:"jobs,omitempty"`   // cores that jobs take together; 0: the machine's
 	Memory int64         `json:"memory,omitempty"` // bytes that jobs take together; 0: all
 	Idle   time.Duration `json:"idle"`             // how long a worker without work stays, in ns
 
-	// Engine is what jobs run on: "" for this machine, or slurm.
+	// Engine is where jobs run: "" for this machine, or slurm.
 	Engine  string   `json:"engine,omitempty"`
 	Options []string `json:"options,omitempty"` // of the engine, KEY=VALUE
 	Env     []string `json:"env,omitempty"`     // in which Slurm's own programs are called; Make fills it in
@@ -48,18 +48,17 @@ const configFormat = 1
 // DefaultIdle is how long a worker without work stays.
 const DefaultIdle = time.Minute
 
-// Grace is the time between SIGTERM and SIGKILL: as long as Slurm's KillWait is if
-// nobody has changed it.
+// Grace is the time between SIGTERM and SIGKILL. It is the default of Slurm's KillWait.
 const Grace = 30 * time.Second
 
-// minJobAge is how long squeue tells of a job that has ended.
+// minJobAge is how long squeue shows a job that has ended.
 const minJobAge = 5 * time.Minute
 
 func statePath(dir, name string) string { return filepath.Join(dir, engine.StateDir, "slurm", name) }
 
 // Make makes a shim directory, or changes its configuration, and returns the directory
-// of its fronts. binary is the premix that the fronts execute. A worker that runs goes
-// on as it was configured when it started.
+// of its fronts. binary is the premix that the fronts execute. A running worker keeps the
+// configuration that it started with.
 func Make(dir, binary, version string, c Config) (bin string, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return "", err
@@ -122,8 +121,8 @@ func Make(dir, binary, version string, c Config) (bin string, err error) {
 	return bin, nil
 }
 
-// belongs refuses a shim directory of another user: what jobs are, and what a worker
-// answers, would be that user's.
+// belongs refuses a shim directory of another user, who would control the jobs and the
+// answers of the worker.
 func belongs(dir string) error {
 	if err := owner.Named(dir); err != nil {
 		return err
@@ -167,7 +166,7 @@ func readConfig(dir string) (*Config, error) {
 	return c, nil
 }
 
-// nodeName is what the one node is called.
+// nodeName is the name of the one node.
 var nodeName = sync.OnceValue(func() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
@@ -176,7 +175,7 @@ var nodeName = sync.OnceValue(func() string {
 	return name
 })
 
-// userName is who runs this process.
+// userName is the name of the user of this process.
 var userName = sync.OnceValue(func() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username

@@ -44,7 +44,7 @@ func FrontMain(args []string) int {
 	}
 	dir, program, args := args[0], args[1], args[2:]
 	r := front(dir, program, args)
-	// Nobody is left to tell if these cannot be written.
+	// An error of this write cannot be reported anywhere.
 	_, _ = os.Stderr.Write(r.Stderr)
 	if _, err := os.Stdout.Write(r.Stdout); err != nil && r.Exit == 0 {
 		return 1
@@ -100,11 +100,11 @@ func front(dir, program string, args []string) response {
 	return *answer
 }
 
-// ofJobs tells whether scontrol is to do something with jobs.
+// ofJobs reports whether a call of scontrol is about jobs.
 func ofJobs(args []string) bool {
 	list, rest, err := parseOptions(scontrolOptions, args, false)
 	if err != nil || len(list) == 0 && len(rest) == 0 {
-		return true // the worker says what is wrong
+		return true // the worker reports the mistake
 	}
 	if len(rest) > 1 && strings.EqualFold(rest[0], "show") {
 		what, _, _ := strings.Cut(strings.ToLower(rest[1]), "=")
@@ -131,8 +131,8 @@ func readScript(name string) ([]byte, error) {
 	return text, nil
 }
 
-// ask sends a request to the worker, which is started if there is none, and again if
-// it ends before it answers.
+// ask sends a request to the worker. It starts a worker if none is running, and again if
+// the worker ends before it answers.
 func ask(dir string, r *request) (*response, error) {
 	const tries = 20
 	var last error
@@ -204,7 +204,7 @@ func connect(dir string) (net.Conn, error) {
 	}
 }
 
-// socketIn is the worker's socket by a name that is short enough wherever the
+// socketIn returns a path of the worker's socket that is short enough wherever the
 // directory is.
 func socketIn(folder *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/socket"
@@ -217,7 +217,7 @@ type started struct {
 	begun int64 // size of the log before
 }
 
-// said is what it wrote.
+// said returns the output of the worker.
 func (s *started) said() string {
 	text, err := os.ReadFile(s.log)
 	if err != nil || int64(len(text)) <= s.begun {
@@ -226,8 +226,8 @@ func (s *started) said() string {
 	return string(bytes.TrimSpace(text[s.begun:]))
 }
 
-// startWorker starts a worker that outlives this process. It gets next to no
-// environment: what it has, jobs would have that did not ask for it.
+// startWorker starts a worker that outlives this process. It gets an almost empty
+// environment: jobs would inherit its variables without having asked for them.
 func startWorker(dir string) (*started, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -254,7 +254,7 @@ func startWorker(dir string) (*started, error) {
 	}
 	_ = cgroup.Leave(cmd.Process.Pid) // where it cannot leave a task, it ends with it
 	go func() {
-		_ = cmd.Wait() // what went wrong stands in its log
+		_ = cmd.Wait() // its log has the error
 		close(s.ended)
 	}()
 	return s, nil
@@ -305,7 +305,7 @@ func srun(args []string) response {
 	return fail("srun", 2, fmt.Errorf("execve(): %s: %w", rest[0], err))
 }
 
-// srunOptions are those of srun.
+// srunOptions are the options of srun.
 var srunOptions = []option{
 	{"ntasks", 'n', required, used}, {"cpus-per-task", 'c', required, moot}, {"nodes", 'N', required, used}, {"chdir", 'D', required, used},
 	{"cpu-bind", 0, required, moot}, {"mem", 0, required, moot}, {"mem-per-cpu", 0, required, moot}, {"exclusive", 0, optional, moot}, {"exact", 0, none, moot},

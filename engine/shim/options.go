@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// argument says whether an option has an argument.
+// argument is whether an option has an argument.
 type argument int
 
 const (
@@ -22,18 +22,18 @@ type option struct {
 	use   use
 }
 
-// use is what becomes of an option.
+// use is how premix treats an option.
 type use int
 
 const (
 	// used: it is honoured.
 	used use = iota
-	// site: it names something of a cluster, such as its partitions. There is one
-	// machine here: it is told back where a front can ask, and means nothing.
+	// site: it names something of a cluster, for example a partition. There is only one
+	// machine: the fronts show the value again, and it has no effect.
 	site
-	// moot: it makes no difference where there is one machine and no such service.
+	// moot: it makes no difference on one machine without the service.
 	moot
-	// refused: without it the job would not be what was asked for.
+	// refused: ignoring it would give another job than the requested one.
 	refused
 )
 
@@ -51,12 +51,12 @@ type optionError struct {
 
 func (e *optionError) Error() string { return e.reason }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *optionError) Hint() string { return e.way }
 
-// parseOptions takes arguments apart as getopt_long(3) does: a long name may be cut
-// short where that leaves no doubt. With inOrder, options end at the first argument
-// that is none.
+// parseOptions parses arguments like getopt_long(3): a long name may be shortened
+// where it stays unique. With inOrder, options end at the first argument
+// that is not an option.
 func parseOptions(table []option, args []string, inOrder bool) (list []given, rest []string, err error) {
 	for i := 0; i < len(args); i++ {
 		a := args[i]

@@ -248,7 +248,7 @@ func (w *worker) sacct(args []string) (string, error) {
 			for _, text := range splitJobs(g.value) {
 				if id, step, has := strings.Cut(text, "."); has {
 					if step != "batch" {
-						continue // there are no other steps
+						continue // no other steps exist
 					}
 					jobs, err := w.selected(id)
 					if err != nil {
@@ -361,7 +361,7 @@ func (w *worker) sacct(args []string) (string, error) {
 	return b.String(), nil
 }
 
-// withoutSteps leaves out of a list what names steps.
+// withoutSteps returns a list without the entries that name steps.
 func withoutSteps(list string) string {
 	var all []string
 	for _, text := range splitJobs(list) {

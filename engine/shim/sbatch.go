@@ -16,7 +16,7 @@ import (
 	"premix/engine/queue"
 )
 
-// sbatchOptions are those of sbatch, of Slurm 22.05 to 25.05.
+// sbatchOptions are the options of sbatch, of Slurm 22.05 to 25.05.
 var sbatchOptions = []option{
 	{"array", 'a', required, used}, {"account", 'A', required, site}, {"begin", 'b', required, used},
 	{"chdir", 'D', required, used}, {"clusters", 'M', required, site}, {"cluster", 0, required, site},
@@ -53,8 +53,8 @@ var sbatchOptions = []option{
 	{"cores-per-socket", 0, required, refused}, {"ntasks-per-core", 0, required, refused}, {"ntasks-per-socket", 0, required, refused}, {"mcs-label", 0, required, refused},
 }
 
-// sbatchVariables are the variables that stand for options; the command line goes
-// before them, and they before the script.
+// sbatchVariables are the variables that set options; the command line overrides
+// them, and they override the script.
 var sbatchVariables = [][2]string{
 	{"SBATCH_ACCOUNT", "account"}, {"SBATCH_ARRAY_INX", "array"}, {"SBATCH_CLUSTERS", "clusters"}, {"SBATCH_CONSTRAINT", "constraint"},
 	{"SBATCH_EXPORT", "export"}, {"SBATCH_GRES", "gres"}, {"SBATCH_GPUS", "gpus"}, {"SBATCH_JOB_NAME", "job-name"},
@@ -64,7 +64,7 @@ var sbatchVariables = [][2]string{
 	{"SBATCH_ERROR", "error"}, {"SBATCH_OUTPUT", "output"},
 }
 
-// note is what is kept of a job with its task, as JSON.
+// note is the properties of a job that are kept with its task, as JSON.
 type note struct {
 	Request   string    `json:"request"` // that submitted it
 	Name      string    `json:"name"`
@@ -98,12 +98,12 @@ type note struct {
 	Script    string    `json:"script,omitempty"` // file that is removed when the job has ended
 }
 
-// submission is what the arguments of sbatch, and the script, ask for.
+// submission is the request in the arguments of sbatch, and in the script.
 type submission struct {
 	note
 	set      map[string]string // options that were given
 	wrap     string
-	script   string   // name of the script; "" where there is none
+	script   string   // name of the script; "" without one
 	args     []string // of the script
 	export   string
 	indices  []int
@@ -119,8 +119,8 @@ type submission struct {
 	ask      string // see queue.Spec
 }
 
-// parseSbatch reads the command line alone. It says whether a script is to be read:
-// from the file of that name, or standard input if it is "".
+// parseSbatch parses the command line alone. needsScript reports whether a script must be
+// read: from the file s.script, or standard input if it is "".
 func parseSbatch(args []string) (s *submission, needsScript bool, err error) {
 	s = &submission{set: make(map[string]string)}
 	list, rest, err := parseOptions(sbatchOptions, args, true)
@@ -140,8 +140,8 @@ func parseSbatch(args []string) (s *submission, needsScript bool, err error) {
 	return s, !wrapped, nil
 }
 
-// directives adds what the environment and the script say, where the command line says
-// nothing.
+// directives adds options from the environment and the script that the command line does not
+// set.
 func (s *submission) directives(environ map[string]string, script []byte) error {
 	for _, v := range sbatchVariables {
 		if value, ok := environ[v[0]]; ok {
@@ -363,7 +363,7 @@ func parseSignal(text string) (syscall.Signal, error) {
 	return 0, &optionError{fmt.Sprintf("unknown signal %q", text), "name it as in TERM, or give its number"}
 }
 
-// expand fills in the places of a file name; element is nil for a job of its own.
+// expand fills in the places of a file name; index is nil for a job outside an array.
 func (s *submission) expand(pattern string, id, array int, index *int, user string) string {
 	if strings.Contains(pattern, `\`) {
 		return strings.ReplaceAll(pattern, `\`, "") // Slurm then replaces nothing
@@ -393,7 +393,7 @@ func (s *submission) expand(pattern string, id, array int, index *int, user stri
 			number(array)
 		case 'a':
 			if index == nil {
-				b.WriteString("4294967294") // what Slurm writes
+				b.WriteString("4294967294") // Slurm writes this number
 			} else {
 				number(*index)
 			}
@@ -416,7 +416,7 @@ func (s *submission) expand(pattern string, id, array int, index *int, user stri
 	return path
 }
 
-// environment is what --export lets through.
+// environment returns the variables that --export lets through.
 func (s *submission) environment(environ map[string]string) map[string]string {
 	env := make(map[string]string)
 	switch s.export {
@@ -459,7 +459,7 @@ func (s *submission) environment(environ map[string]string) map[string]string {
 	return env
 }
 
-// ofNode are variables that say where a job runs.
+// ofNode are variables that describe the node of a job.
 var ofNode = []string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME", "SLURM_CLUSTER_NAME", "SLURM_NODEID", "SLURM_JOB_PARTITION"}
 
 // tell adds the variables that Slurm gives a job.
@@ -510,8 +510,8 @@ var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash"}
 // maxScript is the longest script that is given as an argument.
 const maxScript = 120 << 10
 
-// interpreter takes the first line of a script apart. shell tells that the script may
-// follow after -c.
+// interpreter parses the first line of a script. shell reports that the script may
+// be an argument of -c.
 func interpreter(script []byte) (argv []string, shell bool, err error) {
 	line, _, _ := bytes.Cut(script, []byte("\n"))
 	text, ok := bytes.CutPrefix(bytes.TrimRight(line, "\r"), []byte("#!"))
@@ -542,10 +542,10 @@ func interpreter(script []byte) (argv []string, shell bool, err error) {
 	return argv, slices.Contains(shells, name) && len(script) <= maxScript, nil
 }
 
-// step is what jobs of one rule or process have in common.
+// step returns the part of the name that jobs of one rule or process have in common.
 func (s *submission) step() string {
 	name := s.Name
-	if rule, ok := strings.CutPrefix(s.Comment, "rule_"); ok { // Snakemake; the name is that of its run
+	if rule, ok := strings.CutPrefix(s.Comment, "rule_"); ok { // Snakemake; the name is the same for all jobs of a run
 		name, _, _ = strings.Cut(rule, "_wildcards_")
 	} else {
 		name = strings.TrimPrefix(name, "nf-") // Nextflow: nf-PROCESS_(TAG)

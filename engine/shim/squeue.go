@@ -40,7 +40,7 @@ func (f *filter) match(j *job, st *status) bool {
 		(f.states == nil || f.states[st.state])
 }
 
-// users notes whose jobs are asked for: all that there are belong to one user.
+// users sets whose jobs are asked for: all jobs belong to one user.
 func (f *filter) users(list string) {
 	names := strings.Split(list, ",")
 	f.nobody = !slices.Contains(names, userName()) && !slices.Contains(names, strconv.Itoa(os.Getuid()))
@@ -241,7 +241,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// column is a piece of a format such as "%.18i ".
+// column is a piece of a format, for example "%.18i ".
 type column struct {
 	letter byte // 0: text alone
 	width  int  // 0: as long as it is
@@ -312,7 +312,7 @@ func parseColumns(format string, titles map[byte]string) ([]column, error) {
 	return list, nil
 }
 
-// display is what the id of a job is called.
+// display returns the id of a job as squeue shows it.
 func (j *job) display() string {
 	if j.Array > 0 {
 		return fmt.Sprintf("%d_%d", j.array(), j.Index)

@@ -24,7 +24,7 @@ var (
 	nodeFail   = state{"NODE_FAIL", "NF"}
 )
 
-// states are all that Slurm has, by both names.
+// states are all states of Slurm, by both names.
 var states = sync.OnceValue(func() map[string]state {
 	m := make(map[string]state)
 	for _, s := range []state{pending, running, completing, completed, cancelled, failed, timeout, oom, nodeFail,
@@ -47,12 +47,12 @@ type status struct {
 	pid     int
 }
 
-// over tells whether the job has ended for good.
+// over reports whether the job has ended for good.
 func (s status) over() bool {
 	return s.state != pending && s.state != running && s.state != completing
 }
 
-// took is how long it has run.
+// took returns how long the job has run.
 func (s status) took() time.Duration {
 	switch {
 	case s.started.IsZero():
@@ -63,7 +63,7 @@ func (s status) took() time.Duration {
 	return s.ended.Sub(s.started)
 }
 
-// status tells how a job is. The caller holds mu.
+// status returns the status of a job. The caller holds mu.
 func (w *worker) status(j *job, now map[int]spawn.Running) status {
 	st := status{reason: "None"}
 	r, runs := now[j.id]
@@ -107,7 +107,7 @@ func (w *worker) status(j *job, now map[int]spawn.Running) status {
 		st.state = failed
 	}
 	if j.last == nil {
-		j.last, _ = w.q.Record(j.id) // without one it says less
+		j.last, _ = w.q.Record(j.id) // without the record the status has less detail
 	}
 	if st.rec = j.last; st.rec == nil {
 		st.ended = j.Submitted

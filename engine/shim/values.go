@@ -22,7 +22,7 @@ func times(n int, unit time.Duration) (time.Duration, bool) {
 
 // parseTime reads a time limit as Slurm writes it: minutes, minutes:seconds,
 // hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds. 0
-// is no limit.
+// means no limit.
 func parseTime(text string) (time.Duration, error) {
 	bad := &optionError{fmt.Sprintf("invalid time limit %q", text), "write it as in 90, 1:30:00 or 2-12"}
 	switch strings.ToLower(text) {
@@ -126,7 +126,7 @@ func parseArray(text string) (indices []int, limit int, err error) {
 	return slices.Compact(indices), limit, nil
 }
 
-// clock is a time as Slurm tells it, in the zone of this machine.
+// clock formats a time like Slurm, in the zone of this machine.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "Unknown"
@@ -134,7 +134,7 @@ func clock(t time.Time) string {
 	return t.Local().Format("2006-01-02T15:04:05")
 }
 
-// elapsed is a stretch of time as [days-]hours:minutes:seconds.
+// elapsed returns a stretch of time as [days-]hours:minutes:seconds.
 func elapsed(d time.Duration) string {
 	s := int64(d / time.Second)
 	text := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
@@ -144,7 +144,7 @@ func elapsed(d time.Duration) string {
 	return text
 }
 
-// shortElapsed is the same as squeue writes it, without leading zeros.
+// shortElapsed formats a stretch of time like squeue, without leading zeros.
 func shortElapsed(d time.Duration) string {
 	s := int64(d / time.Second)
 	if s < 3600 {
@@ -156,7 +156,7 @@ func shortElapsed(d time.Duration) string {
 	return elapsed(d)
 }
 
-// cpuTime is CPU time as sacct writes it.
+// cpuTime formats CPU time like sacct.
 func cpuTime(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < time.Hour {
@@ -165,7 +165,7 @@ func cpuTime(seconds float64) string {
 	return elapsed(d)
 }
 
-// limitText is a time limit.
+// limitText returns a time limit.
 func limitText(d time.Duration) string {
 	if d == 0 {
 		return "UNLIMITED"
@@ -173,7 +173,7 @@ func limitText(d time.Duration) string {
 	return elapsed(d)
 }
 
-// sizeText is a size in the unit that keeps it whole, as in 4G or 1500M.
+// sizeText returns a size in the unit that keeps it whole, as in 4G or 1500M.
 func sizeText(n int64) string {
 	units := "KMGT"
 	i := 0

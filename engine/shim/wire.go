@@ -7,10 +7,11 @@ import (
 	"io"
 )
 
-// wireFormat is the version of what fronts and worker say to each other.
+// wireFormat is the version of the messages between fronts and worker.
 const wireFormat = 1
 
-// request is what a front sends, as one JSON value. What may hold any byte is base64.
+// request is the message of a front, as one JSON value. Fields that may hold any byte are
+// base64.
 type request struct {
 	Format  int      `json:"format"`
 	ID      string   `json:"id"` // random; the same when it is sent again
@@ -45,7 +46,7 @@ func toStrings(list [][]byte) []string {
 	return all
 }
 
-// environ is the environment of a request.
+// environ returns the environment of a request.
 func (r *request) environ() map[string]string {
 	env := make(map[string]string, len(r.Env))
 	for _, kv := range r.Env {
@@ -63,7 +64,7 @@ func send(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
 func receive(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }
 
-// fail is the answer to a request that failed, in the words of the front's Slurm
+// fail returns the answer to a request that failed, in the words of the front's Slurm
 // program.
 func fail(program string, exit int, err error) response {
 	text := fmt.Sprintf("%s: error: %v\n", program, err)

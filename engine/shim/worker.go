@@ -67,7 +67,7 @@ type job struct {
 	last     *record.Task // once it has ended
 }
 
-// array is the id of the job's array; its own if it is in none.
+// array returns the id of the job's array; its own id for a job outside an array.
 func (j *job) array() int { return j.id - j.At }
 
 // WorkerMain is the main function of a worker. args follow WorkerArg.
@@ -172,7 +172,7 @@ func work(dir, version string) error {
 	w.mu.Lock()
 	w.closing = true
 	w.mu.Unlock()
-	_ = os.Remove(statePath(dir, "socket")) // whoever comes now starts another worker
+	_ = os.Remove(statePath(dir, "socket")) // a front that comes now starts another worker
 	l.Close()
 	<-accepted
 	answers.Wait()
@@ -181,7 +181,7 @@ func work(dir, version string) error {
 	var failed *local.FailedError
 	var interrupted *local.Interrupted
 	if errors.As(err, &failed) || errors.As(err, &interrupted) {
-		return nil // the jobs say it themselves
+		return nil // the jobs report it themselves
 	}
 	return err
 }
@@ -208,7 +208,7 @@ func lockWorker(dir string) (held *os.File, err error) {
 	return nil, f.Close()
 }
 
-// listen makes the socket, in place of one that a worker has left that was killed.
+// listen makes the socket, and replaces the socket of a worker that was killed.
 func listen(dir string) (*net.UnixListener, error) {
 	folder, err := os.Open(statePath(dir, ""))
 	if err != nil {
@@ -238,7 +238,7 @@ const (
 	askMost = 256 << 20
 )
 
-// follow takes in tasks that it does not know as jobs yet. The caller holds mu, or is
+// follow adds tasks that are not known as jobs yet. The caller holds mu, or is
 // alone.
 func (w *worker) follow() error {
 	total := 0
@@ -255,7 +255,7 @@ func (w *worker) follow() error {
 	return nil
 }
 
-// add takes in a job.
+// add adds a job.
 func (w *worker) add(id int, spec *queue.Spec) {
 	j := &job{id: id, step: spec.Group}
 	if spec.Note == "" || json.Unmarshal([]byte(spec.Note), &j.note) != nil {
@@ -281,9 +281,9 @@ func (w *worker) add(id int, spec *queue.Spec) {
 	w.jobs = append(w.jobs, j)
 }
 
-// mourn has jobs failed that were running when the last worker was killed, and that
-// are not to run twice. Who they are stands in the file of those that have begun: the
-// board does not tell, as the spawner has outlived the worker and cleared it.
+// mourn records the failure of jobs that were running when the last worker was killed, and
+// that are not to run twice. It reads them from the file of begun jobs: the
+// board does not have them, since the spawner has outlived the worker and cleared it.
 func (w *worker) mourn() error {
 	path := statePath(w.dir, "begun")
 	text, err := os.ReadFile(path)
@@ -317,7 +317,7 @@ func (w *worker) mourn() error {
 	return err
 }
 
-// idle tells whether the worker has nothing to do and was not asked for a while.
+// idle reports whether the worker has nothing to do and has had no request for a while.
 func (w *worker) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -332,7 +332,7 @@ func (w *worker) idle() bool {
 	return w.q.Counts()[queue.Waiting] <= len(w.blocked)
 }
 
-// mine tells whether a connection is of this user, or of root.
+// mine reports whether the peer of a connection is this user, or root.
 func mine(conn net.Conn) bool {
 	user, err := bounded.User(conn)
 	return err == nil && (user == 0 || int(user) == os.Geteuid())
@@ -349,7 +349,7 @@ func (w *worker) serve(conn bounded.Conn) {
 	w.mu.Unlock()
 	r := &request{}
 	if receive(io.LimitReader(conn, askMost), r) == nil && conn.Trust() {
-		// A front that has gone away has no use for an answer.
+		// A front that is gone does not need the answer.
 		a := w.answer(r)
 		_ = conn.SetWriteDeadline(time.Now().Add(askTime))
 		_ = send(conn, a)
@@ -552,7 +552,7 @@ func (w *worker) submit(r *request, s *submission, script []byte, environ map[st
 	return first, nil
 }
 
-// stir has the engine look for what was ordered.
+// stir wakes the engine, so that it applies new orders.
 func (w *worker) stir() {
 	select {
 	case w.wake <- struct{}{}:
@@ -586,15 +586,15 @@ func (w *worker) wait(first, elements int) int {
 	}
 }
 
-// tend does what is due: blocked jobs whose time has come, warnings before a time
-// limit, scripts that nobody needs any more.
+// tend does the periodic work: it releases blocked jobs, sends warnings before a time
+// limit, and removes the scripts of ended jobs.
 func (w *worker) tend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	running := w.running()
 	w.release(running)
 	if w.behind != nil {
-		clear(running) // what begins and what gets signals is the matter of the nodes
+		clear(running) // the nodes record begun jobs and send signals
 	}
 	for id, r := range running {
 		j := w.jobs[id-1]
@@ -621,7 +621,7 @@ func (w *worker) tend() {
 	})
 }
 
-// running is what runs, by job. The caller holds mu.
+// running returns the running tasks, by job. The caller holds mu.
 func (w *worker) running() map[int]spawn.Running {
 	if w.behind != nil {
 		return w.behind.running(w.q, len(w.jobs))
@@ -682,8 +682,7 @@ func (w *worker) release(running map[int]spawn.Running) {
 		free = append(free, [2]int{j.id, j.id})
 		return true
 	})
-	// On an error, such as a full disk, they are taken in again when the next worker
-	// starts.
+	// On an error, for example a full disk, the next worker tries again when it starts.
 	if len(free) > 0 {
 		_, _ = w.q.Release(&queue.Selection{Tasks: free})
 		w.stir()
@@ -693,8 +692,8 @@ func (w *worker) release(running map[int]spawn.Running) {
 	}
 }
 
-// selected are jobs that a user names: 12, 12_3, 12_[1-4], 12.batch. A job that is an
-// array stands for all of its elements.
+// selected returns the jobs that a user names: 12, 12_3, 12_[1-4], 12.batch. The id of an
+// array selects all of its elements.
 func (w *worker) selected(text string) ([]*job, error) {
 	bad := &optionError{fmt.Sprintf("Invalid job id specified: %q", text), "a job is a number, or as in 12_3"}
 	text, _, _ = strings.Cut(text, ".")

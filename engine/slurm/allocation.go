@@ -7,13 +7,13 @@ import (
 	"premix/engine/pack"
 )
 
-// Allocation fills in what Slurm has given to the job that this process runs in, where
-// nothing else is said.
+// Allocation sets the unset fields of o from the resources that Slurm has given to the job
+// that this process runs in.
 func Allocation(o *pack.WorkOptions) {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(os.Getenv(name), 10, 64)
 		if err != nil {
-			return 0 // it is not set: what the machine has counts
+			return 0 // not set: the machine's figure counts
 		}
 		return n
 	}

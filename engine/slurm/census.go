@@ -20,17 +20,17 @@ import (
 // Census is how many jobs Slurm has, of all users, and how its scheduler does.
 type Census struct {
 	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // it did not answer, but said this
+	Failed string    `json:"failed,omitempty"` // error message, if Slurm did not answer
 	Jobs   []Counted `json:"jobs"`
-	// Diag is what sdiag says, by section and key as it writes them, joined by a dot:
-	// "Main schedule statistics.Last cycle". What has no number is left out. Empty where
-	// sdiag did not answer.
+	// Diag is the output of sdiag, by section and key as it writes them, joined by a dot:
+	// "Main schedule statistics.Last cycle". Values that are not numbers are omitted. Diag is
+	// empty if sdiag did not answer.
 	Diag map[string]float64 `json:"diag,omitempty"`
 }
 
 // Counted are jobs that are alike.
 type Counted struct {
-	Partition string `json:"partition"` // the first of those that a waiting job names
+	Partition string `json:"partition"` // the first partition that a waiting job names
 	State     string `json:"state"`     // as squeue writes it, in lower case
 	Jobs      int    `json:"jobs"`      // elements of arrays each
 }
@@ -39,9 +39,9 @@ type Counted struct {
 // lists all jobs, and sdiag makes the controller lock its tables as well.
 const MinCensusInterval = 30 * time.Second
 
-// TakeCensus asks Slurm, unless another premix of this user on this machine has done so
-// within the interval: its answer, kept in a file beside the listing, is returned then.
-// A Slurm that does not answer gives an error, which is kept and shared, too. Without
+// TakeCensus queries Slurm, unless another premix of this user on this machine has done so
+// within the interval: then it returns that answer, from a file beside the listing.
+// If Slurm does not answer, the error is kept and shared, too. Without
 // squeue on PATH it is a *MissingError.
 func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	if _, err := exec.LookPath("squeue"); err != nil {
@@ -71,7 +71,7 @@ func TakeCensus(ctx context.Context, interval time.Duration) (*Census, error) {
 	// Long lists of indices would be cut, see squeue(1), SLURM_BITSTR_LEN.
 	out, err := program(ctx, "", "env", "SLURM_BITSTR_LEN=0", "squeue", "--noheader", "--all", "--format="+censusFormat)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err() // it says nothing of Slurm, and is nothing for others
+		return nil, ctx.Err() // the error is not Slurm's, so do not share it
 	}
 	if err != nil {
 		s.Failed = strings.TrimPrefix(said(err), "squeue: error: ")
@@ -97,8 +97,8 @@ func (s *Census) result() (*Census, error) {
 // censusFormat is partition, state, and the indices of an array's element or elements.
 const censusFormat = "%P|%T|%K"
 
-// ParseCensus counts what squeue printed with that format. A line may stand for many
-// elements of an array that wait.
+// ParseCensus counts the jobs in the output of squeue with that format. A line may stand for
+// many waiting elements of an array.
 func ParseCensus(out string) []Counted {
 	var list []Counted
 	place := make(map[[2]string]int)
@@ -119,13 +119,13 @@ func ParseCensus(out string) []Counted {
 			place[key] = i
 			list = append(list, Counted{Partition: key[0], State: key[1]})
 		}
-		list[i].Jobs += max(n, 1) // one that is in no array has no indices
+		list[i].Jobs += max(n, 1) // a job without an array has no indices
 	}
 	return list
 }
 
-// ParseDiag reads what sdiag(1) prints: keys with a colon and a number below headings,
-// which have no number. Tables of remote procedure calls, which follow, are left out.
+// ParseDiag parses the output of sdiag(1): keys with a colon and a number below headings,
+// which have no number. It omits the tables of remote procedure calls, which follow.
 func ParseDiag(out string) map[string]float64 {
 	diag := make(map[string]float64)
 	section := ""

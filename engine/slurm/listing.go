@@ -21,10 +21,10 @@ import (
 	"premix/internal/owner"
 )
 
-// listing is what squeue said, as a file.
+// listing is the output of squeue, as a file.
 type listing struct {
 	Begun  time.Time `json:"begun"`            // before it was asked
-	Failed string    `json:"failed,omitempty"` // it did not answer, but said this
+	Failed string    `json:"failed,omitempty"` // error message, if Slurm did not answer
 	Jobs   []job     `json:"jobs"`
 }
 
@@ -40,10 +40,10 @@ type job struct {
 	ranges [][2]int
 }
 
-// format is what squeue is asked for. Names of premix' jobs have no bar in them.
+// format is the output format for squeue. Names of premix's jobs have no bar in them.
 const format = "%j|%F|%K|%T|%r|%N"
 
-// parse reads what squeue printed, as far as premix submitted it.
+// parse parses the output of squeue, and keeps the jobs that premix submitted.
 func parse(out string) []job {
 	var list []job
 	for line := range strings.Lines(out) {
@@ -80,13 +80,13 @@ func parseIndex(text string) [][2]int {
 type jobID struct {
 	element string // 7_3
 	array   string
-	index   int    // -1 if there is none
-	name    string // "" stands for any: older ledgers have none
+	index   int    // -1 without one
+	name    string // "" matches any name: ids in older ledgers have none
 }
 
 func (id jobID) String() string { return id.element + " (" + id.name + ")" }
 
-// makeID is the id of an element.
+// makeID returns the id of an element.
 func makeID(array string, index int, name string) jobID {
 	return jobID{fmt.Sprintf("%s_%d", array, index), array, index, name}
 }
@@ -102,7 +102,7 @@ func parseID(text string) jobID {
 	return jobID{element, array, n, strings.TrimSuffix(name, ")")}
 }
 
-// status is the status of an element of an array.
+// status returns the status of an element of an array.
 func (l *listing) status(id jobID) (pack.Status, bool) {
 	found := false
 	var st pack.Status
@@ -118,7 +118,7 @@ func (l *listing) status(id jobID) (pack.Status, bool) {
 			if id.index < r[0] || id.index > r[1] {
 				continue
 			}
-			// A job that was started again may be there twice: what lives counts.
+			// A job that was started again may be listed twice: the live entry counts.
 			if s := j.status(); !found || s.Phase < st.Phase {
 				st, found = s, true
 			}
@@ -139,7 +139,7 @@ func newCache(interval time.Duration) *cache {
 	return &cache{path: filepath.Join(cacheDir(), "listing-"+hex.EncodeToString(sum[:6])+".json"), interval: interval}
 }
 
-// cacheDir is a directory of this user on this machine.
+// cacheDir returns a directory of this user on this machine.
 func cacheDir() string {
 	if home := os.Getenv("PREMIX_HOME"); home != "" {
 		return filepath.Join(home, "run", "slurm")
@@ -148,7 +148,7 @@ func cacheDir() string {
 	return filepath.Join(dir, "slurm")
 }
 
-// get returns a listing that was begun after a moment, and is no older than the
+// get returns a listing that was begun after the given time, and is not older than the
 // interval.
 func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	if c.fresh(c.last, after) {
@@ -176,7 +176,7 @@ func (c *cache) get(ctx context.Context, after time.Time) (*listing, error) {
 	l := &listing{Begun: time.Now()}
 	out, err := program(ctx, "", "squeue", "--noheader", "--states=all", "--user="+userName(), "--format="+format)
 	if ctx.Err() != nil {
-		return nil, cmp.Or(err, ctx.Err()) // it says nothing of Slurm, and is nothing for others
+		return nil, cmp.Or(err, ctx.Err()) // the error is not Slurm's, so do not share it
 	}
 	if err != nil {
 		l.Failed = said(err)
@@ -204,7 +204,7 @@ func (l *listing) result() (*listing, error) {
 	return l, nil
 }
 
-// makeDir makes the directory, and refuses one of somebody else.
+// makeDir makes the directory, and refuses a directory of another user.
 func (c *cache) makeDir() error {
 	dir := filepath.Dir(c.path)
 	var err error

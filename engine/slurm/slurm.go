@@ -22,7 +22,7 @@ import (
 	"premix/internal/units"
 )
 
-// Name is what --engine calls it.
+// Name is the name of this engine for --engine.
 const Name = "slurm"
 
 // DefaultInterval is how old a listing may be.
@@ -49,8 +49,8 @@ type Engine struct {
 	storage  *bool // there is a slurmdbd; nil: it was not asked
 }
 
-// New makes the engine. Options that it does not know are those of sbatch:
-// partition=short is --partition=short, and exclusive= is --exclusive.
+// New makes the engine. It passes options that it does not know to sbatch:
+// partition=short becomes --partition=short, and exclusive= becomes --exclusive.
 func New(options map[string]string) (*Engine, error) {
 	e := &Engine{interval: DefaultInterval, known: make(map[string]time.Time), history: make(map[string]pack.Status)}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
@@ -89,7 +89,7 @@ func New(options map[string]string) (*Engine, error) {
 	return e, nil
 }
 
-// MissingError tells that there is no Slurm on this machine.
+// MissingError reports that Slurm is not installed on this machine.
 type MissingError struct{}
 
 func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
@@ -97,20 +97,20 @@ func (e *MissingError) Error() string { return "there is no sbatch on PATH" }
 // ExitCode implements exit.Coded.
 func (*MissingError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint names the way out.
+// Hint returns the hint for the user.
 func (e *MissingError) Hint() string {
 	return "run it on a machine from which Slurm jobs are submitted"
 }
 
-// Name is what --engine calls it.
+// Name returns the name of the engine for --engine.
 func (e *Engine) Name() string { return Name }
 
-// program runs a program of Slurm. The error has what it said.
+// program runs a program of Slurm. The error has the program's message.
 func program(ctx context.Context, stdin string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	// An interrupt from the terminal is for premix, which decides what becomes of this.
+	// An interrupt from the terminal is for premix, which decides whether to end the program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = owner.Environ()
 	cmd.Stdin = strings.NewReader(stdin)
@@ -130,12 +130,12 @@ func program(ctx context.Context, stdin string, name string, args ...string) (st
 	return out.String(), nil
 }
 
-// programError is what a program of Slurm says that failed.
+// programError is the message of a program of Slurm that failed.
 type programError struct{ name, text string }
 
 func (e *programError) Error() string { return e.name + ": " + strings.ReplaceAll(e.text, "\n", "; ") }
 
-// said is what a program said, without its own name.
+// said returns the message of a program, without the program's own name.
 func said(err error) string {
 	var p *programError
 	if !errors.As(err, &p) {
@@ -157,7 +157,7 @@ func (e *Engine) Reach(ctx context.Context, _ string) error {
 	return err
 }
 
-// jobName is the name of the array of a wave.
+// jobName returns the name of the array of a wave.
 func jobName(w *pack.Wave) string { return namePrefix + w.Token }
 
 const namePrefix = "premix-"
@@ -190,7 +190,8 @@ func (e *Engine) Submit(ctx context.Context, w *pack.Wave) ([]string, error) {
 	return e.elements(id, w), nil
 }
 
-// asked are the options of sbatch that the tasks of a share need: the last word.
+// asked returns the options of sbatch that the tasks of a share need. They come last and
+// override others.
 func asked(s *pack.Share) []string {
 	var list []string
 	for option := range strings.Lines(s.Ask) {
@@ -213,8 +214,8 @@ func (e *Engine) Test(ctx context.Context, s *pack.Share) error {
 	return nil
 }
 
-// Longest is how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
-// infinite; of the default partition if none is named. It is "" if there is no such one.
+// Longest returns how long a job may run in a partition, in Slurm's words, as in 1-00:00:00 or
+// infinite; for "" in the default partition. It returns "" if the partition does not exist.
 func (e *Engine) Longest(ctx context.Context, partition string) (string, error) {
 	out, err := program(ctx, "", "sinfo", "--noheader", "--format=%R|%P|%l")
 	if err != nil {
@@ -229,15 +230,15 @@ func (e *Engine) Longest(ctx context.Context, partition string) (string, error) 
 	return "", nil
 }
 
-// memoryOption asks for what tasks need, and premix.
+// memoryOption returns the option for the memory that the tasks and premix need.
 func memoryOption(s *pack.Share) string {
 	return fmt.Sprintf("--mem=%dM", (s.Memory+overhead+1<<20-1)>>20)
 }
 
-// logPattern is a path in which Slurm replaces nothing.
+// logPattern escapes a path, so that Slurm replaces nothing in it.
 func logPattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
-// script is what each job executes. The index is in the environment.
+// script returns the script of each job. The index is in the environment.
 func (e *Engine) script(w *pack.Wave) string {
 	words := []string{"exec", queue.Quote(e.premix)}
 	for _, a := range w.Command(Name, "\x00") {
@@ -250,7 +251,7 @@ func (e *Engine) script(w *pack.Wave) string {
 	return "#!/bin/sh\n" + strings.Join(words, " ") + "\n"
 }
 
-// elements are the ids of the jobs of a wave.
+// elements returns the ids of the jobs of a wave.
 func (e *Engine) elements(array string, w *pack.Wave) []string {
 	list := make([]string, len(w.Shares))
 	for i := range list {
@@ -308,7 +309,7 @@ func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		args := []string{"--quiet"}
 		if name != "" {
-			args = append(args, "--name="+name) // only those that have it as well
+			args = append(args, "--name="+name) // scancel then only ends jobs that have this name as well
 		}
 		if _, err := program(ctx, "", "scancel", append(args, named[name]...)...); err == nil {
 			continue
@@ -321,7 +322,7 @@ func (e *Engine) Cancel(ctx context.Context, jobs []string) error {
 	return nil
 }
 
-// gone is the status of a job that is in no listing.
+// gone returns the status of a job that is in no listing.
 func (e *Engine) gone(ctx context.Context, id string) pack.Status {
 	st, ok := e.history[id]
 	if !ok {
@@ -359,7 +360,7 @@ func (e *Engine) account(ctx context.Context, id jobID) (word, node string) {
 	}
 	out, err := program(ctx, "", "sacct", args...)
 	if err != nil {
-		return "", "" // less to tell, that is all
+		return "", "" // the status then only has less detail
 	}
 	line, _, _ := strings.Cut(out, "\n")
 	state, node, _ := strings.Cut(line, "|")

@@ -27,16 +27,16 @@ var over = map[string]string{
 	"TIMEOUT":       "it reached its time limit",
 }
 
-// stuck are reasons for which Slurm holds a job that it could not start, until somebody
-// releases it. The words are written with blanks or with underscores, by version.
+// stuck are reasons for which Slurm holds a job that it could not start, until an operator
+// or the user releases it. The words are written with blanks or with underscores, by version.
 var stuck = []string{"JobHoldMaxRequeue", "launch failed requeued held", "launch_failed_requeued_held"}
 
-// blameless tells whether a job can have ended so without any fault of its own.
+// blameless reports whether a job can have ended so through no fault of its own.
 func blameless(state string) bool {
 	return slices.Contains([]string{"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REVOKED"}, state)
 }
 
-// ended says in plain words how a job ended.
+// ended returns in plain words how a job ended.
 func ended(state string) string {
 	if text, ok := over[state]; ok {
 		return text
@@ -89,7 +89,7 @@ var reasons = map[string]string{
 	"OutOfMemory":                 "it ran out of memory",
 }
 
-// plain says in plain words why a job waits.
+// plain returns in plain words why a job waits.
 func plain(reason string) string {
 	// ReqNodeNotAvail, UnavailableNodes:n1
 	word, _, _ := strings.Cut(reason, ",")
@@ -114,7 +114,7 @@ func plain(reason string) string {
 	return "Slurm says " + reason
 }
 
-// status is the status that a line of a listing tells of.
+// status returns the status of a job in a listing.
 func (j *job) status() pack.Status {
 	st := pack.Status{Phase: pack.Running, Word: j.State, Node: j.Node}
 	if slices.Contains(waiting, j.State) {

@@ -28,20 +28,20 @@ import (
 //
 // followed by five words a slot: task id (0: none), process id, start in nanoseconds
 // since 1970, and the sizes of its two logs at that moment. A slot's words are written
-// by its thread and read by anybody without a lock: a reader sees a task or the next one.
+// by its thread, and readers take no lock: a reader sees a task or the next one.
 //
-// Behind the slots stand the results of the tasks that have ended, in the order in which
-// they came: a length and a [Result] as in a frame. A slot appends the result before it
-// takes the task from its words. The file is not synced, so it outlives the spawner and
-// the client, and says nothing after a crash of the machine. On a full disk results are
-// left out.
+// Behind the slots are the results of the tasks that have ended, in the order in which
+// they arrived: a length and a [Result] as in a frame. A slot appends the result before it
+// removes the task from its words. The file is not synced: it outlives the spawner and
+// the client, but is invalid after a crash of the machine. On a full disk results are
+// omitted.
 const (
 	boardMagic = 0x0a64726f62786d70
 	boardHead  = 8
 	boardSlot  = 5
 )
 
-// Running is what a slot runs.
+// Running is the running task of a slot.
 type Running struct {
 	ID      uint64
 	PID     int
@@ -122,21 +122,21 @@ func (b *board) note(r *Result, buf []byte) []byte {
 			continue
 		}
 		if n != len(body) {
-			b.short.Store(true) // the task runs again if nobody hears of it otherwise
+			b.short.Store(true) // the task runs again unless its result arrives another way
 		}
 		return body
 	}
 }
 
-// full reports whether what a task has written may be cut short, because the disk is full.
-// To ask costs a round trip on some file systems, so a task that has ended well without
-// output is left to the client, which asks for many at once.
+// full reports whether the output of a task may be cut short, because the disk is full.
+// The check costs a round trip on some file systems, so a task that has ended well without
+// output is left to the client, which checks once for many tasks.
 func (b *board) full(r *Result) bool {
 	var st unix.Statfs_t
 	return (r.Status != 0 || r.Out.Length+r.Err.Length > 0) && unix.Fstatfs(b.fd, &st) == nil && Full(&st)
 }
 
-// Full tells whether a file system has no room for this user.
+// Full reports whether a file system has no room for this user.
 func Full(st *unix.Statfs_t) bool {
 	if os.Geteuid() == 0 {
 		return st.Bfree == 0
@@ -144,7 +144,7 @@ func Full(st *unix.Statfs_t) bool {
 	return st.Bavail == 0
 }
 
-// Board is what a board's file said at one moment.
+// Board is the content of a board's file at one moment.
 type Board struct {
 	Session int
 	Running []Running
@@ -155,8 +155,8 @@ type Board struct {
 	end     int64 // of the slots
 }
 
-// ReadBoard reads the board at path, but for its results. Without one there is nothing
-// running.
+// ReadBoard reads the board at path, without its results. If the file does not exist, no
+// task is running.
 func ReadBoard(path string) (*Board, error) {
 	b := &Board{path: path}
 	f, err := owner.OpenOthers(path)
@@ -189,8 +189,8 @@ func ReadBoard(path string) (*Board, error) {
 	return b, nil
 }
 
-// Ended reads the results on the board. Those of another boot count for nothing: what
-// their tasks have written may be lost.
+// Ended reads the results on the board. It ignores a board of another boot, since
+// the output of its tasks may be lost.
 func (b *Board) Ended() ([]Result, error) {
 	list, _, err := b.results()
 	return list, err
@@ -217,12 +217,12 @@ func (b *Board) results() (list []Result, end int64, err error) {
 	return list, end, nil
 }
 
-// Alive tells whether the spawner whose board it is lives, on this machine.
+// Alive reports whether the spawner of the board is alive, on this machine.
 func (b *Board) Alive() bool {
 	return b.Session > 1 && b.place == Place() && startTime(b.Session) == b.start
 }
 
-// sweepWait is how long processes are given to be gone after SIGKILL.
+// sweepWait is the longest wait for the end of processes after SIGKILL.
 const sweepWait = 5 * time.Second
 
 // endWait is how long a spawner without a client is given to note how its tasks ended. It
@@ -237,7 +237,7 @@ func (b *Board) await() {
 	}
 	defer unix.Close(fd)
 	if !b.Alive() {
-		return // the number is that of another process by now
+		return // another process has the number by now
 	}
 	for end := time.Now().Add(endWait); ; {
 		left := time.Until(end)
@@ -248,11 +248,11 @@ func (b *Board) await() {
 	}
 }
 
-// Sweep kills what is left of a spawner whose client has left it: it gives the spawner time
-// to end by itself, and kills the processes of its session.
-// The number of a session is not given to another process as long as the session has
-// members, and if it was given away since, the leader began at another time; so none
-// but those are met.
+// Sweep kills the remaining processes of a spawner whose client has ended: it gives the
+// spawner time to end by itself, and then kills the processes of its session.
+// The kernel does not give the number of a session to another process as long as the session
+// has members. If it gave the number away since, the leader has another start time. So Sweep
+// kills no other process.
 func (b *Board) Sweep() error {
 	if b.Session <= 1 || b.place != Place() {
 		return nil // of another boot, or of another machine
@@ -276,7 +276,7 @@ func (b *Board) Sweep() error {
 	}
 }
 
-// sessionMembers are the processes of a session that are not zombies.
+// sessionMembers returns the processes of a session that are not zombies.
 func sessionMembers(session int) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -302,7 +302,7 @@ func sessionMembers(session int) []int {
 	return list
 }
 
-// stat are the fields of /proc/PID/stat behind the name, which is in parentheses and
+// stat returns the fields of /proc/PID/stat behind the name, which is in parentheses and
 // may hold anything (proc_pid_stat(5)): field 3 is the first.
 func stat(pid int) []string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -312,8 +312,8 @@ func stat(pid int) []string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }
 
-// startTime is when a process began, in clock ticks since boot; 0 if there is none, or only
-// its zombie, for which process 1 may take its time.
+// startTime returns when a process began, in clock ticks since boot. It returns 0 if the
+// process does not exist, or is a zombie, which process 1 may be slow to reap.
 func startTime(pid int) uint64 {
 	f := stat(pid)
 	if len(f) < 20 || f[0] == "Z" {
@@ -326,20 +326,20 @@ func startTime(pid int) uint64 {
 	return v
 }
 
-// Place tells one boot of one machine, and one PID namespace, from others: where a process
-// id means the same.
+// Place identifies a boot of a machine and a PID namespace: the range in which a process
+// id is unique.
 func Place() uint64 {
-	boot, _ := os.ReadFile(bootID) // without one, the namespace has to do
+	boot, _ := os.ReadFile(bootID) // without a boot id, the namespace must be enough
 	space, _ := os.Readlink("/proc/self/ns/pid")
 	return digest(string(boot) + space)
 }
 
-// Boot tells one boot of one machine from others: where a mapped file is the same memory,
-// also for processes in containers, whatever the names of their hosts.
+// Boot identifies a boot of a machine: the range in which a mapped file is the same memory,
+// also for processes in containers, regardless of their host names.
 func Boot() uint64 {
 	boot, err := os.ReadFile(bootID)
 	if err != nil {
-		host, _ := os.Hostname() // in a sandbox that has no such file, it has to do
+		host, _ := os.Hostname() // the fallback in a sandbox without the file
 		return digest(host) ^ Place()
 	}
 	return digest(string(boot))

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cell is a cgroup for the tasks of a slot, one after another. It bounds how many processes
-// a task has, and when the task ends, all that it has left in the cell is killed, also a daemon
-// that has made a session of its own. To make a cgroup for each task takes as long as a
+// Cell is a cgroup for the tasks of a slot, one after another. It limits the number of
+// processes of a task. When the task ends, all its processes in the cell are killed, also a
+// daemon that has made a session of its own. Making a cgroup for each task takes as long as a
 // short task, and so does moving a process into one (cgroups(7)). So a task is born in its
-// cell: in version 1 the thread of the slot is a member, and in version 2 clone3(2) is told.
+// cell: in version 1 the thread of the slot is a member, and in version 2 clone3(2) gets the
+// cell.
 type Cell struct {
 	Dir string // "" for none
 	V2  bool
@@ -29,15 +30,15 @@ type cell struct {
 	Cell
 	dir     int    // version 2: for clone3
 	procs   int    // version 2: cgroup.procs, where clone3 does not know cgroups
-	state   int    // the file that says whether it is empty
-	empty   string // what it says then, or a part of that
-	events  int    // the file that counts refused processes; -1: there is no limit
+	state   int    // the file that shows whether the cell is empty
+	empty   string // content of state for an empty cell, or a part of it
+	events  int    // the file that counts refused processes; -1: without a limit
 	refused int64  // count of events when the last task had ended
 	limit   int    // of processes; 0: none
 	raised  bool   // the limit is higher now, see clear
 }
 
-// emptyWait is how long processes that were killed are given to be gone.
+// emptyWait is the longest wait for the end of processes that were killed.
 const emptyWait = 5 * time.Second
 
 // openCell opens a cell, and in version 1 makes the calling thread, which the caller has
@@ -88,20 +89,20 @@ func (c *cell) quiet() bool {
 	return err == nil && bytes.HasPrefix(buf[:n], []byte(c.empty))
 }
 
-// end ends a task whose first process has ended: it kills all that the task has left. It
+// end ends a task whose first process has ended: it kills all its remaining processes. It
 // reports whether the kernel had refused the task a process.
 func (c *cell) end() (refused bool) {
 	now := c.refusals()
 	refused = now > c.refused
 	if !c.quiet() || c.raised {
 		c.clear()
-		now = c.refusals() // with those that were refused because it was to end
+		now = c.refusals() // including the processes that were refused while the task was ended
 	}
 	c.refused = now
 	return refused
 }
 
-// clear kills all that is in the cell, and prepares it for the next task.
+// clear kills all processes in the cell, and prepares it for the next task.
 func (c *cell) clear() {
 	for end := time.Now().Add(emptyWait); !c.quiet(); time.Sleep(time.Millisecond) {
 		if Kill(c.Dir) == 0 || time.Now().After(end) {
@@ -112,8 +113,8 @@ func (c *cell) clear() {
 		_ = write(c.Dir, "cgroup.freeze", "0")
 		return
 	}
-	// Zombies count until their parents, or process 1, have waited for them: those are no
-	// reason to refuse processes to the next task.
+	// Zombies count until their parents, or process 1, have waited for them. They must not
+	// reduce the number of processes for the next task.
 	left := 0
 	if c.raised = !c.quiet(); c.raised {
 		left, _ = strconv.Atoi(read(c.Dir, "pids.current"))
@@ -121,11 +122,12 @@ func (c *cell) clear() {
 	_ = write(c.Dir, "pids.max", strconv.Itoa(c.limit+left)) // it was written before
 }
 
-// Kill sends SIGKILL to the processes in a cgroup and below it, after which the cgroup can
-// take no more of them, or they are frozen: those that fork would escape. It returns how
-// many there were, zombies aside. The file cgroup.kill would do the same, but on Linux 6.14
-// and later also kills all that is born in the cgroup later by clone3(2). A process of
-// which only another thread is in the cgroup is spared, as the one of a slot.
+// Kill sends SIGKILL to the processes in a cgroup and below it. It first makes the cgroup
+// refuse further processes, or freezes it: otherwise a process could fork and
+// escape. Kill returns the number of processes, without zombies. The file cgroup.kill would do
+// the same, but on Linux 6.14 and later it also kills every process that clone3(2) creates in
+// the cgroup afterwards. Kill spares a process that has only a thread other than the first in
+// the cgroup: the spawner, with the thread of a slot.
 func Kill(dir string) (n int) {
 	if write(dir, "pids.max", "1") != nil {
 		_ = write(dir, "cgroup.freeze", "1") // without either the caller repeats it

@@ -25,7 +25,7 @@ const (
 	stepExecute
 )
 
-// String says it for people, after "cannot".
+// String returns the step as text for messages, after "cannot".
 func (s step) String() string {
 	switch s {
 	case stepCgroup:
@@ -40,14 +40,14 @@ func (s step) String() string {
 	return "be started"
 }
 
-// child is what a starter needs to know.
+// child describes a process for a starter.
 type child struct {
 	argv   []string   // of the program; empty: only the shell is used
 	paths  [][]string // where the program may be, each in pieces
 	shell  string     // command for the shell, if none of the paths can be executed; "" for none
-	env    *environ   // what all children have
+	env    *environ   // variables that all children have
 	more   []string   // further entries of the environment
-	dir    string     // "" for that of the spawner
+	dir    string     // "": the spawner's
 	joins  []int      // descriptors of cgroup.procs
 	into   int        // directory of the cgroup that the child is born in; 0: the thread's
 	procs  int        // its cgroup.procs, where the kernel knows only how to join it
@@ -107,7 +107,7 @@ next:
 	return e
 }
 
-// pathsOf are the places to look for a program, each in pieces.
+// pathsOf returns the places to look for a program, each in pieces.
 func (e *environ) pathsOf(name string, paths [][]string) [][]string {
 	if strings.Contains(name, "/") {
 		return append(paths, []string{name})
@@ -137,7 +137,7 @@ type hash struct {
 
 func newHash(e *environ) *hash { return &hash{env: e, found: make(map[string]int)} }
 
-// pathsOf are the places to look for a program, the likely one first.
+// pathsOf returns the places to look for a program, the likely one first.
 func (h *hash) pathsOf(name string) [][]string {
 	if h.name != name || h.paths == nil {
 		h.name, h.paths = name, h.env.pathsOf(name, h.paths[:0])
@@ -175,8 +175,8 @@ func (h *hash) learn(at int) {
 	h.found[h.name] = at
 }
 
-// joinText has a shell join as many cgroups as its first argument says, by the
-// descriptors from 3 on, and execute the rest of its arguments.
+// joinText makes a shell join cgroups and execute the rest of its arguments. The first argument
+// is the number of cgroups, and their descriptors begin at 3.
 const joinText = `n=$1; shift; i=3; while [ $i -lt $((n+3)) ]; do echo 0 >/proc/self/fd/$i || exit 125; i=$((i+1)); done; exec "$@" 3>&- 4>&- 5>&- 6>&-`
 
 // join has the child join the cgroup that it cannot be born in.

@@ -56,7 +56,7 @@ func Start(binary string, setup Setup) (*Spawner, error) {
 	return s, nil
 }
 
-// PID is the process id of the spawner.
+// PID returns the process id of the spawner.
 func (s *Spawner) PID() int { return s.cmd.Process.Pid }
 
 // write sends a frame whose length is not in it yet.
@@ -92,7 +92,7 @@ func (s *Spawner) Drop(id uint64) error {
 	return s.write(binary.AppendUvarint(beginFrame(nil, frameDrop), id))
 }
 
-// Error is what a spawner said before it gave up.
+// Error is the reason that a spawner gave before it ended.
 type Error struct{ Text string }
 
 func (e *Error) Error() string { return "the spawner cannot work: " + e.Text }

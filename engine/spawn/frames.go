@@ -17,7 +17,7 @@ const (
 	frameSetup   = 's' // client: the first, Setup as JSON
 	frameTask    = 't' // client: start a task
 	frameSignal  = 'k' // client: signal a task, or all
-	frameDrop    = 'd' // client: give back what has not begun
+	frameDrop    = 'd' // client: return the tasks that have not begun
 	frameResults = 'r' // spawner: results
 	frameError   = 'e' // spawner: why it cannot work
 )
@@ -25,31 +25,31 @@ const (
 // maxFrame is the longest frame that is believed in.
 const maxFrame = 64 << 20
 
-// Setup says how a spawner works.
+// Setup is the configuration of a spawner.
 type Setup struct {
 	Slots int
 	First int      // number of the first slot, in results
 	Board string   // file of the board; it is made
 	Logs  []string // two files a slot: standard output, standard error
-	Cells []Cell   // one a slot; none: there are no cgroups
+	Cells []Cell   // one a slot; empty: without cgroups
 }
 
-// Task is what one process needs. Either Argv or Shell is there, or both: then the
-// shell is given Shell if Argv cannot be executed, which is what the shell would have
-// found out itself.
+// Task is the description of a process. It has Argv or Shell, or both: with both, the
+// shell runs Shell if Argv cannot be executed, which is the same as if the
+// shell had found this out itself.
 type Task struct {
 	ID      uint64
 	Argv    []string // looked up with the PATH of the task; no shell
 	Shell   string   // command for /bin/sh -c
-	Env     []string // KEY=VALUE, in place of what the spawner has
-	Dir     string   // absolute; "" for that of the spawner
-	Stdout  string   // file of its own for standard output; "" for the log
-	Stderr  string   // file of its own for standard error; "" for the log
+	Env     []string // KEY=VALUE, instead of the spawner's environment
+	Dir     string   // absolute; "": the spawner's
+	Stdout  string   // the task's own file for standard output; "" for the log
+	Stderr  string   // the task's own file for standard error; "" for the log
 	Timeout time.Duration
 	Grace   time.Duration // between SIGTERM at the timeout and SIGKILL
 	Join    []string      // cgroups, as directories
 	Events  string        // file that counts the kills at the memory limit of one of them; "" for none
-	CPUs    []int         // to run on; none: those of the spawner
+	CPUs    []int         // to run on; empty: the spawner's
 	Nodes   []int         // NUMA nodes to take memory from; none: any
 }
 
@@ -61,11 +61,11 @@ type Result struct {
 	Ended    time.Time
 	Status   syscall.WaitStatus
 	Errno    syscall.Errno // why it was not started, 0 if it was
-	At       string        // what could not be done, if Errno is not 0
+	At       string        // the step that failed, if Errno is not 0
 	Dropped  bool          // it was given back: nothing was started
 	TimedOut bool
 	Signaled bool // the client had it signalled
-	Lost     bool // the client was gone, so it was killed, if it had not ended
+	Lost     bool // the client was gone, so the task was killed, if it had not ended
 	User     time.Duration
 	System   time.Duration
 	MaxRSS   int64 // bytes; 0 if it was less than the spawner's own
@@ -74,7 +74,7 @@ type Result struct {
 	OOMKills int   // processes that the kernel killed at the limit
 	Refused  bool  // the kernel refused it a process or thread, at a limit of how many there are
 	Full     bool  // the disk of the board was full when it ended
-	Out, Err Piece // what it wrote to the logs
+	Out, Err Piece // its output in the logs
 }
 
 // Piece is a part of a log.

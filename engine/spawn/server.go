@@ -29,8 +29,8 @@ const (
 	batchMost = 256
 )
 
-// shortWait is how long a task of which the last one before it was a short one is awaited
-// without telling the scheduler of Go: see await.
+// shortWait is how long await hides a task from the scheduler of Go, if the task before it in
+// the slot was a short one.
 const shortWait = 10 * time.Millisecond
 
 // server is the spawner's side.
@@ -39,7 +39,7 @@ type server struct {
 	env   *environ
 	board *board
 	limit syscall.Rlimit
-	wakes bool // as wakeable tells
+	wakes bool // result of wakeable
 	conn  *os.File
 
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ type server struct {
 	armed   bool   // the batch is going to be sent
 	busy    int    // slots that run a task
 	closed  bool
-	last    syscall.Signal // that was sent to all; what was about to start gets it too
+	last    syscall.Signal // last signal sent to all; tasks that were about to start get it too
 
 	send  sync.Mutex // held while a batch is written
 	arm   chan struct{}
@@ -73,7 +73,7 @@ type slot struct {
 	noted    []byte // room for a result
 	cell     *cell  // nil: none
 
-	// mu guards what others ask for while a task runs.
+	// mu guards the fields that other goroutines set while a task runs.
 	mu       sync.Mutex
 	id       uint64
 	pid      int // 0: none runs
@@ -82,12 +82,12 @@ type slot struct {
 	lost     bool
 }
 
-// Main is the spawner. It returns the exit status.
+// Main is the main function of the spawner. It returns the exit status.
 func Main() int {
 	// It allocates little and lives long; a collection would only stop its threads.
 	debug.SetGCPercent(400)
 	unix.CloseOnExec(socket)
-	// A thread that waits in read(2) is one that the scheduler looks after all the time.
+	// The scheduler of Go watches a thread that waits in read(2) all the time.
 	if err := unix.SetNonblock(socket, true); err != nil {
 		return 1
 	}
@@ -96,7 +96,7 @@ func Main() int {
 	s.work.L = &s.mu
 	if err := s.begin(in); err != nil {
 		b := endFrame(append(beginFrame(nil, frameError), err.Error()...), 0)
-		_, _ = s.conn.Write(b) // a client that is gone needs no reason
+		_, _ = s.conn.Write(b) // if the client is gone, the reason is not needed
 		return 1
 	}
 	go s.flusher()
@@ -135,8 +135,8 @@ func (s *server) begin(in *bufio.Reader) error {
 	if s.board, err = createBoard(s.setup.Board, s.setup.Slots, s.setup.First); err != nil {
 		return err
 	}
-	// A thread that waits for its child holds none of these for long. More than one
-	// besides would have the scheduler wake threads that find nothing to do.
+	// A thread that waits for its child holds a processor only for a short time. With more than
+	// one further processor the scheduler would wake threads that find nothing to do.
 	runtime.GOMAXPROCS(s.setup.Slots + 1)
 	began := make(chan error, s.setup.Slots)
 	for i := range s.setup.Slots {
@@ -170,8 +170,9 @@ func defaultChild() error {
 	return nil
 }
 
-// fileLimit is the limit of open files that premix was started with. Go raises it
-// for itself and gives children the old one, which it does not tell: so one is asked.
+// fileLimit returns the limit of open files that premix was started with. Go raises it
+// for itself and gives children the old limit, but does not export it: so fileLimit asks a
+// child.
 func fileLimit() (syscall.Rlimit, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -187,13 +188,13 @@ func fileLimit() (syscall.Rlimit, error) {
 	return limit, nil
 }
 
-// serve reads what the client wants until it is gone.
+// serve reads the client's frames until the client is gone.
 func (s *server) serve(in *bufio.Reader) error {
 	var frame []byte
 	var err error
 	for {
 		if frame, err = readFrame(in, frame); err != nil {
-			return nil // the client has gone, one way or the other
+			return nil // the client is gone
 		}
 		r := &reader{b: frame[1:]}
 		switch frame[0] {
@@ -283,7 +284,7 @@ func (t *slot) signal(id uint64, sig syscall.Signal) {
 	_ = unix.Kill(-t.pid, sig) // it may just have ended
 }
 
-// lose sends a signal to what runs, because the client has gone.
+// lose sends a signal to the running task, because the client is gone.
 func (t *slot) lose(sig syscall.Signal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -334,7 +335,7 @@ func (t *slot) ended(r *Result) {
 	} else if arm {
 		select {
 		case t.arm <- struct{}{}:
-		default: // the flusher is told already, and a slot never waits for it
+		default: // the flusher is already notified, and a slot never waits for it
 		}
 	}
 }
@@ -362,12 +363,13 @@ func (t *slot) open(stdout, stderr string, c Cell) (*starter, error) {
 	return st, err
 }
 
-// tryBirth has children join the cell where the kernel kills those that are born in it: it
-// does so if the file cgroup.kill was ever used on the cell or on the spawner's own cgroup.
+// tryBirth finds out whether the kernel kills processes that are born in the cell. In that
+// case children join the cell after their birth. The kernel kills them if the file cgroup.kill
+// was ever used on the cell or on the spawner's own cgroup.
 func (t *slot) tryBirth(st *starter) {
 	pid, _, errno := st.start(&child{env: &environ{}, stdout: t.out, stderr: t.err, into: t.cell.dir, procs: t.cell.procs})
 	if errno != 0 {
-		return // there is no program to execute, and it got as far as that
+		return // the child lived until it executed its program, which does not exist
 	}
 	var status syscall.WaitStatus
 	st.await(pid, false, &status, nil)
@@ -534,7 +536,7 @@ func (t *slot) run(st *starter, task *Task) *Result {
 	return r
 }
 
-// OOMKills is how many processes the kernel killed at the memory limit of a cgroup, from
+// OOMKills returns how many processes the kernel killed at the memory limit of a cgroup, from
 // the file that counts them; 0 if the path is empty.
 func OOMKills(path string) int {
 	if path == "" {
@@ -553,17 +555,17 @@ func OOMKills(path string) int {
 	return 0
 }
 
-// idShift separates the number of a task from that of its try in an id.
+// idShift is the position of the task's number in an id; the number of the try is below it.
 const idShift = 16
 
-// ID is the id of a try of a task.
+// ID returns the id of a try of a task.
 func ID(task, try int) uint64 { return uint64(task)<<idShift | uint64(try&(1<<idShift-1)) }
 
-// Of tells the task and the try that an id stands for.
+// Of returns the task and the try of an id.
 func Of(id uint64) (task, try int) { return int(id >> idShift), int(id & (1<<idShift - 1)) }
 
-// stopping is the signal that a task gets which began while all were signalled, 0 for
-// none, and whether that is because the client has gone.
+// stopping returns the signal for a task that began while all tasks were signalled, 0 for
+// none, and whether the client is gone.
 func (s *server) stopping() (sig syscall.Signal, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -591,13 +593,13 @@ func (t *slot) timeout(id uint64, grace time.Duration) {
 	}
 }
 
-// grown is what was appended to a log since it had a size, and its size now.
+// grown returns the piece that was appended to a log since it had a size, and its size now.
 func grown(fd int, before int64) (Piece, int64) {
 	size := sizeOf(fd)
 	return Piece{Offset: before, Length: max(0, size-before)}, size
 }
 
-// pin sets what the children of this thread inherit: CPUs and NUMA nodes.
+// pin sets the CPUs and NUMA nodes of this thread, which its children inherit.
 func (t *slot) pin(task *Task) error {
 	if len(task.CPUs) == 0 && len(task.Nodes) == 0 {
 		if !t.pinned {
@@ -679,5 +681,5 @@ func (s *server) flush() {
 	}
 	frame := make([]byte, 0, len(body)+5)
 	frame = append(beginFrame(frame, frameResults), body...)
-	_, _ = s.conn.Write(endFrame(frame, 0)) // a client that has gone: serve reads that too, and ends all
+	_, _ = s.conn.Write(endFrame(frame, 0)) // if the client is gone, serve notices that too, and ends all tasks
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shrink gives back what this process no longer needs of its binary and its heap, and
-// has the kernel forget how large it was: see exact. It is an improvement and not a
-// need, so what fails is left.
+// shrink releases the parts of the binary and the heap that this process no longer needs, and
+// resets the kernel's record of its largest size: see exact. It is only an improvement, so it
+// ignores errors.
 func shrink() {
 	debug.FreeOSMemory()
 	f, err := os.Open("/proc/self/maps")
@@ -24,7 +24,7 @@ func shrink() {
 		// from-to permissions offset device inode path
 		fields := strings.Fields(s.Text())
 		if len(fields) < 6 || fields[4] == "0" || fields[1] != "r-xp" {
-			continue // code alone is what stands in the file: data may have been relocated
+			continue // only code is the same as in the file: data may have been relocated
 		}
 		a, b, _ := strings.Cut(fields[0], "-")
 		from, err1 := strconv.ParseUint(a, 16, 64)
@@ -38,10 +38,9 @@ func shrink() {
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
 }
 
-// exact is what a task's largest resident set is, from what the kernel tells of it. A
-// child begins its life in the memory of its parent, and the kernel counts that as the
-// child's own: of a task that was smaller than the spawner nothing is known, and 0 is
-// told.
+// exact returns a task's largest resident set, from the kernel's figure. A child begins its
+// life in the memory of its parent, and the kernel counts this memory as the child's own: for
+// a task that was smaller than the spawner nothing is known, and exact returns 0.
 func (t *slot) exact(peak int64) int64 {
 	if peak > 64<<20 {
 		return peak

@@ -28,7 +28,7 @@ const (
 // lastCall ends a list of calls.
 const lastCall = ^uintptr(0)
 
-// failure is written by a child: what it does, and why it could not execute a program.
+// failure is written by a child: its progress, and why it could not execute a program.
 // The assembly knows its layout.
 type failure struct {
 	errno int64   // negative: of the call that ended the child
@@ -54,7 +54,7 @@ func vfork(args *cloneArgs, size uintptr, prog *call, failed *failure) int
 // could move.
 type starter struct {
 	calls  []call
-	what   []step // what each call is, for errors
+	what   []step // the step of each call, for errors
 	text   []byte // strings, each with its 0
 	argv   []uintptr
 	envv   []uintptr
@@ -63,7 +63,7 @@ type starter struct {
 	mask   uint64         // the signals that a child blocks
 	limit  syscall.Rlimit // of open files, for children
 	self   uintptr        // process id
-	wakes  bool           // as wakeable tells
+	wakes  bool           // result of wakeable
 	zero   [2]byte        // "0", for cgroup.procs
 	shell  shellStrings   // of the program that interprets commands
 	slow   bool           // clone3 is not there
@@ -75,10 +75,10 @@ type starter struct {
 type shellStrings struct{ path, name, option []byte }
 
 // newStarter makes a starter for the calling thread, which the caller has locked.
-// Signals are blocked in it: what is sent to this process is for other threads. Not that
-// of the scheduler, and not SIGCHLD: the kernel drops what is ignored only where it is not
-// blocked, and would wake another thread for each child that ends. A child has no
-// handlers, so none runs in the memory that it shares.
+// It blocks signals in the thread: signals to this process are for other threads. Two
+// are not blocked, the scheduler's signal and SIGCHLD: the kernel drops an ignored signal only
+// where it is not blocked, and would otherwise wake another thread for each child that ends. A
+// child has no handlers, so none runs in the memory that it shares.
 func newStarter(limit syscall.Rlimit, wakes bool) (*starter, error) {
 	s := &starter{limit: limit, wakes: wakes, self: uintptr(unix.Getpid()), zero: [2]byte{'0', 0}}
 	s.shell = shellStrings{[]byte(shellPath + "\x00"), []byte("sh\x00"), []byte("-c\x00")}
@@ -97,7 +97,7 @@ func (s *starter) add(what step, mode, number uintptr, args ...uintptr) {
 	s.what = append(s.what, what)
 }
 
-// put adds a string to text and returns where it begins. Addresses are taken when
+// put adds a string to text and returns where it begins. Take addresses only when
 // text has its final place.
 func (s *starter) put(parts ...string) int {
 	at := len(s.text)
@@ -110,8 +110,7 @@ func (s *starter) put(parts ...string) int {
 
 func address(b []byte, at int) uintptr { return uintptr(unsafe.Pointer(&b[at])) }
 
-// start starts a child. The error is an errno, and step says what could not be
-// done.
+// start starts a child. The error is an errno, and at is the step that failed.
 func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	if s.slow {
 		return forkExec(c)
@@ -230,12 +229,12 @@ func (s *starter) start(c *child) (pid int, at step, errno syscall.Errno) {
 	return 0, at, errno
 }
 
-// await waits for the end of a child. To the scheduler of Go a thread in a system call
-// is one whose processor can be given away, and it looks every 20 microseconds whether it
-// should: as long as tasks are shorter than that takes to calm down, it costs a tenth of
-// what the tasks themselves do. So the first milliseconds of a child that is to be a short
-// one are none of its business; where it wants the processor, as for a collection of
-// garbage, its signal ends the call.
+// await waits for the end of a child. If a thread is in a system call, the scheduler of Go
+// may give its processor away, and checks this every 20 microseconds: while
+// tasks are so short that these checks do not become rarer, they cost a tenth of the time of
+// the tasks themselves. So the scheduler does not hear of the first milliseconds of a child
+// that is expected to be short. If it needs the processor, for a garbage collection, its
+// signal ends the call.
 func (s *starter) await(pid int, short bool, status *syscall.WaitStatus, usage *syscall.Rusage) {
 	if short && s.wakes && !s.slow {
 		for begun := time.Now(); time.Since(begun) < shortWait; {
@@ -252,9 +251,9 @@ func (s *starter) await(pid int, short bool, status *syscall.WaitStatus, usage *
 	}
 }
 
-// wakeable has the signal with which the scheduler of Go asks a thread for its processor
-// end the system call in which the thread is: as the scheduler sets it up, the kernel
-// would go on with the call. It tells whether there is such a signal.
+// wakeable changes the signal with which the scheduler of Go asks a thread for its processor,
+// so that it interrupts the thread's system call: as the scheduler sets it up, the kernel
+// would restart the call. It reports whether the scheduler uses the signal.
 func wakeable() bool {
 	var act [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, preempt, 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0); errno != 0 || act[0] <= 1 {

@@ -39,7 +39,7 @@ type ahead struct {
 // writes to 100 MB of fresh memory meanwhile, or less.
 const watchEvery = 50 * time.Millisecond
 
-// memoryShort tells whether less than a quarter of the machine's memory, or of what
+// memoryShort reports whether less than a quarter of the machine's memory, or of what
 // the cgroups granted at the beginning, is left.
 func memoryShort(granted int64) bool {
 	available, total, err := spare.Memory()

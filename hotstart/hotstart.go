@@ -91,7 +91,7 @@ type Exit struct {
 	WriteBytes int64 // storage writes, bytes
 }
 
-// OK tells whether the tool succeeded.
+// OK reports whether the tool succeeded.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
 
 // String says it in words.

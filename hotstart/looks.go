@@ -209,5 +209,5 @@ func (s *stage) howEnded(st unix.WaitStatus) string {
 // itself.
 var unwatched = []string{"/proc", "/sys", "/dev", "/run/premix"}
 
-// below tells whether a path is a directory or lies in it.
+// below reports whether a path is a directory or lies in it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -59,13 +59,13 @@ type pager struct {
 	ended chan struct{} // closed when the tool has ended
 }
 
-// single tells whether the tool is to read single pages at first.
+// single reports whether the tool is to read single pages at first.
 func (p *pager) single() bool { return p.size > smallSize }
 
 // stop ends run.
 func (p *pager) stop() { close(p.ended) }
 
-// stopped tells whether the tool has ended.
+// stopped reports whether the tool has ended.
 func (p *pager) stopped() bool {
 	select {
 	case <-p.ended:

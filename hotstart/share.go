@@ -66,7 +66,7 @@ func CanTrace() (hint string, err error) {
 	return "", nil
 }
 
-// OfMachine tells whether a path describes the machine or the process itself, and no file
+// OfMachine reports whether a path describes the machine or the process itself, and no file
 // of data.
 func OfMachine(path string) bool {
 	path = filepath.Clean(path)
@@ -78,7 +78,7 @@ func OfMachine(path string) bool {
 	return false
 }
 
-// Below tells whether a path is a directory or lies in it.
+// Below reports whether a path is a directory or lies in it.
 func Below(path, dir string) bool { return below(path, dir) }
 
 // FindProgram finds a program by the PATH of an environment.

@@ -109,13 +109,13 @@ func (s *Snapshot) pagePath() string {
 	return filepath.Join(s.Dir, pageName)
 }
 
-// Whole tells whether the snapshot has an image, and tasks can start from it.
+// Whole reports whether the snapshot has an image, and tasks can start from it.
 func (s *Snapshot) Whole() bool {
 	_, err := os.Stat(filepath.Join(s.Dir, imageName))
 	return err == nil
 }
 
-// Proved tells whether the outputs of a hot start were equal to a cold one's.
+// Proved reports whether the outputs of a hot start were equal to a cold one's.
 func (s *Snapshot) Proved() bool { return s.Proof != nil && s.Proof.Equal }
 
 // key identifies what a Spec freezes. Everything that reaches the tool before
@@ -349,7 +349,7 @@ func (s *Snapshot) sync() error {
 	return nil
 }
 
-// synced tells whether the page file is on the disk, or was written since the machine
+// synced reports whether the page file is on the disk, or was written since the machine
 // was booted.
 func (s *Snapshot) synced() (bool, error) {
 	boot, err := os.ReadFile(filepath.Join(s.Dir, syncName))

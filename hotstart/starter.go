@@ -487,7 +487,7 @@ func probeHost() host {
 	return h
 }
 
-// rootIsMount tells whether the root directory is a mount point: in a plain
+// rootIsMount reports whether the root directory is a mount point: in a plain
 // chroot it may not be, and then mounts cannot be made private.
 func rootIsMount() bool {
 	list, _ := mountinfo.Read()

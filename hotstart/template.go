@@ -137,7 +137,7 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	}
 }
 
-// changes tells whether a call makes or writes a file outside of the tool's directory,
+// changes reports whether a call makes or writes a file outside of the tool's directory,
 // or makes a socket.
 func (s *stage) changes(l *tracer.Look) bool {
 	switch {
@@ -236,7 +236,7 @@ func (s *stage) drain() error {
 	}
 }
 
-// readsFIFO tells whether a thread of the tool sleeps in a read of an input.
+// readsFIFO reports whether a thread of the tool sleeps in a read of an input.
 func (s *stage) readsFIFO(pid int) (bool, error) {
 	pids, err := tree(pid)
 	if err != nil {
@@ -402,7 +402,7 @@ func rest(pids []int) {
 	}
 }
 
-// runs tells whether a process is running, or would like to.
+// runs reports whether a process is running, or would like to.
 func runs(pid int) bool { return state(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO

@@ -22,7 +22,7 @@ import (
 // digest of a tree.
 var servedPath = regex.Lazy(`/([0-9a-f]{64})/`)
 
-// served tells whether a file lies in a mounted tree that its path names by
+// served reports whether a file lies in a mounted tree that its path names by
 // digest. The store verifies every byte of such a file when it is read, and a
 // path that contains a digest can't come to mean other bytes: reading the file
 // whole to compare it, for 30 GB that have perhaps not even arrived, would tell

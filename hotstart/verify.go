@@ -186,7 +186,7 @@ func QuarantinedAs(store, id string) *Difference {
 	return &Difference{Sample: snap.Proof.Sample, Reason: snap.Proof.Reason}
 }
 
-// Quarantined tells whether a task has shown that hot starts from the snapshot are wrong.
+// Quarantined reports whether a task has shown that hot starts from the snapshot are wrong.
 func (s *Snapshot) Quarantined() bool {
 	return s.Proof != nil && !s.Proof.Equal && s.Proof.Sample != ""
 }

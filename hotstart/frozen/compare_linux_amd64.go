@@ -487,7 +487,7 @@ func (c *comparer) ids(addr uint64, w words) string {
 	return RuleProcessID
 }
 
-// clock tells whether a word is a time in both memories. The clocks of the preparations
+// clock reports whether a word is a time in both memories. The clocks of the preparations
 // (tracer.Clock) advance in the same way, and differ by whole seconds. So a time, in
 // whatever unit, differs by exactly that, and durations, CPU times and fractions of a
 // second are equal. Numbers that are made from a time in another way, such as a date or a
@@ -533,7 +533,7 @@ var layoutsOfTimes = []string{
 	"2006/01/02 15:04:05", "20060102", "2006-01-02", "15:04:05", "02/01/2006", "01/02/2006", "02-Jan-2006", "Jan _2",
 }
 
-// printed tells whether the differing bytes of a word belong to a printed time: text that
+// printed reports whether the differing bytes of a word belong to a printed time: text that
 // is a time of the one preparation, and in the other the same time by its clock.
 func (c *comparer) printed(a, b []byte, off int) bool {
 	const reach = 40
@@ -564,7 +564,7 @@ func (c *comparer) printed(a, b []byte, off int) bool {
 	return bytes.Equal(left, a[off:off+8])
 }
 
-// calendar tells whether a word belongs to a struct tm (tm(3type)) that is a time of the
+// calendar reports whether a word belongs to a struct tm (tm(3type)) that is a time of the
 // one preparation, and in the other the same time by its clock.
 func (c *comparer) calendar(a, b []byte, off int) bool {
 	shift := time.Duration(c.prep[1].Began.Realtime - c.prep[0].Began.Realtime)
@@ -582,7 +582,7 @@ func (c *comparer) calendar(a, b []byte, off int) bool {
 	return false
 }
 
-// year tells whether a word belongs to the beginning of the present year and the number of
+// year reports whether a word belongs to the beginning of the present year and the number of
 // that year, in both preparations. The GNU C library keeps this pair for a time zone
 // without a file, and computes it again where the year is another one (tzset.c,
 // compute_change).
@@ -655,7 +655,7 @@ func (w words) pick(i int) [3]uint64 {
 	return w.b
 }
 
-// rseq tells whether a word is one that the kernel rewrites whenever a thread
+// rseq reports whether a word is one that the kernel rewrites whenever a thread
 // has been scheduled: the numbers of its processor, its node and its memory context
 // in struct rseq (rseq(2)). The rest of the struct belongs to the program.
 func (c *comparer) rseq(addr uint64) bool {
@@ -671,7 +671,7 @@ func (c *comparer) rseq(addr uint64) bool {
 	return false
 }
 
-// processor tells whether a word is the copy of register EBX of CPUID, leaf 1,
+// processor reports whether a word is the copy of register EBX of CPUID, leaf 1,
 // that the dynamic linker of the GNU C library keeps in _rtld_global_ro. The upper 8
 // bits are the number of the processor that executed the instruction. The library
 // never reads them, and a program that is started by itself finds any processor.

@@ -120,7 +120,7 @@ func (f *freezer) files() error {
 	return nil
 }
 
-// inherits tells whether a descriptor is one that the process was begun with.
+// inherits reports whether a descriptor is one that the process was begun with.
 func (f *freezer) inherits(o *open) (bool, error) {
 	if !slices.Contains(f.inherited, o.fd) {
 		return false, nil
@@ -139,7 +139,7 @@ func (f *freezer) inherits(o *open) (bool, error) {
 	return true, nil
 }
 
-// same tells whether two descriptors are of one open file, and so share their
+// same reports whether two descriptors are of one open file, and so share their
 // offset.
 func (f *freezer) same(a, b open) (bool, error) {
 	if a.st.Ino != b.st.Ino || a.st.Dev != b.st.Dev || a.flags&^unix.O_CLOEXEC != b.flags&^unix.O_CLOEXEC || a.target != b.target {
@@ -324,7 +324,7 @@ func (f *freezer) event(file File, o *open) (File, error) {
 	return file, err
 }
 
-// semaphore tells whether an eventfd(2) with some count is a semaphore (1), on a
+// semaphore reports whether an eventfd(2) with some count is a semaphore (1), on a
 // kernel that does not show it: it is read and written until it has that count
 // again.
 func (f *freezer) semaphore(fd int, count uint64) (int, error) {
@@ -392,7 +392,7 @@ func (f *freezer) epoll(file File, _ *open, all []open) (File, error) {
 	return file, nil
 }
 
-// readyFor tells whether a watched descriptor has one of the events already.
+// readyFor reports whether a watched descriptor has one of the events already.
 func (f *freezer) readyFor(w Watch) bool {
 	var l list
 	b := binary.LittleEndian.AppendUint32(nil, uint32(w.FD)) // struct pollfd

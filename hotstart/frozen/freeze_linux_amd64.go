@@ -511,7 +511,7 @@ func (f *freezer) interrupted(t *Thread) error {
 	return nil
 }
 
-// futexUntil tells whether a futex(2) waits until a time of the monotonic clock.
+// futexUntil reports whether a futex(2) waits until a time of the monotonic clock.
 func futexUntil(args [6]uint64) bool {
 	const waitBitset, lockPI, lockPI2, waitRequeuePI = 9, 6, 13, 11
 	if args[3] == 0 {
@@ -736,7 +736,7 @@ func (f *freezer) memory(pages *os.File) error {
 // pages (MADV_GUARD_INSTALL) on kernels that do not show which has them, bytes.
 const guardLimit = 1 << 30
 
-// locksFuture tells whether what the process maps is locked at once (mlockall(2)).
+// locksFuture reports whether what the process maps is locked at once (mlockall(2)).
 func (f *freezer) locksFuture() (bool, error) {
 	at, err := f.p.Alloc(pageSize)
 	if err != nil {

@@ -211,7 +211,7 @@ func (im *Image) Paths() []string {
 	return slices.Compact(all)
 }
 
-// PerfData tells whether a file holds counters of a Java virtual machine, which
+// PerfData reports whether a file holds counters of a Java virtual machine, which
 // others may look at and no one else changes. A started process gets a copy that
 // only it sees.
 func PerfData(path string) bool {

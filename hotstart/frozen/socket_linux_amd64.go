@@ -37,7 +37,7 @@ func (f *freezer) socket(file File, o *open, name string) (File, error) {
 	return file, nil
 }
 
-// isShut tells whether a socket has no names, no data, no options and no other end.
+// isShut reports whether a socket has no names, no data, no options and no other end.
 func isShut(fd int) (bool, error) {
 	for option, want := range map[int]int{unix.SO_DOMAIN: unix.AF_UNIX, unix.SO_TYPE: unix.SOCK_STREAM, unix.SO_PROTOCOL: 0, unix.SO_ACCEPTCONN: 0} {
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {

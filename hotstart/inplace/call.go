@@ -116,7 +116,7 @@ func (c *Call) check() error {
 	return nil
 }
 
-// isLate tells whether a variable of the environment is late.
+// isLate reports whether a variable of the environment is late.
 func (c *Call) isLate(name string) bool {
 	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
 }

@@ -637,7 +637,7 @@ func (p *preparation) parts(t *trial) error {
 	return nil
 }
 
-// equalButNumbers tells whether two texts are equal but for numbers, such as times.
+// equalButNumbers reports whether two texts are equal but for numbers, such as times.
 func equalButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
 
 // blankNumbers puts one character in the place of each number. A time that has passed is

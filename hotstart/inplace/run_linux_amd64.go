@@ -307,7 +307,7 @@ func wait(pid int, signals *signals, stops interface {
 	}
 }
 
-// broken tells whether a stream is a pipe that has lost its reader.
+// broken reports whether a stream is a pipe that has lost its reader.
 func broken(f *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
@@ -400,7 +400,7 @@ func (s *signals) hand(sig syscall.Signal, came time.Time) {
 	_ = unix.Kill(s.pid, sig) // it may have ended
 }
 
-// stopped tells whether a thread of the tool stands in a stop for its tracer.
+// stopped reports whether a thread of the tool stands in a stop for its tracer.
 func (s *signals) stopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,7 +412,7 @@ func (s *signals) stopped() bool {
 	})
 }
 
-// pending tells whether a signal to a process has not been delivered yet.
+// pending reports whether a signal to a process has not been delivered yet.
 func pending(pid int, sig syscall.Signal) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -63,7 +63,7 @@ type inputPart struct {
 	Content, Other []byte
 }
 
-// serves tells whether a part of an input may be in the place of those of the preparations.
+// serves reports whether a part of an input may be in the place of those of the preparations.
 func (p *inputPart) serves(content []byte) bool {
 	for i, c := range content {
 		if p.Content[i] == p.Other[i] && c != p.Content[i] {
@@ -109,7 +109,7 @@ func resolve(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// needsDir tells whether the frozen process knows its working directory.
+// needsDir reports whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
 	isDir := func(s span) bool { return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats) }
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||

@@ -471,7 +471,7 @@ func (t *trial) note(k hotstart.Look) {
 	t.looks = append(t.looks, k)
 }
 
-// due tells whether a look into an input is the one at which the tool is to be held.
+// due reports whether a look into an input is the one at which the tool is to be held.
 func (t *trial) due() bool { return t.stop && t.loaded >= t.data }
 
 // partLimits are the number of reads of inputs before the stop, and their bytes, up to which
@@ -618,7 +618,7 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 // harmless are files that a trial may write to.
 var harmless = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr"}
 
-// contains tells whether a file that is going to be changed is one of the trial's own,
+// contains reports whether a file that is going to be changed is one of the trial's own,
 // links followed.
 func (t *trial) contains(path string) bool {
 	for range 10 {

@@ -146,7 +146,7 @@ func formatOfAt(head []byte) format {
 	return formatBinary // as FASTQ with records of several lines
 }
 
-// isText tells whether a text has no other control characters than spaces, and
+// isText reports whether a text has no other control characters than spaces, and
 // something else besides.
 func isText(head []byte) bool {
 	if len(bytes.TrimSpace(head)) == 0 {

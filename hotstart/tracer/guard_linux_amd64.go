@@ -486,7 +486,7 @@ func (w *worker) processMadvise() (func() uint64, error) {
 	}, nil
 }
 
-// itself tells whether a descriptor of the thread is one of its own process
+// itself reports whether a descriptor of the thread is one of its own process
 // (pidfd_open(2)), or stands for it.
 func (w *worker) itself(fd int32) bool {
 	const selfThread, selfProcess = -10000, -10001 // PIDFD_SELF
@@ -694,7 +694,7 @@ func (g *Guard) stopOthers(tid int) {
 	}
 }
 
-// stops tells whether a thread that was asked to stop is going to: one that has
+// stops reports whether a thread that was asked to stop is going to: one that has
 // ended is not, nor is one that waits for the child of its vfork(2).
 func stops(tid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))

@@ -179,7 +179,7 @@ func (w *Watch) resume(tid, sig int, interrupted bool) error {
 	return t.pass()
 }
 
-// spins tells whether a stopped thread executes the same instructions with the same
+// spins reports whether a stopped thread executes the same instructions with the same
 // registers again and again: st is a stop then, and 0 if it does not. If the thread stops
 // for another reason, other is set, and st says why.
 func spins(tid int) (other bool, st unix.WaitStatus, err error) {

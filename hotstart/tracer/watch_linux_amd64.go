@@ -284,7 +284,7 @@ func (w *Watch) evenStream(tid int, stat uint64) error {
 	return p.Write(stat, b)
 }
 
-// writes tells whether flags of open(2) are for more than reading.
+// writes reports whether flags of open(2) are for more than reading.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE != unix.O_RDONLY || flags&(unix.O_CREAT|unix.O_TRUNC) != 0
 }

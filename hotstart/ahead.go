@@ -35,12 +35,12 @@ type ahead struct {
 	mu sync.Mutex // guards of.held once done is closed
 }
 
-// watchEvery is the time between two looks at the memory that is left. A process
-// writes to 100 MB of fresh memory meanwhile, or less.
+// watchEvery is the time between two reads of the free memory. In that time a process
+// can touch about 100 MB of new memory.
 const watchEvery = 50 * time.Millisecond
 
-// memoryShort reports whether less than a quarter of the machine's memory, or of what
-// the cgroups granted at the beginning, is left.
+// memoryShort reports whether less than a quarter of the machine's memory, or of the
+// memory that the cgroups granted at the beginning, is left.
 func memoryShort(granted int64) bool {
 	available, total, err := spare.Memory()
 	if err != nil || available < total/4 {
@@ -119,14 +119,14 @@ func (a *ahead) adopt(p *preparation) {
 	if a.of.held == nil {
 		return
 	}
-	with := *a.of // all that belongs to the template; what the cold run has shown stays
+	with := *a.of // the template's fields; the results of the cold run are put back below
 	with.ctx, with.early, with.snap, with.looked = p.ctx, p.early, p.snap, p.looked
 	with.coldDir, with.coldLooks, with.coldOpened, with.coldTime = p.coldDir, p.coldLooks, p.coldOpened, p.coldTime
 	with.ready, with.moment = p.ready, p.moment
 	*p, a.of.held = with, nil
 }
 
-// end ends what was not adopted. It may be called again.
+// end ends the template, unless a preparation has adopted it. A second call does nothing.
 func (a *ahead) end() {
 	if a != nil {
 		a.once.Do(func() { close(a.over) })

@@ -25,15 +25,15 @@ type Fingerprint struct {
 	Kernel string `json:"kernel"`          // uname(2), release
 	CPU    string `json:"cpu"`             // digest of the CPU's vendor and features
 	Image  string `json:"image,omitempty"` // digest of the record of the image that the tool runs in
-	Recipe string `json:"recipe"`          // digest of what the recipe freezes
+	Recipe string `json:"recipe"`          // digest of the frozen part of the recipe
 	// Program is the file that the command's name led to, by PATH; empty with an image.
 	Program string  `json:"program,omitempty"`
 	Files   []Stamp `json:"files"` // all that the tool has looked at; with an image, data only
 }
 
-// Stamp is what a file was like. Where size, times and inode are unchanged the
-// content is taken to be so: the change time cannot be set back by touch(1).
-// Where they differ, the digest decides.
+// Stamp is a recorded state of a file. If size, times and inode are unchanged, the
+// content counts as unchanged: touch(1) cannot set back the change time. If they
+// differ, the digest decides.
 type Stamp struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -56,7 +56,7 @@ type Seen string
 
 // The parts of a file, besides its content.
 const (
-	SeenMissing Seen = "missing" // there is no such file
+	SeenMissing Seen = "missing" // the file does not exist
 	SeenStat    Seen = "stat"    // size, modification time, permissions and owner
 	SeenIsDir   Seen = "isdir"   // it is a directory, with permissions and owner
 	SeenNames   Seen = "names"   // the names in a directory
@@ -221,7 +221,7 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 	var all []string
 	if spec.Image == nil {
 		all = append(all, files...)
-		// A script is mapped by nobody.
+		// The kernel maps the interpreter of a script, and not the script.
 		if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
 			all = append(all, program)
 			fp.Program = program
@@ -275,8 +275,8 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 // coarse is more than the clock of file systems may be behind.
 const coarse = 10 * time.Millisecond
 
-// changedMeanwhile says that a file has changed while a tool may have read it. After wait
-// its change lies behind.
+// changedMeanwhile is the error for a file that changed while a tool may have read it.
+// A load that begins after wait begins after the change.
 type changedMeanwhile struct {
 	path string
 	wait time.Duration
@@ -286,8 +286,8 @@ func (e *changedMeanwhile) Error() string {
 	return e.path + " changed while the tool was loaded"
 }
 
-// unchanged compares the times of files with the time at which the tool began to load:
-// what it has read must be what was described afterwards.
+// unchanged returns a *changedMeanwhile if a file changed after the tool began to load.
+// The tool may then have read other content than the fingerprint describes.
 func (fp Fingerprint) unchanged(since time.Time) error {
 	for _, s := range fp.Files {
 		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Served {

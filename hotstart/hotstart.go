@@ -35,8 +35,8 @@ type Ready struct {
 	Line *regexp.Regexp // only for ReadyLine; matched against each line of stdout and stderr
 }
 
-// Vary names lines of an output that differ from one execution of a tool to
-// the next whatever its input, such as a date. A proof ignores them.
+// Vary names lines of an output that differ between two executions over the same input,
+// for example because they contain a date. A proof ignores these lines.
 type Vary struct {
 	File  string         // path.Match pattern, relative to the task's directory; "stdout" is the standard output
 	Lines *regexp.Regexp // lines that match are left out of the comparison; nil leaves out the whole file
@@ -48,12 +48,12 @@ type Spec struct {
 	Argv   []string // the tool and its arguments; input and output paths are relative to the task's directory
 	Env    []string // complete environment, KEY=VALUE
 	Inputs []string // file names, relative to the task's directory, at which the tool finds its inputs
-	Plain  []string // those of Inputs that are handed to the tool decompressed
+	Plain  []string // the names in Inputs whose files the tool gets decompressed
 	Dirs   []string // directories to make in the task's directory before the tool starts
 	Ready  Ready
 	Stream bool     // stdout is read by another program: it is a FIFO, not a file
 	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
-	Recipe string   // digest of what the recipe freezes; part of the fingerprint
+	Recipe string   // digest of the frozen part of the recipe; part of the fingerprint
 	Varies []Vary
 	Trust  bool   // start hot although memory differs between preparations for no known reason
 	Image  *Image // the tool runs in a container of it; nil: on the machine as it is

@@ -74,8 +74,8 @@ type moment struct {
 	Total int64 // bytes of data that the tool opens
 }
 
-// dataSize is the size from which on a file counts as data, bytes: beyond that of
-// settings and small libraries.
+// dataSize is the least size in bytes of a file that counts as data. Settings and small
+// libraries are smaller.
 const dataSize = 1 << 20
 
 // loadedShare is the share of the data that has to be open for a tool to have

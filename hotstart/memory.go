@@ -63,7 +63,8 @@ type dependence struct{ text string }
 
 func (e *dependence) Error() string { return e.text }
 
-// circumstances are those of the two preparations.
+// circumstances are the random seed, the directories and the clocks of the two
+// preparations.
 type circumstances struct {
 	seed   []byte           // of the random bytes, the same in both
 	names  [2]string        // of the directories; no letter is in both
@@ -113,10 +114,10 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// compareMemory prepares the tool for a second time and compares its memory with that of
-// the snapshot. first describes the preparation of the snapshot. The ids of threads that
-// the tool keeps are noted in the image. A difference without a reason is a *dependence,
-// unless it is trusted.
+// compareMemory prepares the tool a second time and compares its memory with the memory
+// in the snapshot. first describes the preparation of the snapshot. The image records
+// where the tool keeps ids of its threads. A difference without a known reason is a
+// *dependence, unless the recipe trusts the tool.
 func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	begun := time.Now()
 	p.second.adopt(p)
@@ -275,5 +276,5 @@ func (b Bounds) Refuses(path string) string {
 	return ""
 }
 
-// trustHint says how a tool whose memory differs starts hot all the same.
+// trustHint is the hint for a tool whose memory differs between preparations.
 const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"

@@ -20,14 +20,14 @@ import (
 	"premix/internal/beneath"
 )
 
-// Prepare makes a snapshot ready and proves it, where hot starts are wished for.
-// probe is one sample, as Task.Inputs; of a FASTQ file only the head is used. With
-// a nil probe nothing is proved yet, and a later Prepare with one will do it.
+// Prepare finds or makes a snapshot and proves it, if the Starter may start hot.
+// probe is one sample, as in Task.Inputs; Prepare uses only the head of a FASTQ file.
+// With a nil probe Prepare proves nothing, and a later Prepare with a probe does.
 // scratch is a directory on the run's file system; its content may be deleted
 // after Close.
 //
-// A hot start that was asked for and is impossible is an error of type
-// *Unavailable. With Auto there is no such error: Decision says why.
+// If the caller asked for hot starts and they are impossible, the error is an
+// *Unavailable. With Auto this is not an error, and Decision returns the reason.
 func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch string) error {
 	scratch, err := filepath.EvalSymlinks(scratch)
 	if err != nil {
@@ -67,7 +67,7 @@ type preparation struct {
 	held       *stageHandle  // a template at hand
 	firstDir   string        // directory of the template that was frozen
 	loading    time.Time     // when it was begun
-	last       bool          // it is the last one that is tried
+	last       bool          // no later stop is tried after this one
 	behind     *program      // the tool proper behind a wrapper; nil: the command itself
 	coldDir    string        // directory of the probe's cold start
 	coldLooks  []look        // of the tool in it
@@ -226,7 +226,7 @@ func (p *preparation) provedNote() string {
 	return ": outputs were not compared yet, " + strings.Replace(memory, "memory too", "memory was", 1)
 }
 
-// find looks once for a valid snapshot; nil if there is none.
+// find returns a valid snapshot, or nil. It searches the store only once.
 func (p *preparation) find() *Snapshot {
 	if !p.looked {
 		p.looked = true
@@ -354,9 +354,8 @@ func (p *preparation) load(number int) error {
 	return nil
 }
 
-// placeholderText is the content of an input's placeholder where there is no
-// probe: a record of FASTQ, since some tools refuse an empty file before they load
-// anything.
+// placeholderText is the content of an input's placeholder if there is no probe. It is a
+// FASTQ record, since some tools check for an empty file before they load anything.
 const placeholderText = "@placeholder\nACGTACGTACGTACGT\n+\nIIIIIIIIIIIIIIII\n"
 
 // placeholderKind is the Kind of placeholderText.
@@ -365,10 +364,10 @@ const placeholderKind = "FASTQ"
 // secondText is placeholderText of the second preparation.
 const secondText = "@second\nTTGCATTGCA\n+\nFFFFFFFFFF\n@third\nGGGGAC\n+\n######\n"
 
-// layOutTemplate makes a template's directory: its inputs are regular files that
-// the tool does not come to read. Where they can, they differ from those of the
-// probe in size and content: a tool that keeps something of its input from before
-// the stop is found by the comparison of outputs then.
+// layOutTemplate makes a template's directory. Its inputs are regular files that the
+// tool does not read before the stop. If possible they differ from the probe's inputs
+// in size and content, so that the comparison of outputs finds a tool that keeps
+// something of its input from before the stop.
 func (p *preparation) layOutTemplate(t Task, number int) error {
 	if err := p.makeStreams(t.Dir); err != nil {
 		return err
@@ -421,8 +420,8 @@ func (p *preparation) kinds(early []string) (map[string]string, error) {
 	return all, nil
 }
 
-// take loads a template and freezes it, again where a file that it has read has changed
-// meanwhile.
+// take loads a template and freezes it. It does so again if a file that the tool has
+// read changed during the load.
 func (p *preparation) take() (*Snapshot, error) {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -627,8 +626,8 @@ func (p *preparation) accessed(looks []look, loading time.Time) string {
 	return ""
 }
 
-// prove compares the probe's outputs of a hot start with those of a cold one,
-// unless that has been done or there is no probe.
+// prove starts the probe hot and cold and compares the outputs, unless the snapshot is
+// already proved or there is no probe.
 func (p *preparation) prove() error {
 	snap := p.snap
 	if snap.Proof != nil {
@@ -717,7 +716,7 @@ func (p *preparation) runCold() error {
 
 // runProbe runs the probe to its end and returns its directory.
 func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
-	// A directory of its own, since that of tasks covers its neighbours.
+	// The proof has its own directory, since the directory of tasks hides its siblings.
 	parent, err := os.MkdirTemp(p.scratch, "prove-"+string(kind)+"-")
 	if err != nil {
 		return "", Exit{}, err
@@ -748,7 +747,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	return dir, exit, err
 }
 
-// saveStream writes a streamed stdout to a file; nil is no stream.
+// saveStream writes a streamed stdout to a file. It does nothing if from is nil.
 func saveStream(from *os.File, path string) error {
 	if from == nil {
 		return nil

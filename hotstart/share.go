@@ -66,8 +66,8 @@ func CanTrace() (hint string, err error) {
 	return "", nil
 }
 
-// OfMachine reports whether a path describes the machine or the process itself, and no file
-// of data.
+// OfMachine reports whether a path describes the machine or the process itself, and is not
+// a data file.
 func OfMachine(path string) bool {
 	path = filepath.Clean(path)
 	for _, dir := range unwatched {
@@ -95,17 +95,17 @@ func ReadAhead(pages *os.File) (single bool, read func(), err error) {
 	return p.single(), p.run, nil
 }
 
-// LastWords is what a text of messages ends with: its last line that speaks of an error.
+// LastWords returns the last line of a text of messages, shortened if it is long.
 func LastWords(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return clip(lines[len(lines)-1], 300)
 }
 
-// Processes lists a process and all that descend from it, parents first.
+// Processes returns a process and all its descendants, parents first.
 func Processes(pid int) ([]int, error) { return tree(pid) }
 
-// NewSnapshotIn makes a directory of its own for a snapshot in a store, locked against
-// removal, and sweeps the store.
+// NewSnapshotIn makes a new directory for a snapshot in a store, locked against removal,
+// and sweeps the store.
 func NewSnapshotIn(store, key string) (*Snapshot, error) {
 	if err := CheckStore(store); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *Snapshot) Lock() error { return s.lockShared() }
 // Unlock undoes Lock.
 func (s *Snapshot) Unlock() { s.unlock() }
 
-// Intact compares the state of the snapshot's files with what it was. A difference is a
+// Intact compares the snapshot's files with their recorded stamps. A difference is a
 // *Damaged.
 func (s *Snapshot) Intact() error { return s.verify(false) }
 

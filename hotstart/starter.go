@@ -134,7 +134,7 @@ func DefaultStore() (string, error) {
 	return filepath.Join(cache, "premix", "snapshots"), nil
 }
 
-// Decision tells how tasks will start, and why.
+// Decision returns the kind of start that tasks will have, and the reason.
 func (s *Starter) Decision() (Kind, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Starter) Close() error {
 type Process struct {
 	Kind     Kind
 	Reason   string
-	Snapshot string // id of the one that it started from; empty: it started cold
+	Snapshot string // id of the snapshot that it started from; "" if it started cold
 	// Latency is the time from the call of Start until the tool opened its
 	// first input (for ReadyLine: until it ran). Valid once Wait has returned.
 	Latency time.Duration
@@ -202,10 +202,9 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return p.stage.send(request{Op: opSignal, Signal: sig})
 }
 
-// Start starts one task. With Auto, what goes wrong with another kind of start
-// leads to a cold one with the reason told; with an explicit kind it is an
-// error of type *Unavailable, unless the snapshot is in quarantine. It is safe for
-// concurrent use.
+// Start starts one task. With Auto, if a hot start fails, Start logs the reason and
+// starts the task cold. With an explicit kind the failure is an *Unavailable, unless the
+// snapshot is in quarantine. Start is safe for concurrent use.
 func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	s.mu.Lock()
 	kind, reason := s.kind, s.reason
@@ -332,8 +331,8 @@ func (e *otherKind) Error() string {
 	return fmt.Sprintf("the tool has looked into its input %s before the stop, which was %s, and this one is %s", e.input, e.seen, e.kind)
 }
 
-// sameKinds compares the inputs of a task with those that the tool has looked into
-// before the stop.
+// sameKinds compares the kinds of a task's inputs with the kinds of the inputs that the
+// tool has opened before the stop.
 func (s *Starter) sameKinds(t Task) error {
 	s.mu.Lock()
 	snap := s.snapshot
@@ -357,8 +356,8 @@ func (s *Starter) sameKinds(t Task) error {
 	return nil
 }
 
-// withinBounds compares the sizes and times of a task's inputs with those of the two
-// preparations, where the tool has asked for them before the stop.
+// withinBounds compares the sizes and times of a task's inputs with the inputs of the
+// two preparations, if the tool has asked for them before the stop.
 func (s *Starter) withinBounds(t Task) error {
 	s.mu.Lock()
 	snap := s.snapshot
@@ -382,7 +381,7 @@ func (s *Starter) withinBounds(t Task) error {
 	return nil
 }
 
-// config is the part of a stage's configuration that follows from the Spec.
+// config returns the part of a stage's configuration that follows from the Spec.
 func (s *Starter) config(t Task) stageConfig {
 	c := stageConfig{
 		Namespaces: s.host.namespaces,
@@ -398,8 +397,8 @@ func (s *Starter) config(t Task) stageConfig {
 	return c
 }
 
-// layOut makes what a task finds in its directory before it starts, and
-// returns the inputs that remain to be bind-mounted.
+// layOut makes the files that a task needs in its directory before it starts. It
+// returns the inputs that must still be bind-mounted.
 func (s *Starter) layOut(t Task, bind bool) (map[string]string, error) {
 	if err := s.makeStreams(t.Dir); err != nil {
 		return nil, err

@@ -137,7 +137,7 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	}
 }
 
-// changes reports whether a call makes or writes a file outside of the tool's directory,
+// changes reports whether a call makes or writes a file outside the tool's directory,
 // or makes a socket.
 func (s *stage) changes(l *tracer.Look) bool {
 	switch {
@@ -377,8 +377,8 @@ func tree(pid int) ([]int, error) {
 	return all, nil
 }
 
-// state is the letter of a process's state in proc_pid_stat(5), or 0 if there is
-// no such process.
+// state returns the letter of a process's state in proc_pid_stat(5), or 0 if the
+// process does not exist.
 func state(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	// The name in parentheses may hold anything.
@@ -402,7 +402,7 @@ func rest(pids []int) {
 	}
 }
 
-// runs reports whether a process is running, or would like to.
+// runs reports whether a process is running or waits for a processor.
 func runs(pid int) bool { return state(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO
@@ -448,7 +448,8 @@ type counter struct {
 	inode uint64
 }
 
-// counters lists those that the template has mapped. In a container they end with it.
+// counters returns the counter files that the template has mapped. It returns nil in a
+// container, where the files end with the container.
 func (s *stage) counters() []counter {
 	if s.container != nil {
 		return nil
@@ -474,7 +475,7 @@ func (s *stage) counters() []counter {
 	return all
 }
 
-// removeCounters removes what a template has left that was killed.
+// removeCounters removes the counter files of a template that was killed.
 func (s *stage) removeCounters() {
 	for _, c := range s.left {
 		var st unix.Stat_t
@@ -559,7 +560,7 @@ func (s *stage) endTemplate() {
 	}
 }
 
-// compare compares the template with the one that was written to dir. The template ends.
+// compare compares the template with the template that was written to dir, and ends it.
 func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
 	defer s.endTemplate()
 	src, err := s.source()
@@ -588,8 +589,8 @@ func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Compariso
 	return frozen.Compare(im, own, pages, memory, frozen.Facts{A: first, B: s.prepared})
 }
 
-// device is the device of a file of the container, whose root is a mount of its own; 0
-// without a container.
+// device returns the device of a file in the container, whose root is its own mount. It
+// returns 0 without a container.
 func (s *stage) device(path string) uint64 {
 	var st unix.Stat_t
 	if s.container == nil || unix.Stat(s.container.Path(path), &st) != nil {

@@ -173,8 +173,8 @@ func Quarantine(store, id string, d Difference) error {
 	return snap.discard()
 }
 
-// QuarantinedAs returns the difference for which a snapshot is in quarantine; nil if it is not,
-// or is not there.
+// QuarantinedAs returns the difference for which a snapshot is in quarantine. It returns
+// nil if the snapshot does not exist or is not in quarantine.
 func QuarantinedAs(store, id string) *Difference {
 	dir, err := snapshotDir(store, id)
 	if err != nil {

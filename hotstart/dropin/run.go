@@ -162,7 +162,7 @@ func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
 	return err
 }
 
-// Warm prepares a snapshot for calls of the form of c, if there is none.
+// Warm prepares a snapshot for calls of the form of c, unless the store has one.
 func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
 	p, err := calls.Look(c)
 	if err != nil {

@@ -25,7 +25,7 @@ type Image struct {
 	Exe  string   // path of its program, as the process sees it
 	Argv []string // as the kernel shows it, for the program that is executed and replaced
 	Env  []string
-	Dir  string // its working directory: paths below it are opened below that of the started process
+	Dir  string // its working directory: paths below it are opened below the started process's directory
 
 	Memory     Memory
 	Maps       []VMA
@@ -34,7 +34,7 @@ type Image struct {
 	Files      []File // in the order of their numbers
 	Umask      int
 	Timers     []IntervalTimer
-	Limits     []Limit // those that the process has changed
+	Limits     []Limit // only the limits that the process has changed
 	NoNewPrivs bool
 	Dumpable   bool
 	Subreaper  bool
@@ -45,7 +45,8 @@ type Image struct {
 	Pieces     []Piece
 	Ids        []IdPlace // from Comparison: Start writes the ids of the new threads there
 	Devices    []uint64  // from Comparison: Start writes the device of the program's file there
-	// RegisterIds are from Comparison too: registers that Start sets to such an id.
+	// RegisterIds are from Comparison too. Start sets these registers to the id of a
+	// thread.
 	RegisterIds []RegisterId
 }
 
@@ -63,8 +64,8 @@ type IdPlace struct {
 	Thread  int    // index into Image.Threads; 0 is the leader, whose id is the process id
 }
 
-// Memory is what the kernel knows of the layout of an address space: the
-// arguments of prctl(2), PR_SET_MM_MAP, and the places of vdso and vvar.
+// Memory is the kernel's record of the layout of an address space: the arguments of
+// prctl(2), PR_SET_MM_MAP, and the addresses of vdso and vvar.
 type Memory struct {
 	StartCode, EndCode, StartData, EndData uint64
 	StartBrk, Brk, StartStack              uint64
@@ -77,7 +78,7 @@ type Memory struct {
 // Range is a part of an address space: [Start, End).
 type Range struct{ Start, End uint64 }
 
-// Size is the number of bytes in the range.
+// Size returns the number of bytes in the range.
 func (r Range) Size() uint64 { return r.End - r.Start }
 
 // Kind says how a VMA is made again.
@@ -130,7 +131,7 @@ type Thread struct {
 	TimerSlack           uint64 // ns; 0: unchanged
 }
 
-// Action is what a process does on a signal (rt_sigaction(2)).
+// Action is the action of a process on a signal (rt_sigaction(2)).
 type Action struct {
 	Signal int
 	Raw    [32]byte // struct kernel_sigaction
@@ -146,7 +147,7 @@ type IntervalTimer struct {
 type Limit struct {
 	Resource int
 	Cur, Max uint64
-	Raised   bool // what the process has needs it
+	Raised   bool // above the inherited limit, and needed for the restored state
 }
 
 // FileKind is the kind of an open file.
@@ -163,7 +164,7 @@ const (
 	FileSignal                    // signalfd(2)
 	FileGone                      // a regular file without a name: its content is copied
 	FileShut                      // one end of a socketpair(2) whose other end has been closed
-	FileInherited                 // of whoever starts the process: Source.Inherited
+	FileInherited                 // from the process that starts it: Source.Inherited
 )
 
 // File is one descriptor.
@@ -175,7 +176,7 @@ type File struct {
 	Inside  bool   // Path is relative to Dir
 	Regular bool
 	Offset  int64
-	Of      int      // FileDup: the other descriptor. FilePipe: that of the read end
+	Of      int      // FileDup: the other descriptor. FilePipe: the descriptor of the read end
 	Content []byte   // FilePipe, of the read end: the bytes in it. FileGone: its content
 	Size    int      // FilePipe: capacity
 	Count   uint64   // FileEvent

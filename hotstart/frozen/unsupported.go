@@ -33,7 +33,7 @@ func Freeze(Source, *os.File) (*Image, error) { return nil, tracer.Supported() }
 // BootID returns the empty string.
 func BootID() string { return "" }
 
-// Options are those of Start.
+// Options are the options of Start.
 type Options struct {
 	Dir         string
 	Random      bool

@@ -113,7 +113,7 @@ func (w *Words) Same(a, b []byte) ([]Span, bool) {
 }
 
 // Offset is a register of a frozen process that holds the first byte of a late word plus
-// a constant, as the comparison of two strings leaves it. It is always Short.
+// a constant. The comparison of two strings leaves this value. An Offset is always Short.
 type Offset struct {
 	Thread   int // index into Image.Threads
 	Register int // index of the field of unix.PtraceRegs
@@ -121,14 +121,15 @@ type Offset struct {
 	Constant int32
 }
 
-// Value returns the value of the register for a late word. There is none if the sum is 0:
-// the two strings were then compared further.
+// Value returns the value of the register for a late word. ok is false if the sum is 0:
+// the comparison of the two strings then went past the first byte.
 func (o Offset) Value(word string) (value uint32, ok bool) {
 	v := int32(word[0]) + o.Constant
 	return uint32(v), v != 0
 }
 
-// Late is what a start writes into a frozen process for the late words of a call.
+// Late has the late words of a call, and the places in a frozen process to which a start
+// writes them.
 type Late struct {
 	Places  []WordPlace
 	Offsets []Offset

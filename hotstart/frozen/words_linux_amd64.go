@@ -32,7 +32,7 @@ func (c *comparer) writes(v *VMA, e Extent) bool {
 	})
 }
 
-// start makes the registers and the extended state of a thread those that a start leaves.
+// start applies the writes of a start to the registers and the extended state of a thread.
 func (c *comparer) start(thread int, t *Thread) {
 	registers := reflect.ValueOf(&t.Regs).Elem()
 	for _, o := range c.written.Offsets {

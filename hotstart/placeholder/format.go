@@ -38,7 +38,7 @@ const (
 )
 
 const (
-	// headSize is the number of bytes by which a format is told.
+	// headSize is the number of bytes from which formatOf finds the format.
 	headSize = 64 << 10
 	// longSize is headSize of what may be FASTQ.
 	longSize = 1 << 20
@@ -111,7 +111,7 @@ func packingOf(b []byte) packing {
 	return packingGzip
 }
 
-// formatOf tells a format by the first bytes of the content.
+// formatOf returns the format of a content by its first bytes.
 func formatOf(head []byte) format {
 	switch {
 	case len(head) == 0:
@@ -132,7 +132,7 @@ func formatOf(head []byte) format {
 	return formatText
 }
 
-// formatOfAt tells formats that begin with '@' apart.
+// formatOfAt returns the format of a content that begins with '@'.
 func formatOfAt(head []byte) format {
 	lines := bytes.SplitN(head, []byte("\n"), 4)
 	if len(lines) == 4 && bytes.HasPrefix(lines[2], []byte("+")) {
@@ -146,8 +146,8 @@ func formatOfAt(head []byte) format {
 	return formatBinary // as FASTQ with records of several lines
 }
 
-// isText reports whether a text has no other control characters than spaces, and
-// something else besides.
+// isText reports whether a text has no control characters other than white space,
+// and is not white space only.
 func isText(head []byte) bool {
 	if len(bytes.TrimSpace(head)) == 0 {
 		return false

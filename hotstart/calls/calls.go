@@ -58,14 +58,14 @@ const (
 	unknownCalls = 3 // of a pattern, and knownCalls of a form
 )
 
-// lateNames are variables that shells, schedulers and workflow managers change from call
-// to call, and latePrefixes are beginnings of such names.
+// lateNames are the names, and latePrefixes the beginnings of the names, of variables that
+// shells, schedulers and workflow managers change from call to call.
 var (
 	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "INVOCATION_ID", "JOURNAL_STREAM", "WINDOWID"}
 	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "_CONDOR_", "NXF_", "PARALLEL_", "MAKE_TERM", "SSH_", "XDG_SESSION_"}
 )
 
-// form is what is known of the calls of a form.
+// form is the record of the calls of a form.
 type form struct {
 	Tool  string    `json:"tool"`
 	Argv  []string  `json:"argv"` // of the last noted call
@@ -74,9 +74,9 @@ type form struct {
 	Env   envSeen   `json:"env"`
 
 	State  state     `json:"state,omitempty"`
-	Reason string    `json:"reason,omitempty"` // of Cold, or of the last preparation that failed
+	Reason string    `json:"reason,omitempty"` // of the state cold, or of the last preparation that failed
 	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
-	Tries  int       `json:"tries,omitempty"`  // preparations that came to nothing
+	Tries  int       `json:"tries,omitempty"`  // failed preparations
 	Exe    exeStamp  `json:"exe"`
 }
 
@@ -88,7 +88,7 @@ const (
 	cold       state = "cold"
 )
 
-// exeStamp says whether a program has changed.
+// exeStamp is the recorded size and time of a program, by which a change is found.
 type exeStamp struct {
 	Size  int64 `json:"size"`
 	Mtime int64 `json:"mtime"` // ns since the epoch
@@ -102,11 +102,11 @@ func stampOf(exe string) exeStamp {
 	return exeStamp{st.Size, st.Mtim.Nano()}
 }
 
-// envSeen has the variables of calls. Their values are kept as keyed hashes, since they
-// may be secrets.
+// envSeen has the variables of calls. It keeps their values as keyed hashes, since the
+// values may be secrets.
 //
-// A variable whose value changes may decide what the tool does, unless it is one of
-// lateNames, or its value names the sample: then it is late.
+// A variable whose value changes may change the work of the tool, and is not late. It is
+// late if it is one of lateNames, or if its value names the sample.
 type envSeen struct {
 	Salt   uint64            `json:"salt"`
 	Values map[string]uint32 `json:"values"`
@@ -182,8 +182,8 @@ func Dir() (string, error) {
 	return filepath.Join(cache, "premix", "calls"), nil
 }
 
-// openDir makes the directory of the state where it is missing, and refuses one that
-// another user could write to.
+// openDir makes the directory of the state if it is missing, and refuses a directory
+// that another user could write to.
 func openDir() (string, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -372,8 +372,8 @@ func save(path string, v any) error {
 	return beneath.Replace(path, 0o600, beneath.Volatile, b)
 }
 
-// bound removes the oldest files of a directory of the state, now and then, so that there
-// are no more than maxForms.
+// bound removes the oldest files of a directory of the state, so that at most maxForms
+// stay. It does so only at some of the calls.
 func bound(dir string) {
 	if rand.N(maxForms/16) != 0 {
 		return
@@ -381,8 +381,8 @@ func bound(dir string) {
 	prune(dir, maxForms)
 }
 
-// prune removes the oldest files of a directory, so that there are no more than keep. It
-// is best effort: a later call does the rest.
+// prune removes the oldest files of a directory, so that at most keep stay. It ignores
+// errors: a later call tries again.
 func prune(dir string, keep int) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) <= keep {
@@ -411,7 +411,7 @@ type Form struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Forms returns what is known of calls, newest first.
+// Forms returns the records of all forms, newest first.
 func Forms() ([]Form, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -437,7 +437,7 @@ func Forms() ([]Form, error) {
 	return list, nil
 }
 
-// update changes what is known of a form.
+// update changes the record of a form.
 func update(key string, change func(*form)) error {
 	dir, err := openDir()
 	if err != nil {

@@ -159,8 +159,8 @@ func MakeShims(dir, shim string, names []string) error {
 	return nil
 }
 
-// Prepare does what the plan for a call says about a snapshot. It returns the plan for the
-// call after that.
+// Prepare prepares a snapshot if the plan for a call asks for it. It returns the plan of
+// the call after the preparation.
 func Prepare(premix string, c Call, p Plan) Plan {
 	if !p.Prepare {
 		return p
@@ -233,13 +233,13 @@ func besideFiles() (files []uintptr, end func(), err error) {
 // closed is a descriptor that syscall.ForkExec closes in the child.
 const closed = ^uintptr(0)
 
-// Beside starts the program that a process beside a call is to become, if this process
-// was started for that, and reports whether it was.
+// Beside starts the program of a process that runs during a call, if this process was
+// started for that purpose, and reports whether it was.
 func Beside() bool {
 	if len(os.Args) < 3 || os.Args[0] != besideName {
 		return false
 	}
-	// The session is new, and nobody waits: an error has no reader.
+	// No process waits for this one, so it has no caller to report an error to.
 	_, _ = syscall.ForkExec(os.Args[1], os.Args[2:], &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2},
 		Sys: &syscall.SysProcAttr{Setsid: true}})
 	return true

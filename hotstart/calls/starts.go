@@ -72,7 +72,7 @@ func Note(s Start) {
 		return
 	}
 	defer f.Close()
-	// One write is one line, whoever else appends.
+	// One write is one line, even if other processes append at the same time.
 	if _, err := f.Write(append(line, '\n')); err != nil {
 		return
 	}

@@ -836,7 +836,7 @@ func (c *comparer) module(path string) *module {
 	for _, read := range []func() ([]elf.Symbol, error){f.Symbols, f.DynamicSymbols} {
 		symbols, err := read()
 		if err != nil {
-			continue // the file has no section table
+			continue // the file does not have this symbol table
 		}
 		for _, s := range symbols {
 			if s.Value != 0 && elf.ST_TYPE(s.Info) == elf.STT_OBJECT {

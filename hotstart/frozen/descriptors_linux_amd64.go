@@ -325,8 +325,8 @@ func (f *freezer) event(file File, o *open) (File, error) {
 }
 
 // semaphore returns 1 if an eventfd(2) with the given count is a semaphore, and 0 if it
-// is not, on a kernel that does not show this. It reads from the eventfd, and writes to
-// it until it has the same count again.
+// is not, on a kernel that does not show this. It adds 2 and reads once: only a semaphore
+// returns 1. Then it restores the count.
 func (f *freezer) semaphore(fd int, count uint64) (int, error) {
 	if count >= 1<<63 {
 		return 0, refuse("it has an eventfd with a large count (descriptor %d)", fd)

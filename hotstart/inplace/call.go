@@ -16,14 +16,14 @@ import (
 	"premix/hotstart/around"
 )
 
-// Role says what a late word is.
+// Role is the use of a late word.
 type Role string
 
 // The roles of late words.
 const (
 	Input  Role = "input"  // path of a file that the tool reads for the sample
-	Output Role = "output" // path, or beginning of paths, of what the tool writes
-	Label  Role = "label"  // text, such as a read group
+	Output Role = "output" // path, or beginning of paths, of files that the tool writes
+	Label  Role = "label"  // other text, for example a read group
 )
 
 // Word is a part of an argument that changes from call to call: the bytes [From, To)
@@ -81,7 +81,7 @@ func (c *Call) withWords(words []string) []string {
 	return argv
 }
 
-// around returns what the tool of the call inherits.
+// around returns the state that the tool of the call inherits.
 func (c *Call) around() around.Around {
 	if c.Around != nil {
 		return *c.Around
@@ -89,8 +89,8 @@ func (c *Call) around() around.Around {
 	return around.Own()
 }
 
-// commandLines are the arguments as the kernel keeps them, and as tools print them: late
-// words behind those of the call.
+// commandLines returns the arguments as the kernel keeps them, and as tools print them.
+// They count as late words, after the late words of the call.
 func commandLines(argv []string) []string {
 	return []string{strings.Join(argv, "\x00") + "\x00", strings.Join(argv, " ")}
 }
@@ -98,7 +98,7 @@ func commandLines(argv []string) []string {
 // commandForms is the number of commandLines.
 const commandForms = 2
 
-// check says what is wrong with a call, if anything is.
+// check returns an error if a call is malformed.
 func (c *Call) check() error {
 	if len(c.Argv) == 0 || !filepath.IsAbs(c.Exe) || !filepath.IsAbs(c.Dir) {
 		return fmt.Errorf("the call of %q has no arguments, or a relative path of its program or directory", c.Exe)
@@ -161,7 +161,7 @@ func alnum(c rune) bool {
 // letters are the bytes that other puts in place of letters and digits, in their order.
 const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// lettersFor returns the bytes that may stand in place of those of a word.
+// lettersFor returns the bytes that may replace the bytes of a word.
 func (r Role) lettersFor(word string) string {
 	if shape := r.shape(word); !strings.Contains(shape[:strings.LastIndexByte(shape, '|')], "x") {
 		return letters[1:10] // a number that does not begin with 0

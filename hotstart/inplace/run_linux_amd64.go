@@ -177,11 +177,12 @@ func (s *start) make() error {
 // undo removes the files that make has made.
 func (s *start) undo() {
 	for _, path := range slices.Backward(s.made) {
-		_ = os.Remove(path) // of what is not empty, another has made a part
+		_ = os.Remove(path) // a directory that is not empty has files of another process
 	}
 }
 
-// finish writes what the tool had written to its streams. After that it may be released.
+// finish writes the bytes that the tool had written to its streams before the stop. After
+// that the tool may be released.
 func (s *start) finish(write func(fd int, b []byte) error) error {
 	for fd, t := range s.snap.plan.Written {
 		if len(t.Bytes) == 0 {
@@ -333,16 +334,16 @@ func writeAll(f *os.File, b []byte) (int, error) {
 	return done, nil
 }
 
-// signals hands signals on to the tool. What a terminal, or kill(2) with a process group,
-// sends to both comes to the tool once.
+// signals forwards signals to the tool. If a terminal, or kill(2) with a process group,
+// sends a signal to both processes, the tool gets it once.
 type signals struct {
 	c    chan os.Signal
 	done chan struct{}
 
 	mu   sync.Mutex                   // guards what follows
-	pid  int                          // of the tool; 0: there is none
+	pid  int                          // of the tool; 0 before it exists
 	own  map[syscall.Signal]time.Time // when the tool got a signal that was not handed on
-	late []syscall.Signal             // that came before there was a tool
+	late []syscall.Signal             // that came before the tool existed
 }
 
 // handed are the signals that are handed on. SIGTSTP, SIGTTIN and SIGTTOU stop this process, and

@@ -35,10 +35,10 @@ type trial struct {
 	values  map[string]string // of late variables
 	scratch string            // everything that belongs to the trial
 	dir     string            // its working directory
-	inputs  []string          // what stands at the late words that are inputs; "" at others
+	inputs  []string          // the files that replace the inputs, by index of the late word; "" for other words
 	stdin   string            // file that gives standard input
-	second  bool              // as different as can be: preparation B
-	seed    *[32]byte         // of random bytes; nil: those of the kernel
+	second  bool              // preparation B, which differs as much as possible
+	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
 	stop    bool              // hold the tool at its first look into an input behind its data
 	data    int               // with stop: the number of opens of data until then
@@ -59,15 +59,15 @@ type trial struct {
 	early    map[string]early
 	reads    bool // of standard input
 	variable []variable
-	given    map[string]bool // paths in dir that were there at first
-	stats    map[int][]byte  // what stat(2) says of inputs, by late word
+	given    map[string]bool // paths that existed in dir before the tool started
+	stats    map[int][]byte  // results of stat(2) for inputs, by late word
 
 	held    *tracer.Proc
-	results string // directory with what a trial that ended has written
+	results string // directory with the outputs of a trial that has ended
 
 	exit   unix.WaitStatus
-	stdout [3][]byte // what was written, by descriptor
-	prefix [3][]byte // what a snapshot had written before
+	stdout [3][]byte // written bytes, by descriptor
+	prefix [3][]byte // bytes that a snapshot had written before the stop
 }
 
 // lateDir is the directory in a trial's own for files that late words name elsewhere.
@@ -119,7 +119,7 @@ func (t *trial) here(n fileName) string {
 	return path + n.Rest
 }
 
-// layOut makes what the tool finds in its directory.
+// layOut makes the files that the tool needs in its directory.
 func (t *trial) layOut() error {
 	if err := os.MkdirAll(filepath.Join(t.dir, lateDir), 0o700); err != nil {
 		return err
@@ -441,7 +441,7 @@ func (t *trial) temporary(path string) string {
 // intoTemporary redirects a look at a temporary file.
 func (t *trial) intoTemporary(l *tracer.Look, path, here string, changes bool) (bool, error) {
 	if here == "" || t.stop {
-		return false, nil // a started process would not find what is made before the stop
+		return false, nil // a started process would not find files that were made before the stop
 	}
 	if !changes && !exists(here) {
 		return false, nil
@@ -452,7 +452,8 @@ func (t *trial) intoTemporary(l *tracer.Look, path, here string, changes bool) (
 	return true, t.overlay.Redirect(l, here, "")
 }
 
-// makeParent makes the directory of the file here, which stands for path, if path has one.
+// makeParent makes the directory of the file here, which replaces path. It does nothing
+// if the directory of path does not exist.
 func makeParent(path, here string) error {
 	if kindAt(filepath.Dir(path)) != "dir" {
 		return nil
@@ -647,7 +648,7 @@ func (t *trial) socket(l *tracer.Look) error {
 		return err
 	}
 	if family == unix.AF_UNIX || family == unix.AF_NETLINK {
-		return t.overlay.Fail(l, unix.EAFNOSUPPORT) // as where there is no such service
+		return t.overlay.Fail(l, unix.EAFNOSUPPORT) // as on a machine without the service
 	}
 	return unfit("it makes a socket")
 }

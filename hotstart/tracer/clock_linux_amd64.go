@@ -111,7 +111,8 @@ func (c *Clock) remove(p *Proc) error {
 			if r.Rip < addr || r.Rip >= addr+stubSize {
 				continue
 			}
-			// The code is not there where the thread goes on: the call is made here.
+			// The started process does not have this code, so the call is answered now and
+			// the thread continues after it.
 			if r.Rip < addr+stubSize-1 {
 				r.Orig_rax = nr
 				c.answer(p.Pid, &r)
@@ -170,9 +171,9 @@ func (c *Clock) read(id int32) int64 {
 	return c.cpu // of the process or a thread
 }
 
-// Answer answers a system call in place of the kernel, for a thread that is stopped by
-// seccomp at its entry. It leaves every other call alone, and one that the kernel would
-// refuse.
+// Answer answers a system call that returns a time in place of the kernel, for a thread
+// that seccomp stopped at the entry of the call. It does not answer other calls, or a
+// call that the kernel would refuse.
 func (c *Clock) Answer(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {

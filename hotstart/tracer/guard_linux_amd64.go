@@ -18,21 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Guard makes a private mapping of a file behave like anonymous memory where
-// the two differ:
+// A Guard makes a private mapping of a file behave like anonymous memory. The two
+// differ in these cases:
 //
-//   - MADV_DONTNEED and its like bring back the bytes of the file, where
-//     anonymous memory reads as zeros. The guard maps anonymous memory instead.
-//   - A mapping that grows by mremap(2) shows more of the file. The guard lets it
-//     grow by anonymous memory.
-//   - MADV_WIPEONFORK, MADV_COLLAPSE and userfaultfd(2) are for anonymous memory
-//     alone, and locked or sealed memory can be replaced no more. The guard
-//     copies such a mapping to anonymous memory before.
+//   - After MADV_DONTNEED and similar advice, the mapping has the bytes of the file
+//     again, and anonymous memory has zeros. The guard maps anonymous memory instead.
+//   - A mapping that grows by mremap(2) shows more of the file. The guard adds
+//     anonymous memory.
+//   - MADV_WIPEONFORK, MADV_COLLAPSE and userfaultfd(2) work only on anonymous
+//     memory, and locked or sealed memory cannot be replaced later. The guard
+//     copies the mapping to anonymous memory before the call.
 //
-// A seccomp filter in the guarded process hands over just these calls
-// (SECCOMP_RET_TRACE); all others run at full speed. The guard therefore stays
-// the tracer of the process and of what it forks until their end, and its owner
-// must pass every wait status of a guarded thread to Handle.
+// A seccomp filter in the guarded process stops only these calls for the guard
+// (SECCOMP_RET_TRACE); all other calls run at full speed. So the guard stays the tracer
+// of the process and of its descendants until their end, and the owner of the guard must
+// pass every wait status of a guarded thread to Handle.
 type Guard struct {
 	file    string         // device and inode of the mapped file, as /proc/PID/maps shows them
 	insn    map[int]uint64 // thread id -> address of a system call instruction
@@ -146,8 +146,8 @@ func (g *Guard) Release(p *Proc) error {
 	return nil
 }
 
-// Handle deals with the stop of a guarded thread that st tells of, and lets the
-// thread go on. The end of a thread is not its business.
+// Handle handles the stop of a guarded thread with the wait status st, and continues the
+// thread. The caller handles the end of a thread.
 func (g *Guard) Handle(tid int, st unix.WaitStatus) error {
 	err := g.handle(tid, st)
 	for len(g.waiting) > 0 {
@@ -200,12 +200,12 @@ func (g *Guard) call(tid int) error {
 	w := &worker{g: g, p: &Proc{Pid: tid}, tid: tid, regs: r}
 	instead, err := w.instead()
 	if err != nil || instead == nil {
-		return err // none of ours: as the program wants it
+		return err // the guarded file is not affected: the kernel makes the call
 	}
 	if w.insn, err = g.instruction(tid); err != nil {
 		return err
 	}
-	// Skip the call itself; what stands for it is executed from its exit.
+	// Skip the call; its replacement runs when the thread is at the exit of the call.
 	skipped := r
 	skipped.Orig_rax = ^uint64(0)
 	if err := unix.PtraceSetRegs(tid, &skipped); err != nil {
@@ -230,7 +230,7 @@ func (g *Guard) call(tid int) error {
 	return nil
 }
 
-// area is a mapping, or the part of one that lies in some range.
+// area is a mapping, or the part of a mapping within a range.
 type area struct {
 	start, end uint64
 	prot       uint64
@@ -287,7 +287,7 @@ func (g *Guard) instruction(tid int) (uint64, error) {
 	return insn, err
 }
 
-// worker executes, in one stopped thread, what stands for a guarded call.
+// worker executes the replacement of a guarded call in one stopped thread.
 type worker struct {
 	g     *Guard
 	p     *Proc
@@ -297,15 +297,15 @@ type worker struct {
 	fatal error // the thread is gone or cannot be worked on
 }
 
-// areas lists the mappings in [start, end), and tells whether one is of the
-// guarded file.
+// areas returns the mappings in [start, end), and whether one of them maps the guarded
+// file.
 func (w *worker) areas(start, end uint64) (all []area, ours bool, err error) {
 	all, err = readAreas(fmt.Sprintf("/proc/%d/maps", w.tid), w.g.file, start, end)
 	return all, slices.ContainsFunc(all, func(a area) bool { return a.ours }), err
 }
 
-// instead returns the function that stands for the call of the thread, whose
-// result is that of the call; nil if the kernel is to carry it out.
+// instead returns the function that replaces the call of the thread and returns the
+// result of the call. It returns nil if the kernel should make the call.
 func (w *worker) instead() (func() uint64, error) {
 	r := &w.regs
 	// before copies mappings to anonymous memory, then makes the call.
@@ -417,7 +417,7 @@ func (w *worker) advise(start, size, advice uint64) uint64 {
 	at := start
 	for _, a := range areas {
 		if a.start > at {
-			hole = unix.ENOMEM // the kernel goes on behind it
+			hole = unix.ENOMEM // the kernel continues after the hole
 		}
 		at = a.end
 		if a.ours {
@@ -486,8 +486,8 @@ func (w *worker) processMadvise() (func() uint64, error) {
 	}, nil
 }
 
-// itself reports whether a descriptor of the thread is one of its own process
-// (pidfd_open(2)), or stands for it.
+// itself reports whether a descriptor of the thread refers to the thread's own process
+// (pidfd_open(2), or PIDFD_SELF).
 func (w *worker) itself(fd int32) bool {
 	const selfThread, selfProcess = -10000, -10001 // PIDFD_SELF
 	if fd == selfThread || fd == selfProcess {
@@ -694,8 +694,8 @@ func (g *Guard) stopOthers(tid int) {
 	}
 }
 
-// stops reports whether a thread that was asked to stop is going to: one that has
-// ended is not, nor is one that waits for the child of its vfork(2).
+// stops reports whether a thread that was asked to stop will stop. A thread that has
+// ended will not, and neither will a thread that waits for the child of its vfork(2).
 func stops(tid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
 	i := bytes.LastIndexByte(b, ')')

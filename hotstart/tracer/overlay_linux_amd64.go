@@ -230,7 +230,8 @@ func namesNothing(tid int, call look, r *unix.PtraceRegs) bool {
 	return err == nil && path == ""
 }
 
-// Family is the first argument of socket(2), where a Look is such a call.
+// Family returns the first argument of socket(2). The Look must be a LookSocket of that
+// call.
 func (o *Overlay) Family(l *Look) (int, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(l.Tid, &r)
@@ -245,15 +246,15 @@ func arguments(r *unix.PtraceRegs) [6]uint64 {
 // or execve(2).
 var ErrRedirect = errors.New("the call cannot be redirected")
 
-// Redirect makes the call of a Look at a file find the file at another path, and its
-// target, if the call has one, at another too. The thread then stands behind the call,
-// with its result, and goes on with Continue.
+// Redirect makes the call of a Look with another path, and with another target if the call
+// has a target. The thread is then stopped after the call, with its result, and Continue
+// continues it.
 func (o *Overlay) Redirect(l *Look, path, target string) error {
 	return o.redirect(l, path, target, false)
 }
 
-// Follow is Redirect for the open of an input. From then on, the process's reads of the
-// descriptor are a LookRead, and its other uses a LookShare.
+// Follow is Redirect for the open of an input. After it, each read of the descriptor by
+// the process is a LookRead, and each other use is a LookShare.
 func (o *Overlay) Follow(l *Look, path string) error { return o.redirect(l, path, "", true) }
 
 func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
@@ -372,8 +373,8 @@ func (o *Overlay) Hold(pid, at int) (*Proc, error) {
 	return p, err
 }
 
-// GuardedFilter is the program of a filter for a process that is started from a snapshot:
-// it hands to the tracer what a Guard and an Overlay want to see.
+// GuardedFilter returns the seccomp filter for a process that is started from a snapshot.
+// It stops the calls of a Guard, of a Watch and of an Overlay.
 func (o *Overlay) GuardedFilter() []unix.SockFilter {
 	all := append([]unix.SockFilter{}, filter...)
 	for _, f := range [][]unix.SockFilter{watchFilter(), overlayFilter()} {

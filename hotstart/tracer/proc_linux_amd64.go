@@ -16,7 +16,7 @@ import (
 // ErrGone is returned when the process ended while it was worked on.
 var ErrGone = errors.New("the process has ended")
 
-// Supported returns nil: this processor is one that the package knows.
+// Supported returns nil: the package supports this processor.
 func Supported() error { return nil }
 
 // Proc is a held process. It must be used by the OS thread that made it.
@@ -39,8 +39,8 @@ const (
 	eventClone = unix.PTRACE_EVENT_CLONE
 	eventStop  = unix.PTRACE_EVENT_STOP
 
-	// Children of an injected clone are attached to by themselves, and what is
-	// held dies with its tracer rather than being left stopped for ever.
+	// The kernel attaches the children of an injected clone. It kills held
+	// processes when their tracer ends, so that none stays stopped.
 	options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
 		unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
@@ -54,8 +54,8 @@ const (
 	erestartRestartBlock = 516
 )
 
-// Hold attaches to every thread of pid and stops it. Threads that appear
-// meanwhile are held as well.
+// Hold attaches to every thread of pid and stops it, including threads that start
+// during Hold.
 func Hold(pid int) (*Proc, error) {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
 	err := p.holdAll(func(tid int) error {
@@ -214,8 +214,8 @@ func (p *Proc) syscall(nr uint64, args ...uint64) (result uint64, child int, err
 }
 
 // execute makes a thread in a ptrace-stop execute one system call, at the
-// instruction at insn, with the other registers as in r. Signals that arrive
-// meanwhile are kept in p.later.
+// instruction at insn, with the other registers as in r. It keeps signals that arrive
+// during the call in p.later.
 func (p *Proc) execute(tid int, insn uint64, r unix.PtraceRegs, nr uint64, args ...uint64) (result uint64, child int, err error) {
 	r.Rip, r.Rax, r.Orig_rax = insn, nr, ^uint64(0)
 	for i, dst := range []*uint64{&r.Rdi, &r.Rsi, &r.Rdx, &r.R10, &r.R8, &r.R9} {
@@ -350,8 +350,8 @@ func seize(tid int) error {
 	return nil
 }
 
-// wait waits for one stop of one thread. The status of its end is left to whoever
-// waits for that.
+// wait waits for one stop of one thread. It does not take the exit status of a thread that
+// ends, for which the thread's parent waits.
 func wait(tid int) (unix.WaitStatus, error) {
 	var st unix.WaitStatus
 	for {

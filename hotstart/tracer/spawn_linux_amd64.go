@@ -48,11 +48,11 @@ func SpawnPlain(path string, argv []string, attr *os.ProcAttr) (*Proc, error) {
 	return p, nil
 }
 
-// settle exchanges the attachment of PTRACE_TRACEME, under which a process is
-// stopped after its execve, for that of PTRACE_SEIZE, without which a stop of
-// the whole process group could not be told from a stop of its tracer's. No
-// instruction of the program is executed in between: the process is stopped by
-// SIGSTOP while nobody traces it, and by PTRACE_INTERRUPT when it continues.
+// settle replaces the attachment by PTRACE_TRACEME, which stops a process after its
+// execve, by an attachment with PTRACE_SEIZE. Only with PTRACE_SEIZE does a stop of the
+// whole process group differ from a stop by the tracer. The process executes no
+// instruction in between: SIGSTOP stops it while it has no tracer, and PTRACE_INTERRUPT
+// stops it when it continues.
 func settle(pid int) (*Proc, error) {
 	if _, err := wait(pid); err != nil { // the SIGTRAP of execve
 		return nil, err

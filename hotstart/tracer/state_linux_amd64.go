@@ -31,10 +31,10 @@ type Rseq struct {
 	Signature uint32
 }
 
-// Registers returns the registers with which a held thread goes on.
+// Registers returns the registers with which a held thread will continue.
 func (p *Proc) Registers(tid int) unix.PtraceRegs { return p.rest[tid] }
 
-// SetRegisters changes the registers with which a held thread goes on.
+// SetRegisters changes the registers with which a held thread will continue.
 func (p *Proc) SetRegisters(tid int, r unix.PtraceRegs) { p.rest[tid] = r }
 
 // Late returns the signals that arrived while system calls were injected and
@@ -105,8 +105,8 @@ func (p *Proc) SetSignalMask(tid int, mask uint64) error {
 	return nil
 }
 
-// Rseq returns the registration of restartable sequences of a held thread; its
-// address is 0 if there is none.
+// Rseq returns the registration of restartable sequences of a held thread. The address is
+// 0 if the thread has not registered.
 func (p *Proc) Rseq(tid int) (Rseq, error) {
 	var b [24]byte // struct ptrace_rseq_configuration
 	if err := ptrace(ptraceGetRseq, tid, uintptr(len(b)), unsafe.Pointer(&b)); err != nil {

@@ -15,18 +15,19 @@ import (
 )
 
 // turns lets the threads of one process run one at a time, so that two executions of a
-// program do the same in the same order.
+// program run in the same order.
 //
 // A thread keeps its turn until it waits for a futex, yields, ends, or sleeps in a call
-// that waits for others. Then the thread that could run first has its turn. A new thread
-// can run when it was made, and one that waits when another wakes it. The tracer answers
-// futex(2), so it decides which thread is woken: the one that has waited longest. A
-// time-out comes when no thread can run, and the Clock advances to it.
+// that waits for another thread or process. Then the thread that has been ready longest
+// gets the turn. A new thread is ready when it starts, and a waiting thread when another
+// thread wakes it. The tracer answers futex(2), so it chooses the thread to wake: the
+// thread that has waited longest. Time-outs happen only when no thread is ready; the
+// Clock then advances to the time-out.
 //
-// A thread that waits for another in a loop of its own, and not in the kernel, is found by
-// its registers, which have the same values again. Where that takes long, and where
-// threads use a futex in a way that is not known here, the turns end: all threads run at
-// once, as they do without a tracer.
+// A thread may wait for another thread in a loop, and not in the kernel. Its registers then
+// have the same values repeatedly, by which turns finds it. If that takes long, or if the
+// threads use an unknown operation of futex(2), the turns end: all threads run at once, as
+// without a tracer.
 type turns struct {
 	clock   *Clock
 	pid     int
@@ -81,11 +82,12 @@ const (
 const (
 	// lookEvery is the time between two looks at a thread that runs.
 	lookEvery = 2 * time.Millisecond
-	// sleepLooks is how many looks in a row a thread sleeps before its turn is taken away.
+	// sleepLooks is the number of looks in a row that find a thread asleep before it loses
+	// its turn.
 	sleepLooks = 3
 	// loopAfter is the time after which a thread may wait in a loop.
 	loopAfter = 200 * time.Millisecond
-	// loopSteps is how many instructions such a loop has at most.
+	// loopSteps is the largest number of instructions in such a loop.
 	loopSteps = 500
 	// maxSpins is how many turns are taken away from threads in loops.
 	maxSpins = 50
@@ -289,7 +291,7 @@ func (t *turns) pass() error {
 		}
 	}
 	if next < 0 && len(t.ready) == 0 {
-		return t.release() // what they wait for comes from elsewhere
+		return t.release() // all threads wait for something outside the process
 	}
 	next = max(next, 0)
 	t.jumped = jumped
@@ -383,7 +385,7 @@ func (t *turns) timeOut() (bool, error) {
 	if !th.relative {
 		return true, t.wake(first, 0)
 	}
-	// It sleeps as long as it wants to: another process may do something meanwhile.
+	// The kernel makes the relative sleep in full, since another process may depend on it.
 	t.waiting = slices.DeleteFunc(t.waiting, func(other int) bool { return other == first })
 	t.ready = append(t.ready, first)
 	return true, nil
@@ -463,10 +465,10 @@ func (t *turns) call(tid int) (bool, error) {
 	return false, nil // priority inheritance: the kernel has these waiters
 }
 
-// clearEnded clears, in the memory of a thread that stands at its end, the number of the
-// processor that the kernel has written there (rseq(2)), and the stack that it does not
-// use any more, where there may be such a number too. The program may keep this memory
-// for another thread. What cannot be cleared stays.
+// clearEnded clears two parts of the memory of a thread that is about to end: the number of
+// the processor, which the kernel has written there (rseq(2)), and the unused stack, which
+// may have this number too. The program may keep this memory for another thread. If a part
+// cannot be cleared, it stays unchanged.
 func clearEnded(tid int, r *unix.PtraceRegs) {
 	p := &Proc{Pid: tid}
 	if rseq, err := p.Rseq(tid); err == nil && rseq.Address != 0 {
@@ -480,7 +482,7 @@ func clearEnded(tid int, r *unix.PtraceRegs) {
 	const redZone, page = 128, 4096
 	areas, err := readAreas(fmt.Sprintf("/proc/%d/maps", tid), "", 0, ^uint64(0))
 	i := slices.IndexFunc(areas, func(a area) bool { return a.start <= r.Rsp && r.Rsp < a.end })
-	// As the C library makes a stack: a guard, and the control block at the other end.
+	// The C library makes a stack with a guard below it and the control block at its top.
 	if err != nil || i < 1 || areas[i-1].end != areas[i].start || areas[i-1].prot != 0 || r.Fs_base <= r.Rsp || r.Fs_base >= areas[i].end {
 		return
 	}
@@ -584,8 +586,8 @@ func (t *turns) hold(p *Proc, at int) error {
 	return nil
 }
 
-// skipAnswered leaves a thread that stands at the entry of a call that was answered, so
-// that it goes on behind the call.
+// skipAnswered takes a thread that is stopped at the entry of an answered call to the exit
+// of the call.
 func (p *Proc) skipAnswered(tid int) error {
 	if _, err := p.toSyscallStop(tid); err != nil {
 		return err
@@ -593,7 +595,7 @@ func (p *Proc) skipAnswered(tid int) error {
 	return p.rests(tid)
 }
 
-// look looks at the thread that runs.
+// look checks the running thread.
 func (t *turns) look() error {
 	if t.free || t.now == 0 || len(t.threads) < 2 || time.Since(t.looked) < lookEvery {
 		return nil
@@ -635,16 +637,16 @@ func (t *turns) take(why taking) error {
 	return nil
 }
 
-// doing says what a thread that was let go does.
+// doing is the present activity of a released thread.
 type doing int
 
 const (
 	works  doing = iota
-	sleeps       // in a call that waits for others
+	sleeps       // in a call that waits for another thread or process
 	ended
 )
 
-// standsIn looks at a thread in /proc.
+// standsIn returns the activity of a thread from /proc.
 func standsIn(tid int) doing {
 	dir := "/proc/" + strconv.Itoa(tid)
 	b, err := os.ReadFile(dir + "/stat")

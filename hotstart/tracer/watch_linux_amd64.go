@@ -39,8 +39,8 @@ func NewWatch() *Watch {
 	return &Watch{threads: map[int]bool{}, turns: map[int]*turns{}, output: map[[2]uint64]bool{}}
 }
 
-// look says where a call has its path. An argument of -1 is one that it does not
-// have.
+// look has the indexes of a call's arguments: directory, path and flags. -1 means that
+// the call does not have the argument.
 type look struct {
 	op              LookOp
 	dir, path, flag int

@@ -11,18 +11,18 @@ import (
 
 // How a template is loaded ahead.
 //
-// A template is loaded while the probe runs cold, so that preparing takes the time of
-// one load less. The open at which it stops is the first one of an input: of most
-// tools that is the right one, and else the template is loaded again, when the cold
-// run has shown which it is.
+// premix loads a template while the probe runs cold, which saves the time of one load. The
+// template stops at the first open of an input. This is the right open for most tools. If
+// the cold run shows that it is another one, the template is loaded again.
 //
-// In the same way the second template, with which the first one is compared, is loaded
-// while the memory of the first one is written.
+// In the same way, the second template is loaded while the memory of the first template is
+// written. The two are then compared.
 //
-// The cold run must not notice. Two loads at once need twice the memory: the template is
-// given up as soon as little is left. It is given up before it writes outside of its
-// directory or makes a socket, since the cold run may do the same, and when it has been
-// held for long, since it may hold a lock that the cold run waits for.
+// The template must not affect the cold run. Two loads at once need twice the memory, so
+// premix ends the template as soon as little memory is free. It also ends the template
+// before the template writes outside its directory or makes a socket, since the cold run
+// may do the same, and when it was held for a long time, since the template may hold a
+// lock that the cold run waits for.
 
 // ahead is a template that is being loaded, or is held.
 type ahead struct {
@@ -74,7 +74,7 @@ func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 // that it has taken to load it.
 const heldFor = 10 * time.Second
 
-// watch gives the template up when that is due.
+// watch ends the template when one of these conditions is met.
 func (a *ahead) watch(granted int64) {
 	begun := time.Now()
 	tick := time.NewTicker(watchEvery)

@@ -84,10 +84,10 @@ func whoAmI() string {
 	return fmt.Sprintf("uid %d", os.Geteuid())
 }
 
-// tracingHint says how to permit tracing.
+// tracingHint is the hint for a machine that forbids tracing.
 const tracingHint = "allow it: sysctl kernel.yama.ptrace_scope=1, or --cap-add SYS_PTRACE for a container"
 
-// isolation says how tasks are kept apart here.
+// isolation describes how tasks are isolated on this machine.
 func isolation(h host) string {
 	switch {
 	case h.namespaces:

@@ -46,8 +46,8 @@ type Stamp struct {
 	Owner  uint64 `json:"owner,omitempty"`  // user id, and from bit 32 on group id; for SeenStat and SeenIsDir
 	// Seen is the part of the file that counts, where that is not its content.
 	Seen Seen `json:"seen,omitempty"`
-	// Served says that the file lies in a mounted tree: see served. Then size and
-	// modification time are all that is noted, since the rest belongs to the mount.
+	// Served is true for a file in a mounted tree: see served. The stamp then has only
+	// size and modification time, since the other properties depend on the mount.
 	Served bool `json:"served,omitempty"`
 }
 
@@ -63,7 +63,7 @@ const (
 	SeenLink    Seen = "link"    // the target of a symbolic link
 )
 
-// Mismatch says what of a fingerprint differs.
+// Mismatch is the error for a fingerprint that differs.
 type Mismatch struct{ What string }
 
 func (e *Mismatch) Error() string { return e.What }
@@ -394,7 +394,7 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 	return nil
 }
 
-// short is a digest as it is shown to people.
+// short returns a digest as it is shown to people.
 func short(digest string) string {
 	if digest == "" {
 		return "none"

@@ -19,7 +19,7 @@ const (
 	Auto Kind = "auto"
 )
 
-// ReadyKind says what marks the end of a tool's initialisation.
+// ReadyKind is the event that marks the end of a tool's initialisation.
 type ReadyKind string
 
 // The events that end an initialisation.
@@ -94,7 +94,7 @@ type Exit struct {
 // OK reports whether the tool succeeded.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
 
-// String says it in words.
+// String describes the exit status in words.
 func (e Exit) String() string {
 	if e.Signal != 0 {
 		return "killed by " + e.Signal.String()

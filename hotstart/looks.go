@@ -15,12 +15,12 @@ import (
 
 // How an initialisation is watched.
 //
-// Twice a tool runs under a tracer.Watch: when the probe is run cold, to its end,
-// and when a template is loaded. The first shows at which open of its input the
-// tool has loaded its data, since some tools look at their reads first; the second
-// is stopped there. The files that the tool has looked at until then, and those
-// that it has looked for in vain, belong to the fingerprint of its snapshot,
-// whatever the recipe declares.
+// A tool runs under a tracer.Watch twice: when the probe runs cold, to its end, and when a
+// template is loaded. The cold run shows at which open of its input the tool has loaded
+// its data, since some tools open their reads before that. The template is stopped at that
+// open. The fingerprint of the snapshot has all files that the tool has looked at before
+// the stop, and all paths at which it did not find a file, also without a declaration in
+// the recipe.
 
 // look is one look of a tool at a file.
 type look struct {
@@ -66,7 +66,7 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 	return k.Process, 0
 }
 
-// moment says at which look into its inputs a tool has loaded its data.
+// moment is the look into an input at which a tool has loaded its data.
 type moment struct {
 	At    int   // index of the look; -1: none
 	Open  int   // the number of opens of inputs, by one process, until then; 0: none
@@ -118,7 +118,7 @@ func findMoment(looks []look, size func(path string) int64) moment {
 	return m
 }
 
-// opened is the number of bytes of data that a tool has opened.
+// opened returns the number of bytes of data that a tool has opened.
 func opened(looks []look, size func(path string) int64) (total int64) {
 	counted := map[string]bool{}
 	for _, l := range looks {
@@ -133,7 +133,7 @@ func opened(looks []look, size func(path string) int64) (total int64) {
 	return total
 }
 
-// fileSize is the size of a regular file, 0 of anything else.
+// fileSize returns the size of a regular file, 0 of anything else.
 func fileSize(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() {
@@ -193,7 +193,7 @@ func (s *stage) holdAt(pid, process, tid int) error {
 	return nil
 }
 
-// howEnded says how a tool ended, with its last words.
+// howEnded describes the end of a tool, with the last lines of its stderr.
 func (s *stage) howEnded(st unix.WaitStatus) string {
 	how := fmt.Sprintf("exit status %d", st.ExitStatus())
 	if st.Signaled() {

@@ -19,16 +19,15 @@ import (
 
 // How the memory of a tool is proved.
 //
-// A tool is prepared twice, over placeholders that differ in content, size and times, in
-// directories of different names where the name is not the same for all tasks, with
-// different process ids, and years from each other by the clock that the tool is given
-// (tracer.Clock). Random bytes are the same in both preparations, and are drawn for each
-// snapshot. A difference between the two memories that no rule of package frozen explains
-// shows that the memory depends on something that is not the same in each task, so the
-// tool starts cold.
+// A tool is prepared twice. The two preparations have placeholders with different content,
+// sizes and times, different process ids, and clocks (tracer.Clock) that are years apart.
+// They have different names of the directory, unless all tasks have the same one. Random
+// bytes are the same in both preparations, and new for each snapshot. A difference between
+// the two memories that no rule of package frozen explains shows that the memory depends
+// on something that differs between tasks. The tool then starts cold.
 //
-// The rules are tested by the proof of outputs: where the second preparation has another
-// value for a reason that a rule gives, the hot start of the probe gets that value.
+// The proof of outputs tests the rules: where a rule explains a different value in the
+// second preparation, the hot start of the probe gets this value.
 
 // MemoryProof is the result of the comparison of two preparations.
 type MemoryProof struct {
@@ -57,8 +56,8 @@ func (m *MemoryProof) note() string {
 // maxUnexplained is how many unexplained differences a snapshot lists.
 const maxUnexplained = 20
 
-// dependence says that the memory of a tool depends on something that is not the same in
-// each task.
+// dependence is the error for a tool whose memory depends on something that differs
+// between tasks.
 type dependence struct{ text string }
 
 func (e *dependence) Error() string { return e.text }
@@ -105,7 +104,7 @@ func Clocks() [2]frozen.Moment {
 	}}
 }
 
-// monotonic is the time by the monotonic clock, ns.
+// monotonic returns the time by the monotonic clock, ns.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -238,8 +237,8 @@ func placeholderTime(number int) time.Time {
 }
 
 // Bounds are the sizes (bytes) and modification times (ns since the epoch) of an input in
-// two preparations. A tool that asks for them before it is held can be started hot for
-// inputs between the two, where the memories are equal.
+// two preparations. If a tool asks for them before it is held, and the memories are equal,
+// it can start hot for inputs whose sizes and times are between the two.
 type Bounds struct {
 	Size [2]int64 `json:"size"`
 	Time [2]int64 `json:"time"`

@@ -165,7 +165,7 @@ func (p *preparation) auto() error {
 // which on a snapshot may pay: preparing takes the time of two or three.
 const worthRounds = 4
 
-// rounds is the number of tasks that each slot of the run gets; 0 where the
+// rounds returns the number of tasks that each slot of the run gets; 0 where the
 // number of tasks is not known, or the snapshot is for runs to come.
 func (p *preparation) rounds() float64 {
 	if p.opt.Keep {
@@ -174,7 +174,7 @@ func (p *preparation) rounds() float64 {
 	return float64(p.opt.Tasks) / float64(max(1, p.opt.Jobs))
 }
 
-// tooFew says why a snapshot would not pay whatever the tool, or returns "".
+// tooFew returns the reason why a snapshot would not save time for any tool, or "".
 func (p *preparation) tooFew() string {
 	if n := p.rounds(); n > 0 && n < worthRounds {
 		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Jobs))
@@ -302,7 +302,7 @@ func (p *preparation) findMoment() error {
 	return nil
 }
 
-// fileSize is the size of a regular file that a tool sees at a path, or 0.
+// fileSize returns the size of a regular file that a tool sees at a path, or 0.
 func (spec Spec) fileSize(path string) int64 {
 	if spec.Image != nil && !slices.ContainsFunc(spec.Data, func(dir string) bool { return below(path, dir) }) {
 		path = filepath.Join(spec.Image.Root, path)
@@ -517,7 +517,7 @@ func (p *preparation) remember(snap *Snapshot, looks []look, reason string) erro
 	return snap.discard()
 }
 
-// noRoom says so where an error comes from a full disk.
+// noRoom replaces an error that comes from a full disk by an error that says so.
 func (p *preparation) noRoom(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)

@@ -63,7 +63,7 @@ type stageConfig struct {
 	Container  *containerConfig // nil: none
 }
 
-// containerConfig says which container a tool runs in, and where that is made.
+// containerConfig describes the container of a tool, and the directory of its bundle.
 type containerConfig struct {
 	Request bundle.Request
 	Bundle  string // directory

@@ -85,9 +85,9 @@ func (p *pager) cold() (bool, error) {
 	return ok && share < warmFraction, nil
 }
 
-// cachedShare estimates which share of a file's data is in the page cache. It
-// looks at a fixed number of places, since a look at every page takes time that
-// grows with the file: 5 ms a GB, where the cache holds it in small pages.
+// cachedShare estimates the share of a file's data that is in the page cache. It
+// checks a fixed number of places, since the time to check every page grows with the
+// file: it is 5 ms per GB if the cache has small pages.
 func cachedShare(f *os.File) (share float64, ok bool) {
 	extents := dataExtents(f)
 	var total int64

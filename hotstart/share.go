@@ -56,7 +56,7 @@ func (fp Fingerprint) CheckHost() error {
 	return fp.compareHost(now)
 }
 
-// CanTrace is an error, with a hint, where this user cannot trace a child, and hot starts
+// CanTrace returns an error, with a hint, where this user cannot trace a child, and hot starts
 // are impossible.
 func CanTrace() (hint string, err error) {
 	h := probeHost()
@@ -138,8 +138,8 @@ func (s *Snapshot) Intact() error { return s.verify(false) }
 // Seal notes the state of the snapshot's files.
 func (s *Snapshot) Seal() error { return s.seal() }
 
-// ImagePath is the path of the frozen process.
+// ImagePath returns the path of the frozen process.
 func (s *Snapshot) ImagePath() string { return filepath.Join(s.Dir, imageName) }
 
-// PagePath is the path of the page file.
+// PagePath returns the path of the page file.
 func (s *Snapshot) PagePath() string { return s.pagePath() }

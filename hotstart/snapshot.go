@@ -87,7 +87,7 @@ type ProofState struct {
 	When   time.Time `json:"when"`
 }
 
-// Bytes is the size of the snapshot on disk, holes not counted.
+// Bytes returns the size of the snapshot on disk, holes not counted.
 func (s *Snapshot) Bytes() int64 {
 	var total int64
 	seen := map[uint64]bool{}
@@ -394,7 +394,7 @@ func (e *Damaged) Error() string { return fmt.Sprintf("snapshot %s is damaged: %
 // ExitCode implements exit.Coded.
 func (*Damaged) ExitCode() exit.Code { return exit.Failed }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *Damaged) Hint() string {
 	return "remove it with premix snapshot rm " + e.ID + ": the next run prepares a new one"
 }

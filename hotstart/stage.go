@@ -173,9 +173,9 @@ func (s *stage) reusable() bool {
 	return s.cfg.Container == nil && !s.worn && s.leaveNamespaces() == nil
 }
 
-// endWithin is the time that a stage has to end by itself when premix has gone. Its
-// main thread may sleep in the kernel: in the open of a FIFO that has lost its
-// reader, or in the wait for a tool that does.
+// endWithin is the time that a stage has to end by itself after premix has ended. Its
+// main thread may sleep in the kernel: in the open of a FIFO without a reader, or in the
+// wait for a tool that sleeps there.
 const endWithin = 2 * time.Second
 
 // endAll kills all processes that descend from the stage, and ends it.
@@ -252,7 +252,7 @@ func (s *stage) killAll() {
 	}
 }
 
-// workDir is the task's directory as the tool sees it.
+// workDir returns the task's directory as the tool sees it.
 func (s *stage) workDir() string {
 	if s.cfg.Namespaces {
 		return FixedDir

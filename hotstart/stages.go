@@ -132,8 +132,7 @@ var spawner = sync.OnceValue(func() chan func() {
 	return jobs
 })
 
-// openStage gives a task to a stage, with a bundle of its own where it is to make
-// a container.
+// openStage gives a task to a stage. If the stage makes a container, it gets a new bundle.
 func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
 	if cfg.Namespaces {
 		if err := os.MkdirAll(FixedDir, 0o755); err != nil {
@@ -199,7 +198,7 @@ func spawnStage(room *bundle.Bundle) (*stageProcess, error) {
 	return p, nil
 }
 
-// stageEnv is the environment of stages, not of tools. One thread suffices.
+// stageEnv returns the environment of stages, not of tools. One thread suffices.
 func stageEnv() []string {
 	env := []string{"GOMAXPROCS=1", "GOGC=400"}
 	for _, key := range []string{"PATH", "GOCOVERDIR"} {
@@ -310,7 +309,7 @@ func (h *stageHandle) handle(e event) {
 	}
 }
 
-// lost says to all who wait that the stage has ended. The caller holds h.mu.
+// lost sends the end of the stage to all waiting callers. The caller holds h.mu.
 func (h *stageHandle) lost(gone event) {
 	h.dead = &gone
 	for id, c := range h.replies {

@@ -29,7 +29,7 @@ type Options struct {
 	Log   func(format string, args ...any) // notices for people, one line each; nil: none
 }
 
-// Unavailable says that a kind of start cannot be had.
+// Unavailable is the error for a kind of start that is impossible.
 type Unavailable struct {
 	Kind   Kind
 	Reason string
@@ -43,7 +43,7 @@ func (e *Unavailable) Error() string {
 // ExitCode implements exit.Coded.
 func (*Unavailable) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *Unavailable) Hint() string { return e.Way }
 
 // Starter starts the tasks of one Spec.
@@ -105,7 +105,7 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	return &Starter{spec: spec, opt: opt, host: probeHost(), kind: Cold, reason: "not prepared"}, nil
 }
 
-// CheckStore is an error if snapshots cannot be kept in a directory, which is made if it
+// CheckStore returns an error if snapshots cannot be kept in a directory, which is made if it
 // is missing.
 func CheckStore(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -147,7 +147,7 @@ func (s *Starter) decide(kind Kind, format string, args ...any) {
 	s.kind, s.reason = kind, fmt.Sprintf(format, args...)
 }
 
-// Close gives the snapshot free, and ends the stages that wait for a task.
+// Close unlocks the snapshot, and ends the idle stages.
 func (s *Starter) Close() error {
 	s.stages.close()
 	s.mu.Lock()

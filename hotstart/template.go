@@ -149,7 +149,7 @@ func (s *stage) changes(l *tracer.Look) bool {
 	return !slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty"}, l.Path) && !below(l.Path, "/proc")
 }
 
-// toolEnded says that a tool ended before it came to its input, and how.
+// toolEnded is the error for a tool that ended before it opened its input.
 type toolEnded struct{ how string }
 
 func (e *toolEnded) Error() string {
@@ -392,8 +392,8 @@ func state(pid int) byte {
 // rest.
 const restWithin = 5 * time.Second
 
-// rest waits until processes sleep, or have no time left for it. One that begins
-// another and waits for it may come to wait only when that one has come far.
+// rest waits until the processes sleep, or until restWithin has passed. A process that
+// starts another process may begin to wait for it only some time later.
 func rest(pids []int) {
 	for begun := time.Now(); time.Since(begun) < restWithin; time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {
@@ -496,8 +496,8 @@ func (s *stage) sendHeld(pid int, begin time.Time) error {
 	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info, Looks: s.watch.looks})
 }
 
-// behindWrapper looks for the tool proper: the last of a chain of processes all
-// others of which do nothing but wait for their one child.
+// behindWrapper finds the tool behind a wrapper: the last process in a chain of processes
+// in which each other process only waits for its one child.
 func (s *stage) behindWrapper() *program {
 	for i, p := range s.held[:len(s.held)-1] {
 		nr, _, ok := p.Call(p.Threads[0])
@@ -541,7 +541,7 @@ func readStrings(path string) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
 }
 
-// source is the template, as package frozen wants it.
+// source describes the template for package frozen.
 func (s *stage) source() (frozen.Source, error) {
 	if s.template == nil {
 		return frozen.Source{}, errors.New("there is no template")

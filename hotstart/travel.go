@@ -141,9 +141,9 @@ func readTraveller(dir string) (*Snapshot, error) {
 	return s, nil
 }
 
-// Needs returns the digests of the trees in which data of an exported snapshot
-// lies, each once. They have to be mounted, at the same paths as where the
-// snapshot was made, before Import.
+// Needs returns the digests of the trees with the data of an exported snapshot, each once.
+// Before Import they must be mounted at the same paths as on the machine where the
+// snapshot was made.
 func Needs(dir string) ([]string, error) {
 	s, err := readTraveller(dir)
 	if err != nil {

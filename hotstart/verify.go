@@ -47,7 +47,7 @@ func ParseShare(text string) (Share, error) {
 	return Share(n / 100), nil
 }
 
-// String is what ParseShare reads.
+// String returns the text that ParseShare parses.
 func (s Share) String() string {
 	switch s {
 	case ShareAll:
@@ -127,7 +127,7 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	}
 }
 
-// snapshotDir is the directory of a snapshot in a store, DefaultStore where store is "".
+// snapshotDir returns the directory of a snapshot in a store, DefaultStore where store is "".
 func snapshotDir(store, id string) (string, error) {
 	if id != filepath.Base(id) || strings.HasPrefix(id, ".") {
 		return "", fmt.Errorf("%q is not the id of a snapshot", id)
@@ -141,7 +141,7 @@ func snapshotDir(store, id string) (string, error) {
 	return filepath.Join(store, id), nil
 }
 
-// Difference says that a hot start was wrong.
+// Difference describes a hot start with wrong outputs.
 type Difference struct {
 	Sample string `json:"sample"` // over which it was
 	Reason string `json:"reason"` // the difference from a cold start
@@ -199,8 +199,9 @@ func (s *Starter) Quarantine(id string, d Difference) error {
 	return Quarantine(s.opt.Store, id, d)
 }
 
-// quarantined is why the snapshot that tasks start from is in quarantine, which another
-// run may have seen to; nil if it is not. All tasks to come start cold then.
+// quarantined returns the reason why the snapshot that tasks start from is in quarantine,
+// or nil if it is not. Another run may have put it there. After that all later tasks start
+// cold.
 func (s *Starter) quarantined() *Difference {
 	s.mu.Lock()
 	snap := s.snapshot

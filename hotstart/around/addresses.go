@@ -44,7 +44,7 @@ func (e *AddressError) Error() string {
 
 func (e *AddressError) Unwrap() error { return e.err }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (*AddressError) Hint() string {
 	return "start the container with --security-opt seccomp=unconfined"
 }

@@ -179,7 +179,7 @@ func Restore() {
 	}
 }
 
-// Refusal is the reason why a program that inherits a starts plainly, or "".
+// Refusal returns the reason why a program that inherits a starts plainly, or "".
 func (a Around) Refusal() string {
 	for fd, s := range a.Streams {
 		if s == Other {

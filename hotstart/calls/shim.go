@@ -64,7 +64,7 @@ func Shim() error {
 	return Plain(c)
 }
 
-// premixProgram is the premix that a shim belongs to: the one beside it, or that on PATH.
+// premixProgram returns the premix that a shim belongs to: the one beside it, or that on PATH.
 func premixProgram() string {
 	if self, err := os.Readlink("/proc/self/exe"); err == nil {
 		if path := filepath.Join(filepath.Dir(self), "premix"); isProgram(path) {
@@ -94,7 +94,7 @@ type NotFound struct{ Name string }
 
 func (e *NotFound) Error() string { return fmt.Sprintf("%s: no such program on PATH", e.Name) }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *NotFound) Hint() string { return "install it, or add its directory to PATH" }
 
 // ExitCode implements exit.Coded.
@@ -208,7 +208,7 @@ func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 	}
 }
 
-// besideFiles are the descriptors of a process beside a call: /dev/null is in the place of
+// besideFiles returns the descriptors of a process beside a call: /dev/null is in the place of
 // its standard streams, and everything else is closed. Otherwise a program would wait for
 // the end of a pipe that it holds.
 func besideFiles() (files []uintptr, end func(), err error) {

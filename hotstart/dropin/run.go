@@ -34,7 +34,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 	return c, err
 }
 
-// engineCall is a call as package inplace has it, with this process's streams.
+// engineCall returns a call as package inplace has it, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around}
 	for _, w := range p.Words {
@@ -146,7 +146,7 @@ func (e *UnfitError) Error() string { return "the command cannot start hot: " + 
 // ExitCode implements exit.Coded.
 func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *UnfitError) Hint() string { return e.hint }
 
 // WarmBeside does Warm beside a call, at the lowest priority, and not while another

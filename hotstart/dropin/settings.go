@@ -56,7 +56,7 @@ type SettingError struct {
 func (e *SettingError) Error() string { return e.Err.Error() }
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *SettingError) Hint() string { return e.hint }
 
 // ExitCode implements exit.Coded.

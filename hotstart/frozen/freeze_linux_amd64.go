@@ -60,7 +60,7 @@ func namespaces(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// ioPriority is the priority of a thread for input and output (ioprio_get(2)).
+// ioPriority returns the priority of a thread for input and output (ioprio_get(2)).
 func ioPriority(tid int) (uintptr, error) {
 	const process = 1 // IOPRIO_WHO_PROCESS
 	v, _, e := unix.Syscall(unix.SYS_IOPRIO_GET, process, uintptr(tid), 0)
@@ -159,7 +159,7 @@ func readLine(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// affinity is the mask of the processors that a thread may run on.
+// affinity returns the mask of the processors that a thread may run on.
 func affinity(tid int) ([]byte, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(tid, &set); err != nil {

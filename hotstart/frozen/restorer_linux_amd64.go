@@ -93,14 +93,14 @@ func (l *list) str(s string) uint64 { return l.bytes(append([]byte(s), 0)) }
 // space is bytes for n zeros.
 func (l *list) space(n int) uint64 { return l.bytes(make([]byte, n)) }
 
-// size is the number of bytes of the region that the list needs, code included.
+// size returns the number of bytes of the region that the list needs, code included.
 func (l *list) size() uint64 {
 	return pageUp(pageSize + entrySize*uint64(len(l.calls)+1) + uint64(len(l.data)))
 }
 
 func pageUp(n uint64) uint64 { return (n + pageSize - 1) &^ (pageSize - 1) }
 
-// dataAt is the address of the data of a list in a region.
+// dataAt returns the address of the data of a list in a region.
 func (l *list) dataAt(region uint64) uint64 {
 	return region + pageSize + entrySize*uint64(len(l.calls)+1)
 }

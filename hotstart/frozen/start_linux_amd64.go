@@ -293,7 +293,7 @@ func (s *starter) moveVDSO(vdso Range, vvar []Range, aside uint64) {
 	move(at, vdso.Size(), want.VDSO.Start)
 }
 
-// openFD is the number that the next descriptor gets: the lowest that is free.
+// openFD returns the number that the next descriptor gets: the lowest that is free.
 func (s *starter) openFD() uint64 {
 	i := slices.Index(s.fds, false)
 	if i < 0 {

@@ -124,7 +124,7 @@ func (c *Call) isLate(name string) bool {
 // compressions are extensions behind which another one stands.
 var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
 
-// extension is the part of a path that says what kind of file it is.
+// extension returns the part of a path that says what kind of file it is.
 func extension(path string) string {
 	base := filepath.Base(path)
 	ext := filepath.Ext(base)
@@ -134,7 +134,7 @@ func extension(path string) string {
 	return ext
 }
 
-// shape is a word with its changing parts blanked: letters and digits, or digits where
+// shape returns a word with its changing parts blanked: letters and digits, or digits where
 // there is nothing else, outside of an extension.
 func (r Role) shape(word string) string {
 	b := []byte(word)

@@ -142,12 +142,12 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	return p, nil
 }
 
-// register is the field of some registers with an index.
+// register returns the field of some registers with an index.
 func register(r *unix.PtraceRegs, index int) reflect.Value {
 	return reflect.ValueOf(r).Elem().Field(index)
 }
 
-// part is the part of a late word that stands at a place.
+// part returns the part of a late word that stands at a place.
 func part(late []string, s span) string { return late[s.Word][s.From : s.From+s.Length] }
 
 // make makes the files that the tool had made. None of them exists.

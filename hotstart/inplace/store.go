@@ -304,7 +304,7 @@ func lookup(env []string, name string) (string, bool) {
 // Close gives a snapshot free that Find or Prepare returned.
 func (s *Snapshot) Close() { s.Unlock() }
 
-// Used is the time of the last Find that returned the snapshot.
+// Used returns the time of the last Find that returned the snapshot.
 func (s *Snapshot) Used() time.Time {
 	st, err := os.Stat(filepath.Join(s.Dir, planName))
 	if err != nil {

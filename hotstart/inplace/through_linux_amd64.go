@@ -44,7 +44,7 @@ func Through(c Call, instead func(exe string, argv []string) []string) (hotstart
 	return wait(p.Pid, signals, t)
 }
 
-// inherited are the descriptors of this process that the program of a call gets.
+// inherited returns the descriptors of this process that the program of a call gets.
 func inherited(c *Call, extra []int) []*os.File {
 	files := []*os.File{c.Stdin, c.Stdout, c.Stderr}
 	for _, fd := range extra {
@@ -87,7 +87,7 @@ func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	return err
 }
 
-// executed is the command in place of the program that a process has executed; nil where
+// executed returns the command in place of the program that a process has executed; nil where
 // it is to run.
 func (t *through) executed(pid int) []string {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))

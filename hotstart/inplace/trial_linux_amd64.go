@@ -167,7 +167,7 @@ func statBytes(path string) ([]byte, error) {
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))), nil
 }
 
-// statWords are the parts of struct stat that a program may keep, each a late word: all of
+// statWords returns the parts of struct stat that a program may keep, each a late word: all of
 // it, the number of the inode, the size, the times, and the seconds of the modification.
 // Numbers that many files share are not among them. Placeholders have access and
 // modification times in the past, which no clock shows.
@@ -187,7 +187,7 @@ func (t *trial) input(file, here string) error {
 	return os.Link(file, here)
 }
 
-// environment is the environment of the trial, with late variables padded.
+// environment returns the environment of the trial, with late variables padded.
 func (t *trial) environment() []string {
 	var env []string
 	for _, kv := range t.call.Env {
@@ -285,7 +285,7 @@ func variables(p *tracer.Proc, env []string, late func(string) bool) ([]variable
 	return all, nil
 }
 
-// environmentAt is the address of the environment of a process.
+// environmentAt returns the address of the environment of a process.
 func environmentAt(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -511,7 +511,7 @@ func (t *trial) read(l *tracer.Look) (stop bool, err error) {
 	return false, nil
 }
 
-// inputAt is the index of the late word that names an input which is at a path in the
+// inputAt returns the index of the late word that names an input which is at a path in the
 // trial, or -1.
 func (t *trial) inputAt(path string) int {
 	for k, input := range t.inputs {

@@ -117,7 +117,7 @@ func makeFilter() []unix.SockFilter {
 	return append(f, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// GuardFilter is the program of the seccomp filter that a guarded process needs in
+// GuardFilter returns the program of the seccomp filter that a guarded process needs in
 // all of its threads.
 func GuardFilter() []unix.SockFilter { return filter }
 
@@ -716,7 +716,7 @@ func stops(tid int) bool {
 
 func pageAlign(n uint64) uint64 { return (n + 4095) &^ 4095 }
 
-// tgid is the process that a thread belongs to.
+// tgid returns the process that a thread belongs to.
 func tgid(tid int) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {

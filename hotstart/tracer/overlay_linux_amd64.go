@@ -82,7 +82,7 @@ var shares = map[uint64]uint32{unix.SYS_DUP: 0, unix.SYS_DUP2: 0, unix.SYS_DUP3:
 
 const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 
-// numberFilter is the beginning of a filter: it loads the number of a call.
+// numberFilter returns the beginning of a filter: it loads the number of a call.
 func numberFilter() []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: load, K: 4},
@@ -207,7 +207,7 @@ func (o *Overlay) Part(l *Look) (offset, length int64, ok bool, err error) {
 	return offset, length, offset >= 0 && length >= 0, nil
 }
 
-// pathOf is the absolute path that a call has.
+// pathOf returns the absolute path that a call has.
 func pathOf(tid int, call look, r *unix.PtraceRegs) string {
 	if call.path < 0 {
 		return ""
@@ -313,7 +313,7 @@ func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 	})
 }
 
-// Filters is the number of filters that Follow has added to a process.
+// Filters returns the number of filters that Follow has added to a process.
 func (o *Overlay) Filters(pid int) int { return len(o.followed[pid]) }
 
 // Fail makes the call of a Look fail.

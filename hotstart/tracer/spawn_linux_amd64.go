@@ -185,7 +185,7 @@ var stubCode = []byte{
 	0x0f, 0x05, // syscall
 }
 
-// elfHeader is the header of a file of one segment, which is loaded whole and
+// elfHeader returns the header of a file of one segment, which is loaded whole and
 // begins behind the header.
 func elfHeader() []byte {
 	const (

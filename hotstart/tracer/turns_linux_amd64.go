@@ -391,7 +391,7 @@ func (t *turns) timeOut() (bool, error) {
 	return true, nil
 }
 
-// at is the present time by one of two clocks.
+// at returns the present time by one of two clocks.
 func (c *Clock) at(id int32) int64 {
 	if id == unix.CLOCK_REALTIME {
 		return c.Realtime

@@ -239,7 +239,7 @@ func (w *Watch) look(tid int) (*Look, error) {
 	return l, nil
 }
 
-// pathAt is the absolute path that a thread names by a string and the descriptor of a
+// pathAt returns the absolute path that a thread names by a string and the descriptor of a
 // directory; "" if the call will fail, or is about the descriptor itself.
 func pathAt(tid int, dir, addr uint64) string {
 	path, err := readPath(tid, addr)
@@ -365,5 +365,5 @@ func programAt(mem uint64, filter []unix.SockFilter) []byte {
 	return b
 }
 
-// Process is the id of the process that a thread belongs to.
+// Process returns the id of the process that a thread belongs to.
 func Process(tid int) int { return tgid(tid) }

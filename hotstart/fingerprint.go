@@ -189,7 +189,7 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 	return s, nil
 }
 
-// owners is Stamp.Owner of a file.
+// owners returns the value of Stamp.Owner for a file.
 func owners(st *unix.Stat_t) uint64 { return uint64(st.Uid) | uint64(st.Gid)<<32 }
 
 // lookStamp describes the part of a file that a tool has looked at.
@@ -338,7 +338,7 @@ func cpuDigest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// regularFiles lists path, or all files below it, links followed.
+// regularFiles returns path, or all files below it. It follows symlinks.
 func regularFiles(path string) ([]string, error) {
 	var files []string
 	above := map[[2]uint64]bool{} // directories that the present one lies in
@@ -394,7 +394,7 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 	return nil
 }
 
-// short returns a digest as it is shown to people.
+// short returns the short form of a digest, for messages.
 func short(digest string) string {
 	if digest == "" {
 		return "none"

@@ -133,7 +133,7 @@ func opened(looks []look, size func(path string) int64) (total int64) {
 	return total
 }
 
-// fileSize returns the size of a regular file, 0 of anything else.
+// fileSize returns the size of a regular file, and 0 for other files.
 func fileSize(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() {
@@ -142,8 +142,8 @@ func fileSize(path string) int64 {
 	return st.Size()
 }
 
-// early lists the looks of a tool at its input before the stop, the last open
-// aside. Where the input is a FIFO, an open shows nothing of it.
+// early returns the looks of a tool at its input before the stop, without the last open.
+// If the input is a FIFO, the open of it does not count.
 func early(looks []look, ready ReadyKind) []string {
 	var ops []string
 	for i, l := range looks {

@@ -161,12 +161,13 @@ func (p *preparation) auto() error {
 	return nil
 }
 
-// worthRounds is the number of rounds of tasks, of as many as run at once, from
-// which on a snapshot may pay: preparing takes the time of two or three.
+// worthRounds is the least number of rounds of tasks for which a snapshot may save time.
+// In a round, each slot of the run starts one task. Preparing takes as long as two or
+// three rounds.
 const worthRounds = 4
 
-// rounds returns the number of tasks that each slot of the run gets; 0 where the
-// number of tasks is not known, or the snapshot is for runs to come.
+// rounds returns the number of tasks that each slot of the run gets. It returns 0 if the
+// number of tasks is not known, or if the snapshot is for later runs.
 func (p *preparation) rounds() float64 {
 	if p.opt.Keep {
 		return 0
@@ -182,7 +183,7 @@ func (p *preparation) tooFew() string {
 	return ""
 }
 
-// notWorth says that a snapshot would not pay.
+// notWorth is the error for a snapshot that would not save time.
 type notWorth struct {
 	tasks   int
 	loading time.Duration
@@ -517,7 +518,7 @@ func (p *preparation) remember(snap *Snapshot, looks []look, reason string) erro
 	return snap.discard()
 }
 
-// noRoom replaces an error that comes from a full disk by an error that says so.
+// noRoom adds the store's path to an error that comes from a full disk.
 func (p *preparation) noRoom(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)

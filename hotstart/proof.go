@@ -65,7 +65,7 @@ func compareDirs(a, b string, spec Spec, both bool) (string, error) {
 	return "", nil
 }
 
-// outputsIn lists the regular files that a start left, inputs and stderr aside.
+// outputsIn returns the regular files that a start left, without inputs and stderr.
 func outputsIn(dir string, spec Spec) (map[string]bool, error) {
 	skip := map[string]bool{StderrName: true}
 	for _, name := range spec.Inputs {

@@ -56,8 +56,8 @@ func (fp Fingerprint) CheckHost() error {
 	return fp.compareHost(now)
 }
 
-// CanTrace returns an error, with a hint, where this user cannot trace a child, and hot starts
-// are impossible.
+// CanTrace returns an error and a hint if this user cannot trace a child process. Hot
+// starts are then impossible.
 func CanTrace() (hint string, err error) {
 	h := probeHost()
 	if h.noHot != "" {

@@ -87,7 +87,7 @@ type ProofState struct {
 	When   time.Time `json:"when"`
 }
 
-// Bytes returns the size of the snapshot on disk, holes not counted.
+// Bytes returns the size of the snapshot on disk, without holes.
 func (s *Snapshot) Bytes() int64 {
 	var total int64
 	seen := map[uint64]bool{}

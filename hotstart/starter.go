@@ -105,8 +105,8 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	return &Starter{spec: spec, opt: opt, host: probeHost(), kind: Cold, reason: "not prepared"}, nil
 }
 
-// CheckStore returns an error if snapshots cannot be kept in a directory, which is made if it
-// is missing.
+// CheckStore returns an error if snapshots cannot be kept in a directory. It makes the
+// directory if it is missing.
 func CheckStore(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

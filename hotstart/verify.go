@@ -127,7 +127,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	}
 }
 
-// snapshotDir returns the directory of a snapshot in a store, DefaultStore where store is "".
+// snapshotDir returns the directory of a snapshot in a store. If store is "", the store is
+// DefaultStore.
 func snapshotDir(store, id string) (string, error) {
 	if id != filepath.Base(id) || strings.HasPrefix(id, ".") {
 		return "", fmt.Errorf("%q is not the id of a snapshot", id)

@@ -89,8 +89,8 @@ func oneFile(a, b int) bool {
 	return e == 0 && r == 0
 }
 
-// Descriptors lists the descriptors of this process beside the standard streams, in their
-// order.
+// Descriptors returns the descriptors of this process other than the standard streams, in
+// ascending order.
 func Descriptors() ([]int, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -141,7 +141,7 @@ func (a *Around) status() error {
 	return nil
 }
 
-// signals lists the signals of a set.
+// signals returns the signals in a set.
 func signals(set uint64) (list []syscall.Signal) {
 	for n := range 64 {
 		if set&(1<<n) != 0 {
@@ -170,8 +170,8 @@ func (a Around) Actions() map[syscall.Signal][32]byte {
 	return all
 }
 
-// Restore has this process ignore the signals that its caller ignores, as a program does
-// that it executes next.
+// Restore makes this process ignore the signals that its caller ignores, so that the next
+// program that it executes ignores them too.
 func Restore() {
 	for _, sig := range signals(inherited()) {
 		// SIGKILL and SIGSTOP are never among them.
@@ -179,7 +179,7 @@ func Restore() {
 	}
 }
 
-// Refusal returns the reason why a program that inherits a starts plainly, or "".
+// Refusal returns the reason why a program that inherits a starts cold, or "".
 func (a Around) Refusal() string {
 	for fd, s := range a.Streams {
 		if s == Other {

@@ -301,9 +301,9 @@ func (f *form) waits() bool {
 	return f.Tries >= maxTries || time.Since(f.Since) < time.Minute<<(2*f.Tries)
 }
 
-// killed reports whether the last preparation was killed, as it is where a container or
-// a job of a batch system ends with its first process. Another one beside a call would
-// end in the same way.
+// killed reports whether the last preparation was killed. This happens if a container or a
+// batch job ends with its first process. Another preparation during a call would be killed
+// in the same way.
 func (f *form) killed() bool {
 	if f.State != unprepared || f.Reason != "" || f.Tries == 0 || f.Tries > maxFirst {
 		return false
@@ -335,8 +335,8 @@ func formKey(c Call, words []tools.Word) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// shape is what words must have in common for one snapshot to serve both: their length,
-// the places of '/' and '.', and the extension.
+// shape returns the shape of a word: its length, the places of '/' and '.', and its
+// extension. One snapshot can serve only words of one shape.
 func shape(word string) string {
 	base := strings.LastIndexByte(word, '/') + 1
 	ext := strings.LastIndexByte(word[base:], '.')

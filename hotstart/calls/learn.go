@@ -147,7 +147,7 @@ func fileTokens(path string) []string {
 	return list
 }
 
-// valueAt is where the value of --name=value begins, or 0.
+// valueAt returns the offset of the value in --name=value, or 0.
 func valueAt(arg string) int {
 	if strings.HasPrefix(arg, "-") {
 		return strings.IndexByte(arg, '=') + 1
@@ -155,8 +155,8 @@ func valueAt(arg string) int {
 	return 0
 }
 
-// tokens returns the places of the letters and digits that stand together in a text. The
-// letter behind a backslash stands alone, as in \t.
+// tokens returns the places of the runs of letters and digits in a text. The letter after
+// a backslash is not part of a run, as in \t.
 func tokens(text string) [][2]int {
 	var list [][2]int
 	in := func(i int) bool {

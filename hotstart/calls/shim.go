@@ -23,8 +23,8 @@ const ShimName = "premix-shim"
 // besideName is argument 0 of a process that starts another one and ends.
 const besideName = "premix-beside"
 
-// Shim is the main function of a shim: it starts the next program of its name on PATH,
-// plainly or through premix. It returns only with an error.
+// Shim is the main function of a shim. It executes the next program of its name on PATH,
+// directly or through premix. It returns only with an error.
 func Shim() error {
 	if Beside() {
 		return nil
@@ -53,7 +53,7 @@ func Shim() error {
 	p, _ := Decide(c)
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {
-		// premix says in the record how the command has started.
+		// premix records how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
 		around.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
@@ -64,7 +64,8 @@ func Shim() error {
 	return Plain(c)
 }
 
-// premixProgram returns the premix that a shim belongs to: the one beside it, or that on PATH.
+// premixProgram returns the premix of a shim: the premix in the shim's directory, or else
+// the premix on PATH.
 func premixProgram() string {
 	if self, err := os.Readlink("/proc/self/exe"); err == nil {
 		if path := filepath.Join(filepath.Dir(self), "premix"); isProgram(path) {
@@ -208,9 +209,9 @@ func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 	}
 }
 
-// besideFiles returns the descriptors of a process beside a call: /dev/null is in the place of
-// its standard streams, and everything else is closed. Otherwise a program would wait for
-// the end of a pipe that it holds.
+// besideFiles returns the descriptors of a process that runs during a call. Its standard
+// streams are /dev/null, and all other descriptors are closed. Otherwise it would keep a
+// pipe open, and a program would wait for the end of the pipe.
 func besideFiles() (files []uintptr, end func(), err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -34,7 +34,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 	return c, err
 }
 
-// engineCall returns a call as package inplace has it, with this process's streams.
+// engineCall returns the call of package inplace for c, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around}
 	for _, w := range p.Words {
@@ -72,9 +72,9 @@ func Run(c calls.Call, noted bool) error {
 	return calls.Plain(c)
 }
 
-// through runs a script and ends this process as the script has ended. The programs behind
-// it are run through the program self. It returns the reason where the script is to be
-// executed plainly.
+// through runs a script, and ends this process with the exit status of the script. The
+// programs that the script executes are run by self. If the script must be executed
+// unchanged, through returns the reason.
 func through(self string, c calls.Call, p calls.Plan) string {
 	exit, err := inplace.Through(engineCall(c, p), func(exe string, argv []string) []string {
 		if !slices.Contains(p.Behind, filepath.Base(exe)) {
@@ -110,8 +110,8 @@ func interrupted(err error, record calls.Start) string {
 	return ""
 }
 
-// start runs a command hot and ends this process as the command has ended. It returns the
-// reason where the command is to be executed plainly.
+// start runs a command hot, and ends this process with the exit status of the command. If
+// the command must be executed unchanged, start returns the reason.
 func start(c calls.Call, p calls.Plan) string {
 	store, err := inplace.DefaultStore()
 	if err != nil {
@@ -213,9 +213,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	return s, calls.Ready(p.Key)
 }
 
-// humble gives this process, with all of its threads and children, the lowest priority for
-// the CPU and the disk, if its group is its own. Where memory runs out, it ends before
-// the tool. It is best effort.
+// humble sets the lowest priority for the CPU and the disk for this process, its threads
+// and its children, if the process leads its own group. If memory runs out, the kernel
+// kills this process before the tool. humble ignores errors.
 func humble() {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	if unix.Getpgrp() != os.Getpid() {
@@ -226,7 +226,7 @@ func humble() {
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoGroup, 0, idle)
 }
 
-// Explanation says how a call would start now, and why.
+// Explanation is the kind of start that a call would have now, and the reason.
 type Explanation struct {
 	Tool      string   `json:"tool"`
 	Exe       string   `json:"exe"`

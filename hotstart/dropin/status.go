@@ -12,7 +12,7 @@ import (
 	"premix/hotstart/inplace"
 )
 
-// Status is what this user has for hot starts on this machine.
+// Status lists this user's snapshots and cold starts on this machine.
 type Status struct {
 	Store     string     `json:"store"`
 	Bytes     int64      `json:"bytes"`

@@ -459,11 +459,10 @@ func (c *comparer) idOf(x, y uint64) int {
 	return -1
 }
 
-// ids looks for ids of threads in the two halves of a word. A value is an id if
-// it is the id of one thread in both memories, and the ids differ: so the place
-// is written by the program with the id that it has, and Start does the same.
-// Bits beside the id, as of a robust mutex that others wait for, are not
-// explained.
+// ids finds ids of threads in the two halves of a word. A value is an id if it is the
+// id of the same thread in both memories, and the two ids differ. The program has then
+// written its present id to this place, and Start does the same. A word with an id and
+// other bits is not explained. A robust mutex with waiters has this form.
 func (c *comparer) ids(addr uint64, w words) string {
 	var found []IdPlace
 	for half := range 2 {

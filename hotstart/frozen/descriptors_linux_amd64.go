@@ -65,7 +65,7 @@ func readDescriptors(pid int) ([]open, error) {
 	return all, nil
 }
 
-// first returns the value of the first line of fdinfo with a name.
+// first returns the value of the first line of fdinfo with the name key.
 func (o *open) first(key string) string {
 	if v := o.info[key]; len(v) > 0 {
 		return v[0]

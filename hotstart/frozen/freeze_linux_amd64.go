@@ -177,8 +177,8 @@ type Source struct {
 	*tracer.Proc        // held, and of one's own
 	Base         Base   // the process at its first instruction
 	Dir          string // its working directory
-	// Private says that no other process sees the files that it writes, wherever
-	// they are, and that a started process finds them as they were.
+	// Private is true if no other process sees the files that the process writes, in any
+	// directory, and a started process finds them unchanged.
 	Private bool
 	// Inherited are descriptors that the process had at its first instruction. If it has
 	// not changed them, a started process inherits them from the process that starts it.
@@ -623,8 +623,8 @@ var advised = []struct {
 	advice int
 }{{"dc", unix.MADV_DONTFORK}, {"wf", unix.MADV_WIPEONFORK}, {"dd", unix.MADV_DONTDUMP}, {"hg", unix.MADV_HUGEPAGE}, {"nh", unix.MADV_NOHUGEPAGE}, {"mg", unix.MADV_MERGEABLE}}
 
-// forkAdvice is advice whose effect a mapping of a file would not have, or would lose
-// where its contents are discarded.
+// forkAdvice reports whether a VMA has advice that has no effect on a mapping of a file, or
+// loses its effect when the content of the mapping is discarded.
 func (v *VMA) forkAdvice() bool {
 	return slices.Contains(v.Advice, unix.MADV_DONTFORK) || slices.Contains(v.Advice, unix.MADV_WIPEONFORK)
 }
@@ -849,7 +849,7 @@ func contents(pagemap *os.File, m *mapping, changed bool) ([]Extent, error) {
 	})
 }
 
-// entries lists the pages of a mapping whose entry in pagemap is wanted.
+// entries returns the pages of a mapping for whose pagemap entry wanted returns true.
 func entries(pagemap *os.File, m *mapping, wanted func(uint64) bool) ([]Extent, error) {
 	const chunk = 1 << 16
 	var runs []Extent

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refused says which state of a process cannot be restored exactly.
+// Refused is the error for a state of a process that cannot be restored exactly.
 type Refused struct{ What string }
 
 func (e *Refused) Error() string { return "it cannot be frozen: " + e.What }
@@ -81,7 +81,7 @@ type Range struct{ Start, End uint64 }
 // Size returns the number of bytes in the range.
 func (r Range) Size() uint64 { return r.End - r.Start }
 
-// Kind says how a VMA is made again.
+// Kind is the way in which a VMA is restored.
 type Kind uint8
 
 // The kinds of VMA.

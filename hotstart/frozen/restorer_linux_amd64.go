@@ -70,7 +70,7 @@ type list struct {
 // pointer is a place in a list's data that holds the address of another.
 type pointer struct{ at, to uint64 }
 
-// add appends a call whose result has to be want.
+// add appends a call whose result must be want.
 func (l *list) add(what string, want, nr uint64, args ...uint64) {
 	c := call{what: what, nr: nr, want: want}
 	copy(c.args[:], args)
@@ -87,13 +87,13 @@ func (l *list) bytes(b []byte) uint64 {
 	return inData | at
 }
 
-// str is bytes for a string that ends with a zero byte.
+// str calls bytes for a string and a zero byte after it.
 func (l *list) str(s string) uint64 { return l.bytes(append([]byte(s), 0)) }
 
-// space is bytes for n zeros.
+// space calls bytes for n zeros.
 func (l *list) space(n int) uint64 { return l.bytes(make([]byte, n)) }
 
-// size returns the number of bytes of the region that the list needs, code included.
+// size returns the size in bytes of the region that the list needs, with the code.
 func (l *list) size() uint64 {
 	return pageUp(pageSize + entrySize*uint64(len(l.calls)+1) + uint64(len(l.data)))
 }
@@ -178,7 +178,7 @@ func (l *list) execute(p *tracer.Proc, tid int) ([]byte, error) {
 	return data, err
 }
 
-// results is execute, and returns the result of each call too.
+// results does the same as execute, and also returns the result of each call.
 func (l *list) results(p *tracer.Proc, tid int) (results []uint64, data []byte, err error) {
 	size := l.size()
 	region, err := p.Alloc(int(size))

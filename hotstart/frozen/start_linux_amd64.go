@@ -269,8 +269,8 @@ func (s *starter) clear(vdso Range, vvar []Range, region Range) {
 	}
 }
 
-// moveVDSO moves vvar and vdso to where they were, over a place aside, since the
-// old and the new places may overlap.
+// moveVDSO moves vvar and vdso to their addresses in the frozen process. It moves them to
+// aside first, since the old and the new ranges may overlap.
 func (s *starter) moveVDSO(vdso Range, vvar []Range, aside uint64) {
 	want := &s.im.Memory
 	if vdso == want.VDSO && slices.Equal(vvar, want.VVAR) {
@@ -293,7 +293,7 @@ func (s *starter) moveVDSO(vdso Range, vvar []Range, aside uint64) {
 	move(at, vdso.Size(), want.VDSO.Start)
 }
 
-// openFD returns the number that the next descriptor gets: the lowest that is free.
+// openFD returns the number of the next descriptor: the lowest free number.
 func (s *starter) openFD() uint64 {
 	i := slices.Index(s.fds, false)
 	if i < 0 {

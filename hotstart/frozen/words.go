@@ -2,12 +2,12 @@ package frozen
 
 import "bytes"
 
-// LateWord is a word that two preparations got in place of each other. The word has the
-// same length in both, and where it has the same byte in both, every word that is going to
-// take its place has that byte too.
+// LateWord is a late word with its values in two preparations. Both values have the same
+// length. At each place where both have the same byte, the values of all later calls have
+// this byte too.
 type LateWord struct {
 	A, B []byte
-	// Whole says that only whole occurrences of the word can be exchanged.
+	// Whole is true if only whole occurrences of the word can be replaced.
 	Whole bool
 }
 
@@ -17,8 +17,8 @@ type Span struct {
 	Word   int // index of the word
 	From   int // offset in the word
 	Length int
-	// Short says that so few bytes differ that they may be equal by chance: a third
-	// preparation has to show that they are not.
+	// Short is true if so few bytes differ that this may be a coincidence. A third
+	// preparation must show that it is not.
 	Short bool
 }
 
@@ -51,7 +51,7 @@ func NewWords(words []LateWord) *Words {
 // late words. No Span is Short.
 func (w *Words) Exchange(a, b []byte) []Span { return w.exchange(a, b, 0, min(len(a), len(b)), false) }
 
-// exchange is Exchange for the differences in [from, to).
+// exchange does the same as Exchange, for the differences in [from, to).
 func (w *Words) exchange(a, b []byte, from, to int, short bool) []Span {
 	var spans []Span
 	for i := from; i < to; i++ {

@@ -99,7 +99,7 @@ func (s *source) begin() error {
 	return nil
 }
 
-// packingOf looks at the first 18 bytes of a file (RFC 1952, 2.3.1).
+// packingOf returns the packing of a file by its first 18 bytes (RFC 1952, 2.3.1).
 func packingOf(b []byte) packing {
 	if len(b) < 2 || b[0] != 0x1f || b[1] != 0x8b {
 		return packingNone
@@ -160,11 +160,11 @@ func isText(head []byte) bool {
 	return true
 }
 
-// errLarge says that a header or a record is too large to be kept in memory.
+// errLarge is the error for a header or a record that is too large for memory.
 var errLarge = errors.New("too large")
 
-// header reads the part of the content before the first record, which every file
-// made of it has.
+// header reads the part of the content before the first record. Each placeholder has the
+// same header.
 func (s *source) header() ([]byte, error) {
 	switch s.format {
 	case formatBAM:
@@ -310,7 +310,7 @@ func (s *source) record() ([]byte, error) {
 	return s.line()
 }
 
-// errNotFASTQ says that records have more than four lines.
+// errNotFASTQ is the error for FASTQ with records of more than four lines.
 var errNotFASTQ = errors.New("records of several lines")
 
 // Kind describes the properties of a file that its placeholders have too: packing,

@@ -17,7 +17,7 @@ import (
 // the loading of an index.
 const probeRecords = 1000
 
-// isGzip reports whether a file begins as gzip (RFC 1952), and sets its offset to 0.
+// isGzip reports whether a file begins as gzip (RFC 1952). It does not move the offset.
 func isGzip(f *os.File) (bool, error) {
 	var magic [2]byte
 	n, err := f.ReadAt(magic[:], 0)

@@ -143,7 +143,7 @@ func fileSize(path string) int64 {
 }
 
 // early returns the looks of a tool at its input before the stop, without the last open.
-// If the input is a FIFO, the open of it does not count.
+// If the input is a FIFO, opens do not count, since they return nothing about the input.
 func early(looks []look, ready ReadyKind) []string {
 	var ops []string
 	for i, l := range looks {

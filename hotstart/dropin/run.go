@@ -213,9 +213,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	return s, calls.Ready(p.Key)
 }
 
-// humble sets the lowest priority for the CPU and the disk for this process, its threads
-// and its children, if the process leads its own group. If memory runs out, the kernel
-// kills this process before the tool. humble ignores errors.
+// humble makes the kernel kill this process before the tool if memory runs out. If the
+// process leads its own group, humble also sets the lowest priority for the CPU and the
+// disk for the process, its threads and its children. It ignores errors.
 func humble() {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	if unix.Getpgrp() != os.Getpid() {

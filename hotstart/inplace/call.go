@@ -124,7 +124,7 @@ func (c *Call) isLate(name string) bool {
 // compressions are extensions behind which another one stands.
 var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
 
-// extension returns the part of a path that says what kind of file it is.
+// extension returns the extension of a path, with the extension of a compression.
 func extension(path string) string {
 	base := filepath.Base(path)
 	ext := filepath.Ext(base)
@@ -134,8 +134,8 @@ func extension(path string) string {
 	return ext
 }
 
-// shape returns a word with its changing parts blanked: letters and digits, or digits where
-// there is nothing else, outside of an extension.
+// shape returns a word with its changing parts replaced by one letter: letters and digits
+// outside the extension. In a word without letters only the digits change.
 func (r Role) shape(word string) string {
 	b := []byte(word)
 	blank := byte('x')

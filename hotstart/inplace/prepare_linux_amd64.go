@@ -774,7 +774,7 @@ func (p *preparation) prove() error {
 	return nil
 }
 
-// order says whether the order of lines is compared.
+// order is inOrder if the order of lines is compared.
 type order bool
 
 const (
@@ -812,7 +812,8 @@ func (p *preparation) again(name string) (*trial, error) {
 	return t, errors.Join(os.Mkdir(t.scratch, 0o700), os.Mkdir(t.dir, 0o700))
 }
 
-// compareTrials says what differs between what two executions wrote, or returns "".
+// compareTrials returns a description of the difference between the outputs of two
+// executions, or "".
 func compareTrials(a, b *trial, by order) (string, error) {
 	for i := 1; i < 3; i++ {
 		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])

@@ -63,7 +63,7 @@ func (s *start) late() ([]string, error) {
 }
 
 // begin executes the program of the snapshot, and turns it into the frozen process, which
-// is held. After an error p has to be killed where it is not nil.
+// is held. After an error the caller must kill p if it is not nil.
 func (s *start) begin() (p *tracer.Proc, err error) {
 	im, err := frozen.ReadFile(s.snap.ImagePath())
 	if err != nil {
@@ -142,12 +142,12 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	return p, nil
 }
 
-// register returns the field of some registers with an index.
+// register returns the field of r with an index.
 func register(r *unix.PtraceRegs, index int) reflect.Value {
 	return reflect.ValueOf(r).Elem().Field(index)
 }
 
-// part returns the part of a late word that stands at a place.
+// part returns the part of a late word that belongs to a span.
 func part(late []string, s span) string { return late[s.Word][s.From : s.From+s.Length] }
 
 // make makes the files that the tool had made. None of them exists.
@@ -342,12 +342,12 @@ type signals struct {
 
 	mu   sync.Mutex                   // guards what follows
 	pid  int                          // of the tool; 0 before it exists
-	own  map[syscall.Signal]time.Time // when the tool got a signal that was not handed on
+	own  map[syscall.Signal]time.Time // when the tool got a signal that was not forwarded
 	late []syscall.Signal             // that came before the tool existed
 }
 
-// handed are the signals that are handed on. SIGTSTP, SIGTTIN and SIGTTOU stop this process, and
-// the tool gets them from where they come from.
+// handed are the forwarded signals. SIGTSTP, SIGTTIN and SIGTTOU are not among them: they
+// stop this process, and their sender also sends them to the tool.
 var handed = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 	unix.SIGWINCH, unix.SIGCONT, unix.SIGXCPU, unix.SIGPIPE}
 
@@ -425,7 +425,7 @@ func pending(pid int, sig syscall.Signal) bool {
 	return err == nil && mask&(1<<(sig-1)) != 0
 }
 
-// to says to which process signals are handed from now on.
+// to sets the process to which signals are forwarded.
 func (s *signals) to(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -301,7 +301,7 @@ func lookup(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// Close gives a snapshot free that Find or Prepare returned.
+// Close unlocks a snapshot that Find or Prepare returned.
 func (s *Snapshot) Close() { s.Unlock() }
 
 // Used returns the time of the last Find that returned the snapshot.

@@ -44,7 +44,7 @@ func Through(c Call, instead func(exe string, argv []string) []string) (hotstart
 	return wait(p.Pid, signals, t)
 }
 
-// inherited returns the descriptors of this process that the program of a call gets.
+// inherited returns the descriptors that the program of a call inherits.
 func inherited(c *Call, extra []int) []*os.File {
 	files := []*os.File{c.Stdin, c.Stdout, c.Stderr}
 	for _, fd := range extra {
@@ -56,8 +56,7 @@ func inherited(c *Call, extra []int) []*os.File {
 	return files
 }
 
-// through deals with the stops of a call that runs plainly, and of the processes that it
-// makes.
+// through handles the stops of a call that runs unchanged, and of its descendants.
 type through struct {
 	watch   *tracer.Watch
 	pid     int
@@ -87,8 +86,8 @@ func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	return err
 }
 
-// executed returns the command in place of the program that a process has executed; nil where
-// it is to run.
+// executed returns the command to execute in place of the program that a process has
+// executed. It returns nil if the program itself must run.
 func (t *through) executed(pid int) []string {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {

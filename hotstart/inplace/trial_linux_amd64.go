@@ -76,7 +76,8 @@ const lateDir = ".premix-late"
 // lateForm is the beginning of their names.
 const lateForm = "%03d~"
 
-// path is where the file of a late word is in the trial, and as which the tool knows it.
+// path returns the path of a late word's file in the trial, and the path that the tool
+// uses for it.
 func (t *trial) path(word int) (here, known string) {
 	known = resolve(t.dir, t.words[word])
 	if hotstart.Below(known, t.dir) {
@@ -110,7 +111,7 @@ func (t *trial) name(path string) fileName {
 	return best
 }
 
-// here is where a file with a name is in the trial.
+// here returns the path of a file in the trial by its name.
 func (t *trial) here(n fileName) string {
 	if n.Word < 0 {
 		return filepath.Join(t.dir, n.Rest)
@@ -158,7 +159,7 @@ func (t *trial) layOut() error {
 	})
 }
 
-// statBytes is struct stat of a file, as stat(2) writes it.
+// statBytes returns struct stat of a file, as stat(2) writes it.
 func statBytes(path string) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -167,10 +168,10 @@ func statBytes(path string) ([]byte, error) {
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))), nil
 }
 
-// statWords returns the parts of struct stat that a program may keep, each a late word: all of
-// it, the number of the inode, the size, the times, and the seconds of the modification.
-// Numbers that many files share are not among them. Placeholders have access and
-// modification times in the past, which no clock shows.
+// statWords returns the parts of struct stat that a program may keep, each as a late word:
+// the whole struct, the number of the inode, the size, the times, and the seconds of the
+// modification time. It leaves out numbers that many files share. Placeholders have access
+// and modification times in the past, at which no clock of a trial is.
 func statWords(b []byte) []string {
 	var all []string
 	for _, part := range [][2]int{{0, len(b)}, {8, 16}, {48, 56}, {72, 88}, {88, 104}, {104, 120}, {88, 96}} {
@@ -422,7 +423,7 @@ func (t *trial) hold(tid int) error {
 	return nil
 }
 
-// temporary is where a trial has the file that the tool knows by a path in a directory for
+// temporary returns the trial's path for a file that the tool names in a directory for
 // temporary files, or "". Another process may use the same name in that directory.
 func (t *trial) temporary(path string) string {
 	dirs := []string{"/tmp", "/var/tmp", "/dev/shm"}
@@ -511,8 +512,7 @@ func (t *trial) read(l *tracer.Look) (stop bool, err error) {
 	return false, nil
 }
 
-// inputAt returns the index of the late word that names an input which is at a path in the
-// trial, or -1.
+// inputAt returns the index of the late word of the input at a path in the trial, or -1.
 func (t *trial) inputAt(path string) int {
 	for k, input := range t.inputs {
 		if here, _ := t.path(k); input != "" && (path == input || path == here) {
@@ -791,7 +791,7 @@ func (t *trial) openName(f *frozen.File) fileName {
 	return t.nameOf(filepath.Join(t.dir, f.Path))
 }
 
-// made lists the files and directories that the tool has made, directories first.
+// made returns the files and directories that the tool has made, directories first.
 func (t *trial) made() ([]made, error) {
 	var all []made
 	found := 0

@@ -99,7 +99,7 @@ func (c *Clock) install(p *Proc) error {
 	return c.plant(p.Pid)
 }
 
-// remove gives a process that is held the clocks of the machine.
+// remove gives a held process the machine's clocks again.
 func (c *Clock) remove(p *Proc) error {
 	at, err := stubs(p.Pid)
 	if err != nil {
@@ -256,9 +256,9 @@ func (c *Clock) answer(pid int, r *unix.PtraceRegs) bool {
 	return true
 }
 
-// deadline has futex(2), if it waits until a time, wait until the time of the machine that
-// is as far away as that is by the Clock. It writes that time where the thread has nothing: far below
-// its stack pointer.
+// deadline changes the absolute time-out of a futex(2), if the call has one, from the Clock
+// to the machine's clock, with the same remaining time. It writes the new time-out far below
+// the stack pointer of the thread, to memory that the thread does not use.
 func (c *Clock) deadline(tid int, r *unix.PtraceRegs) error {
 	const realtime, lockPI, waitBitset, waitRequeuePI, lockPI2 = 256, 6, 9, 11, 13
 	if op := r.Rsi & 0x7f; r.R10 == 0 || op != waitBitset && op != lockPI && op != waitRequeuePI && op != lockPI2 {

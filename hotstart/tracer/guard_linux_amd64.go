@@ -117,8 +117,7 @@ func makeFilter() []unix.SockFilter {
 	return append(f, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// GuardFilter returns the program of the seccomp filter that a guarded process needs in
-// all of its threads.
+// GuardFilter returns the seccomp filter that a guarded process needs in all its threads.
 func GuardFilter() []unix.SockFilter { return filter }
 
 // Release lets a held process go on under guard.
@@ -239,7 +238,7 @@ type area struct {
 	plain      bool   // it is private, and anonymous or ours
 }
 
-// readAreas lists the mappings in [start, end) of a maps file.
+// readAreas returns the mappings in [start, end) of a maps file.
 func readAreas(path, guarded string, start, end uint64) ([]area, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -363,7 +362,7 @@ func (w *worker) do(nr uint64, args ...uint64) (uint64, syscall.Errno) {
 	return v, 0
 }
 
-// result is how a program sees what do returns.
+// result returns the value that the program sees for a result of do.
 func (w *worker) result(v uint64, errno syscall.Errno) uint64 {
 	if errno != 0 {
 		return failed(errno)
@@ -375,14 +374,14 @@ func failed(errno syscall.Errno) uint64 { return -uint64(errno) }
 
 const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 
-// fresh puts anonymous memory in the place of a part of a mapping.
+// fresh replaces a part of a mapping by anonymous memory.
 func (w *worker) fresh(a area) syscall.Errno {
 	w.g.changed = true
 	_, errno := w.do(unix.SYS_MMAP, a.start, a.end-a.start, a.prot, anonymous|unix.MAP_FIXED, ^uint64(0), 0)
 	return errno
 }
 
-// advise is madvise(2).
+// advise replaces madvise(2).
 func (w *worker) advise(start, size, advice uint64) uint64 {
 	end := start + pageAlign(size)
 	switch {
@@ -441,7 +440,7 @@ func (w *worker) advise(start, size, advice uint64) uint64 {
 	return w.result(0, hole)
 }
 
-// processMadvise is process_madvise(2) of a process on itself.
+// processMadvise returns the replacement of process_madvise(2) of a process on itself.
 func (w *worker) processMadvise() (func() uint64, error) {
 	r := &w.regs
 	fd, count, advice := int32(r.Rdi), r.Rdx, r.R10
@@ -503,9 +502,9 @@ func (w *worker) itself(fd int32) bool {
 	return id == tgid(w.tid)
 }
 
-// mremap is mremap(2) where a mapping of the file grows, is left in place
-// (MREMAP_DONTUNMAP), or consists of several mappings though it would be one of
-// anonymous memory.
+// mremap returns the replacement of mremap(2) if a mapping of the file grows, is left in
+// place (MREMAP_DONTUNMAP), or consists of several mappings where anonymous memory would
+// have one.
 func (w *worker) mremap() (func() uint64, error) {
 	const mayMove, fixed, dontUnmap = unix.MREMAP_MAYMOVE, unix.MREMAP_FIXED, unix.MREMAP_DONTUNMAP
 	r := &w.regs

@@ -62,7 +62,7 @@ func (w *Watch) Instead(pid int, path string, argv []string) error {
 	return gone(unix.PtraceDetach(pid))
 }
 
-// execve has a process that is held at its first instruction execute a program.
+// execve makes a process that is held at its first instruction execute a program.
 func (p *Proc) execve(path string, argv []string) error {
 	// Argument 0 and the environment stand on the stack: argc, argv, 0, envp, 0.
 	sp := p.rest[p.Pid].Rsp
@@ -106,7 +106,7 @@ func (w *Watch) Detach() {
 	}
 }
 
-// Leave is Handle for a watched thread that is to run on without its tracer.
+// Leave does the same as Handle, for a watched thread that continues without its tracer.
 func (w *Watch) Leave(tid int, st unix.WaitStatus) error {
 	delete(w.threads, tid)
 	sig := 0

@@ -128,7 +128,8 @@ func (o *Overlay) Install(p *Proc) error {
 	return p.Free(mem, 4096)
 }
 
-// Handle is Watch.Handle. A Look that Redirect or Fail has answered is continued too.
+// Handle does the same as Watch.Handle, and also continues a Look that Redirect or Fail has
+// answered.
 func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	if st.Stopped() {
 		switch int(st) >> 16 {
@@ -360,7 +361,8 @@ func (o *Overlay) instead(tid int, r unix.PtraceRegs, f func(do func(nr uint64, 
 	return nil
 }
 
-// Hold is Watch.Hold. It takes away the memory that Redirect has made in the process.
+// Hold does the same as Watch.Hold, and also frees the memory that Redirect has mapped in
+// the process.
 func (o *Overlay) Hold(pid, at int) (*Proc, error) {
 	p, err := o.Watch.Hold(pid, at)
 	if err != nil {
@@ -395,8 +397,8 @@ func (o *Overlay) Sees(tid int) bool {
 	return look || change || descriptorLook(tid, &r) != nil
 }
 
-// Forget is called where a process of an Overlay has executed another program and Handle
-// does not get to know it.
+// Forget removes the record of a process's memory. The caller calls it if a process has
+// executed another program and Handle did not get the event.
 func (o *Overlay) Forget(tid int) { delete(o.memory, tgid(tid)) }
 
 // Tids returns the threads that were seen and have not ended.

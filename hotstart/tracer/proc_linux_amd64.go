@@ -174,8 +174,8 @@ func rewind(r unix.PtraceRegs) unix.PtraceRegs {
 	return r
 }
 
-// Call says which system call a held thread is going to execute when it is
-// let go, and with which arguments. ok is false where it is not in one.
+// Call returns the system call that a held thread will execute when it is released, and
+// its arguments. ok is false if the thread is not in a system call.
 func (p *Proc) Call(tid int) (nr uint64, args [6]uint64, ok bool) {
 	r, held := p.rest[tid]
 	if !held {
@@ -188,8 +188,8 @@ func (p *Proc) Call(tid int) (nr uint64, args [6]uint64, ok bool) {
 	return r.Rax, [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}, true
 }
 
-// Restarting says which system call a held thread was in when it is going to
-// execute restart_syscall(2): one whose remaining time only the kernel knows.
+// Restarting returns the original system call of a held thread that will execute
+// restart_syscall(2). Only the kernel knows the remaining time of this call.
 func (p *Proc) Restarting(tid int) (nr uint64, args [6]uint64, ok bool) {
 	nr, ok = p.again[tid]
 	r := p.rest[tid]
@@ -375,8 +375,8 @@ func wait(tid int) (unix.WaitStatus, error) {
 	}
 }
 
-// peek looks at the next status of a thread without taking it: whether there is
-// one, and whether it says that the thread has ended.
+// peek reads the next wait status of a thread and leaves it in place. is is true if a
+// status exists, and ended is true if the thread has ended.
 func peek(tid int, flags uintptr) (is, ended bool, err error) {
 	var info struct { // siginfo_t
 		signo, errno, code int32
@@ -420,9 +420,9 @@ func threads(pid int) ([]int, error) {
 	return tids, nil
 }
 
-// findSyscall looks for the two bytes of the instruction in the vDSO, which
-// every process has, whatever it is linked with, and which holds the fall-back
-// of clock_gettime (vdso(7)).
+// findSyscall finds the two bytes of the instruction in the vDSO. Every process has a
+// vDSO, with any libraries, and the fall-back of clock_gettime in it has the instruction
+// (vdso(7)).
 func findSyscall(pid int) (uint64, error) {
 	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
 	if err != nil {

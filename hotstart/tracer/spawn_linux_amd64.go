@@ -24,8 +24,8 @@ func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality 
 	return p, personality, err
 }
 
-// SpawnPlain is Spawn with the addresses that the program would have without a tracer:
-// they differ from one execution to the next where the kernel has it so.
+// SpawnPlain does the same as Spawn, but the program has the addresses that it would have
+// without a tracer: they differ between executions if the kernel randomizes them.
 func SpawnPlain(path string, argv []string, attr *os.ProcAttr) (*Proc, error) {
 	if attr.Sys == nil {
 		attr.Sys = &syscall.SysProcAttr{}
@@ -185,8 +185,8 @@ var stubCode = []byte{
 	0x0f, 0x05, // syscall
 }
 
-// elfHeader returns the header of a file of one segment, which is loaded whole and
-// begins behind the header.
+// elfHeader returns the header of an ELF file with one segment. The whole file is loaded,
+// and the code begins after the header.
 func elfHeader() []byte {
 	const (
 		base   = 0x400000

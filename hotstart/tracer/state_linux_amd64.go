@@ -41,7 +41,7 @@ func (p *Proc) SetRegisters(tid int, r unix.PtraceRegs) { p.rest[tid] = r }
 // have not been delivered yet.
 func (p *Proc) Late() []syscall.Signal { return p.later }
 
-// SyscallIn is Syscall in a thread other than the leader.
+// SyscallIn does the same as Syscall, in a thread other than the leader.
 func (p *Proc) SyscallIn(tid int, nr uint64, args ...uint64) (uint64, error) {
 	if p.insn == 0 {
 		var err error
@@ -53,8 +53,8 @@ func (p *Proc) SyscallIn(tid int, nr uint64, args ...uint64) (uint64, error) {
 	return v, err
 }
 
-// SetInstruction says at which address of the process a `syscall` instruction
-// stands, where the mappings have changed since the last injected call.
+// SetInstruction sets the address of a `syscall` instruction in the process, after the
+// mappings have changed since the last injected call.
 func (p *Proc) SetInstruction(addr uint64) { p.insn = addr }
 
 // Instruction returns the address of a `syscall` instruction in the process.

@@ -18,11 +18,11 @@ import (
 // program run in the same order.
 //
 // A thread keeps its turn until it waits for a futex, yields, ends, or sleeps in a call
-// that waits for another thread or process. Then the thread that has been ready longest
-// gets the turn. A new thread is ready when it starts, and a waiting thread when another
-// thread wakes it. The tracer answers futex(2), so it chooses the thread to wake: the
-// thread that has waited longest. Time-outs happen only when no thread is ready; the
-// Clock then advances to the time-out.
+// that waits for another thread or process. Then the next ready thread gets the turn, in
+// the order in which the threads became ready (see pass). A new thread is ready when it
+// starts, and a waiting thread when another thread wakes it. The tracer answers futex(2),
+// so it chooses the thread to wake: the thread that has waited longest. Time-outs happen
+// when no thread is ready; the Clock then advances to the time-out.
 //
 // A thread may wait for another thread in a loop, and not in the kernel. Its registers then
 // have the same values repeatedly, by which turns finds it. If that takes long, or if the
@@ -46,7 +46,7 @@ type turns struct {
 	jumped bool   // the last turn began with a time-out
 }
 
-// taking says why a thread is interrupted.
+// taking is the reason for which a thread loses its turn.
 type taking int
 
 const (
@@ -63,18 +63,18 @@ type turn struct {
 	value  uint32 // that the futex must have
 	bits   uint32 // that must be woken
 
-	limited, relative bool  // it waits until a time, which it gave from now on
+	limited, relative bool  // it waits until a time, which it gave relative to the present
 	until             int64 // ns
 	clock             int32 // CLOCK_MONOTONIC or CLOCK_REALTIME
 }
 
-// standing says how a thread is stopped, if it is.
+// standing is the way in which a thread is stopped, if it is.
 type standing int
 
 const (
 	running  standing = iota
 	arriving          // it was made, and has not stopped for the first time
-	atCall            // at the entry of a call that it makes when it is let go
+	atCall            // at the entry of a call that it makes when it is released
 	answered          // at the entry of a call that was answered
 	stopped           // at no call
 )
@@ -275,8 +275,9 @@ func (t *turns) ended(tid int) error {
 	return nil
 }
 
-// pass gives the turn to the next thread. Those that slept come after the others, and
-// threads whose time has come after these, but not twice in a row.
+// pass gives the turn to the next thread. Ready threads that did not sleep come first, then
+// the thread with the next time-out, but not twice in a row, and last the threads that
+// slept.
 func (t *turns) pass() error {
 	awake := func(tid int) bool { return !t.threads[tid].asleep }
 	next := slices.IndexFunc(t.ready, awake)
@@ -305,7 +306,7 @@ func (t *turns) pass() error {
 	return proceed(t.now, 0)
 }
 
-// release has all threads run at once.
+// release ends the turns and lets all threads run at once.
 func (t *turns) release() error {
 	t.free = true
 	for _, tid := range slices.Concat(t.waiting, t.ready, []int{t.now}) {
@@ -327,7 +328,7 @@ func (t *turns) release() error {
 	return nil
 }
 
-// limit has a thread, which waits at the entry of a call, wait by the machine's clock.
+// limit makes a thread, which waits at the entry of a call, wait by the machine's clock.
 func (t *turns) limit(tid int, th *turn) error {
 	if !th.limited || th.relative {
 		return nil
@@ -529,7 +530,7 @@ func (t *turns) wakeAt(addr uint64, n int32, bits uint32) (woken uint64, err err
 	return woken, nil
 }
 
-// wait has the thread that runs wait until it is woken, or until the time at an address.
+// wait makes the running thread wait until it is woken, or until the time at an address.
 func (t *turns) wait(tid int, next turn, limit uint64) (bool, error) {
 	if next.clock != unix.CLOCK_REALTIME {
 		next.clock = unix.CLOCK_MONOTONIC
@@ -556,7 +557,7 @@ func (t *turns) wait(tid int, next turn, limit uint64) (bool, error) {
 	return true, t.pass()
 }
 
-// hold holds the threads that stand where the tracer has stopped them.
+// hold holds the threads that the tracer has stopped.
 func (t *turns) hold(p *Proc, at int) error {
 	for tid, th := range t.threads {
 		if tid == at {
@@ -700,8 +701,8 @@ func (w *Watch) turning() bool {
 	return false
 }
 
-// Wait is wait4(2) of the children and tracees of the calling thread. It takes turns away
-// where that is due.
+// Wait calls wait4(2) for the children and tracees of the calling thread. While it waits,
+// it ends the turns of threads that sleep or may wait in a loop.
 func (w *Watch) Wait(options int) (tid int, st unix.WaitStatus, err error) {
 	for begun := time.Now(); ; {
 		turning := w.turning()

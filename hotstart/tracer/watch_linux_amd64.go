@@ -193,7 +193,8 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	return nil, w.resume(tid, sig, int(st)>>16 == eventStop)
 }
 
-// look describes the call at whose entry a thread stands; nil if it is not a look.
+// look describes the call at whose entry a thread is stopped. It returns nil if the call
+// is not a look.
 func (w *Watch) look(tid int) (*Look, error) {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -239,8 +240,8 @@ func (w *Watch) look(tid int) (*Look, error) {
 	return l, nil
 }
 
-// pathAt returns the absolute path that a thread names by a string and the descriptor of a
-// directory; "" if the call will fail, or is about the descriptor itself.
+// pathAt returns the absolute path that a thread gives by a string and the descriptor of a
+// directory. It returns "" if the call will fail, or refers to the descriptor itself.
 func pathAt(tid int, dir, addr uint64) string {
 	path, err := readPath(tid, addr)
 	if err != nil || path == "" || filepath.IsAbs(path) {

@@ -50,8 +50,8 @@ func memoryShort(granted int64) bool {
 	return limited && room < granted/4
 }
 
-// loadAhead begins to load template number 0 or 1, which is to be held at some moment;
-// nil where the machine has no processor or no memory for it.
+// loadAhead begins to load template number 0 or 1, which stops at the given moment. It
+// returns nil if the machine has no free processor or not enough memory.
 func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 	granted, _ := spare.Cgroup()
 	if runtime.NumCPU() < 2 || memoryShort(granted) {

@@ -19,7 +19,7 @@ import (
 
 // How a tool runs in a container of an image.
 //
-// For every task and template the stage has runc make a container, of the task's
+// For every task and template the stage makes runc make a container, of the task's
 // directory, its inputs, the data and an upper layer of its own over the image's
 // root (bundle.Make). runc then executes the tool in it, or for a hot start a stub
 // of two system calls, which stops itself and executes the tool's program when
@@ -180,7 +180,7 @@ func (s *stage) releaseContainer() {
 // stubPath is where a container has the stub.
 const stubPath = "/run/premix/" + tracer.StubName
 
-// spawnInContainer has runc execute the program of a frozen process, and holds it
+// spawnInContainer makes runc execute the program of a frozen process, and holds it
 // at its first instruction.
 func (s *stage) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc, error) {
 	null, err := os.OpenFile(s.container.Path(os.DevNull), os.O_RDWR, 0)

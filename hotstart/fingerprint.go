@@ -320,7 +320,8 @@ func hostFingerprint(spec Spec) (Fingerprint, error) {
 	return fp, nil
 }
 
-// cpuDigest covers what programs choose code by: vendor, model and flags.
+// cpuDigest returns a digest of the properties of the CPU by which programs choose code:
+// vendor, model and flags.
 func cpuDigest() (string, error) {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

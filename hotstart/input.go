@@ -49,8 +49,8 @@ func decompress(f *os.File, path string) error {
 	return out.Close()
 }
 
-// cutProbe makes of each of a sample's inputs a small one in dir: the first n
-// records of a FASTQ file, gzipped if the original is; any other file as it is.
+// cutProbe makes a small version of each input of a sample in dir. For a FASTQ file this
+// is the first n records, gzipped if the original is. Other files stay unchanged.
 func cutProbe(inputs map[string]string, dir string, n int) (map[string]string, error) {
 	probe := map[string]string{}
 	for name, path := range inputs {

@@ -44,8 +44,8 @@ func newWatcher(isInput func(string) bool) *watcher {
 	return &watcher{Watch: tracer.NewWatch(), isInput: isInput, seen: map[look]int{}, opens: map[int]int{}}
 }
 
-// note keeps a look. It returns the process and the number of its opens of inputs,
-// if it is one.
+// note records a look. If the look opens an input, note returns the process and the number
+// of its opens of inputs.
 func (w *watcher) note(l *tracer.Look) (process, open int) {
 	k := look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	if l.Path == "" && l.Op != tracer.LookSocket {
@@ -169,7 +169,7 @@ func (s *stage) watched(p *tracer.Proc) error {
 	return s.watch.Install(p)
 }
 
-// holdAt holds the template's processes. A thread of one of them may stand at a
+// holdAt holds the template's processes. A thread of one of them may be stopped at a
 // look.
 func (s *stage) holdAt(pid, process, tid int) error {
 	pids, err := tree(pid)

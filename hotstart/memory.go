@@ -168,7 +168,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	return &dependence{"its memory depends on something that is not the same in each start: " + m.Reason}
 }
 
-// describeComparison describes what two memories do not have in common.
+// describeComparison describes the differences between two memories.
 func describeComparison(c *frozen.Comparison) string {
 	if len(c.Layout) > 0 {
 		return fmt.Sprintf("the layouts differ in %d mappings, one %s", len(c.Layout), c.Layout[0])

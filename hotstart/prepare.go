@@ -91,8 +91,8 @@ func (p *preparation) end() {
 	}
 }
 
-// try makes a hot start ready. Where the tool ended before it came to its input,
-// that is the tool's fault (*InputError) unless it succeeds cold.
+// try prepares hot starts. If the tool ended before it opened its input, the error is an
+// *InputError, unless the tool succeeds cold.
 func (p *preparation) try() error {
 	err := p.hot()
 	var ended *endedEarly
@@ -590,9 +590,9 @@ func (p *preparation) outside(looks []look) []look {
 	return left
 }
 
-// unwritten sees whether a tool has written to a file outside of its directory: a hot
-// start would not. One that was opened for writing and left as it was, as databases are,
-// counts as read.
+// unwritten returns an error if a tool has written to a file outside its directory, since a
+// hot start would not write to it. A file that was opened for writing and not changed, for
+// example a database, counts as read.
 func (p *preparation) unwritten(looks []look) error {
 	for i, l := range looks {
 		if l.Op != tracer.LookWrite {
@@ -601,7 +601,7 @@ func (p *preparation) unwritten(looks []look) error {
 		var st unix.Stat_t
 		switch err := unix.Stat(l.Path, &st); {
 		case err != nil, st.Mode&unix.S_IFMT != unix.S_IFREG:
-			// It has gone, or is not a file.
+			// It was removed, or is not a file.
 		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
 			if !p.last { // it may be a cache that is there now, or another process wrote to it
 				return &changedMeanwhile{l.Path, 2 * coarse}
@@ -613,10 +613,10 @@ func (p *preparation) unwritten(looks []look) error {
 	return nil
 }
 
-// accessed returns the path of a file whose time of access was set since the tool was
-// loaded, or "". Most file systems set it by the first read after a change, and once a
-// day, so that a tool which keeps what stat(2) returns has another time in its second
-// preparation, and the same one from then on.
+// accessed returns the path of a file whose access time was set since the tool was loaded,
+// or "". Most file systems set the atime at the first read after a change, and once a day.
+// So a tool that keeps the result of stat(2) has another time in its second preparation,
+// and the same time in all later ones.
 func (p *preparation) accessed(looks []look, loading time.Time) string {
 	for _, l := range p.outside(looks) {
 		var st unix.Stat_t

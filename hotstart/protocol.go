@@ -12,13 +12,13 @@ import (
 	"premix/image/bundle"
 )
 
-// A stage is this same binary, executed again by a Starter to stand between it
-// and the tool: it is the tool's parent and the only process that traces it. It
-// ends with premix, and all that it started ends with it.
+// A stage is a child process of the Starter with the same binary. It is the tool's parent
+// and the only process that traces the tool. It ends with premix, and all processes that
+// it started end with it.
 //
-// Starter and stage talk over a socket in JSON, one object a message: requests go
-// one way and events the other. The request opBegin starts a turn, which is one task
-// or template, and the event evIdle ends it; a stage that ends ends its turn too.
+// Starter and stage exchange JSON over a socket, one object per message. The Starter sends
+// requests, and the stage sends events. The request opBegin starts a turn, which is one
+// task or template. The event evIdle, or the end of the stage, ends the turn.
 
 // StageArg is the first argument of a stage's command line.
 const StageArg = "__stage"

@@ -59,7 +59,7 @@ type pager struct {
 	ended chan struct{} // closed when the tool has ended
 }
 
-// single reports whether the tool is to read single pages at first.
+// single reports whether the tool must read single pages at first.
 func (p *pager) single() bool { return p.size > smallSize }
 
 // stop ends run.

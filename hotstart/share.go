@@ -84,9 +84,9 @@ func Below(path, dir string) bool { return below(path, dir) }
 // FindProgram finds a program by the PATH of an environment.
 func FindProgram(name string, env []string) (string, error) { return lookPath(name, env) }
 
-// ReadAhead returns the function, which closes the file, that reads a page file while a
-// started tool runs, or nil where most of the file is in memory. single reports whether
-// the tool is to read single pages of it.
+// ReadAhead returns a function that reads a page file while a started tool runs, and then
+// closes the file. The function is nil if most of the file is in memory. single reports
+// whether the tool must read single pages of the file.
 func ReadAhead(pages *os.File) (single bool, read func(), err error) {
 	p, cold, err := newPager(pages)
 	if err != nil || !cold {

@@ -306,7 +306,7 @@ func (s *stage) unshareMounts() error {
 	return nil
 }
 
-// leaveNamespaces leaves the mounts of a turn behind, which are gone then.
+// leaveNamespaces leaves the mount namespace of a turn, which ends the turn's mounts.
 func (s *stage) leaveNamespaces() error {
 	if !s.cfg.Namespaces {
 		return nil
@@ -589,8 +589,8 @@ func (s *stage) reap() {
 	}
 }
 
-// joinCgroups moves the stage's main thread into the task's cgroups, so that what
-// it starts next begins there, and returns what brings it back.
+// joinCgroups moves the stage's main thread into the task's cgroups, so that its next
+// child process starts there. It returns the function that moves the thread back.
 func joinCgroups(dirs []string) (leave func() error, err error) {
 	if len(dirs) == 0 {
 		return func() error { return nil }, nil

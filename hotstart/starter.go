@@ -474,7 +474,7 @@ func emptyDir(dir string) error {
 	return nil
 }
 
-// probeHost finds out what starts this machine and user can have.
+// probeHost checks which kinds of start are possible on this machine for this user.
 func probeHost() host {
 	var h host
 	h.namespaces = os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && rootIsMount()

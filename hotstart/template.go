@@ -23,20 +23,20 @@ import (
 //
 // Its inputs are placeholders. For "open" they are regular files, and the tool is
 // held at the open at which it has loaded its data (see looks.go). For "read" each
-// placeholder is a FIFO whose other end the stage keeps silent: the open succeeds,
-// the read sleeps. For "line" the stage reads the tool's output, and the FIFOs keep
-// the tool from getting past its input before the line has been seen.
+// placeholder is a FIFO to which the stage writes nothing: the open succeeds, and the
+// read sleeps. For "line" the stage reads the tool's output, and the FIFOs stop the
+// tool at its input until the stage has seen the line.
 //
-// Then every thread is held, FIFOs are exchanged for regular files under the same
-// descriptors, and the call in which the tool stands is set to be executed again:
-// by each task, with its own input.
+// Then the stage holds all threads, and replaces the FIFOs by regular files under the
+// same descriptors. It changes the tool's registers so that each task executes the present
+// system call of the tool again, with its own input.
 
 const (
 	// maxPrefix is how much a tool may have written to a streamed stdout before
 	// its input: it must fit into a pipe (pipe(7), pipe-max-size).
 	maxPrefix = 1 << 20
-	// pollReady is how often a FIFO's reader is looked for. A tool that waits
-	// for its input is not in a hurry, and the look costs microseconds.
+	// pollReady is the time between two checks for the reader of a FIFO. A check
+	// takes microseconds.
 	pollReady = 200 * time.Microsecond
 )
 
@@ -84,8 +84,8 @@ func (s *stage) load() error {
 	return s.sendHeld(pid, begin)
 }
 
-// untilReady lets the tool run until it comes to the open of its input at which it
-// is to be stopped, or until ready says so, and holds its processes.
+// untilReady lets the tool run until the open of its input at which it must be stopped, or
+// until ready returns true, and holds its processes.
 func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	options := unix.WALL
 	if ready != nil {
@@ -316,11 +316,11 @@ func (s *stage) printedLine() func(int) (bool, error) {
 // the line that is waited for: it never will.
 const patience = time.Second
 
-// settleAfterLine is how long a tool that has printed its line is waited for to come to
-// its input.
+// settleAfterLine is the time that a tool has, after it printed its line, to reach its
+// input.
 const settleAfterLine = 200 * time.Millisecond
 
-// notWithoutLine fails where the tool came to its input and no line matched.
+// notWithoutLine fails if the tool has reached its input and no line matched.
 func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
 	var since, seen time.Time
 	return func(pid int) (bool, error) {
@@ -388,8 +388,7 @@ func state(pid int) byte {
 	return 0
 }
 
-// restWithin is the time that the processes that a tool waits in have to come to
-// rest.
+// restWithin is the time within which the processes of a waiting tool must be asleep.
 const restWithin = 5 * time.Second
 
 // rest waits until the processes sleep, or until restWithin has passed. A process that
@@ -682,8 +681,8 @@ func descriptors(pid int) ([]descriptor, error) {
 	return all, nil
 }
 
-// injector runs a list of system calls in a held process. The first failure
-// stops the list and is what done returns.
+// injector runs a list of system calls in a held process. The first failure stops the
+// list, and done returns it.
 type injector struct {
 	p    *tracer.Proc
 	mem  uint64 // scratch memory for strings

@@ -216,8 +216,8 @@ func (s *Snapshot) moveIn(dir string) error {
 	return s.save()
 }
 
-// settle compares a fingerprint from elsewhere with this machine and replaces
-// what its stamps say of inodes and times by what holds here.
+// settle compares a fingerprint from another machine with this machine. It replaces the
+// inodes and times in its stamps by the values on this machine.
 func (fp *Fingerprint) settle() error {
 	now, err := hostFingerprint(Spec{Recipe: fp.Recipe})
 	now.Image = fp.Image // a run compares it with the image that it has

@@ -203,8 +203,8 @@ func openDir() (string, error) {
 // Off reports whether the user has switched hot starts off.
 func Off() bool { return os.Getenv("PREMIX_HOT") == "off" }
 
-// Decide decides on a call and notes it. An error is of the state or of a description of
-// the tool: the call starts plainly.
+// Decide decides how a call starts, and records the call. An error comes from the state or
+// from a description of the tool; the call then starts cold.
 func Decide(c Call) (Plan, error) { return decide(c, true) }
 
 // Look decides on a call and notes nothing.
@@ -453,8 +453,7 @@ func update(key string, change func(*form)) error {
 }
 
 // Trying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
-// Cold is noted, this counts as a preparation that came to nothing: its process may be
-// killed.
+// Cold is called, this counts as a failed preparation, since its process may be killed.
 func Trying(key string, c Call) error {
 	return update(key, func(f *form) {
 		if f.Tool == "" { // it is prepared before it is called
@@ -465,7 +464,7 @@ func Trying(key string, c Call) error {
 	})
 }
 
-// Failed notes why a preparation came to nothing. Another one is tried later.
+// Failed records why a preparation failed. It is tried again later.
 func Failed(key, reason string) error {
 	return update(key, func(f *form) { f.Reason = reason })
 }
@@ -475,13 +474,13 @@ func Ready(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
 }
 
-// Cold notes why calls of a form start plainly.
+// Cold records why calls of a form start cold.
 func Cold(key, reason string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
 }
 
-// Missed notes that a form that was ready has no snapshot for a call, and reports whether
-// one is to be prepared.
+// Missed records that a ready form does not have a snapshot for a call, and reports whether
+// to prepare one.
 func Missed(key string) (prepare bool) {
 	err := update(key, func(f *form) { f.State, prepare = unprepared, !f.waits() })
 	return prepare && err == nil

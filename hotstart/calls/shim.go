@@ -49,7 +49,7 @@ func Shim() error {
 		return Plain(c)
 	}
 	c.Around = around.Own()
-	// A call whose state cannot be read starts plainly, with the reason in its record.
+	// A call whose state cannot be read starts cold, with the reason in its record.
 	p, _ := Decide(c)
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {

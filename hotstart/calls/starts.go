@@ -81,7 +81,7 @@ func Note(s Start) {
 	}
 }
 
-// shelve puts a table that has grown aside.
+// shelve renames a table that has become large.
 func shelve(dir string, f *os.File) {
 	if lock.Try(f, lock.Exclusive) != nil {
 		return // another process does it

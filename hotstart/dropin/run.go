@@ -20,8 +20,8 @@ import (
 	"premix/tools"
 )
 
-// NewCall returns the call that executing argv here would be. exe is the program; where
-// it is empty, argv[0] is looked for on PATH, past all shims.
+// NewCall returns the call for an execution of argv by this process. exe is the program. If
+// it is empty, NewCall finds argv[0] on PATH and ignores shims.
 func NewCall(exe string, argv []string) (calls.Call, error) {
 	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
 	var err error
@@ -80,7 +80,7 @@ func through(self string, c calls.Call, p calls.Plan) string {
 		if !slices.Contains(p.Behind, filepath.Base(exe)) {
 			return nil
 		}
-		// The script may ask a program for its version, and the like.
+		// The script may start a program only to ask for its version.
 		tool, err := tools.Find(exe)
 		if err != nil || tool == nil || tool.Read(argv).Unfit != "" {
 			return nil
@@ -181,7 +181,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	e := engineCall(c, p)
 	s, _ := inplace.Find(store, e)
 	if s == nil {
-		// Until it is done, this counts as a preparation that came to nothing.
+		// Until it is done, this counts as a failed preparation.
 		if err := calls.Trying(p.Key, c); err != nil {
 			return nil, err
 		}

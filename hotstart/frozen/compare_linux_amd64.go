@@ -170,7 +170,7 @@ func (c *comparer) stacks() {
 	}
 }
 
-// state compares what an image has beside memory and threads.
+// state compares the state of the images other than memory and threads.
 func (c *comparer) state() {
 	a, b := *c.im[0], *c.im[1]
 	for _, im := range []*Image{&a, &b} {
@@ -193,7 +193,7 @@ func clip(s string) string {
 	return s
 }
 
-// thread compares the registers and what else a thread has.
+// thread compares the registers and the other state of a thread.
 func (c *comparer) thread(i int) {
 	t, u := c.im[0].Threads[i], c.im[1].Threads[i]
 	c.start(i, &t)
@@ -606,7 +606,7 @@ func calendarTime(b []byte) (time.Time, bool) {
 		f[6] == int(t.Weekday()) && f[7] == t.YearDay()-1
 }
 
-// printedSpan is how many seconds of the clock of a preparation are looked for.
+// printedSpan is the number of seconds of a preparation's clock whose texts are searched.
 const printedSpan = 30
 
 // printedTimes returns the printed times of one preparation, each with the printed time

@@ -172,7 +172,7 @@ func affinity(tid int) ([]byte, error) {
 	return b, nil
 }
 
-// Source is a process that is to be frozen.
+// Source is a process to freeze.
 type Source struct {
 	*tracer.Proc        // held, and of one's own
 	Base         Base   // the process at its first instruction
@@ -434,7 +434,7 @@ func (f *freezer) kept(t *Thread, dir string, st map[string]string) error {
 	return nil
 }
 
-// kcmp compares what two threads have in the kernel (kcmp(2)).
+// kcmp compares kernel resources of two threads (kcmp(2)).
 func kcmp(a, b, kind int, i, j uintptr) (bool, error) {
 	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), uintptr(kind), i, j, 0)
 	switch e {

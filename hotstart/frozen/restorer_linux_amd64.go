@@ -105,7 +105,7 @@ func (l *list) dataAt(region uint64) uint64 {
 	return region + pageSize + entrySize*uint64(len(l.calls)+1)
 }
 
-// encode lays the list out for a region at an address, code page aside.
+// encode returns the content of a region with the list at an address, without the code page.
 func (l *list) encode(region uint64) []byte {
 	data := l.dataAt(region)
 	b := make([]byte, 0, l.size())

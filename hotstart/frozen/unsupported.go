@@ -18,7 +18,7 @@ type Base struct{}
 // ReadBase returns an error.
 func ReadBase(int) (Base, error) { return Base{}, tracer.Supported() }
 
-// Source is a process that is to be frozen.
+// Source is a process to freeze.
 type Source struct {
 	*tracer.Proc
 	Base      Base

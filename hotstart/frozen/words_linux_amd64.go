@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// late explains what of a part of a VMA, which begins at offset at of it, are late words
-// and late variables, and makes b equal to a there.
+// late finds the late words and late variables in a part of a VMA, which begins at offset
+// at in the VMA, and makes b equal to a there.
 func (c *comparer) late(v *VMA, at int64, a, b []byte) {
 	begin := v.Start + uint64(at)
 	for _, r := range c.free {

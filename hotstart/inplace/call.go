@@ -72,7 +72,7 @@ func (c *Call) withWords(words []string) []string {
 	for i := range order {
 		order[i] = i
 	}
-	// From the end: a word that is exchanged moves what follows it.
+	// Replace from the end: replacing a word moves the bytes after it.
 	slices.SortFunc(order, func(i, j int) int { return c.Words[j].From - c.Words[i].From })
 	for _, k := range order {
 		w := c.Words[k]
@@ -121,7 +121,7 @@ func (c *Call) isLate(name string) bool {
 	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
 }
 
-// compressions are extensions behind which another one stands.
+// compressions are extensions that follow another extension.
 var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
 
 // extension returns the extension of a path, with the extension of a compression.
@@ -257,7 +257,7 @@ func withFirstLetters(word, shape string, letter byte) string {
 // keyVersion changes when snapshots of earlier versions must not be found.
 const keyVersion = 5
 
-// Key identifies the calls that can share a snapshot, fingerprint aside.
+// Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {
 	if err := c.check(); err != nil {
 		return "", err

@@ -619,7 +619,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	return nil
 }
 
-// parts compares what A and another preparation have read of their inputs.
+// parts compares the parts of the inputs that A and another preparation have read.
 func (p *preparation) parts(t *trial) error {
 	l := &p.snap.plan
 	same := func(a, b inputPart) bool {

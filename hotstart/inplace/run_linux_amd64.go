@@ -351,8 +351,8 @@ type signals struct {
 var handed = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 	unix.SIGWINCH, unix.SIGCONT, unix.SIGXCPU, unix.SIGPIPE}
 
-// together is the time within which a signal to a process group comes to all of its
-// processes, and recent the time for which it is known that it came to the tool.
+// together is the time within which all processes of a group get a signal to the group.
+// recent is the time for which signals remembers that the tool got a signal.
 const (
 	together = 30 * time.Millisecond
 	recent   = time.Second
@@ -401,7 +401,7 @@ func (s *signals) hand(sig syscall.Signal, came time.Time) {
 	_ = unix.Kill(s.pid, sig) // it may have ended
 }
 
-// stopped reports whether a thread of the tool stands in a stop for its tracer.
+// stopped reports whether a thread of the tool is in a ptrace-stop.
 func (s *signals) stopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -438,7 +438,7 @@ func (s *signals) to(pid int) {
 	s.late = nil
 }
 
-// seen notes that a thread of the tool stands before the delivery of a signal.
+// seen records that a thread of the tool is stopped before the delivery of a signal.
 func (s *signals) seen(tid int, sig syscall.Signal) {
 	var info struct { // siginfo_t
 		signo, errno, code int32

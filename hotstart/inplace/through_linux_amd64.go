@@ -15,10 +15,10 @@ import (
 	"premix/hotstart/tracer"
 )
 
-// Through runs a call plainly and waits for its end, as Run does. Where the call, or a
-// process that it makes, executes a program for which instead returns a command, it
-// executes that in its place, whose first word is the path of the program. So a script
-// runs as it is, and the tool behind it can start hot.
+// Through runs a call unchanged and waits for its end, as Run does. If the call or one of
+// its descendants executes a program for which instead returns a command, Through executes
+// this command in place of the program. The command's first word is the path of its
+// program. So a script runs unchanged, and a tool that it executes can start hot.
 func Through(c Call, instead func(exe string, argv []string) []string) (hotstart.Exit, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -64,8 +64,8 @@ type through struct {
 	instead func(exe string, argv []string) []string
 }
 
-// Handle deals with a stop. When the call has ended, the processes that it has left run on
-// without their tracer.
+// Handle handles a stop. When the call has ended, its remaining processes continue without
+// their tracer.
 func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	switch {
 	case t.ended:

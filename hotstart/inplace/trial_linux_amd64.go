@@ -473,7 +473,7 @@ func (t *trial) note(k hotstart.Look) {
 	t.looks = append(t.looks, k)
 }
 
-// due reports whether a look into an input is the one at which the tool is to be held.
+// due reports whether a look into an input is the one at which the tool must be held.
 func (t *trial) due() bool { return t.stop && t.loaded >= t.data }
 
 // partLimits are the number of reads of inputs before the stop, and their bytes, up to which
@@ -483,8 +483,8 @@ const (
 	maxPartSize = 1 << 20
 )
 
-// read answers a use of a descriptor that an input was opened as, and reports whether the
-// tool is to be held there.
+// read answers a use of the descriptor of an open input, and reports whether the tool must
+// be held there.
 func (t *trial) read(l *tracer.Look) (stop bool, err error) {
 	word := t.inputAt(l.Path)
 	if word < 0 {
@@ -522,7 +522,7 @@ func (t *trial) inputAt(path string) int {
 	return -1
 }
 
-// decide answers a look, and reports whether the tool is to be held there.
+// decide answers a look, and reports whether the tool must be held there.
 func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 	k := hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// format is the format of a file's content, compression aside.
+// format is the format of a file's content, without the compression.
 type format string
 
 const (
@@ -40,7 +40,7 @@ const (
 const (
 	// headSize is the number of bytes from which formatOf finds the format.
 	headSize = 64 << 10
-	// longSize is headSize of what may be FASTQ.
+	// longSize is the headSize of a content that may be FASTQ.
 	longSize = 1 << 20
 	// maxHeader is the size from which on a header is too large to be read, bytes.
 	maxHeader = 64 << 20

@@ -53,7 +53,7 @@ func (e *Entropy) Answer(tid int) error {
 	if r.Orig_rax != unix.SYS_GETRANDOM || r.Rdx&^known != 0 || r.Rsi == 0 {
 		return nil
 	}
-	// The kernel gives what fits as well.
+	// The kernel may return fewer bytes too.
 	b := make([]byte, min(r.Rsi, 1<<20))
 	e.stream.Read(b)
 	if err := (&Proc{Pid: tid}).Write(r.Rdi, b); err != nil {
@@ -66,8 +66,8 @@ func (e *Entropy) Answer(tid int) error {
 // randomDevices are the files that give random bytes (random(4)).
 var randomDevices = []string{"/dev/random", "/dev/urandom"}
 
-// RandomFile returns the path of the device for which a file stands that open has made,
-// by the target of its link in /proc/PID/fd, or "".
+// RandomFile returns the path of the device that a file of open replaces, or "". target is
+// the target of the file's link in /proc/PID/fd.
 func RandomFile(target string) string {
 	for _, path := range randomDevices {
 		if target == "/memfd:"+path+" (deleted)" {

@@ -190,7 +190,7 @@ func (g *Guard) handle(tid int, st unix.WaitStatus) error {
 	return nil
 }
 
-// call carries out a guarded system call at whose entry the thread stands.
+// call makes a guarded system call at whose entry the thread is stopped.
 func (g *Guard) call(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {

@@ -64,7 +64,7 @@ func (w *Watch) Instead(pid int, path string, argv []string) error {
 
 // execve makes a process that is held at its first instruction execute a program.
 func (p *Proc) execve(path string, argv []string) error {
-	// Argument 0 and the environment stand on the stack: argc, argv, 0, envp, 0.
+	// Argument 0 and the environment are on the stack: argc, argv, 0, envp, 0.
 	sp := p.rest[p.Pid].Rsp
 	var argc [8]byte
 	if err := p.Read(sp, argc[:]); err != nil {

@@ -326,7 +326,7 @@ func (o *Overlay) Fail(l *Look, errno syscall.Errno) error {
 	return o.instead(l.Tid, r, func(func(uint64, ...uint64) (uint64, error)) (uint64, error) { return 0, errno })
 }
 
-// instead skips the call at whose entry a thread stands, and lets f make others. The
+// instead skips the call at whose entry a thread is stopped, and lets f make others. The
 // result of f is the result of the call.
 func (o *Overlay) instead(tid int, r unix.PtraceRegs, f func(do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error)) error {
 	skipped := r
@@ -385,8 +385,8 @@ func (o *Overlay) GuardedFilter() []unix.SockFilter {
 	return all
 }
 
-// Sees reports whether the call at whose entry a thread stands is a Look. Other calls
-// that are handed to the tracer belong to a Guard.
+// Sees reports whether the call at whose entry a thread is stopped is a Look. Other calls
+// at which the filter stops a thread belong to a Guard.
 func (o *Overlay) Sees(tid int) bool {
 	var r unix.PtraceRegs
 	if unix.PtraceGetRegs(tid, &r) != nil {

@@ -68,8 +68,8 @@ func (p *Proc) Instruction() (uint64, error) {
 	return p.insn, nil
 }
 
-// Xstate returns the extended state of a held thread: x87, SSE, AVX and what
-// else the processor has, as XSAVE lays it out.
+// Xstate returns the extended state of a held thread: x87, SSE, AVX and any other state
+// of the processor, in the layout of XSAVE.
 func (p *Proc) Xstate(tid int) ([]byte, error) {
 	b := make([]byte, maxXstate)
 	v := iovec(b)

@@ -132,7 +132,7 @@ func (t *turns) begin(tid int) {
 	t.now, t.since, t.looked, t.check, t.slept, t.taking = tid, time.Now(), time.Now(), loopAfter, 0, notTaking
 }
 
-// resume lets a thread go on, or has it stand until its turn comes.
+// resume continues a thread, or keeps it stopped until its turn.
 func (w *Watch) resume(tid, sig int, interrupted bool) error {
 	t := w.turnsOf(tid)
 	if t == nil || t.free {
@@ -343,7 +343,7 @@ func (t *turns) limit(tid int, th *turn) error {
 	return t.clock.deadline(tid, &r)
 }
 
-// answer answers the call at whose entry a thread stands.
+// answer answers the call at whose entry a thread is stopped.
 func (t *turns) answer(tid int, result uint64) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -400,7 +400,7 @@ func (c *Clock) at(id int32) int64 {
 	return c.Monotonic
 }
 
-// call deals with a call at whose entry a thread stands. It returns false if the thread
+// call deals with a call at whose entry a thread is stopped. It returns false if the thread
 // is to make the call.
 func (t *turns) call(tid int) (bool, error) {
 	if t.free || len(t.threads) < 2 || tid != t.now {
@@ -677,8 +677,8 @@ func standsIn(tid int) doing {
 	return works
 }
 
-// Settled reports whether every process whose threads take turns has come to rest: all of
-// its threads wait, as far as the kernel shows.
+// Settled reports whether all threads of the processes with turns wait, as far as the
+// kernel shows this.
 func (w *Watch) Settled() bool {
 	for _, t := range w.turns {
 		if t.free || len(t.threads) < 2 {

@@ -140,7 +140,7 @@ func (w *Watch) Start(p *Proc) error {
 	return w.Continue(p.Pid)
 }
 
-// Continue lets a thread that stands at a Look make its call.
+// Continue lets a thread that is stopped at a Look make its call.
 func (w *Watch) Continue(tid int) error { return w.resume(tid, 0, false) }
 
 // Handle deals with a stop of a watched thread, and lets it go on unless it
@@ -307,8 +307,8 @@ func readPath(tid int, addr uint64) (string, error) {
 	return "", unix.ENAMETOOLONG
 }
 
-// Hold holds a watched process. at is a thread that stands at a Look, or 0: it
-// makes its call when it is let go.
+// Hold holds a watched process. at is a thread that is stopped at a Look, or 0: it
+// makes its call when it is released.
 func (w *Watch) Hold(pid, at int) (*Proc, error) {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
 	if w.Clock != nil {
@@ -331,7 +331,7 @@ func (w *Watch) Hold(pid, at int) (*Proc, error) {
 	return p, w.Clock.remove(p)
 }
 
-// skipCall leaves a thread that stands at the entry of a call, by seccomp, so
+// skipCall leaves a thread that is stopped at the entry of a call, by seccomp, so
 // that it makes the call when it is let go.
 func (p *Proc) skipCall(tid int) error {
 	var r unix.PtraceRegs

@@ -19,12 +19,12 @@ import (
 
 // How a tool runs in a container of an image.
 //
-// For every task and template the stage makes runc make a container, of the task's
-// directory, its inputs, the data and an upper layer of its own over the image's
-// root (bundle.Make). runc then executes the tool in it, or for a hot start a stub
-// of two system calls, which stops itself and executes the tool's program when
-// the stage holds it. A snapshot holds nothing of the container but paths, and each
-// start has a container that is made in the same way, from the same configuration.
+// For each task and template the stage makes a container with runc. The container has the
+// task's directory, its inputs, the data, and its own upper layer over the image's root
+// (bundle.Make). For a cold start, runc executes the tool in it. For a hot start, runc
+// executes a stub of two system calls, which stops itself, and executes the tool's program
+// when the stage holds it. A snapshot has only paths in the container, and the container
+// of each start is made in the same way, from the same configuration.
 
 // Image is an OCI image that a tool runs in.
 type Image struct {

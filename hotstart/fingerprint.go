@@ -272,7 +272,7 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 	return fp, nil
 }
 
-// coarse is more than the clock of file systems may be behind.
+// coarse is more than the largest delay of the clock of a file system.
 const coarse = 10 * time.Millisecond
 
 // changedMeanwhile is the error for a file that changed while a tool may have read it.

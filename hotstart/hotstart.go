@@ -56,7 +56,7 @@ type Spec struct {
 	Recipe string   // digest of the frozen part of the recipe; part of the fingerprint
 	Varies []Vary
 	Trust  bool   // start hot although memory differs between preparations for no known reason
-	Image  *Image // the tool runs in a container of it; nil: on the machine as it is
+	Image  *Image // the tool runs in a container of it; nil: directly on the machine
 }
 
 // Task is one start of a Spec over one sample.

@@ -58,7 +58,7 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 		w.looks = append(w.looks, k) // each of them: their order counts
 		return k.Process, w.opens[k.Process]
 	}
-	// A file that is opened again behind an input may be loaded only then.
+	// A tool may open a file again after an input, and load the file only then.
 	if n := w.seen[k]; n == 0 || k.Op == tracer.LookOpen && n <= w.inputs {
 		w.seen[k] = w.inputs + 1
 		w.looks = append(w.looks, k)

@@ -51,7 +51,7 @@ type stage struct {
 	prefix   []byte        // the template's output on stdout, where it is a stream
 	stdout   int           // descriptor that drains the template's streamed stdout, or -1
 
-	container *bundle.Container // nil: the tool sees the machine as it is
+	container *bundle.Container // nil: the tool runs directly on the machine
 }
 
 // StageMain is main for a stage and returns its exit status.

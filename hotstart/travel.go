@@ -15,11 +15,11 @@ import (
 	"premix/internal/regex"
 )
 
-// A snapshot that travels has the layout of one at home, but for the paths of
-// stamps, which are relative to its directory.
+// An exported snapshot has the same layout as a snapshot in a store, but the paths of its
+// stamps are relative to its directory.
 
-// servedPath recognises a path whose content its name fixes: it goes through the
-// digest of a tree.
+// servedPath matches a path that contains the digest of a tree, and so always has the same
+// content.
 var servedPath = regex.Lazy(`/([0-9a-f]{64})/`)
 
 // served reports whether a file lies in a mounted tree that its path names by

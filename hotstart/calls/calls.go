@@ -34,13 +34,13 @@ type Call struct {
 // Plan is a decision on a call.
 type Plan struct {
 	Hot     bool         // a snapshot may serve the call
-	Reason  string       // why it starts plainly, where Hot is false
-	Prepare bool         // a snapshot is to be prepared beside the call
-	First   bool         // it is to be prepared before the call instead
+	Reason  string       // why it starts cold, if Hot is false
+	Prepare bool         // prepare a snapshot during the call
+	First   bool         // prepare it before the call instead
 	Words   []tools.Word // the late words
 	LateEnv []string     // names of the late variables
-	Key     string       // of the form; empty where the command is not noted
-	Behind  []string     // programs behind the call, which is a script, that can start hot; it starts plainly
+	Key     string       // of the form; empty if the command is not recorded
+	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
 }
 
 // Bounds; see the package's documentation.

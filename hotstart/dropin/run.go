@@ -94,8 +94,9 @@ func through(self string, c calls.Call, p calls.Plan) string {
 	return ""
 }
 
-// interrupted returns the reason of an error of a start, after which the command is to be
-// executed plainly. Where the tool has begun, it ends this process with a record.
+// interrupted returns the reason in an error of a start, after which the command must be
+// executed unchanged. If the tool has already begun, interrupted ends this process with a
+// record.
 func interrupted(err error, record calls.Start) string {
 	var interrupted *inplace.Interrupted
 	switch {

@@ -771,8 +771,8 @@ type module struct {
 	symbols []elf.Symbol // sorted by value
 }
 
-// symbol finds the file of which an address shows a part, the offset in it, and
-// the symbol. Memory behind the image of a file holds data without initial values.
+// symbol returns the file that is mapped at an address, the offset in it, and the symbol.
+// Memory after the mapping of a file has the file's data without initial values.
 func (c *comparer) symbol(v *VMA, addr uint64) (string, int64, string) {
 	im := c.im[0]
 	file := v

@@ -5,7 +5,7 @@
 // Words used here:
 //
 //   - A process is frozen when an Image of it and a page file have been written.
-//     The process itself is left as it was.
+//     The process itself does not change.
 //   - The page file is one sparse file with the contents of the process's
 //     private memory. A started process maps the large parts of it. Pages then
 //     come from the page cache at their first use, and all processes share the

@@ -724,7 +724,7 @@ func (f *freezer) memory(pages *os.File) error {
 	for i := range f.im.Maps {
 		v := &f.im.Maps[i]
 		if len(v.Data) == 0 && v.Kind == KindPaged {
-			v.Kind = KindCopied // nothing but zeros
+			v.Kind = KindCopied // only zeros
 		}
 	}
 	f.im.PageBytes, f.im.Pieces = w.kept, w.pieces

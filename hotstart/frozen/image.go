@@ -20,7 +20,7 @@ func refuse(format string, args ...any) error {
 	return &Refused{fmt.Sprintf(format, args...)}
 }
 
-// Image is a frozen process but for the contents of its memory.
+// Image is a frozen process without the content of its memory.
 type Image struct {
 	Exe  string   // path of its program, as the process sees it
 	Argv []string // as the kernel shows it, for the program that is executed and replaced

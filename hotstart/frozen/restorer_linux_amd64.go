@@ -12,7 +12,7 @@ import (
 )
 
 // restorer is the loop that executes a list of system calls: rbx points to the
-// next entry. It stops at a breakpoint behind the last entry, or at an entry
+// next entry. It stops at a breakpoint after the last entry, or at an entry
 // whose call did not give the wanted result.
 var restorer = []byte{
 	0x48, 0x8b, 0x03, //             loop: mov rax, [rbx]       number

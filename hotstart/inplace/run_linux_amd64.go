@@ -358,7 +358,7 @@ const (
 	recent   = time.Second
 )
 
-// newSignals hands on the signals that the caller does not ignore.
+// newSignals begins to forward the signals that the caller does not ignore.
 func newSignals(ignored []syscall.Signal) *signals {
 	s := &signals{c: make(chan os.Signal, 64), done: make(chan struct{}), own: map[syscall.Signal]time.Time{}}
 	for _, sig := range handed {

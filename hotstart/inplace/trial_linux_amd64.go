@@ -25,9 +25,9 @@ import (
 )
 
 // A trial is one execution of the command of a call in a scratch directory: with other
-// words, with placeholders for its inputs, and under an overlay. The overlay shows the
-// trial the files of the call's working directory behind its own, and keeps it from
-// writing elsewhere.
+// words, with placeholders for its inputs, and under an overlay. In the overlay, the trial
+// also sees the files of the call's working directory under its own files, and cannot
+// write outside its own directory.
 type trial struct {
 	call    *Call
 	around  around.Around
@@ -40,7 +40,7 @@ type trial struct {
 	second  bool              // preparation B, which differs as much as possible
 	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
-	stop    bool              // hold the tool at its first look into an input behind its data
+	stop    bool              // hold the tool at its first look into an input after its data
 	data    int               // with stop: the number of opens of data until then
 
 	streams *streams

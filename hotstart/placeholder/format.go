@@ -258,7 +258,7 @@ func (s *source) headerBAM() ([]byte, error) {
 	return all, nil
 }
 
-// record reads the next record. It returns io.EOF behind the last one.
+// record reads the next record. It returns io.EOF after the last record.
 func (s *source) record() ([]byte, error) {
 	if _, err := s.r.Peek(1); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ type Proc struct {
 	// emulate executes the instruction at which a thread was stopped by SIGSEGV; nil, or
 	// false, leaves the signal to the program.
 	emulate func(tid int) bool
-	later   []syscall.Signal // arrived during an injected call; sent again when let go
+	later   []syscall.Signal // arrived during an injected call; sent again at the release
 }
 
 const (

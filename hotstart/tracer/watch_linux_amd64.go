@@ -331,8 +331,8 @@ func (w *Watch) Hold(pid, at int) (*Proc, error) {
 	return p, w.Clock.remove(p)
 }
 
-// skipCall leaves a thread that is stopped at the entry of a call, by seccomp, so
-// that it makes the call when it is let go.
+// skipCall sets the registers of a thread that seccomp stopped at the entry of a call, so
+// that the thread makes the call when it is released.
 func (p *Proc) skipCall(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -352,8 +352,8 @@ func (p *Proc) skipCall(tid int) error {
 	return nil
 }
 
-// programAt lays a filter out at an address: struct sock_fprog and, behind it, the
-// instructions.
+// programAt returns the bytes of a filter for an address: struct sock_fprog, and after it
+// the instructions.
 func programAt(mem uint64, filter []unix.SockFilter) []byte {
 	b := make([]byte, 16, 16+8*len(filter))
 	b[0], b[1] = byte(len(filter)), byte(len(filter)>>8)

@@ -11,18 +11,18 @@ import (
 
 // How a template is loaded ahead.
 //
-// A template is loaded while the probe runs cold, so that preparing takes the time of
-// one load less. The open at which it stops is the first one of an input: of most
-// tools that is the right one, and else the template is loaded again, when the cold
-// run has shown which it is.
+// premix loads a template while the probe runs cold, which saves the time of one load. The
+// template stops at the first open of an input. This is the right open for most tools. If
+// the cold run shows that it is another one, the template is loaded again.
 //
-// In the same way the second template, with which the first one is compared, is loaded
-// while the memory of the first one is written.
+// In the same way, the second template is loaded while the memory of the first template is
+// written. The two are then compared.
 //
-// The cold run must not notice. Two loads at once need twice the memory: the template is
-// given up as soon as little is left. It is given up before it writes outside of its
-// directory or makes a socket, since the cold run may do the same, and when it has been
-// held for long, since it may hold a lock that the cold run waits for.
+// The template must not affect the cold run. Two loads at once need twice the memory, so
+// premix ends the template as soon as little memory is free. It also ends the template
+// before the template writes outside its directory or makes a socket, since the cold run
+// may do the same, and when it was held for a long time, since the template may hold a
+// lock that the cold run waits for.
 
 // ahead is a template that is being loaded, or is held.
 type ahead struct {
@@ -35,12 +35,12 @@ type ahead struct {
 	mu sync.Mutex // guards of.held once done is closed
 }
 
-// watchEvery is the time between two looks at the memory that is left. A process
-// writes to 100 MB of fresh memory meanwhile, or less.
+// watchEvery is the time between two reads of the free memory. In that time a process
+// can touch about 100 MB of new memory.
 const watchEvery = 50 * time.Millisecond
 
-// memoryShort tells whether less than a quarter of the machine's memory, or of what
-// the cgroups granted at the beginning, is left.
+// memoryShort reports whether less than a quarter of the machine's memory, or of the
+// memory that the cgroups granted at the beginning, is left.
 func memoryShort(granted int64) bool {
 	available, total, err := spare.Memory()
 	if err != nil || available < total/4 {
@@ -50,8 +50,8 @@ func memoryShort(granted int64) bool {
 	return limited && room < granted/4
 }
 
-// loadAhead begins to load template number 0 or 1, which is to be held at some moment;
-// nil where the machine has no processor or no memory for it.
+// loadAhead begins to load template number 0 or 1, which stops at the given moment. It
+// returns nil if the machine has no free processor or not enough memory.
 func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 	granted, _ := spare.Cgroup()
 	if runtime.NumCPU() < 2 || memoryShort(granted) {
@@ -74,7 +74,7 @@ func (p *preparation) loadAhead(number int, ready ReadyKind, at moment) *ahead {
 // that it has taken to load it.
 const heldFor = 10 * time.Second
 
-// watch gives the template up when that is due.
+// watch ends the template when one of these conditions is met.
 func (a *ahead) watch(granted int64) {
 	begun := time.Now()
 	tick := time.NewTicker(watchEvery)
@@ -119,14 +119,14 @@ func (a *ahead) adopt(p *preparation) {
 	if a.of.held == nil {
 		return
 	}
-	with := *a.of // all that belongs to the template; what the cold run has shown stays
+	with := *a.of // the template's fields; the results of the cold run are put back below
 	with.ctx, with.early, with.snap, with.looked = p.ctx, p.early, p.snap, p.looked
 	with.coldDir, with.coldLooks, with.coldOpened, with.coldTime = p.coldDir, p.coldLooks, p.coldOpened, p.coldTime
 	with.ready, with.moment = p.ready, p.moment
 	*p, a.of.held = with, nil
 }
 
-// end ends what was not adopted. It may be called again.
+// end ends the template, unless a preparation has adopted it. A second call does nothing.
 func (a *ahead) end() {
 	if a != nil {
 		a.once.Do(func() { close(a.over) })

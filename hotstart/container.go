@@ -19,12 +19,12 @@ import (
 
 // How a tool runs in a container of an image.
 //
-// For every task and template the stage has runc make a container, of the task's
-// directory, its inputs, the data and an upper layer of its own over the image's
-// root (bundle.Make). runc then executes the tool in it, or for a hot start a stub
-// of two system calls, which stops itself and executes the tool's program when
-// the stage holds it. A snapshot holds nothing of the container but paths, and each
-// start has a container that is made in the same way, from the same configuration.
+// For each task and template the stage makes a container with runc. The container has the
+// task's directory, its inputs, the data, and its own upper layer over the image's root
+// (bundle.Make). For a cold start, runc executes the tool in it. For a hot start, runc
+// executes a stub of two system calls, which stops itself, and executes the tool's program
+// when the stage holds it. A snapshot has only paths in the container, and the container
+// of each start is made in the same way, from the same configuration.
 
 // Image is an OCI image that a tool runs in.
 type Image struct {
@@ -36,7 +36,8 @@ type Image struct {
 	bundle.Account
 }
 
-// OpenImage describes an image whose root is mounted. digest is that of its record.
+// OpenImage describes an image whose root is mounted. digest is the digest of the
+// image's record.
 func OpenImage(digest string, im *image.Image, root, bundles string) (*Image, error) {
 	account, err := bundle.AccountOf(im, root)
 	if err != nil {
@@ -45,8 +46,8 @@ func OpenImage(digest string, im *image.Image, root, bundles string) (*Image, er
 	return &Image{Digest: digest, Image: im, Root: root, Bundles: bundles, Account: account}, nil
 }
 
-// NoContainers tells why no tool can be run in an image here, as an *Unavailable;
-// nil if one can.
+// NoContainers returns nil if tools can run in containers on this machine, and an
+// *Unavailable with the reason if they cannot.
 func NoContainers() error {
 	if os.Geteuid() != 0 {
 		return &Unavailable{Kind: Cold, Reason: "the recipe names an image, and only root can run a tool in a container",
@@ -63,7 +64,8 @@ func NoContainers() error {
 	return nil
 }
 
-// request is what a container of this Spec is like, but for the task's directory.
+// request returns the properties of the containers of this Spec. Only the task's
+// directory is missing.
 func (spec Spec) request() bundle.Request {
 	r := bundle.Request{
 		Image: spec.Image.Image, Root: spec.Image.Root, Command: spec.Argv, Env: spec.Env,
@@ -91,7 +93,7 @@ func (c *containerConfig) furnish(spec Spec) (*bundle.Bundle, error) {
 	return b, nil
 }
 
-// give makes the image's user the owner of a task's directory and what is in it.
+// give makes the image's user the owner of a task's directory and of all files in it.
 func (spec Spec) give(dir string) error {
 	if spec.Image == nil {
 		return nil
@@ -178,7 +180,7 @@ func (s *stage) releaseContainer() {
 // stubPath is where a container has the stub.
 const stubPath = "/run/premix/" + tracer.StubName
 
-// spawnInContainer has runc execute the program of a frozen process, and holds it
+// spawnInContainer makes runc execute the program of a frozen process, and holds it
 // at its first instruction.
 func (s *stage) spawnInContainer(im *frozen.Image, pages *os.File) (*tracer.Proc, error) {
 	null, err := os.OpenFile(s.container.Path(os.DevNull), os.O_RDWR, 0)
@@ -221,8 +223,8 @@ func (s *stage) checkShared() error {
 	return nil
 }
 
-// upperName is the directory among a snapshot's images that holds what the tool
-// had written in the root of its container.
+// upperName is the directory of a snapshot with the files that the tool had written to
+// the root of its container.
 const upperName = "upper"
 
 // copyUpper copies the upper layer of an overlay: owners, attributes and whiteouts
@@ -257,7 +259,7 @@ func copyUpper(from, to string) error {
 		case unix.S_IFCHR, unix.S_IFBLK, unix.S_IFIFO:
 			err = unix.Mknod(dst, st.Mode, int(st.Rdev))
 		case unix.S_IFSOCK:
-			return nil // nobody listens to it where it is restored
+			return nil // a restored socket has no listener
 		}
 		if err != nil {
 			return err

@@ -25,8 +25,8 @@ type Check struct {
 	Hint   string `json:"hint,omitempty"` // what to do where it is not OK
 }
 
-// Doctor finds out which kinds of start this machine and user can have, and
-// what is in the way of the others. It changes nothing.
+// Doctor checks which kinds of start are possible on this machine for this user, and
+// why the others are not. It changes nothing.
 func Doctor(ctx context.Context) []Check {
 	var checks []Check
 	add := func(name string, ok bool, detail, hint string) bool {
@@ -61,7 +61,7 @@ func Doctor(ctx context.Context) []Check {
 	return checks
 }
 
-// howToContain is the way out where there are no containers.
+// howToContain returns the hint for a machine without containers.
 func howToContain(err error) string {
 	var known *image.Error
 	if errors.As(err, &known) && os.Geteuid() == 0 {
@@ -84,10 +84,10 @@ func whoAmI() string {
 	return fmt.Sprintf("uid %d", os.Geteuid())
 }
 
-// tracingHint says how to permit tracing.
+// tracingHint is the hint for a machine that forbids tracing.
 const tracingHint = "allow it: sysctl kernel.yama.ptrace_scope=1, or --cap-add SYS_PTRACE for a container"
 
-// isolation says how tasks are kept apart here.
+// isolation describes how tasks are isolated on this machine.
 func isolation(h host) string {
 	switch {
 	case h.namespaces:

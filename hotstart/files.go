@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefixName is the file among a snapshot's images that holds what the tool
-// had written to a streamed stdout.
+// prefixName is the file of a snapshot with the bytes that the tool had written to a
+// streamed stdout before the stop.
 const prefixName = "stdout.prefix"
 
-// copyDir copies what the template's directory holds into a task's, which has
-// its inputs and its streams already made.
+// copyDir copies the content of the template's directory into a task's directory, in
+// which the inputs and streams already exist.
 func copyDir(from, to string, inputs []string) error {
 	skip := map[string]bool{".": true}
 	for _, name := range inputs {

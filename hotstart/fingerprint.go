@@ -25,15 +25,15 @@ type Fingerprint struct {
 	Kernel string `json:"kernel"`          // uname(2), release
 	CPU    string `json:"cpu"`             // digest of the CPU's vendor and features
 	Image  string `json:"image,omitempty"` // digest of the record of the image that the tool runs in
-	Recipe string `json:"recipe"`          // digest of what the recipe freezes
+	Recipe string `json:"recipe"`          // digest of the frozen part of the recipe
 	// Program is the file that the command's name led to, by PATH; empty with an image.
 	Program string  `json:"program,omitempty"`
 	Files   []Stamp `json:"files"` // all that the tool has looked at; with an image, data only
 }
 
-// Stamp is what a file was like. Where size, times and inode are unchanged the
-// content is taken to be so: the change time cannot be set back by touch(1).
-// Where they differ, the digest decides.
+// Stamp is a recorded state of a file. If size, times and inode are unchanged, the
+// content counts as unchanged: touch(1) cannot set back the change time. If they
+// differ, the digest decides.
 type Stamp struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -46,8 +46,8 @@ type Stamp struct {
 	Owner  uint64 `json:"owner,omitempty"`  // user id, and from bit 32 on group id; for SeenStat and SeenIsDir
 	// Seen is the part of the file that counts, where that is not its content.
 	Seen Seen `json:"seen,omitempty"`
-	// Served says that the file lies in a mounted tree: see served. Then size and
-	// modification time are all that is noted, since the rest belongs to the mount.
+	// Served is true for a file in a mounted tree: see served. The stamp then has only
+	// size and modification time, since the other properties depend on the mount.
 	Served bool `json:"served,omitempty"`
 }
 
@@ -56,14 +56,14 @@ type Seen string
 
 // The parts of a file, besides its content.
 const (
-	SeenMissing Seen = "missing" // there is no such file
+	SeenMissing Seen = "missing" // the file does not exist
 	SeenStat    Seen = "stat"    // size, modification time, permissions and owner
 	SeenIsDir   Seen = "isdir"   // it is a directory, with permissions and owner
 	SeenNames   Seen = "names"   // the names in a directory
 	SeenLink    Seen = "link"    // the target of a symbolic link
 )
 
-// Mismatch says what of a fingerprint differs.
+// Mismatch is the error for a fingerprint that differs.
 type Mismatch struct{ What string }
 
 func (e *Mismatch) Error() string { return e.What }
@@ -189,7 +189,7 @@ func seenStamp(path string, seen Seen) (Stamp, error) {
 	return s, nil
 }
 
-// owners is Stamp.Owner of a file.
+// owners returns the value of Stamp.Owner for a file.
 func owners(st *unix.Stat_t) uint64 { return uint64(st.Uid) | uint64(st.Gid)<<32 }
 
 // lookStamp describes the part of a file that a tool has looked at.
@@ -221,7 +221,7 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 	var all []string
 	if spec.Image == nil {
 		all = append(all, files...)
-		// A script is mapped by nobody.
+		// The kernel maps the interpreter of a script, and not the script.
 		if program, err := lookPath(spec.Argv[0], spec.Env); err == nil {
 			all = append(all, program)
 			fp.Program = program
@@ -272,11 +272,11 @@ func newFingerprint(spec Spec, files []string, looks []look) (Fingerprint, error
 	return fp, nil
 }
 
-// coarse is more than the clock of file systems may be behind.
+// coarse is more than the largest delay of the clock of a file system.
 const coarse = 10 * time.Millisecond
 
-// changedMeanwhile says that a file has changed while a tool may have read it. After wait
-// its change lies behind.
+// changedMeanwhile is the error for a file that changed while a tool may have read it.
+// A load that begins after wait begins after the change.
 type changedMeanwhile struct {
 	path string
 	wait time.Duration
@@ -286,8 +286,8 @@ func (e *changedMeanwhile) Error() string {
 	return e.path + " changed while the tool was loaded"
 }
 
-// unchanged compares the times of files with the time at which the tool began to load:
-// what it has read must be what was described afterwards.
+// unchanged returns a *changedMeanwhile if a file changed after the tool began to load.
+// The tool may then have read other content than the fingerprint describes.
 func (fp Fingerprint) unchanged(since time.Time) error {
 	for _, s := range fp.Files {
 		if s.Seen == SeenMissing || s.Seen == SeenIsDir || s.Served {
@@ -320,7 +320,8 @@ func hostFingerprint(spec Spec) (Fingerprint, error) {
 	return fp, nil
 }
 
-// cpuDigest covers what programs choose code by: vendor, model and flags.
+// cpuDigest returns a digest of the properties of the CPU by which programs choose code:
+// vendor, model and flags.
 func cpuDigest() (string, error) {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -338,7 +339,7 @@ func cpuDigest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// regularFiles lists path, or all files below it, links followed.
+// regularFiles returns path, or all files below it. It follows symlinks.
 func regularFiles(path string) ([]string, error) {
 	var files []string
 	above := map[[2]uint64]bool{} // directories that the present one lies in
@@ -394,7 +395,7 @@ func (fp Fingerprint) compareHost(now Fingerprint) error {
 	return nil
 }
 
-// short is a digest as it is shown to people.
+// short returns the short form of a digest, for messages.
 func short(digest string) string {
 	if digest == "" {
 		return "none"

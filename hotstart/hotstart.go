@@ -19,7 +19,7 @@ const (
 	Auto Kind = "auto"
 )
 
-// ReadyKind says what marks the end of a tool's initialisation.
+// ReadyKind is the event that marks the end of a tool's initialisation.
 type ReadyKind string
 
 // The events that end an initialisation.
@@ -35,8 +35,8 @@ type Ready struct {
 	Line *regexp.Regexp // only for ReadyLine; matched against each line of stdout and stderr
 }
 
-// Vary names lines of an output that differ from one execution of a tool to
-// the next whatever its input, such as a date. A proof ignores them.
+// Vary names lines of an output that differ between two executions over the same input,
+// for example because they contain a date. A proof ignores these lines.
 type Vary struct {
 	File  string         // path.Match pattern, relative to the task's directory; "stdout" is the standard output
 	Lines *regexp.Regexp // lines that match are left out of the comparison; nil leaves out the whole file
@@ -48,15 +48,15 @@ type Spec struct {
 	Argv   []string // the tool and its arguments; input and output paths are relative to the task's directory
 	Env    []string // complete environment, KEY=VALUE
 	Inputs []string // file names, relative to the task's directory, at which the tool finds its inputs
-	Plain  []string // those of Inputs that are handed to the tool decompressed
+	Plain  []string // the names in Inputs whose files the tool gets decompressed
 	Dirs   []string // directories to make in the task's directory before the tool starts
 	Ready  Ready
 	Stream bool     // stdout is read by another program: it is a FIFO, not a file
 	Data   []string // absolute paths of files and directories that the tool loads; part of the fingerprint
-	Recipe string   // digest of what the recipe freezes; part of the fingerprint
+	Recipe string   // digest of the frozen part of the recipe; part of the fingerprint
 	Varies []Vary
 	Trust  bool   // start hot although memory differs between preparations for no known reason
-	Image  *Image // the tool runs in a container of it; nil: on the machine as it is
+	Image  *Image // the tool runs in a container of it; nil: directly on the machine
 }
 
 // Task is one start of a Spec over one sample.
@@ -91,10 +91,10 @@ type Exit struct {
 	WriteBytes int64 // storage writes, bytes
 }
 
-// OK tells whether the tool succeeded.
+// OK reports whether the tool succeeded.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
 
-// String says it in words.
+// String describes the exit status in words.
 func (e Exit) String() string {
 	if e.Signal != 0 {
 		return "killed by " + e.Signal.String()

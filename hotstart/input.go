@@ -17,7 +17,7 @@ import (
 // the loading of an index.
 const probeRecords = 1000
 
-// isGzip looks at a file's first bytes (RFC 1952) and leaves its offset at 0.
+// isGzip reports whether a file begins as gzip (RFC 1952). It does not move the offset.
 func isGzip(f *os.File) (bool, error) {
 	var magic [2]byte
 	n, err := f.ReadAt(magic[:], 0)
@@ -49,8 +49,8 @@ func decompress(f *os.File, path string) error {
 	return out.Close()
 }
 
-// cutProbe makes of each of a sample's inputs a small one in dir: the first n
-// records of a FASTQ file, gzipped if the original is; any other file as it is.
+// cutProbe makes a small version of each input of a sample in dir. For a FASTQ file this
+// is the first n records, gzipped if the original is. Other files stay unchanged.
 func cutProbe(inputs map[string]string, dir string, n int) (map[string]string, error) {
 	probe := map[string]string{}
 	for name, path := range inputs {

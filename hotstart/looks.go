@@ -15,12 +15,12 @@ import (
 
 // How an initialisation is watched.
 //
-// Twice a tool runs under a tracer.Watch: when the probe is run cold, to its end,
-// and when a template is loaded. The first shows at which open of its input the
-// tool has loaded its data, since some tools look at their reads first; the second
-// is stopped there. The files that the tool has looked at until then, and those
-// that it has looked for in vain, belong to the fingerprint of its snapshot,
-// whatever the recipe declares.
+// A tool runs under a tracer.Watch twice: when the probe runs cold, to its end, and when a
+// template is loaded. The cold run shows at which open of its input the tool has loaded
+// its data, since some tools open their reads before that. The template is stopped at that
+// open. The fingerprint of the snapshot has all files that the tool has looked at before
+// the stop, and all paths at which it did not find a file, also without a declaration in
+// the recipe.
 
 // look is one look of a tool at a file.
 type look struct {
@@ -44,8 +44,8 @@ func newWatcher(isInput func(string) bool) *watcher {
 	return &watcher{Watch: tracer.NewWatch(), isInput: isInput, seen: map[look]int{}, opens: map[int]int{}}
 }
 
-// note keeps a look. It returns the process and the number of its opens of inputs,
-// if it is one.
+// note records a look. If the look opens an input, note returns the process and the number
+// of its opens of inputs.
 func (w *watcher) note(l *tracer.Look) (process, open int) {
 	k := look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	if l.Path == "" && l.Op != tracer.LookSocket {
@@ -58,7 +58,7 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 		w.looks = append(w.looks, k) // each of them: their order counts
 		return k.Process, w.opens[k.Process]
 	}
-	// A file that is opened again behind an input may be loaded only then.
+	// A tool may open a file again after an input, and load the file only then.
 	if n := w.seen[k]; n == 0 || k.Op == tracer.LookOpen && n <= w.inputs {
 		w.seen[k] = w.inputs + 1
 		w.looks = append(w.looks, k)
@@ -66,7 +66,7 @@ func (w *watcher) note(l *tracer.Look) (process, open int) {
 	return k.Process, 0
 }
 
-// moment says at which look into its inputs a tool has loaded its data.
+// moment is the look into an input at which a tool has loaded its data.
 type moment struct {
 	At    int   // index of the look; -1: none
 	Open  int   // the number of opens of inputs, by one process, until then; 0: none
@@ -74,8 +74,8 @@ type moment struct {
 	Total int64 // bytes of data that the tool opens
 }
 
-// dataSize is the size from which on a file counts as data, bytes: beyond that of
-// settings and small libraries.
+// dataSize is the least size in bytes of a file that counts as data. Settings and small
+// libraries are smaller.
 const dataSize = 1 << 20
 
 // loadedShare is the share of the data that has to be open for a tool to have
@@ -118,7 +118,7 @@ func findMoment(looks []look, size func(path string) int64) moment {
 	return m
 }
 
-// opened is the number of bytes of data that a tool has opened.
+// opened returns the number of bytes of data that a tool has opened.
 func opened(looks []look, size func(path string) int64) (total int64) {
 	counted := map[string]bool{}
 	for _, l := range looks {
@@ -133,7 +133,7 @@ func opened(looks []look, size func(path string) int64) (total int64) {
 	return total
 }
 
-// fileSize is the size of a regular file, 0 of anything else.
+// fileSize returns the size of a regular file, and 0 for other files.
 func fileSize(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() {
@@ -142,8 +142,8 @@ func fileSize(path string) int64 {
 	return st.Size()
 }
 
-// early lists the looks of a tool at its input before the stop, the last open
-// aside. Where the input is a FIFO, an open shows nothing of it.
+// early returns the looks of a tool at its input before the stop, without the last open.
+// If the input is a FIFO, opens do not count, since they return nothing about the input.
 func early(looks []look, ready ReadyKind) []string {
 	var ops []string
 	for i, l := range looks {
@@ -169,7 +169,7 @@ func (s *stage) watched(p *tracer.Proc) error {
 	return s.watch.Install(p)
 }
 
-// holdAt holds the template's processes. A thread of one of them may stand at a
+// holdAt holds the template's processes. A thread of one of them may be stopped at a
 // look.
 func (s *stage) holdAt(pid, process, tid int) error {
 	pids, err := tree(pid)
@@ -193,7 +193,7 @@ func (s *stage) holdAt(pid, process, tid int) error {
 	return nil
 }
 
-// howEnded says how a tool ended, with its last words.
+// howEnded describes the end of a tool, with the last lines of its stderr.
 func (s *stage) howEnded(st unix.WaitStatus) string {
 	how := fmt.Sprintf("exit status %d", st.ExitStatus())
 	if st.Signaled() {
@@ -209,5 +209,5 @@ func (s *stage) howEnded(st unix.WaitStatus) string {
 // itself.
 var unwatched = []string{"/proc", "/sys", "/dev", "/run/premix"}
 
-// below tells whether a path is a directory or lies in it.
+// below reports whether a path is a directory or lies in it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -19,16 +19,15 @@ import (
 
 // How the memory of a tool is proved.
 //
-// A tool is prepared twice, over placeholders that differ in content, size and times, in
-// directories of different names where the name is not the same for all tasks, with
-// different process ids, and years from each other by the clock that the tool is given
-// (tracer.Clock). Random bytes are the same in both preparations, and are drawn for each
-// snapshot. A difference between the two memories that no rule of package frozen explains
-// shows that the memory depends on something that is not the same in each task, so the
-// tool starts cold.
+// A tool is prepared twice. The two preparations have placeholders with different content,
+// sizes and times, different process ids, and clocks (tracer.Clock) that are years apart.
+// They have different names of the directory, unless all tasks have the same one. Random
+// bytes are the same in both preparations, and new for each snapshot. A difference between
+// the two memories that no rule of package frozen explains shows that the memory depends
+// on something that differs between tasks. The tool then starts cold.
 //
-// The rules are tested by the proof of outputs: where the second preparation has another
-// value for a reason that a rule gives, the hot start of the probe gets that value.
+// The proof of outputs tests the rules: where a rule explains a different value in the
+// second preparation, the hot start of the probe gets this value.
 
 // MemoryProof is the result of the comparison of two preparations.
 type MemoryProof struct {
@@ -57,13 +56,14 @@ func (m *MemoryProof) note() string {
 // maxUnexplained is how many unexplained differences a snapshot lists.
 const maxUnexplained = 20
 
-// dependence says that the memory of a tool depends on something that is not the same in
-// each task.
+// dependence is the error for a tool whose memory depends on something that differs
+// between tasks.
 type dependence struct{ text string }
 
 func (e *dependence) Error() string { return e.text }
 
-// circumstances are those of the two preparations.
+// circumstances are the random seed, the directories and the clocks of the two
+// preparations.
 type circumstances struct {
 	seed   []byte           // of the random bytes, the same in both
 	names  [2]string        // of the directories; no letter is in both
@@ -104,7 +104,7 @@ func Clocks() [2]frozen.Moment {
 	}}
 }
 
-// monotonic is the time by the monotonic clock, ns.
+// monotonic returns the time by the monotonic clock, ns.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -113,10 +113,10 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// compareMemory prepares the tool for a second time and compares its memory with that of
-// the snapshot. first describes the preparation of the snapshot. The ids of threads that
-// the tool keeps are noted in the image. A difference without a reason is a *dependence,
-// unless it is trusted.
+// compareMemory prepares the tool a second time and compares its memory with the memory
+// in the snapshot. first describes the preparation of the snapshot. The image records
+// where the tool keeps ids of its threads. A difference without a known reason is a
+// *dependence, unless the recipe trusts the tool.
 func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	begun := time.Now()
 	p.second.adopt(p)
@@ -168,7 +168,7 @@ func (p *preparation) compareMemory(snap *Snapshot, first templateInfo) error {
 	return &dependence{"its memory depends on something that is not the same in each start: " + m.Reason}
 }
 
-// describeComparison describes what two memories do not have in common.
+// describeComparison describes the differences between two memories.
 func describeComparison(c *frozen.Comparison) string {
 	if len(c.Layout) > 0 {
 		return fmt.Sprintf("the layouts differ in %d mappings, one %s", len(c.Layout), c.Layout[0])
@@ -237,8 +237,8 @@ func placeholderTime(number int) time.Time {
 }
 
 // Bounds are the sizes (bytes) and modification times (ns since the epoch) of an input in
-// two preparations. A tool that asks for them before it is held can be started hot for
-// inputs between the two, where the memories are equal.
+// two preparations. If a tool asks for them before it is held, and the memories are equal,
+// it can start hot for inputs whose sizes and times are between the two.
 type Bounds struct {
 	Size [2]int64 `json:"size"`
 	Time [2]int64 `json:"time"`
@@ -275,5 +275,5 @@ func (b Bounds) Refuses(path string) string {
 	return ""
 }
 
-// trustHint says how a tool whose memory differs starts hot all the same.
+// trustHint is the hint for a tool whose memory differs between preparations.
 const trustHint = "use --start cold; `trust: true` in the recipe starts the tool hot without this proof"

@@ -20,14 +20,14 @@ import (
 	"premix/internal/beneath"
 )
 
-// Prepare makes a snapshot ready and proves it, where hot starts are wished for.
-// probe is one sample, as Task.Inputs; of a FASTQ file only the head is used. With
-// a nil probe nothing is proved yet, and a later Prepare with one will do it.
+// Prepare finds or makes a snapshot and proves it, if the Starter may start hot.
+// probe is one sample, as in Task.Inputs; Prepare uses only the head of a FASTQ file.
+// With a nil probe Prepare proves nothing, and a later Prepare with a probe does.
 // scratch is a directory on the run's file system; its content may be deleted
 // after Close.
 //
-// A hot start that was asked for and is impossible is an error of type
-// *Unavailable. With Auto there is no such error: Decision says why.
+// If the caller asked for hot starts and they are impossible, the error is an
+// *Unavailable. With Auto this is not an error, and Decision returns the reason.
 func (s *Starter) Prepare(ctx context.Context, probe map[string]string, scratch string) error {
 	scratch, err := filepath.EvalSymlinks(scratch)
 	if err != nil {
@@ -67,7 +67,7 @@ type preparation struct {
 	held       *stageHandle  // a template at hand
 	firstDir   string        // directory of the template that was frozen
 	loading    time.Time     // when it was begun
-	last       bool          // it is the last one that is tried
+	last       bool          // no later stop is tried after this one
 	behind     *program      // the tool proper behind a wrapper; nil: the command itself
 	coldDir    string        // directory of the probe's cold start
 	coldLooks  []look        // of the tool in it
@@ -91,8 +91,8 @@ func (p *preparation) end() {
 	}
 }
 
-// try makes a hot start ready. Where the tool ended before it came to its input,
-// that is the tool's fault (*InputError) unless it succeeds cold.
+// try prepares hot starts. If the tool ended before it opened its input, the error is an
+// *InputError, unless the tool succeeds cold.
 func (p *preparation) try() error {
 	err := p.hot()
 	var ended *endedEarly
@@ -161,12 +161,13 @@ func (p *preparation) auto() error {
 	return nil
 }
 
-// worthRounds is the number of rounds of tasks, of as many as run at once, from
-// which on a snapshot may pay: preparing takes the time of two or three.
+// worthRounds is the least number of rounds of tasks for which a snapshot may save time.
+// In a round, each slot of the run starts one task. Preparing takes as long as two or
+// three rounds.
 const worthRounds = 4
 
-// rounds is the number of tasks that each slot of the run gets; 0 where the
-// number of tasks is not known, or the snapshot is for runs to come.
+// rounds returns the number of tasks that each slot of the run gets. It returns 0 if the
+// number of tasks is not known, or if the snapshot is for later runs.
 func (p *preparation) rounds() float64 {
 	if p.opt.Keep {
 		return 0
@@ -174,7 +175,7 @@ func (p *preparation) rounds() float64 {
 	return float64(p.opt.Tasks) / float64(max(1, p.opt.Jobs))
 }
 
-// tooFew says why a snapshot would not pay whatever the tool, or returns "".
+// tooFew returns the reason why a snapshot would not save time for any tool, or "".
 func (p *preparation) tooFew() string {
 	if n := p.rounds(); n > 0 && n < worthRounds {
 		return fmt.Sprintf("a snapshot for %d tasks, %d at once, would take longer than it saves", p.opt.Tasks, max(1, p.opt.Jobs))
@@ -182,7 +183,7 @@ func (p *preparation) tooFew() string {
 	return ""
 }
 
-// notWorth says that a snapshot would not pay.
+// notWorth is the error for a snapshot that would not save time.
 type notWorth struct {
 	tasks   int
 	loading time.Duration
@@ -226,7 +227,7 @@ func (p *preparation) provedNote() string {
 	return ": outputs were not compared yet, " + strings.Replace(memory, "memory too", "memory was", 1)
 }
 
-// find looks once for a valid snapshot; nil if there is none.
+// find returns a valid snapshot, or nil. It searches the store only once.
 func (p *preparation) find() *Snapshot {
 	if !p.looked {
 		p.looked = true
@@ -302,7 +303,7 @@ func (p *preparation) findMoment() error {
 	return nil
 }
 
-// fileSize is the size of a regular file that a tool sees at a path, or 0.
+// fileSize returns the size of a regular file that a tool sees at a path, or 0.
 func (spec Spec) fileSize(path string) int64 {
 	if spec.Image != nil && !slices.ContainsFunc(spec.Data, func(dir string) bool { return below(path, dir) }) {
 		path = filepath.Join(spec.Image.Root, path)
@@ -354,9 +355,8 @@ func (p *preparation) load(number int) error {
 	return nil
 }
 
-// placeholderText is the content of an input's placeholder where there is no
-// probe: a record of FASTQ, since some tools refuse an empty file before they load
-// anything.
+// placeholderText is the content of an input's placeholder if there is no probe. It is a
+// FASTQ record, since some tools check for an empty file before they load anything.
 const placeholderText = "@placeholder\nACGTACGTACGTACGT\n+\nIIIIIIIIIIIIIIII\n"
 
 // placeholderKind is the Kind of placeholderText.
@@ -365,10 +365,10 @@ const placeholderKind = "FASTQ"
 // secondText is placeholderText of the second preparation.
 const secondText = "@second\nTTGCATTGCA\n+\nFFFFFFFFFF\n@third\nGGGGAC\n+\n######\n"
 
-// layOutTemplate makes a template's directory: its inputs are regular files that
-// the tool does not come to read. Where they can, they differ from those of the
-// probe in size and content: a tool that keeps something of its input from before
-// the stop is found by the comparison of outputs then.
+// layOutTemplate makes a template's directory. Its inputs are regular files that the
+// tool does not read before the stop. If possible they differ from the probe's inputs
+// in size and content, so that the comparison of outputs finds a tool that keeps
+// something of its input from before the stop.
 func (p *preparation) layOutTemplate(t Task, number int) error {
 	if err := p.makeStreams(t.Dir); err != nil {
 		return err
@@ -421,8 +421,8 @@ func (p *preparation) kinds(early []string) (map[string]string, error) {
 	return all, nil
 }
 
-// take loads a template and freezes it, again where a file that it has read has changed
-// meanwhile.
+// take loads a template and freezes it. It does so again if a file that the tool has
+// read changed during the load.
 func (p *preparation) take() (*Snapshot, error) {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -518,7 +518,7 @@ func (p *preparation) remember(snap *Snapshot, looks []look, reason string) erro
 	return snap.discard()
 }
 
-// noRoom says so where an error comes from a full disk.
+// noRoom adds the store's path to an error that comes from a full disk.
 func (p *preparation) noRoom(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("there is no room for a snapshot in %s: %w", p.opt.Store, err)
@@ -590,9 +590,9 @@ func (p *preparation) outside(looks []look) []look {
 	return left
 }
 
-// unwritten sees whether a tool has written to a file outside of its directory: a hot
-// start would not. One that was opened for writing and left as it was, as databases are,
-// counts as read.
+// unwritten returns an error if a tool has written to a file outside its directory, since a
+// hot start would not write to it. A file that was opened for writing and not changed, for
+// example a database, counts as read.
 func (p *preparation) unwritten(looks []look) error {
 	for i, l := range looks {
 		if l.Op != tracer.LookWrite {
@@ -601,7 +601,7 @@ func (p *preparation) unwritten(looks []look) error {
 		var st unix.Stat_t
 		switch err := unix.Stat(l.Path, &st); {
 		case err != nil, st.Mode&unix.S_IFMT != unix.S_IFREG:
-			// It has gone, or is not a file.
+			// It was removed, or is not a file.
 		case st.Ctim.Nano() > p.loading.Add(-coarse).UnixNano():
 			if !p.last { // it may be a cache that is there now, or another process wrote to it
 				return &changedMeanwhile{l.Path, 2 * coarse}
@@ -613,10 +613,10 @@ func (p *preparation) unwritten(looks []look) error {
 	return nil
 }
 
-// accessed returns the path of a file whose time of access was set since the tool was
-// loaded, or "". Most file systems set it by the first read after a change, and once a
-// day, so that a tool which keeps what stat(2) returns has another time in its second
-// preparation, and the same one from then on.
+// accessed returns the path of a file whose access time was set since the tool was loaded,
+// or "". Most file systems set the atime at the first read after a change, and once a day.
+// So a tool that keeps the result of stat(2) has another time in its second preparation,
+// and the same time in all later ones.
 func (p *preparation) accessed(looks []look, loading time.Time) string {
 	for _, l := range p.outside(looks) {
 		var st unix.Stat_t
@@ -627,8 +627,8 @@ func (p *preparation) accessed(looks []look, loading time.Time) string {
 	return ""
 }
 
-// prove compares the probe's outputs of a hot start with those of a cold one,
-// unless that has been done or there is no probe.
+// prove starts the probe hot and cold and compares the outputs, unless the snapshot is
+// already proved or there is no probe.
 func (p *preparation) prove() error {
 	snap := p.snap
 	if snap.Proof != nil {
@@ -717,7 +717,7 @@ func (p *preparation) runCold() error {
 
 // runProbe runs the probe to its end and returns its directory.
 func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
-	// A directory of its own, since that of tasks covers its neighbours.
+	// The proof has its own directory, since the directory of tasks hides its siblings.
 	parent, err := os.MkdirTemp(p.scratch, "prove-"+string(kind)+"-")
 	if err != nil {
 		return "", Exit{}, err
@@ -748,7 +748,7 @@ func (p *preparation) runProbe(kind Kind) (string, Exit, error) {
 	return dir, exit, err
 }
 
-// saveStream writes a streamed stdout to a file; nil is no stream.
+// saveStream writes a streamed stdout to a file. It does nothing if from is nil.
 func saveStream(from *os.File, path string) error {
 	if from == nil {
 		return nil

@@ -14,9 +14,10 @@ import (
 	"strings"
 )
 
-// compareDirs says what differs between what two starts of one sample left in
-// their directories, or "" if nothing does. Stderr is left out: tools tell the
-// time there. If both is true, only files in both directories are compared.
+// compareDirs compares the files that two starts of one sample left in their
+// directories. It returns a description of the difference, or "". It ignores stderr,
+// to which tools write times. If both is true, it compares only files that exist in
+// both directories.
 func compareDirs(a, b string, spec Spec, both bool) (string, error) {
 	left, err := outputsIn(a, spec)
 	if err != nil {
@@ -64,7 +65,7 @@ func compareDirs(a, b string, spec Spec, both bool) (string, error) {
 	return "", nil
 }
 
-// outputsIn lists the regular files that a start left, inputs and stderr aside.
+// outputsIn returns the regular files that a start left, without inputs and stderr.
 func outputsIn(dir string, spec Spec) (map[string]bool, error) {
 	skip := map[string]bool{StderrName: true}
 	for _, name := range spec.Inputs {
@@ -146,9 +147,8 @@ func varies(line []byte, ignore []Vary) bool {
 	return false
 }
 
-// lastWords is what a task's stderr ends with, for messages: its last line, and
-// before it the last one that speaks of an error, should the tool take leave
-// with something else.
+// lastWords returns the end of a task's stderr, for messages: the last line, and before
+// it the last line that mentions an error, if the last line does not.
 func lastWords(dir string) string {
 	const most = 300
 	b, err := os.ReadFile(filepath.Join(dir, StderrName))

@@ -12,13 +12,13 @@ import (
 	"premix/image/bundle"
 )
 
-// A stage is this same binary, executed again by a Starter to stand between it
-// and the tool: it is the tool's parent and the only process that traces it. It
-// ends with premix, and all that it started ends with it.
+// A stage is a child process of the Starter with the same binary. It is the tool's parent
+// and the only process that traces the tool. It ends with premix, and all processes that
+// it started end with it.
 //
-// Starter and stage talk over a socket in JSON, one object a message: requests go
-// one way and events the other. The request opBegin starts a turn, which is one task
-// or template, and the event evIdle ends it; a stage that ends ends its turn too.
+// Starter and stage exchange JSON over a socket, one object per message. The Starter sends
+// requests, and the stage sends events. The request opBegin starts a turn, which is one
+// task or template. The event evIdle, or the end of the stage, ends the turn.
 
 // StageArg is the first argument of a stage's command line.
 const StageArg = "__stage"
@@ -30,7 +30,7 @@ const stageSocket = 3
 // print their working directory print the same for every sample.
 const FixedDir = "/run/premix/work"
 
-// role is what a stage is for.
+// role is the purpose of a stage.
 type role string
 
 const (
@@ -54,7 +54,7 @@ type stageConfig struct {
 	Watch      bool             // for roleCold: collect the tool's looks at files
 	Open       int              // for roleLoad: the open of an input at which the tool is stopped, from 1 on
 	Early      bool             // for roleLoad: end the tool before it changes what another one could see
-	LastPid    int              // for roleLoad in a PID namespace: the process id before that of the tool
+	LastPid    int              // for roleLoad in a PID namespace: the process id before the tool's
 	Seed       []byte           // for roleLoad: of the random bytes that the tool gets; nil: the kernel's
 	Clock      frozen.Moment    // for roleLoad with Seed: the time at which the tool begins
 	Image      string           // for roleHot: the file with the frozen process
@@ -63,7 +63,7 @@ type stageConfig struct {
 	Container  *containerConfig // nil: none
 }
 
-// containerConfig says which container a tool runs in, and where that is made.
+// containerConfig describes the container of a tool, and the directory of its bundle.
 type containerConfig struct {
 	Request bundle.Request
 	Bundle  string // directory
@@ -84,7 +84,7 @@ const (
 	opBegin   op = "begin"   // begin the turn that Config describes
 	opRead    op = "read"    // read Image, between turns: the next turn is likely to use it
 	opFreeze  op = "freeze"  // write the template to Dir; it ends
-	opCompare op = "compare" // compare the template with the one that was written to Dir; it ends
+	opCompare op = "compare" // compare the template with the template that was written to Dir, and end it
 	opSignal  op = "signal"  // send Signal to the task
 )
 
@@ -135,8 +135,8 @@ type templateInfo struct {
 	Threads  bool // the tool has made threads
 }
 
-// program is the program that a wrapper (such as a shell script that chooses a
-// build for the CPU) has executed in the end.
+// program is the last program that a wrapper has executed. A wrapper is for example a
+// shell script that chooses a build for the CPU.
 type program struct {
 	Exe  string   `json:"exe"`
 	Argv []string `json:"argv"`

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How a restored tool's memory comes in from storage.
+// How a restored tool's memory is read from storage.
 //
-// Where the page file is in the page cache, the kernel maps what is there and
-// nothing else matters. Where it is not, every touch is a read, and how much
-// is read at a time decides: the kernel's read-around of 128 KiB brings in the
-// whole file for a short sample that looks up a few thousand places, while
-// single pages never end for a long sample that needs all of it. How long the
-// sample is nobody knows beforehand, so the pager rents before it buys: the
-// tool reads single pages (MADV_RANDOM) for as long as reading the whole file
-// in order would have taken, and if it still runs then, the rest is read in
-// order. A short sample so reads only what it touches, and a long one loses at
-// most the time of one reading of the file, whatever the storage.
+// If the page file is in the page cache, the kernel maps the cached pages, and the rest
+// of this does not matter. If it is not, each first access to a page is a read, and the
+// size of that read decides the speed. The kernel's read-around of 128 KiB reads the
+// whole file for a short sample that uses a few thousand pages. Reads of single pages
+// are very slow for a long sample that needs the whole file. The length of the sample is
+// not known beforehand. So the tool first reads single pages (MADV_RANDOM), for as long
+// as a sequential read of the whole file would take. If the tool still runs after that,
+// the pager reads the rest sequentially. A short sample then reads only the pages that
+// it uses, and a long sample loses at most the time of one sequential read, on any
+// storage.
 const (
 	warmFraction = 0.5      // of the page file cached, from which on it counts as warm
 	pieceSize    = 4 << 20  // bytes read at once, in order
@@ -32,9 +32,9 @@ const (
 	maxExtents = 1024      // beyond which a file's beginning speaks for the rest
 )
 
-// cachedBytes tells how many bytes of a part of a file are in the page cache
-// (cachestat(2), Linux 6.5). A length of 0 reaches to the end of the file. ok is
-// false where the kernel cannot tell.
+// cachedBytes returns how many bytes of a part of a file are in the page cache
+// (cachestat(2), Linux 6.5). A length of 0 means up to the end of the file. ok is
+// false if the kernel does not have the call.
 func cachedBytes(f *os.File, offset, length int64) (bytes int64, ok bool) {
 	const sysCachestat = 451
 	span := struct{ offset, length uint64 }{uint64(offset), uint64(length)}
@@ -59,13 +59,13 @@ type pager struct {
 	ended chan struct{} // closed when the tool has ended
 }
 
-// single tells whether the tool is to read single pages at first.
+// single reports whether the tool must read single pages at first.
 func (p *pager) single() bool { return p.size > smallSize }
 
 // stop ends run.
 func (p *pager) stop() { close(p.ended) }
 
-// stopped tells whether the tool has ended.
+// stopped reports whether the tool has ended.
 func (p *pager) stopped() bool {
 	select {
 	case <-p.ended:
@@ -85,9 +85,9 @@ func (p *pager) cold() (bool, error) {
 	return ok && share < warmFraction, nil
 }
 
-// cachedShare estimates which share of a file's data is in the page cache. It
-// looks at a fixed number of places, since a look at every page takes time that
-// grows with the file: 5 ms a GB, where the cache holds it in small pages.
+// cachedShare estimates the share of a file's data that is in the page cache. It
+// checks a fixed number of places, since the time to check every page grows with the
+// file: it is 5 ms per GB if the cache has small pages.
 func cachedShare(f *os.File) (share float64, ok bool) {
 	extents := dataExtents(f)
 	var total int64

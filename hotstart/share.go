@@ -56,8 +56,8 @@ func (fp Fingerprint) CheckHost() error {
 	return fp.compareHost(now)
 }
 
-// CanTrace is an error, with a hint, where this user cannot trace a child, and hot starts
-// are impossible.
+// CanTrace returns an error and a hint if this user cannot trace a child process. Hot
+// starts are then impossible.
 func CanTrace() (hint string, err error) {
 	h := probeHost()
 	if h.noHot != "" {
@@ -66,8 +66,8 @@ func CanTrace() (hint string, err error) {
 	return "", nil
 }
 
-// OfMachine tells whether a path describes the machine or the process itself, and no file
-// of data.
+// OfMachine reports whether a path describes the machine or the process itself, and is not
+// a data file.
 func OfMachine(path string) bool {
 	path = filepath.Clean(path)
 	for _, dir := range unwatched {
@@ -78,15 +78,15 @@ func OfMachine(path string) bool {
 	return false
 }
 
-// Below tells whether a path is a directory or lies in it.
+// Below reports whether a path is a directory or lies in it.
 func Below(path, dir string) bool { return below(path, dir) }
 
 // FindProgram finds a program by the PATH of an environment.
 func FindProgram(name string, env []string) (string, error) { return lookPath(name, env) }
 
-// ReadAhead returns the function, which closes the file, that reads a page file while a
-// started tool runs, or nil where most of the file is in memory. single reports whether
-// the tool is to read single pages of it.
+// ReadAhead returns a function that reads a page file while a started tool runs, and then
+// closes the file. The function is nil if most of the file is in memory. single reports
+// whether the tool must read single pages of the file.
 func ReadAhead(pages *os.File) (single bool, read func(), err error) {
 	p, cold, err := newPager(pages)
 	if err != nil || !cold {
@@ -95,17 +95,17 @@ func ReadAhead(pages *os.File) (single bool, read func(), err error) {
 	return p.single(), p.run, nil
 }
 
-// LastWords is what a text of messages ends with: its last line that speaks of an error.
+// LastWords returns the last line of a text of messages, shortened if it is long.
 func LastWords(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return clip(lines[len(lines)-1], 300)
 }
 
-// Processes lists a process and all that descend from it, parents first.
+// Processes returns a process and all its descendants, parents first.
 func Processes(pid int) ([]int, error) { return tree(pid) }
 
-// NewSnapshotIn makes a directory of its own for a snapshot in a store, locked against
-// removal, and sweeps the store.
+// NewSnapshotIn makes a new directory for a snapshot in a store, locked against removal,
+// and sweeps the store.
 func NewSnapshotIn(store, key string) (*Snapshot, error) {
 	if err := CheckStore(store); err != nil {
 		return nil, err
@@ -131,15 +131,15 @@ func (s *Snapshot) Lock() error { return s.lockShared() }
 // Unlock undoes Lock.
 func (s *Snapshot) Unlock() { s.unlock() }
 
-// Intact compares the state of the snapshot's files with what it was. A difference is a
+// Intact compares the snapshot's files with their recorded stamps. A difference is a
 // *Damaged.
 func (s *Snapshot) Intact() error { return s.verify(false) }
 
 // Seal notes the state of the snapshot's files.
 func (s *Snapshot) Seal() error { return s.seal() }
 
-// ImagePath is the path of the frozen process.
+// ImagePath returns the path of the frozen process.
 func (s *Snapshot) ImagePath() string { return filepath.Join(s.Dir, imageName) }
 
-// PagePath is the path of the page file.
+// PagePath returns the path of the page file.
 func (s *Snapshot) PagePath() string { return s.pagePath() }

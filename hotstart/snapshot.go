@@ -23,21 +23,21 @@ import (
 	"premix/internal/owner"
 )
 
-// A snapshot's directory, mode 0700, all files in it 0600:
+// A snapshot's directory has mode 0700, and all files in it have mode 0600:
 //
-//	snapshot.json  the Snapshot; written last: a directory without it is not whole
+//	snapshot.json  the Snapshot; written last: a directory without it is incomplete
 //	lock           flock(2): shared while in use, exclusive to remove
 //	image          the frozen process (package frozen)
 //	pages          its page file
 //	stdout.prefix  its output before the stop, where that is a stream
-//	unsynced       the boot id of the machine (random(4)) when pages was written; there as
-//	               long as pages may be in memory alone
-//	work/          the template's directory as it was at the stop
+//	unsynced       the boot id of the machine (random(4)) when pages was written; it exists
+//	               as long as pages may be in memory only
+//	work/          the state of the template's directory at the stop
 //	noise          values that must not matter, until the outputs are proved (see memory.go)
 //	upper/         the tool's files in the root of its container
-//	uses           a Use a line: the runs that have used it, and what they took
+//	uses           one Use per line: the runs that have used it, and their times
 //
-// A snapshot whose proof failed, and one in quarantine, has no image: it keeps the reason.
+// A snapshot whose proof failed or that is in quarantine has no image, and keeps the reason.
 const (
 	metaName  = "snapshot.json"
 	lockName  = "lock"
@@ -64,7 +64,7 @@ type Snapshot struct {
 	Memory      int64             `json:"memory"`           // bytes of memory in the page file
 	Stop        string            `json:"stop,omitempty"`   // where the tool was stopped: "open N", the number of the open of an input by its process, "read" or "line"
 	Data        int64             `json:"data,omitempty"`   // bytes of the files of 1 MiB or more that the tool opens for the probe, inputs aside
-	Opened      int64             `json:"opened,omitempty"` // bytes of those that it opens before the stop
+	Opened      int64             `json:"opened,omitempty"` // as Data, of the files that it opens before the stop
 	Early       []string          `json:"early,omitempty"`  // the tool's looks at its input before the stop: open, stat, link
 	Kinds       map[string]string `json:"kinds,omitempty"`  // of the inputs that it has opened before the stop: see package placeholder
 	Bounds      map[string]Bounds `json:"bounds,omitempty"` // of the inputs that it has only asked about before the stop
@@ -87,7 +87,7 @@ type ProofState struct {
 	When   time.Time `json:"when"`
 }
 
-// Bytes is the size of the snapshot on disk, holes not counted.
+// Bytes returns the size of the snapshot on disk, without holes.
 func (s *Snapshot) Bytes() int64 {
 	var total int64
 	seen := map[uint64]bool{}
@@ -109,17 +109,17 @@ func (s *Snapshot) pagePath() string {
 	return filepath.Join(s.Dir, pageName)
 }
 
-// Whole tells whether the snapshot has an image, and tasks can start from it.
+// Whole reports whether the snapshot has an image, and tasks can start from it.
 func (s *Snapshot) Whole() bool {
 	_, err := os.Stat(filepath.Join(s.Dir, imageName))
 	return err == nil
 }
 
-// Proved tells whether the outputs of a hot start were equal to a cold one's.
+// Proved reports whether the outputs of a hot and of a cold start were equal.
 func (s *Snapshot) Proved() bool { return s.Proof != nil && s.Proof.Equal }
 
-// key identifies what a Spec freezes. Everything that reaches the tool before
-// its input counts, and nothing else.
+// key returns the identity of the frozen part of a Spec: everything that reaches the
+// tool before its input, and nothing else.
 func key(spec Spec, namespaces bool) string {
 	h := blake3.New()
 	line := ""
@@ -129,7 +129,8 @@ func key(spec Spec, namespaces bool) string {
 	what := []any{metaVersion, spec.Name, spec.Argv, spec.Env, spec.Inputs, spec.Plain,
 		spec.Dirs, spec.Ready.Kind, line, spec.Stream, spec.Data, namespaces}
 	if im := spec.Image; im != nil {
-		// Not what the image is: that is compared, and a difference told.
+		// The key has the image's reference and not its content: the fingerprint compares
+		// the content, and reports a difference.
 		what[3] = slices.DeleteFunc(slices.Clone(spec.Env), func(e string) bool { return slices.Contains(im.Env, e) })
 		what = append(what, im.Ref)
 	}
@@ -191,8 +192,8 @@ func Find(store, id string) (*Snapshot, error) {
 	return found, nil
 }
 
-// ErrForeign is returned for a snapshot that somebody else owns or could write
-// to: restoring it would execute their memory.
+// ErrForeign is the error for a snapshot that another user owns or could write to:
+// restoring it would execute that user's memory.
 var ErrForeign = errors.New("it belongs to another user or others may write to it")
 
 func readSnapshot(dir string) (*Snapshot, error) {
@@ -252,8 +253,8 @@ func newSnapshot(store string, spec Spec, namespaces bool) (*Snapshot, error) {
 	return s, s.lockShared()
 }
 
-// sweepAge is the age from which on a directory without a description and
-// without a lock is one that a killed premix has left.
+// sweepAge is the least age of a directory without a description and without a lock
+// that counts as left behind by a killed premix.
 const sweepAge = time.Minute
 
 // sweep removes from a store the remains of preparations that were killed, and
@@ -317,7 +318,7 @@ func (s *Snapshot) Remove() error {
 	if err := lock.Take(f, lock.Exclusive); err != nil {
 		return fmt.Errorf("snapshot %s: %w", s.ID, ErrInUse)
 	}
-	// Without its description it is no snapshot any more, whatever happens next.
+	// A directory without its description is not a snapshot, even if the rest fails.
 	if err := os.Remove(filepath.Join(s.Dir, metaName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -349,8 +350,8 @@ func (s *Snapshot) sync() error {
 	return nil
 }
 
-// synced tells whether the page file is on the disk, or was written since the machine
-// was booted.
+// synced reports whether the page file is on the disk, or was written since the machine
+// booted.
 func (s *Snapshot) synced() (bool, error) {
 	boot, err := os.ReadFile(filepath.Join(s.Dir, syncName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -371,7 +372,7 @@ func (s *Snapshot) seal() error {
 			continue
 		}
 		if err == nil && path != s.pagePath() {
-			// That of the page file is the digest of its pieces, which the image holds.
+			// The page file has digests of its pieces, which are in the image.
 			stamp.Digest, err = digestFile(path)
 		}
 		if err != nil {
@@ -382,7 +383,7 @@ func (s *Snapshot) seal() error {
 	return nil
 }
 
-// Damaged says which file of a snapshot is not what it was.
+// Damaged is the error for a snapshot with a file that has changed.
 type Damaged struct {
 	ID   string
 	What string
@@ -393,7 +394,7 @@ func (e *Damaged) Error() string { return fmt.Sprintf("snapshot %s is damaged: %
 // ExitCode implements exit.Coded.
 func (*Damaged) ExitCode() exit.Code { return exit.Failed }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *Damaged) Hint() string {
 	return "remove it with premix snapshot rm " + e.ID + ": the next run prepares a new one"
 }
@@ -402,8 +403,9 @@ func (e *Damaged) Hint() string {
 // is a *Damaged.
 func (s *Snapshot) Verify() error { return s.verify(true) }
 
-// verify compares files with their stamps; whole reads those that look unchanged too.
-// All are read once where a crash of the machine may have cut them.
+// verify compares files with their stamps. With whole it also reads the files whose
+// stamps are unchanged. After a crash of the machine that may have truncated the files,
+// it reads all of them once.
 func (s *Snapshot) verify(whole bool) error {
 	synced, err := s.synced()
 	if err != nil {
@@ -510,9 +512,9 @@ func (s *Snapshot) outfit(cfg *stageConfig, t Task) error {
 	return nil
 }
 
-// findSnapshot returns the newest snapshot of spec whose fingerprint holds,
-// locked; nil if there is none. One that does not hold is reported to log and
-// removed; one that cannot be used is reported and left.
+// findSnapshot returns the newest snapshot of spec whose fingerprint holds, locked, or
+// nil. It reports to log and removes a snapshot whose fingerprint does not hold. It
+// reports and keeps a snapshot that cannot be used.
 func findSnapshot(store string, spec Spec, namespaces bool, log func(string, ...any)) *Snapshot {
 	dirs, err := filepath.Glob(filepath.Join(store, key(spec, namespaces)+"-*"))
 	if err != nil || len(dirs) == 0 {

@@ -45,13 +45,13 @@ type stage struct {
 	base     frozen.Base    // of the template
 	prepared frozen.Preparation
 	left     []counter     // files of the template
-	guard    *tracer.Guard // of the mappings of a page file; nil: there are none
+	guard    *tracer.Guard // of the mappings of a page file; nil if no file is mapped
 	watch    *watcher      // of a tool's looks at files; nil: nothing is watched
 	pager    *pager        // reads the page file; nil: it is not needed
 	prefix   []byte        // the template's output on stdout, where it is a stream
-	stdout   int           // descriptor that drains the template's streamed stdout; -1 if there is none
+	stdout   int           // descriptor that drains the template's streamed stdout, or -1
 
-	container *bundle.Container // nil: the tool sees the machine as it is
+	container *bundle.Container // nil: the tool runs directly on the machine
 }
 
 // StageMain is main for a stage and returns its exit status.
@@ -62,8 +62,8 @@ func StageMain() int {
 		requests: make(chan request),
 		chld:     make(chan os.Signal, 1),
 	}
-	// Whatever premix itself was started with (a job control pipe of make, a
-	// terminal) is none of the tool's business, and could not be restored.
+	// The tool must not inherit descriptors that premix itself inherited, such as
+	// a terminal or a pipe of make: they could not be restored.
 	if err := unix.CloseRange(stageSocket, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 2
 	}
@@ -164,8 +164,8 @@ func (s *stage) run() error {
 	}
 }
 
-// reusable leaves everything that the turn has made, and tells whether the stage can
-// have another one.
+// reusable leaves the namespaces of the turn, and reports whether the stage can have
+// another turn.
 func (s *stage) reusable() bool {
 	if s.pager != nil {
 		s.pager.stop()
@@ -173,14 +173,14 @@ func (s *stage) reusable() bool {
 	return s.cfg.Container == nil && !s.worn && s.leaveNamespaces() == nil
 }
 
-// endWithin is the time that a stage has to end by itself when premix has gone. Its
-// main thread may sleep in the kernel: in the open of a FIFO that has lost its
-// reader, or in the wait for a tool that does.
+// endWithin is the time that a stage has to end by itself after premix has ended. Its
+// main thread may sleep in the kernel: in the open of a FIFO without a reader, or in the
+// wait for a tool that sleeps there.
 const endWithin = 2 * time.Second
 
 // endAll kills all processes that descend from the stage, and ends it.
 func endAll() {
-	for range 10 { // for processes that are made meanwhile
+	for range 10 { // again, for processes that were forked in between
 		pids, err := tree(os.Getpid())
 		if err != nil || len(pids) < 2 {
 			break
@@ -248,11 +248,11 @@ func (s *stage) killAll() {
 				break
 			}
 		}
-		time.Sleep(time.Millisecond) // for those that have yet to die
+		time.Sleep(time.Millisecond) // for processes that have not ended yet
 	}
 }
 
-// workDir is the task's directory as the tool sees it.
+// workDir returns the task's directory as the tool sees it.
 func (s *stage) workDir() string {
 	if s.cfg.Namespaces {
 		return FixedDir
@@ -290,8 +290,8 @@ func (r *mountRoot) enter() error {
 	return nil
 }
 
-// unshareMounts gives the stage's thread, and what it starts, a mount namespace of
-// its own, in which everything is mounted that is mounted now.
+// unshareMounts moves the stage's thread, and the processes that it will start, to a new
+// mount namespace with a copy of the present mounts.
 func (s *stage) unshareMounts() error {
 	if s.root == nil {
 		root, err := newMountRoot()
@@ -306,7 +306,7 @@ func (s *stage) unshareMounts() error {
 	return nil
 }
 
-// leaveNamespaces leaves the mounts of a turn behind, which are gone then.
+// leaveNamespaces leaves the mount namespace of a turn, which ends the turn's mounts.
 func (s *stage) leaveNamespaces() error {
 	if !s.cfg.Namespaces {
 		return nil
@@ -518,8 +518,8 @@ func (c *imageCache) read(path string) (*frozen.Image, error) {
 }
 
 // spawn executes the program of a frozen process in the task's cgroups, and holds
-// it at its first instruction. It returns the personality that the process is to
-// have; nil is the one that it has.
+// it at its first instruction. It returns the personality that the process must be
+// given, or nil if the personality stays.
 func (s *stage) spawn(im *frozen.Image, pages *os.File) (*tracer.Proc, *uint64, error) {
 	if s.container != nil {
 		p, err := s.spawnInContainer(im, pages)
@@ -589,8 +589,8 @@ func (s *stage) reap() {
 	}
 }
 
-// joinCgroups moves the stage's main thread into the task's cgroups, so that what
-// it starts next begins there, and returns what brings it back.
+// joinCgroups moves the stage's main thread into the task's cgroups, so that its next
+// child process starts there. It returns the function that moves the thread back.
 func joinCgroups(dirs []string) (leave func() error, err error) {
 	if len(dirs) == 0 {
 		return func() error { return nil }, nil
@@ -622,10 +622,10 @@ func (s *stage) leaves(leave func() error) {
 	}
 }
 
-// moveTo puts the calling thread and what it starts into a cgroup. Version 1 has
-// a file for threads, and a thread that moves itself there need not wait: to move
-// a whole process the kernel first stops all forking, which takes it an RCU grace
-// period of some 10 ms (cgroup_threadgroup_rwsem).
+// moveTo moves the calling thread, and the processes that it will start, to a cgroup.
+// Version 1 has a file for single threads, and a thread that moves itself does not wait.
+// To move a whole process the kernel first stops all forks, which takes an RCU grace
+// period of about 10 ms (cgroup_threadgroup_rwsem).
 func moveTo(dir string) error {
 	name := threadFile(dir)
 	if name == "" {
@@ -639,8 +639,8 @@ func moveTo(dir string) error {
 
 const processFile = "cgroup.procs"
 
-// threadFile is the file of a cgroup that takes single threads of any process,
-// or "" if there is none, as in version 2.
+// threadFile returns the path of the cgroup's file that accepts single threads of any
+// process. Version 2 does not have this file, and threadFile returns "".
 func threadFile(dir string) string {
 	const name = "tasks"
 	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {

@@ -16,11 +16,11 @@ import (
 	"premix/image/bundle"
 )
 
-// A stage serves one task or template after another: it costs more time to start
-// one than to start a tool hot. Between two tasks it has no children, no mounts of
-// its own and is in no cgroup but premix's, and so it begins each as a new one would.
-// The exceptions are stages that make a container (they end with it, since they
-// are PID 1 of its namespace), and those of which something went wrong.
+// A stage serves one task or template after another, since starting a stage takes longer
+// than starting a tool hot. Between two tasks a stage has no children and no mounts of
+// its own, and is in premix's cgroup, so that each task begins as in a new stage.
+// There are two exceptions: a stage that makes a container ends with it, since it is
+// PID 1 of the container's namespace, and a stage in which something failed ends too.
 
 // stages are the stages of a Starter that wait for a task.
 type stages struct {
@@ -63,7 +63,7 @@ func (s *stages) warm(n int, image string) {
 	}
 }
 
-// put keeps a stage that waits for a task, unless nobody is going to have one.
+// put keeps an idle stage for the next task. It ends the stage if stages is closed.
 func (s *stages) put(p *stageProcess) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *stages) close() {
 type stageProcess struct {
 	cmd  *exec.Cmd
 	link *link
-	room *bundle.Bundle // of its container; nil: there is none
+	room *bundle.Bundle // of its container; nil without a container
 	done chan struct{}  // closed when it has ended
 
 	mu   sync.Mutex // guards the fields below
@@ -132,8 +132,7 @@ var spawner = sync.OnceValue(func() chan func() {
 	return jobs
 })
 
-// openStage gives a task to a stage, with a bundle of its own where it is to make
-// a container.
+// openStage gives a task to a stage. If the stage makes a container, it gets a new bundle.
 func (s *Starter) openStage(cfg stageConfig) (*stageHandle, error) {
 	if cfg.Namespaces {
 		if err := os.MkdirAll(FixedDir, 0o755); err != nil {
@@ -199,7 +198,7 @@ func spawnStage(room *bundle.Bundle) (*stageProcess, error) {
 	return p, nil
 }
 
-// stageEnv is the environment of stages, not of tools. One thread suffices.
+// stageEnv returns the environment of stages, not of tools. One thread suffices.
 func stageEnv() []string {
 	env := []string{"GOMAXPROCS=1", "GOGC=400"}
 	for _, key := range []string{"PATH", "GOCOVERDIR"} {
@@ -271,25 +270,25 @@ func (p *stageProcess) listen() {
 	}
 }
 
-// finish asks the stage to end, with what it started.
+// finish asks the stage to end, with the processes that it started.
 func (p *stageProcess) finish() {
 	if raw, err := p.link.f.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_WR) })
 	}
 }
 
-// end ends the stage and what it started, and waits for its end.
+// end ends the stage and the processes that it started, and waits for its end.
 func (p *stageProcess) end() {
 	p.finish()
 	select {
 	case <-p.done:
-	case <-time.After(stageEndWithin): // what a stage without namespaces leaves nobody ends
+	case <-time.After(stageEndWithin): // without namespaces, processes that it started may stay
 		p.cmd.Process.Kill()
 		<-p.done
 	}
 }
 
-// stageEndWithin is the time that a stage has to end what it started.
+// stageEndWithin is the time that a stage has to end the processes that it started.
 const stageEndWithin = 20 * time.Second
 
 // handle notes an event. The caller holds h.mu.
@@ -310,7 +309,7 @@ func (h *stageHandle) handle(e event) {
 	}
 }
 
-// lost says to all who wait that the stage has ended. The caller holds h.mu.
+// lost sends the end of the stage to all waiting callers. The caller holds h.mu.
 func (h *stageHandle) lost(gone event) {
 	h.dead = &gone
 	for id, c := range h.replies {
@@ -407,8 +406,8 @@ func (h *stageHandle) send(r request) error {
 	return h.link.send(r)
 }
 
-// close ends what is left of the task or template, and waits for its end. A stage
-// whose task has ended waits for the next one.
+// close ends the remaining processes of the task or template, and waits for their end.
+// A stage whose task has ended then waits for the next task.
 func (h *stageHandle) close(idle *stages) {
 	h.mu.Lock()
 	over := h.ended != nil && h.ended.Kind == evExited

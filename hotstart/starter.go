@@ -29,7 +29,7 @@ type Options struct {
 	Log   func(format string, args ...any) // notices for people, one line each; nil: none
 }
 
-// Unavailable says that a kind of start cannot be had.
+// Unavailable is the error for a kind of start that is impossible.
 type Unavailable struct {
 	Kind   Kind
 	Reason string
@@ -43,7 +43,7 @@ func (e *Unavailable) Error() string {
 // ExitCode implements exit.Coded.
 func (*Unavailable) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *Unavailable) Hint() string { return e.Way }
 
 // Starter starts the tasks of one Spec.
@@ -105,8 +105,8 @@ func New(spec Spec, opt Options) (*Starter, error) {
 	return &Starter{spec: spec, opt: opt, host: probeHost(), kind: Cold, reason: "not prepared"}, nil
 }
 
-// CheckStore is an error if snapshots cannot be kept in a directory, which is made if it
-// is missing.
+// CheckStore returns an error if snapshots cannot be kept in a directory. It makes the
+// directory if it is missing.
 func CheckStore(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -134,7 +134,7 @@ func DefaultStore() (string, error) {
 	return filepath.Join(cache, "premix", "snapshots"), nil
 }
 
-// Decision tells how tasks will start, and why.
+// Decision returns the kind of start that tasks will have, and the reason.
 func (s *Starter) Decision() (Kind, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Starter) decide(kind Kind, format string, args ...any) {
 	s.kind, s.reason = kind, fmt.Sprintf(format, args...)
 }
 
-// Close gives the snapshot free, and ends the stages that wait for a task.
+// Close unlocks the snapshot, and ends the idle stages.
 func (s *Starter) Close() error {
 	s.stages.close()
 	s.mu.Lock()
@@ -164,7 +164,7 @@ func (s *Starter) Close() error {
 type Process struct {
 	Kind     Kind
 	Reason   string
-	Snapshot string // id of the one that it started from; empty: it started cold
+	Snapshot string // id of the snapshot that it started from; "" if it started cold
 	// Latency is the time from the call of Start until the tool opened its
 	// first input (for ReadyLine: until it ran). Valid once Wait has returned.
 	Latency time.Duration
@@ -202,10 +202,9 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return p.stage.send(request{Op: opSignal, Signal: sig})
 }
 
-// Start starts one task. With Auto, what goes wrong with another kind of start
-// leads to a cold one with the reason told; with an explicit kind it is an
-// error of type *Unavailable, unless the snapshot is in quarantine. It is safe for
-// concurrent use.
+// Start starts one task. With Auto, if a hot start fails, Start logs the reason and
+// starts the task cold. With an explicit kind the failure is an *Unavailable, unless the
+// snapshot is in quarantine. Start is safe for concurrent use.
 func (s *Starter) Start(ctx context.Context, t Task) (*Process, error) {
 	s.mu.Lock()
 	kind, reason := s.kind, s.reason
@@ -332,8 +331,8 @@ func (e *otherKind) Error() string {
 	return fmt.Sprintf("the tool has looked into its input %s before the stop, which was %s, and this one is %s", e.input, e.seen, e.kind)
 }
 
-// sameKinds compares the inputs of a task with those that the tool has looked into
-// before the stop.
+// sameKinds compares the kinds of a task's inputs with the kinds of the inputs that the
+// tool has opened before the stop.
 func (s *Starter) sameKinds(t Task) error {
 	s.mu.Lock()
 	snap := s.snapshot
@@ -357,8 +356,8 @@ func (s *Starter) sameKinds(t Task) error {
 	return nil
 }
 
-// withinBounds compares the sizes and times of a task's inputs with those of the two
-// preparations, where the tool has asked for them before the stop.
+// withinBounds compares the sizes and times of a task's inputs with the inputs of the
+// two preparations, if the tool has asked for them before the stop.
 func (s *Starter) withinBounds(t Task) error {
 	s.mu.Lock()
 	snap := s.snapshot
@@ -382,7 +381,7 @@ func (s *Starter) withinBounds(t Task) error {
 	return nil
 }
 
-// config is the part of a stage's configuration that follows from the Spec.
+// config returns the part of a stage's configuration that follows from the Spec.
 func (s *Starter) config(t Task) stageConfig {
 	c := stageConfig{
 		Namespaces: s.host.namespaces,
@@ -398,8 +397,8 @@ func (s *Starter) config(t Task) stageConfig {
 	return c
 }
 
-// layOut makes what a task finds in its directory before it starts, and
-// returns the inputs that remain to be bind-mounted.
+// layOut makes the files that a task needs in its directory before it starts. It
+// returns the inputs that must still be bind-mounted.
 func (s *Starter) layOut(t Task, bind bool) (map[string]string, error) {
 	if err := s.makeStreams(t.Dir); err != nil {
 		return nil, err
@@ -475,7 +474,7 @@ func emptyDir(dir string) error {
 	return nil
 }
 
-// probeHost finds out what starts this machine and user can have.
+// probeHost checks which kinds of start are possible on this machine for this user.
 func probeHost() host {
 	var h host
 	h.namespaces = os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && rootIsMount()
@@ -487,7 +486,7 @@ func probeHost() host {
 	return h
 }
 
-// rootIsMount tells whether the root directory is a mount point: in a plain
+// rootIsMount reports whether the root directory is a mount point: in a plain
 // chroot it may not be, and then mounts cannot be made private.
 func rootIsMount() bool {
 	list, _ := mountinfo.Read()

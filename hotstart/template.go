@@ -23,20 +23,20 @@ import (
 //
 // Its inputs are placeholders. For "open" they are regular files, and the tool is
 // held at the open at which it has loaded its data (see looks.go). For "read" each
-// placeholder is a FIFO whose other end the stage keeps silent: the open succeeds,
-// the read sleeps. For "line" the stage reads the tool's output, and the FIFOs keep
-// the tool from getting past its input before the line has been seen.
+// placeholder is a FIFO to which the stage writes nothing: the open succeeds, and the
+// read sleeps. For "line" the stage reads the tool's output, and the FIFOs stop the
+// tool at its input until the stage has seen the line.
 //
-// Then every thread is held, FIFOs are exchanged for regular files under the same
-// descriptors, and the call in which the tool stands is set to be executed again:
-// by each task, with its own input.
+// Then the stage holds all threads, and replaces the FIFOs by regular files under the
+// same descriptors. It changes the tool's registers so that each task executes the present
+// system call of the tool again, with its own input.
 
 const (
 	// maxPrefix is how much a tool may have written to a streamed stdout before
 	// its input: it must fit into a pipe (pipe(7), pipe-max-size).
 	maxPrefix = 1 << 20
-	// pollReady is how often a FIFO's reader is looked for. A tool that waits
-	// for its input is not in a hurry, and the look costs microseconds.
+	// pollReady is the time between two checks for the reader of a FIFO. A check
+	// takes microseconds.
 	pollReady = 200 * time.Microsecond
 )
 
@@ -84,8 +84,8 @@ func (s *stage) load() error {
 	return s.sendHeld(pid, begin)
 }
 
-// untilReady lets the tool run until it comes to the open of its input at which it
-// is to be stopped, or until ready says so, and holds its processes.
+// untilReady lets the tool run until the open of its input at which it must be stopped, or
+// until ready returns true, and holds its processes.
 func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	options := unix.WALL
 	if ready != nil {
@@ -137,7 +137,7 @@ func (s *stage) untilReady(pid int, ready func(int) (bool, error)) error {
 	}
 }
 
-// changes tells whether a call makes or writes a file outside of the tool's directory,
+// changes reports whether a call makes or writes a file outside the tool's directory,
 // or makes a socket.
 func (s *stage) changes(l *tracer.Look) bool {
 	switch {
@@ -149,7 +149,7 @@ func (s *stage) changes(l *tracer.Look) bool {
 	return !slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty"}, l.Path) && !below(l.Path, "/proc")
 }
 
-// toolEnded says that a tool ended before it came to its input, and how.
+// toolEnded is the error for a tool that ended before it opened its input.
 type toolEnded struct{ how string }
 
 func (e *toolEnded) Error() string {
@@ -236,7 +236,7 @@ func (s *stage) drain() error {
 	}
 }
 
-// readsFIFO tells whether a thread of the tool sleeps in a read of an input.
+// readsFIFO reports whether a thread of the tool sleeps in a read of an input.
 func (s *stage) readsFIFO(pid int) (bool, error) {
 	pids, err := tree(pid)
 	if err != nil {
@@ -316,11 +316,11 @@ func (s *stage) printedLine() func(int) (bool, error) {
 // the line that is waited for: it never will.
 const patience = time.Second
 
-// settleAfterLine is how long a tool that has printed its line is waited for to come to
-// its input.
+// settleAfterLine is the time that a tool has, after it printed its line, to reach its
+// input.
 const settleAfterLine = 200 * time.Millisecond
 
-// notWithoutLine fails where the tool came to its input and no line matched.
+// notWithoutLine fails if the tool has reached its input and no line matched.
 func (s *stage) notWithoutLine(printed func(int) (bool, error)) func(int) (bool, error) {
 	var since, seen time.Time
 	return func(pid int) (bool, error) {
@@ -377,8 +377,8 @@ func tree(pid int) ([]int, error) {
 	return all, nil
 }
 
-// state is the letter of a process's state in proc_pid_stat(5), or 0 if there is
-// no such process.
+// state returns the letter of a process's state in proc_pid_stat(5), or 0 if the
+// process does not exist.
 func state(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	// The name in parentheses may hold anything.
@@ -388,12 +388,11 @@ func state(pid int) byte {
 	return 0
 }
 
-// restWithin is the time that the processes that a tool waits in have to come to
-// rest.
+// restWithin is the time within which the processes of a waiting tool must be asleep.
 const restWithin = 5 * time.Second
 
-// rest waits until processes sleep, or have no time left for it. One that begins
-// another and waits for it may come to wait only when that one has come far.
+// rest waits until the processes sleep, or until restWithin has passed. A process that
+// starts another process may begin to wait for it only some time later.
 func rest(pids []int) {
 	for begun := time.Now(); time.Since(begun) < restWithin; time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {
@@ -402,7 +401,7 @@ func rest(pids []int) {
 	}
 }
 
-// runs tells whether a process is running, or would like to.
+// runs reports whether a process is running or waits for a processor.
 func runs(pid int) bool { return state(pid) == 'R' }
 
 // exchangeFIFOs puts an empty regular file at the place of each input's FIFO
@@ -448,7 +447,8 @@ type counter struct {
 	inode uint64
 }
 
-// counters lists those that the template has mapped. In a container they end with it.
+// counters returns the counter files that the template has mapped. It returns nil in a
+// container, where the files end with the container.
 func (s *stage) counters() []counter {
 	if s.container != nil {
 		return nil
@@ -474,7 +474,7 @@ func (s *stage) counters() []counter {
 	return all
 }
 
-// removeCounters removes what a template has left that was killed.
+// removeCounters removes the counter files of a template that was killed.
 func (s *stage) removeCounters() {
 	for _, c := range s.left {
 		var st unix.Stat_t
@@ -495,8 +495,8 @@ func (s *stage) sendHeld(pid int, begin time.Time) error {
 	return s.link.send(event{Kind: evHeld, Pid: pid, Template: info, Looks: s.watch.looks})
 }
 
-// behindWrapper looks for the tool proper: the last of a chain of processes all
-// others of which do nothing but wait for their one child.
+// behindWrapper finds the tool behind a wrapper: the last process in a chain of processes
+// in which each other process only waits for its one child.
 func (s *stage) behindWrapper() *program {
 	for i, p := range s.held[:len(s.held)-1] {
 		nr, _, ok := p.Call(p.Threads[0])
@@ -540,7 +540,7 @@ func readStrings(path string) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
 }
 
-// source is the template, as package frozen wants it.
+// source describes the template for package frozen.
 func (s *stage) source() (frozen.Source, error) {
 	if s.template == nil {
 		return frozen.Source{}, errors.New("there is no template")
@@ -559,7 +559,7 @@ func (s *stage) endTemplate() {
 	}
 }
 
-// compare compares the template with the one that was written to dir. The template ends.
+// compare compares the template with the template that was written to dir, and ends it.
 func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Comparison, error) {
 	defer s.endTemplate()
 	src, err := s.source()
@@ -588,8 +588,8 @@ func (s *stage) compare(dir string, first frozen.Preparation) (*frozen.Compariso
 	return frozen.Compare(im, own, pages, memory, frozen.Facts{A: first, B: s.prepared})
 }
 
-// device is the device of a file of the container, whose root is a mount of its own; 0
-// without a container.
+// device returns the device of a file in the container, whose root is its own mount. It
+// returns 0 without a container.
 func (s *stage) device(path string) uint64 {
 	var st unix.Stat_t
 	if s.container == nil || unix.Stat(s.container.Path(path), &st) != nil {
@@ -681,8 +681,8 @@ func descriptors(pid int) ([]descriptor, error) {
 	return all, nil
 }
 
-// injector runs a list of system calls in a held process. The first failure
-// stops the list and is what done returns.
+// injector runs a list of system calls in a held process. The first failure stops the
+// list, and done returns it.
 type injector struct {
 	p    *tracer.Proc
 	mem  uint64 // scratch memory for strings

@@ -15,18 +15,17 @@ import (
 	"premix/internal/regex"
 )
 
-// A snapshot that travels has the layout of one at home, but for the paths of
-// stamps, which are relative to its directory.
+// An exported snapshot has the same layout as a snapshot in a store, but the paths of its
+// stamps are relative to its directory.
 
-// servedPath recognises a path whose content its name fixes: it goes through the
-// digest of a tree.
+// servedPath matches a path that contains the digest of a tree, and so always has the same
+// content.
 var servedPath = regex.Lazy(`/([0-9a-f]{64})/`)
 
-// served tells whether a file lies in a mounted tree that its path names by
-// digest. The store verifies every byte of such a file when it is read, and a
-// path that contains a digest can't come to mean other bytes: reading the file
-// whole to compare it, for 30 GB that have perhaps not even arrived, would tell
-// nothing new.
+// served reports whether a file lies in a mounted tree that its path names by
+// digest. The store verifies every byte of this file when it is read, and a path that
+// contains a digest always means the same bytes. So premix need not read the whole file
+// to compare it. The file may have 30 GB, of which not all may be on this machine.
 func served(path string) bool {
 	if !servedPath().MatchString(path) {
 		return false
@@ -38,9 +37,9 @@ func served(path string) bool {
 	return st.Type == unix.EROFS_SUPER_MAGIC_V1 || st.Type == unix.FUSE_SUPER_MAGIC
 }
 
-// Export lays a snapshot out in dir, so that it can travel. dir must be an
-// empty directory on the snapshot's own filesystem: what is large is linked, not
-// copied. The caller removes it once it has been published.
+// Export writes a snapshot to dir in the form that another machine can import. dir must
+// be an empty directory on the snapshot's filesystem, since Export links large files and
+// does not copy them. The caller removes dir after it has published it.
 func (s *Snapshot) Export(dir string) error {
 	if err := s.verify(false); err != nil {
 		return err
@@ -88,10 +87,11 @@ func linkOrCopy(from, to string) error {
 	return err
 }
 
-// Import makes a snapshot of this machine from one that Export laid out in dir:
-// a mounted tree, which has to stay mounted for as long as the snapshot is used,
-// and whose page file is not copied, or an ordinary directory, whose is. What
-// makes the snapshot useless here, another kernel, CPU or binary, is a *Mismatch.
+// Import makes a snapshot on this machine from the files that Export wrote to dir. If
+// dir is a mounted tree, it must stay mounted as long as the snapshot is used, and the
+// page file is not copied. From an ordinary directory the page file is copied. If the
+// snapshot cannot be used here, because the kernel, the CPU or a binary differs, the
+// error is a *Mismatch.
 func Import(store, dir string) (*Snapshot, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -141,9 +141,9 @@ func readTraveller(dir string) (*Snapshot, error) {
 	return s, nil
 }
 
-// Needs returns the digests of the trees in which data of an exported snapshot
-// lies, each once. They have to be mounted, at the same paths as where the
-// snapshot was made, before Import.
+// Needs returns the digests of the trees with the data of an exported snapshot, each once.
+// Before Import they must be mounted at the same paths as on the machine where the
+// snapshot was made.
 func Needs(dir string) ([]string, error) {
 	s, err := readTraveller(dir)
 	if err != nil {
@@ -216,8 +216,8 @@ func (s *Snapshot) moveIn(dir string) error {
 	return s.save()
 }
 
-// settle compares a fingerprint from elsewhere with this machine and replaces
-// what its stamps say of inodes and times by what holds here.
+// settle compares a fingerprint from another machine with this machine. It replaces the
+// inodes and times in its stamps by the values on this machine.
 func (fp *Fingerprint) settle() error {
 	now, err := hostFingerprint(Spec{Recipe: fp.Recipe})
 	now.Image = fp.Image // a run compares it with the image that it has
@@ -229,7 +229,7 @@ func (fp *Fingerprint) settle() error {
 	}
 	for i, there := range fp.Files {
 		if there.Seen != "" {
-			// Times are those of another machine.
+			// The recorded times are from another machine.
 			here, err := seenStamp(there.Path, there.Seen)
 			if err != nil {
 				return err

@@ -47,7 +47,7 @@ func ParseShare(text string) (Share, error) {
 	return Share(n / 100), nil
 }
 
-// String is what ParseShare reads.
+// String returns the text that ParseShare parses.
 func (s Share) String() string {
 	switch s {
 	case ShareAll:
@@ -68,23 +68,23 @@ func (s *Starter) StartCold(ctx context.Context, t Task) (*Process, error) {
 	return p, nil
 }
 
-// Differs says in what the outputs of two starts over one sample differ, or returns "".
-// The comparison is the one of the proof. first and second are the directories of the
-// two. Where standard output is a stream, it is compared by its digest, see CopyStdout;
-// the program that reads it may have made and removed files in one of the directories,
-// so only those in both are compared.
+// Differs compares the outputs of two starts over one sample, as the proof does. It
+// returns a description of the difference, or "". first and second are the directories
+// of the two starts. Standard output as a stream is compared by its digest (CopyStdout).
+// In that case the program that reads the stream may have made and removed files in one
+// of the directories, so Differs compares only files that exist in both.
 func (s *Starter) Differs(first, second string) (string, error) {
 	return compareDirs(first, second, s.spec, s.spec.Stream)
 }
 
-// DiffersFromItself is what is added to the reason of a difference where two cold starts
-// differ too, in self.
+// DiffersFromItself returns the text to add to the reason of a difference if two cold
+// starts differ too. self describes how they differ.
 func DiffersFromItself(self string) string {
 	return fmt.Sprintf(" (two cold starts differ from each other too: %s; name what differs under `varies`, or make the tool repeatable, as Python with PYTHONHASHSEED)", self)
 }
 
-// CopyStdout copies a streamed standard output to its end. Two starts whose outputs are
-// equal, but for what the recipe's `varies` names, have the same digest.
+// CopyStdout copies a streamed standard output to its end. Two starts have the same
+// digest if their outputs are equal, apart from the lines that the recipe's `varies` names.
 func (s *Starter) CopyStdout(to io.Writer, from io.Reader) (digest []byte, err error) {
 	ignore, skip := s.spec.variations("stdout")
 	h := blake3.New()
@@ -127,7 +127,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	}
 }
 
-// snapshotDir is the directory of a snapshot in a store, DefaultStore where store is "".
+// snapshotDir returns the directory of a snapshot in a store. If store is "", the store is
+// DefaultStore.
 func snapshotDir(store, id string) (string, error) {
 	if id != filepath.Base(id) || strings.HasPrefix(id, ".") {
 		return "", fmt.Errorf("%q is not the id of a snapshot", id)
@@ -141,15 +142,16 @@ func snapshotDir(store, id string) (string, error) {
 	return filepath.Join(store, id), nil
 }
 
-// Difference says that a hot start was wrong.
+// Difference describes a hot start with wrong outputs.
 type Difference struct {
 	Sample string `json:"sample"` // over which it was
-	Reason string `json:"reason"` // in what it differed from a cold start
+	Reason string `json:"reason"` // the difference from a cold start
 }
 
 // Quarantine keeps a snapshot from being used again, because of a difference that a run
-// has found. Its memory is removed, and the reason stays until somebody removes the
-// snapshot or its fingerprint holds no more. A snapshot that is not there is none to use.
+// has found. It removes the memory. The reason stays until a user removes the snapshot
+// or its fingerprint no longer holds. If the snapshot does not exist, Quarantine does
+// nothing.
 func Quarantine(store, id string, d Difference) error {
 	dir, err := snapshotDir(store, id)
 	if err != nil {
@@ -172,8 +174,8 @@ func Quarantine(store, id string, d Difference) error {
 	return snap.discard()
 }
 
-// QuarantinedAs is the difference for which a snapshot is in quarantine; nil if it is not,
-// or is not there.
+// QuarantinedAs returns the difference for which a snapshot is in quarantine. It returns
+// nil if the snapshot does not exist or is not in quarantine.
 func QuarantinedAs(store, id string) *Difference {
 	dir, err := snapshotDir(store, id)
 	if err != nil {
@@ -186,20 +188,21 @@ func QuarantinedAs(store, id string) *Difference {
 	return &Difference{Sample: snap.Proof.Sample, Reason: snap.Proof.Reason}
 }
 
-// Quarantined tells whether a task has shown that hot starts from the snapshot are wrong.
+// Quarantined reports whether a task has shown that hot starts from the snapshot are wrong.
 func (s *Snapshot) Quarantined() bool {
 	return s.Proof != nil && !s.Proof.Equal && s.Proof.Sample != ""
 }
 
-// Quarantine is the function of that name, for the Starter's store. All tasks to come
-// start cold.
+// Quarantine calls the function Quarantine for the Starter's store. All later tasks start
+// cold.
 func (s *Starter) Quarantine(id string, d Difference) error {
 	s.decide(Cold, "not hot: %s", quarantineText(id, d))
 	return Quarantine(s.opt.Store, id, d)
 }
 
-// quarantined is why the snapshot that tasks start from is in quarantine, which another
-// run may have seen to; nil if it is not. All tasks to come start cold then.
+// quarantined returns the reason why the snapshot that tasks start from is in quarantine,
+// or nil if it is not. Another run may have put it there. After that all later tasks start
+// cold.
 func (s *Starter) quarantined() *Difference {
 	s.mu.Lock()
 	snap := s.snapshot
@@ -226,7 +229,7 @@ type Use struct {
 	Verified int     `json:"verified,omitempty"` // tasks
 }
 
-// Snapshot is the id of the one that tasks start from; "" if they start cold.
+// Snapshot returns the id of the snapshot that tasks start from, or "" if they start cold.
 func (s *Starter) Snapshot() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"premix/internal/exit"
 )
 
-// FixAddresses has the programs that the calling thread executes begin with their
-// mappings, stack and heap at the same addresses in every execution. It returns the
-// personality that the thread had (personality(2)), and restore, which gives it back. The
-// error is an *AddressError.
+// FixAddresses gives the programs that the calling thread executes the same addresses of
+// mappings, stack and heap in every execution. It returns the previous personality of the
+// thread (personality(2)), and restore, which sets it again. The error is an
+// *AddressError.
 func FixAddresses() (own uint64, restore func(), err error) {
 	const addrNoRandomize = 0x0040000
 	v, _, e := unix.Syscall(unix.SYS_PERSONALITY, 0xffffffff, 0, 0)
@@ -44,7 +44,7 @@ func (e *AddressError) Error() string {
 
 func (e *AddressError) Unwrap() error { return e.err }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (*AddressError) Hint() string {
 	return "start the container with --security-opt seccomp=unconfined"
 }

@@ -22,13 +22,14 @@ const (
 	File     Stream = "file"
 	Pipe     Stream = "pipe"
 	Terminal Stream = "terminal"
-	Other    Stream = "other" // or closed: such calls start plainly
+	Other    Stream = "other" // or closed: a call with this stream starts cold
 )
 
-// joined stands in a text in place of the kind of standard error.
+// joined replaces the kind of standard error in the text of an Around whose standard
+// output and error are one.
 const joined = "joined"
 
-// Around is what a program inherits.
+// Around is the state that a program inherits, apart from arguments and environment.
 type Around struct {
 	Streams [3]Stream        `json:"streams"` // of standard input, output and error
 	Joined  bool             `json:"joined"`  // standard output and error are one file, pipe or terminal
@@ -40,8 +41,8 @@ type Around struct {
 	unknown error // why the rest is not known
 }
 
-// Own returns what a program that this process executes inherits, if Restore is called
-// before that.
+// Own returns the state that a program inherits from this process, if the process calls
+// Restore before it executes the program.
 func Own() (a Around) {
 	var st [3]unix.Stat_t
 	for fd := range a.Streams {
@@ -88,8 +89,8 @@ func oneFile(a, b int) bool {
 	return e == 0 && r == 0
 }
 
-// Descriptors lists the descriptors of this process beside the standard streams, in their
-// order.
+// Descriptors returns the descriptors of this process other than the standard streams, in
+// ascending order.
 func Descriptors() ([]int, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -140,7 +141,7 @@ func (a *Around) status() error {
 	return nil
 }
 
-// signals lists the signals of a set.
+// signals returns the signals in a set.
 func signals(set uint64) (list []syscall.Signal) {
 	for n := range 64 {
 		if set&(1<<n) != 0 {
@@ -153,8 +154,8 @@ func signals(set uint64) (list []syscall.Signal) {
 // ignore is struct kernel_sigaction (rt_sigaction(2)) with SIG_IGN.
 var ignore = [32]byte{1}
 
-// Actions returns, for each signal whose action a program can set, what a program that
-// inherits a does on it: struct kernel_sigaction.
+// Actions returns the action of each signal whose action a program can set, as struct
+// kernel_sigaction, for a program that inherits a.
 func (a Around) Actions() map[syscall.Signal][32]byte {
 	all := map[syscall.Signal][32]byte{}
 	for sig := syscall.Signal(1); sig <= 64; sig++ {
@@ -169,8 +170,8 @@ func (a Around) Actions() map[syscall.Signal][32]byte {
 	return all
 }
 
-// Restore has this process ignore the signals that its caller ignores, as a program does
-// that it executes next.
+// Restore makes this process ignore the signals that its caller ignores, so that the next
+// program that it executes ignores them too.
 func Restore() {
 	for _, sig := range signals(inherited()) {
 		// SIGKILL and SIGSTOP are never among them.
@@ -178,7 +179,7 @@ func Restore() {
 	}
 }
 
-// Refusal is the reason why a program that inherits a starts plainly, or "".
+// Refusal returns the reason why a program that inherits a starts cold, or "".
 func (a Around) Refusal() string {
 	for fd, s := range a.Streams {
 		if s == Other {

@@ -1,8 +1,9 @@
-// Package around describes what a program inherits from its caller, beside its arguments
-// and its environment: standard streams, other descriptors, the umask, and signals that
-// are ignored or blocked. A snapshot serves calls that inherit the same.
+// Package around describes the state that a program inherits from its caller, apart from
+// arguments and environment: standard streams, other descriptors, the umask, and the
+// ignored and blocked signals. A snapshot serves only calls that inherit the same state.
 //
-// The runtime of Go installs handlers for signals before any code of a program runs, and
-// so loses which of them the caller ignores, SIGHUP and SIGINT aside. A program that is
-// linked with -ldflags '-E premix_entry' asks for them at its first instruction.
+// The Go runtime installs signal handlers before any code of the program runs. After that
+// the program cannot know which signals its caller ignores, apart from SIGHUP and SIGINT.
+// A program that is linked with -ldflags '-E premix_entry' asks the kernel for them at its
+// first instruction.
 package around

@@ -34,13 +34,13 @@ type Call struct {
 // Plan is a decision on a call.
 type Plan struct {
 	Hot     bool         // a snapshot may serve the call
-	Reason  string       // why it starts plainly, where Hot is false
-	Prepare bool         // a snapshot is to be prepared beside the call
-	First   bool         // it is to be prepared before the call instead
+	Reason  string       // why it starts cold, if Hot is false
+	Prepare bool         // prepare a snapshot during the call
+	First   bool         // prepare it before the call instead
 	Words   []tools.Word // the late words
 	LateEnv []string     // names of the late variables
-	Key     string       // of the form; empty where the command is not noted
-	Behind  []string     // programs behind the call, which is a script, that can start hot; it starts plainly
+	Key     string       // of the form; empty if the command is not recorded
+	Behind  []string     // programs that can start hot when the call, a script, executes them; the script itself starts cold
 }
 
 // Bounds; see the package's documentation.
@@ -58,14 +58,14 @@ const (
 	unknownCalls = 3 // of a pattern, and knownCalls of a form
 )
 
-// lateNames are variables that shells, schedulers and workflow managers change from call
-// to call, and latePrefixes are beginnings of such names.
+// lateNames are the names, and latePrefixes the beginnings of the names, of variables that
+// shells, schedulers and workflow managers change from call to call.
 var (
 	lateNames    = []string{"PWD", "OLDPWD", "_", "SHLVL", "HOSTNAME", "TMPDIR", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "INVOCATION_ID", "JOURNAL_STREAM", "WINDOWID"}
 	latePrefixes = []string{"SLURM_", "PBS_", "LSB_", "SGE_", "JOB_", "_CONDOR_", "NXF_", "PARALLEL_", "MAKE_TERM", "SSH_", "XDG_SESSION_"}
 )
 
-// form is what is known of the calls of a form.
+// form is the record of the calls of a form.
 type form struct {
 	Tool  string    `json:"tool"`
 	Argv  []string  `json:"argv"` // of the last noted call
@@ -74,9 +74,9 @@ type form struct {
 	Env   envSeen   `json:"env"`
 
 	State  state     `json:"state,omitempty"`
-	Reason string    `json:"reason,omitempty"` // of Cold, or of the last preparation that failed
+	Reason string    `json:"reason,omitempty"` // of the state cold, or of the last preparation that failed
 	Since  time.Time `json:"since,omitzero"`   // of the state, or of the last preparation
-	Tries  int       `json:"tries,omitempty"`  // preparations that came to nothing
+	Tries  int       `json:"tries,omitempty"`  // failed preparations
 	Exe    exeStamp  `json:"exe"`
 }
 
@@ -88,7 +88,7 @@ const (
 	cold       state = "cold"
 )
 
-// exeStamp says whether a program has changed.
+// exeStamp is the recorded size and time of a program, by which a change is found.
 type exeStamp struct {
 	Size  int64 `json:"size"`
 	Mtime int64 `json:"mtime"` // ns since the epoch
@@ -102,11 +102,11 @@ func stampOf(exe string) exeStamp {
 	return exeStamp{st.Size, st.Mtim.Nano()}
 }
 
-// envSeen has the variables of calls. Their values are kept as keyed hashes, since they
-// may be secrets.
+// envSeen has the variables of calls. It keeps their values as keyed hashes, since the
+// values may be secrets.
 //
-// A variable whose value changes may decide what the tool does, unless it is one of
-// lateNames, or its value names the sample: then it is late.
+// A variable whose value changes may change the work of the tool, and is not late. It is
+// late if it is one of lateNames, or if its value names the sample.
 type envSeen struct {
 	Salt   uint64            `json:"salt"`
 	Values map[string]uint32 `json:"values"`
@@ -182,8 +182,8 @@ func Dir() (string, error) {
 	return filepath.Join(cache, "premix", "calls"), nil
 }
 
-// openDir makes the directory of the state where it is missing, and refuses one that
-// another user could write to.
+// openDir makes the directory of the state if it is missing, and refuses a directory
+// that another user could write to.
 func openDir() (string, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -203,8 +203,8 @@ func openDir() (string, error) {
 // Off reports whether the user has switched hot starts off.
 func Off() bool { return os.Getenv("PREMIX_HOT") == "off" }
 
-// Decide decides on a call and notes it. An error is of the state or of a description of
-// the tool: the call starts plainly.
+// Decide decides how a call starts, and records the call. An error comes from the state or
+// from a description of the tool; the call then starts cold.
 func Decide(c Call) (Plan, error) { return decide(c, true) }
 
 // Look decides on a call and notes nothing.
@@ -301,9 +301,9 @@ func (f *form) waits() bool {
 	return f.Tries >= maxTries || time.Since(f.Since) < time.Minute<<(2*f.Tries)
 }
 
-// killed reports whether the last preparation was killed, as it is where a container or
-// a job of a batch system ends with its first process. Another one beside a call would
-// end in the same way.
+// killed reports whether the last preparation was killed. This happens if a container or a
+// batch job ends with its first process. Another preparation during a call would be killed
+// in the same way.
 func (f *form) killed() bool {
 	if f.State != unprepared || f.Reason != "" || f.Tries == 0 || f.Tries > maxFirst {
 		return false
@@ -335,8 +335,8 @@ func formKey(c Call, words []tools.Word) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// shape is what words must have in common for one snapshot to serve both: their length,
-// the places of '/' and '.', and the extension.
+// shape returns the shape of a word: its length, the places of '/' and '.', and its
+// extension. One snapshot can serve only words of one shape.
 func shape(word string) string {
 	base := strings.LastIndexByte(word, '/') + 1
 	ext := strings.LastIndexByte(word[base:], '.')
@@ -372,8 +372,8 @@ func save(path string, v any) error {
 	return beneath.Replace(path, 0o600, beneath.Volatile, b)
 }
 
-// bound removes the oldest files of a directory of the state, now and then, so that there
-// are no more than maxForms.
+// bound removes the oldest files of a directory of the state, so that at most maxForms
+// stay. It does so only at some of the calls.
 func bound(dir string) {
 	if rand.N(maxForms/16) != 0 {
 		return
@@ -381,8 +381,8 @@ func bound(dir string) {
 	prune(dir, maxForms)
 }
 
-// prune removes the oldest files of a directory, so that there are no more than keep. It
-// is best effort: a later call does the rest.
+// prune removes the oldest files of a directory, so that at most keep stay. It ignores
+// errors: a later call tries again.
 func prune(dir string, keep int) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) <= keep {
@@ -411,7 +411,7 @@ type Form struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Forms returns what is known of calls, newest first.
+// Forms returns the records of all forms, newest first.
 func Forms() ([]Form, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -437,7 +437,7 @@ func Forms() ([]Form, error) {
 	return list, nil
 }
 
-// update changes what is known of a form.
+// update changes the record of a form.
 func update(key string, change func(*form)) error {
 	dir, err := openDir()
 	if err != nil {
@@ -453,8 +453,7 @@ func update(key string, change func(*form)) error {
 }
 
 // Trying notes that a snapshot for calls of the form of c is being prepared. Until Ready or
-// Cold is noted, this counts as a preparation that came to nothing: its process may be
-// killed.
+// Cold is called, this counts as a failed preparation, since its process may be killed.
 func Trying(key string, c Call) error {
 	return update(key, func(f *form) {
 		if f.Tool == "" { // it is prepared before it is called
@@ -465,7 +464,7 @@ func Trying(key string, c Call) error {
 	})
 }
 
-// Failed notes why a preparation came to nothing. Another one is tried later.
+// Failed records why a preparation failed. It is tried again later.
 func Failed(key, reason string) error {
 	return update(key, func(f *form) { f.Reason = reason })
 }
@@ -475,13 +474,13 @@ func Ready(key string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since, f.Tries = ready, "", time.Now().UTC(), 0 })
 }
 
-// Cold notes why calls of a form start plainly.
+// Cold records why calls of a form start cold.
 func Cold(key, reason string) error {
 	return update(key, func(f *form) { f.State, f.Reason, f.Since = cold, reason, time.Now().UTC() })
 }
 
-// Missed notes that a form that was ready has no snapshot for a call, and reports whether
-// one is to be prepared.
+// Missed records that a ready form does not have a snapshot for a call, and reports whether
+// to prepare one.
 func Missed(key string) (prepare bool) {
 	err := update(key, func(f *form) { f.State, prepare = unprepared, !f.waits() })
 	return prepare && err == nil

@@ -1,37 +1,37 @@
-// Package calls decides whether a command of a pipeline starts plainly or hot, and keeps
-// what is known of such commands. It is part of a program that stands in a tool's place
-// on PATH, so it imports little, and its decisions cost a fraction of a millisecond.
+// Package calls decides whether a command of a pipeline starts cold or hot, and keeps
+// records of these commands. It is part of a program that replaces a tool on PATH, so it
+// imports few packages, and a decision takes a fraction of a millisecond.
 //
 // Words used here:
 //
 //   - A Call is one command as its caller would execute it. Its late words and late
 //     variables change from call to call (package inplace).
-//   - A form is what calls have in common that one snapshot could serve: the program, the
-//     words of the command, and the shapes of its late words.
-//   - A pattern is what calls of a program have in common that the catalogue (package
-//     tools) does not describe: the number of words, and the options.
+//   - A form is a group of calls that one snapshot could serve. They have the same program,
+//     the same words of the command, and late words of the same shapes.
+//   - A pattern is a group of calls of a program that the catalogue (package tools) does
+//     not describe. They have the same number of words and the same options.
 //   - A shim is a symbolic link with a tool's name to the program premix-shim.
 //
-// # How a command comes to start hot
+// # Which calls start hot
 //
-// The first call of a form starts plainly and is noted: its words, and the names of its
-// variables with keyed hashes of their values. Beside the second one, a process of its
-// own prepares a snapshot. Later calls start hot.
+// The first call of a form starts cold. Its record has the words, and the names of the
+// variables with keyed hashes of their values. During the second call, a separate process
+// prepares a snapshot. Later calls start hot.
 //
-// Of a program that the catalogue does not describe, the calls of a pattern are compared.
-// A word that differs is late where it names a file, or names the sample as the inputs do
-// (pattern). Any other word belongs to the command: with another value the program may do
-// another thing before its input, which two preparations with random words do not show.
-// The same holds for variables of all programs (envSeen). The snapshot is prepared beside
-// the third call.
+// If the catalogue does not describe the program, the calls of a pattern are compared. A
+// word that differs is late if it names a file, or if it names the sample as the inputs do
+// (pattern). Any other word belongs to the command: with another value the program may
+// behave differently before its input, and two preparations with random words do not show
+// this. The same is true of the variables of all programs (envSeen). The snapshot is
+// prepared during the third call.
 //
-// A preparation runs at the lowest priority, in a session of its own. There is one at a
-// time for a user on a machine; a call that finds another one at work does not wait. One
-// that was killed, as at the end of a container or a batch job that had the call alone, is
-// made up for before a call, which then waits and starts hot. A
-// form whose preparation failed is tried again, each time after a longer while, and
-// maxTries times at most. A form that cannot start hot is tried again after a week, or
-// when the program has changed.
+// A preparation runs at the lowest priority, in its own session. Each user has at most one
+// preparation at a time on a machine; a call does not wait for another call's preparation.
+// A preparation may be killed at the end of a container or a batch job that ran only this
+// one call. In that case a later call prepares first, waits for it, and starts hot. If a
+// preparation of a form failed, it is tried again, after increasing times and at most
+// maxTries times. A form that cannot start hot is tried again after a week, or when the
+// program has changed.
 //
 // # State
 //
@@ -40,11 +40,11 @@
 //
 //	forms/KEY       a form, JSON
 //	patterns/KEY    a pattern, JSON
-//	starts.jsonl    a Start a line; starts.1.jsonl has the lines before
+//	starts.jsonl    one Start per line; starts.1.jsonl has the earlier lines
 //	preparing       the lock (flock) of the process that prepares
 //
-// Every file is replaced whole. None is on the disk for certain (package beneath,
-// Volatile): what a crash of the machine loses is learned again. There are at most
-// maxForms forms and patterns, of which the oldest go, and two files of starts of
-// maxStarts bytes.
+// A file is always replaced as a whole. Files are not synced to the disk (package beneath,
+// Volatile): later calls learn again whatever a crash of the machine loses. There are at
+// most maxForms forms and maxForms patterns; the oldest are removed. The two files of
+// starts have at most maxStarts bytes each.
 package calls

@@ -14,13 +14,13 @@ import (
 
 // pattern is the state of the calls of a program that the catalogue does not describe.
 //
-// Which words of such a program are late? A word that names a file which was there before
-// the call is an input, and a word that named a file or a directory after the call before
-// is an output. Any other word may decide what the tool does (--mode fast), which two
-// preparations with random letters do not show. So of such a word only those tokens are
-// late that are also tokens of the name of an input, and are not in the names of the inputs
-// of all calls: the name of the sample. A path with such a token is an output. The rest
-// belongs to the command.
+// Which words of this program are late? A word that names an existing file before the
+// call is an input. A word that named a file or a directory after the previous call is an
+// output. Any other word may change the work of the tool (--mode fast), and two
+// preparations with random letters do not show this. So in another word only the tokens of
+// the sample's name are late: tokens of the name of an input that are not in the names of
+// the inputs of all calls. A path with one of these tokens is an output. The rest belongs
+// to the command.
 type pattern struct {
 	Calls  int                `json:"calls"`
 	Last   time.Time          `json:"last"`
@@ -30,8 +30,8 @@ type pattern struct {
 	Common []string           `json:"common"` // tokens of the inputs of all calls
 }
 
-// learn compares a call with those before that have the same pattern. It returns the late
-// words, or the reason why they are not known yet, and whether a snapshot is due.
+// learn compares a call with earlier calls of the same pattern. It returns the late words,
+// or the reason why they are not known yet, and whether a snapshot should be prepared.
 func learn(dir string, c Call, note bool) (Plan, bool) {
 	path := filepath.Join(dir, "patterns", patternKey(c))
 	p, known := &pattern{}, true
@@ -75,8 +75,8 @@ func patternKey(c Call) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// compare finds arguments that differ from those of the call before, and reports whether
-// it has found something new.
+// compare finds arguments that differ from the arguments of the previous call, and reports
+// whether it found something new.
 func (p *pattern) compare(c Call) bool {
 	found := false
 	for i, arg := range c.Argv {
@@ -147,7 +147,7 @@ func fileTokens(path string) []string {
 	return list
 }
 
-// valueAt is where the value of --name=value begins, or 0.
+// valueAt returns the offset of the value in --name=value, or 0.
 func valueAt(arg string) int {
 	if strings.HasPrefix(arg, "-") {
 		return strings.IndexByte(arg, '=') + 1
@@ -155,8 +155,8 @@ func valueAt(arg string) int {
 	return 0
 }
 
-// tokens returns the places of the letters and digits that stand together in a text. The
-// letter behind a backslash stands alone, as in \t.
+// tokens returns the places of the runs of letters and digits in a text. The letter after
+// a backslash is not part of a run, as in \t.
 func tokens(text string) [][2]int {
 	var list [][2]int
 	in := func(i int) bool {

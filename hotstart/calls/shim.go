@@ -23,8 +23,8 @@ const ShimName = "premix-shim"
 // besideName is argument 0 of a process that starts another one and ends.
 const besideName = "premix-beside"
 
-// Shim is the main function of a shim: it starts the next program of its name on PATH,
-// plainly or through premix. It returns only with an error.
+// Shim is the main function of a shim. It executes the next program of its name on PATH,
+// directly or through premix. It returns only with an error.
 func Shim() error {
 	if Beside() {
 		return nil
@@ -49,11 +49,11 @@ func Shim() error {
 		return Plain(c)
 	}
 	c.Around = around.Own()
-	// A call whose state cannot be read starts plainly, with the reason in its record.
+	// A call whose state cannot be read starts cold, with the reason in its record.
 	p, _ := Decide(c)
 	p = Prepare(premix, c, p)
 	if p.Hot || p.Behind != nil {
-		// premix says in the record how the command has started.
+		// premix records how the command has started.
 		args := append([]string{"premix", "hot", "--noted", "--exe", exe, "--"}, c.Argv...)
 		around.Restore()
 		if err := syscall.Exec(premix, args, c.Env); err != nil {
@@ -64,7 +64,8 @@ func Shim() error {
 	return Plain(c)
 }
 
-// premixProgram is the premix that a shim belongs to: the one beside it, or that on PATH.
+// premixProgram returns the premix of a shim: the premix in the shim's directory, or else
+// the premix on PATH.
 func premixProgram() string {
 	if self, err := os.Readlink("/proc/self/exe"); err == nil {
 		if path := filepath.Join(filepath.Dir(self), "premix"); isProgram(path) {
@@ -94,7 +95,7 @@ type NotFound struct{ Name string }
 
 func (e *NotFound) Error() string { return fmt.Sprintf("%s: no such program on PATH", e.Name) }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *NotFound) Hint() string { return "install it, or add its directory to PATH" }
 
 // ExitCode implements exit.Coded.
@@ -159,8 +160,8 @@ func MakeShims(dir, shim string, names []string) error {
 	return nil
 }
 
-// Prepare does what the plan for a call says about a snapshot. It returns the plan for the
-// call after that.
+// Prepare prepares a snapshot if the plan for a call asks for it. It returns the plan of
+// the call after the preparation.
 func Prepare(premix string, c Call, p Plan) Plan {
 	if !p.Prepare {
 		return p
@@ -208,9 +209,9 @@ func execute(exe string, args []string, c Call, attr *syscall.SysProcAttr) {
 	}
 }
 
-// besideFiles are the descriptors of a process beside a call: /dev/null is in the place of
-// its standard streams, and everything else is closed. Otherwise a program would wait for
-// the end of a pipe that it holds.
+// besideFiles returns the descriptors of a process that runs during a call. Its standard
+// streams are /dev/null, and all other descriptors are closed. Otherwise it would keep a
+// pipe open, and a program would wait for the end of the pipe.
 func besideFiles() (files []uintptr, end func(), err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -233,13 +234,13 @@ func besideFiles() (files []uintptr, end func(), err error) {
 // closed is a descriptor that syscall.ForkExec closes in the child.
 const closed = ^uintptr(0)
 
-// Beside starts the program that a process beside a call is to become, if this process
-// was started for that, and reports whether it was.
+// Beside starts the program of a process that runs during a call, if this process was
+// started for that purpose, and reports whether it was.
 func Beside() bool {
 	if len(os.Args) < 3 || os.Args[0] != besideName {
 		return false
 	}
-	// The session is new, and nobody waits: an error has no reader.
+	// No process waits for this one, so it has no caller to report an error to.
 	_, _ = syscall.ForkExec(os.Args[1], os.Args[2:], &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2},
 		Sys: &syscall.SysProcAttr{Setsid: true}})
 	return true

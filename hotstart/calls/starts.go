@@ -72,7 +72,7 @@ func Note(s Start) {
 		return
 	}
 	defer f.Close()
-	// One write is one line, whoever else appends.
+	// One write is one line, even if other processes append at the same time.
 	if _, err := f.Write(append(line, '\n')); err != nil {
 		return
 	}
@@ -81,7 +81,7 @@ func Note(s Start) {
 	}
 }
 
-// shelve puts a table that has grown aside.
+// shelve renames a table that has become large.
 func shelve(dir string, f *os.File) {
 	if lock.Try(f, lock.Exclusive) != nil {
 		return // another process does it

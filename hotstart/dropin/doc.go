@@ -1,6 +1,6 @@
-// Package dropin runs commands of pipelines in place, hot where a snapshot serves them.
+// Package dropin runs commands of pipelines in place, hot if a snapshot serves them.
 //
-// It joins package calls, which decides and keeps what is known of calls, and package
-// inplace, which prepares and starts snapshots. Nothing here is in the way of a command
-// that starts plainly: whatever goes wrong, the command is executed as it is.
+// It connects package calls, which decides about calls and keeps records of them, with
+// package inplace, which prepares and starts snapshots. No failure here stops a command:
+// if a hot start fails, the command is executed unchanged.
 package dropin

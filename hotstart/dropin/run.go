@@ -20,8 +20,8 @@ import (
 	"premix/tools"
 )
 
-// NewCall returns the call that executing argv here would be. exe is the program; where
-// it is empty, argv[0] is looked for on PATH, past all shims.
+// NewCall returns the call for an execution of argv by this process. exe is the program. If
+// it is empty, NewCall finds argv[0] on PATH and ignores shims.
 func NewCall(exe string, argv []string) (calls.Call, error) {
 	c := calls.Call{Exe: exe, Argv: argv, Env: os.Environ(), Around: around.Own()}
 	var err error
@@ -34,7 +34,7 @@ func NewCall(exe string, argv []string) (calls.Call, error) {
 	return c, err
 }
 
-// engineCall is a call as package inplace has it, with this process's streams.
+// engineCall returns the call of package inplace for c, with this process's streams.
 func engineCall(c calls.Call, p calls.Plan) inplace.Call {
 	e := inplace.Call{Exe: c.Exe, Argv: c.Argv, Env: c.Env, Dir: c.Dir, LateEnv: p.LateEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Around: &c.Around}
 	for _, w := range p.Words {
@@ -72,15 +72,15 @@ func Run(c calls.Call, noted bool) error {
 	return calls.Plain(c)
 }
 
-// through runs a script and ends this process as the script has ended. The programs behind
-// it are run through the program self. It returns the reason where the script is to be
-// executed plainly.
+// through runs a script, and ends this process with the exit status of the script. The
+// programs that the script executes are run by self. If the script must be executed
+// unchanged, through returns the reason.
 func through(self string, c calls.Call, p calls.Plan) string {
 	exit, err := inplace.Through(engineCall(c, p), func(exe string, argv []string) []string {
 		if !slices.Contains(p.Behind, filepath.Base(exe)) {
 			return nil
 		}
-		// The script may ask a program for its version, and the like.
+		// The script may start a program only to ask for its version.
 		tool, err := tools.Find(exe)
 		if err != nil || tool == nil || tool.Read(argv).Unfit != "" {
 			return nil
@@ -94,8 +94,9 @@ func through(self string, c calls.Call, p calls.Plan) string {
 	return ""
 }
 
-// interrupted returns the reason of an error of a start, after which the command is to be
-// executed plainly. Where the tool has begun, it ends this process with a record.
+// interrupted returns the reason in an error of a start, after which the command must be
+// executed unchanged. If the tool has already begun, interrupted ends this process with a
+// record.
 func interrupted(err error, record calls.Start) string {
 	var interrupted *inplace.Interrupted
 	switch {
@@ -110,8 +111,8 @@ func interrupted(err error, record calls.Start) string {
 	return ""
 }
 
-// start runs a command hot and ends this process as the command has ended. It returns the
-// reason where the command is to be executed plainly.
+// start runs a command hot, and ends this process with the exit status of the command. If
+// the command must be executed unchanged, start returns the reason.
 func start(c calls.Call, p calls.Plan) string {
 	store, err := inplace.DefaultStore()
 	if err != nil {
@@ -146,7 +147,7 @@ func (e *UnfitError) Error() string { return "the command cannot start hot: " + 
 // ExitCode implements exit.Coded.
 func (*UnfitError) ExitCode() exit.Code { return exit.Unavailable }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *UnfitError) Hint() string { return e.hint }
 
 // WarmBeside does Warm beside a call, at the lowest priority, and not while another
@@ -162,7 +163,7 @@ func WarmBeside(ctx context.Context, c calls.Call, set Settings) error {
 	return err
 }
 
-// Warm prepares a snapshot for calls of the form of c, if there is none.
+// Warm prepares a snapshot for calls of the form of c, unless the store has one.
 func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...any)) (*inplace.Snapshot, error) {
 	p, err := calls.Look(c)
 	if err != nil {
@@ -181,7 +182,7 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	e := engineCall(c, p)
 	s, _ := inplace.Find(store, e)
 	if s == nil {
-		// Until it is done, this counts as a preparation that came to nothing.
+		// Until it is done, this counts as a failed preparation.
 		if err := calls.Trying(p.Key, c); err != nil {
 			return nil, err
 		}
@@ -213,9 +214,9 @@ func Warm(ctx context.Context, c calls.Call, set Settings, log func(string, ...a
 	return s, calls.Ready(p.Key)
 }
 
-// humble gives this process, with all of its threads and children, the lowest priority for
-// the CPU and the disk, if its group is its own. Where memory runs out, it ends before
-// the tool. It is best effort.
+// humble makes the kernel kill this process before the tool if memory runs out. If the
+// process leads its own group, humble also sets the lowest priority for the CPU and the
+// disk for the process, its threads and its children. It ignores errors.
 func humble() {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	if unix.Getpgrp() != os.Getpid() {
@@ -226,7 +227,7 @@ func humble() {
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoGroup, 0, idle)
 }
 
-// Explanation says how a call would start now, and why.
+// Explanation is the kind of start that a call would have now, and the reason.
 type Explanation struct {
 	Tool      string   `json:"tool"`
 	Exe       string   `json:"exe"`

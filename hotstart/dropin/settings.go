@@ -16,18 +16,18 @@ import (
 	"premix/internal/units"
 )
 
-// Settings are what a user may choose for hot starts of commands.
+// Settings are the user's settings for hot starts of commands.
 type Settings struct {
-	Quota int64         // bytes up to which snapshots are kept
-	Worth time.Duration // time of loading from which on a snapshot is kept
+	Quota int64         // largest sum of the sizes of all snapshots, bytes
+	Worth time.Duration // least loading time of a tool whose snapshot is kept
 }
 
-// ReadSettings returns the settings of $PREMIX_HOT_QUOTA and $PREMIX_HOT_WORTH, or those
-// of quota and worth in hot.yaml in the user's configuration, or the usual ones. A mistake
-// in the file is a problem.List.
+// ReadSettings returns the settings in $PREMIX_HOT_QUOTA and $PREMIX_HOT_WORTH. If one is
+// not set, it uses quota or worth in hot.yaml in the user's configuration, or else the
+// default. A mistake in the file is a problem.List.
 func ReadSettings() (Settings, error) {
 	s := Settings{Quota: 32 << 30, Worth: 50 * time.Millisecond}
-	if dir, err := os.UserConfigDir(); err == nil { // without a home there is no configuration
+	if dir, err := os.UserConfigDir(); err == nil { // without a home directory only the environment counts
 		file := filepath.Join(dir, "premix", "hot.yaml")
 		text, err := owner.ReadConfig(file)
 		if err == nil {
@@ -56,7 +56,7 @@ type SettingError struct {
 func (e *SettingError) Error() string { return e.Err.Error() }
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *SettingError) Hint() string { return e.hint }
 
 // ExitCode implements exit.Coded.

@@ -22,7 +22,7 @@ type ShimError struct {
 func (e *ShimError) Error() string { return e.Err.Error() }
 func (e *ShimError) Unwrap() error { return e.Err }
 
-// Hint says what to do.
+// Hint returns the hint for the user.
 func (e *ShimError) Hint() string { return e.hint }
 
 // ExitCode implements exit.Coded.

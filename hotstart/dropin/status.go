@@ -12,7 +12,7 @@ import (
 	"premix/hotstart/inplace"
 )
 
-// Status is what this user has for hot starts on this machine.
+// Status lists this user's snapshots and cold starts on this machine.
 type Status struct {
 	Store     string     `json:"store"`
 	Bytes     int64      `json:"bytes"`
@@ -33,12 +33,12 @@ type Snapshot struct {
 	Created time.Time `json:"created"`
 }
 
-// Cold is what is known of the cold starts of a tool.
+// Cold summarizes the recorded cold starts of a tool.
 type Cold struct {
 	Tool   string    `json:"tool"`
 	Starts int       `json:"starts"`
 	Last   time.Time `json:"last"`
-	Reason string    `json:"reason"` // of the last one
+	Reason string    `json:"reason"` // of the last start
 }
 
 // ReadStatus returns the snapshots, newest use first, and the tools that started cold.
@@ -84,8 +84,8 @@ func ReadStatus(quota int64) (*Status, error) {
 	return st, err
 }
 
-// Trim removes the snapshots that were not used for longest, until the others take no more
-// than quota bytes. Snapshots that a start uses stay. It returns those that were removed.
+// Trim removes the least recently used snapshots until the others take at most quota
+// bytes. It keeps snapshots that are in use. It returns the removed snapshots.
 func Trim(store string, quota int64) ([]*inplace.Snapshot, error) {
 	list, err := inplace.List(store)
 	if err != nil {

@@ -137,14 +137,14 @@ type comparer struct {
 	written Late
 }
 
-// stacks finds the parts of stacks that are dead.
+// stacks finds the dead parts of stacks.
 //
-// Below its stack pointer, and the red zone of 128 bytes that a function may use
-// without moving the pointer (System V ABI, AMD64 supplement, 3.2.2), a thread has
-// nothing that it will read before it has written it. That holds in memory that
-// is a stack and nothing else: the VMA that the kernel grows, and one that begins
-// at a guard and has the thread's control block at its other end, as the C library
-// makes it. A stack within other memory, as of a coroutine, is not covered.
+// A thread writes the memory below its stack pointer before it reads it. The red zone
+// of 128 bytes directly below the pointer is an exception: a function may use it
+// without moving the pointer (System V ABI, AMD64 supplement, 3.2.2). This holds only
+// in memory that is used only as a stack: the VMA that the kernel grows, and a VMA as
+// the C library makes it, which begins at a guard and ends with the thread's control
+// block. A stack within other memory, for example of a coroutine, is not covered.
 func (c *comparer) stacks() {
 	const redZone = 128
 	a, b := c.im[0], c.im[1]
@@ -170,7 +170,7 @@ func (c *comparer) stacks() {
 	}
 }
 
-// state compares what an image has beside memory and threads.
+// state compares the state of the images other than memory and threads.
 func (c *comparer) state() {
 	a, b := *c.im[0], *c.im[1]
 	for _, im := range []*Image{&a, &b} {
@@ -193,7 +193,7 @@ func clip(s string) string {
 	return s
 }
 
-// thread compares the registers and what else a thread has.
+// thread compares the registers and the other state of a thread.
 func (c *comparer) thread(i int) {
 	t, u := c.im[0].Threads[i], c.im[1].Threads[i]
 	c.start(i, &t)
@@ -296,8 +296,8 @@ func relative(im *Image, v *VMA) []Piece {
 	return all
 }
 
-// differing returns the parts that the pieces of two VMAs cover, without those of equal
-// pieces, unless they are wanted.
+// differing returns the parts that the pieces of two VMAs cover. It leaves out parts
+// whose pieces are equal, unless wanted returns true for them.
 func differing(a, b []Piece, wanted func(Extent) bool) []Extent {
 	var all []Extent
 	inB := map[Piece]bool{}
@@ -459,11 +459,10 @@ func (c *comparer) idOf(x, y uint64) int {
 	return -1
 }
 
-// ids looks for ids of threads in the two halves of a word. A value is an id if
-// it is the id of one thread in both memories, and the ids differ: so the place
-// is written by the program with the id that it has, and Start does the same.
-// Bits beside the id, as of a robust mutex that others wait for, are not
-// explained.
+// ids finds ids of threads in the two halves of a word. A value is an id if it is the
+// id of the same thread in both memories, and the two ids differ. The program has then
+// written its present id to this place, and Start does the same. A word with an id and
+// other bits is not explained. A robust mutex with waiters has this form.
 func (c *comparer) ids(addr uint64, w words) string {
 	var found []IdPlace
 	for half := range 2 {
@@ -487,17 +486,17 @@ func (c *comparer) ids(addr uint64, w words) string {
 	return RuleProcessID
 }
 
-// clock tells whether a word is a time in both memories. The clocks of the preparations
-// (tracer.Clock) advance in the same way, and differ by whole seconds. So a time, in
-// whatever unit, differs by exactly that, and durations, CPU times and fractions of a
-// second are equal. Numbers that are made from a time in another way, such as a date or a
-// seed, are not times.
+// clock reports whether a word is a time in both memories. The clocks of the preparations
+// (tracer.Clock) advance in the same way, and differ by whole seconds. So a time in any
+// unit differs by exactly this amount, and durations, CPU times and fractions of a
+// second are equal. A number that the program computes from a time, for example a date
+// or a seed, is not a time.
 //
 // A word is a count of nanoseconds, microseconds, milliseconds, hundredths of a second or
 // seconds, a count of seconds in one half, a floating-point number of seconds, or a
-// value of the time-stamp counter. The program may keep a time and print it later: what
-// it prints is compared by the proof of outputs, in which the clock words are those of
-// the second preparation.
+// value of the time-stamp counter. The program may keep a time and print it later. The
+// proof of outputs finds this, since its start has the clock words of the second
+// preparation.
 func (c *comparer) clock(w words) bool {
 	x, y := w.a[1], w.b[1]
 	a, b := c.prep[0].Began, c.prep[1].Began
@@ -533,8 +532,9 @@ var layoutsOfTimes = []string{
 	"2006/01/02 15:04:05", "20060102", "2006-01-02", "15:04:05", "02/01/2006", "01/02/2006", "02-Jan-2006", "Jan _2",
 }
 
-// printed tells whether the differing bytes of a word belong to a printed time: text that
-// is a time of the one preparation, and in the other the same time by its clock.
+// printed reports whether the differing bytes of a word belong to a printed time: to text
+// that is a time of one preparation, and in the other memory the same time by the other
+// preparation's clock.
 func (c *comparer) printed(a, b []byte, off int) bool {
 	const reach = 40
 	lo, hi := max(0, off-reach), min(len(a), off+8+reach)
@@ -564,8 +564,8 @@ func (c *comparer) printed(a, b []byte, off int) bool {
 	return bytes.Equal(left, a[off:off+8])
 }
 
-// calendar tells whether a word belongs to a struct tm (tm(3type)) that is a time of the
-// one preparation, and in the other the same time by its clock.
+// calendar reports whether a word belongs to a struct tm (tm(3type)) that is a time of
+// one preparation, and in the other memory the same time by the other preparation's clock.
 func (c *comparer) calendar(a, b []byte, off int) bool {
 	shift := time.Duration(c.prep[1].Began.Realtime - c.prep[0].Began.Realtime)
 	began := time.Unix(0, c.prep[0].Began.Realtime)
@@ -576,16 +576,15 @@ func (c *comparer) calendar(a, b []byte, off int) bool {
 		x, okx := calendarTime(a[at:])
 		y, oky := calendarTime(b[at:])
 		if okx && oky && y.Sub(x) == shift && x.Sub(began).Abs() < 26*time.Hour {
-			return off >= at || bytes.Equal(a[off:at], b[off:at]) // not what comes before it
+			return off >= at || bytes.Equal(a[off:at], b[off:at]) // the bytes before the struct must be equal
 		}
 	}
 	return false
 }
 
-// year tells whether a word belongs to the beginning of the present year and the number of
-// that year, in both preparations. The GNU C library keeps this pair for a time zone
-// without a file, and computes it again where the year is another one (tzset.c,
-// compute_change).
+// year reports whether a word belongs to the pair of the start time and the number of the
+// present year, in both preparations. The GNU C library keeps this pair for a time zone
+// without a file, and computes it again if the year changes (tzset.c, compute_change).
 func (c *comparer) year(w words) bool {
 	is := func(began int64, begin, year uint64) bool {
 		t := time.Unix(0, began).UTC()
@@ -607,11 +606,11 @@ func calendarTime(b []byte) (time.Time, bool) {
 		f[6] == int(t.Weekday()) && f[7] == t.YearDay()-1
 }
 
-// printedSpan is how many seconds of the clock of a preparation are looked for.
+// printedSpan is the number of seconds of a preparation's clock whose texts are searched.
 const printedSpan = 30
 
-// printedTimes returns the texts of the times of a preparation, each with that of the
-// other.
+// printedTimes returns the printed times of one preparation, each with the printed time
+// of the other preparation.
 func printedTimes(began, shift int64, env []string) map[string]string {
 	places := []*time.Location{time.UTC, time.Local}
 	for _, e := range env {
@@ -655,9 +654,9 @@ func (w words) pick(i int) [3]uint64 {
 	return w.b
 }
 
-// rseq tells whether a word is one that the kernel rewrites whenever a thread
-// has been scheduled: the numbers of its processor, its node and its memory context
-// in struct rseq (rseq(2)). The rest of the struct belongs to the program.
+// rseq reports whether the kernel rewrites a word each time it schedules a thread. These
+// words are the numbers of the processor, the node and the memory context in struct rseq
+// (rseq(2)). The rest of the struct belongs to the program.
 func (c *comparer) rseq(addr uint64) bool {
 	for _, t := range c.im[0].Threads {
 		if t.RseqAddress == 0 {
@@ -671,10 +670,10 @@ func (c *comparer) rseq(addr uint64) bool {
 	return false
 }
 
-// processor tells whether a word is the copy of register EBX of CPUID, leaf 1,
+// processor reports whether a word is the copy of register EBX of CPUID, leaf 1,
 // that the dynamic linker of the GNU C library keeps in _rtld_global_ro. The upper 8
 // bits are the number of the processor that executed the instruction. The library
-// never reads them, and a program that is started by itself finds any processor.
+// never reads them, and in a cold start they have the number of any processor.
 func (c *comparer) processor(v *VMA, addr uint64, w words) bool {
 	eax, ebx := version()
 	const rest = 1<<24 - 1
@@ -772,8 +771,8 @@ type module struct {
 	symbols []elf.Symbol // sorted by value
 }
 
-// symbol finds the file of which an address shows a part, the offset in it, and
-// the symbol. Memory behind the image of a file holds data without initial values.
+// symbol returns the file that is mapped at an address, the offset in it, and the symbol.
+// Memory after the mapping of a file has the file's data without initial values.
 func (c *comparer) symbol(v *VMA, addr uint64) (string, int64, string) {
 	im := c.im[0]
 	file := v
@@ -836,7 +835,7 @@ func (c *comparer) module(path string) *module {
 	for _, read := range []func() ([]elf.Symbol, error){f.Symbols, f.DynamicSymbols} {
 		symbols, err := read()
 		if err != nil {
-			continue // a file without such a table
+			continue // the file does not have this symbol table
 		}
 		for _, s := range symbols {
 			if s.Value != 0 && elf.ST_TYPE(s.Info) == elf.STT_OBJECT {

@@ -15,25 +15,25 @@ type Moment struct {
 // Preparation describes how a process came to be frozen.
 type Preparation struct {
 	Pid     int    // as the process sees it
-	Threads []int  // ids as the process sees them, in the order of Image.Threads; nil: those of the image
+	Threads []int  // ids as the process sees them, in the order of Image.Threads; nil: the ids in the image
 	Began   Moment // by the clock that the process was given
 	Dir     string // working directory
 	Device  uint64 // of the file of the program, where each process has another one; or 0
 }
 
-// Facts are the known differences of two preparations of one program. The
-// preparations have different process ids, windows of time and, where it is not the same
-// for all tasks, working directories. Times of the files that they are given lie outside
-// of both windows.
+// Facts are the known differences of two preparations of one program. The preparations
+// have different process ids and windows of time. They have different working directories,
+// unless all tasks have the same one. The times of their input files lie outside both
+// windows.
 type Facts struct {
 	A, B Preparation
-	// Words are words that the preparations got in place of each other.
+	// Words are the late words: each has a value for either preparation.
 	Words []LateWord
-	// Free is memory whose content Start's caller writes whatever it was.
+	// Free is memory that the caller of Start always overwrites.
 	Free []Range
-	// Late is what a start from the first image with the words of the second preparation
-	// writes. Where it is not nil, the image is compared as that start leaves it, and
-	// Words is empty.
+	// Late has the writes of a start from the first image with the words of the second
+	// preparation. If it is not nil, Compare applies these writes to the image before it
+	// compares, and Words is empty.
 	Late *Late
 }
 
@@ -102,8 +102,8 @@ type Comparison struct {
 	RegisterIds []RegisterId // in the registers of the first image
 	Words       []WordPlace  // in the memory of the first image
 	Offsets     []Offset     // in the registers of the first image
-	// Noise is what the second preparation has where a rule says that the value does not
-	// matter: at most maxNoise words.
+	// Noise has the second preparation's values of words that do not matter by one of the
+	// rules. It has at most maxNoise words.
 	Noise []Patch
 	Read  int64 // bytes that were read from each page file
 }
@@ -111,7 +111,7 @@ type Comparison struct {
 // Same reports whether each difference is explained.
 func (c *Comparison) Same() bool { return len(c.Layout) == 0 && len(c.Unexplained) == 0 }
 
-// Patch is a part of the memory of a process, and what belongs there.
+// Patch is an address in the memory of a process and the value to write there.
 type Patch struct {
 	Address uint64
 	Data    [8]byte

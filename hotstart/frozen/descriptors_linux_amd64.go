@@ -65,7 +65,7 @@ func readDescriptors(pid int) ([]open, error) {
 	return all, nil
 }
 
-// first is the value of the first line of fdinfo with a name.
+// first returns the value of the first line of fdinfo with the name key.
 func (o *open) first(key string) string {
 	if v := o.info[key]; len(v) > 0 {
 		return v[0]
@@ -120,7 +120,7 @@ func (f *freezer) files() error {
 	return nil
 }
 
-// inherits tells whether a descriptor is one that the process was begun with.
+// inherits reports whether a process inherited a descriptor when it was started.
 func (f *freezer) inherits(o *open) (bool, error) {
 	if !slices.Contains(f.inherited, o.fd) {
 		return false, nil
@@ -139,8 +139,7 @@ func (f *freezer) inherits(o *open) (bool, error) {
 	return true, nil
 }
 
-// same tells whether two descriptors are of one open file, and so share their
-// offset.
+// same reports whether two descriptors refer to one open file, and so share its offset.
 func (f *freezer) same(a, b open) (bool, error) {
 	if a.st.Ino != b.st.Ino || a.st.Dev != b.st.Dev || a.flags&^unix.O_CLOEXEC != b.flags&^unix.O_CLOEXEC || a.target != b.target {
 		return false, nil
@@ -239,7 +238,8 @@ func (f *freezer) goneFile(file File, o *open, name string) (File, error) {
 	return file, nil
 }
 
-// pipe keeps one end of a pipe both of whose ends the process has, and nobody else.
+// pipe keeps one end of a pipe. It refuses a pipe unless both ends are in this process,
+// and only in this process.
 func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error) {
 	reader, writer := -1, -1
 	for _, e := range all {
@@ -287,7 +287,7 @@ func (f *freezer) pipe(file File, o *open, all []open, name string) (File, error
 	return file, err
 }
 
-// peekPipe returns what stands in a pipe, and leaves it there.
+// peekPipe returns the bytes in a pipe, and leaves them there.
 func peekPipe(in *os.File, waiting, size int) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -324,9 +324,9 @@ func (f *freezer) event(file File, o *open) (File, error) {
 	return file, err
 }
 
-// semaphore tells whether an eventfd(2) with some count is a semaphore (1), on a
-// kernel that does not show it: it is read and written until it has that count
-// again.
+// semaphore returns 1 if an eventfd(2) with the given count is a semaphore, and 0 if it
+// is not, on a kernel that does not show this. It adds 2 and reads once: only a semaphore
+// returns 1. Then it restores the count.
 func (f *freezer) semaphore(fd int, count uint64) (int, error) {
 	if count >= 1<<63 {
 		return 0, refuse("it has an eventfd with a large count (descriptor %d)", fd)
@@ -392,7 +392,7 @@ func (f *freezer) epoll(file File, _ *open, all []open) (File, error) {
 	return file, nil
 }
 
-// readyFor tells whether a watched descriptor has one of the events already.
+// readyFor reports whether a watched descriptor has one of the events already.
 func (f *freezer) readyFor(w Watch) bool {
 	var l list
 	b := binary.LittleEndian.AppendUint32(nil, uint32(w.FD)) // struct pollfd

@@ -1,15 +1,15 @@
-// Package frozen keeps a stopped process in files and starts it again from
-// them, with ptrace(2) alone: without root and without capabilities, in a time that does
-// not depend on the size of the process.
+// Package frozen saves a stopped process to files and starts it again from them. It uses
+// only ptrace(2), and needs neither root nor capabilities. The time of a start does not
+// depend on the size of the process.
 //
 // Words used here:
 //
 //   - A process is frozen when an Image of it and a page file have been written.
-//     The process itself is left as it was.
+//     The process itself does not change.
 //   - The page file is one sparse file with the contents of the process's
-//     private memory. A started process maps the large parts of it, so that
-//     pages come from the page cache when they are touched and those that no
-//     process writes exist once for all of them. Small parts are copied.
+//     private memory. A started process maps the large parts of it. Pages then
+//     come from the page cache at their first use, and all processes share the
+//     pages that they do not write. Small parts are copied.
 //   - A VMA is one mapping of an address space (proc_pid_maps(5)).
 //   - The restorer is a loop of machine code that executes a list of system
 //     calls inside the process that is being started. A start costs one stop of
@@ -17,13 +17,13 @@
 //
 // # Exact, or refused
 //
-// Freeze either keeps a kind of state, so that Start brings it back exactly, or
+// For each kind of state, Freeze either saves it so that Start restores it exactly, or
 // returns a *Refused that names it. docs/starts.md has a row for each kind.
 //
-// What stays different from the memory of an ordinary process is the effect of
-// madvise(2) and mremap(2) on the mappings of the page file: they would show
-// bytes of the file where there have to be zeros. A started process must
-// therefore run under a tracer.Guard of the page file; Start installs its filter.
+// One difference from the memory of an ordinary process stays: after madvise(2) or
+// mremap(2), a mapping of the page file would show bytes of the file in place of zeros.
+// A started process must therefore run under a tracer.Guard of the page file; Start
+// installs its filter.
 //
 // # Layout of the page file
 //
@@ -34,11 +34,11 @@
 //
 // # How a process is started
 //
-// The program of the frozen process is executed and held before its first
-// instruction: so /proc/PID/exe, the name of the process, its credentials,
-// namespaces and cgroups are those of a cold start. A region of scratch memory
-// is mapped where neither of the two has anything, and the restorer, from there,
-// unmaps the new program, moves vdso and vvar to where they were, maps all VMAs,
-// opens the descriptors, installs signal actions and makes the threads. Then
-// registers, extended state and signal masks are set through ptrace.
+// The program of the frozen process is executed and held before its first instruction.
+// So /proc/PID/exe, the name of the process, its credentials, namespaces and cgroups are
+// as in a cold start. Start maps a region of scratch memory at addresses that are free in
+// both the new and the frozen process. From there the restorer unmaps the new program,
+// moves vdso and vvar to their old addresses, maps all VMAs, opens the descriptors,
+// installs signal actions and makes the threads. Then Start sets registers, extended
+// state and signal masks through ptrace.
 package frozen

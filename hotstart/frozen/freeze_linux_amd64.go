@@ -17,9 +17,9 @@ import (
 	"premix/hotstart/tracer"
 )
 
-// Base is what a process had at its first instruction and may have changed
-// since: a started process gets only the changes, and the rest from whoever
-// starts it.
+// Base is the state of a process at its first instruction that the process can change
+// later. A started process gets only the changes, and inherits the rest from the process
+// that starts it.
 type Base struct {
 	limits     []Limit
 	nice       int
@@ -60,7 +60,7 @@ func namespaces(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// ioPriority is the priority of a thread for input and output (ioprio_get(2)).
+// ioPriority returns the priority of a thread for input and output (ioprio_get(2)).
 func ioPriority(tid int) (uintptr, error) {
 	const process = 1 // IOPRIO_WHO_PROCESS
 	v, _, e := unix.Syscall(unix.SYS_IOPRIO_GET, process, uintptr(tid), 0)
@@ -117,8 +117,8 @@ var limitNames = []string{"Max cpu time", "Max file size", "Max data size", "Max
 	"Max processes", "Max open files", "Max locked memory", "Max address space", "Max file locks", "Max pending signals",
 	"Max msgqueue size", "Max nice priority", "Max realtime priority", "Max realtime timeout"}
 
-// limits reads the resource limits of a process, which prlimit(2) tells only its
-// own user.
+// limits reads the resource limits of a process from /proc. prlimit(2) returns them only
+// to the process's own user.
 func limits(pid int) ([]Limit, error) {
 	path := fmt.Sprintf("/proc/%d/limits", pid)
 	b, err := os.ReadFile(path)
@@ -159,7 +159,7 @@ func readLine(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// affinity is the mask of the processors that a thread may run on.
+// affinity returns the mask of the processors that a thread may run on.
 func affinity(tid int) ([]byte, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(tid, &set); err != nil {
@@ -172,16 +172,16 @@ func affinity(tid int) ([]byte, error) {
 	return b, nil
 }
 
-// Source is a process that is to be frozen.
+// Source is a process to freeze.
 type Source struct {
 	*tracer.Proc        // held, and of one's own
 	Base         Base   // the process at its first instruction
 	Dir          string // its working directory
-	// Private says that no other process sees the files that it writes, wherever
-	// they are, and that a started process finds them as they were.
+	// Private is true if no other process sees the files that the process writes, in any
+	// directory, and a started process finds them unchanged.
 	Private bool
-	// Inherited are descriptors that the process had at its first instruction. Where it
-	// has not changed them, a started process has those of whoever starts it.
+	// Inherited are descriptors that the process had at its first instruction. If it has
+	// not changed them, a started process inherits them from the process that starts it.
 	Inherited []int
 }
 
@@ -216,7 +216,7 @@ type freezer struct {
 
 func (f *freezer) proc(name string) string { return fmt.Sprintf("/proc/%d/%s", f.p.Pid, name) }
 
-// process reads what a process has once.
+// process reads the state that a process has only once, and not for each thread.
 func (f *freezer) process() error {
 	im := f.im
 	var err error
@@ -384,7 +384,8 @@ func (f *freezer) threads() error {
 	return nil
 }
 
-// kept reads what a thread may have changed for itself and what it must not have.
+// kept reads the state that a thread may change for itself. It refuses a thread that has
+// changed other state.
 func (f *freezer) kept(t *Thread, dir string, st map[string]string) error {
 	for key, name := range keptStatus {
 		if st[key] != f.base.status[key] {
@@ -433,7 +434,7 @@ func (f *freezer) kept(t *Thread, dir string, st map[string]string) error {
 	return nil
 }
 
-// kcmp compares what two threads have in the kernel (kcmp(2)).
+// kcmp compares kernel resources of two threads (kcmp(2)).
 func kcmp(a, b, kind int, i, j uintptr) (bool, error) {
 	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), uintptr(kind), i, j, 0)
 	switch e {
@@ -445,8 +446,8 @@ func kcmp(a, b, kind int, i, j uintptr) (bool, error) {
 	return false, fmt.Errorf("kcmp: %w", e)
 }
 
-// sequence leaves a restartable sequence in which a thread stands, as the kernel
-// does before the thread goes on (rseq(2)).
+// sequence aborts a restartable sequence that a thread is in, as the kernel does before
+// it resumes the thread (rseq(2)).
 func (f *freezer) sequence(t *Thread) error {
 	if t.RseqAddress == 0 {
 		return nil
@@ -470,8 +471,8 @@ func (f *freezer) sequence(t *Thread) error {
 	return nil
 }
 
-// interrupted looks at a thread that was stopped in a system call that the
-// kernel would restart with what is left of its time.
+// interrupted handles a thread that was stopped in a system call which the kernel would
+// restart with the remaining time.
 func (f *freezer) interrupted(t *Thread) error {
 	nr, args, ok := f.p.Call(t.Tid)
 	if !ok {
@@ -479,8 +480,8 @@ func (f *freezer) interrupted(t *Thread) error {
 	}
 	switch nr {
 	case unix.SYS_RESTART_SYSCALL:
-		// The kernel keeps the call, its argument and its time where nobody sees
-		// it. The thread makes the call itself again, with the time it began with.
+		// The kernel does not show the call, its arguments and its remaining time. The
+		// restored thread makes the call again, with the original time.
 		entered, args, known := f.p.Restarting(t.Tid)
 		if !known {
 			return refuse("a thread waits in a system call that cannot be begun again")
@@ -511,7 +512,7 @@ func (f *freezer) interrupted(t *Thread) error {
 	return nil
 }
 
-// futexUntil tells whether a futex(2) waits until a time of the monotonic clock.
+// futexUntil reports whether a futex(2) waits until a time of the monotonic clock.
 func futexUntil(args [6]uint64) bool {
 	const waitBitset, lockPI, lockPI2, waitRequeuePI = 9, 6, 13, 11
 	if args[3] == 0 {
@@ -524,8 +525,8 @@ func futexUntil(args [6]uint64) bool {
 	return false
 }
 
-// process is what a process can ask for about itself, and the answer without which it
-// cannot be restored.
+// process lists the properties that a process can ask the kernel for about itself, each
+// with the only value that Start can restore.
 var process = []struct {
 	name          string
 	nr, get, want uint64
@@ -536,7 +537,8 @@ var process = []struct {
 	{"the use of the instruction CPUID", unix.SYS_ARCH_PRCTL, 0x1011, 1},     // ARCH_GET_CPUID
 }
 
-// signals reads signal actions and what else only the process itself can ask for.
+// signals reads the signal actions and other properties that the kernel returns only to
+// the process itself.
 func (f *freezer) signals() error {
 	var l list
 	var signals []int
@@ -621,8 +623,8 @@ var advised = []struct {
 	advice int
 }{{"dc", unix.MADV_DONTFORK}, {"wf", unix.MADV_WIPEONFORK}, {"dd", unix.MADV_DONTDUMP}, {"hg", unix.MADV_HUGEPAGE}, {"nh", unix.MADV_NOHUGEPAGE}, {"mg", unix.MADV_MERGEABLE}}
 
-// forkAdvice is advice whose effect a mapping of a file would not have, or would lose
-// where its contents are discarded.
+// forkAdvice reports whether a VMA has advice that has no effect on a mapping of a file, or
+// loses its effect when the content of the mapping is discarded.
 func (v *VMA) forkAdvice() bool {
 	return slices.Contains(v.Advice, unix.MADV_DONTFORK) || slices.Contains(v.Advice, unix.MADV_WIPEONFORK)
 }
@@ -684,8 +686,8 @@ func (f *freezer) memory(pages *os.File) error {
 			if total > copyLimit && !v.Shared && !v.Grows && !v.Locked && !v.forkAdvice() && len(v.Guards) == 0 {
 				v.Kind = KindPaged
 				if m.path != "" && m.path[0] == '/' {
-					// The slot stands for the whole mapping, unchanged pages of the file
-					// included.
+					// The slot replaces the whole mapping, with the unchanged pages of the
+					// file too.
 					runs = []Extent{{0, int64(min(m.Size(), fileBytes(m)))}}
 				}
 			}
@@ -722,7 +724,7 @@ func (f *freezer) memory(pages *os.File) error {
 	for i := range f.im.Maps {
 		v := &f.im.Maps[i]
 		if len(v.Data) == 0 && v.Kind == KindPaged {
-			v.Kind = KindCopied // nothing but zeros
+			v.Kind = KindCopied // only zeros
 		}
 	}
 	f.im.PageBytes, f.im.Pieces = w.kept, w.pieces
@@ -736,7 +738,7 @@ func (f *freezer) memory(pages *os.File) error {
 // pages (MADV_GUARD_INSTALL) on kernels that do not show which has them, bytes.
 const guardLimit = 1 << 30
 
-// locksFuture tells whether what the process maps is locked at once (mlockall(2)).
+// locksFuture reports whether new mappings of the process are locked (mlockall(2)).
 func (f *freezer) locksFuture() (bool, error) {
 	at, err := f.p.Alloc(pageSize)
 	if err != nil {
@@ -750,8 +752,8 @@ func (f *freezer) locksFuture() (bool, error) {
 	return i >= 0 && all[i].has("lo"), nil
 }
 
-// fileBytes is how many bytes of a mapping lie within its file: what is beyond
-// cannot be read.
+// fileBytes returns how many bytes of a mapping lie within its file. The rest cannot be
+// read.
 func fileBytes(m *mapping) uint64 {
 	st, err := os.Stat(m.path)
 	if err != nil || st.Size() <= m.offset {
@@ -760,7 +762,7 @@ func fileBytes(m *mapping) uint64 {
 	return pageUp(uint64(st.Size() - m.offset))
 }
 
-// vma translates a mapping, contents aside.
+// vma returns the VMA of a mapping, without its content.
 func (f *freezer) vma(m *mapping) (VMA, error) {
 	v := VMA{Range: m.Range, Prot: m.prot, Shared: m.shared, Grows: m.has("gd"), Reserves: !m.has("nr"), Locked: m.has("lo"), Path: m.path, Offset: m.offset, Inode: m.inode}
 	name := m.path
@@ -839,15 +841,15 @@ const (
 	present   = 1 << 63
 )
 
-// contents lists the pages of a mapping that have content of their own. changed
-// leaves out those that a file still has.
+// contents returns the pages of a mapping that have their own content. With changed it
+// leaves out the pages that are equal to the file.
 func contents(pagemap *os.File, m *mapping, changed bool) ([]Extent, error) {
 	return entries(pagemap, m, func(e uint64) bool {
 		return e&(present|swapped) != 0 && e&guardPage == 0 && (!changed || e&fromFile == 0)
 	})
 }
 
-// entries lists the pages of a mapping whose entry in pagemap is wanted.
+// entries returns the pages of a mapping for whose pagemap entry wanted returns true.
 func entries(pagemap *os.File, m *mapping, wanted func(uint64) bool) ([]Extent, error) {
 	const chunk = 1 << 16
 	var runs []Extent

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refused says which state of a process cannot be restored exactly.
+// Refused is the error for a state of a process that cannot be restored exactly.
 type Refused struct{ What string }
 
 func (e *Refused) Error() string { return "it cannot be frozen: " + e.What }
@@ -20,12 +20,12 @@ func refuse(format string, args ...any) error {
 	return &Refused{fmt.Sprintf(format, args...)}
 }
 
-// Image is a frozen process but for the contents of its memory.
+// Image is a frozen process without the content of its memory.
 type Image struct {
 	Exe  string   // path of its program, as the process sees it
 	Argv []string // as the kernel shows it, for the program that is executed and replaced
 	Env  []string
-	Dir  string // its working directory: paths below it are opened below that of the started process
+	Dir  string // its working directory: paths below it are opened below the started process's directory
 
 	Memory     Memory
 	Maps       []VMA
@@ -34,7 +34,7 @@ type Image struct {
 	Files      []File // in the order of their numbers
 	Umask      int
 	Timers     []IntervalTimer
-	Limits     []Limit // those that the process has changed
+	Limits     []Limit // only the limits that the process has changed
 	NoNewPrivs bool
 	Dumpable   bool
 	Subreaper  bool
@@ -45,7 +45,8 @@ type Image struct {
 	Pieces     []Piece
 	Ids        []IdPlace // from Comparison: Start writes the ids of the new threads there
 	Devices    []uint64  // from Comparison: Start writes the device of the program's file there
-	// RegisterIds are from Comparison too: registers that Start sets to such an id.
+	// RegisterIds are from Comparison too. Start sets these registers to the id of a
+	// thread.
 	RegisterIds []RegisterId
 }
 
@@ -63,8 +64,8 @@ type IdPlace struct {
 	Thread  int    // index into Image.Threads; 0 is the leader, whose id is the process id
 }
 
-// Memory is what the kernel knows of the layout of an address space: the
-// arguments of prctl(2), PR_SET_MM_MAP, and the places of vdso and vvar.
+// Memory is the kernel's record of the layout of an address space: the arguments of
+// prctl(2), PR_SET_MM_MAP, and the addresses of vdso and vvar.
 type Memory struct {
 	StartCode, EndCode, StartData, EndData uint64
 	StartBrk, Brk, StartStack              uint64
@@ -77,10 +78,10 @@ type Memory struct {
 // Range is a part of an address space: [Start, End).
 type Range struct{ Start, End uint64 }
 
-// Size is the number of bytes in the range.
+// Size returns the number of bytes in the range.
 func (r Range) Size() uint64 { return r.End - r.Start }
 
-// Kind says how a VMA is made again.
+// Kind is the way in which a VMA is restored.
 type Kind uint8
 
 // The kinds of VMA.
@@ -130,7 +131,7 @@ type Thread struct {
 	TimerSlack           uint64 // ns; 0: unchanged
 }
 
-// Action is what a process does on a signal (rt_sigaction(2)).
+// Action is the action of a process on a signal (rt_sigaction(2)).
 type Action struct {
 	Signal int
 	Raw    [32]byte // struct kernel_sigaction
@@ -146,7 +147,7 @@ type IntervalTimer struct {
 type Limit struct {
 	Resource int
 	Cur, Max uint64
-	Raised   bool // what the process has needs it
+	Raised   bool // above the inherited limit, and needed for the restored state
 }
 
 // FileKind is the kind of an open file.
@@ -163,7 +164,7 @@ const (
 	FileSignal                    // signalfd(2)
 	FileGone                      // a regular file without a name: its content is copied
 	FileShut                      // one end of a socketpair(2) whose other end has been closed
-	FileInherited                 // of whoever starts the process: Source.Inherited
+	FileInherited                 // from the process that starts it: Source.Inherited
 )
 
 // File is one descriptor.
@@ -175,7 +176,7 @@ type File struct {
 	Inside  bool   // Path is relative to Dir
 	Regular bool
 	Offset  int64
-	Of      int      // FileDup: the other descriptor. FilePipe: that of the read end
+	Of      int      // FileDup: the other descriptor. FilePipe: the descriptor of the read end
 	Content []byte   // FilePipe, of the read end: the bytes in it. FileGone: its content
 	Size    int      // FilePipe: capacity
 	Count   uint64   // FileEvent
@@ -211,7 +212,7 @@ func (im *Image) Paths() []string {
 	return slices.Compact(all)
 }
 
-// PerfData tells whether a file holds counters of a Java virtual machine, which
+// PerfData reports whether a file holds counters of a Java virtual machine, which
 // others may look at and no one else changes. A started process gets a copy that
 // only it sees.
 func PerfData(path string) bool {

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pageSize is the size of a page, bytes: that of x86-64, where processes are frozen.
+// pageSize is the size of a page on x86-64, bytes. Only x86-64 processes are frozen.
 const pageSize = 4096
 
 // pieceSize is how much memory is read and digested at a time, bytes.
 const pieceSize = 4 << 20
 
-// Piece is a part of the page file and the BLAKE3-256 digest of its content. A
-// page file has no content but that of its pieces.
+// Piece is a part of the page file and the BLAKE3-256 digest of its content. All
+// content of a page file is in pieces.
 type Piece struct {
 	Extent
 	Digest [32]byte
@@ -81,9 +81,9 @@ func (w *pageWriter) fail(err error) {
 	}
 }
 
-// write copies runs of pages of a VMA to its slot and returns those that are not
-// zeros: exactly for memory that will be copied, and in one extent for memory
-// that will be mapped.
+// write copies runs of pages of a VMA to its slot, and returns the extents with content.
+// For memory that will be copied it leaves out the pages of zeros. For memory that will
+// be mapped it returns one extent, the whole slot.
 func (w *pageWriter) write(v VMA, runs []Extent) ([]Extent, error) {
 	if w.mem == nil {
 		var err error

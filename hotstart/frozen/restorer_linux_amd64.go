@@ -12,7 +12,7 @@ import (
 )
 
 // restorer is the loop that executes a list of system calls: rbx points to the
-// next entry. It stops at a breakpoint behind the last entry, or at an entry
+// next entry. It stops at a breakpoint after the last entry, or at an entry
 // whose call did not give the wanted result.
 var restorer = []byte{
 	0x48, 0x8b, 0x03, //             loop: mov rax, [rbx]       number
@@ -70,7 +70,7 @@ type list struct {
 // pointer is a place in a list's data that holds the address of another.
 type pointer struct{ at, to uint64 }
 
-// add appends a call whose result has to be want.
+// add appends a call whose result must be want.
 func (l *list) add(what string, want, nr uint64, args ...uint64) {
 	c := call{what: what, nr: nr, want: want}
 	copy(c.args[:], args)
@@ -87,25 +87,25 @@ func (l *list) bytes(b []byte) uint64 {
 	return inData | at
 }
 
-// str is bytes for a string that ends with a zero byte.
+// str calls bytes for a string and a zero byte after it.
 func (l *list) str(s string) uint64 { return l.bytes(append([]byte(s), 0)) }
 
-// space is bytes for n zeros.
+// space calls bytes for n zeros.
 func (l *list) space(n int) uint64 { return l.bytes(make([]byte, n)) }
 
-// size is the number of bytes of the region that the list needs, code included.
+// size returns the size in bytes of the region that the list needs, with the code.
 func (l *list) size() uint64 {
 	return pageUp(pageSize + entrySize*uint64(len(l.calls)+1) + uint64(len(l.data)))
 }
 
 func pageUp(n uint64) uint64 { return (n + pageSize - 1) &^ (pageSize - 1) }
 
-// dataAt is the address of the data of a list in a region.
+// dataAt returns the address of the data of a list in a region.
 func (l *list) dataAt(region uint64) uint64 {
 	return region + pageSize + entrySize*uint64(len(l.calls)+1)
 }
 
-// encode lays the list out for a region at an address, code page aside.
+// encode returns the content of a region with the list at an address, without the code page.
 func (l *list) encode(region uint64) []byte {
 	data := l.dataAt(region)
 	b := make([]byte, 0, l.size())
@@ -178,7 +178,7 @@ func (l *list) execute(p *tracer.Proc, tid int) ([]byte, error) {
 	return data, err
 }
 
-// results is execute, and returns the result of each call too.
+// results does the same as execute, and also returns the result of each call.
 func (l *list) results(p *tracer.Proc, tid int) (results []uint64, data []byte, err error) {
 	size := l.size()
 	region, err := p.Alloc(int(size))

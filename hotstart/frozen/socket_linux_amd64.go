@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketOptions are the options of a socket that must be as those of a new one.
+// socketOptions are the options that must have the same values as in a new socket.
 var socketOptions = []int{unix.SO_SNDBUF, unix.SO_RCVBUF, unix.SO_RCVLOWAT, unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD, unix.SO_PRIORITY,
 	unix.SO_MARK, unix.SO_REUSEADDR, unix.SO_KEEPALIVE, unix.SO_BROADCAST, unix.SO_TIMESTAMP, unix.SO_PEEK_OFF, unix.SO_BUSY_POLL, unix.SO_OOBINLINE}
 
@@ -37,7 +37,7 @@ func (f *freezer) socket(file File, o *open, name string) (File, error) {
 	return file, nil
 }
 
-// isShut tells whether a socket has no names, no data, no options and no other end.
+// isShut reports whether a socket has no names, no data, no options and no other end.
 func isShut(fd int) (bool, error) {
 	for option, want := range map[int]int{unix.SO_DOMAIN: unix.AF_UNIX, unix.SO_TYPE: unix.SOCK_STREAM, unix.SO_PROTOCOL: 0, unix.SO_ACCEPTCONN: 0} {
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {

@@ -24,22 +24,22 @@ type Options struct {
 	Random bool
 	// Personality is set by personality(2), where Spawn has changed it; nil leaves it.
 	Personality *uint64
-	// Device is that of the program's file, as the process sees it.
+	// Device is the device of the program's file, as the process sees it.
 	Device uint64
 	// Filter is the program of a seccomp filter to install, or nil.
 	Filter []unix.SockFilter
-	// Inherited are descriptors of the process that lead to the files of whoever starts
+	// Inherited are descriptors that the process inherits from the process that starts
 	// it: Source.Inherited.
 	Inherited []int
-	// Pages is the descriptor of the page file in the process; 0 stands for 3.
+	// Pages is the descriptor of the page file in the process; 0 means 3.
 	Pages int
 }
 
-// Start turns p, a process that executes the program of a frozen one and is held
-// at its first instruction, into that one. Its descriptors 0 to 2 lead to the null
-// device, where they are not among Options.Inherited, 3 to the page file, where Options
-// do not name another, and there are no others. It stays held; the filter of Options is
-// installed. After an error p is of no use and has to be killed.
+// Start turns p into the frozen process. p must execute the program of the frozen process
+// and be held at its first instruction. It must have exactly these descriptors: those in
+// Options.Inherited, the null device at the rest of 0 to 2, and the page file at
+// Options.Pages. p stays held, with the filter of Options installed. After an error the
+// caller must kill p.
 func (im *Image) Start(p *tracer.Proc, opt Options) error {
 	if opt.Pages == 0 {
 		opt.Pages = pagesFD
@@ -147,7 +147,7 @@ func (s *starter) start() error {
 	return s.finish(append([]int{leader}, made...), size)
 }
 
-// gap finds a free range of some size between those that are taken.
+// gap returns a free range of the given size between the taken ranges.
 func gap(taken []Range, size uint64) (uint64, error) {
 	sorted := slices.Clone(taken)
 	slices.SortFunc(sorted, func(a, b Range) int {
@@ -223,8 +223,8 @@ func (s *starter) build(vdso Range, vvar []Range, region Range, aside uint64) er
 	return nil
 }
 
-// limits sets the limits that the process has raised, without which it could not
-// have got what it has, or those that it has lowered.
+// limits sets the limits that the process has raised, or with false the limits that it
+// has lowered. The raised limits come first: the restored state may exceed the old limits.
 func (s *starter) limits(raised bool) {
 	for _, lim := range s.im.Limits {
 		if lim.Raised == raised {
@@ -269,8 +269,8 @@ func (s *starter) clear(vdso Range, vvar []Range, region Range) {
 	}
 }
 
-// moveVDSO moves vvar and vdso to where they were, over a place aside, since the
-// old and the new places may overlap.
+// moveVDSO moves vvar and vdso to their addresses in the frozen process. It moves them to
+// aside first, since the old and the new ranges may overlap.
 func (s *starter) moveVDSO(vdso Range, vvar []Range, aside uint64) {
 	want := &s.im.Memory
 	if vdso == want.VDSO && slices.Equal(vvar, want.VVAR) {
@@ -293,7 +293,7 @@ func (s *starter) moveVDSO(vdso Range, vvar []Range, aside uint64) {
 	move(at, vdso.Size(), want.VDSO.Start)
 }
 
-// openFD is the number that the next descriptor gets: the lowest that is free.
+// openFD returns the number of the next descriptor: the lowest free number.
 func (s *starter) openFD() uint64 {
 	i := slices.Index(s.fds, false)
 	if i < 0 {
@@ -402,7 +402,7 @@ func reserve(v *VMA) uint64 {
 	return unix.MAP_NORESERVE
 }
 
-// layout tells the kernel where code, heap, stack, arguments and environment are.
+// layout sets the kernel's addresses of code, heap, stack, arguments and environment.
 func (s *starter) layout() {
 	m, l := &s.im.Memory, &s.l
 	var b []byte // struct prctl_mm_map
@@ -477,7 +477,7 @@ func (s *starter) files() error {
 			}
 			s.place(fd, f)
 		case FileDup:
-			// After the others: what it leads to may have a greater number.
+			// Duplicates come after the loop: the original may have a greater number.
 		case FileInherited:
 			if !slices.Contains(s.opt.Inherited, f.FD) {
 				return fmt.Errorf("descriptor %d is not inherited", f.FD)
@@ -552,7 +552,8 @@ func (s *starter) pipe(reader *File) {
 	if len(reader.Content) > 0 {
 		l.add("fill a pipe", uint64(len(reader.Content)), unix.SYS_WRITE, w, l.bytes(reader.Content), uint64(len(reader.Content)))
 	}
-	// Out of the way first: either number may be the one that the other end needs.
+	// First move both ends to high numbers: the number of one end may be the final number
+	// of the other.
 	high := uint64(0)
 	for _, f := range s.im.Files {
 		high = max(high, uint64(f.FD)+1)
@@ -584,7 +585,7 @@ func (s *starter) pipe(reader *File) {
 	}
 }
 
-// thread appends the calls by which a thread registers what the kernel keeps for it.
+// thread appends the calls by which a thread registers its addresses with the kernel.
 func (s *starter) thread(l *list, i int) {
 	t := &s.im.Threads[i]
 	if i == 0 {
@@ -663,8 +664,8 @@ func (s *starter) finish(tids []int, size uint64) error {
 	return nil
 }
 
-// ids writes the ids of the new threads where the program keeps those of the
-// frozen ones.
+// ids replaces the ids of the frozen threads in the program's memory by the ids of the
+// new threads.
 func (s *starter) ids(tids []int) error {
 	known := map[int]uint32{}
 	id := func(thread int) (uint32, error) {

@@ -18,7 +18,7 @@ type Base struct{}
 // ReadBase returns an error.
 func ReadBase(int) (Base, error) { return Base{}, tracer.Supported() }
 
-// Source is a process that is to be frozen.
+// Source is a process to freeze.
 type Source struct {
 	*tracer.Proc
 	Base      Base
@@ -33,7 +33,7 @@ func Freeze(Source, *os.File) (*Image, error) { return nil, tracer.Supported() }
 // BootID returns the empty string.
 func BootID() string { return "" }
 
-// Options are those of Start.
+// Options are the options of Start.
 type Options struct {
 	Dir         string
 	Random      bool

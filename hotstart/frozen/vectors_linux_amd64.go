@@ -22,7 +22,7 @@ const (
 	vectorBits         = 1<<1 | 1<<2 | 1<<5 | 1<<6 | 1<<7
 )
 
-// inCall tells whether a thread stands at a system call in a function of the C library, in
+// inCall reports whether a thread is at a system call in a function of the C library, in
 // both preparations. By the calling convention (System V ABI, AMD64 supplement, 3.2.3) a
 // caller does not expect vector registers to keep their content across a function, and the
 // functions of the library that make system calls do no computation with them.

@@ -2,12 +2,12 @@ package frozen
 
 import "bytes"
 
-// LateWord is a word that two preparations got in place of each other. The word has the
-// same length in both, and where it has the same byte in both, every word that is going to
-// take its place has that byte too.
+// LateWord is a late word with its values in two preparations. Both values have the same
+// length. At each place where both have the same byte, the values of all later calls have
+// this byte too.
 type LateWord struct {
 	A, B []byte
-	// Whole says that only whole occurrences of the word can be exchanged.
+	// Whole is true if only whole occurrences of the word can be replaced.
 	Whole bool
 }
 
@@ -17,8 +17,8 @@ type Span struct {
 	Word   int // index of the word
 	From   int // offset in the word
 	Length int
-	// Short says that so few bytes differ that they may be equal by chance: a third
-	// preparation has to show that they are not.
+	// Short is true if so few bytes differ that this may be a coincidence. A third
+	// preparation must show that it is not.
 	Short bool
 }
 
@@ -51,7 +51,7 @@ func NewWords(words []LateWord) *Words {
 // late words. No Span is Short.
 func (w *Words) Exchange(a, b []byte) []Span { return w.exchange(a, b, 0, min(len(a), len(b)), false) }
 
-// exchange is Exchange for the differences in [from, to).
+// exchange does the same as Exchange, for the differences in [from, to).
 func (w *Words) exchange(a, b []byte, from, to int, short bool) []Span {
 	var spans []Span
 	for i := from; i < to; i++ {
@@ -113,7 +113,7 @@ func (w *Words) Same(a, b []byte) ([]Span, bool) {
 }
 
 // Offset is a register of a frozen process that holds the first byte of a late word plus
-// a constant, as the comparison of two strings leaves it. It is always Short.
+// a constant. The comparison of two strings leaves this value. An Offset is always Short.
 type Offset struct {
 	Thread   int // index into Image.Threads
 	Register int // index of the field of unix.PtraceRegs
@@ -121,14 +121,15 @@ type Offset struct {
 	Constant int32
 }
 
-// Value returns the value of the register for a late word. There is none if the sum is 0:
-// the two strings were then compared further.
+// Value returns the value of the register for a late word. ok is false if the sum is 0:
+// the comparison of the two strings then went past the first byte.
 func (o Offset) Value(word string) (value uint32, ok bool) {
 	v := int32(word[0]) + o.Constant
 	return uint32(v), v != 0
 }
 
-// Late is what a start writes into a frozen process for the late words of a call.
+// Late has the late words of a call, and the places in a frozen process to which a start
+// writes them.
 type Late struct {
 	Places  []WordPlace
 	Offsets []Offset

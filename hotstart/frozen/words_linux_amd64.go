@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// late explains what of a part of a VMA, which begins at offset at of it, are late words
-// and late variables, and makes b equal to a there.
+// late finds the late words and late variables in a part of a VMA, which begins at offset
+// at in the VMA, and makes b equal to a there.
 func (c *comparer) late(v *VMA, at int64, a, b []byte) {
 	begin := v.Start + uint64(at)
 	for _, r := range c.free {
@@ -32,7 +32,7 @@ func (c *comparer) writes(v *VMA, e Extent) bool {
 	})
 }
 
-// start makes the registers and the extended state of a thread those that a start leaves.
+// start applies the writes of a start to the registers and the extended state of a thread.
 func (c *comparer) start(thread int, t *Thread) {
 	registers := reflect.ValueOf(&t.Regs).Elem()
 	for _, o := range c.written.Offsets {

@@ -16,14 +16,14 @@ import (
 	"premix/hotstart/around"
 )
 
-// Role says what a late word is.
+// Role is the use of a late word.
 type Role string
 
 // The roles of late words.
 const (
 	Input  Role = "input"  // path of a file that the tool reads for the sample
-	Output Role = "output" // path, or beginning of paths, of what the tool writes
-	Label  Role = "label"  // text, such as a read group
+	Output Role = "output" // path, or beginning of paths, of files that the tool writes
+	Label  Role = "label"  // other text, for example a read group
 )
 
 // Word is a part of an argument that changes from call to call: the bytes [From, To)
@@ -72,7 +72,7 @@ func (c *Call) withWords(words []string) []string {
 	for i := range order {
 		order[i] = i
 	}
-	// From the end: a word that is exchanged moves what follows it.
+	// Replace from the end: replacing a word moves the bytes after it.
 	slices.SortFunc(order, func(i, j int) int { return c.Words[j].From - c.Words[i].From })
 	for _, k := range order {
 		w := c.Words[k]
@@ -81,7 +81,7 @@ func (c *Call) withWords(words []string) []string {
 	return argv
 }
 
-// around returns what the tool of the call inherits.
+// around returns the state that the tool of the call inherits.
 func (c *Call) around() around.Around {
 	if c.Around != nil {
 		return *c.Around
@@ -89,8 +89,8 @@ func (c *Call) around() around.Around {
 	return around.Own()
 }
 
-// commandLines are the arguments as the kernel keeps them, and as tools print them: late
-// words behind those of the call.
+// commandLines returns the arguments as the kernel keeps them, and as tools print them.
+// They count as late words, after the late words of the call.
 func commandLines(argv []string) []string {
 	return []string{strings.Join(argv, "\x00") + "\x00", strings.Join(argv, " ")}
 }
@@ -98,7 +98,7 @@ func commandLines(argv []string) []string {
 // commandForms is the number of commandLines.
 const commandForms = 2
 
-// check says what is wrong with a call, if anything is.
+// check returns an error if a call is malformed.
 func (c *Call) check() error {
 	if len(c.Argv) == 0 || !filepath.IsAbs(c.Exe) || !filepath.IsAbs(c.Dir) {
 		return fmt.Errorf("the call of %q has no arguments, or a relative path of its program or directory", c.Exe)
@@ -116,15 +116,15 @@ func (c *Call) check() error {
 	return nil
 }
 
-// isLate tells whether a variable of the environment is late.
+// isLate reports whether a variable of the environment is late.
 func (c *Call) isLate(name string) bool {
 	return slices.Contains(alwaysLate, name) || slices.Contains(c.LateEnv, name)
 }
 
-// compressions are extensions behind which another one stands.
+// compressions are extensions that follow another extension.
 var compressions = []string{".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4"}
 
-// extension is the part of a path that says what kind of file it is.
+// extension returns the extension of a path, with the extension of a compression.
 func extension(path string) string {
 	base := filepath.Base(path)
 	ext := filepath.Ext(base)
@@ -134,8 +134,8 @@ func extension(path string) string {
 	return ext
 }
 
-// shape is a word with its changing parts blanked: letters and digits, or digits where
-// there is nothing else, outside of an extension.
+// shape returns a word with its changing parts replaced by one letter: letters and digits
+// outside the extension. In a word without letters only the digits change.
 func (r Role) shape(word string) string {
 	b := []byte(word)
 	blank := byte('x')
@@ -161,7 +161,7 @@ func alnum(c rune) bool {
 // letters are the bytes that other puts in place of letters and digits, in their order.
 const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// lettersFor returns the bytes that may stand in place of those of a word.
+// lettersFor returns the bytes that may replace the bytes of a word.
 func (r Role) lettersFor(word string) string {
 	if shape := r.shape(word); !strings.Contains(shape[:strings.LastIndexByte(shape, '|')], "x") {
 		return letters[1:10] // a number that does not begin with 0
@@ -257,7 +257,7 @@ func withFirstLetters(word, shape string, letter byte) string {
 // keyVersion changes when snapshots of earlier versions must not be found.
 const keyVersion = 5
 
-// Key identifies the calls that can share a snapshot, fingerprint aside.
+// Key identifies the calls that can share a snapshot, without the fingerprint.
 func Key(c Call) (string, error) {
 	if err := c.check(); err != nil {
 		return "", err

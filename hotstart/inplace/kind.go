@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kindAt is the kind of what stands at a path: "missing", "file", "empty", "dir" or
-// "other"; links are followed.
+// kindAt returns the kind of the file at a path: "missing", "file", "empty", "dir" or
+// "other". It follows symlinks.
 func kindAt(path string) string {
 	st, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(path); err == nil {
-			return "other" // a link that leads nowhere
+			return "other" // a dangling symlink
 		}
 		return "missing"
 	case err != nil:

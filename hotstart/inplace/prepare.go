@@ -24,7 +24,7 @@ func (e *Unfit) Error() string { return "the command cannot start hot: " + e.Rea
 // unfit makes an *Unfit.
 func unfit(format string, args ...any) error { return &Unfit{Reason: fmt.Sprintf(format, args...)} }
 
-// passing makes an *Unfit that may be gone the next time.
+// passing makes an *Unfit for a reason that may not exist the next time.
 func passing(format string, args ...any) error {
 	return &Unfit{Reason: fmt.Sprintf(format, args...), Passing: true}
 }

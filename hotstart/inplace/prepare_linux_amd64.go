@@ -26,12 +26,12 @@ import (
 )
 
 // Prepare makes a snapshot that serves a call, proves it, and returns it locked. It
-// reads the call's inputs and data, and writes to nothing but the store and the scratch
-// directory. The streams of the call are looked at, never read or written. A command
-// that cannot start hot is an *Unfit.
+// reads the call's inputs and data, and writes only to the store and the scratch
+// directory. It checks the kinds of the call's streams, and never reads or writes the
+// streams. A command that cannot start hot is an *Unfit.
 //
-// Prepare waits for all children of its thread, of which there are no others, and keeps
-// the descriptors of this process from all programs that it executes from now on.
+// Prepare waits for all children of its thread, which must not have other children. It
+// sets close-on-exec on the descriptors of this process.
 func Prepare(ctx context.Context, store string, c Call, opt PrepareOptions) (*Snapshot, error) {
 	// Only the thread that traces a process can work on it.
 	runtime.LockOSThread()
@@ -217,15 +217,16 @@ func (p *preparation) trial(name string, number int) (*trial, error) {
 	return t, os.MkdirAll(t.dir, 0o700)
 }
 
-// others makes late words and variables that differ from those of the call.
+// others makes late words and variables that differ from the call's.
 func (p *preparation) others(t *trial) error {
 	own := p.call.words()
 	roles := make([]Role, len(own))
 	for k, w := range p.call.Words {
 		roles[k] = w.Role
 	}
-	// A constant that the call's words are compared with lies between them and those of
-	// B, or between them and those of the other executions.
+	// The tool may compare a late word with a constant. The words of B are on one side of
+	// the call's words, and the words of the other executions on the other side, so one of
+	// them has another result of the comparison.
 	high := len(own) > 0 && strings.TrimLeftFunc(own[0], func(c rune) bool { return !alnum(c) }) < "M"
 	t.words = contrast(own, roles, high == t.second, p.avoid)
 	for _, kv := range p.call.Env {
@@ -411,9 +412,9 @@ const (
 	enough = 5 * time.Second
 )
 
-// confirm makes further preparations, each with other late words. A start from A with
-// these words has to be what the preparation is. Registers that hold no known word in one
-// of them are refused.
+// confirm makes further preparations, each with other late words. The memory of each must
+// equal the memory of a start from A with the same words. confirm refuses a register that
+// does not hold a known word in one of them.
 func (p *preparation) confirm(c *frozen.Comparison) error {
 	p.avoid = map[int][]byte{}
 	for _, o := range c.Offsets {
@@ -482,7 +483,7 @@ func (p *preparation) compare() error {
 	a, b := p.trials[0], p.trials[1]
 	l := &p.snap.plan
 	l.Words, l.Dir, l.Variables, l.Early = a.words, a.dir, a.variable, a.early
-	// A tool may have what it asked for of its inputs on its stack.
+	// A tool may keep results of stat(2) for its inputs on its stack.
 	for k := range a.words {
 		if _, looked := a.early[fileName{Word: k}.key()]; looked && a.stats[k] != nil {
 			bounds, err := hotstart.NewBounds(a.inputs[k], b.inputs[k])
@@ -558,9 +559,9 @@ func (p *preparation) against(t *trial, im *frozen.Image, pages *os.File, facts 
 	return c, nil
 }
 
-// files compares what A and another preparation have looked at, opened, made and written.
-// match finds the late words in what A has written, and returns what the other preparation
-// has written with the words of A.
+// files compares the looks, opened files, new files and written bytes of A and of another
+// preparation. match finds the late words in the bytes that A has written. It also returns
+// the bytes of the other preparation with the words of A put in.
 func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []byte) (text, []byte)) error {
 	a := p.trials[0]
 	l := &p.snap.plan
@@ -618,7 +619,7 @@ func (p *preparation) files(t *trial, im *frozen.Image, match func(a text, b []b
 	return nil
 }
 
-// parts compares what A and another preparation have read of their inputs.
+// parts compares the parts of the inputs that A and another preparation have read.
 func (p *preparation) parts(t *trial) error {
 	l := &p.snap.plan
 	same := func(a, b inputPart) bool {
@@ -637,7 +638,7 @@ func (p *preparation) parts(t *trial) error {
 	return nil
 }
 
-// equalButNumbers tells whether two texts are equal but for numbers, such as times.
+// equalButNumbers reports whether two texts are equal apart from numbers, which may be times.
 func equalButNumbers(a, b []byte) bool { return bytes.Equal(blankNumbers(a), blankNumbers(b)) }
 
 // blankNumbers puts one character in the place of each number. A time that has passed is
@@ -773,7 +774,7 @@ func (p *preparation) prove() error {
 	return nil
 }
 
-// order says whether the order of lines is compared.
+// order is inOrder if the order of lines is compared.
 type order bool
 
 const (
@@ -811,7 +812,8 @@ func (p *preparation) again(name string) (*trial, error) {
 	return t, errors.Join(os.Mkdir(t.scratch, 0o700), os.Mkdir(t.dir, 0o700))
 }
 
-// compareTrials says what differs between what two executions wrote, or returns "".
+// compareTrials returns a description of the difference between the outputs of two
+// executions, or "".
 func compareTrials(a, b *trial, by order) (string, error) {
 	for i := 1; i < 3; i++ {
 		ta, tb := by.of(a.stdout[i]), by.of(b.stdout[i])

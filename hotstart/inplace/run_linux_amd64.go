@@ -63,7 +63,7 @@ func (s *start) late() ([]string, error) {
 }
 
 // begin executes the program of the snapshot, and turns it into the frozen process, which
-// is held. After an error p has to be killed where it is not nil.
+// is held. After an error the caller must kill p if it is not nil.
 func (s *start) begin() (p *tracer.Proc, err error) {
 	im, err := frozen.ReadFile(s.snap.ImagePath())
 	if err != nil {
@@ -142,12 +142,12 @@ func (s *start) begin() (p *tracer.Proc, err error) {
 	return p, nil
 }
 
-// register is the field of some registers with an index.
+// register returns the field of r with an index.
 func register(r *unix.PtraceRegs, index int) reflect.Value {
 	return reflect.ValueOf(r).Elem().Field(index)
 }
 
-// part is the part of a late word that stands at a place.
+// part returns the part of a late word that belongs to a span.
 func part(late []string, s span) string { return late[s.Word][s.From : s.From+s.Length] }
 
 // make makes the files that the tool had made. None of them exists.
@@ -177,11 +177,12 @@ func (s *start) make() error {
 // undo removes the files that make has made.
 func (s *start) undo() {
 	for _, path := range slices.Backward(s.made) {
-		_ = os.Remove(path) // of what is not empty, another has made a part
+		_ = os.Remove(path) // a directory that is not empty has files of another process
 	}
 }
 
-// finish writes what the tool had written to its streams. After that it may be released.
+// finish writes the bytes that the tool had written to its streams before the stop. After
+// that the tool may be released.
 func (s *start) finish(write func(fd int, b []byte) error) error {
 	for fd, t := range s.snap.plan.Written {
 		if len(t.Bytes) == 0 {
@@ -307,7 +308,7 @@ func wait(pid int, signals *signals, stops interface {
 	}
 }
 
-// broken tells whether a stream is a pipe that has lost its reader.
+// broken reports whether a stream is a pipe that has lost its reader.
 func broken(f *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
@@ -333,31 +334,31 @@ func writeAll(f *os.File, b []byte) (int, error) {
 	return done, nil
 }
 
-// signals hands signals on to the tool. What a terminal, or kill(2) with a process group,
-// sends to both comes to the tool once.
+// signals forwards signals to the tool. If a terminal, or kill(2) with a process group,
+// sends a signal to both processes, the tool gets it once.
 type signals struct {
 	c    chan os.Signal
 	done chan struct{}
 
 	mu   sync.Mutex                   // guards what follows
-	pid  int                          // of the tool; 0: there is none
-	own  map[syscall.Signal]time.Time // when the tool got a signal that was not handed on
-	late []syscall.Signal             // that came before there was a tool
+	pid  int                          // of the tool; 0 before it exists
+	own  map[syscall.Signal]time.Time // when the tool got a signal that was not forwarded
+	late []syscall.Signal             // that came before the tool existed
 }
 
-// handed are the signals that are handed on. SIGTSTP, SIGTTIN and SIGTTOU stop this process, and
-// the tool gets them from where they come from.
+// handed are the forwarded signals. SIGTSTP, SIGTTIN and SIGTTOU are not among them: they
+// stop this process, and their sender also sends them to the tool.
 var handed = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 	unix.SIGWINCH, unix.SIGCONT, unix.SIGXCPU, unix.SIGPIPE}
 
-// together is the time within which a signal to a process group comes to all of its
-// processes, and recent the time for which it is known that it came to the tool.
+// together is the time within which all processes of a group get a signal to the group.
+// recent is the time for which signals remembers that the tool got a signal.
 const (
 	together = 30 * time.Millisecond
 	recent   = time.Second
 )
 
-// newSignals hands on the signals that the caller does not ignore.
+// newSignals begins to forward the signals that the caller does not ignore.
 func newSignals(ignored []syscall.Signal) *signals {
 	s := &signals{c: make(chan os.Signal, 64), done: make(chan struct{}), own: map[syscall.Signal]time.Time{}}
 	for _, sig := range handed {
@@ -400,7 +401,7 @@ func (s *signals) hand(sig syscall.Signal, came time.Time) {
 	_ = unix.Kill(s.pid, sig) // it may have ended
 }
 
-// stopped tells whether a thread of the tool stands in a stop for its tracer.
+// stopped reports whether a thread of the tool is in a ptrace-stop.
 func (s *signals) stopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,7 +413,7 @@ func (s *signals) stopped() bool {
 	})
 }
 
-// pending tells whether a signal to a process has not been delivered yet.
+// pending reports whether a signal to a process has not been delivered yet.
 func pending(pid int, sig syscall.Signal) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -424,7 +425,7 @@ func pending(pid int, sig syscall.Signal) bool {
 	return err == nil && mask&(1<<(sig-1)) != 0
 }
 
-// to says to which process signals are handed from now on.
+// to sets the process to which signals are forwarded.
 func (s *signals) to(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -437,7 +438,7 @@ func (s *signals) to(pid int) {
 	s.late = nil
 }
 
-// seen notes that a thread of the tool stands before the delivery of a signal.
+// seen records that a thread of the tool is stopped before the delivery of a signal.
 func (s *signals) seen(tid int, sig syscall.Signal) {
 	var info struct { // siginfo_t
 		signo, errno, code int32

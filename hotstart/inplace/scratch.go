@@ -44,8 +44,8 @@ func makeScratch(dir string) (path string, unlock func(), err error) {
 	return "", nil, fmt.Errorf("no directory in %s can be locked", dir)
 }
 
-// lockScratch locks a directory of this user, or returns nil where it is not one, is not
-// there any more, or is in use.
+// lockScratch locks a directory of this user. It returns nil if the path is not a directory
+// of this user, does not exist any more, or is in use.
 func lockScratch(path string) *os.File {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

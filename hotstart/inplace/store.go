@@ -22,7 +22,7 @@ import (
 type Snapshot struct {
 	hotstart.Snapshot
 	Exe     string `json:"exe"`
-	Refused string `json:"refused,omitempty"` // why the command starts cold; then there is no image
+	Refused string `json:"refused,omitempty"` // why the command starts cold; the snapshot then has no image
 
 	plan plan
 }
@@ -30,21 +30,21 @@ type Snapshot struct {
 // A snapshot's directory has, beside the files of a hotstart.Snapshot, the file plan.
 const planName = "plan"
 
-// plan says how a frozen process becomes the process of another call.
+// plan has the changes that turn a frozen process into the process of another call.
 type plan struct {
 	Words     []string          // late words of preparation A
 	Dir       string            // working directory of preparation A; the last late word
-	Stats     []int             // indexes of inputs of which the tool has kept what stat(2) says: late words behind the command lines
+	Stats     []int             // indexes of inputs whose stat(2) result the tool has kept: late words after the command lines
 	Bounds    []hotstart.Bounds // of these inputs
 	Places    []frozenPlace     // of late words in memory
-	Offsets   []frozen.Offset   // registers that hold the first byte of a late word, and more
+	Offsets   []frozen.Offset   // registers that hold the first byte of a late word plus a constant
 	Variables []variable        // late variables
-	Written   [3]text           // what the tool had written to standard output and error
+	Written   [3]text           // bytes that the tool had written to standard output and error
 	Files     map[int]fileName  // index into frozen.Image.Files, where the path depends on the call
-	Made      []made            // what the tool had made
+	Made      []made            // files and directories that the tool had made
 	Early     map[string]early  // looks at files that late words name, before the stop
 	Parts     []inputPart       // of inputs, which the tool has read before the stop
-	Relative  []hotstart.Stamp  // of what the tool looked at below its working directory; paths are relative
+	Relative  []hotstart.Stamp  // of files that the tool looked at below its working directory; paths are relative
 }
 
 // variable is a late variable in the memory of a frozen process.
@@ -54,16 +54,16 @@ type variable struct {
 }
 
 // inputPart is a part of an input that the tool has read before the stop, with its content
-// in preparation A. Where Other differs, another preparation had that byte. Where it does
-// not, the comparison of the memories does not show whether the tool has kept the byte, or
-// has decided by it.
+// in preparation A. Where Other differs from Content, another preparation had a different
+// byte. Where the two are equal, the comparison of the memories does not show whether the
+// tool has kept or used the byte.
 type inputPart struct {
 	Word           int // index of the late word
 	Offset         int64
 	Content, Other []byte
 }
 
-// serves tells whether a part of an input may be in the place of those of the preparations.
+// serves reports whether the snapshot serves an input with this content in the part.
 func (p *inputPart) serves(content []byte) bool {
 	for i, c := range content {
 		if p.Content[i] == p.Other[i] && c != p.Content[i] {
@@ -109,7 +109,7 @@ func resolve(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// needsDir tells whether the frozen process knows its working directory.
+// needsDir reports whether the frozen process knows its working directory.
 func (p *plan) needsDir() bool {
 	isDir := func(s span) bool { return s.Word == len(p.Words)+commandForms+statParts*len(p.Stats) }
 	return slices.ContainsFunc(p.Places, func(f frozenPlace) bool { return isDir(f.Span) }) ||
@@ -188,7 +188,7 @@ func list(store, pattern string, whole bool) ([]*Snapshot, error) {
 		}
 		s, err := read(dir, whole)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed meanwhile, or is of an earlier premix
+			continue // another process removed it, or an earlier premix made it
 		}
 		if err != nil {
 			return nil, err
@@ -301,10 +301,10 @@ func lookup(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// Close gives a snapshot free that Find or Prepare returned.
+// Close unlocks a snapshot that Find or Prepare returned.
 func (s *Snapshot) Close() { s.Unlock() }
 
-// Used is the time of the last Find that returned the snapshot.
+// Used returns the time of the last Find that returned the snapshot.
 func (s *Snapshot) Used() time.Time {
 	st, err := os.Stat(filepath.Join(s.Dir, planName))
 	if err != nil {

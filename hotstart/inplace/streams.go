@@ -153,7 +153,8 @@ func (s *streams) given() {
 	}
 }
 
-// written returns what was written to descriptor 1 or 2. The tool does not run.
+// written returns the bytes that the tool has written to descriptor 1 or 2. The tool must
+// be stopped.
 func (s *streams) written(i int) ([]byte, error) {
 	switch {
 	case s.out[i] != nil:
@@ -181,7 +182,7 @@ func (s *streams) end() {
 	}
 }
 
-// collector reads what comes through a pipe or a terminal.
+// collector reads all bytes that the tool writes to a pipe or a terminal.
 type collector struct {
 	f    *os.File
 	done chan struct{}

@@ -27,8 +27,8 @@ func (t text) with(words []string) []byte {
 	return b
 }
 
-// statParts is the number of late words that an input of which the tool keeps what stat(2)
-// says stands for: see statWords.
+// statParts is the number of additional late words for an input whose stat(2) result the
+// tool keeps: see statWords.
 const statParts = 7
 
 // readPart reads a part of a file. Where the file ends before the part does, the error is

@@ -15,10 +15,10 @@ import (
 	"premix/hotstart/tracer"
 )
 
-// Through runs a call plainly and waits for its end, as Run does. Where the call, or a
-// process that it makes, executes a program for which instead returns a command, it
-// executes that in its place, whose first word is the path of the program. So a script
-// runs as it is, and the tool behind it can start hot.
+// Through runs a call unchanged and waits for its end, as Run does. If the call or one of
+// its descendants executes a program for which instead returns a command, Through executes
+// this command in place of the program. The command's first word is the path of its
+// program. So a script runs unchanged, and a tool that it executes can start hot.
 func Through(c Call, instead func(exe string, argv []string) []string) (hotstart.Exit, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -44,7 +44,7 @@ func Through(c Call, instead func(exe string, argv []string) []string) (hotstart
 	return wait(p.Pid, signals, t)
 }
 
-// inherited are the descriptors of this process that the program of a call gets.
+// inherited returns the descriptors that the program of a call inherits.
 func inherited(c *Call, extra []int) []*os.File {
 	files := []*os.File{c.Stdin, c.Stdout, c.Stderr}
 	for _, fd := range extra {
@@ -56,8 +56,7 @@ func inherited(c *Call, extra []int) []*os.File {
 	return files
 }
 
-// through deals with the stops of a call that runs plainly, and of the processes that it
-// makes.
+// through handles the stops of a call that runs unchanged, and of its descendants.
 type through struct {
 	watch   *tracer.Watch
 	pid     int
@@ -65,8 +64,8 @@ type through struct {
 	instead func(exe string, argv []string) []string
 }
 
-// Handle deals with a stop. When the call has ended, the processes that it has left run on
-// without their tracer.
+// Handle handles a stop. When the call has ended, its remaining processes continue without
+// their tracer.
 func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	switch {
 	case t.ended:
@@ -87,8 +86,8 @@ func (t *through) Handle(tid int, st unix.WaitStatus) error {
 	return err
 }
 
-// executed is the command in place of the program that a process has executed; nil where
-// it is to run.
+// executed returns the command to execute in place of the program that a process has
+// executed. It returns nil if the program itself must run.
 func (t *through) executed(pid int) []string {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {

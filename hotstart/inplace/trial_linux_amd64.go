@@ -25,9 +25,9 @@ import (
 )
 
 // A trial is one execution of the command of a call in a scratch directory: with other
-// words, with placeholders for its inputs, and under an overlay. The overlay shows the
-// trial the files of the call's working directory behind its own, and keeps it from
-// writing elsewhere.
+// words, with placeholders for its inputs, and under an overlay. In the overlay, the trial
+// also sees the files of the call's working directory under its own files, and cannot
+// write outside its own directory.
 type trial struct {
 	call    *Call
 	around  around.Around
@@ -35,12 +35,12 @@ type trial struct {
 	values  map[string]string // of late variables
 	scratch string            // everything that belongs to the trial
 	dir     string            // its working directory
-	inputs  []string          // what stands at the late words that are inputs; "" at others
+	inputs  []string          // the files that replace the inputs, by index of the late word; "" for other words
 	stdin   string            // file that gives standard input
-	second  bool              // as different as can be: preparation B
-	seed    *[32]byte         // of random bytes; nil: those of the kernel
+	second  bool              // preparation B, which differs as much as possible
+	seed    *[32]byte         // of random bytes; nil: the kernel's random bytes
 	clock   frozen.Moment     // at which the tool begins, with seed
-	stop    bool              // hold the tool at its first look into an input behind its data
+	stop    bool              // hold the tool at its first look into an input after its data
 	data    int               // with stop: the number of opens of data until then
 
 	streams *streams
@@ -59,15 +59,15 @@ type trial struct {
 	early    map[string]early
 	reads    bool // of standard input
 	variable []variable
-	given    map[string]bool // paths in dir that were there at first
-	stats    map[int][]byte  // what stat(2) says of inputs, by late word
+	given    map[string]bool // paths that existed in dir before the tool started
+	stats    map[int][]byte  // results of stat(2) for inputs, by late word
 
 	held    *tracer.Proc
-	results string // directory with what a trial that ended has written
+	results string // directory with the outputs of a trial that has ended
 
 	exit   unix.WaitStatus
-	stdout [3][]byte // what was written, by descriptor
-	prefix [3][]byte // what a snapshot had written before
+	stdout [3][]byte // written bytes, by descriptor
+	prefix [3][]byte // bytes that a snapshot had written before the stop
 }
 
 // lateDir is the directory in a trial's own for files that late words name elsewhere.
@@ -76,7 +76,8 @@ const lateDir = ".premix-late"
 // lateForm is the beginning of their names.
 const lateForm = "%03d~"
 
-// path is where the file of a late word is in the trial, and as which the tool knows it.
+// path returns the path of a late word's file in the trial, and the path that the tool
+// uses for it.
 func (t *trial) path(word int) (here, known string) {
 	known = resolve(t.dir, t.words[word])
 	if hotstart.Below(known, t.dir) {
@@ -110,7 +111,7 @@ func (t *trial) name(path string) fileName {
 	return best
 }
 
-// here is where a file with a name is in the trial.
+// here returns the path of a file in the trial by its name.
 func (t *trial) here(n fileName) string {
 	if n.Word < 0 {
 		return filepath.Join(t.dir, n.Rest)
@@ -119,7 +120,7 @@ func (t *trial) here(n fileName) string {
 	return path + n.Rest
 }
 
-// layOut makes what the tool finds in its directory.
+// layOut makes the files that the tool needs in its directory.
 func (t *trial) layOut() error {
 	if err := os.MkdirAll(filepath.Join(t.dir, lateDir), 0o700); err != nil {
 		return err
@@ -158,7 +159,7 @@ func (t *trial) layOut() error {
 	})
 }
 
-// statBytes is struct stat of a file, as stat(2) writes it.
+// statBytes returns struct stat of a file, as stat(2) writes it.
 func statBytes(path string) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -167,10 +168,10 @@ func statBytes(path string) ([]byte, error) {
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))), nil
 }
 
-// statWords are the parts of struct stat that a program may keep, each a late word: all of
-// it, the number of the inode, the size, the times, and the seconds of the modification.
-// Numbers that many files share are not among them. Placeholders have access and
-// modification times in the past, which no clock shows.
+// statWords returns the parts of struct stat that a program may keep, each as a late word:
+// the whole struct, the number of the inode, the size, the times, and the seconds of the
+// modification time. It leaves out numbers that many files share. Placeholders have access
+// and modification times in the past, at which no clock of a trial is.
 func statWords(b []byte) []string {
 	var all []string
 	for _, part := range [][2]int{{0, len(b)}, {8, 16}, {48, 56}, {72, 88}, {88, 104}, {104, 120}, {88, 96}} {
@@ -187,7 +188,7 @@ func (t *trial) input(file, here string) error {
 	return os.Link(file, here)
 }
 
-// environment is the environment of the trial, with late variables padded.
+// environment returns the environment of the trial, with late variables padded.
 func (t *trial) environment() []string {
 	var env []string
 	for _, kv := range t.call.Env {
@@ -285,7 +286,7 @@ func variables(p *tracer.Proc, env []string, late func(string) bool) ([]variable
 	return all, nil
 }
 
-// environmentAt is the address of the environment of a process.
+// environmentAt returns the address of the environment of a process.
 func environmentAt(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -422,7 +423,7 @@ func (t *trial) hold(tid int) error {
 	return nil
 }
 
-// temporary is where a trial has the file that the tool knows by a path in a directory for
+// temporary returns the trial's path for a file that the tool names in a directory for
 // temporary files, or "". Another process may use the same name in that directory.
 func (t *trial) temporary(path string) string {
 	dirs := []string{"/tmp", "/var/tmp", "/dev/shm"}
@@ -441,7 +442,7 @@ func (t *trial) temporary(path string) string {
 // intoTemporary redirects a look at a temporary file.
 func (t *trial) intoTemporary(l *tracer.Look, path, here string, changes bool) (bool, error) {
 	if here == "" || t.stop {
-		return false, nil // a started process would not find what is made before the stop
+		return false, nil // a started process would not find files that were made before the stop
 	}
 	if !changes && !exists(here) {
 		return false, nil
@@ -452,7 +453,8 @@ func (t *trial) intoTemporary(l *tracer.Look, path, here string, changes bool) (
 	return true, t.overlay.Redirect(l, here, "")
 }
 
-// makeParent makes the directory of the file here, which stands for path, if path has one.
+// makeParent makes the directory of the file here, which replaces path. It does nothing
+// if the directory of path does not exist.
 func makeParent(path, here string) error {
 	if kindAt(filepath.Dir(path)) != "dir" {
 		return nil
@@ -471,7 +473,7 @@ func (t *trial) note(k hotstart.Look) {
 	t.looks = append(t.looks, k)
 }
 
-// due tells whether a look into an input is the one at which the tool is to be held.
+// due reports whether a look into an input is the one at which the tool must be held.
 func (t *trial) due() bool { return t.stop && t.loaded >= t.data }
 
 // partLimits are the number of reads of inputs before the stop, and their bytes, up to which
@@ -481,8 +483,8 @@ const (
 	maxPartSize = 1 << 20
 )
 
-// read answers a use of a descriptor that an input was opened as, and reports whether the
-// tool is to be held there.
+// read answers a use of the descriptor of an open input, and reports whether the tool must
+// be held there.
 func (t *trial) read(l *tracer.Look) (stop bool, err error) {
 	word := t.inputAt(l.Path)
 	if word < 0 {
@@ -510,8 +512,7 @@ func (t *trial) read(l *tracer.Look) (stop bool, err error) {
 	return false, nil
 }
 
-// inputAt is the index of the late word that names an input which is at a path in the
-// trial, or -1.
+// inputAt returns the index of the late word of the input at a path in the trial, or -1.
 func (t *trial) inputAt(path string) int {
 	for k, input := range t.inputs {
 		if here, _ := t.path(k); input != "" && (path == input || path == here) {
@@ -521,7 +522,7 @@ func (t *trial) inputAt(path string) int {
 	return -1
 }
 
-// decide answers a look, and reports whether the tool is to be held there.
+// decide answers a look, and reports whether the tool must be held there.
 func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 	k := hotstart.Look{Process: tracer.Process(l.Tid), Op: l.Op, Path: filepath.Clean(l.Path)}
 	switch {
@@ -618,7 +619,7 @@ func (t *trial) decide(l *tracer.Look) (stop bool, err error) {
 // harmless are files that a trial may write to.
 var harmless = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr"}
 
-// contains tells whether a file that is going to be changed is one of the trial's own,
+// contains reports whether a file that is going to be changed is one of the trial's own,
 // links followed.
 func (t *trial) contains(path string) bool {
 	for range 10 {
@@ -647,7 +648,7 @@ func (t *trial) socket(l *tracer.Look) error {
 		return err
 	}
 	if family == unix.AF_UNIX || family == unix.AF_NETLINK {
-		return t.overlay.Fail(l, unix.EAFNOSUPPORT) // as where there is no such service
+		return t.overlay.Fail(l, unix.EAFNOSUPPORT) // as on a machine without the service
 	}
 	return unfit("it makes a socket")
 }
@@ -790,7 +791,7 @@ func (t *trial) openName(f *frozen.File) fileName {
 	return t.nameOf(filepath.Join(t.dir, f.Path))
 }
 
-// made lists the files and directories that the tool has made, directories first.
+// made returns the files and directories that the tool has made, directories first.
 func (t *trial) made() ([]made, error) {
 	var all []made
 	found := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// format is the format of a file's content, compression aside.
+// format is the format of a file's content, without the compression.
 type format string
 
 const (
@@ -38,9 +38,9 @@ const (
 )
 
 const (
-	// headSize is the number of bytes by which a format is told.
+	// headSize is the number of bytes from which formatOf finds the format.
 	headSize = 64 << 10
-	// longSize is headSize of what may be FASTQ.
+	// longSize is the headSize of a content that may be FASTQ.
 	longSize = 1 << 20
 	// maxHeader is the size from which on a header is too large to be read, bytes.
 	maxHeader = 64 << 20
@@ -99,7 +99,7 @@ func (s *source) begin() error {
 	return nil
 }
 
-// packingOf looks at the first 18 bytes of a file (RFC 1952, 2.3.1).
+// packingOf returns the packing of a file by its first 18 bytes (RFC 1952, 2.3.1).
 func packingOf(b []byte) packing {
 	if len(b) < 2 || b[0] != 0x1f || b[1] != 0x8b {
 		return packingNone
@@ -111,7 +111,7 @@ func packingOf(b []byte) packing {
 	return packingGzip
 }
 
-// formatOf tells a format by the first bytes of the content.
+// formatOf returns the format of a content by its first bytes.
 func formatOf(head []byte) format {
 	switch {
 	case len(head) == 0:
@@ -132,7 +132,7 @@ func formatOf(head []byte) format {
 	return formatText
 }
 
-// formatOfAt tells formats that begin with '@' apart.
+// formatOfAt returns the format of a content that begins with '@'.
 func formatOfAt(head []byte) format {
 	lines := bytes.SplitN(head, []byte("\n"), 4)
 	if len(lines) == 4 && bytes.HasPrefix(lines[2], []byte("+")) {
@@ -146,8 +146,8 @@ func formatOfAt(head []byte) format {
 	return formatBinary // as FASTQ with records of several lines
 }
 
-// isText tells whether a text has no other control characters than spaces, and
-// something else besides.
+// isText reports whether a text has no control characters other than white space,
+// and is not white space only.
 func isText(head []byte) bool {
 	if len(bytes.TrimSpace(head)) == 0 {
 		return false
@@ -160,11 +160,11 @@ func isText(head []byte) bool {
 	return true
 }
 
-// errLarge says that a header or a record is too large to be kept in memory.
+// errLarge is the error for a header or a record that is too large for memory.
 var errLarge = errors.New("too large")
 
-// header reads the part of the content before the first record, which every file
-// made of it has.
+// header reads the part of the content before the first record. Each placeholder has the
+// same header.
 func (s *source) header() ([]byte, error) {
 	switch s.format {
 	case formatBAM:
@@ -258,7 +258,7 @@ func (s *source) headerBAM() ([]byte, error) {
 	return all, nil
 }
 
-// record reads the next record. It returns io.EOF behind the last one.
+// record reads the next record. It returns io.EOF after the last record.
 func (s *source) record() ([]byte, error) {
 	if _, err := s.r.Peek(1); err != nil {
 		return nil, err
@@ -310,7 +310,7 @@ func (s *source) record() ([]byte, error) {
 	return s.line()
 }
 
-// errNotFASTQ says that records have more than four lines.
+// errNotFASTQ is the error for FASTQ with records of more than four lines.
 var errNotFASTQ = errors.New("records of several lines")
 
 // Kind describes the properties of a file that its placeholders have too: packing,

@@ -23,10 +23,10 @@ const (
 	partSize = 64 << 10
 )
 
-// Make writes a placeholder for the file real to a new file. number, 0 or 1, says
-// which of two placeholders with different content. With plain, the placeholder is not
-// compressed. Where the format has no parts, the content is that of real, and cut is
-// false.
+// Make writes a placeholder for the file real to a new file. number, 0 or 1, chooses
+// between two placeholders with different content. With plain, the placeholder is not
+// compressed. If the format cannot be divided, the placeholder has the whole content of
+// real, and cut is false.
 func Make(real, to string, number int, plain bool) (cut bool, err error) {
 	s, err := open(real)
 	if err != nil {
@@ -47,7 +47,7 @@ func Make(real, to string, number int, plain bool) (cut bool, err error) {
 	return true, write(to, content, p)
 }
 
-// part is the content of a placeholder; nil where the format has no parts.
+// part returns the content of a placeholder, or nil if the format cannot be divided.
 func (s *source) part(number int) ([]byte, error) {
 	if s.format == formatBinary || s.format == formatEmpty {
 		return nil, nil

@@ -99,7 +99,7 @@ func (c *Clock) install(p *Proc) error {
 	return c.plant(p.Pid)
 }
 
-// remove gives a process that is held the clocks of the machine.
+// remove gives a held process the machine's clocks again.
 func (c *Clock) remove(p *Proc) error {
 	at, err := stubs(p.Pid)
 	if err != nil {
@@ -111,7 +111,8 @@ func (c *Clock) remove(p *Proc) error {
 			if r.Rip < addr || r.Rip >= addr+stubSize {
 				continue
 			}
-			// The code is not there where the thread goes on: the call is made here.
+			// The started process does not have this code, so the call is answered now and
+			// the thread continues after it.
 			if r.Rip < addr+stubSize-1 {
 				r.Orig_rax = nr
 				c.answer(p.Pid, &r)
@@ -170,9 +171,9 @@ func (c *Clock) read(id int32) int64 {
 	return c.cpu // of the process or a thread
 }
 
-// Answer answers a system call in place of the kernel, for a thread that is stopped by
-// seccomp at its entry. It leaves every other call alone, and one that the kernel would
-// refuse.
+// Answer answers a system call that returns a time in place of the kernel, for a thread
+// that seccomp stopped at the entry of the call. It does not answer other calls, or a
+// call that the kernel would refuse.
 func (c *Clock) Answer(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -255,9 +256,9 @@ func (c *Clock) answer(pid int, r *unix.PtraceRegs) bool {
 	return true
 }
 
-// deadline has futex(2), if it waits until a time, wait until the time of the machine that
-// is as far away as that is by the Clock. It writes that time where the thread has nothing: far below
-// its stack pointer.
+// deadline changes the absolute time-out of a futex(2), if the call has one, from the Clock
+// to the machine's clock, with the same remaining time. It writes the new time-out far below
+// the stack pointer of the thread, to memory that the thread does not use.
 func (c *Clock) deadline(tid int, r *unix.PtraceRegs) error {
 	const realtime, lockPI, waitBitset, waitRequeuePI, lockPI2 = 256, 6, 9, 11, 13
 	if op := r.Rsi & 0x7f; r.R10 == 0 || op != waitBitset && op != lockPI && op != waitRequeuePI && op != lockPI2 {

@@ -1,26 +1,25 @@
-// Package tracer stops a process, runs system calls in it and forks it, by
-// ptrace(2) alone: nothing is preloaded, patched or required of the program,
-// and no privilege is needed over a process of one's own.
+// Package tracer stops a process, runs system calls in it and forks it. It uses only
+// ptrace(2): it does not preload or patch anything, works with any program, and needs
+// no privilege over a process of the same user.
 //
 // Words used here:
 //
-//   - A process is held while every one of its threads is traced and in a
-//     ptrace-stop. Held processes are inert: they can be read, changed, forked.
-//   - A system call is injected when a held thread is made to execute it, with
-//     registers of our choosing, and is put back as it was.
-//   - The resting state of a thread is the register set with which it goes on
-//     when it is let go. A thread that was held inside a system call which the
-//     kernel had not begun to carry out executes that call again.
+//   - A process is held while all its threads are traced and in a ptrace-stop. A
+//     held process executes nothing, and can be read, changed and forked.
+//   - To inject a system call is to make a held thread execute it with other
+//     registers, and to restore the thread's registers after that.
+//   - The resting state of a thread is the register set with which it continues
+//     when it is released. A thread that was held in a system call which the
+//     kernel had not begun executes that call again.
 //
 // The kernel ties a tracee to the operating-system thread that attached to it,
 // so every function here must be called from that one thread
 // (runtime.LockOSThread).
 //
-// Two facts of the kernel carry the design. A thread that is held by
-// PTRACE_INTERRUPT while it sleeps in an interruptible system call shows
-// rax = -ERESTARTSYS with rip behind the instruction; setting orig_rax to -1
-// keeps the kernel from restarting it by itself, so that rip and rax can be
-// rewound by hand and calls injected in between. And a child made by an
-// injected clone(CLONE_PARENT) has the template's parent as its own parent,
-// which therefore can wait for it and learns its true exit status.
+// The design depends on two properties of the kernel. First, a thread that is held by
+// PTRACE_INTERRUPT while it sleeps in an interruptible system call has
+// rax = -ERESTARTSYS and rip after the instruction. If orig_rax is set to -1, the kernel
+// does not restart the call. So this package can inject calls, and then set rip and rax
+// back to restart the call. Second, a child of an injected clone(CLONE_PARENT) has the
+// same parent as the template. The parent can wait for it and gets its exit status.
 package tracer

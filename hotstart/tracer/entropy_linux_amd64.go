@@ -42,8 +42,8 @@ func (e *Entropy) Plant(p *Proc) error {
 
 // Answer answers getrandom(2) in place of the kernel, for a thread that is
 // stopped at the entry of a system call: by PTRACE_SYSCALL, or by a seccomp
-// filter with SECCOMP_RET_TRACE. It leaves every other call alone, and one that
-// the kernel would refuse.
+// filter with SECCOMP_RET_TRACE. It does not answer other calls, or a call that the
+// kernel would refuse.
 func (e *Entropy) Answer(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -53,7 +53,7 @@ func (e *Entropy) Answer(tid int) error {
 	if r.Orig_rax != unix.SYS_GETRANDOM || r.Rdx&^known != 0 || r.Rsi == 0 {
 		return nil
 	}
-	// The kernel gives what fits as well.
+	// The kernel may return fewer bytes too.
 	b := make([]byte, min(r.Rsi, 1<<20))
 	e.stream.Read(b)
 	if err := (&Proc{Pid: tid}).Write(r.Rdi, b); err != nil {
@@ -66,8 +66,8 @@ func (e *Entropy) Answer(tid int) error {
 // randomDevices are the files that give random bytes (random(4)).
 var randomDevices = []string{"/dev/random", "/dev/urandom"}
 
-// RandomFile returns the path of the device for which a file stands that open has made,
-// by the target of its link in /proc/PID/fd, or "".
+// RandomFile returns the path of the device that a file of open replaces, or "". target is
+// the target of the file's link in /proc/PID/fd.
 func RandomFile(target string) string {
 	for _, path := range randomDevices {
 		if target == "/memfd:"+path+" (deleted)" {
@@ -77,12 +77,12 @@ func RandomFile(target string) string {
 	return ""
 }
 
-// randomBytes is the size of a file that stands for a device, bytes.
+// randomBytes is the size of a file that replaces a device, bytes.
 const randomBytes = 4 << 20
 
 // open lets a thread, which is stopped by seccomp at the entry of the open of a device
-// for random bytes, make the call, and puts a file in memory in place of the device. The
-// name of the file is the path at an address in the process.
+// for random bytes, make the call, and replaces the device by a file in memory. path is
+// the address of the file's name in the process.
 func (e *Entropy) open(tid int, path uint64) error {
 	p := &Proc{Pid: tid}
 	if _, err := p.toSyscallStop(tid); err != nil {

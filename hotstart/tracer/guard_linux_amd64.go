@@ -18,21 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Guard makes a private mapping of a file behave like anonymous memory where
-// the two differ:
+// A Guard makes a private mapping of a file behave like anonymous memory. The two
+// differ in these cases:
 //
-//   - MADV_DONTNEED and its like bring back the bytes of the file, where
-//     anonymous memory reads as zeros. The guard maps anonymous memory instead.
-//   - A mapping that grows by mremap(2) shows more of the file. The guard lets it
-//     grow by anonymous memory.
-//   - MADV_WIPEONFORK, MADV_COLLAPSE and userfaultfd(2) are for anonymous memory
-//     alone, and locked or sealed memory can be replaced no more. The guard
-//     copies such a mapping to anonymous memory before.
+//   - After MADV_DONTNEED and similar advice, the mapping has the bytes of the file
+//     again, and anonymous memory has zeros. The guard maps anonymous memory instead.
+//   - A mapping that grows by mremap(2) shows more of the file. The guard adds
+//     anonymous memory.
+//   - MADV_WIPEONFORK, MADV_COLLAPSE and userfaultfd(2) work only on anonymous
+//     memory, and locked or sealed memory cannot be replaced later. The guard
+//     copies the mapping to anonymous memory before the call.
 //
-// A seccomp filter in the guarded process hands over just these calls
-// (SECCOMP_RET_TRACE); all others run at full speed. The guard therefore stays
-// the tracer of the process and of what it forks until their end, and its owner
-// must pass every wait status of a guarded thread to Handle.
+// A seccomp filter in the guarded process stops only these calls for the guard
+// (SECCOMP_RET_TRACE); all other calls run at full speed. So the guard stays the tracer
+// of the process and of its descendants until their end, and the owner of the guard must
+// pass every wait status of a guarded thread to Handle.
 type Guard struct {
 	file    string         // device and inode of the mapped file, as /proc/PID/maps shows them
 	insn    map[int]uint64 // thread id -> address of a system call instruction
@@ -117,8 +117,7 @@ func makeFilter() []unix.SockFilter {
 	return append(f, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// GuardFilter is the program of the seccomp filter that a guarded process needs in
-// all of its threads.
+// GuardFilter returns the seccomp filter that a guarded process needs in all its threads.
 func GuardFilter() []unix.SockFilter { return filter }
 
 // Release lets a held process go on under guard.
@@ -146,8 +145,8 @@ func (g *Guard) Release(p *Proc) error {
 	return nil
 }
 
-// Handle deals with the stop of a guarded thread that st tells of, and lets the
-// thread go on. The end of a thread is not its business.
+// Handle handles the stop of a guarded thread with the wait status st, and continues the
+// thread. The caller handles the end of a thread.
 func (g *Guard) Handle(tid int, st unix.WaitStatus) error {
 	err := g.handle(tid, st)
 	for len(g.waiting) > 0 {
@@ -191,7 +190,7 @@ func (g *Guard) handle(tid int, st unix.WaitStatus) error {
 	return nil
 }
 
-// call carries out a guarded system call at whose entry the thread stands.
+// call makes a guarded system call at whose entry the thread is stopped.
 func (g *Guard) call(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -200,12 +199,12 @@ func (g *Guard) call(tid int) error {
 	w := &worker{g: g, p: &Proc{Pid: tid}, tid: tid, regs: r}
 	instead, err := w.instead()
 	if err != nil || instead == nil {
-		return err // none of ours: as the program wants it
+		return err // the guarded file is not affected: the kernel makes the call
 	}
 	if w.insn, err = g.instruction(tid); err != nil {
 		return err
 	}
-	// Skip the call itself; what stands for it is executed from its exit.
+	// Skip the call; its replacement runs when the thread is at the exit of the call.
 	skipped := r
 	skipped.Orig_rax = ^uint64(0)
 	if err := unix.PtraceSetRegs(tid, &skipped); err != nil {
@@ -230,7 +229,7 @@ func (g *Guard) call(tid int) error {
 	return nil
 }
 
-// area is a mapping, or the part of one that lies in some range.
+// area is a mapping, or the part of a mapping within a range.
 type area struct {
 	start, end uint64
 	prot       uint64
@@ -239,7 +238,7 @@ type area struct {
 	plain      bool   // it is private, and anonymous or ours
 }
 
-// readAreas lists the mappings in [start, end) of a maps file.
+// readAreas returns the mappings in [start, end) of a maps file.
 func readAreas(path, guarded string, start, end uint64) ([]area, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -287,7 +286,7 @@ func (g *Guard) instruction(tid int) (uint64, error) {
 	return insn, err
 }
 
-// worker executes, in one stopped thread, what stands for a guarded call.
+// worker executes the replacement of a guarded call in one stopped thread.
 type worker struct {
 	g     *Guard
 	p     *Proc
@@ -297,15 +296,15 @@ type worker struct {
 	fatal error // the thread is gone or cannot be worked on
 }
 
-// areas lists the mappings in [start, end), and tells whether one is of the
-// guarded file.
+// areas returns the mappings in [start, end), and whether one of them maps the guarded
+// file.
 func (w *worker) areas(start, end uint64) (all []area, ours bool, err error) {
 	all, err = readAreas(fmt.Sprintf("/proc/%d/maps", w.tid), w.g.file, start, end)
 	return all, slices.ContainsFunc(all, func(a area) bool { return a.ours }), err
 }
 
-// instead returns the function that stands for the call of the thread, whose
-// result is that of the call; nil if the kernel is to carry it out.
+// instead returns the function that replaces the call of the thread and returns the
+// result of the call. It returns nil if the kernel should make the call.
 func (w *worker) instead() (func() uint64, error) {
 	r := &w.regs
 	// before copies mappings to anonymous memory, then makes the call.
@@ -363,7 +362,7 @@ func (w *worker) do(nr uint64, args ...uint64) (uint64, syscall.Errno) {
 	return v, 0
 }
 
-// result is how a program sees what do returns.
+// result returns the value that the program sees for a result of do.
 func (w *worker) result(v uint64, errno syscall.Errno) uint64 {
 	if errno != 0 {
 		return failed(errno)
@@ -375,14 +374,14 @@ func failed(errno syscall.Errno) uint64 { return -uint64(errno) }
 
 const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 
-// fresh puts anonymous memory in the place of a part of a mapping.
+// fresh replaces a part of a mapping by anonymous memory.
 func (w *worker) fresh(a area) syscall.Errno {
 	w.g.changed = true
 	_, errno := w.do(unix.SYS_MMAP, a.start, a.end-a.start, a.prot, anonymous|unix.MAP_FIXED, ^uint64(0), 0)
 	return errno
 }
 
-// advise is madvise(2).
+// advise replaces madvise(2).
 func (w *worker) advise(start, size, advice uint64) uint64 {
 	end := start + pageAlign(size)
 	switch {
@@ -417,7 +416,7 @@ func (w *worker) advise(start, size, advice uint64) uint64 {
 	at := start
 	for _, a := range areas {
 		if a.start > at {
-			hole = unix.ENOMEM // the kernel goes on behind it
+			hole = unix.ENOMEM // the kernel continues after the hole
 		}
 		at = a.end
 		if a.ours {
@@ -441,7 +440,7 @@ func (w *worker) advise(start, size, advice uint64) uint64 {
 	return w.result(0, hole)
 }
 
-// processMadvise is process_madvise(2) of a process on itself.
+// processMadvise returns the replacement of process_madvise(2) of a process on itself.
 func (w *worker) processMadvise() (func() uint64, error) {
 	r := &w.regs
 	fd, count, advice := int32(r.Rdi), r.Rdx, r.R10
@@ -486,8 +485,8 @@ func (w *worker) processMadvise() (func() uint64, error) {
 	}, nil
 }
 
-// itself tells whether a descriptor of the thread is one of its own process
-// (pidfd_open(2)), or stands for it.
+// itself reports whether a descriptor of the thread refers to the thread's own process
+// (pidfd_open(2), or PIDFD_SELF).
 func (w *worker) itself(fd int32) bool {
 	const selfThread, selfProcess = -10000, -10001 // PIDFD_SELF
 	if fd == selfThread || fd == selfProcess {
@@ -503,9 +502,9 @@ func (w *worker) itself(fd int32) bool {
 	return id == tgid(w.tid)
 }
 
-// mremap is mremap(2) where a mapping of the file grows, is left in place
-// (MREMAP_DONTUNMAP), or consists of several mappings though it would be one of
-// anonymous memory.
+// mremap returns the replacement of mremap(2) if a mapping of the file grows, is left in
+// place (MREMAP_DONTUNMAP), or consists of several mappings where anonymous memory would
+// have one.
 func (w *worker) mremap() (func() uint64, error) {
 	const mayMove, fixed, dontUnmap = unix.MREMAP_MAYMOVE, unix.MREMAP_FIXED, unix.MREMAP_DONTUNMAP
 	r := &w.regs
@@ -694,8 +693,8 @@ func (g *Guard) stopOthers(tid int) {
 	}
 }
 
-// stops tells whether a thread that was asked to stop is going to: one that has
-// ended is not, nor is one that waits for the child of its vfork(2).
+// stops reports whether a thread that was asked to stop will stop. A thread that has
+// ended will not, and neither will a thread that waits for the child of its vfork(2).
 func stops(tid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", tid))
 	i := bytes.LastIndexByte(b, ')')
@@ -716,7 +715,7 @@ func stops(tid int) bool {
 
 func pageAlign(n uint64) uint64 { return (n + 4095) &^ 4095 }
 
-// tgid is the process that a thread belongs to.
+// tgid returns the process that a thread belongs to.
 func tgid(tid int) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {

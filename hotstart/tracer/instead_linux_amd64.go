@@ -19,14 +19,14 @@ func (w *Watch) Begin(p *Proc) error {
 	return w.Start(p)
 }
 
-// Instead has a watched process that stands behind an execve(2), before the first
-// instruction of its program, execute another program in its place, with the same
-// environment. The process then runs and is watched no more. After an error that is not
-// ErrGone it stands before the first instruction of its first program, and goes on with
-// Continue.
+// Instead makes a watched process execute another program, with the same environment. The
+// process must be stopped after an execve(2), before the first instruction of its program.
+// After Instead the process runs and is not watched any more. After an error that is not
+// ErrGone, it is still stopped before the first instruction of its first program, and
+// Continue continues it.
 func (w *Watch) Instead(pid int, path string, argv []string) error {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
-	// It leaves execve(2).
+	// First the process must return from execve(2).
 	if err := unix.PtraceInterrupt(pid); err != nil {
 		return gone(err)
 	}
@@ -62,9 +62,9 @@ func (w *Watch) Instead(pid int, path string, argv []string) error {
 	return gone(unix.PtraceDetach(pid))
 }
 
-// execve has a process that is held at its first instruction execute a program.
+// execve makes a process that is held at its first instruction execute a program.
 func (p *Proc) execve(path string, argv []string) error {
-	// Argument 0 and the environment stand on the stack: argc, argv, 0, envp, 0.
+	// Argument 0 and the environment are on the stack: argc, argv, 0, envp, 0.
 	sp := p.rest[p.Pid].Rsp
 	var argc [8]byte
 	if err := p.Read(sp, argc[:]); err != nil {
@@ -98,15 +98,15 @@ func (p *Proc) execve(path string, argv []string) error {
 	return nil
 }
 
-// Detach has watched processes run on without their tracer. The owner goes on to pass
-// their wait statuses to Leave until there are none.
+// Detach lets watched processes run without their tracer. The owner must still pass their
+// wait statuses to Leave until no process is left.
 func (w *Watch) Detach() {
 	for tid := range w.threads {
 		_ = unix.PtraceInterrupt(tid) // it may have ended
 	}
 }
 
-// Leave is Handle for a watched thread that is to run on without its tracer.
+// Leave does the same as Handle, for a watched thread that continues without its tracer.
 func (w *Watch) Leave(tid int, st unix.WaitStatus) error {
 	delete(w.threads, tid)
 	sig := 0

@@ -1,14 +1,14 @@
 package tracer
 
-// Look is one system call by which a thread looks at a file. The thread stands at
-// the entry of the call until Continue, or Hold, is called.
+// Look is a system call in which a thread uses a file. The thread is stopped at the entry
+// of the call until the caller calls Continue or Hold.
 type Look struct {
 	Tid  int
 	Op   LookOp
-	Path string // absolute; "" if it cannot be told
+	Path string // absolute; "" if it is unknown
 	// Target is the second path of a call that renames or links a file; absolute.
 	Target string
-	// Descriptor is that of a LookRead or a LookShare.
+	// Descriptor is the descriptor of a LookRead or a LookShare.
 	Descriptor int
 }
 

@@ -82,7 +82,7 @@ var shares = map[uint64]uint32{unix.SYS_DUP: 0, unix.SYS_DUP2: 0, unix.SYS_DUP3:
 
 const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 
-// numberFilter is the beginning of a filter: it loads the number of a call.
+// numberFilter returns the beginning of a filter: it loads the number of a call.
 func numberFilter() []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: load, K: 4},
@@ -128,7 +128,8 @@ func (o *Overlay) Install(p *Proc) error {
 	return p.Free(mem, 4096)
 }
 
-// Handle is Watch.Handle. A Look that Redirect or Fail has answered is continued too.
+// Handle does the same as Watch.Handle, and also continues a Look that Redirect or Fail has
+// answered.
 func (o *Overlay) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	if st.Stopped() {
 		switch int(st) >> 16 {
@@ -207,7 +208,7 @@ func (o *Overlay) Part(l *Look) (offset, length int64, ok bool, err error) {
 	return offset, length, offset >= 0 && length >= 0, nil
 }
 
-// pathOf is the absolute path that a call has.
+// pathOf returns the absolute path that a call has.
 func pathOf(tid int, call look, r *unix.PtraceRegs) string {
 	if call.path < 0 {
 		return ""
@@ -230,7 +231,8 @@ func namesNothing(tid int, call look, r *unix.PtraceRegs) bool {
 	return err == nil && path == ""
 }
 
-// Family is the first argument of socket(2), where a Look is such a call.
+// Family returns the first argument of socket(2). The Look must be a LookSocket of that
+// call.
 func (o *Overlay) Family(l *Look) (int, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(l.Tid, &r)
@@ -245,15 +247,15 @@ func arguments(r *unix.PtraceRegs) [6]uint64 {
 // or execve(2).
 var ErrRedirect = errors.New("the call cannot be redirected")
 
-// Redirect makes the call of a Look at a file find the file at another path, and its
-// target, if the call has one, at another too. The thread then stands behind the call,
-// with its result, and goes on with Continue.
+// Redirect makes the call of a Look with another path, and with another target if the call
+// has a target. The thread is then stopped after the call, with its result, and Continue
+// continues it.
 func (o *Overlay) Redirect(l *Look, path, target string) error {
 	return o.redirect(l, path, target, false)
 }
 
-// Follow is Redirect for the open of an input. From then on, the process's reads of the
-// descriptor are a LookRead, and its other uses a LookShare.
+// Follow is Redirect for the open of an input. After it, each read of the descriptor by
+// the process is a LookRead, and each other use is a LookShare.
 func (o *Overlay) Follow(l *Look, path string) error { return o.redirect(l, path, "", true) }
 
 func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
@@ -312,7 +314,7 @@ func (o *Overlay) redirect(l *Look, path, target string, follow bool) error {
 	})
 }
 
-// Filters is the number of filters that Follow has added to a process.
+// Filters returns the number of filters that Follow has added to a process.
 func (o *Overlay) Filters(pid int) int { return len(o.followed[pid]) }
 
 // Fail makes the call of a Look fail.
@@ -324,7 +326,7 @@ func (o *Overlay) Fail(l *Look, errno syscall.Errno) error {
 	return o.instead(l.Tid, r, func(func(uint64, ...uint64) (uint64, error)) (uint64, error) { return 0, errno })
 }
 
-// instead skips the call at whose entry a thread stands, and lets f make others. The
+// instead skips the call at whose entry a thread is stopped, and lets f make others. The
 // result of f is the result of the call.
 func (o *Overlay) instead(tid int, r unix.PtraceRegs, f func(do func(nr uint64, args ...uint64) (uint64, error)) (uint64, error)) error {
 	skipped := r
@@ -359,7 +361,8 @@ func (o *Overlay) instead(tid int, r unix.PtraceRegs, f func(do func(nr uint64, 
 	return nil
 }
 
-// Hold is Watch.Hold. It takes away the memory that Redirect has made in the process.
+// Hold does the same as Watch.Hold, and also frees the memory that Redirect has mapped in
+// the process.
 func (o *Overlay) Hold(pid, at int) (*Proc, error) {
 	p, err := o.Watch.Hold(pid, at)
 	if err != nil {
@@ -372,8 +375,8 @@ func (o *Overlay) Hold(pid, at int) (*Proc, error) {
 	return p, err
 }
 
-// GuardedFilter is the program of a filter for a process that is started from a snapshot:
-// it hands to the tracer what a Guard and an Overlay want to see.
+// GuardedFilter returns the seccomp filter for a process that is started from a snapshot.
+// It stops the calls of a Guard, of a Watch and of an Overlay.
 func (o *Overlay) GuardedFilter() []unix.SockFilter {
 	all := append([]unix.SockFilter{}, filter...)
 	for _, f := range [][]unix.SockFilter{watchFilter(), overlayFilter()} {
@@ -382,8 +385,8 @@ func (o *Overlay) GuardedFilter() []unix.SockFilter {
 	return all
 }
 
-// Sees reports whether the call at whose entry a thread stands is a Look. Other calls
-// that are handed to the tracer belong to a Guard.
+// Sees reports whether the call at whose entry a thread is stopped is a Look. Other calls
+// at which the filter stops a thread belong to a Guard.
 func (o *Overlay) Sees(tid int) bool {
 	var r unix.PtraceRegs
 	if unix.PtraceGetRegs(tid, &r) != nil {
@@ -394,8 +397,8 @@ func (o *Overlay) Sees(tid int) bool {
 	return look || change || descriptorLook(tid, &r) != nil
 }
 
-// Forget is called where a process of an Overlay has executed another program and Handle
-// does not get to know it.
+// Forget removes the record of a process's memory. The caller calls it if a process has
+// executed another program and Handle did not get the event.
 func (o *Overlay) Forget(tid int) { delete(o.memory, tgid(tid)) }
 
 // Tids returns the threads that were seen and have not ended.

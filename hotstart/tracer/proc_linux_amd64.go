@@ -16,7 +16,7 @@ import (
 // ErrGone is returned when the process ended while it was worked on.
 var ErrGone = errors.New("the process has ended")
 
-// Supported returns nil: this processor is one that the package knows.
+// Supported returns nil: the package supports this processor.
 func Supported() error { return nil }
 
 // Proc is a held process. It must be used by the OS thread that made it.
@@ -30,7 +30,7 @@ type Proc struct {
 	// emulate executes the instruction at which a thread was stopped by SIGSEGV; nil, or
 	// false, leaves the signal to the program.
 	emulate func(tid int) bool
-	later   []syscall.Signal // arrived during an injected call; sent again when let go
+	later   []syscall.Signal // arrived during an injected call; sent again at the release
 }
 
 const (
@@ -39,8 +39,8 @@ const (
 	eventClone = unix.PTRACE_EVENT_CLONE
 	eventStop  = unix.PTRACE_EVENT_STOP
 
-	// Children of an injected clone are attached to by themselves, and what is
-	// held dies with its tracer rather than being left stopped for ever.
+	// The kernel attaches the children of an injected clone. It kills held
+	// processes when their tracer ends, so that none stays stopped.
 	options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
 		unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
@@ -54,8 +54,8 @@ const (
 	erestartRestartBlock = 516
 )
 
-// Hold attaches to every thread of pid and stops it. Threads that appear
-// meanwhile are held as well.
+// Hold attaches to every thread of pid and stops it, including threads that start
+// during Hold.
 func Hold(pid int) (*Proc, error) {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
 	err := p.holdAll(func(tid int) error {
@@ -174,8 +174,8 @@ func rewind(r unix.PtraceRegs) unix.PtraceRegs {
 	return r
 }
 
-// Call says which system call a held thread is going to execute when it is
-// let go, and with which arguments. ok is false where it is not in one.
+// Call returns the system call that a held thread will execute when it is released, and
+// its arguments. ok is false if the thread is not in a system call.
 func (p *Proc) Call(tid int) (nr uint64, args [6]uint64, ok bool) {
 	r, held := p.rest[tid]
 	if !held {
@@ -188,8 +188,8 @@ func (p *Proc) Call(tid int) (nr uint64, args [6]uint64, ok bool) {
 	return r.Rax, [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9}, true
 }
 
-// Restarting says which system call a held thread was in when it is going to
-// execute restart_syscall(2): one whose remaining time only the kernel knows.
+// Restarting returns the original system call of a held thread that will execute
+// restart_syscall(2). Only the kernel knows the remaining time of this call.
 func (p *Proc) Restarting(tid int) (nr uint64, args [6]uint64, ok bool) {
 	nr, ok = p.again[tid]
 	r := p.rest[tid]
@@ -214,8 +214,8 @@ func (p *Proc) syscall(nr uint64, args ...uint64) (result uint64, child int, err
 }
 
 // execute makes a thread in a ptrace-stop execute one system call, at the
-// instruction at insn, with the other registers as in r. Signals that arrive
-// meanwhile are kept in p.later.
+// instruction at insn, with the other registers as in r. It keeps signals that arrive
+// during the call in p.later.
 func (p *Proc) execute(tid int, insn uint64, r unix.PtraceRegs, nr uint64, args ...uint64) (result uint64, child int, err error) {
 	r.Rip, r.Rax, r.Orig_rax = insn, nr, ^uint64(0)
 	for i, dst := range []*uint64{&r.Rdi, &r.Rsi, &r.Rdx, &r.R10, &r.R8, &r.R9} {
@@ -350,8 +350,8 @@ func seize(tid int) error {
 	return nil
 }
 
-// wait waits for one stop of one thread. The status of its end is left to whoever
-// waits for that.
+// wait waits for one stop of one thread. It does not take the exit status of a thread that
+// ends, for which the thread's parent waits.
 func wait(tid int) (unix.WaitStatus, error) {
 	var st unix.WaitStatus
 	for {
@@ -375,8 +375,8 @@ func wait(tid int) (unix.WaitStatus, error) {
 	}
 }
 
-// peek looks at the next status of a thread without taking it: whether there is
-// one, and whether it says that the thread has ended.
+// peek reads the next wait status of a thread and leaves it in place. is is true if a
+// status exists, and ended is true if the thread has ended.
 func peek(tid int, flags uintptr) (is, ended bool, err error) {
 	var info struct { // siginfo_t
 		signo, errno, code int32
@@ -420,9 +420,9 @@ func threads(pid int) ([]int, error) {
 	return tids, nil
 }
 
-// findSyscall looks for the two bytes of the instruction in the vDSO, which
-// every process has, whatever it is linked with, and which holds the fall-back
-// of clock_gettime (vdso(7)).
+// findSyscall finds the two bytes of the instruction in the vDSO. Every process has a
+// vDSO, with any libraries, and the fall-back of clock_gettime in it has the instruction
+// (vdso(7)).
 func findSyscall(pid int) (uint64, error) {
 	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
 	if err != nil {

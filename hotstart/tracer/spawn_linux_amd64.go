@@ -24,8 +24,8 @@ func Spawn(path string, argv []string, attr *os.ProcAttr) (p *Proc, personality 
 	return p, personality, err
 }
 
-// SpawnPlain is Spawn with the addresses that the program would have without a tracer:
-// they differ from one execution to the next where the kernel has it so.
+// SpawnPlain does the same as Spawn, but the program has the addresses that it would have
+// without a tracer: they differ between executions if the kernel randomizes them.
 func SpawnPlain(path string, argv []string, attr *os.ProcAttr) (*Proc, error) {
 	if attr.Sys == nil {
 		attr.Sys = &syscall.SysProcAttr{}
@@ -48,11 +48,11 @@ func SpawnPlain(path string, argv []string, attr *os.ProcAttr) (*Proc, error) {
 	return p, nil
 }
 
-// settle exchanges the attachment of PTRACE_TRACEME, under which a process is
-// stopped after its execve, for that of PTRACE_SEIZE, without which a stop of
-// the whole process group could not be told from a stop of its tracer's. No
-// instruction of the program is executed in between: the process is stopped by
-// SIGSTOP while nobody traces it, and by PTRACE_INTERRUPT when it continues.
+// settle replaces the attachment by PTRACE_TRACEME, which stops a process after its
+// execve, by an attachment with PTRACE_SEIZE. Only with PTRACE_SEIZE does a stop of the
+// whole process group differ from a stop by the tracer. The process executes no
+// instruction in between: SIGSTOP stops it while it has no tracer, and PTRACE_INTERRUPT
+// stops it when it continues.
 func settle(pid int) (*Proc, error) {
 	if _, err := wait(pid); err != nil { // the SIGTRAP of execve
 		return nil, err
@@ -185,8 +185,8 @@ var stubCode = []byte{
 	0x0f, 0x05, // syscall
 }
 
-// elfHeader is the header of a file of one segment, which is loaded whole and
-// begins behind the header.
+// elfHeader returns the header of an ELF file with one segment. The whole file is loaded,
+// and the code begins after the header.
 func elfHeader() []byte {
 	const (
 		base   = 0x400000

@@ -31,17 +31,17 @@ type Rseq struct {
 	Signature uint32
 }
 
-// Registers returns the registers with which a held thread goes on.
+// Registers returns the registers with which a held thread will continue.
 func (p *Proc) Registers(tid int) unix.PtraceRegs { return p.rest[tid] }
 
-// SetRegisters changes the registers with which a held thread goes on.
+// SetRegisters changes the registers with which a held thread will continue.
 func (p *Proc) SetRegisters(tid int, r unix.PtraceRegs) { p.rest[tid] = r }
 
 // Late returns the signals that arrived while system calls were injected and
 // have not been delivered yet.
 func (p *Proc) Late() []syscall.Signal { return p.later }
 
-// SyscallIn is Syscall in a thread other than the leader.
+// SyscallIn does the same as Syscall, in a thread other than the leader.
 func (p *Proc) SyscallIn(tid int, nr uint64, args ...uint64) (uint64, error) {
 	if p.insn == 0 {
 		var err error
@@ -53,8 +53,8 @@ func (p *Proc) SyscallIn(tid int, nr uint64, args ...uint64) (uint64, error) {
 	return v, err
 }
 
-// SetInstruction says at which address of the process a `syscall` instruction
-// stands, where the mappings have changed since the last injected call.
+// SetInstruction sets the address of a `syscall` instruction in the process, after the
+// mappings have changed since the last injected call.
 func (p *Proc) SetInstruction(addr uint64) { p.insn = addr }
 
 // Instruction returns the address of a `syscall` instruction in the process.
@@ -68,8 +68,8 @@ func (p *Proc) Instruction() (uint64, error) {
 	return p.insn, nil
 }
 
-// Xstate returns the extended state of a held thread: x87, SSE, AVX and what
-// else the processor has, as XSAVE lays it out.
+// Xstate returns the extended state of a held thread: x87, SSE, AVX and any other state
+// of the processor, in the layout of XSAVE.
 func (p *Proc) Xstate(tid int) ([]byte, error) {
 	b := make([]byte, maxXstate)
 	v := iovec(b)
@@ -105,8 +105,8 @@ func (p *Proc) SetSignalMask(tid int, mask uint64) error {
 	return nil
 }
 
-// Rseq returns the registration of restartable sequences of a held thread; its
-// address is 0 if there is none.
+// Rseq returns the registration of restartable sequences of a held thread. The address is
+// 0 if the thread has not registered.
 func (p *Proc) Rseq(tid int) (Rseq, error) {
 	var b [24]byte // struct ptrace_rseq_configuration
 	if err := ptrace(ptraceGetRseq, tid, uintptr(len(b)), unsafe.Pointer(&b)); err != nil {

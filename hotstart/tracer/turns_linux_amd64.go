@@ -15,18 +15,19 @@ import (
 )
 
 // turns lets the threads of one process run one at a time, so that two executions of a
-// program do the same in the same order.
+// program run in the same order.
 //
 // A thread keeps its turn until it waits for a futex, yields, ends, or sleeps in a call
-// that waits for others. Then the thread that could run first has its turn. A new thread
-// can run when it was made, and one that waits when another wakes it. The tracer answers
-// futex(2), so it decides which thread is woken: the one that has waited longest. A
-// time-out comes when no thread can run, and the Clock advances to it.
+// that waits for another thread or process. Then the next ready thread gets the turn, in
+// the order in which the threads became ready (see pass). A new thread is ready when it
+// starts, and a waiting thread when another thread wakes it. The tracer answers futex(2),
+// so it chooses the thread to wake: the thread that has waited longest. Time-outs happen
+// when no thread is ready; the Clock then advances to the time-out.
 //
-// A thread that waits for another in a loop of its own, and not in the kernel, is found by
-// its registers, which have the same values again. Where that takes long, and where
-// threads use a futex in a way that is not known here, the turns end: all threads run at
-// once, as they do without a tracer.
+// A thread may wait for another thread in a loop, and not in the kernel. Its registers then
+// have the same values repeatedly, by which turns finds it. If that takes long, or if the
+// threads use an unknown operation of futex(2), the turns end: all threads run at once, as
+// without a tracer.
 type turns struct {
 	clock   *Clock
 	pid     int
@@ -45,7 +46,7 @@ type turns struct {
 	jumped bool   // the last turn began with a time-out
 }
 
-// taking says why a thread is interrupted.
+// taking is the reason for which a thread loses its turn.
 type taking int
 
 const (
@@ -62,18 +63,18 @@ type turn struct {
 	value  uint32 // that the futex must have
 	bits   uint32 // that must be woken
 
-	limited, relative bool  // it waits until a time, which it gave from now on
+	limited, relative bool  // it waits until a time, which it gave relative to the present
 	until             int64 // ns
 	clock             int32 // CLOCK_MONOTONIC or CLOCK_REALTIME
 }
 
-// standing says how a thread is stopped, if it is.
+// standing is the way in which a thread is stopped, if it is.
 type standing int
 
 const (
 	running  standing = iota
 	arriving          // it was made, and has not stopped for the first time
-	atCall            // at the entry of a call that it makes when it is let go
+	atCall            // at the entry of a call that it makes when it is released
 	answered          // at the entry of a call that was answered
 	stopped           // at no call
 )
@@ -81,11 +82,12 @@ const (
 const (
 	// lookEvery is the time between two looks at a thread that runs.
 	lookEvery = 2 * time.Millisecond
-	// sleepLooks is how many looks in a row a thread sleeps before its turn is taken away.
+	// sleepLooks is the number of looks in a row that find a thread asleep before it loses
+	// its turn.
 	sleepLooks = 3
 	// loopAfter is the time after which a thread may wait in a loop.
 	loopAfter = 200 * time.Millisecond
-	// loopSteps is how many instructions such a loop has at most.
+	// loopSteps is the largest number of instructions in such a loop.
 	loopSteps = 500
 	// maxSpins is how many turns are taken away from threads in loops.
 	maxSpins = 50
@@ -130,7 +132,7 @@ func (t *turns) begin(tid int) {
 	t.now, t.since, t.looked, t.check, t.slept, t.taking = tid, time.Now(), time.Now(), loopAfter, 0, notTaking
 }
 
-// resume lets a thread go on, or has it stand until its turn comes.
+// resume continues a thread, or keeps it stopped until its turn.
 func (w *Watch) resume(tid, sig int, interrupted bool) error {
 	t := w.turnsOf(tid)
 	if t == nil || t.free {
@@ -179,7 +181,7 @@ func (w *Watch) resume(tid, sig int, interrupted bool) error {
 	return t.pass()
 }
 
-// spins tells whether a stopped thread executes the same instructions with the same
+// spins reports whether a stopped thread executes the same instructions with the same
 // registers again and again: st is a stop then, and 0 if it does not. If the thread stops
 // for another reason, other is set, and st says why.
 func spins(tid int) (other bool, st unix.WaitStatus, err error) {
@@ -273,8 +275,9 @@ func (t *turns) ended(tid int) error {
 	return nil
 }
 
-// pass gives the turn to the next thread. Those that slept come after the others, and
-// threads whose time has come after these, but not twice in a row.
+// pass gives the turn to the next thread. Ready threads that did not sleep come first, then
+// the thread with the next time-out, but not twice in a row, and last the threads that
+// slept.
 func (t *turns) pass() error {
 	awake := func(tid int) bool { return !t.threads[tid].asleep }
 	next := slices.IndexFunc(t.ready, awake)
@@ -289,7 +292,7 @@ func (t *turns) pass() error {
 		}
 	}
 	if next < 0 && len(t.ready) == 0 {
-		return t.release() // what they wait for comes from elsewhere
+		return t.release() // all threads wait for something outside the process
 	}
 	next = max(next, 0)
 	t.jumped = jumped
@@ -303,7 +306,7 @@ func (t *turns) pass() error {
 	return proceed(t.now, 0)
 }
 
-// release has all threads run at once.
+// release ends the turns and lets all threads run at once.
 func (t *turns) release() error {
 	t.free = true
 	for _, tid := range slices.Concat(t.waiting, t.ready, []int{t.now}) {
@@ -325,7 +328,7 @@ func (t *turns) release() error {
 	return nil
 }
 
-// limit has a thread, which waits at the entry of a call, wait by the machine's clock.
+// limit makes a thread, which waits at the entry of a call, wait by the machine's clock.
 func (t *turns) limit(tid int, th *turn) error {
 	if !th.limited || th.relative {
 		return nil
@@ -340,7 +343,7 @@ func (t *turns) limit(tid int, th *turn) error {
 	return t.clock.deadline(tid, &r)
 }
 
-// answer answers the call at whose entry a thread stands.
+// answer answers the call at whose entry a thread is stopped.
 func (t *turns) answer(tid int, result uint64) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -383,13 +386,13 @@ func (t *turns) timeOut() (bool, error) {
 	if !th.relative {
 		return true, t.wake(first, 0)
 	}
-	// It sleeps as long as it wants to: another process may do something meanwhile.
+	// The kernel makes the relative sleep in full, since another process may depend on it.
 	t.waiting = slices.DeleteFunc(t.waiting, func(other int) bool { return other == first })
 	t.ready = append(t.ready, first)
 	return true, nil
 }
 
-// at is the present time by one of two clocks.
+// at returns the present time by one of two clocks.
 func (c *Clock) at(id int32) int64 {
 	if id == unix.CLOCK_REALTIME {
 		return c.Realtime
@@ -397,7 +400,7 @@ func (c *Clock) at(id int32) int64 {
 	return c.Monotonic
 }
 
-// call deals with a call at whose entry a thread stands. It returns false if the thread
+// call deals with a call at whose entry a thread is stopped. It returns false if the thread
 // is to make the call.
 func (t *turns) call(tid int) (bool, error) {
 	if t.free || len(t.threads) < 2 || tid != t.now {
@@ -463,10 +466,10 @@ func (t *turns) call(tid int) (bool, error) {
 	return false, nil // priority inheritance: the kernel has these waiters
 }
 
-// clearEnded clears, in the memory of a thread that stands at its end, the number of the
-// processor that the kernel has written there (rseq(2)), and the stack that it does not
-// use any more, where there may be such a number too. The program may keep this memory
-// for another thread. What cannot be cleared stays.
+// clearEnded clears two parts of the memory of a thread that is about to end: the number of
+// the processor, which the kernel has written there (rseq(2)), and the unused stack, which
+// may have this number too. The program may keep this memory for another thread. If a part
+// cannot be cleared, it stays unchanged.
 func clearEnded(tid int, r *unix.PtraceRegs) {
 	p := &Proc{Pid: tid}
 	if rseq, err := p.Rseq(tid); err == nil && rseq.Address != 0 {
@@ -480,7 +483,7 @@ func clearEnded(tid int, r *unix.PtraceRegs) {
 	const redZone, page = 128, 4096
 	areas, err := readAreas(fmt.Sprintf("/proc/%d/maps", tid), "", 0, ^uint64(0))
 	i := slices.IndexFunc(areas, func(a area) bool { return a.start <= r.Rsp && r.Rsp < a.end })
-	// As the C library makes a stack: a guard, and the control block at the other end.
+	// The C library makes a stack with a guard below it and the control block at its top.
 	if err != nil || i < 1 || areas[i-1].end != areas[i].start || areas[i-1].prot != 0 || r.Fs_base <= r.Rsp || r.Fs_base >= areas[i].end {
 		return
 	}
@@ -527,7 +530,7 @@ func (t *turns) wakeAt(addr uint64, n int32, bits uint32) (woken uint64, err err
 	return woken, nil
 }
 
-// wait has the thread that runs wait until it is woken, or until the time at an address.
+// wait makes the running thread wait until it is woken, or until the time at an address.
 func (t *turns) wait(tid int, next turn, limit uint64) (bool, error) {
 	if next.clock != unix.CLOCK_REALTIME {
 		next.clock = unix.CLOCK_MONOTONIC
@@ -554,7 +557,7 @@ func (t *turns) wait(tid int, next turn, limit uint64) (bool, error) {
 	return true, t.pass()
 }
 
-// hold holds the threads that stand where the tracer has stopped them.
+// hold holds the threads that the tracer has stopped.
 func (t *turns) hold(p *Proc, at int) error {
 	for tid, th := range t.threads {
 		if tid == at {
@@ -584,8 +587,8 @@ func (t *turns) hold(p *Proc, at int) error {
 	return nil
 }
 
-// skipAnswered leaves a thread that stands at the entry of a call that was answered, so
-// that it goes on behind the call.
+// skipAnswered takes a thread that is stopped at the entry of an answered call to the exit
+// of the call.
 func (p *Proc) skipAnswered(tid int) error {
 	if _, err := p.toSyscallStop(tid); err != nil {
 		return err
@@ -593,7 +596,7 @@ func (p *Proc) skipAnswered(tid int) error {
 	return p.rests(tid)
 }
 
-// look looks at the thread that runs.
+// look checks the running thread.
 func (t *turns) look() error {
 	if t.free || t.now == 0 || len(t.threads) < 2 || time.Since(t.looked) < lookEvery {
 		return nil
@@ -635,16 +638,16 @@ func (t *turns) take(why taking) error {
 	return nil
 }
 
-// doing says what a thread that was let go does.
+// doing is the present activity of a released thread.
 type doing int
 
 const (
 	works  doing = iota
-	sleeps       // in a call that waits for others
+	sleeps       // in a call that waits for another thread or process
 	ended
 )
 
-// standsIn looks at a thread in /proc.
+// standsIn returns the activity of a thread from /proc.
 func standsIn(tid int) doing {
 	dir := "/proc/" + strconv.Itoa(tid)
 	b, err := os.ReadFile(dir + "/stat")
@@ -674,8 +677,8 @@ func standsIn(tid int) doing {
 	return works
 }
 
-// Settled reports whether every process whose threads take turns has come to rest: all of
-// its threads wait, as far as the kernel shows.
+// Settled reports whether all threads of the processes with turns wait, as far as the
+// kernel shows this.
 func (w *Watch) Settled() bool {
 	for _, t := range w.turns {
 		if t.free || len(t.threads) < 2 {
@@ -698,8 +701,8 @@ func (w *Watch) turning() bool {
 	return false
 }
 
-// Wait is wait4(2) of the children and tracees of the calling thread. It takes turns away
-// where that is due.
+// Wait calls wait4(2) for the children and tracees of the calling thread. While it waits,
+// it ends the turns of threads that sleep or may wait in a loop.
 func (w *Watch) Wait(options int) (tid int, st unix.WaitStatus, err error) {
 	for begun := time.Now(); ; {
 		turning := w.turning()

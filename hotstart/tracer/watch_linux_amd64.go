@@ -39,8 +39,8 @@ func NewWatch() *Watch {
 	return &Watch{threads: map[int]bool{}, turns: map[int]*turns{}, output: map[[2]uint64]bool{}}
 }
 
-// look says where a call has its path. An argument of -1 is one that it does not
-// have.
+// look has the indexes of a call's arguments: directory, path and flags. -1 means that
+// the call does not have the argument.
 type look struct {
 	op              LookOp
 	dir, path, flag int
@@ -140,7 +140,7 @@ func (w *Watch) Start(p *Proc) error {
 	return w.Continue(p.Pid)
 }
 
-// Continue lets a thread that stands at a Look make its call.
+// Continue lets a thread that is stopped at a Look make its call.
 func (w *Watch) Continue(tid int) error { return w.resume(tid, 0, false) }
 
 // Handle deals with a stop of a watched thread, and lets it go on unless it
@@ -193,7 +193,8 @@ func (w *Watch) Handle(tid int, st unix.WaitStatus) (*Look, error) {
 	return nil, w.resume(tid, sig, int(st)>>16 == eventStop)
 }
 
-// look describes the call at whose entry a thread stands; nil if it is not a look.
+// look describes the call at whose entry a thread is stopped. It returns nil if the call
+// is not a look.
 func (w *Watch) look(tid int) (*Look, error) {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -239,8 +240,8 @@ func (w *Watch) look(tid int) (*Look, error) {
 	return l, nil
 }
 
-// pathAt is the absolute path that a thread names by a string and the descriptor of a
-// directory; "" if the call will fail, or is about the descriptor itself.
+// pathAt returns the absolute path that a thread gives by a string and the descriptor of a
+// directory. It returns "" if the call will fail, or refers to the descriptor itself.
 func pathAt(tid int, dir, addr uint64) string {
 	path, err := readPath(tid, addr)
 	if err != nil || path == "" || filepath.IsAbs(path) {
@@ -284,7 +285,7 @@ func (w *Watch) evenStream(tid int, stat uint64) error {
 	return p.Write(stat, b)
 }
 
-// writes tells whether flags of open(2) are for more than reading.
+// writes reports whether flags of open(2) are for more than reading.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE != unix.O_RDONLY || flags&(unix.O_CREAT|unix.O_TRUNC) != 0
 }
@@ -306,8 +307,8 @@ func readPath(tid int, addr uint64) (string, error) {
 	return "", unix.ENAMETOOLONG
 }
 
-// Hold holds a watched process. at is a thread that stands at a Look, or 0: it
-// makes its call when it is let go.
+// Hold holds a watched process. at is a thread that is stopped at a Look, or 0: it
+// makes its call when it is released.
 func (w *Watch) Hold(pid, at int) (*Proc, error) {
 	p := &Proc{Pid: pid, rest: map[int]unix.PtraceRegs{}, again: map[int]uint64{}}
 	if w.Clock != nil {
@@ -330,8 +331,8 @@ func (w *Watch) Hold(pid, at int) (*Proc, error) {
 	return p, w.Clock.remove(p)
 }
 
-// skipCall leaves a thread that stands at the entry of a call, by seccomp, so
-// that it makes the call when it is let go.
+// skipCall sets the registers of a thread that seccomp stopped at the entry of a call, so
+// that the thread makes the call when it is released.
 func (p *Proc) skipCall(tid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {
@@ -351,8 +352,8 @@ func (p *Proc) skipCall(tid int) error {
 	return nil
 }
 
-// programAt lays a filter out at an address: struct sock_fprog and, behind it, the
-// instructions.
+// programAt returns the bytes of a filter for an address: struct sock_fprog, and after it
+// the instructions.
 func programAt(mem uint64, filter []unix.SockFilter) []byte {
 	b := make([]byte, 16, 16+8*len(filter))
 	b[0], b[1] = byte(len(filter)), byte(len(filter)>>8)
@@ -365,5 +366,5 @@ func programAt(mem uint64, filter []unix.SockFilter) []byte {
 	return b
 }
 
-// Process is the id of the process that a thread belongs to.
+// Process returns the id of the process that a thread belongs to.
 func Process(tid int) int { return tgid(tid) }
